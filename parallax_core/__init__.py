@@ -1,0 +1,1 @@
+"""Serve large language models over whatever machines you have; everything replaceable is a plugin."""

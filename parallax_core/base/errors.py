@@ -1,0 +1,54 @@
+"""Errors a user can act on: one sentence of what is wrong, one of what to do next."""
+
+
+class ParallaxError(Exception):
+    """The root of every error meant for a person.
+
+    The command line prints ``error: MESSAGE`` and ``hint: HINT`` without a traceback; the HTTP server
+    puts both into an OpenAI-shaped error body. A traceback therefore always means a bug of ours.
+    """
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class UsageError(ParallaxError):
+    """The command line was used wrongly; the process exits with 2."""
+
+
+class UnknownName(ParallaxError):
+    """A plugin, model or alias nobody offers."""
+
+
+class PluginConflict(ParallaxError):
+    """Two plugins offer one name."""
+
+
+class BrokenPlugin(ParallaxError):
+    """A plugin was asked for by name and cannot be loaded."""
+
+
+class Unsupported(ParallaxError):
+    """A capability this backend, source or model does not have."""
+
+
+class InvalidRequest(ParallaxError):
+    """A request that can never be served as it is; ``param`` names the offending field."""
+
+    def __init__(self, message: str, param: str | None = None, hint: str = "") -> None:
+        super().__init__(message, hint)
+        self.param = param
+
+
+class Unavailable(ParallaxError):
+    """The engine cannot take the request now; trying again after ``retry_after_s`` seconds may work."""
+
+    def __init__(self, message: str, hint: str = "", retry_after_s: int = 1) -> None:
+        super().__init__(message, hint)
+        self.retry_after_s = retry_after_s
+
+
+class BackendFailed(ParallaxError):
+    """The backend raised while loading or running a model."""

@@ -1,0 +1,33 @@
+"""Name an object without importing it."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import Generic, TypeVar, cast
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Ref(Generic[T]):
+    """A lazy reference, ``Ref("package.module:Name")``.
+
+    The type parameter says what ``load`` returns; nothing checks it at run time.
+
+    Raises:
+        ValueError: if ``target`` is not of the form ``module:name``.
+    """
+
+    target: str
+
+    def __post_init__(self) -> None:
+        module, _, name = self.target.partition(":")
+        if not module or not name.isidentifier():
+            message = f"a Ref is written 'package.module:Name', not {self.target!r}"
+            raise ValueError(message)
+
+    def load(self) -> T:
+        """Import the module and return the object. What the import raises is not caught here."""
+        module, _, name = self.target.partition(":")
+        return cast("T", getattr(importlib.import_module(module), name))

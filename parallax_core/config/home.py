@@ -1,0 +1,25 @@
+"""Where files live: ``PARALLAX_HOME``, or the platform's user folders."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import platformdirs
+
+
+def models_folder() -> Path:
+    """Return the folder models are kept in; made on demand by who writes there."""
+    return _folder("models", platformdirs.user_data_path("parallax"))
+
+
+def cache_folder(name: str) -> Path:
+    """Return a folder for files of ``name`` that can be made again, created with access for the owner only."""
+    folder = _folder("cache", platformdirs.user_cache_path("parallax")) / name
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder
+
+
+def _folder(name: str, default: Path) -> Path:
+    home = os.environ.get("PARALLAX_HOME")
+    return Path(home).expanduser() / name if home else default / name

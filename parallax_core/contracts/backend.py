@@ -1,0 +1,69 @@
+"""Backends: ways to run layers on a device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+from parallax_core.base.refs import Ref
+from parallax_core.contracts.progress import Progress, silent
+from parallax_core.contracts.stage import LayerRange, Stage
+
+DType = Literal["auto", "float32", "float16", "bfloat16"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StagePlan:
+    """What a backend is asked to load. Filled by core from the command line and the configuration."""
+
+    model: Path
+    """A model folder in the standard layout; see `ModelFolder`."""
+    layers: LayerRange | None = None
+    """Which layers; None: the whole model."""
+    dtype: DType = "auto"
+    """What to compute in; ``auto`` leaves it to the backend, which knows its device."""
+    memory_fraction: float = 0.5
+    """The share of the memory that is free after loading the weights that KV pages may take."""
+    progress: Progress = silent
+
+
+class Backend(Protocol):
+    """Opens stages."""
+
+    def open_stage(self, plan: StagePlan) -> Stage:
+        """Load the layers and return them ready to run.
+
+        Raises:
+            Unsupported: if this backend cannot run the model, its architecture or its dtype.
+            ParallaxError: with a hint, if the files are damaged or there is too little memory.
+        """
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Availability:
+    """Whether this machine can run a backend."""
+
+    ok: bool
+    device: str = ""
+    """What it would run on, in words: ``Metal``, ``cpu``."""
+    reason: str = ""
+    """If not, why, and what would help."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BackendSpec:
+    """Offers a backend."""
+
+    name: str
+    """What users write in ``--backend``."""
+    summary: str
+    """One line for ``parallax plugins``."""
+    probe: Ref[Callable[[], Availability]]
+    """Can this machine run it? Answers within 200 ms and imports no framework."""
+    factory: Ref[Callable[[], Backend]]
+    rank: int = 0
+    """Its own account of preference; the highest available rank is the default."""
+    remedy: str = ""
+    """What to do when a Ref cannot be imported, such as what to install."""
