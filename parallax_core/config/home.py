@@ -10,7 +10,7 @@ import platformdirs
 
 def models_folder() -> Path:
     """Return the folder models are kept in; made on demand by who writes there."""
-    return _folder("models", platformdirs.user_data_path("parallax"))
+    return _folder("models", platformdirs.user_data_path("parallax") / "models")
 
 
 def cache_folder(name: str) -> Path:
@@ -22,4 +22,4 @@ def cache_folder(name: str) -> Path:
 
 def _folder(name: str, default: Path) -> Path:
     home = os.environ.get("PARALLAX_HOME")
-    return Path(home).expanduser() / name if home else default / name
+    return Path(home).expanduser() / name if home else default

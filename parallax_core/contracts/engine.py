@@ -26,11 +26,14 @@ class Request:
     """Strings that end the text; the text ends before them."""
 
 
+Reason = Literal["stop", "length", "error", "aborted"]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finish:
     """How a stream ended, and what it cost."""
 
-    reason: Literal["stop", "length", "error", "aborted"]
+    reason: Reason
     prompt_tokens: int
     output_tokens: int
     message: str = ""

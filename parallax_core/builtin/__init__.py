@@ -1,0 +1,1 @@
+"""What core itself offers, through the same door as everybody else."""

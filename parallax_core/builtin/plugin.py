@@ -1,0 +1,32 @@
+"""The built-in plugin: a folder on disk and the Hugging Face hub as sources of models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from parallax_core.api import Finding, Ref, SourceSpec, hookimpl
+
+
+@hookimpl
+def parallax_register_sources() -> Iterable[SourceSpec]:
+    """Offer local folders and the hub."""
+    return [
+        SourceSpec(
+            name="file",
+            summary="a model folder on this machine",
+            factory=Ref("parallax_core.builtin.local:LocalSource"),
+        ),
+        SourceSpec(
+            name="hf",
+            summary="models of the Hugging Face hub, as org/name or org/name@revision",
+            factory=Ref("parallax_core.builtin.hub:HubSource"),
+        ),
+    ]
+
+
+@hookimpl
+def parallax_diagnose() -> Iterable[Finding]:
+    """Report on Python, the folders and the disk."""
+    from parallax_core.builtin.diagnosis import examine_machine
+
+    return examine_machine()

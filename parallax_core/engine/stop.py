@@ -1,0 +1,39 @@
+"""Stop strings: end the text before the first of them, wherever the borders of tokens lie."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class StopFilter:
+    """Lets text through until a stop string appears, holding back what may yet become one."""
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._stops = tuple(stops)
+        self._held = ""
+        self.stopped = False
+
+    def feed(self, text: str) -> str:
+        """Take the next text and return what is certain to come before any stop string."""
+        self._held += text
+        found = [at for stop in self._stops if (at := self._held.find(stop)) >= 0]
+        if found:
+            self.stopped = True
+            return self._release(min(found), drop_rest=True)
+        return self._release(len(self._held) - self._num_undecided())
+
+    def finish(self) -> str:
+        """Return what is still held back: the text is over, so it is no stop string after all."""
+        return self._release(len(self._held))
+
+    def _num_undecided(self) -> int:
+        """Return how many characters at the end could be the beginning of a stop string."""
+        longest = max((len(stop) for stop in self._stops), default=1) - 1
+        for size in range(min(longest, len(self._held)), 0, -1):
+            if any(stop.startswith(self._held[-size:]) for stop in self._stops):
+                return size
+        return 0
+
+    def _release(self, size: int, *, drop_rest: bool = False) -> str:
+        text, self._held = self._held[:size], "" if drop_rest else self._held[size:]
+        return text

@@ -1,0 +1,1 @@
+"""Effects: threads, files and time around the pure engine."""

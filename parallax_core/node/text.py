@@ -1,0 +1,135 @@
+"""The text side of a model folder: tokenizer, chat template, and what ends an answer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NoReturn
+
+import jinja2
+from jinja2.ext import loopcontrols
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from tokenizers import Tokenizer
+
+from parallax_core.base.errors import InvalidRequest, ParallaxError
+from parallax_core.contracts.sample import Sampling
+
+
+class ModelText:
+    """Turns conversations into token ids, and token ids into text.
+
+    Raises:
+        ParallaxError: if the folder's tokenizer or one of its JSON files cannot be read.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._tokenizer = _load_tokenizer(folder / "tokenizer.json")
+        config = read_json(folder / "config.json")
+        settings = read_json(folder / "tokenizer_config.json")
+        generation = read_json(folder / "generation_config.json")
+        self._template = _load_template(folder, settings)
+        self._special = {name: _token_text(settings.get(name)) for name in ("bos_token", "eos_token")}
+        self.stop_ids = _stop_ids(generation, config) | self._known_ids([self._special["eos_token"]])
+        self.sampling = _default_sampling(generation)
+
+    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> tuple[int, ...]:
+        """Render ``messages`` (``role`` and ``content``) with the model's chat template and tokenize the result.
+
+        Raises:
+            InvalidRequest: if the model has no chat template, or the template refuses these messages.
+        """
+        if self._template is None:
+            message = "this model has no chat template"
+            raise InvalidRequest(message, "messages", "use a model made for chat, such as one named Instruct")
+        try:
+            prompt = self._template.render(messages=messages, add_generation_prompt=True, **self._special)
+        except jinja2.TemplateError as error:
+            message = f"the model's chat template refuses these messages: {error}"
+            raise InvalidRequest(message, "messages") from error
+        return tuple(self._tokenizer.encode(prompt, add_special_tokens=False).ids)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Return the text of ``tokens``; special tokens have none."""
+        return self._tokenizer.decode(list(tokens), skip_special_tokens=True)
+
+    def _known_ids(self, tokens: Sequence[str]) -> frozenset[int]:
+        ids = (self._tokenizer.token_to_id(token) for token in tokens if token)
+        return frozenset(token for token in ids if token is not None)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the object in a JSON file of a model folder, empty if there is no such file.
+
+    Raises:
+        ParallaxError: if it is no JSON object.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        message = f"{path} is not valid JSON: {error}"
+        raise ParallaxError(message, "fetch the model again") from error
+    if not isinstance(content, dict):
+        message = f"{path} holds no JSON object"
+        raise ParallaxError(message, "fetch the model again")
+    return content
+
+
+def _load_tokenizer(path: Path) -> Tokenizer:
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises bare Exception for whatever is wrong with the file
+        message = f"{path} cannot be read: {error}"
+        raise ParallaxError(message, "fetch the model again") from error
+
+
+def _load_template(folder: Path, settings: Mapping[str, Any]) -> jinja2.Template | None:
+    path = folder / "chat_template.jinja"
+    source = path.read_text(encoding="utf-8") if path.exists() else settings.get("chat_template")
+    if isinstance(source, list):  # several named templates
+        source = next((entry["template"] for entry in source if entry.get("name") == "default"), None)
+    if source is None:
+        return None
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _refuse
+    environment.globals["strftime_now"] = lambda pattern: datetime.now().astimezone().strftime(pattern)
+    try:
+        return environment.from_string(source)
+    except jinja2.TemplateSyntaxError as error:
+        message = f"the chat template in {folder} cannot be read: {error}"
+        raise ParallaxError(message, "fetch the model again, or report it to its authors") from error
+
+
+def _to_json(value: object, indent: int | None = None) -> str:
+    """Unlike Jinja's own filter, escape nothing for HTML: prompts are not web pages."""
+    return json.dumps(value, ensure_ascii=False, indent=indent)
+
+
+def _refuse(reason: str) -> NoReturn:
+    raise jinja2.TemplateError(reason)
+
+
+def _token_text(token: object) -> str:
+    if isinstance(token, dict):
+        token = token.get("content")
+    return token if isinstance(token, str) else ""
+
+
+def _stop_ids(generation: Mapping[str, Any], config: Mapping[str, Any]) -> frozenset[int]:
+    ids = generation.get("eos_token_id", config.get("eos_token_id"))
+    if ids is None:
+        return frozenset()
+    return frozenset(ids if isinstance(ids, list) else [ids])
+
+
+def _default_sampling(generation: Mapping[str, Any]) -> Sampling:
+    """What the model's authors recommend where a request leaves a choice open; greedy is never a default."""
+    return Sampling(
+        temperature=float(generation.get("temperature") or 1.0),
+        top_k=int(generation.get("top_k") or 0),
+        top_p=float(generation.get("top_p") or 1.0),
+    )
