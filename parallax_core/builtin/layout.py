@@ -1,0 +1,76 @@
+"""The standard layout of a model folder: which files there are, and what is wrong with a folder that lacks some."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from parallax_core.base.errors import ParallaxError
+
+CONFIG = "config.json"
+TOKENIZER = "tokenizer.json"
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+
+
+def check_folder(folder: Path) -> None:
+    """Return if ``folder`` holds a model in the standard layout.
+
+    Raises:
+        ParallaxError: naming everything that is missing or the file that is damaged.
+    """
+    missing = [name for name in (CONFIG, TOKENIZER) if not (folder / name).is_file()]
+    if not any(folder.glob("*.safetensors")):
+        missing.append("*.safetensors")
+    elif (folder / INDEX).is_file() and not (folder / SINGLE).is_file():
+        missing += [name for name in read_shards(folder / INDEX) if not (folder / name).is_file()]
+    if missing:
+        message = f"{folder} is not a complete model: {', '.join(missing)} missing"
+        raise ParallaxError(message, hint_for(path.name for path in folder.iterdir()))
+    _read_object(folder / CONFIG)
+
+
+def hint_for(names: Iterable[str]) -> str:
+    """Return what to do about an incomplete model, given the file names it does have."""
+    endings = {Path(name).suffix for name in names}
+    if ".safetensors" in endings:
+        return "copy or download the missing files again"
+    if ".gguf" in endings:
+        return "GGUF files are not served as they are: use the original model the GGUF was made from"
+    if endings & {".bin", ".pt", ".pth", ".ckpt"}:
+        return (
+            "pickled weights can run code and are never loaded: use a safetensors version of the model, "
+            "or save it again with save_pretrained of transformers, which writes safetensors"
+        )
+    return "a model is a folder with config.json, tokenizer.json and *.safetensors"
+
+
+def read_shards(index: Path) -> list[str]:
+    """Return the names of the weight files that ``model.safetensors.index.json`` lists, sorted, each once.
+
+    Raises:
+        ParallaxError: if it is not such an index, or names a file outside its own folder.
+    """
+    weights = _read_object(index).get("weight_map")
+    if not isinstance(weights, dict) or not all(_is_shard(name) for name in weights.values()):
+        message = f"{index} does not map tensors to safetensors files beside it"
+        raise ParallaxError(message, "download the model again")
+    return sorted(set(weights.values()))
+
+
+def _is_shard(name: object) -> bool:
+    return isinstance(name, str) and name.endswith(".safetensors") and Path(name).name == name and "\\" not in name
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_bytes())
+    except ValueError as error:
+        message = f"{path} is not valid JSON: {error}"
+        raise ParallaxError(message, "the file is damaged: download or copy it again") from error
+    if not isinstance(value, dict):
+        message = f"{path} holds a JSON {type(value).__name__} where an object is expected"
+        raise ParallaxError(message, "the file is damaged: download or copy it again")
+    return value
