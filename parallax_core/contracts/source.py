@@ -38,6 +38,9 @@ class StoredModel:
 class ModelSource(Protocol):
     """One place models come from. Names are what stands behind the colon: ``org/name`` in ``hf:org/name``."""
 
+    def find(self, name: str) -> ModelFolder | None:
+        """Return the model's folder if it is complete on this machine, without touching the network."""
+
     def fetch(self, name: str, progress: Progress) -> ModelFolder:
         """Return the model's folder, downloading and converting what is missing.
 

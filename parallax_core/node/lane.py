@@ -6,6 +6,7 @@ import asyncio
 import queue
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -37,9 +38,9 @@ class Lane:
             try:
                 result = function()
             except BaseException as error:  # noqa: BLE001 -- it is raised again where the call is awaited
-                _notify(loop, deliver, lambda failure=error: future.set_exception(failure))
+                _notify(loop, deliver, partial(future.set_exception, error))
             else:
-                _notify(loop, deliver, lambda: future.set_result(result))
+                _notify(loop, deliver, partial(future.set_result, result))
 
         self._jobs.put(job)
         return future

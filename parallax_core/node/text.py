@@ -50,6 +50,11 @@ class ModelText:
             raise InvalidRequest(message, "messages") from error
         return tuple(self._tokenizer.encode(prompt, add_special_tokens=False).ids)
 
+    @property
+    def can_chat(self) -> bool:
+        """Whether the model has a chat template."""
+        return self._template is not None
+
     def decode(self, tokens: Sequence[int]) -> str:
         """Return the text of ``tokens``; special tokens have none."""
         return self._tokenizer.decode(list(tokens), skip_special_tokens=True)

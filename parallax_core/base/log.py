@@ -1,0 +1,13 @@
+"""Logging, configured once by the command line and by nobody else."""
+
+import logging
+
+FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
+QUIET = ("uvicorn", "asyncio", "httpx", "httpx2", "huggingface_hub", "filelock")
+
+
+def configure(*, verbose: bool) -> None:
+    """Send log records to standard error: ours from INFO (or DEBUG) on, those of libraries from WARNING on."""
+    logging.basicConfig(format=FORMAT, datefmt="%H:%M:%S", level=logging.DEBUG if verbose else logging.INFO)
+    for name in QUIET:
+        logging.getLogger(name).setLevel(logging.WARNING)

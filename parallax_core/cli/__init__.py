@@ -1,0 +1,125 @@
+"""The command line. Commands are imported when they are used, so that ``--help`` is quick."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from types import FrameType
+from typing import Annotated, Any, NoReturn
+
+import typer
+from typer.core import TyperGroup
+from typer.exceptions import TyperException
+
+from parallax_core.base.errors import ParallaxError, UsageError
+
+COMMANDS = {
+    "serve": "Serve a model over an OpenAI-compatible HTTP API.",
+    "chat": "Talk to a running server in the terminal.",
+    "models": "List, fetch, describe and remove models.",
+    "plugins": "Show the installed plugins and what they offer.",
+    "doctor": "Examine this machine and this installation.",
+}
+"""Each is a Typer application named ``app`` in the module of that name beside this one."""
+
+
+class LazyGroup(TyperGroup):
+    """A group that knows its commands by name and imports one only to run it."""
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ANN401 -- the type is private to typer
+        """Return the names, in the order of a first day's use."""
+        del ctx
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ANN401
+        """Import the command of that name."""
+        del ctx
+        if cmd_name not in COMMANDS:
+            return None
+        from importlib import import_module
+
+        command = typer.main.get_command(import_module(f"parallax_core.cli.{cmd_name}").app)
+        command.name = cmd_name
+        return command
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401
+        """Write the list of commands without importing any."""
+        del ctx
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+app = typer.Typer(cls=LazyGroup, rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
+
+
+def _print_version(value: bool) -> None:
+    if value:
+        from importlib.metadata import version
+
+        typer.echo(f"parallax {version('parallax-core')}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def start(
+    ctx: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Serve large language models over whatever machines you have.
+
+    Begin with `parallax serve`, then talk to it with `parallax chat` or any OpenAI client.
+    """
+    del version
+    if ctx.invoked_subcommand is None:
+        typer.echo(ctx.get_help())
+
+
+def main() -> NoReturn:
+    """Run the command line and end the process: 0 fine, 2 usage, 130 interrupted, 1 otherwise."""
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        code = app(standalone_mode=False) or 0
+    except TyperException as error:
+        code = _complain(error.format_message(), _help_hint(), error.exit_code)
+    except ParallaxError as error:
+        code = _complain(error.message, error.hint, 2 if isinstance(error, UsageError) else 1)
+    except (KeyboardInterrupt, typer.Abort):
+        code = 130
+    except BrokenPipeError:  # whoever read our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 1
+    _leave(code)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def _complain(message: str, hint: str, code: int) -> int:
+    print(f"error: {message}", file=sys.stderr)
+    if hint:
+        print(f"hint: {hint}", file=sys.stderr)
+    return code
+
+
+def _help_hint() -> str:
+    given = sys.argv[1:2]
+    return f"see `parallax {given[0]} --help`" if given and given[0] in COMMANDS else "see `parallax --help`"
+
+
+def _leave(code: int) -> NoReturn:
+    """End the process, also when a thread is still inside a computation that cannot be interrupted."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if any(_unfinished()):
+        os._exit(code)
+    sys.exit(code)
+
+
+def _unfinished() -> Iterator[bool]:
+    return (thread is not threading.main_thread() for thread in threading.enumerate())

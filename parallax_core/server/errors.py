@@ -1,0 +1,100 @@
+"""Every error a client can see, in OpenAI's shape, in one place."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from parallax_core.base.errors import InvalidRequest, ParallaxError, Unavailable
+from parallax_core.server.schema import NEUTRAL
+
+logger = logging.getLogger(__name__)
+
+KINDS = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    503: "service_unavailable_error",
+}
+
+
+class UnknownModel(ParallaxError):
+    """A request names a model that is not served here."""
+
+
+def error_body(status: int, message: str, param: str | None = None, code: str | None = None) -> dict[str, Any]:
+    """Return the body OpenAI's clients expect of an error."""
+    return {"error": {"message": message, "type": KINDS.get(status, "server_error"), "param": param, "code": code}}
+
+
+def add_handlers(app: FastAPI) -> None:
+    """Make ``app`` answer every exception with an error body; what is no `ParallaxError` is a bug, and a 500."""
+    app.add_exception_handler(RequestValidationError, _on_validation)
+    app.add_exception_handler(ParallaxError, _on_error)
+    app.add_exception_handler(HTTPException, _on_http)
+    app.add_exception_handler(Exception, _on_bug)
+
+
+def error_response(error: ParallaxError) -> JSONResponse:
+    """Return the response for one of our own errors."""
+    message = f"{error.message}; {error.hint}" if error.hint else error.message
+    match error:
+        case InvalidRequest():
+            return _response(400, error_body(400, message, error.param))
+        case UnknownModel():
+            return _response(404, error_body(404, message, "model", "model_not_found"))
+        case Unavailable():
+            return _response(503, error_body(503, message), {"Retry-After": str(error.retry_after_s)})
+        case _:
+            return _response(500, error_body(500, message))
+
+
+def _response(status: int, body: dict[str, Any], headers: Mapping[str, str] | None = None) -> JSONResponse:
+    return JSONResponse(body, status, headers)
+
+
+async def _on_validation(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    where = [part for part in first["loc"][1:] if isinstance(part, int) or not str(part).startswith(("list[", "str"))]
+    param = ".".join(str(part) for part in where) or None
+    return _response(400, error_body(400, _explain(first, param), param))
+
+
+def _explain(first: Mapping[str, Any], param: str | None) -> str:
+    kind, text = first["type"], str(first["msg"])
+    if kind == "json_invalid":
+        return f"the body is not valid JSON: {first['ctx']['error']}"
+    if kind == "extra_forbidden" and param in NEUTRAL:
+        neutral = " or ".join(repr(value) for value in NEUTRAL[param])
+        return f"'{param}' is not supported yet; leave it out" + (f" or send {neutral}" if neutral else "")
+    if kind == "extra_forbidden":
+        return f"unknown field '{param}'"
+    if kind == "missing" and param:
+        return f"'{param}' is missing"
+    if kind == "value_error":
+        return text.removeprefix("Value error, ")
+    return f"'{param}': {text}" if param else text
+
+
+async def _on_error(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, ParallaxError)
+    return error_response(error)
+
+
+async def _on_http(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    return _response(error.status_code, error_body(error.status_code, str(error.detail)), error.headers)
+
+
+async def _on_bug(_: Request, error: Exception) -> JSONResponse:
+    logger.error("request failed", exc_info=error)
+    return _response(500, error_body(500, "internal error; the server's log has the details"))

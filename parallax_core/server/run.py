@@ -1,0 +1,74 @@
+"""Run the application until a signal ends it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import socket
+from collections.abc import Callable, Iterator
+
+import uvicorn
+from fastapi import FastAPI
+
+from parallax_core.base.errors import ParallaxError
+from parallax_core.contracts.engine import Engine
+
+GRACE_S = 1
+"""How long open connections may take to be told that the server is going away."""
+
+
+class Server(uvicorn.Server):
+    """uvicorn without its own signal handling: `run_server` has to end the engine's streams first."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals alone."""
+        yield
+
+
+def bind_socket(host: str, port: int) -> socket.socket:
+    """Return a socket bound to ``host`` and ``port``; bound before any long work, so that a clash shows at once.
+
+    Raises:
+        ParallaxError: if the port is taken or the address is not this machine's.
+    """
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family)
+    except (OSError, OverflowError) as error:
+        message = f"cannot listen on {host}:{port}: {error}"
+        raise ParallaxError(message, "choose another --port, or end what is using it") from error
+
+
+async def run_server(app: FastAPI, engine: Engine, sock: socket.socket, on_ready: Callable[[], None]) -> None:
+    """Serve until SIGINT or SIGTERM; ``/health`` answers 503 while the engine starts.
+
+    Raises:
+        ParallaxError: if the engine cannot start.
+    """
+    server = Server(uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=GRACE_S))
+    ended = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, ended.set)
+    ending = asyncio.create_task(ended.wait())
+    serving = asyncio.create_task(server.serve(sockets=[sock]))
+    starting = asyncio.create_task(_start(engine, on_ready))
+    try:
+        await asyncio.wait({ending, serving, starting}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        ending.cancel()
+        starting.cancel()
+        await engine.stop()
+        server.should_exit = True
+        await asyncio.wait({ending, serving, starting})
+    if not starting.cancelled():
+        starting.result()
+
+
+async def _start(engine: Engine, on_ready: Callable[[], None]) -> None:
+    """Start the engine, say so, and stay until cancelled."""
+    await engine.start()
+    on_ready()
+    await asyncio.Event().wait()
+
