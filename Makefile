@@ -1,0 +1,98 @@
+# What people and machines run. `make` alone lists the targets.
+
+PYTHON  ?= python3
+PORT    ?= 8000
+BACKEND ?= mlx
+MODEL   ?=
+ARGS    ?=
+
+PLUGINS  := $(patsubst plugins/%/pyproject.toml,plugins/%,$(wildcard plugins/*/pyproject.toml))
+PROJECTS := . $(PLUGINS)
+SOURCES  := pyproject.toml $(wildcard plugins/*/pyproject.toml) constraints.txt
+EDITABLE := $(foreach project,$(PROJECTS),-e ./$(project))
+
+SERVE := .venv
+DEV   := .venv-dev
+PIP   := -m pip install --quiet --disable-pip-version-check --no-input --constraint constraints.txt
+
+MAKEFLAGS += --no-print-directory
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+.PHONY: help serve test lint unit docs evidence wheels clean python
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+
+serve: $(SERVE)/.stamp ## serve a model on PORT (8000), with BACKEND (mlx), MODEL and ARGS of your choice
+	@exec $(SERVE)/bin/parallax serve $(MODEL) --backend $(BACKEND) --port $(PORT) $(ARGS)
+
+test: lint unit ## everything a change must pass: lint, types, imports, tests
+
+lint: $(DEV)/.stamp ## style, formatting, imports between packages, types
+	@echo "ruff check"
+	@$(DEV)/bin/ruff check --quiet .
+	@echo "ruff format"
+	@$(DEV)/bin/ruff format --quiet --check . || { $(DEV)/bin/ruff format --check .; exit 1; }
+	@echo "lint-imports"
+	@$(DEV)/bin/lint-imports --no-logo
+	@echo "mypy"
+	@$(DEV)/bin/mypy parallax_core tests benchmarks conftest.py $(wildcard plugins/*/parallax_*)
+	@for tests in $(wildcard plugins/*/tests); do echo "mypy $$tests"; $(DEV)/bin/mypy $$tests || exit 1; done
+
+unit: $(DEV)/.stamp ## the tests alone; ARGS go to pytest
+	@echo "pytest"
+	@$(DEV)/bin/python -m pytest $(ARGS)
+
+docs: $(DEV)/.stamp ## build the documentation into site/
+	@$(DEV)/bin/mkdocs build --quiet --strict --site-dir site
+	@echo "site/index.html"
+
+evidence: $(DEV)/.stamp ## run the long measurements into benchmarks/results/; those already there are kept
+	@$(MAKE) benchmarks/results/parity-smollm2.json
+
+benchmarks/results/%.json: | $(DEV)/.stamp
+	@mkdir -p $(@D)
+	@$(DEV)/bin/python benchmarks/$(firstword $(subst -, ,$*)).py $(MODEL) --out $@
+
+wheels: $(DEV)/.stamp ## build every distribution into dist/
+	@for project in $(PROJECTS); do \
+		$(DEV)/bin/python -m build --wheel --no-isolation --outdir dist $$project >/dev/null || exit 1; \
+	done
+	@ls dist/*.whl
+
+clean: ## remove what the targets above made, environments included
+	rm -rf $(SERVE) $(DEV) dist build site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+python:
+	@command -v $(PYTHON) >/dev/null || { \
+		echo "error: there is no '$(PYTHON)' here" >&2; \
+		echo "hint: install Python 3.11 or newer, or name one: make PYTHON=/path/to/python3" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "error: '$(PYTHON)' is $$($(PYTHON) --version 2>&1); Parallax needs Python 3.11 or newer" >&2; \
+		echo "hint: name another: make PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+		echo "error: '$(PYTHON)' cannot make virtual environments" >&2; \
+		echo "hint: install its venv module (on Debian and Ubuntu: apt install python3-venv)" >&2; exit 1; }
+
+# The environments: one to serve, with nothing but what serving needs, and one to develop.
+# A stamp is younger than every file that says what belongs in, or the environment is brought up to date.
+
+$(SERVE)/.stamp: $(SOURCES) | python
+	@echo "making $(SERVE), to serve (once; a minute or two)"
+	@$(PYTHON) -m venv $(SERVE)
+	@$(SERVE)/bin/python $(PIP) pip
+	@echo "installing parallax-core, $(patsubst plugins/%,%,$(PLUGINS)) and what they need"
+	@$(SERVE)/bin/python $(PIP) $(EDITABLE)
+	@touch $@
+
+$(DEV)/.stamp: $(SOURCES) | python
+	@echo "making $(DEV), to develop (once; a few minutes)"
+	@$(PYTHON) -m venv $(DEV)
+	@$(DEV)/bin/python $(PIP) pip
+	@echo "installing tools and references"
+	@$(DEV)/bin/python $(PIP) --group dev
+	@echo "installing parallax-core, $(patsubst plugins/%,%,$(PLUGINS)) and what they need"
+	@$(DEV)/bin/python $(PIP) --no-build-isolation $(EDITABLE)
+	@touch $@
