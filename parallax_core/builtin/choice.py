@@ -46,7 +46,8 @@ def choose_files(name: str, listing: Sequence[RemoteFile]) -> list[RemoteFile]:
         missing.append("*.safetensors")
     if missing:
         message = f"{name} cannot be served: its repository has no {' and no '.join(missing)}"
-        raise ParallaxError(message, hint_for(root) if missing[-1] == "*.safetensors" else NO_MODEL)
+        others = [file for file in root if not file.endswith(".safetensors")]
+        raise ParallaxError(message, hint_for(others) if missing[-1] == "*.safetensors" else NO_MODEL)
     chosen = [file for file in listing if any(fnmatchcase(file.name, pattern) for pattern in SMALL)]
     return chosen if SINGLE in root or INDEX not in root else [*chosen, root[INDEX]]
 

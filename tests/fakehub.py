@@ -1,0 +1,222 @@
+"""A hub of models on loopback: speaks the HTTP of the real one, as far as a download asks for it, or errs on order.
+
+Large files (safetensors) answer with a redirect to a second address, as the real hub's do to its storage.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import unquote, urlsplit
+
+CHUNK = 16384
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request the hub received."""
+
+    path: str
+    headers: Mapping[str, str]
+
+
+@dataclass(slots=True)
+class Fault:
+    """What goes wrong with the next ``times`` contents or listings whose path ends with ``ending``."""
+
+    ending: str
+    status: int = 0
+    """Answer with this instead."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """And with these."""
+    cut_after: int | None = None
+    """Announce everything, send so many bytes, then drop the connection."""
+    corrupt: bool = False
+    """Send other bytes of the same number."""
+    pause_s: float = 0
+    """Wait so long between chunks of 16 KiB."""
+    ignore_range: bool = False
+    times: int = 1
+
+
+@dataclass(slots=True)
+class Repo:
+    """The commits of a repository; a commit is its files by path."""
+
+    commits: dict[str, Mapping[str, bytes]]
+    branches: dict[str, str]
+    token: str = ""
+    """If set, contents are given to its bearer only."""
+    sizes: dict[str, int] = field(default_factory=dict)
+    """What the listing claims, where it shall not be true."""
+
+
+class FakeHub:
+    """The hub; a context manager that serves while entered. ``endpoint`` is what ``HF_ENDPOINT`` should be."""
+
+    def __init__(self) -> None:
+        self.repos: dict[str, Repo] = {}
+        self.faults: list[Fault] = []
+        self.asked: list[Asked] = []
+        self._servers: list[ThreadingHTTPServer] = []
+
+    def __enter__(self) -> Self:
+        handler = type("Handler", (_Handler,), {"hub": self})
+        for _ in range(2):
+            server = _Server(("127.0.0.1", 0), handler)
+            threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+            self._servers.append(server)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Stop answering; twice is harmless."""
+        while self._servers:
+            server = self._servers.pop()
+            server.shutdown()
+            server.server_close()
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self._servers[0].server_port}"
+
+    @property
+    def storage(self) -> str:
+        """Where large files are served from."""
+        return f"http://127.0.0.1:{self._servers[1].server_port}"
+
+    def add(self, name: str, files: Mapping[str, bytes], branch: str = "main", token: str = "") -> str:
+        """Add a commit to a repository and return its id."""
+        content = b"".join(key.encode() + files[key] for key in sorted(files))
+        commit = hashlib.sha1(content, usedforsecurity=False).hexdigest()
+        repo = self.repos.setdefault(name, Repo({}, {}, token))
+        repo.commits[commit] = dict(files)
+        repo.branches[branch] = commit
+        return commit
+
+    def fetched(self) -> list[str]:
+        """Return the names of the files whose content was asked for, in order."""
+        return [asked.path.rpartition("/")[2] for asked in self.asked if "/resolve/" in asked.path]
+
+    def stored_bytes(self) -> Sequence[Asked]:
+        """Return the requests to the storage of large files."""
+        return [asked for asked in self.asked if asked.path.startswith("/storage/")]
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Say nothing: clients of these tests hang up on purpose."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    hub: FakeHub
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+
+    def do_GET(self) -> None:
+        path = unquote(urlsplit(self.path).path)
+        self.hub.asked.append(Asked(path, {key.lower(): value for key, value in self.headers.items()}))
+        fault = self._take_fault(path)
+        if fault.status:
+            self._answer(fault.status, b'{"error": "as ordered"}', fault.headers)
+        elif path.startswith("/storage/"):
+            self._send_content(self._find_blob(path.split("/")[2]), fault)
+        elif path.startswith("/api/models/"):
+            self._send_listing(path.removeprefix("/api/models/"))
+        elif "/resolve/" in path:
+            self._resolve(path, fault)
+        else:
+            self._answer(404, b"{}", {})
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name is given
+        """Say nothing."""
+
+    def _take_fault(self, path: str) -> Fault:
+        for fault in self.hub.faults:
+            if path.endswith(fault.ending):
+                fault.times -= 1
+                if not fault.times:
+                    self.hub.faults.remove(fault)
+                return fault
+        return Fault("")
+
+    def _send_listing(self, rest: str) -> None:
+        name, _, revision = rest.partition("/revision/")
+        repo = self.hub.repos.get(name)
+        if repo is None:
+            return self._answer(401, b"{}", {"X-Error-Code": "RepoNotFound"})
+        commit = repo.branches.get(revision, revision)
+        if commit not in repo.commits:
+            return self._answer(404, b"{}", {"X-Error-Code": "RevisionNotFound"})
+        siblings = [_describe(repo, path, content) for path, content in repo.commits[commit].items()]
+        body = {"id": name, "modelId": name, "sha": commit, "siblings": siblings, "tags": [], "downloads": 0}
+        return self._answer(200, json.dumps(body).encode(), {"X-Repo-Commit": commit})
+
+    def _resolve(self, path: str, fault: Fault) -> None:
+        name, _, rest = path[1:].partition("/resolve/")
+        commit, _, file = rest.partition("/")
+        repo = self.hub.repos[name]
+        if repo.token and self.headers["Authorization"] != f"Bearer {repo.token}":
+            return self._answer(403, b"{}", {"X-Error-Code": "GatedRepo"})
+        content = repo.commits[commit].get(file)
+        if content is None:
+            return self._answer(404, b"{}", {"X-Error-Code": "EntryNotFound"})
+        if not _is_large(file):
+            return self._send_content(content, fault)
+        sha256 = hashlib.sha256(content).hexdigest()
+        linked = {"X-Linked-Etag": f'"{sha256}"', "X-Linked-Size": str(len(content)), "X-Repo-Commit": commit}
+        return self._answer(302, b"", {"Location": f"{self.hub.storage}/storage/{sha256}/{file}", **linked})
+
+    def _find_blob(self, sha256: str) -> bytes:
+        contents = [c for repo in self.hub.repos.values() for files in repo.commits.values() for c in files.values()]
+        return next(content for content in contents if hashlib.sha256(content).hexdigest() == sha256)
+
+    def _send_content(self, content: bytes, fault: Fault) -> None:
+        if fault.corrupt:
+            content = bytes(byte ^ 1 for byte in content)
+        wanted = "" if fault.ignore_range else self.headers.get("Range", "")
+        start = int(wanted.removeprefix("bytes=").removesuffix("-") or 0)
+        ranges = {"Content-Range": f"bytes {start}-{len(content) - 1}/{len(content)}"} if wanted else {}
+        self.send_response(206 if wanted else 200)
+        for key, value in {**ranges, "Content-Length": str(len(content) - start), "ETag": '"e"'}.items():
+            self.send_header(key, value)
+        self.end_headers()
+        stop = len(content) if fault.cut_after is None else start + fault.cut_after
+        for at in range(start, stop, CHUNK):
+            self.wfile.write(content[at : min(at + CHUNK, stop)])
+            time.sleep(fault.pause_s)
+        self.close_connection = self.close_connection or stop < len(content)
+
+    def _answer(self, status: int, body: bytes, headers: Mapping[str, str]) -> None:
+        self.send_response(status)
+        for key, value in {**headers, "Content-Length": str(len(body))}.items():
+            self.send_header(key, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+
+def _is_large(path: str) -> bool:
+    return path.endswith((".safetensors", ".bin", ".gguf"))
+
+
+def _describe(repo: Repo, path: str, content: bytes) -> dict[str, Any]:
+    size = repo.sizes.get(path, len(content))
+    blob = hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
+    entry: dict[str, Any] = {"rfilename": path, "size": size, "blobId": blob}
+    if _is_large(path):
+        entry["lfs"] = {"size": size, "sha256": hashlib.sha256(content).hexdigest(), "pointerSize": 134}
+    return entry
