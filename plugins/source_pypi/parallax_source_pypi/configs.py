@@ -1,0 +1,75 @@
+"""The JSON files of a standard model folder."""
+
+from __future__ import annotations
+
+from parallax_source_pypi.fields import Fields
+from parallax_source_pypi.shape import LlamaShape
+from parallax_source_pypi.tokenizer import SpecialIds
+
+Json = dict[str, object]
+
+
+def model_config(shape: LlamaShape, specials: SpecialIds, dtype: str) -> Json:
+    """Return config.json.
+
+    Rope stands in it twice, since readers know one form or the other, and silently take a default where they find
+    none. ``dtype`` and ``torch_dtype`` are two names of one thing for the same reason.
+    """
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "bos_token_id": specials.bos,
+        "dtype": dtype,
+        "eos_token_id": specials.eos,
+        "head_dim": shape.head_dim,
+        "hidden_act": "silu",
+        "hidden_size": shape.hidden_size,
+        "initializer_range": 0.02,
+        "intermediate_size": shape.inner_size,
+        "max_position_embeddings": shape.context_length,
+        "mlp_bias": False,
+        "model_type": "llama",
+        "num_attention_heads": shape.num_heads,
+        "num_hidden_layers": shape.num_layers,
+        "num_key_value_heads": shape.num_kv_heads,
+        "pad_token_id": specials.pad,
+        "pretraining_tp": 1,
+        "rms_norm_eps": shape.norm_eps,
+        "rope_parameters": {"rope_theta": shape.rope_base, "rope_type": "default"},
+        "rope_theta": shape.rope_base,
+        "tie_word_embeddings": shape.tied,
+        "torch_dtype": dtype,
+        "use_cache": True,
+        "vocab_size": shape.vocab_size,
+    }
+
+
+def generation_config(specials: SpecialIds) -> Json:
+    """Return generation_config.json: which tokens end a text."""
+    ends = sorted({specials.eos, specials.turn} - {None}, key=lambda end: end != specials.eos)
+    return {
+        "bos_token_id": specials.bos,
+        "eos_token_id": ends if len(ends) > 1 else specials.eos,
+        "pad_token_id": specials.pad,
+    }
+
+
+def tokenizer_config(fields: Fields, shape: LlamaShape, specials: SpecialIds) -> Json:
+    """Return tokenizer_config.json."""
+    tokens = fields.texts("tokenizer.ggml.tokens")
+    named = {"bos": specials.bos, "eos": specials.eos, "pad": specials.pad, "unk": specials.unknown}
+    config: Json = {f"{name}_token": tokens[number] for name, number in named.items() if number is not None}
+    config |= {
+        "add_prefix_space": False,
+        "clean_up_tokenization_spaces": False,
+        "model_max_length": shape.context_length,
+        "tokenizer_class": "PreTrainedTokenizerFast",
+    }
+    template = chat_template(fields)
+    return config | {"chat_template": template} if template else config
+
+
+def chat_template(fields: Fields) -> str:
+    """Return the Jinja template that makes a prompt of a conversation; empty if the model has none."""
+    return fields.text("tokenizer.chat_template", "")

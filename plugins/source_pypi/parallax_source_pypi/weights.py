@@ -1,0 +1,139 @@
+"""The tensors of a llama: their names in both worlds, their rows put in order, their values as floats."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from gguf.constants import GGMLQuantizationType
+from gguf.quants import dequantize
+
+from parallax_source_pypi.reader import GgufFile, TensorInfo, damaged
+from parallax_source_pypi.shape import LlamaShape, refuse
+
+Floats = npt.NDArray[np.float16] | npt.NDArray[np.float32]
+
+CHUNK_VALUES = 1 << 22
+"""Values made floats at once, which bounds the memory of it (16 MiB in float32)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A tensor the model must have."""
+
+    source: str
+    """Its name in the GGUF file."""
+    target: str
+    """Its name in the standard layout."""
+    shape: tuple[int, ...]
+    num_heads: int = 0
+    """Over how many heads its rows are interleaved; 0: they are in order."""
+
+
+def list_slots(shape: LlamaShape) -> Iterator[Slot]:
+    """Yield the tensors a model of this shape has."""
+    table = (shape.vocab_size, shape.hidden_size)
+    yield Slot("token_embd.weight", "model.embed_tokens.weight", table)
+    for layer in range(shape.num_layers):
+        yield from list_layer(shape, layer)
+    yield Slot("output_norm.weight", "model.norm.weight", (shape.hidden_size,))
+    if not shape.tied:
+        yield Slot("output.weight", "lm_head.weight", table)
+
+
+def list_layer(shape: LlamaShape, layer: int) -> Iterator[Slot]:
+    """Yield the tensors of one layer."""
+    hidden, inner = shape.hidden_size, shape.inner_size
+    queries, keys = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
+    source, target = f"blk.{layer}.", f"model.layers.{layer}."
+    yield Slot(source + "attn_norm.weight", target + "input_layernorm.weight", (hidden,))
+    yield Slot(source + "attn_q.weight", target + "self_attn.q_proj.weight", (queries, hidden), shape.num_heads)
+    yield Slot(source + "attn_k.weight", target + "self_attn.k_proj.weight", (keys, hidden), shape.num_kv_heads)
+    yield Slot(source + "attn_v.weight", target + "self_attn.v_proj.weight", (keys, hidden))
+    yield Slot(source + "attn_output.weight", target + "self_attn.o_proj.weight", (hidden, queries))
+    yield Slot(source + "ffn_norm.weight", target + "post_attention_layernorm.weight", (hidden,))
+    yield Slot(source + "ffn_gate.weight", target + "mlp.gate_proj.weight", (inner, hidden))
+    yield Slot(source + "ffn_up.weight", target + "mlp.up_proj.weight", (inner, hidden))
+    yield Slot(source + "ffn_down.weight", target + "mlp.down_proj.weight", (hidden, inner))
+
+
+def match_slots(shape: LlamaShape, tensors: Mapping[str, TensorInfo]) -> list[Slot]:
+    """Return the slots of the model, one for each tensor of the file.
+
+    Raises:
+        ParallaxError: if a tensor is missing or has another shape.
+        Unsupported: if there is a tensor a plain llama does not have, such as an expert's or a table of rope factors.
+    """
+    slots = []
+    for slot in list_slots(shape):
+        check_slot(slot, tensors)
+        slots.append(slot)
+    extra = tensors.keys() - {slot.source for slot in slots}
+    if extra:
+        raise refuse(f"a llama with the tensor {min(extra)!r}")
+    return slots
+
+
+def check_slot(slot: Slot, tensors: Mapping[str, TensorInfo]) -> None:
+    """Check that the file has the tensor, in the shape the model needs."""
+    info = tensors.get(slot.source)
+    if info is None:
+        raise damaged(f"it has no tensor {slot.source!r}")
+    if info.shape != slot.shape:
+        raise damaged(f"the tensor {slot.source!r} has the shape {list(info.shape)}, not {list(slot.shape)}")
+
+
+def load_floats(gguf: GgufFile, slot: Slot) -> Floats:
+    """Return a tensor of ``slot.shape``: float16, or float32 if float16 cannot hold its largest value.
+
+    Raises:
+        ParallaxError: if a value is infinite or not a number.
+        Unsupported: if the values are packed in a way the gguf package cannot unpack.
+    """
+    info = gguf.tensors[slot.source]
+    rows = sort_rows(gguf.read_rows(info), slot.num_heads)
+    try:
+        return unpack_rows(rows, info.kind, slot)
+    except NotImplementedError as error:
+        raise refuse(f"a tensor of the type {info.kind.name} ({slot.source})") from error
+
+
+def sort_rows(rows: npt.NDArray[np.uint8], num_heads: int) -> npt.NDArray[np.uint8]:
+    """Undo the order a llama's query and key rows have in a GGUF file.
+
+    There, rope turns neighbouring rows (0, 1), (2, 3), ... of a head; in the standard layout it turns row i and
+    row i + head_dim / 2. Rows are packed one by one, so packed rows can be moved.
+    """
+    if not num_heads:
+        return rows
+    pairs = rows.reshape(num_heads, -1, 2, rows.shape[-1])
+    return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(rows.shape)
+
+
+def unpack_rows(rows: npt.NDArray[np.uint8], kind: GGMLQuantizationType, slot: Slot) -> Floats:
+    """Unpack rows a chunk at a time into an array of ``slot.shape``."""
+    narrow = np.empty((len(rows), slot.shape[-1]), np.float16)
+    for start, values in unpack_chunks(rows, kind, slot):
+        if np.abs(values).max() > np.finfo(np.float16).max:
+            return widen_rows(rows, kind, slot)
+        narrow[start : start + len(values)] = values
+    return narrow.reshape(slot.shape)
+
+
+def widen_rows(rows: npt.NDArray[np.uint8], kind: GGMLQuantizationType, slot: Slot) -> npt.NDArray[np.float32]:
+    """Unpack rows into float32."""
+    return np.concatenate([values for _, values in unpack_chunks(rows, kind, slot)]).reshape(slot.shape)
+
+
+def unpack_chunks(
+    rows: npt.NDArray[np.uint8], kind: GGMLQuantizationType, slot: Slot
+) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
+    """Yield (first row, float32 values of shape (rows, width))."""
+    step = max(1, CHUNK_VALUES // slot.shape[-1])
+    for start in range(0, len(rows), step):
+        values = dequantize(rows[start : start + step], kind)
+        if not np.isfinite(values).all():
+            raise damaged(f"the tensor {slot.source!r} has values that are not finite")
+        yield start, values
