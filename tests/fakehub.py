@@ -164,7 +164,8 @@ class _Handler(BaseHTTPRequestHandler):
             return self._answer(404, b"{}", {"X-Error-Code": "RevisionNotFound"})
         siblings = [_describe(repo, path, content) for path, content in repo.commits[commit].items()]
         body = {"id": name, "modelId": name, "sha": commit, "siblings": siblings, "tags": [], "downloads": 0}
-        return self._answer(200, json.dumps(body).encode(), {"X-Repo-Commit": commit})
+        remark = {"X-HF-Warning": "fake; remarks of the hub are for its own clients"}
+        return self._answer(200, json.dumps(body).encode(), {"X-Repo-Commit": commit, **remark})
 
     def _resolve(self, path: str, fault: Fault) -> None:
         name, _, rest = path[1:].partition("/resolve/")

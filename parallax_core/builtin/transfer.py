@@ -80,13 +80,12 @@ class Transfer:
 
     def _append(self, file: RemoteFile, part: Path, report: Callable[[int], None]) -> None:
         with self.open(file, part.stat().st_size) as (begin, chunks), part.open("r+b") as out:
-            out.truncate(begin)
             out.seek(begin)
             for chunk in chunks:
                 out.write(chunk)
-                report(out.tell())
                 if out.tell() > file.size:
                     return
+                report(out.tell())
             if out.tell() < file.size:
                 message = f"{file.name} ended after {out.tell()} of {file.size} bytes"
                 raise Hiccup(message, "run the command again: it goes on where it stopped")

@@ -63,10 +63,14 @@ def _response(status: int, body: dict[str, Any], headers: Mapping[str, str] | No
 
 async def _on_validation(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
-    first = error.errors()[0]
-    where = [part for part in first["loc"][1:] if isinstance(part, int) or not str(part).startswith(("list[", "str"))]
-    param = ".".join(str(part) for part in where) or None
+    first = max(error.errors(), key=lambda each: len(each["loc"]))  # of the ways a union failed, the one that got furthest
+    param = ".".join(str(part) for part in first["loc"][1:] if not _is_variant(part)) or None
     return _response(400, error_body(400, _explain(first, param), param))
+
+
+def _is_variant(part: int | str) -> bool:
+    """Whether a part of an error's location names a variant of a union rather than a field."""
+    return part == "str" or str(part).startswith("list[")
 
 
 def _explain(first: Mapping[str, Any], param: str | None) -> str:

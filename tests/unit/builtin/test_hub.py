@@ -69,9 +69,9 @@ def contents(path: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in path.iterdir() if file.name != ".complete.json"}
 
 
-def child(hub: FakeHub, folder: Path, **env: str) -> subprocess.Popen[str]:
+def child(hub: FakeHub, folder: Path, first: str = "", **env: str) -> subprocess.Popen[str]:
     program = (
-        "import pathlib, sys\n"
+        f"import pathlib, sys\n{first}\n"
         "from parallax_core.builtin.hub import HubSource\n"
         "from parallax_core.contracts.source import SourceContext\n"
         "def report(task, done, total, unit='bytes'):\n"
@@ -188,6 +188,16 @@ def test_transfers_are_tried_again_until_the_pauses_are_used_up(hub: FakeHub, so
     assert hub.fetched().count("tokenizer.json") == 6
 
 
+def test_transfers_that_get_on_are_never_given_up(hub: FakeHub, source: HubSource) -> None:
+    hub.add(NAME, MODEL)
+    for _ in range(5):
+        hub.faults += [Fault("model.safetensors"), Fault("model.safetensors", cut_after=50_000)]
+    assert contents(source.fetch(NAME, silent).path) == MODEL
+    assert [asked.headers.get("range", "bytes=0-") for asked in hub.stored_bytes()] == [
+        f"bytes={start}-" for start in range(0, 300_000, 50_000)
+    ]
+
+
 def test_a_second_fetch_keeps_what_the_first_brought(hub: FakeHub, source: HubSource) -> None:
     hub.add(NAME, MODEL)
     hub.faults += [Fault("model.safetensors"), Fault("model.safetensors", cut_after=50_000)]
@@ -228,8 +238,13 @@ def test_a_corrupt_file_is_refused_and_fetched_afresh(hub: FakeHub, source: HubS
 def test_a_file_of_another_size_is_refused(hub: FakeHub, source: HubSource, claimed: int, message: str) -> None:
     hub.add(NAME, MODEL)
     hub.repos[NAME].sizes["model.safetensors"] = claimed
+
+    def report(task: str, done: int, total: int | None, unit: Unit = "bytes") -> None:
+        assert total is not None, (task, unit)
+        assert done <= total
+
     with pytest.raises(ParallaxError, match=message):
-        source.fetch(NAME, silent)
+        source.fetch(NAME, report)
     assert source.stored() == []
 
 
@@ -344,6 +359,19 @@ def test_a_folder_that_cannot_be_written_is_named(hub: FakeHub, tmp_path: Path) 
     with pytest.raises(ParallaxError, match="cannot write to") as caught:
         source.fetch(NAME, silent)
     assert "PARALLAX_HOME" in caught.value.hint
+
+
+def test_a_disk_that_fills_up_is_named_and_what_is_here_kept(hub: FakeHub, folder: Path, source: HubSource) -> None:
+    hub.add(NAME, MODEL)
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))"
+    process = child(hub, folder, limit)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert f"cannot write to {folder}: File too large" in err.splitlines()[-1]
+    assert source.stored() == []
+    hub.asked.clear()
+    assert contents(source.fetch(NAME, silent).path) == MODEL
+    assert hub.fetched() == ["model.safetensors"]
 
 
 def test_stored_and_remove_know_what_is_complete(hub: FakeHub, source: HubSource, folder: Path) -> None:

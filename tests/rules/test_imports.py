@@ -1,0 +1,87 @@
+"""The import contracts of pyproject.toml hold, and each of them catches what it is there to catch."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+VIOLATIONS = [
+    ("layers", "parallax_core/base/ids.py", "import parallax_core.contracts.sample"),
+    ("layers", "parallax_core/contracts/sample.py", "from parallax_core.config.home import cache_folder"),
+    ("layers", "parallax_core/engine/head.py", "from parallax_core.node.pipeline import PipelineEngine"),
+    ("layers", "parallax_core/server/app.py", "import parallax_core.cli.serve"),
+    ("layers", "parallax_core/newcomer/__init__.py", '"""A package that says nowhere where it belongs."""'),
+    ("api", "parallax_backend_mlx/plugin.py", "from parallax_core.contracts.stage import Row"),
+    ("api", "parallax_source_pypi/plugin.py", "import parallax_core.hookspecs"),
+    ("strangers", "parallax_backend_mlx/plugin.py", "import parallax_source_pypi.plugin"),
+    ("frameworks", "parallax_core/sampling/draw.py", "import numpy as np"),
+    ("frameworks", "parallax_core/node/pipeline.py", "def later() -> None:\n    import torch"),
+    ("network", "parallax_core/builtin/hub.py", "import requests"),
+    ("http", "parallax_core/node/pipeline.py", "from fastapi import FastAPI"),
+    ("http", "parallax_core/cli/serve.py", "import uvicorn"),
+    ("hub", "parallax_core/node/catalog.py", "from huggingface_hub import snapshot_download"),
+    ("pure", "parallax_core/engine/head.py", "import time"),
+    ("pure", "parallax_core/engine/head.py", "from asyncio import sleep"),
+]
+"""A contract, a file, and a line which, put at its end, breaks the contract."""
+
+
+@pytest.fixture(scope="module")
+def copy_tree(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Path]:
+    """Make copies of the packages and the contracts, with nothing else in them."""
+
+    def make() -> Path:
+        folder = tmp_path_factory.mktemp("tree")
+        shutil.copy(ROOT / "pyproject.toml", folder)
+        for package in (ROOT / "parallax_core", *ROOT.glob("plugins/*/parallax_*")):
+            shutil.copytree(package, folder / package.name, ignore=shutil.ignore_patterns("__pycache__"))
+        return folder
+
+    return make
+
+
+def check_imports(folder: Path, *contracts: str) -> subprocess.CompletedProcess[str]:
+    chosen = [argument for contract in contracts for argument in ("--contract", contract)]
+    command = [Path(sys.executable).with_name("lint-imports"), "--no-logo", "--no-cache", *chosen]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_imports_keep_every_contract(copy_tree: Callable[[], Path]) -> None:
+    checked = check_imports(copy_tree())
+    assert checked.returncode == 0, checked.stdout
+
+
+@pytest.mark.parametrize(("contract", "path", "line"), VIOLATIONS)
+def test_imports_that_break_a_contract_are_caught(
+    copy_tree: Callable[[], Path], contract: str, path: str, line: str
+) -> None:
+    folder = copy_tree()
+    target = folder / path
+    target.parent.mkdir(exist_ok=True)
+    with target.open("a", encoding="utf-8") as file:
+        file.write(f"\n{line}\n")
+    checked = check_imports(folder, contract)
+    assert checked.returncode == 1, checked.stdout
+    assert "1 broken" in checked.stdout
+
+
+def test_every_contract_has_a_violation_that_breaks_it() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    contracts = {contract["id"] for contract in settings["tool"]["importlinter"]["contracts"]}
+    assert contracts == {contract for contract, _, _ in VIOLATIONS}
+
+
+def test_every_plugin_is_under_contract() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]
+    plugins = {package.name for package in ROOT.glob("plugins/*/parallax_*")}
+    assert plugins == set(settings["root_packages"]) - {"parallax_core"}
+    independent = next(contract for contract in settings["contracts"] if contract["id"] == "strangers")
+    assert plugins == set(independent["modules"])

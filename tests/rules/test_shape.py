@@ -1,0 +1,137 @@
+"""Files, functions and argument lists stay small enough to be read at one sitting, and everything is annotated."""
+
+from __future__ import annotations
+
+import ast
+import io
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+MOST_FILE_LINES = 250
+MOST_FUNCTION_LINES = 40
+MOST_ARGUMENTS = 5
+MOST_PLUGIN_LINES = 40
+
+EXCEPTIONS: dict[tuple[str, str], str] = {
+    ("parallax_core/cli/serve.py:serve", "arguments"): "the options of a command are its arguments",
+}
+"""What may be larger, as (file or file:function, rule), and why."""
+
+SOURCES = sorted(
+    path
+    for folder in (ROOT / "parallax_core", *ROOT.glob("plugins/*/parallax_*"))
+    for path in folder.rglob("*.py")
+)
+BLANK = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+NAMED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+def find_code(source: str) -> set[int]:
+    """Return the numbers of the lines with code on them: not blank, no comment, no docstring."""
+    lines: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type not in BLANK:
+            lines.update(range(token.start[0], token.end[0] + 1))
+    return lines - set(find_docstrings(ast.parse(source)))
+
+
+def find_docstrings(tree: ast.AST) -> Iterator[int]:
+    """Yield the lines of docstrings, those below an attribute included."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield from range(node.lineno, (node.end_lineno or node.lineno) + 1)
+
+
+def find_functions(source: str) -> Iterator[tuple[str, Function]]:
+    """Yield every function with its dotted name."""
+
+    def visit(node: ast.AST, prefix: str) -> Iterator[tuple[str, Function]]:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, Function):
+                yield prefix + child.name, child
+            name = f"{prefix}{child.name}." if isinstance(child, NAMED) else prefix
+            yield from visit(child, name)
+
+    yield from visit(ast.parse(source), "")
+
+
+def list_arguments(function: Function) -> list[ast.arg]:
+    """Return the arguments of a function that a caller has to know, without self and cls."""
+    given = function.args
+    return [arg for arg in (*given.posonlyargs, *given.args, *given.kwonlyargs) if arg.arg not in {"self", "cls"}]
+
+
+def find_faults(name: str, source: str) -> Iterator[tuple[str, str, int]]:
+    """Yield (where, rule, size) for everything too large or not annotated."""
+    most = MOST_PLUGIN_LINES if name.endswith("/plugin.py") else MOST_FILE_LINES
+    code = find_code(source)
+    if len(code) > most:
+        yield name, "lines", len(code)
+    for function_name, function in find_functions(source):
+        own = range(function.lineno, (function.end_lineno or function.lineno) + 1)
+        yield from find_function_faults(f"{name}:{function_name}", function, len(code.intersection(own)))
+
+
+def find_function_faults(where: str, function: Function, lines: int) -> Iterator[tuple[str, str, int]]:
+    """Yield the same for one function with so many lines of code."""
+    arguments = list_arguments(function)
+    starred = [arg for arg in (function.args.vararg, function.args.kwarg) if arg]
+    bare = [arg for arg in (*arguments, *starred) if arg.annotation is None]
+    if lines > MOST_FUNCTION_LINES:
+        yield where, "lines", lines
+    if len(arguments) > MOST_ARGUMENTS:
+        yield where, "arguments", len(arguments)
+    if bare or function.returns is None:
+        yield where, "annotations", len(bare) + (function.returns is None)
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_source_keeps_its_shape(path: Path) -> None:
+    name = path.relative_to(ROOT).as_posix()
+    faults = list(find_faults(name, path.read_text(encoding="utf-8")))
+    assert [fault for fault in faults if fault[:2] not in EXCEPTIONS] == []
+
+
+def test_every_exception_is_still_needed() -> None:
+    found = {
+        fault[:2]
+        for path in SOURCES
+        for fault in find_faults(path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8"))
+    }
+    assert set(EXCEPTIONS) - found == set()
+
+
+LONG_FILE = "\n".join(f"x{i} = {i}" for i in range(MOST_FILE_LINES + 1))
+LONG_FUNCTION = "def f() -> None:\n" + "    x = 1\n" * MOST_FUNCTION_LINES
+WIDE_FUNCTION = "class C:\n    def f(self, a: int, b: int, c: int, *, d: int, e: int, f: int) -> None: ..."
+
+
+@pytest.mark.parametrize(
+    ("source", "fault"),
+    [
+        (LONG_FILE, ("a.py", "lines", MOST_FILE_LINES + 1)),
+        (LONG_FUNCTION, ("a.py:f", "lines", MOST_FUNCTION_LINES + 1)),
+        (WIDE_FUNCTION, ("a.py:C.f", "arguments", 6)),
+        ("async def f(a) -> None: ...", ("a.py:f", "annotations", 1)),
+        ("def f(*a, **b): ...", ("a.py:f", "annotations", 3)),
+    ],
+)
+def test_rules_catch_what_they_are_for(source: str, fault: tuple[str, str, int]) -> None:
+    assert list(find_faults("a.py", source)) == [fault]
+
+
+def test_rules_count_only_code() -> None:
+    comments = "# why\n\n" * MOST_FILE_LINES
+    assert len(find_code(f'"""Says\nwhat it is."""\n{comments}x = 1\n"""Its meaning."""\n')) == 1
+
+
+def test_rules_hold_plugins_to_fewer_lines() -> None:
+    source = "\n".join(f"x{i} = {i}" for i in range(MOST_PLUGIN_LINES + 1))
+    assert list(find_faults("a/plugin.py", source)) == [("a/plugin.py", "lines", MOST_PLUGIN_LINES + 1)]

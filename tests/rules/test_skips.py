@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def run_pytest(folder: Path, source: str) -> subprocess.CompletedProcess[str]:
+    shutil.copy(ROOT / "conftest.py", folder)
+    (folder / "pytest.ini").write_text("[pytest]\n")
+    (folder / "test_case.py").write_text(f"import pytest\n\n{source}\n")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(folder)]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def test_it(): pytest.skip('not today')",
+        "@pytest.mark.skipif(True, reason='slow')\ndef test_it(): pass",
+        "@pytest.mark.xfail(reason='known')\ndef test_it(): assert False",
+        "pytest.importorskip('no_such_module')",
+        "def test_good(): pass\npytest.skip('the whole file', allow_module_level=True)",
+    ],
+)
+def test_run_fails_when_a_test_is_skipped(tmp_path: Path, source: str) -> None:
+    # A passing neighbour, so that the exit status is that of the rule and not "no tests ran".
+    (tmp_path / "test_neighbour.py").write_text("def test_neighbour(): pass\n")
+    ran = run_pytest(tmp_path, source)
+    assert ran.returncode == 1, ran.stdout
+    assert "which only a missing device allows" in ran.stdout
+
+
+@pytest.mark.parametrize("reason", ["needs Metal", "there is no CUDA device"])
+def test_run_passes_when_the_device_is_missing(tmp_path: Path, reason: str) -> None:
+    ran = run_pytest(tmp_path, f"def test_it(): pytest.skip({reason!r})\ndef test_other(): pass")
+    assert ran.returncode == 0, ran.stdout

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+from parallax_core.base.errors import InvalidRequest, ParallaxError
+from parallax_core.node.text import ModelText
+
+TEMPLATE = "{% for message in messages %}<{{ message['role'] }}>{{ message['content'] }}{{ eos_token }}{% endfor %}>"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    vocab = {symbol: number for number, symbol in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken("<end>", special=True)])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    write(tmp_path, "config.json", eos_token_id=7)
+    write(tmp_path, "tokenizer_config.json", eos_token={"content": "<end>"}, chat_template=TEMPLATE)
+    return tmp_path
+
+
+def write(folder: Path, name: str, **content: Any) -> None:
+    (folder / name).write_text(json.dumps(content))
+
+
+USER = {"role": "user", "content": "hé"}
+
+
+def test_chat_is_rendered_and_tokenized_with_special_tokens(folder: Path) -> None:
+    text = ModelText(folder)
+    ids = text.encode_chat([USER])
+    assert ids[-2:] == (256, text.encode_chat([USER])[-1])
+    assert text.decode(ids) == "<user>hé>"
+
+
+def test_template_file_wins_over_the_one_in_the_settings(folder: Path) -> None:
+    (folder / "chat_template.jinja").write_text("file")
+    text = ModelText(folder)
+    assert text.decode(text.encode_chat([USER])) == "file"
+
+
+def test_template_may_refuse_and_its_reason_is_told(folder: Path) -> None:
+    (folder / "chat_template.jinja").write_text("{{ raise_exception('roles must alternate') }}")
+    with pytest.raises(InvalidRequest, match="roles must alternate"):
+        ModelText(folder).encode_chat([USER])
+
+
+@pytest.mark.parametrize("template", ["{{ ''.__class__.__mro__ }}", "{{ messages.append(1) }}", "{{ nothing.at.all }}"])
+def test_template_cannot_reach_out_or_change_anything(folder: Path, template: str) -> None:
+    (folder / "chat_template.jinja").write_text(template)
+    with pytest.raises(InvalidRequest, match="refuses these messages"):
+        ModelText(folder).encode_chat([USER])
+
+
+def test_model_without_template_cannot_chat(folder: Path) -> None:
+    write(folder, "tokenizer_config.json")
+    text = ModelText(folder)
+    assert not text.can_chat
+    with pytest.raises(InvalidRequest, match="no chat template") as caught:
+        text.encode_chat([USER])
+    assert caught.value.param == "messages"
+
+
+@pytest.mark.parametrize(
+    ("generation", "expected"), [({}, {7, 256}), ({"eos_token_id": [3, 4]}, {3, 4, 256}), ({"eos_token_id": 5}, {5, 256})]
+)
+def test_stop_ids_come_from_every_place_that_names_them(folder: Path, generation: Any, expected: set[int]) -> None:
+    write(folder, "generation_config.json", **generation)
+    assert ModelText(folder).stop_ids == expected
+
+
+def test_recommended_sampling_is_taken_from_the_model(folder: Path) -> None:
+    write(folder, "generation_config.json", temperature=0.6, top_p=0.95, top_k=20)
+    sampling = ModelText(folder).sampling
+    assert (sampling.temperature, sampling.top_p, sampling.top_k) == (0.6, 0.95, 20)
+
+
+def test_without_recommendation_everything_is_kept(folder: Path) -> None:
+    sampling = ModelText(folder).sampling
+    assert (sampling.temperature, sampling.top_p, sampling.top_k) == (1, 1, 0)
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "config.json"])
+@pytest.mark.parametrize("content", ["{", "[]", "\x00"])
+def test_damaged_file_is_named(folder: Path, name: str, content: str) -> None:
+    (folder / name).write_text(content)
+    with pytest.raises(ParallaxError, match=name):
+        ModelText(folder)
+
+
+def test_damaged_template_is_told_at_load(folder: Path) -> None:
+    (folder / "chat_template.jinja").write_text("{% for %}")
+    with pytest.raises(ParallaxError, match="chat template"):
+        ModelText(folder)

@@ -1,0 +1,255 @@
+"""The HTTP application over a toy engine: shapes, fields and errors. Real engines are asked in tests/e2e."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from parallax_core.api import ParallaxError, Sampling
+from parallax_core.node.pipeline import PipelineEngine
+from parallax_core.server.app import make_app
+from parallax_core.server.chat import Served
+from parallax_core.server.schema import NEUTRAL, ChatRequest
+from tests.toy import ToyStage, continuation
+
+ALPHABET = "abcdefghijklmnopqrstuvwxyz .,!?"
+
+
+class Letters:
+    """A tokenizer with one token per letter, in place of `ModelText`."""
+
+    sampling = Sampling()
+    stop_ids = frozenset[int]()
+
+    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> tuple[int, ...]:
+        return tuple(ALPHABET.index(letter) for message in messages for letter in message["content"])
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return "".join(ALPHABET[token] for token in tokens)
+
+
+def answer(prompt: str, length: int) -> str:
+    letters = Letters()
+    tokens = continuation(letters.encode_chat([{"content": prompt}]), length, len(ALPHABET))
+    return letters.decode(tokens)
+
+
+class Site:
+    """A server in this process, with its engine and stage in reach."""
+
+    def __init__(self, keys: frozenset[str] = frozenset()) -> None:
+        self.stage = ToyStage(num_pages=100, context=200, vocab=len(ALPHABET))
+        self.engine = PipelineEngine(lambda: self.stage, Letters().decode)
+        self.app = make_app(Served("toy", self.engine, Letters()), keys)  # type: ignore[arg-type]
+        self.client = TestClient(self.app, raise_server_exceptions=False)
+
+    def post(self, **body: Any) -> Any:
+        return self.client.post("/v1/chat/completions", json=body)
+
+    def ask(self, content: Any = "hello", **fields: Any) -> Any:
+        return self.post(model="toy", messages=[{"role": "user", "content": content}], **fields)
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    site = Site()
+    with site.client:
+        site.client.portal.call(site.engine.start)  # type: ignore[union-attr]
+        yield site
+        site.client.portal.call(site.engine.stop)  # type: ignore[union-attr]
+
+
+def events(response: Any) -> list[Any]:
+    lines = [line.removeprefix("data: ") for line in response.text.split("\n\n") if line]
+    return [line if line == "[DONE]" else json.loads(line) for line in lines]
+
+
+def error_of(response: Any, status: int = 400) -> dict[str, Any]:
+    assert response.status_code == status, response.text
+    error: dict[str, Any] = response.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    return error
+
+
+def test_answer_has_openai_shape(site: Site) -> None:
+    body = site.ask(max_tokens=5).json()
+    assert body["object"] == "chat.completion"
+    assert body["model"] == "toy"
+    [choice] = body["choices"]
+    assert choice["message"] == {"role": "assistant", "content": answer("hello", 5), "refusal": None}
+    assert choice["finish_reason"] == "length"
+    assert body["usage"] == {"prompt_tokens": 5, "completion_tokens": 5, "total_tokens": 10}
+
+
+def test_streamed_pieces_join_to_the_answer(site: Site) -> None:
+    first, *middle, last, done = events(site.ask(max_tokens=5, stream=True))
+    assert done == "[DONE]"
+    assert first["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    assert "".join(chunk["choices"][0]["delta"]["content"] for chunk in middle) == answer("hello", 5)
+    assert last["choices"][0]["finish_reason"] == "length"
+    assert len({chunk["id"] for chunk in (first, *middle, last)}) == 1
+
+
+def test_stream_ends_with_usage_when_asked(site: Site) -> None:
+    chunk = events(site.ask(max_tokens=5, stream=True, stream_options={"include_usage": True}))[-2]
+    assert chunk["choices"] == []
+    assert chunk["usage"] == {"prompt_tokens": 5, "completion_tokens": 5, "total_tokens": 10}
+
+
+def test_content_may_come_in_parts(site: Site) -> None:
+    parts = [{"type": "text", "text": "hel"}, {"type": "text", "text": "lo"}]
+    assert site.ask(parts, max_completion_tokens=5).json()["choices"][0]["message"]["content"] == answer("hello", 5)
+
+
+def test_stop_strings_end_the_answer_before_them(site: Site) -> None:
+    whole = answer("hello", 8)
+    stop = whole[3:5]
+    choice = site.ask(max_tokens=8, stop=[stop]).json()["choices"][0]
+    assert choice["message"]["content"] == whole[: whole.index(stop)]
+    assert choice["finish_reason"] == "stop"
+
+
+def test_sampling_fields_reach_the_stage(site: Site) -> None:
+    seen: list[Sampling] = []
+    edit = site.stage.edit
+    site.stage.edit = lambda edits: (seen.extend(e.spec.sampling for e in edits if hasattr(e, "spec")), edit(edits))[1]  # type: ignore[method-assign]
+    site.ask(max_tokens=1, temperature=0.5, top_p=0.25, top_k=3, seed=-1)
+    site.ask(max_tokens=1)
+    site.ask(max_tokens=1)
+    assert seen[0] == Sampling(temperature=0.5, top_p=0.25, top_k=3, seed=2**64 - 1)
+    assert seen[1].temperature == 1
+    assert seen[1].seed != seen[2].seed
+
+
+@pytest.mark.parametrize("field", sorted(NEUTRAL))
+def test_field_that_is_not_supported_is_refused_by_name(site: Site, field: str) -> None:
+    error = error_of(site.ask(**{field: {"some": ["thing"]}}))
+    assert error["param"] == field
+    assert f"'{field}' is not supported yet" in error["message"]
+    assert error["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize(("field", "value"), [(name, value) for name, values in NEUTRAL.items() for value in (*values, None)])
+def test_value_that_asks_for_nothing_is_accepted(site: Site, field: str, value: object) -> None:
+    assert site.ask(max_tokens=1, **{field: value}).status_code == 200
+
+
+def test_booleans_are_no_numbers(site: Site) -> None:
+    assert error_of(site.ask(n=True))["param"] == "n"
+    assert error_of(site.ask(logprobs=0))["param"] == "logprobs"
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"colour": "red"}, "colour"),
+        ({"temperature": "1"}, "temperature"),
+        ({"temperature": -0.1}, "temperature"),
+        ({"temperature": 2.1}, "temperature"),
+        ({"top_p": 0}, "top_p"),
+        ({"top_p": 1.1}, "top_p"),
+        ({"top_k": -1}, "top_k"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": 1.5}, "max_tokens"),
+        ({"seed": 2**63}, "seed"),
+        ({"stop": 3}, "stop"),
+        ({"stream": "yes"}, "stream"),
+        ({"stream": True, "stream_options": {"other": 1}}, "stream_options.other"),
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "robot", "content": "x"}]}, "messages.0.role"),
+        ({"messages": [{"role": "user"}]}, "messages.0.content"),
+        ({"messages": [{"role": "user", "content": "x", "name": "me"}]}, "messages.0.name"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages.0.content.0.type"),
+        ({"max_tokens": 500}, "max_tokens"),
+    ],
+)
+def test_wrong_value_is_refused_by_name(site: Site, fields: dict[str, Any], param: str) -> None:
+    body = {"model": "toy", "messages": [{"role": "user", "content": "x"}], **fields}
+    error = error_of(site.post(**body))
+    assert error["param"] == param
+    assert param.rpartition(".")[2] in error["message"] or "tokens" in error["message"]
+
+
+@pytest.mark.parametrize(
+    "fields", [{"max_tokens": 1, "max_completion_tokens": 1}, {"stream_options": {}}, {"stop": [""]}, {"stop": ["x"] * 17}]
+)
+def test_fields_that_do_not_go_together_are_refused(site: Site, fields: dict[str, Any]) -> None:
+    assert next(iter(fields)) in error_of(site.ask(**fields))["message"]
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff", b"null", b'"x"', b'{"model": NaN}'])
+def test_body_that_is_no_request_is_refused(site: Site, body: bytes) -> None:
+    headers = {"Content-Type": "application/json"}
+    error_of(site.client.post("/v1/chat/completions", content=body, headers=headers))
+
+
+def test_prompt_that_is_too_long_is_refused(site: Site) -> None:
+    error = error_of(site.ask("a" * 200))
+    assert error["param"] == "messages"
+    assert "200 tokens" in error["message"]
+
+
+def test_unknown_model_is_a_404(site: Site) -> None:
+    error = error_of(site.post(model="other", messages=[{"role": "user", "content": "x"}]), 404)
+    assert (error["code"], error["param"]) == ("model_not_found", "model")
+    error_of(site.client.get("/v1/models/other"), 404)
+
+
+def test_models_lists_the_one_served(site: Site) -> None:
+    body = site.client.get("/v1/models").json()
+    assert body["object"] == "list"
+    assert [model["id"] for model in body["data"]] == ["toy"]
+    assert site.client.get("/v1/models/toy").json() == body["data"][0]
+
+
+@pytest.mark.parametrize(("method", "path", "status"), [("GET", "/nowhere", 404), ("GET", "/v1/chat/completions", 405)])
+def test_wrong_route_has_an_error_body_too(site: Site, method: str, path: str, status: int) -> None:
+    error_of(site.client.request(method, path), status)
+
+
+def test_server_is_unhealthy_until_its_engine_is_ready() -> None:
+    site = Site()
+    with site.client:
+        assert site.client.get("/health").status_code == 503
+        response = site.ask()
+        error_of(response, 503)
+        assert response.headers["Retry-After"] == "1"
+        site.client.portal.call(site.engine.start)  # type: ignore[union-attr]
+        assert site.client.get("/health").json() == {"status": "ready", "reason": ""}
+        site.client.portal.call(site.engine.stop)  # type: ignore[union-attr]
+        assert site.client.get("/health").status_code == 503
+
+
+def test_failure_of_the_model_is_an_error_the_client_sees(site: Site) -> None:
+    def fail(batch: object) -> None:
+        message = "out of luck"
+        raise ParallaxError(message)
+
+    site.stage.before_step = fail
+    assert "out of luck" in error_of(site.ask(), 500)["message"]
+    *_, last = events(site.ask(stream=True))
+    assert "out of luck" in last["error"]["message"]
+    assert site.client.get("/health").status_code == 200
+
+
+def test_every_route_but_health_asks_for_a_key() -> None:
+    site = Site(frozenset({"secret", "other"}))
+    with site.client:
+        paths = site.app.openapi()["paths"]
+        routes = [(path, method.upper()) for path, methods in paths.items() for method in methods]
+        assert len(routes) == 4
+        for path, method in [*routes, ("/openapi.json", "GET"), ("/nowhere", "GET")]:
+            status = site.client.request(method, path).status_code
+            assert (status == 401) == (path != "/health"), (method, path, status)
+        for header in ("Bearer wrong", "secret", "Basic secret", "Bearer", ""):
+            assert site.client.get("/v1/models", headers={"Authorization": header}).status_code == 401
+        for header in ("Bearer secret", "bearer other"):
+            assert site.client.get("/v1/models", headers={"Authorization": header}).status_code == 200
+
+
+def test_every_field_is_honoured_or_refused_but_none_is_both() -> None:
+    assert not set(ChatRequest.model_fields) & set(NEUTRAL)
