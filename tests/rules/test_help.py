@@ -1,4 +1,4 @@
-"""`parallax --help` is quick because it imports little: how little is counted, since time would depend on the machine."""
+"""`parallax --help` is quick because it imports little; modules are counted, since time depends on the machine."""
 
 from __future__ import annotations
 

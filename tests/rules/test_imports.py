@@ -50,7 +50,7 @@ def copy_tree(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Path]:
 
 def check_imports(folder: Path, *contracts: str) -> subprocess.CompletedProcess[str]:
     chosen = [argument for contract in contracts for argument in ("--contract", contract)]
-    command = [Path(sys.executable).with_name("lint-imports"), "--no-logo", "--no-cache", *chosen]
+    command = [str(Path(sys.executable).with_name("lint-imports")), "--no-logo", "--no-cache", *chosen]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
 
 

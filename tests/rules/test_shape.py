@@ -23,9 +23,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
 """What may be larger, as (file or file:function, rule), and why."""
 
 SOURCES = sorted(
-    path
-    for folder in (ROOT / "parallax_core", *ROOT.glob("plugins/*/parallax_*"))
-    for path in folder.rglob("*.py")
+    path for folder in (ROOT / "parallax_core", *ROOT.glob("plugins/*/parallax_*")) for path in folder.rglob("*.py")
 )
 BLANK = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 

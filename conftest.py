@@ -1,0 +1,56 @@
+"""The rule that nothing is skipped: a run in which a test did not run fails, unless the machine lacks its device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+ALLOWED = ("Metal", "CUDA")
+"""A reason for a skip names one of these devices. Expected failures count as skips."""
+
+
+class SkipRule:
+    """Collects what was skipped without leave, and fails the run for it."""
+
+    def __init__(self) -> None:
+        self.refused: list[str] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Look at a test that has run."""
+        self._note(report)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """Look at a module that was collected; it may have skipped itself."""
+        self._note(report)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Turn success into failure."""
+        if self.refused and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:  # noqa: ANN401 -- its type is private to pytest
+        """Say which."""
+        if self.refused:
+            terminalreporter.section("skipped, which only a missing device allows", red=True)
+            for line in self.refused:
+                terminalreporter.line(line)
+
+    def _note(self, report: pytest.TestReport | pytest.CollectReport) -> None:
+        if not report.skipped:
+            return
+        reason = _read_reason(report)
+        if not any(device in reason for device in ALLOWED):
+            self.refused.append(f"{report.nodeid}: {reason}")
+
+
+def _read_reason(report: pytest.TestReport | pytest.CollectReport) -> str:
+    if hasattr(report, "wasxfail"):
+        return f"expected to fail {report.wasxfail}"
+    return str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Put the rule in force."""
+    config.pluginmanager.register(SkipRule(), "skip-rule")
