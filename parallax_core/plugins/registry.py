@@ -86,8 +86,8 @@ class Registry(Generic[S]):
 
     def _suggestion(self, name: str) -> str:
         near = get_close_matches(name, self.names(), n=1)
-        known = ", ".join(self.names()) or "none"
-        parts = [f"did you mean {near[0]!r}?" if near else f"there is: {known}."]
+        known = f"there is: {', '.join(self.names())}." if self.offers else f"no installed plugin offers a {self.kind}."
+        parts = [f"did you mean {near[0]!r}?" if near else known]
         parts += [
             f"plugin {record.name!r} ({record.origin}) is {record.state}: {record.reason}. {record.remedy}."
             for record in self._records

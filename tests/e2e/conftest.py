@@ -1,0 +1,88 @@
+"""Real processes on loopback, serving the real model."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PARALLAX = Path(sys.executable).with_name("parallax")
+MODEL = "smollm2-135m"
+START_TIMEOUT_S = 120
+END_TIMEOUT_S = 3
+
+
+def environment(home: Path, **changes: str) -> dict[str, str]:
+    """Return an environment in which Parallax knows nothing of this user but ``home``."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PARALLAX_")}
+    return {**kept, "PARALLAX_HOME": str(home), **changes}
+
+
+@dataclass
+class Server:
+    """A running ``parallax serve``."""
+
+    process: subprocess.Popen[str]
+    url: str
+    log: Path
+    lines: list[str] = field(default_factory=list)
+
+    def cpu_seconds(self) -> float:
+        """Return the processor time the server has used so far."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def end(self, number: int) -> float:
+        """Send a signal, wait for the end, and return how long it took in seconds."""
+        begun = time.monotonic()
+        self.process.send_signal(number)
+        self.process.wait(END_TIMEOUT_S + 10)
+        return time.monotonic() - begun
+
+
+def start_server(home: Path, log: Path, *args: str, model: str = MODEL, **changes: str) -> Server:
+    """Start a server on a free port and wait until it says it is ready."""
+    command = [PARALLAX, "serve", model, "--backend", "mlx", "--port", "0", *args]
+    with log.open("w") as sink:
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=sink, text=True, env=environment(home, **changes)
+        )
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if not line.startswith("ready "):
+        process.kill()
+        pytest.fail(f"the server did not become ready: {line!r}\n{log.read_text()}")
+    return Server(process, line.split()[1], log, [line])
+
+
+@pytest.fixture(scope="session")
+def model_home() -> Path:
+    """Return a home with the real model in it; kept in the checkout, so that it is fetched once."""
+    home = ROOT / "build" / "test-home"
+    subprocess.run([PARALLAX, "models", "pull", MODEL], check=True, env=environment(home), timeout=600)
+    return home
+
+
+@pytest.fixture(scope="session")
+def model_folder(model_home: Path) -> Path:
+    """Return the folder of the real model."""
+    command = [PARALLAX, "models", "pull", MODEL]
+    done = subprocess.run(command, check=True, env=environment(model_home), capture_output=True, text=True, timeout=60)
+    return Path(done.stdout.strip())
+
+
+@pytest.fixture(scope="session")
+def server(model_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Return a server shared by the tests that leave it as it was."""
+    server = start_server(model_home, tmp_path_factory.mktemp("server") / "log")
+    yield server
+    server.process.terminate()
+    server.process.wait(END_TIMEOUT_S)
+    assert server.process.returncode == 0

@@ -1,0 +1,92 @@
+"""The main job: the official client gets the right answer."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import time
+from typing import Any
+
+import openai
+import pytest
+from tests.e2e.conftest import MODEL, Server
+
+QUESTION: Any = [{"role": "user", "content": "What is the capital of France?"}]
+ANSWER = "The capital of France is Paris."
+
+
+@pytest.fixture
+def client(server: Server) -> openai.OpenAI:
+    return openai.OpenAI(base_url=server.url, api_key="none needed", max_retries=0)
+
+
+def ask(client: openai.OpenAI, **fields: Any) -> Any:
+    return client.chat.completions.create(model=MODEL, messages=QUESTION, **fields)
+
+
+def test_ready_line_is_the_promised_one(server: Server) -> None:
+    assert server.lines == [f"ready {server.url} model={MODEL}\n"]
+
+
+def test_client_streams_the_answer(client: openai.OpenAI) -> None:
+    chunks = list(ask(client, stream=True, temperature=0))
+    assert len(chunks) > 5
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == ANSWER
+    assert chunks[-1].choices[0].finish_reason == "stop"
+
+
+def test_client_gets_the_answer_at_once(client: openai.OpenAI) -> None:
+    completion = ask(client, temperature=0)
+    assert completion.choices[0].message.content == ANSWER
+    assert completion.usage.completion_tokens == 8
+
+
+def test_client_lists_the_model(client: openai.OpenAI) -> None:
+    assert [model.id for model in client.models.list()] == [MODEL]
+    assert client.models.retrieve(MODEL).id == MODEL
+
+
+def test_client_sees_what_is_wrong(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="logprobs") as caught:
+        ask(client, logprobs=True)
+    assert caught.value.param == "logprobs"
+    with pytest.raises(openai.NotFoundError):
+        client.chat.completions.create(model="other", messages=QUESTION)
+
+
+def test_seed_gives_the_same_answer_alone_and_among_others(client: openai.OpenAI) -> None:
+    def sample(seed: int) -> str:
+        completion = ask(client, seed=seed, temperature=1, top_p=0.9, top_k=50, max_tokens=16)
+        return str(completion.choices[0].message.content)
+
+    alone = [sample(seed) for seed in range(4)]
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        among = list(pool.map(sample, [*range(4), *range(4)]))
+    assert among == alone + alone
+    assert len(set(alone)) > 1
+
+
+def used_afterwards(server: Server) -> float:
+    """Return the share of one processor the server uses a moment from now."""
+    time.sleep(1.5)  # the step in flight may end, and nothing more
+    before = server.cpu_seconds()
+    time.sleep(1)
+    return server.cpu_seconds() - before
+
+
+STORY: Any = [{"role": "user", "content": "Tell me a long story about a dragon and a fox."}]
+
+
+def test_client_that_leaves_a_stream_stops_its_generation(server: Server, client: openai.OpenAI) -> None:
+    stream = client.chat.completions.create(model=MODEL, messages=STORY, stream=True, max_tokens=2000)
+    next(iter(stream))
+    busy = server.cpu_seconds()
+    time.sleep(0.5)
+    assert server.cpu_seconds() - busy > 0.2
+    stream.close()
+    assert used_afterwards(server) < 0.2
+
+
+def test_client_that_gives_up_waiting_stops_its_generation(server: Server, client: openai.OpenAI) -> None:
+    with pytest.raises(openai.APITimeoutError):
+        client.with_options(timeout=1).chat.completions.create(model=MODEL, messages=STORY, max_tokens=2000)
+    assert used_afterwards(server) < 0.2

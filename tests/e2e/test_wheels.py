@@ -1,0 +1,121 @@
+"""What is built installs, and works where there is no checkout."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tomllib
+import urllib.request
+import venv
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PROJECTS = [path.parent for path in (ROOT / "pyproject.toml", *sorted(ROOT.glob("plugins/*/pyproject.toml")))]
+VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+Run = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build every distribution and return the folder of the wheels."""
+    folder = tmp_path_factory.mktemp("dist")
+    for project in PROJECTS:
+        command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(project)]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def bin_folder(wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Install the wheels into an environment of their own, as a user would, and return its folder of scripts."""
+    folder = tmp_path_factory.mktemp("installed")
+    venv.create(folder, with_pip=True)
+    bin_folder = folder / "bin"
+    # Core's version is given so that a stranger of that name on an index cannot take its place.
+    wanted = [f"parallax-core=={VERSION}", "parallax-backend-mlx"]
+    options = ["--quiet", "--find-links", str(wheels), "--constraint", str(ROOT / "constraints.txt")]
+    subprocess.run([bin_folder / "python", "-m", "pip", "install", *options, *wanted], check=True)
+    return bin_folder
+
+
+@pytest.fixture
+def run(bin_folder: Path, tmp_path: Path) -> Run:
+    """Run a script of the environment in a folder without anything in it, and return what it printed."""
+
+    def run(script: str, *arguments: str) -> str:
+        command = [str(bin_folder / script), *arguments]
+        environment = {"HOME": str(tmp_path), "PATH": os.environ["PATH"], "PARALLAX_HOME": str(tmp_path / "home")}
+        ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        assert ran.returncode == 0, ran.stderr
+        return str(ran.stdout)
+
+    return run
+
+
+def test_every_distribution_has_a_wheel(wheels: Path) -> None:
+    built = {path.name.partition("-")[0] for path in wheels.glob("*.whl")}
+    named = {tomllib.loads((project / "pyproject.toml").read_text())["project"]["name"] for project in PROJECTS}
+    assert built == {name.replace("-", "_") for name in named}
+
+
+def test_installed_core_is_not_the_checkout(run: Run, bin_folder: Path) -> None:
+    where = run("python", "-c", "import parallax_core; print(parallax_core.__file__)").strip()
+    assert Path(where).is_relative_to(bin_folder.parent)
+    assert "site-packages" in Path(where).parts
+
+
+def test_installed_core_brings_no_package_of_its_plain_name(run: Run) -> None:
+    found = run("python", "-c", "import importlib.util as u; print(u.find_spec('parallax'))")
+    assert found.strip() == "None"
+
+
+def test_installed_commands_answer(run: Run) -> None:
+    assert run("parallax", "--version").split() == ["parallax", VERSION]
+    assert "serve" in run("parallax", "--help")
+    assert run("parallax", "doctor")
+
+
+def test_installed_plugins_are_loaded(run: Run) -> None:
+    plugins = {plugin["distribution"]: plugin for plugin in json.loads(run("parallax", "plugins", "--json"))}
+    assert set(plugins) == {"parallax-core", "parallax-backend-mlx", "parallax-source-pypi"}
+    assert {plugin["state"] for plugin in plugins.values()} == {"loaded"}
+
+
+@pytest.fixture
+def server(bin_folder: Path, model_home: Path, tmp_path: Path) -> Iterator[str]:
+    """Serve the default model from the environment and return the address of its API."""
+    command = [str(bin_folder / "parallax"), "serve", "--backend", "mlx", "--port", "0"]
+    environment = os.environ | {"PARALLAX_HOME": str(model_home)}
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        ready = next((line for line in process.stdout if line.startswith("ready ")), "")
+        try:
+            assert ready, f"parallax serve ended with {process.wait(timeout=10)}"
+            yield ready.split()[1]
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(timeout=20)
+
+
+def test_installed_server_answers_a_question(server: str) -> None:
+    question = {
+        "model": "smollm2-135m",
+        "messages": [{"role": "user", "content": "What is the capital of France?"}],
+        "temperature": 0,
+        "max_tokens": 20,
+    }
+    request = urllib.request.Request(
+        f"{server}/chat/completions", json.dumps(question).encode(), {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=120) as response:
+        answer = json.load(response)
+    assert "Paris" in answer["choices"][0]["message"]["content"]
