@@ -1,0 +1,104 @@
+"""Gives MLX a fast BLAS on Linux, where the one it brings is about fifty times slower than the machine.
+
+MLX binds to the first ``cblas_sgemm`` the process has loaded when ``mlx.core`` is imported, so `activate` must run
+before that import; `parallax_backend_mlx.runtime` sees to it. The environment variable ``PARALLAX_MLX__BLAS`` is
+``auto`` (the default), ``off``, or the path of a library with the C interface of BLAS and 32-bit integers.
+
+Nothing here is fatal: when something goes wrong MLX runs with its own BLAS, and `Blas.reason` says why.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import logging
+import os
+import platform
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from parallax_backend_mlx.limits import count_cores
+from parallax_backend_mlx.openblas import PREFIX, prepare_library
+from parallax_core.api import Unsupported, cache_folder
+
+VARIABLE = "PARALLAX_MLX__BLAS"
+BUNDLED = "bundled BLAS"
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Blas:
+    """What `activate` did."""
+
+    name: str
+    """In words: ``OpenBLAS 0.3.34``."""
+    path: Path | None = None
+    """The library we loaded; None: we loaded none."""
+    reason: str = ""
+    """Why none was loaded."""
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether matrix products run on the reference BLAS that MLX brings for Linux."""
+        return self.name == BUNDLED
+
+
+@functools.cache
+def activate() -> Blas:
+    """Load a fast BLAS into the process, once; later calls return what the first did."""
+    wanted = os.environ.get(VARIABLE, "auto")
+    if wanted == "off":
+        return Blas(BUNDLED, reason=f"{VARIABLE} is off")
+    if sys.platform != "linux":
+        return Blas("Accelerate", reason="MLX uses the BLAS of this system")
+    try:
+        return _load_library(_choose_library(wanted))
+    except Exception as error:  # noqa: BLE001  # whatever goes wrong here costs speed, never the model
+        logger.warning("fast BLAS not loaded, running slowly reason=%s", error)
+        return Blas(BUNDLED, reason=str(error))
+
+
+def _choose_library(wanted: str) -> Path:
+    if "mlx.core" in sys.modules:
+        message = "mlx.core was imported before this backend"
+        raise Unsupported(message, "import parallax_backend_mlx.runtime first")
+    if wanted != "auto":
+        return Path(wanted).expanduser().resolve(strict=True)
+    if platform.machine() != "x86_64":
+        message = f"no OpenBLAS is prepared for {platform.machine()}"
+        raise Unsupported(message, f"name a library in {VARIABLE}")
+    return prepare_library(cache_folder("blas"))
+
+
+def _load_library(path: Path) -> Blas:
+    _check_interface(path)
+    library = ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+    if "OPENBLAS_NUM_THREADS" not in os.environ:
+        _limit_threads(library)
+    return Blas(_describe_library(library, path), path)
+
+
+def _check_interface(path: Path) -> None:
+    """Look before loading it for everybody: a library that is loaded globally cannot be taken back."""
+    if not hasattr(ctypes.CDLL(str(path), mode=ctypes.RTLD_LOCAL), "cblas_sgemm"):
+        message = f"{path} has no function cblas_sgemm"
+        raise Unsupported(message, f"unset {VARIABLE}, or name another library in it")
+
+
+def _limit_threads(library: ctypes.CDLL) -> None:
+    """Tell OpenBLAS how many cores we have: left alone it starts a thread for each it sees, whatever our share."""
+    for name in (f"{PREFIX}openblas_set_num_threads", "openblas_set_num_threads"):
+        if hasattr(library, name):
+            getattr(library, name)(ctypes.c_int(count_cores()))
+            return
+
+
+def _describe_library(library: ctypes.CDLL, path: Path) -> str:
+    for name in (f"{PREFIX}openblas_get_config", "openblas_get_config"):
+        if hasattr(library, name):
+            describe = getattr(library, name)
+            describe.restype = ctypes.c_char_p
+            return " ".join(describe().decode().split()[:2])
+    return path.name

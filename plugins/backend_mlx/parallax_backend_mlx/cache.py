@@ -1,0 +1,96 @@
+"""The key-value caches of one sequence, as mlx-lm makes them: one a layer.
+
+`KVCache` writes into its arrays through the Python object that holds them, so two caches must never hold one object.
+The arrays behind two objects may be one: MLX copies on the first write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol, Self
+
+from parallax_backend_mlx.runtime import KVCache, flatten_tree, mx, tree_map
+from parallax_core.api import Unsupported
+
+State = Any
+"""Arrays, numbers and names in nested lists and tuples."""
+
+
+class Entry(Protocol):
+    """What mlx-lm keeps for one layer of one sequence."""
+
+    state: State
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes its arrays take."""
+
+    def is_trimmable(self) -> bool:
+        """Whether it can go back."""
+
+    def trim(self, n: int) -> int:
+        """Forget the last ``n`` tokens."""
+
+    @classmethod
+    def from_state(cls, state: State) -> Self:
+        """Make an entry from the ``state`` of another."""
+
+
+Cache = list[Entry]
+"""One entry a layer, in layer order."""
+
+
+def copy_cache(cache: Cache) -> Cache:
+    """Return a cache with the same content, independent from now on."""
+    return [_copy_entry(entry) for entry in cache]
+
+
+def cut_cache(cache: Cache, excess: int) -> None:
+    """Forget the last ``excess`` tokens.
+
+    Raises:
+        Unsupported: if an entry cannot go back, with the cache unchanged.
+    """
+    if excess == 0:
+        return
+    for entry in cache:
+        if not entry.is_trimmable():
+            message = f"this model keeps state that cannot go back {excess} tokens ({type(entry).__name__})"
+            raise Unsupported(message, "fork or truncate its sequences at their current length only")
+    for entry in cache:
+        entry.trim(excess)
+
+
+def list_arrays(caches: Sequence[Cache]) -> list[mx.array]:
+    """Return every array in ``caches``."""
+    leaves = flatten_tree([entry.state for cache in caches for entry in cache])
+    return [leaf for _, leaf in leaves if isinstance(leaf, mx.array)]
+
+
+class Mark:
+    """A point a cache can be taken back to when a step fails.
+
+    A plain cache is cut back, for a copy would make its next write copy everything; others are small and are kept.
+    """
+
+    def __init__(self, cache: Cache) -> None:
+        self._cache = cache
+        self._offsets = [entry.offset if type(entry) is KVCache else None for entry in cache]
+        self._copies = [None if type(entry) is KVCache else _copy_entry(entry) for entry in cache]
+
+    def restore(self) -> None:
+        """Put the cache back. MLX may still have to compute what its arrays hold."""
+        for index, (offset, copy) in enumerate(zip(self._offsets, self._copies, strict=True)):
+            entry = self._cache[index]
+            if copy is not None:
+                self._cache[index] = copy
+            elif offset is not None and isinstance(entry, KVCache):
+                entry.offset = offset
+
+
+def _copy_entry(entry: Entry) -> Entry:
+    return type(entry).from_state(tree_map(_copy_leaf, entry.state))
+
+
+def _copy_leaf(leaf: State) -> State:
+    return leaf[...] if isinstance(leaf, mx.array) else leaf

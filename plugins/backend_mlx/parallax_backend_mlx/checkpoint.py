@@ -1,0 +1,95 @@
+"""What the weight files of a model folder say of themselves, read from their headers only.
+
+The format is described at https://huggingface.co/docs/safetensors: eight bytes of header length (little endian), a
+JSON header that gives each tensor's dtype, shape and place, then the data.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from parallax_core.api import ParallaxError
+
+LENGTH_BYTES = 8
+MAX_HEADER_BYTES = 100_000_000
+REFETCH = "the folder is incomplete or damaged; remove it and fetch the model again"
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """The weights of a folder, whole as far as their headers tell."""
+
+    tensors: frozenset[str]
+    """The names of all tensors."""
+    version: str
+    """Changes whenever a file is replaced: a digest of names, sizes, times and headers."""
+
+
+def read_checkpoint(folder: Path) -> Checkpoint:
+    """Read the headers of the weight files of ``folder``.
+
+    Raises:
+        ParallaxError: if a file is missing, cut short, or not safetensors.
+    """
+    files = sorted(folder.glob("model*.safetensors"))
+    if not files:
+        message = f"{folder} has no file model*.safetensors"
+        raise ParallaxError(message, "point at the folder of a model, or fetch it again")
+    _check_index(folder, {file.name for file in files})
+    tensors: set[str] = set()
+    digest = hashlib.sha256()
+    for file in files:
+        header = _read_header(file)
+        status = file.stat()
+        digest.update(f"{file.name} {status.st_size} {status.st_mtime_ns} ".encode() + header)
+        tensors |= json.loads(header).keys() - {"__metadata__"}
+    return Checkpoint(frozenset(tensors), digest.hexdigest()[:16])
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the JSON object in ``path``.
+
+    Raises:
+        ParallaxError: if the file is missing or holds something else.
+    """
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        message = f"cannot read {path}: {error}"
+        raise ParallaxError(message, REFETCH) from error
+    if not isinstance(value, dict):
+        message = f"{path} does not hold a JSON object"
+        raise ParallaxError(message, REFETCH)
+    return value
+
+
+def _check_index(folder: Path, names: set[str]) -> None:
+    index = folder / "model.safetensors.index.json"
+    if not index.exists():
+        return
+    missing = sorted(set(read_json(index).get("weight_map", {}).values()) - names)
+    if missing:
+        message = f"{folder} lacks {missing[0]}" + (f" and {len(missing) - 1} more files" if len(missing) > 1 else "")
+        raise ParallaxError(message, REFETCH)
+
+
+def _read_header(file: Path) -> bytes:
+    """Return the JSON header of ``file``, after checking that all the data it speaks of is there."""
+    size = file.stat().st_size
+    with file.open("rb") as stream:
+        length = int.from_bytes(stream.read(LENGTH_BYTES), "little")
+        header = stream.read(min(length, MAX_HEADER_BYTES))
+    try:
+        entries = json.loads(header)
+        end = max([0, *(entry["data_offsets"][1] for name, entry in entries.items() if name != "__metadata__")])
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        message = f"{file} is not a safetensors file: its header cannot be read"
+        raise ParallaxError(message, REFETCH) from error
+    if LENGTH_BYTES + length + end > size:
+        message = f"{file} is cut short: {size} of {LENGTH_BYTES + length + end} bytes"
+        raise ParallaxError(message, REFETCH)
+    return header

@@ -1,0 +1,140 @@
+"""Says a model's config.json in the words mlx-lm reads.
+
+transformers 5 writes the settings of rotary embeddings into ``rope_parameters``. Most model files of mlx-lm read only
+``rope_theta`` and ``rope_scaling`` and silently fall back to defaults. Here they are copied to where mlx-lm looks,
+as transformers itself reads them, and what cannot be said with certainty is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from parallax_core.api import Unsupported
+
+Json = Mapping[str, Any]
+
+ROPE_TYPES = frozenset(
+    [
+        "default",
+        "linear",
+        "dynamic",
+        "llama3",
+        "yarn",
+        "deepseek_yarn",
+        "telechat3-yarn",
+        "longrope",
+        "proportional",
+        "mrope",
+    ]
+)
+"""The kinds of rotary embedding mlx-lm computes."""
+STRETCHED = ("llama3", "yarn", "longrope")
+"""Kinds that need ``original_max_position_embeddings``, which transformers fills in where it is missing."""
+SPELLINGS = {
+    "rope_theta": ("rope_theta", "rotary_emb_base"),
+    "partial_rotary_factor": ("partial_rotary_factor", "rotary_pct"),
+}
+"""How the model files of mlx-lm call a setting of ``rope_parameters``."""
+NEUTRAL = {"rope_theta": 10000.0, "partial_rotary_factor": 1.0}
+"""Values a model file that has no such setting computes with."""
+
+
+def normalise(config: Json, fields: frozenset[str], tensors: frozenset[str]) -> dict[str, Any]:
+    """Return the keys to lay over ``config``.
+
+    Args:
+        config: config.json.
+        fields: the settings the model file of mlx-lm reads, of all its parts.
+        tensors: the names of the tensors in the checkpoint.
+
+    Raises:
+        Unsupported: if a setting of ``rope_parameters`` has no certain counterpart.
+    """
+    changes = _place_rope(config, fields)
+    if "tie_word_embeddings" not in config and "tie_word_embeddings" in fields and "text_config" not in config:
+        # The defaults of mlx-lm and transformers differ; a checkpoint with a head of its own is not tied.
+        changes["tie_word_embeddings"] = "lm_head.weight" not in tensors
+    text = config.get("text_config")
+    if isinstance(text, Mapping) and (inner := _place_rope(text, fields)):
+        changes["text_config"] = {**text, **inner}
+    return changes
+
+
+def _place_rope(config: Json, fields: frozenset[str]) -> dict[str, Any]:
+    rope = config.get("rope_parameters")
+    if not rope:
+        return {}
+    kinds = {kind: value for kind, value in rope.items() if isinstance(value, Mapping)}
+    if not kinds:
+        return _place_flat(config, rope, fields)
+    if "rope_parameters" in fields:
+        return {}
+    values = list(kinds.values())
+    if all(value == values[0] for value in values):
+        return {"rope_parameters": None, **_place_flat(config, values[0], fields)}
+    if str(config.get("model_type")) == "gemma3_text":
+        return _place_gemma3(config, kinds, fields)
+    message = f"rope_parameters of {config.get('model_type')} differ between layer types: {', '.join(sorted(kinds))}"
+    raise Unsupported(message, "mlx-lm has no place for them; try another backend")
+
+
+def _place_gemma3(config: Json, kinds: Json, fields: frozenset[str]) -> dict[str, Any]:
+    """Gemma 3 has one rotary embedding for its global layers and a plain one for its local layers."""
+    if kinds.keys() != {"full_attention", "sliding_attention"} or _read_type(kinds["sliding_attention"]) != "default":
+        message = f"rope_parameters of gemma3_text name {', '.join(sorted(kinds))} in a way this backend does not know"
+        raise Unsupported(message, "try another backend")
+    changes = _place_flat(config, kinds["full_attention"], fields)
+    if "rope_theta" in kinds["sliding_attention"]:
+        changes["rope_local_base_freq"] = kinds["sliding_attention"]["rope_theta"]
+    return changes
+
+
+def _place_flat(config: Json, rope: Json, fields: frozenset[str]) -> dict[str, Any]:
+    if "rope_parameters" in fields:
+        # The model file reads them itself, though it may demand the plain key as well.
+        return {"rope_theta": rope["rope_theta"]} if "rope_theta" in rope and "rope_theta" not in config else {}
+    changes: dict[str, Any] = {}
+    for setting, spellings in SPELLINGS.items():
+        if setting in rope:
+            changes |= _place_setting(setting, rope[setting], fields.intersection(spellings))
+    return changes | _place_scaling(config, rope, fields)
+
+
+def _place_setting(setting: str, value: object, spellings: frozenset[str]) -> dict[str, Any]:
+    if not spellings and value != NEUTRAL[setting]:
+        message = f"mlx-lm does not read {setting} for this model, which has {setting} {value}"
+        raise Unsupported(message, "try another backend")
+    return dict.fromkeys(spellings, value)
+
+
+def _place_scaling(config: Json, rope: Json, fields: frozenset[str]) -> dict[str, Any]:
+    kind = _read_type(rope)
+    if kind not in ROPE_TYPES:
+        message = f"mlx-lm does not know rotary embeddings of type {kind}"
+        raise Unsupported(message, "try another backend")
+    scaling = {key: value for key, value in rope.items() if key not in SPELLINGS}
+    # Model files look for either name.
+    scaling |= {"rope_type": kind, "type": kind}
+    if kind == "default" and scaling.keys() == {"rope_type", "type"}:
+        return _refuse_second(config, None)
+    if "rope_scaling" not in fields:
+        message = f"mlx-lm does not read rope_scaling for this model, which has rotary embeddings of type {kind}"
+        raise Unsupported(message, "try another backend")
+    length = config.get("original_max_position_embeddings", config.get("max_position_embeddings"))
+    if kind in STRETCHED and length is not None:
+        scaling.setdefault("original_max_position_embeddings", length)
+    return {**_refuse_second(config, scaling), "rope_scaling": scaling}
+
+
+def _refuse_second(config: Json, scaling: Json | None) -> dict[str, Any]:
+    """Refuse a config that says the same thing twice and differently."""
+    other = config.get("rope_scaling")
+    if other and (scaling is None or any(scaling.get(key) != value for key, value in other.items())):
+        message = "config.json has both rope_scaling and rope_parameters, and they differ"
+        raise Unsupported(message, "remove the one that is wrong from config.json")
+    return {}
+
+
+def _read_type(rope: Json) -> str:
+    return str(rope.get("rope_type") or rope.get("type") or "default")

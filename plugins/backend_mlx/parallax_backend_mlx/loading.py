@@ -1,0 +1,105 @@
+"""Loads a model folder into memory, layer by layer."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import re
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from parallax_backend_mlx.architecture import find_classes, list_fields
+from parallax_backend_mlx.checkpoint import REFETCH, read_json
+from parallax_backend_mlx.config import normalise
+from parallax_backend_mlx.memory import find_room, format_bytes
+from parallax_backend_mlx.runtime import Module, dequantize_model, flatten_tree, load_model, mx, tree_unflatten
+from parallax_core.api import DType, ParallaxError, StagePlan
+
+DTYPES: dict[DType, mx.Dtype] = {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}
+MAX_REASON = 300
+"""Characters of an error of mlx-lm that are passed on: it may name every tensor there is."""
+
+logger = logging.getLogger(__name__)
+
+
+def load_network(plan: StagePlan, tensors: frozenset[str]) -> tuple[Module, int]:
+    """Return the whole model, evaluated, and the bytes its weights take.
+
+    Raises:
+        Unsupported: if mlx-lm cannot run the architecture as config.json describes it.
+        ParallaxError: if the weights do not fit the architecture, or the memory.
+    """
+    config = read_json(plan.model / "config.json")
+    model = _build_model(plan.model, normalise(config, list_fields(config), tensors))
+    _convert_model(model, plan.dtype)
+    total = sum(array.nbytes for _, array in _list_parameters(model))
+    room = find_room()
+    if total > room:
+        needs, has = format_bytes(total), format_bytes(room)
+        message = f"the weights of {plan.model.name} need {needs} of memory, but only {has} are free"
+        raise ParallaxError(message, "close other programs, or choose a smaller model or --dtype float16")
+    _evaluate_parameters(model, plan, total)
+    return model, total
+
+
+def _build_model(folder: Path, changes: Mapping[str, Any]) -> Module:
+    """Build the model with its weights still on disk; MLX reads them when they are first needed."""
+    try:
+        loaded = load_model(folder, lazy=True, strict=True, model_config=dict(changes), get_model_classes=find_classes)
+    except (ValueError, TypeError, KeyError, RuntimeError) as error:
+        message = f"the weights and config.json of {folder} do not fit together: {_shorten(str(error))}"
+        raise ParallaxError(message, REFETCH) from error
+    model: Module = loaded[0]
+    return model
+
+
+def _convert_model(model: Module, dtype: DType) -> None:
+    """Choose what to compute in: as stored on a GPU; float32 on a CPU, where everything else is far slower."""
+    if mx.default_device() == mx.Device(mx.gpu):
+        if dtype != "auto":
+            _cast_parameters(model, DTYPES[dtype])
+        return
+    target = DTYPES["float32" if dtype == "auto" else dtype]
+    # Scales first, so that what comes out of them is not rounded to their old dtype.
+    _cast_parameters(model, target)
+    if any(name.endswith(".scales") for name, _ in _list_parameters(model)):
+        logger.info("weights dequantised dtype=%s device=cpu", target)
+        dequantize_model(model)
+        _cast_parameters(model, target)
+
+
+def _cast_parameters(model: Module, dtype: mx.Dtype) -> None:
+    # A model file names what must stay in float32, whatever the rest is.
+    predicate = getattr(model, "cast_predicate", None) if dtype != mx.float32 else None
+    casts = [
+        (name, array.astype(dtype))
+        for name, array in _list_parameters(model)
+        if mx.issubdtype(array.dtype, mx.floating) and (predicate is None or predicate(name))
+    ]
+    model.update(tree_unflatten(casts))
+
+
+def _evaluate_parameters(model: Module, plan: StagePlan, total: int) -> None:
+    """Read the weights a layer at a time, so that what is converted is never in memory twice."""
+    task, done = f"load {plan.model.name}", 0
+    plan.progress(task, 0, total)
+    for _, group in itertools.groupby(_list_parameters(model), key=lambda item: _name_layer(item[0])):
+        arrays = [array for _, array in group]
+        mx.eval(arrays)
+        done += sum(array.nbytes for array in arrays)
+        plan.progress(task, done, total)
+
+
+def _list_parameters(model: Module) -> list[tuple[str, mx.array]]:
+    return flatten_tree(model.parameters())  # type: ignore[no-untyped-call]
+
+
+def _name_layer(name: str) -> str:
+    found = re.match(r".*?layers\.\d+\.", name)
+    return found.group() if found else name
+
+
+def _shorten(text: str) -> str:
+    return textwrap.shorten(text or "no reason given", MAX_REASON)

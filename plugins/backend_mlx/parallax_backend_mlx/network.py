@@ -1,0 +1,121 @@
+"""A loaded model of mlx-lm: tokens and a cache in, logits out."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from parallax_backend_mlx.cache import Cache, list_arrays
+from parallax_backend_mlx.runtime import KVCache, Module, make_prompt_cache, mx
+
+PAGE_TOKENS = KVCache.step
+"""What mlx-lm's caches grow by, in tokens."""
+HOLDERS = ("", "language_model", "model")
+BODIES = ("model", "transformer", "backbone", "language_model")
+TOLERANCE = {mx.float32: 1e-4, mx.float16: 2e-2, mx.bfloat16: 1e-1}
+"""How far the picked logits of the check may be from the others, as a share of the largest."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What one token through the model shows, without computing anything."""
+
+    vocab_size: int
+    page_bytes: int
+    """Of one sequence's caches over all layers when they hold up to `PAGE_TOKENS` tokens."""
+    dtype: mx.Dtype
+    """What activations are computed in."""
+
+
+class Network:
+    """The model and how to run it. Belongs to the thread that loaded it."""
+
+    def __init__(self, model: Module) -> None:
+        self._model: Any = model
+        self._pick: Pick | None = None
+        self.shape = self._measure_shape()
+
+    def make_cache(self) -> Cache:
+        """Return the empty cache of a new sequence."""
+        cache: Cache = make_prompt_cache(self._model)
+        return cache
+
+    def run_tokens(self, tokens: Sequence[int], cache: Cache, wanted: Sequence[int]) -> mx.array:
+        """Append ``tokens`` to ``cache`` and return the logits at some of them, not evaluated yet.
+
+        Args:
+            tokens: token ids that follow what the cache holds.
+            cache: of one sequence; advanced at once, while its arrays are still to be computed.
+            wanted: indices into ``tokens``.
+
+        Returns:
+            Logits of shape [len(wanted), vocab_size]. Leaving them unevaluated costs no head.
+        """
+        inputs, places = mx.array([list(tokens)]), mx.array(list(wanted), dtype=mx.int32)
+        if self._pick is not None:
+            self._pick.places = places
+        logits: mx.array = self._model(inputs, cache=cache)[0]
+        return logits[places] if self._pick is None else logits
+
+    def install_pick(self) -> None:
+        """Have the head compute only the wanted positions, where the model allows it; checked by running it."""
+        probe, wanted = (0, 1, 0), (0, 2)
+        expected = self.run_tokens(probe, self.make_cache(), wanted)
+        for holder, name in self._list_bodies():
+            body = getattr(holder, name)
+            self._pick = Pick(body)
+            setattr(holder, name, self._pick)
+            if self._check_pick(probe, wanted, expected):
+                return
+            setattr(holder, name, body)
+            self._pick = None
+        logger.info("head computes every position of a prompt")
+
+    def _list_bodies(self) -> Iterator[tuple[Any, str]]:
+        """Yield places where a model of mlx-lm may keep what comes before its head: holder and attribute."""
+        for path in HOLDERS:
+            holder = getattr(self._model, path, None) if path else self._model
+            for name in BODIES:
+                if isinstance(holder, Module) and isinstance(getattr(holder, name, None), Module):
+                    yield holder, name
+
+    def _check_pick(self, probe: Sequence[int], wanted: Sequence[int], expected: mx.array) -> bool:
+        try:
+            found = self.run_tokens(probe, self.make_cache(), wanted)
+            if found.shape != expected.shape:
+                return False
+            error = mx.max(mx.abs(found - expected)) / mx.max(mx.abs(expected))
+            return bool((error <= TOLERANCE[self.shape.dtype]).item())
+        except Exception:  # noqa: BLE001  # model files are of every kind; one that cannot be picked from just costs more
+            return False
+
+    def _measure_shape(self) -> Shape:
+        cache = self.make_cache()
+        logits = self._model(mx.array([[0]]), cache=cache)
+        floats = [array for array in list_arrays([cache]) if mx.issubdtype(array.dtype, mx.floating)]
+        return Shape(
+            vocab_size=logits.shape[-1],
+            page_bytes=max(1, sum(entry.nbytes for entry in cache)),
+            dtype=floats[0].dtype if floats else logits.dtype,
+        )
+
+
+class Pick:
+    """Stands where the body of a model was, and hands the head the hidden states of the wanted places only."""
+
+    def __init__(self, body: Module) -> None:
+        self._body: Any = body
+        self.places: mx.array = mx.array([0])
+
+    def __call__(self, *args: object, **kwargs: object) -> object:
+        """Run the body: hidden states of shape [1, tokens, width] become [1, places, width]."""
+        hidden: mx.array = self._body(*args, **kwargs)
+        return hidden[:, self.places]
+
+    def __getattr__(self, name: str) -> object:
+        """Return what the body has: the head may be its embedding."""
+        return getattr(self._body, name)

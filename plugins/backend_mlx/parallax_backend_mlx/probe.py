@@ -1,0 +1,36 @@
+"""Whether this machine can run MLX, found out without importing it."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from importlib import metadata
+from importlib.util import find_spec
+
+from parallax_core.api import Availability
+
+DEVICES = {"mlx-metal": "Metal", "mlx-cuda-13": "CUDA", "mlx-cuda-12": "CUDA", "mlx-cpu": "cpu"}
+"""The distribution that holds the compute library of MLX, best first, and what it runs on."""
+
+
+def probe_machine() -> Availability:
+    """Answer from what is installed and what kind of machine this is; loads nothing."""
+    if sys.platform not in ("darwin", "linux"):
+        return Availability(ok=False, reason=f"MLX runs on macOS and Linux, not on {sys.platform}")
+    if sys.platform == "darwin" and platform.machine() != "arm64":
+        return Availability(ok=False, reason="on a Mac, MLX needs Apple silicon and an arm64 Python")
+    for module, distribution in (("mlx", "mlx"), ("mlx_lm", "mlx-lm")):
+        if find_spec(module) is None:
+            return Availability(ok=False, reason=f"{distribution} is not installed: pip install {distribution}")
+    for distribution, device in DEVICES.items():
+        if _is_installed(distribution):
+            return Availability(ok=True, device=device)
+    return Availability(ok=False, reason="mlx is installed without its compute library: pip install 'mlx[cpu]'")
+
+
+def _is_installed(distribution: str) -> bool:
+    try:
+        metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return False
+    return True

@@ -1,0 +1,64 @@
+"""The one place that imports MLX, so that the fast BLAS is always there before it.
+
+Every other module of this package takes MLX from here; a test reads their imports.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+from collections.abc import Iterator
+from typing import Any
+
+from parallax_backend_mlx.blas import activate
+
+BLAS = activate()
+
+# MLX binds to its BLAS when it is imported, so what stands above has to stand above.
+import mlx.core as mx  # noqa: E402
+from mlx.nn.layers.base import Module  # noqa: E402
+from mlx.utils import tree_flatten, tree_map, tree_unflatten  # noqa: E402
+
+
+@contextlib.contextmanager
+def _keep_limits() -> Iterator[None]:
+    """Put the limit on open files back: importing mlx_lm lowers it for the whole process, a server included."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    yield
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        return
+    # Only a privileged process may raise the hard limit again; then as much as is left.
+    ceiling = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, ceiling), ceiling))
+
+
+with _keep_limits():
+    from mlx_lm.models.cache import KVCache, make_prompt_cache
+    from mlx_lm.utils import (
+        MODEL_ARCHITECTURE_REMAPPING,
+        MODEL_REMAPPING,
+        dequantize_model,
+        load_model,
+    )
+
+
+def flatten_tree(tree: object) -> list[tuple[str, Any]]:
+    """Return the leaves of nested lists, tuples and dictionaries, each with its path."""
+    return list(tree_flatten(tree))  # type: ignore[arg-type]  # it is a list unless a dictionary is asked for
+
+
+__all__ = [
+    "BLAS",
+    "MODEL_ARCHITECTURE_REMAPPING",
+    "MODEL_REMAPPING",
+    "KVCache",
+    "Module",
+    "dequantize_model",
+    "flatten_tree",
+    "load_model",
+    "make_prompt_cache",
+    "mx",
+    "tree_map",
+    "tree_unflatten",
+]
