@@ -111,6 +111,12 @@ def test_filters_do_not_depend_on_the_order_of_tokens(scaled: list[float], top_k
     assert max(scaled) in forward
 
 
+def test_top_p_that_is_reached_exactly_keeps_no_more() -> None:
+    half = -math.log(2)
+    assert keep([0.0, half, half], Sampling(top_p=0.5)) == [0]
+    assert keep([0.0, half, half], Sampling(top_p=0.5001)) == [0, 1, 2]
+
+
 def test_ties_at_the_border_of_a_filter_are_kept() -> None:
     assert keep([1.0, 3.0, 1.0, 2.0, 1.0], Sampling(top_k=3)) == [0, 1, 2, 3, 4]
     assert keep([1.0, 3.0, 1.0, 2.0, 1.0], Sampling(top_k=2)) == [1, 3]
