@@ -43,17 +43,19 @@ class PipelineEngine:
         Raises:
             ParallaxError: if the stage cannot be opened; nothing is left running then.
         """
-        self._lane = Lane("parallax-stage")
+        lane = Lane("parallax-stage")
         try:
-            self._stage = await self._lane.call(self._open_stage)
+            stage = await lane.call(self._open)
         except BaseException as error:
             self._health = Health(state="failed", reason=str(error))
-            self._lane.close()
+            lane.call(self._release)
+            lane.close()
             if isinstance(error, ParallaxError) or not isinstance(error, Exception):
                 raise
             message = f"the model could not be loaded: {type(error).__name__}: {error}"
             raise BackendFailed(message, "run again with --verbose for the traceback") from error
-        self._head = Head(self._stage.info, self._decode)
+        self._lane = lane
+        self._head = Head(stage.info, self._decode)
         self._task = asyncio.get_running_loop().create_task(self._serve())
         self._health = Health(state="ready")
 
@@ -66,7 +68,10 @@ class PipelineEngine:
         if task is not None:
             task.cancel()
             await asyncio.wait([task])
-        await self._close_stage()
+        lane, self._lane = self._lane, None
+        if lane is not None:
+            await asyncio.wait([lane.call(self._release)], timeout=CLOSE_TIMEOUT_S)
+            lane.close()
 
     def submit(self, request: Request) -> QueueStream:
         """Accept a request; see `Engine.submit`."""
@@ -116,12 +121,13 @@ class PipelineEngine:
 
     def _step(self, step: Step) -> StageResult:
         """Runs on the lane. A batch that fails costs its requests; an edit that fails costs the stage."""
-        assert self._stage is not None
-        self._stage.edit(step.edits)
+        stage = self._stage
+        assert stage is not None
+        stage.edit(step.edits)
         if not step.batch.rows:
             return StageResult(())
         try:
-            return self._stage.step(step.batch).wait()
+            return stage.step(step.batch).wait()
         except Exception as error:
             logger.debug("step raised", exc_info=True)
             message = f"the model failed on this step: {type(error).__name__}: {error}"
@@ -144,10 +150,13 @@ class PipelineEngine:
         for seq in list(self._streams):
             self._streams.pop(seq).put(Delta(finish=finish))
 
-    async def _close_stage(self) -> None:
-        lane, stage = self._lane, self._stage
-        self._lane = self._stage = None
-        if lane is None or stage is None:
-            return
-        await asyncio.wait([lane.call(stage.close)], timeout=CLOSE_TIMEOUT_S)
-        lane.close()
+    def _open(self) -> Stage:
+        """Runs on the lane."""
+        self._stage = self._open_stage()
+        return self._stage
+
+    def _release(self) -> None:
+        """Runs on the lane."""
+        stage, self._stage = self._stage, None
+        if stage is not None:
+            stage.close()

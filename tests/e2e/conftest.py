@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -44,6 +45,8 @@ class Server:
         begun = time.monotonic()
         self.process.send_signal(number)
         self.process.wait(END_TIMEOUT_S + 10)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
         return time.monotonic() - begun
 
 
@@ -83,6 +86,5 @@ def server(model_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     """Return a server shared by the tests that leave it as it was."""
     server = start_server(model_home, tmp_path_factory.mktemp("server") / "log")
     yield server
-    server.process.terminate()
-    server.process.wait(END_TIMEOUT_S)
+    assert server.end(signal.SIGTERM) < END_TIMEOUT_S
     assert server.process.returncode == 0

@@ -55,7 +55,7 @@ def test_client_sees_what_is_wrong(client: openai.OpenAI) -> None:
 
 def test_seed_gives_the_same_answer_alone_and_among_others(client: openai.OpenAI) -> None:
     def sample(seed: int) -> str:
-        completion = ask(client, seed=seed, temperature=1, top_p=0.9, top_k=50, max_tokens=16)
+        completion = ask(client, seed=seed, temperature=1, top_p=0.9, max_tokens=16, extra_body={"top_k": 50})
         return str(completion.choices[0].message.content)
 
     alone = [sample(seed) for seed in range(4)]

@@ -155,3 +155,24 @@ async def test_engine_takes_nothing_before_it_is_ready_or_after_it_stopped() -> 
     await engine.stop()
     with pytest.raises(Unavailable, match="draining"):
         engine.submit(make_request([1]))
+
+
+async def test_start_that_is_cancelled_closes_the_stage_it_opens() -> None:
+    stage, release = ToyStage(), threading.Event()
+
+    def open_slowly() -> Stage:
+        release.wait(20)
+        return stage
+
+    before = threading.active_count()
+    engine = PipelineEngine(open_slowly, decode)
+    starting = asyncio.ensure_future(engine.start())
+    await asyncio.sleep(0.05)
+    starting.cancel()
+    await engine.stop()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    release.set()
+    await asyncio.sleep(0.1)
+    assert stage.closed
+    assert threading.active_count() == before
