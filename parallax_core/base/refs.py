@@ -9,7 +9,7 @@ from typing import Generic, TypeVar, cast
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: a subscripted generic, Ref[int]("m:x"), sets an attribute of its own
 class Ref(Generic[T]):
     """A lazy reference, ``Ref("package.module:Name")``.
 
@@ -23,7 +23,7 @@ class Ref(Generic[T]):
 
     def __post_init__(self) -> None:
         module, _, name = self.target.partition(":")
-        if not module or not name.isidentifier():
+        if not all(part.isidentifier() for part in (*module.split("."), name)):
             message = f"a Ref is written 'package.module:Name', not {self.target!r}"
             raise ValueError(message)
 

@@ -62,6 +62,12 @@ class HubSource:
         self._shelf = Shelf(context.folder)
         self._pauses_s = pauses_s
 
+    def find(self, name: str) -> ModelFolder | None:
+        """Return the model's folder if it is complete on this machine."""
+        wanted = HubName.parse(name)
+        path = self._shelf.find(str(wanted))
+        return ModelFolder(path=path, ref=f"hf:{wanted}") if path else None
+
     def fetch(self, name: str, progress: Progress) -> ModelFolder:
         """Return the model's folder, downloading what is missing; see `ModelSource.fetch`.
 

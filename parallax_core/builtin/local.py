@@ -7,7 +7,7 @@ from pathlib import Path
 
 from parallax_core.base.errors import ParallaxError, Unsupported
 from parallax_core.builtin.layout import check_folder
-from parallax_core.contracts.progress import Progress
+from parallax_core.contracts.progress import Progress, silent
 from parallax_core.contracts.source import ModelFolder, SourceContext, StoredModel
 
 
@@ -16,6 +16,10 @@ class LocalSource:
 
     def __init__(self, context: SourceContext) -> None:
         """Need nothing of ``context``: the models lie where the user put them."""
+
+    def find(self, name: str) -> ModelFolder:
+        """Return the folder at ``name``; as `fetch`, since there is nothing to download."""
+        return self.fetch(name, silent)
 
     def fetch(self, name: str, progress: Progress) -> ModelFolder:  # noqa: ARG002 - checking takes no time to speak of
         """Return the folder at ``name``, which may be relative and may begin with ``~``.

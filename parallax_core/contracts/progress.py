@@ -11,7 +11,7 @@ class Progress(Protocol):
     """A callback for work that takes more than a moment: downloads, conversions, loading.
 
     Call it as often as you like; whoever shows it decides how often to draw. Tasks are told apart by
-    their text, and a task is finished when ``done`` reaches ``total``.
+    their text, and a task is finished when ``done`` reaches ``total``. An exception it raises ends the work.
     """
 
     def __call__(self, task: str, done: int, total: int | None, unit: Unit = "bytes") -> None:

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sampling:
-    """The sampling of one sequence. `parallax_core.sampling` defines the arithmetic and the order of filters."""
+    """The sampling of one sequence. `parallax_core.sampling` defines the arithmetic and the order of filters.
+
+    Whoever takes values from outside checks them; stages rely on the ranges given here.
+    """
 
     temperature: float = 1.0
     """At least 0; 0 takes the most probable token."""

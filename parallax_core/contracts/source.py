@@ -39,7 +39,11 @@ class ModelSource(Protocol):
     """One place models come from. Names are what stands behind the colon: ``org/name`` in ``hf:org/name``."""
 
     def find(self, name: str) -> ModelFolder | None:
-        """Return the model's folder if it is complete on this machine, without touching the network."""
+        """Return the model's folder if it is complete on this machine, without touching the network.
+
+        Raises:
+            ParallaxError: if ``name`` cannot be a model of this source.
+        """
 
     def fetch(self, name: str, progress: Progress) -> ModelFolder:
         """Return the model's folder, downloading and converting what is missing.
@@ -55,7 +59,7 @@ class ModelSource(Protocol):
         """Return what is complete on this machine, sorted by name."""
 
     def remove(self, name: str) -> int:
-        """Delete a stored model and return the bytes freed.
+        """Delete a stored model, or what an interrupted fetch left of it, and return the bytes freed.
 
         Raises:
             UnknownName: if it is not stored here.

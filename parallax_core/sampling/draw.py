@@ -31,7 +31,8 @@ def draw_key(seed: int, position: int) -> int:
 
     Args:
         seed: in ``range(2**64)``.
-        position: the position the drawn token will have in its sequence, counted from the first prompt token.
+        position: the position the drawn token will have in its sequence, counted from the first prompt token; its
+            lowest 32 bits count.
     """
     low = mix32((seed & MASK32) ^ GOLDEN32)
     high = mix32(low ^ (seed >> 32 & MASK32))
@@ -47,7 +48,7 @@ def gumbel(bits: int) -> float:
     """Turn 32 random bits into standard Gumbel noise, at most 22.9; float32 where it matters.
 
     ``v = (bits + 0.5) * 2**-32`` is rounded to float32, so that small v, which win, keep full precision. A v that
-    rounds to 1 gives minus infinity, which never wins.
+    rounds to 1 gives minus infinity, which never wins, unless the filters keep no other token.
     """
     v = _float32(_float32(bits + 0.5) * 2.0**-32)
     if v >= 1.0:

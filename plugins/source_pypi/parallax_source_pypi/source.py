@@ -37,6 +37,11 @@ class PypiSource:
     def __init__(self, context: SourceContext) -> None:
         self._root = context.folder
 
+    def find(self, name: str) -> ModelFolder | None:
+        """Return the folder of the model ``name`` if it is there, made by a converter not older than this one."""
+        stored = self._find_current(parse_name(name))
+        return describe_model(stored.path) if stored else None
+
     def fetch(self, name: str, progress: Progress) -> ModelFolder:
         """Return the folder of the model ``name``, downloading and converting it if it is not there.
 

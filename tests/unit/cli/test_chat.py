@@ -1,0 +1,98 @@
+"""The terminal's client against small servers that misbehave; the real server is asked in tests/e2e."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from parallax_core.base.errors import ParallaxError
+from parallax_core.cli.chat import Client, Conversation
+
+
+class Peer:
+    """A server that gives one prepared answer to everything."""
+
+    def __init__(self) -> None:
+        self.status, self.body = 200, b""
+        peer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                if self.command == "POST":
+                    self.rfile.read(int(self.headers["Content-Length"]))
+                self.send_response(peer.status)
+                self.send_header("Content-Length", str(len(peer.body)))
+                self.end_headers()
+                self.wfile.write(peer.body)
+
+            do_POST = do_GET  # noqa: N815 -- the name the standard library asks for
+
+            def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+                pass
+
+        self._server = HTTPServer(("127.0.0.1", 0), Handler)
+        self.client = Client(f"http://127.0.0.1:{self._server.server_port}/v1")
+        self._thread = threading.Thread(target=self._server.serve_forever)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+@pytest.fixture
+def peer() -> Iterator[Peer]:
+    peer = Peer()
+    yield peer
+    peer.close()
+
+
+@pytest.mark.parametrize("body", [b"hello", b"{}", b'{"data": []}', b"[]", b"\xff"])
+def test_what_is_no_such_server_is_told(peer: Peer, body: bytes) -> None:
+    peer.body = body
+    with pytest.raises(ParallaxError, match="no OpenAI-compatible server"):
+        peer.client.model()
+
+
+def test_refusal_is_told_in_the_servers_words(peer: Peer) -> None:
+    peer.status, peer.body = 401, b'{"error": {"message": "no valid API key"}}'
+    with pytest.raises(ParallaxError, match="no valid API key") as caught:
+        peer.client.model()
+    assert caught.value.hint == "set PARALLAX_API_KEY"
+
+
+@pytest.mark.parametrize("body", [b"oops", b"{}", b"[]"])
+def test_refusal_without_words_is_told_by_its_number(peer: Peer, body: bytes) -> None:
+    peer.status, peer.body = 502, body
+    with pytest.raises(ParallaxError, match="502 Bad Gateway"):
+        peer.client.model()
+
+
+def test_answer_that_breaks_off_is_no_answer(peer: Peer) -> None:
+    peer.body = b'data: {"choices": [{"delta": {"content": "half"}}]}\n\n'
+    talk = Conversation(peer.client, "m", {})
+    pieces = talk.ask("hello")
+    assert next(pieces) == "half"
+    with pytest.raises(ParallaxError, match="broke off"):
+        next(pieces)
+    assert talk.turns == []
+
+
+def test_error_in_the_stream_is_told(peer: Peer) -> None:
+    peer.body = b'data: {"error": {"message": "out of memory"}}\n\n'
+    with pytest.raises(ParallaxError, match="out of memory"):
+        list(peer.client.complete({}))
+
+
+def test_conversation_remembers_finished_turns_and_clears_all_but_instructions(peer: Peer) -> None:
+    peer.body = b'data: {"choices": [{"delta": {"content": "yes"}}]}\n\ndata: [DONE]\n\n'
+    talk = Conversation(peer.client, "m", {})
+    talk.begin("be brief")
+    assert list(talk.ask("really?")) == ["yes"]
+    assert [turn["role"] for turn in talk.turns] == ["system", "user", "assistant"]
+    talk.clear()
+    assert talk.turns == [{"role": "system", "content": "be brief"}]
