@@ -16,6 +16,7 @@ from parallax_core.api import (
     Open,
     PoolInfo,
     SeqId,
+    SequenceSpec,
     StageBatch,
     StageInfo,
     StageResult,
@@ -55,7 +56,13 @@ class ToyStage:
     """Holds the tokens of each sequence; one thread only, as the contract says."""
 
     def __init__(
-        self, *, num_pages: int = 8, page_size: int = 4, max_batch_tokens: int = 8, context: int = 64, vocab: int = VOCAB
+        self,
+        *,
+        num_pages: int = 8,
+        page_size: int = 4,
+        max_batch_tokens: int = 8,
+        context: int = 64,
+        vocab: int = VOCAB,
     ) -> None:
         self.info = StageInfo(
             layers=LayerRange(0, 1),
@@ -72,6 +79,7 @@ class ToyStage:
         self.tokens: dict[SeqId, list[int]] = {}
         self.batches: list[StageBatch] = []
         self.closed = False
+        self.before_open: Callable[[SequenceSpec], None] = lambda spec: None
         self.before_step: Callable[[StageBatch], None] = lambda batch: None
         self._thread: int | None = None
 
@@ -84,7 +92,8 @@ class ToyStage:
         self._check_thread()
         for edit in edits:
             match edit:
-                case Open(seq):
+                case Open(seq, spec):
+                    self.before_open(spec)
                     assert seq not in self.tokens
                     self.tokens[seq] = []
                 case Fork(src, dst, length):

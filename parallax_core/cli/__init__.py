@@ -97,6 +97,7 @@ def main() -> NoReturn:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    del number, frame
     raise KeyboardInterrupt
 
 

@@ -9,6 +9,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from http.client import HTTPException
 from typing import Annotated, Any
 
@@ -26,7 +27,9 @@ app = new_app()
 
 @app.command()
 def chat(
-    message: Annotated[str | None, typer.Argument(help="Ask this one thing and end; without it, a conversation.")] = None,
+    message: Annotated[
+        str | None, typer.Argument(help="Ask this one thing and end; without it, a conversation.")
+    ] = None,
     url: Annotated[str, typer.Option(help="The API of a running server.")] = DEFAULT_URL,
     system: Annotated[str, typer.Option(help="Instructions for the model, before the conversation.")] = "",
     temperature: Annotated[float | None, typer.Option(help="0 always takes the most probable token.", min=0)] = None,
@@ -108,7 +111,7 @@ def _refusal(error: urllib.error.HTTPError) -> ParallaxError:
         message = json.load(error)["error"]["message"]
     except (ValueError, LookupError, TypeError):
         message = f"the server answered {error.code} {error.reason}"
-    return ParallaxError(message, "set PARALLAX_API_KEY" if error.code == 401 else "")
+    return ParallaxError(message, "set PARALLAX_API_KEY" if error.code == HTTPStatus.UNAUTHORIZED else "")
 
 
 @dataclass

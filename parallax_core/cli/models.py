@@ -25,10 +25,14 @@ Model = Annotated[str, typer.Argument(help="A folder, a hub id such as org/name,
 def list_models() -> None:
     """List the models on this machine, and the aliases you can fetch."""
     catalog = _catalog()
-    stored = [(f"{source}:{model.name}", _megabytes(model.size_bytes), model.path) for source, model in catalog.stored()]
+    stored = [
+        (f"{source}:{model.name}", _megabytes(model.size_bytes), model.path) for source, model in catalog.stored()
+    ]
     print_table(("MODEL", "SIZE", "FOLDER"), stored, empty="no models on this machine yet")
     print()
-    aliases = [(alias, target.partition("#")[0], _presence(catalog, alias)) for alias, target in catalog.aliases().items()]
+    aliases = [
+        (alias, target.partition("#")[0], _presence(catalog, alias)) for alias, target in catalog.aliases().items()
+    ]
     print_table(("ALIAS", "STANDS FOR", "STATE"), aliases, empty="no aliases: no installed plugin offers one")
 
 

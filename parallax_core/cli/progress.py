@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from types import TracebackType
-from typing import Protocol
+from typing import Protocol, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
@@ -21,7 +21,7 @@ class Display(Protocol):
     def __call__(self, task: str, done: int, total: int | None, unit: Unit = "bytes") -> None:
         """Show that ``done`` of ``total`` units of ``task`` are finished."""
 
-    def __enter__(self) -> Display:
+    def __enter__(self) -> Self:
         """Begin to show."""
 
     def __exit__(
@@ -43,7 +43,7 @@ class Bars:
         self._bars = Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True))
         self._tasks: dict[str, TaskID] = {}
 
-    def __enter__(self) -> Bars:
+    def __enter__(self) -> Self:
         self._bars.start()
         return self
 
@@ -65,7 +65,7 @@ class Lines:
     def __init__(self) -> None:
         self._last: dict[str, tuple[float, bool]] = {}
 
-    def __enter__(self) -> Lines:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

@@ -114,7 +114,7 @@ class PipelineEngine:
         try:
             result = await self._lane.call(lambda: self._step(step))
         except BackendFailed as error:
-            logger.error("step failed: %s", error.message)
+            logger.exception("step failed")
             self._deliver(head.abandon(error.message))
         else:
             self._deliver(head.absorb(result))
@@ -129,7 +129,6 @@ class PipelineEngine:
         try:
             return stage.step(step.batch).wait()
         except Exception as error:
-            logger.debug("step raised", exc_info=True)
             message = f"the model failed on this step: {type(error).__name__}: {error}"
             raise BackendFailed(message) from error
 

@@ -45,7 +45,7 @@ class ModelText:
             raise InvalidRequest(message, "messages", "use a model made for chat, such as one named Instruct")
         try:
             prompt = self._template.render(messages=messages, add_generation_prompt=True, **self._special)
-        except Exception as error:  # noqa: BLE001 -- a template is a program of the model's authors: it may raise anything
+        except Exception as error:
             message = f"the model's chat template refuses these messages: {error}"
             raise InvalidRequest(message, "messages") from error
         return tuple(self._tokenizer.encode(prompt, add_special_tokens=False).ids)

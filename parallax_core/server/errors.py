@@ -63,7 +63,9 @@ def _response(status: int, body: dict[str, Any], headers: Mapping[str, str] | No
 
 async def _on_validation(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
-    first = max(error.errors(), key=lambda each: len(each["loc"]))  # of the ways a union failed, the one that got furthest
+    first = max(
+        error.errors(), key=lambda each: len(each["loc"])
+    )  # of the ways a union failed, the one that got furthest
     param = ".".join(str(part) for part in first["loc"][1:] if not _is_variant(part)) or None
     return _response(400, error_body(400, _explain(first, param), param))
 

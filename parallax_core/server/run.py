@@ -71,4 +71,3 @@ async def _start(engine: Engine, on_ready: Callable[[], None]) -> None:
     await engine.start()
     on_ready()
     await asyncio.Event().wait()
-

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PARALLAX = Path(sys.executable).with_name("parallax")
+PARALLAX = str(Path(sys.executable).with_name("parallax"))
 MODEL = "smollm2-135m"
 START_TIMEOUT_S = 120
 END_TIMEOUT_S = 3

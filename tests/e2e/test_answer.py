@@ -8,6 +8,7 @@ from typing import Any
 
 import openai
 import pytest
+
 from tests.e2e.conftest import MODEL, Server
 
 QUESTION: Any = [{"role": "user", "content": "What is the capital of France?"}]

@@ -17,6 +17,7 @@ from typing import Any
 
 import openai
 import pytest
+
 from tests.e2e.conftest import END_TIMEOUT_S, MODEL, PARALLAX, Server, environment, start_server
 
 STORY: Any = [{"role": "user", "content": "Tell me a long story about a dragon and a fox."}]
@@ -105,7 +106,7 @@ def test_server_answers_503_while_it_loads(model_home: Path, tmp_path: Path) -> 
     with (tmp_path / "log").open("w") as log:
         command = [PARALLAX, "serve", MODEL, "--port", str(port)]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, env=environment(model_home))
-    seen = []
+    seen: list[int] = []
     deadline = time.monotonic() + 60
     while (not seen or seen[-1] != 200) and time.monotonic() < deadline:
         try:

@@ -1,6 +1,8 @@
+import time
+
 import pytest
 
-from parallax_core.cli import progress
+from parallax_core.api import Unit
 from parallax_core.cli.progress import Lines, describe, make_display
 
 
@@ -13,7 +15,7 @@ from parallax_core.cli.progress import Lines, describe, make_display
         (3, None, "items", "3"),
     ],
 )
-def test_amount_is_told_in_words(done: int, total: int | None, unit: progress.Unit, text: str) -> None:
+def test_amount_is_told_in_words(done: int, total: int | None, unit: Unit, text: str) -> None:
     assert describe(done, total, unit) == text
 
 
@@ -25,9 +27,11 @@ def test_lines_tell_the_beginning_and_the_end_and_little_between(capsys: pytest.
     assert capsys.readouterr().err.splitlines() == ["load: 0 of 100", "load: 100 of 100"]
 
 
-def test_lines_tell_of_slow_work_now_and_then(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_tell_of_slow_work_now_and_then(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock = iter(range(0, 1000, 2))
-    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
     with Lines() as display:
         for done in range(7):
             display("load", done, None, "items")

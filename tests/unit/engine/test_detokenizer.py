@@ -1,10 +1,12 @@
+from collections.abc import Sequence
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from parallax_core.engine.detokenizer import HALF, MAX_HALF_TOKENS, Detokenizer
 
 
-def decode_bytes(tokens: list[int]) -> str:
+def decode_bytes(tokens: Sequence[int]) -> str:
     return bytes(tokens).decode(errors="replace")
 
 
@@ -32,7 +34,7 @@ def test_bytes_that_are_no_text_do_not_wait_for_ever() -> None:
 def test_tokens_without_text_are_not_kept() -> None:
     sizes: list[int] = []
 
-    def decode(tokens: list[int]) -> str:
+    def decode(tokens: Sequence[int]) -> str:
         sizes.append(len(tokens))
         return ""
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -10,7 +12,7 @@ from parallax_core.engine.head import Head
 from tests.toy import VOCAB, ToyStage, continuation
 
 
-def decode(tokens: list[int]) -> str:
+def decode(tokens: Sequence[int]) -> str:
     return "".join(f"<{token}>" for token in tokens)
 
 
@@ -18,7 +20,12 @@ def make_request(
     prompt: list[int], max_tokens: int | None = 4, stop_ids: frozenset[int] = frozenset(), stop: tuple[str, ...] = ()
 ) -> Request:
     return Request(
-        id=RequestId("r"), prompt=tuple(prompt), max_tokens=max_tokens, sampling=Sampling(), stop_ids=stop_ids, stop=stop
+        id=RequestId("r"),
+        prompt=tuple(prompt),
+        max_tokens=max_tokens,
+        sampling=Sampling(),
+        stop_ids=stop_ids,
+        stop=stop,
     )
 
 

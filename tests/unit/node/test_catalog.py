@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -83,7 +82,7 @@ def test_model_is_located_by_how_it_is_written(catalog: Catalog, text: str, sour
 
 
 def test_folder_that_exists_is_a_folder_even_if_it_looks_like_a_hub_id(catalog: Catalog) -> None:
-    os.makedirs("org/name")
+    Path("org/name").mkdir(parents=True)
     assert catalog.locate("org/name").source == "file"
 
 

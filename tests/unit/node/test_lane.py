@@ -1,4 +1,5 @@
 import threading
+from functools import partial
 
 import pytest
 
@@ -8,7 +9,12 @@ from parallax_core.node.lane import Lane
 async def test_lane_runs_all_calls_in_order_on_one_other_thread() -> None:
     lane = Lane("test")
     seen: list[int] = []
-    futures = [lane.call(lambda number=number: seen.append(number) or threading.get_ident()) for number in range(5)]
+
+    def note(number: int) -> int:
+        seen.append(number)
+        return threading.get_ident()
+
+    futures = [lane.call(partial(note, number)) for number in range(5)]
     threads = {await future for future in futures}
     lane.close()
     assert seen == list(range(5))

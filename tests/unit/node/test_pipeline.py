@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
@@ -13,7 +13,7 @@ from parallax_core.node.pipeline import PipelineEngine
 from tests.toy import ToyStage, continuation
 
 
-def decode(tokens: list[int]) -> str:
+def decode(tokens: Sequence[int]) -> str:
     return "".join(f"<{token}>" for token in tokens)
 
 
@@ -38,7 +38,7 @@ async def running(open_stage: Callable[[], Stage]) -> AsyncIterator[PipelineEngi
 async def emptied(stage: ToyStage) -> None:
     """Wait until the stage was told to drop everything, which happens in the step after the last."""
     async with asyncio.timeout(5):
-        while stage.tokens:
+        while stage.tokens:  # noqa: ASYNC110 -- a stage tells nobody
             await asyncio.sleep(0.01)
 
 
@@ -87,7 +87,8 @@ async def test_engine_that_cannot_open_its_stage_says_why_and_leaves_no_thread()
 
 async def test_engine_hides_no_bug_of_a_backend() -> None:
     def open_stage() -> Stage:
-        return {}["stage"]  # type: ignore[no-any-return]
+        stages: dict[str, Stage] = {}
+        return stages["stage"]
 
     with pytest.raises(BackendFailed, match="KeyError: 'stage'"):
         await PipelineEngine(open_stage, decode).start()

@@ -69,7 +69,8 @@ def test_model_without_template_cannot_chat(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("generation", "expected"), [({}, {7, 256}), ({"eos_token_id": [3, 4]}, {3, 4, 256}), ({"eos_token_id": 5}, {5, 256})]
+    ("generation", "expected"),
+    [({}, {7, 256}), ({"eos_token_id": [3, 4]}, {3, 4, 256}), ({"eos_token_id": 5}, {5, 256})],
 )
 def test_stop_ids_come_from_every_place_that_names_them(folder: Path, generation: Any, expected: set[int]) -> None:
     write(folder, "generation_config.json", **generation)

@@ -115,8 +115,7 @@ def test_stop_strings_end_the_answer_before_them(site: Site) -> None:
 
 def test_sampling_fields_reach_the_stage(site: Site) -> None:
     seen: list[Sampling] = []
-    edit = site.stage.edit
-    site.stage.edit = lambda edits: (seen.extend(e.spec.sampling for e in edits if hasattr(e, "spec")), edit(edits))[1]  # type: ignore[method-assign]
+    site.stage.before_open = lambda spec: seen.append(spec.sampling)
     site.ask(max_tokens=1, temperature=0.5, top_p=0.25, top_k=3, seed=-1)
     site.ask(max_tokens=1)
     site.ask(max_tokens=1)
@@ -133,7 +132,9 @@ def test_field_that_is_not_supported_is_refused_by_name(site: Site, field: str) 
     assert error["type"] == "invalid_request_error"
 
 
-@pytest.mark.parametrize(("field", "value"), [(name, value) for name, values in NEUTRAL.items() for value in (*values, None)])
+@pytest.mark.parametrize(
+    ("field", "value"), [(name, value) for name, values in NEUTRAL.items() for value in (*values, None)]
+)
 def test_value_that_asks_for_nothing_is_accepted(site: Site, field: str, value: object) -> None:
     assert site.ask(max_tokens=1, **{field: value}).status_code == 200
 
@@ -175,7 +176,8 @@ def test_wrong_value_is_refused_by_name(site: Site, fields: dict[str, Any], para
 
 
 @pytest.mark.parametrize(
-    "fields", [{"max_tokens": 1, "max_completion_tokens": 1}, {"stream_options": {}}, {"stop": [""]}, {"stop": ["x"] * 17}]
+    "fields",
+    [{"max_tokens": 1, "max_completion_tokens": 1}, {"stream_options": {}}, {"stop": [""]}, {"stop": ["x"] * 17}],
 )
 def test_fields_that_do_not_go_together_are_refused(site: Site, fields: dict[str, Any]) -> None:
     assert next(iter(fields)) in error_of(site.ask(**fields))["message"]
