@@ -19,7 +19,7 @@ NO_PIP = "No module named pip"
 OLD_PIP = "invalid choice: 'raw'"
 WRONG_HASH = "DO NOT MATCH THE HASHES"
 DISK_FULL = ("No space left on device", "[Errno 28]")
-NO_NETWORK = ("Retrying (Retry(", "Failed to establish a new connection", "NameResolutionError", "Read timed out")
+UNREACHED = re.compile(r"Could not fetch URL \S+: (?!404 )(.*) - skipping|after connection broken by '(.*)'")
 NO_MATCH = "No matching distribution found"
 VERSIONS = re.compile(r"\(from versions: ([^)]*)\)")
 NO_WHEEL = ("No sources permitted", "none of the wheel's tags", "requires a different Python")
@@ -50,8 +50,9 @@ def pip_command(wanted: Wanted, folder: Path) -> list[str]:
     """Return the command that downloads into ``folder / "wheels"`` and logs to ``folder / "pip.log"``."""
     requirements = folder / "requirements.txt"
     requirements.write_text(wanted.requirement + "\n", encoding="utf-8")
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--progress-bar=raw"]
-    command += ["--no-input", "--no-cache-dir", "--disable-pip-version-check"]
+    # -P: a folder named pip in the working directory is not run.
+    command = [sys.executable, "-P", "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
+    command += ["--progress-bar=raw", "--no-input", "--no-cache-dir", "--disable-pip-version-check"]
     command += [f"--log={folder / 'pip.log'}", f"--dest={folder / 'wheels'}", f"--requirement={requirements}"]
     return [*command, "--require-hashes"] if wanted.sha256 else command
 
@@ -129,8 +130,9 @@ def explain_failure(wanted: Wanted, output: str) -> ParallaxError:
         return ParallaxError(message, "check the hash; if it is right, your index or mirror serves another file")
     if says(*DISK_FULL):
         return ParallaxError(f"the disk is full, so {name} cannot be downloaded", "free space, or move PARALLAX_HOME")
-    if says(*NO_NETWORK):
-        message = f"the package index cannot be reached to download {name}"
+    unreached = UNREACHED.search(output)
+    if unreached:
+        message = f"the package index cannot be reached to download {name}: {(unreached[1] or unreached[2])[:200]}"
         return ParallaxError(message, "check the network, and pip's index and proxy with `python -m pip config list`")
     return explain_absence(name, output)
 
@@ -138,8 +140,8 @@ def explain_failure(wanted: Wanted, output: str) -> ParallaxError:
 def explain_absence(name: str, output: str) -> ParallaxError:
     """Return the error for a package that pip looked for and did not find."""
     if NO_MATCH not in output:
-        errors = [line.strip() for line in output.splitlines() if "ERROR:" in line]
-        message = f"pip could not download {name}: {errors[-1].split('ERROR:')[1].strip() if errors else 'no reason'}"
+        errors = re.findall(r"ERROR: (.*)", output) or ["it does not say why"]
+        message = f"pip could not download {name}: {errors[-1]}"
         return ParallaxError(message, f"see what `python -m pip download --no-deps {name}` says")
     versions = VERSIONS.search(output)
     if versions and versions[1] != "none":

@@ -41,6 +41,9 @@ def parse_name(text: str) -> Wanted:
     Raises:
         UnknownName: if it is not of one of the three forms.
     """
+    if not text.isascii() or text.split() != [text]:
+        message = f"{text!r} has characters no package name has"
+        raise UnknownName(message, HINT)
     release, hashed, digest = text.partition("#sha256=")
     project, pinned, version = release.partition("==")
     digest = digest.lower()

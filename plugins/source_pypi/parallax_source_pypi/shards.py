@@ -18,7 +18,7 @@ class ShardWriter:
     """Collects tensors and writes them to ``folder``, a file whenever one is full."""
 
     def __init__(self, folder: Path, limit: int = SHARD_BYTES) -> None:
-        self._folder = folder
+        self.folder = folder
         self._limit = limit
         self._waiting: dict[str, Floats] = {}
         self._waiting_bytes = 0
@@ -42,11 +42,11 @@ class ShardWriter:
         self._write_shard()
         count = len(self._shards)
         if count == 1:
-            self._path(0).rename(self._folder / "model.safetensors")
+            self._path(0).rename(self.folder / "model.safetensors")
             return
         files = [f"model-{number:05d}-of-{count:05d}.safetensors" for number in range(1, count + 1)]
         for number, file in enumerate(files):
-            self._path(number).rename(self._folder / file)
+            self._path(number).rename(self.folder / file)
         self._write_index(files)
 
     def _write_shard(self) -> None:
@@ -63,8 +63,8 @@ class ShardWriter:
         places = {name: file for file, names in zip(files, self._shards, strict=True) for name in names}
         index = {"metadata": {"total_size": self.total_bytes}, "weight_map": places}
         text = json.dumps(index, indent=2, sort_keys=True) + "\n"
-        (self._folder / "model.safetensors.index.json").write_text(text, encoding="utf-8")
+        (self.folder / "model.safetensors.index.json").write_text(text, encoding="utf-8")
 
     def _path(self, number: int) -> Path:
         # The name says how many files there are, which is known only at the end.
-        return self._folder / f"shard-{number}.part"
+        return self.folder / f"shard-{number}.part"

@@ -133,7 +133,8 @@ def unpack_chunks(
     """Yield (first row, float32 values of shape (rows, width))."""
     step = max(1, CHUNK_VALUES // slot.shape[-1])
     for start in range(0, len(rows), step):
-        values = dequantize(rows[start : start + step], kind)
+        with np.errstate(all="ignore"):
+            values = dequantize(rows[start : start + step], kind)
         if not np.isfinite(values).all():
             raise damaged(f"the tensor {slot.source!r} has values that are not finite")
         yield start, values
