@@ -11,6 +11,8 @@ PROJECTS := . $(PLUGINS)
 SOURCES  := pyproject.toml $(wildcard plugins/*/pyproject.toml) constraints.txt
 EDITABLE := $(foreach project,$(PROJECTS),-e ./$(project))
 
+RESULTS  := benchmarks/results/parity-smollm2.json
+
 SERVE := .venv
 DEV   := .venv-dev
 PIP   := -m pip install --quiet --disable-pip-version-check --no-input --constraint constraints.txt
@@ -48,16 +50,19 @@ docs: $(DEV)/.stamp ## build the documentation into site/
 	@$(DEV)/bin/mkdocs build --quiet --strict --site-dir site
 	@echo "site/index.html"
 
-evidence: $(DEV)/.stamp ## run the long measurements into benchmarks/results/; those already there are kept
-	@$(MAKE) benchmarks/results/parity-smollm2.json
+evidence: $(RESULTS) ## run the long measurements that have no result yet; remove a result to measure again
+	@ls $(RESULTS)
 
-benchmarks/results/%.json: | $(DEV)/.stamp
+benchmarks/results/parity-smollm2.json: | $(DEV)/.stamp
 	@mkdir -p $(@D)
-	@$(DEV)/bin/python benchmarks/$(firstword $(subst -, ,$*)).py $(MODEL) --out $@
+	@echo "measuring $@"
+	@$(DEV)/bin/python benchmarks/parity.py "$$($(DEV)/bin/parallax models pull smollm2-135m)" --out $@
 
 wheels: $(DEV)/.stamp ## build every distribution into dist/
+	@rm -f dist/*.whl
 	@for project in $(PROJECTS); do \
-		$(DEV)/bin/python -m build --wheel --no-isolation --outdir dist $$project >/dev/null || exit 1; \
+		said=$$($(DEV)/bin/python -m build --wheel --no-isolation --outdir dist $$project 2>&1) || \
+			{ echo "$$said" >&2; exit 1; }; \
 	done
 	@ls dist/*.whl
 

@@ -1,0 +1,77 @@
+"""The reference pages say what there is, and nothing that is not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from parallax_core.cli import COMMANDS
+from parallax_core.cli import app as root
+from parallax_core.server.schema import ChatRequest
+
+ROOT = Path(__file__).parents[2]
+CLI = (ROOT / "docs/reference/cli.md").read_text(encoding="utf-8")
+HTTP = (ROOT / "docs/reference/http.md").read_text(encoding="utf-8")
+
+COMMON = {"--help"}
+"""What every command has, and no page lists."""
+
+
+def list_commands(command: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """Yield a command and those below it, each with what a user writes."""
+    yield name, command
+    for below, each in getattr(command, "commands", {}).items():
+        yield from list_commands(each, f"{name} {below}")
+
+
+def every_command() -> Iterator[tuple[str, Any]]:
+    """Yield every command of the command line."""
+    yield "parallax", typer.main.get_command(root)
+    for name in COMMANDS:
+        app = import_module(f"parallax_core.cli.{name}").app
+        yield from list_commands(typer.main.get_command(app), f"parallax {name}")
+
+
+def list_options(command: Any) -> set[str]:
+    """Return the long options of a command."""
+    return {option for parameter in command.params for option in parameter.opts if option.startswith("--")} - COMMON
+
+
+def table_column(page: str, heading: str) -> str:
+    """Return the first column of the table below a heading."""
+    section = page.partition(f"\n{heading}\n")[2].partition("\n## ")[0]
+    return "\n".join(line.split(" | ")[0] for line in section.splitlines() if line.startswith("| `"))
+
+
+@pytest.mark.parametrize(("name", "command"), list(every_command()), ids=str)
+def test_options_of_a_command_are_on_its_page(name: str, command: Any) -> None:
+    section = CLI.partition(f"\n## `{name}`\n")[2].partition("\n## ")[0] or CLI.partition("\n## ")[0]
+    assert {option for option in list_options(command) if not re.search(rf"{option}(?![\w-])", section)} == set()
+
+
+def test_page_names_no_option_that_is_not_there() -> None:
+    options = set[str]().union(*(list_options(command) for _, command in every_command()), COMMON)
+    assert set(re.findall(r"(?<![\w-])--[a-z][\w-]*", CLI)) - options == set()
+
+
+def test_page_names_every_command() -> None:
+    first = CLI.partition("\n## ")[0]
+    words = {name.removeprefix("parallax").split()[-1] for name, _ in every_command() if name != "parallax"}
+    assert {word for word in words if not re.search(rf"`[^`]*\b{word}\b", first)} == set()
+
+
+def test_page_names_every_variable_of_ours() -> None:
+    sources = [*ROOT.glob("parallax_core/**/*.py"), *ROOT.glob("plugins/*/parallax_*/**/*.py")]
+    used = {name for path in sources for name in re.findall(r"PARALLAX_[A-Z_]+", path.read_text(encoding="utf-8"))}
+    assert used == set(re.findall(r"PARALLAX_[A-Z_]+", CLI))
+
+
+def test_page_names_every_field_of_a_request() -> None:
+    column = table_column(HTTP, "## Fields of a chat request")
+    assert {re.split(r"\.", name)[0] for name in re.findall(r"`([\w.]+)`", column)} == set(ChatRequest.model_fields)
