@@ -39,7 +39,7 @@ lint: $(DEV)/.stamp ## style, formatting, imports between packages, types
 	@echo "lint-imports"
 	@$(DEV)/bin/lint-imports --no-logo
 	@echo "mypy"
-	@$(DEV)/bin/mypy parallax_core tests benchmarks conftest.py $(wildcard plugins/*/parallax_*)
+	@$(DEV)/bin/mypy conftest.py parallax_core tests $(wildcard benchmarks plugins/*/parallax_*)
 	@for tests in $(wildcard plugins/*/tests); do echo "mypy $$tests"; $(DEV)/bin/mypy $$tests || exit 1; done
 
 unit: $(DEV)/.stamp ## the tests alone; ARGS go to pytest
