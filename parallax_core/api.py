@@ -8,6 +8,7 @@ from parallax_core.base.errors import (
     UnknownName,
     Unsupported,
 )
+from parallax_core.base.files import read_object
 from parallax_core.base.ids import RequestId, SeqId
 from parallax_core.base.refs import Ref
 from parallax_core.config.home import cache_folder
@@ -100,5 +101,6 @@ __all__ = [
     "hookimpl",
     "keep",
     "mix32",
+    "read_object",
     "silent",
 ]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from parallax_core.base.errors import ParallaxError
+from parallax_core.base.files import read_object
 
 CONFIG = "config.json"
 TOKENIZER = "tokenizer.json"
@@ -29,7 +28,7 @@ def check_folder(folder: Path) -> None:
     if missing:
         message = f"{folder} is not a complete model: {', '.join(missing)} missing"
         raise ParallaxError(message, hint_for(path.name for path in folder.iterdir()))
-    _read_object(folder / CONFIG)
+    read_object(folder / CONFIG)
 
 
 def hint_for(names: Iterable[str]) -> str:
@@ -53,7 +52,7 @@ def read_shards(index: Path) -> list[str]:
     Raises:
         ParallaxError: if it is not such an index, or names a file outside its own folder.
     """
-    weights = _read_object(index).get("weight_map")
+    weights = read_object(index).get("weight_map")
     if not isinstance(weights, dict) or not all(_is_shard(name) for name in weights.values()):
         message = f"{index} does not map tensors to safetensors files beside it"
         raise ParallaxError(message, "download the model again")
@@ -63,14 +62,3 @@ def read_shards(index: Path) -> list[str]:
 def _is_shard(name: object) -> bool:
     return isinstance(name, str) and name.endswith(".safetensors") and Path(name).name == name and "\\" not in name
 
-
-def _read_object(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_bytes())
-    except ValueError as error:
-        message = f"{path} is not valid JSON: {error}"
-        raise ParallaxError(message, "the file is damaged: download or copy it again") from error
-    if not isinstance(value, dict):
-        message = f"{path} holds a JSON {type(value).__name__} where an object is expected"
-        raise ParallaxError(message, "the file is damaged: download or copy it again")
-    return value

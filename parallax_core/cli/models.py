@@ -8,12 +8,13 @@ from typing import Annotated
 import typer
 
 from parallax_core.base.errors import UnknownName
+from parallax_core.base.files import read_object
 from parallax_core.cli.command import new_app
 from parallax_core.cli.progress import make_display
 from parallax_core.cli.table import print_table
 from parallax_core.contracts.source import ModelFolder
 from parallax_core.node.catalog import Catalog
-from parallax_core.node.text import ModelText, read_json
+from parallax_core.node.text import ModelText
 from parallax_core.plugins.host import PluginHost
 
 app = new_app("List, fetch, describe and remove models.")
@@ -70,7 +71,7 @@ def _presence(catalog: Catalog, alias: str) -> str:
 
 
 def _describe(folder: ModelFolder) -> list[tuple[str, object]]:
-    config, text = read_json(folder.path / "config.json"), ModelText(folder.path)
+    config, text = read_object(folder.path / "config.json"), ModelText(folder.path)
     return [
         ("model", folder.ref.partition("#")[0]),
         ("folder", folder.path),

@@ -14,6 +14,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
 from parallax_core.base.errors import InvalidRequest, ParallaxError
+from parallax_core.base.files import read_object
 from parallax_core.contracts.sample import Sampling
 
 
@@ -26,9 +27,9 @@ class ModelText:
 
     def __init__(self, folder: Path) -> None:
         self._tokenizer = _load_tokenizer(folder / "tokenizer.json")
-        config = read_json(folder / "config.json")
-        settings = read_json(folder / "tokenizer_config.json")
-        generation = read_json(folder / "generation_config.json")
+        config = read_object(folder / "config.json")
+        settings = _read_optional(folder / "tokenizer_config.json")
+        generation = _read_optional(folder / "generation_config.json")
         self._template = _load_template(folder, settings)
         self._special = {name: _token_text(settings.get(name)) for name in ("bos_token", "eos_token")}
         self.stop_ids = _stop_ids(generation, config) | self._known_ids([self._special["eos_token"]])
@@ -64,23 +65,9 @@ class ModelText:
         return frozenset(token for token in ids if token is not None)
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Return the object in a JSON file of a model folder, empty if there is no such file.
-
-    Raises:
-        ParallaxError: if it is no JSON object.
-    """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except ValueError as error:
-        message = f"{path} is not valid JSON: {error}"
-        raise ParallaxError(message, "fetch the model again") from error
-    if not isinstance(content, dict):
-        message = f"{path} holds no JSON object"
-        raise ParallaxError(message, "fetch the model again")
-    return content
+def _read_optional(path: Path) -> dict[str, Any]:
+    """Not every model has every file."""
+    return read_object(path) if path.exists() else {}
 
 
 def _load_tokenizer(path: Path) -> Tokenizer:

@@ -1,0 +1,27 @@
+"""Reading files of models, with errors a person understands."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from parallax_core.base.errors import ParallaxError
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Return the object in a JSON file.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ParallaxError: if it is not a JSON object in UTF-8.
+    """
+    try:
+        value = json.loads(path.read_bytes())
+    except ValueError as error:
+        message = f"{path} is not valid JSON: {error}"
+        raise ParallaxError(message, "the file is damaged: download or copy it again") from error
+    if not isinstance(value, dict):
+        message = f"{path} holds a JSON {type(value).__name__} where an object is expected"
+        raise ParallaxError(message, "the file is damaged: download or copy it again")
+    return value

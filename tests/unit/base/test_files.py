@@ -1,0 +1,25 @@
+from pathlib import Path
+
+import pytest
+
+from parallax_core.base.errors import ParallaxError
+from parallax_core.base.files import read_object
+
+
+def test_object_is_read(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('{"né": [1]}', encoding="utf-8")
+    assert read_object(tmp_path / "a.json") == {"né": [1]}
+
+
+@pytest.mark.parametrize(
+    ("content", "said"), [(b"{", "not valid JSON"), (b"\xff", "not valid JSON"), (b"[]", "a JSON list")]
+)
+def test_what_is_no_object_is_named(tmp_path: Path, content: bytes, said: str) -> None:
+    (tmp_path / "a.json").write_bytes(content)
+    with pytest.raises(ParallaxError, match=f"a.json .*{said}"):
+        read_object(tmp_path / "a.json")
+
+
+def test_missing_file_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        read_object(tmp_path / "a.json")
