@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 from parallax_backend_mlx.checkpoint import read_checkpoint, read_json
 from parallax_backend_mlx.loading import load_network
@@ -10,10 +12,13 @@ from parallax_backend_mlx.memory import find_room, format_bytes
 from parallax_backend_mlx.network import PAGE_TOKENS, Network
 from parallax_backend_mlx.runtime import BLAS, mx
 from parallax_backend_mlx.stage import MlxStage
+from parallax_backend_mlx.window import limit_context
 from parallax_core.api import LayerRange, ParallaxError, PoolInfo, StageInfo, StagePlan, Unsupported
 
 LENGTHS = ("max_position_embeddings", "max_sequence_length", "max_seq_len", "n_positions", "n_ctx", "seq_length")
 """How config.json may call the longest sequence a model was made for."""
+COUNTS = ("num_hidden_layers", "n_layers", "n_layer", "num_layers")
+"""How it may call the number of layers."""
 MAX_SEQUENCES = 256
 """Memory for more full-length sequences than this is left to others."""
 BATCH_TOKENS = {"gpu": 2048, "fast": 128, "slow": 16}
@@ -35,7 +40,9 @@ class MlxBackend:
         network = Network(model)
         network.install_pick()
         pages = _count_pages(network.shape.page_bytes, plan.memory_fraction)
-        context_length = _find_length(config) or pages * PAGE_TOKENS
+        context_length = limit_context(
+            _find_text(config), network.list_slides(), _find_setting(config, LENGTHS) or pages * PAGE_TOKENS
+        )
         pages = min(pages, MAX_SEQUENCES * math.ceil(context_length / PAGE_TOKENS))
         info = StageInfo(
             layers=LayerRange(0, num_layers),
@@ -70,19 +77,24 @@ def _choose_batch() -> int:
     return BATCH_TOKENS["slow" if BLAS.is_slow else "fast"]
 
 
-def _count_layers(config: dict[str, object]) -> int:
-    for part in (config, config.get("text_config")):
-        for name in ("num_hidden_layers", "n_layers", "n_layer", "num_layers"):
-            if isinstance(part, dict) and isinstance(part.get(name), int):
-                return int(part[name])
-    message = "config.json does not say how many layers the model has"
-    raise Unsupported(message, "check that it is the config.json of a language model")
+def _count_layers(config: dict[str, Any]) -> int:
+    count = _find_setting(config, COUNTS)
+    if count is None:
+        message = "config.json does not say how many layers the model has"
+        raise Unsupported(message, "check that it is the config.json of a language model")
+    return count
 
 
-def _find_length(config: dict[str, object]) -> int | None:
-    for part in (config, config.get("text_config")):
-        for name in LENGTHS:
-            if isinstance(part, dict) and isinstance(part.get(name), int):
+def _find_text(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the part of ``config`` that speaks of the language model."""
+    part = config.get("text_config")
+    return part if isinstance(part, dict) else config
+
+
+def _find_setting(config: dict[str, Any], names: Sequence[str]) -> int | None:
+    for part in (_find_text(config), config):
+        for name in names:
+            if isinstance(part.get(name), int):
                 return int(part[name])
     return None
 

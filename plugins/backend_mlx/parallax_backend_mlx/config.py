@@ -39,6 +39,11 @@ SPELLINGS = {
 NEUTRAL = {"rope_theta": 10000.0, "partial_rotary_factor": 1.0}
 """Values a model file that has no such setting computes with."""
 
+RENAMED = {"num_experts": "num_local_experts", "n_ctx": "n_positions"}
+"""Settings mlx-lm reads by the name they had before transformers 5."""
+PERIODIC = frozenset(["gemma3_text", "cohere2"])
+"""Models whose ``sliding_window_pattern`` mlx-lm reads as a period."""
+
 
 def normalise(config: Json, fields: frozenset[str], tensors: frozenset[str]) -> dict[str, Any]:
     """Return the keys to lay over ``config``.
@@ -51,14 +56,31 @@ def normalise(config: Json, fields: frozenset[str], tensors: frozenset[str]) -> 
     Raises:
         Unsupported: if a setting of ``rope_parameters`` has no certain counterpart.
     """
-    changes = _place_rope(config, fields)
+    changes = _place_part(config, fields)
     if "tie_word_embeddings" not in config and "tie_word_embeddings" in fields and "text_config" not in config:
         # The defaults of mlx-lm and transformers differ; a checkpoint with a head of its own is not tied.
         changes["tie_word_embeddings"] = "lm_head.weight" not in tensors
     text = config.get("text_config")
-    if isinstance(text, Mapping) and (inner := _place_rope(text, fields)):
+    if isinstance(text, Mapping) and (inner := _place_part(text, fields)):
         changes["text_config"] = {**text, **inner}
     return changes
+
+
+def _place_part(config: Json, fields: frozenset[str]) -> dict[str, Any]:
+    renamed = {new: config[old] for new, old in RENAMED.items() if new in fields - config.keys() and old in config}
+    return renamed | _place_rope(config, fields) | _place_pattern(config, fields)
+
+
+def _place_pattern(config: Json, fields: frozenset[str]) -> dict[str, Any]:
+    """Say ``layer_types`` as the period mlx-lm wants, after which a layer attends to everything."""
+    kinds = config.get("layer_types")
+    if not kinds or "layer_types" in fields or config.get("model_type") not in PERIODIC:
+        return {}
+    period = kinds.index("full_attention") + 1 if "full_attention" in kinds else len(kinds) + 1
+    if any((index % period == period - 1) != (kind == "full_attention") for index, kind in enumerate(kinds)):
+        message = f"layer_types of {config['model_type']} have no period"
+        raise Unsupported(message, "mlx-lm has no place for them; try another backend")
+    return {"sliding_window_pattern": period}
 
 
 def _place_rope(config: Json, fields: frozenset[str]) -> dict[str, Any]:
@@ -117,7 +139,8 @@ def _place_scaling(config: Json, rope: Json, fields: frozenset[str]) -> dict[str
     # Model files look for either name.
     scaling |= {"rope_type": kind, "type": kind}
     if kind == "default" and scaling.keys() == {"rope_type", "type"}:
-        return _refuse_second(config, None)
+        # Some model files want to be told that there is none.
+        return _refuse_second(config, None) | ({"rope_scaling": None} if "rope_scaling" in fields else {})
     if "rope_scaling" not in fields:
         message = f"mlx-lm does not read rope_scaling for this model, which has rotary embeddings of type {kind}"
         raise Unsupported(message, "try another backend")

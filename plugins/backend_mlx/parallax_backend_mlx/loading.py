@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from parallax_backend_mlx.architecture import find_classes, list_fields
-from parallax_backend_mlx.checkpoint import REFETCH, read_json
+from parallax_backend_mlx.checkpoint import read_json
 from parallax_backend_mlx.config import normalise
 from parallax_backend_mlx.memory import find_room, format_bytes
 from parallax_backend_mlx.runtime import Module, dequantize_model, flatten_tree, load_model, mx, tree_unflatten
 from parallax_core.api import DType, ParallaxError, StagePlan
 
 DTYPES: dict[DType, mx.Dtype] = {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}
+MISFIT = "the files may be incomplete, or of a form mlx-lm does not read: fetch the model again, or try another backend"
 MAX_REASON = 300
 """Characters of an error of mlx-lm that are passed on: it may name every tensor there is."""
 
@@ -50,7 +51,7 @@ def _build_model(folder: Path, changes: Mapping[str, Any]) -> Module:
         loaded = load_model(folder, lazy=True, strict=True, model_config=dict(changes), get_model_classes=find_classes)
     except (ValueError, TypeError, KeyError, RuntimeError) as error:
         message = f"the weights and config.json of {folder} do not fit together: {_shorten(str(error))}"
-        raise ParallaxError(message, REFETCH) from error
+        raise ParallaxError(message, MISFIT) from error
     model: Module = loaded[0]
     return model
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from parallax_backend_mlx.cache import Cache, list_arrays
-from parallax_backend_mlx.runtime import KVCache, Module, make_prompt_cache, mx
+from parallax_backend_mlx.runtime import KVCache, Module, RotatingKVCache, make_prompt_cache, mx
 
 PAGE_TOKENS = KVCache.step
 """What mlx-lm's caches grow by, in tokens."""
@@ -43,6 +43,10 @@ class Network:
         """Return the empty cache of a new sequence."""
         cache: Cache = make_prompt_cache(self._model)
         return cache
+
+    def list_slides(self) -> list[bool]:
+        """Return, for each layer, whether its cache keeps a sliding window only."""
+        return [isinstance(entry, RotatingKVCache) for entry in self.make_cache()]
 
     def run_tokens(self, tokens: Sequence[int], cache: Cache, wanted: Sequence[int]) -> mx.array:
         """Append ``tokens`` to ``cache`` and return the logits at some of them, not evaluated yet.

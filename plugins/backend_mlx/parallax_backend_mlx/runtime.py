@@ -34,7 +34,7 @@ def _keep_limits() -> Iterator[None]:
 
 
 with _keep_limits():
-    from mlx_lm.models.cache import KVCache, make_prompt_cache
+    from mlx_lm.models.cache import KVCache, RotatingKVCache, make_prompt_cache
     from mlx_lm.utils import (
         MODEL_ARCHITECTURE_REMAPPING,
         MODEL_REMAPPING,
@@ -54,6 +54,7 @@ __all__ = [
     "MODEL_REMAPPING",
     "KVCache",
     "Module",
+    "RotatingKVCache",
     "dequantize_model",
     "flatten_tree",
     "load_model",

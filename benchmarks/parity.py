@@ -1,0 +1,231 @@
+"""Does the MLX backend choose the tokens transformers chooses? Greedy, float32, on a real model.
+
+    python benchmarks/parity.py MODEL_FOLDER --prompts 10 --tokens 32 --out benchmarks/results/parity-smollm2.json
+
+Every prompt runs through the stage as a server would run it: prefilled in chunks, then decoded a token at a time.
+Where the two differ, the gap between the two best scores of transformers is printed: nearly equal scores may be told
+apart differently by two correct programs. Exits with 1 if more than one prompt differs, or one at a gap of 1e-3
+or more. Needs torch and transformers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from parallax_backend_mlx.backend import MlxBackend
+from parallax_core.api import Draw, Drop, Open, Row, Sampling, SeqId, SequenceSpec, Stage, StageBatch, StagePlan
+
+LONG = """Photosynthesis is the process by which plants turn light into energy. It takes place in chloroplasts, which
+hold chlorophyll, the pigment that makes leaves green. In the first part of the process, light splits water, oxygen is
+set free, and energy is stored for a short time. In the second part, that energy is used to build sugar from carbon
+dioxide taken from the air. Almost all life on Earth depends on it, because it feeds plants and whatever eats them, and
+because it makes the oxygen that animals breathe. The rate of the process depends on the amount of light, on the
+temperature, and on how much carbon dioxide there is. Farmers make use of this in greenhouses, where all three can be
+raised. The most important thing to remember is""".replace("\n", " ")
+PROMPTS = (
+    "The capital of France is",
+    "Once upon a time, in a village at the foot of a mountain, there lived",
+    "def fibonacci(n):\n    ",
+    "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n",
+    "<|im_start|>user\nExplain in one sentence why the sky is blue.<|im_end|>\n<|im_start|>assistant\n",
+    "1, 1, 2, 3, 5, 8, 13,",
+    "Les trois couleurs du drapeau français sont",
+    "Dear Sir or Madam,\n\nI am writing to complain about",
+    '{"name": "Alice", "age": 30, "city":',
+    LONG,
+)
+MAX_DIFFERING = 1
+MAX_GAP = 1e-3
+VERSIONS = ("mlx", "mlx-lm", "transformers", "torch")
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Where one prompt went apart."""
+
+    prompt: str
+    at: int
+    """Output tokens before it that are equal."""
+    mlx: int
+    transformers: int
+    gap: float
+    """Between the two best logits of transformers there."""
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What transformers generates after one prompt."""
+
+    tokens: list[int]
+    gaps: list[float]
+    """Between the two best logits at each token."""
+
+
+class Clock:
+    """Adds up tokens and seconds."""
+
+    def __init__(self) -> None:
+        self.tokens, self.seconds = 0, 0.0
+
+    def run_step(self, stage: Stage, row: Row) -> tuple[int, ...]:
+        """Run ``row`` alone and return what it draws."""
+        start = time.perf_counter()
+        drawn = stage.step(StageBatch((row,))).wait().drawn
+        self.tokens += len(row.tokens)
+        self.seconds += time.perf_counter() - start
+        return drawn
+
+    @property
+    def rate(self) -> float:
+        """Tokens a second."""
+        return self.tokens / self.seconds if self.seconds else 0.0
+
+
+def generate_stage(stage: Stage, prompt: Sequence[int], count: int, clocks: tuple[Clock, Clock]) -> list[int]:
+    """Return ``count`` greedy tokens after ``prompt``, through the stage; ``clocks`` are of prefill and decode."""
+    prefill, decode = clocks
+    seq, chunk = SeqId(0), stage.info.max_batch_tokens
+    stage.edit([Open(seq, SequenceSpec(prompt_length=len(prompt), sampling=Sampling(temperature=0)))])
+    output: list[int] = []
+    for start in range(0, len(prompt), chunk):
+        tokens = tuple(prompt[start : start + chunk])
+        is_last = start + len(tokens) == len(prompt)
+        output += prefill.run_step(stage, Row(seq, start, tokens, (Draw(len(tokens) - 1),) if is_last else ()))
+    while len(output) < count:
+        start = len(prompt) + len(output) - 1
+        output += decode.run_step(stage, Row(seq, start, (output[-1],), (Draw(0),)))
+    stage.edit([Drop(seq)])
+    return output
+
+
+def generate_references(folder: Path, prompts: Sequence[list[int]], count: int) -> Iterator[Reference]:
+    """Yield what transformers generates greedily after each prompt.
+
+    All prompts run in one batch, padded on the left, where the attention mask hides the padding exactly.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM, GenerationConfig
+
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    width = max(map(len, prompts))
+    # It stands in for the model's own, which would end at the end of a text; the stage knows of no such end.
+    model.generation_config = GenerationConfig(
+        do_sample=False,
+        max_new_tokens=count,
+        pad_token_id=0,
+        output_logits=True,
+        return_dict_in_generate=True,
+    )
+    with torch.inference_mode():
+        answer = model.generate(
+            torch.tensor([[0] * (width - len(prompt)) + prompt for prompt in prompts]),
+            attention_mask=torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts]),
+        )
+    tops = torch.stack([logits.topk(2).values for logits in answer.logits], dim=1)
+    for tokens, top in zip(answer.sequences[:, width:].tolist(), tops.tolist(), strict=True):
+        yield Reference(tokens, [best - second for best, second in top])
+
+
+def find_difference(prompt: str, found: list[int], reference: Reference) -> Difference | None:
+    """Return the first difference of two outputs."""
+    for at, (left, right) in enumerate(zip(found, reference.tokens, strict=True)):
+        if left != right:
+            return Difference(prompt, at, left, right, reference.gaps[at])
+    return None
+
+
+def compare_prompts(folder: Path, prompts: Sequence[str], count: int) -> dict[str, Any]:
+    """Run ``prompts`` through both and return what is to be reported."""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    ids = [tokenizer.encode(prompt, add_special_tokens=False).ids for prompt in prompts]
+    # The stage first: the threads of torch would take its time.
+    stage = MlxBackend().open_stage(StagePlan(model=folder, dtype="float32"))
+    clocks = Clock(), Clock()
+    outputs = [generate_stage(stage, prompt, count, clocks) for prompt in ids]
+    stage.close()
+    references = list(generate_references(folder, ids, count))
+    found = map(find_difference, prompts, outputs, references)
+    return {
+        "model": folder.name,
+        "prompts": len(prompts),
+        "prompt_tokens": sum(map(len, ids)),
+        "tokens": count,
+        "differences": [asdict(difference) for difference in found if difference],
+        "smallest_gap": min(gap for reference in references for gap in reference.gaps),
+        "prefill_tokens_per_s": round(clocks[0].rate, 1),
+        "decode_tokens_per_s": round(clocks[1].rate, 1),
+        "device": stage.info.device,
+        "dtype": stage.info.dtype,
+    }
+
+
+def describe_machine() -> dict[str, Any]:
+    """Return what a number needs beside it to be worth anything."""
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()  # noqa: S607
+    return {
+        "commit": commit,
+        "command": " ".join(["python", *sys.argv]),
+        "machine": {
+            "cpu": read_processor(Path("/proc/cpuinfo")),
+            "cores": count_cores(),
+            "system": platform.platform(),
+        },
+        "versions": {name: metadata.version(name) for name in VERSIONS},
+    }
+
+
+def read_processor(path: Path) -> str:
+    """Return the name of the processor."""
+    lines: Iterable[str] = path.read_text().splitlines() if path.exists() else ()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
+
+
+def count_cores() -> int:
+    """Return the cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def judge_report(report: dict[str, Any]) -> bool:
+    """Return whether the differences are few and small enough."""
+    differences = report["differences"]
+    return len(differences) <= MAX_DIFFERING and all(difference["gap"] < MAX_GAP for difference in differences)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Compare, print, and write the report; return the exit code."""
+    parser = argparse.ArgumentParser(description="Compare the MLX backend with transformers, token by token.")
+    parser.add_argument("model", type=Path, help="a model folder")
+    parser.add_argument("--prompts", type=int, default=len(PROMPTS), help="how many prompts")
+    parser.add_argument("--tokens", type=int, default=32, help="output tokens a prompt")
+    parser.add_argument("--out", type=Path, help="where to write the report as JSON")
+    options = parser.parse_args(arguments)
+    report = compare_prompts(options.model, PROMPTS[: options.prompts], options.tokens) | describe_machine()
+    for difference in report["differences"]:
+        line = "differs after {at} tokens, gap {gap:.1e}: mlx {mlx}, transformers {transformers}: {prompt!r}"
+        print(line.format(**difference))
+    passed = judge_report(report)
+    equal = report["prompts"] - len(report["differences"])
+    print(f"{equal} of {report['prompts']} prompts equal over {options.tokens} tokens: {'pass' if passed else 'fail'}")
+    print(f"prefill {report['prefill_tokens_per_s']} tokens/s, decode {report['decode_tokens_per_s']} tokens/s")
+    if options.out:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(json.dumps(report | {"passed": passed}, indent=2) + "\n")
+    return 0 if passed else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,42 @@
+"""Sliding windows: how far a model may go before mlx-lm would let it see too much.
+
+Some model files of mlx-lm ignore the sliding window of config.json and attend to everything. Up to the length of the
+window that is the same thing, so the context ends there.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from parallax_core.api import Unsupported
+
+SLIDING = "sliding_attention"
+
+logger = logging.getLogger(__name__)
+
+
+def limit_context(config: Mapping[str, Any], slides: Sequence[bool], length: int) -> int:
+    """Return the longest context, of at most ``length`` tokens, that mlx-lm computes as config.json says.
+
+    Args:
+        config: config.json, or its text part.
+        slides: for each layer, whether mlx-lm gave it a cache that slides.
+        length: what the model was made for.
+
+    Raises:
+        Unsupported: if other layers slide than config.json says.
+    """
+    window, kinds = config.get("sliding_window"), config.get("layer_types")
+    wanted = [kind == SLIDING for kind in kinds] if kinds else None
+    if not isinstance(window, int) or config.get("use_sliding_window") is False or (wanted and not any(wanted)):
+        return length
+    if not any(slides):
+        if window < length:
+            logger.warning("context shortened to the sliding window, which mlx-lm ignores tokens=%d", window)
+        return min(window, length)
+    if wanted and len(wanted) == len(slides) and wanted != list(slides):
+        message = f"layer_types of {config.get('model_type')} put sliding windows where mlx-lm does not"
+        raise Unsupported(message, "try another backend")
+    return length
