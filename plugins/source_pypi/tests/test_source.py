@@ -261,21 +261,22 @@ def start_fetch(root: Path, gate: Path) -> Popen[str]:
     return Popen([sys.executable, "-c", FETCH, str(root), str(gate)], stdout=PIPE, text=True, env=dict(os.environ))
 
 
-def read_until(process: Popen[str], text: str) -> None:
+def read_task(process: Popen[str], *passed: str) -> str:
+    """Return what the process says next, leaving out the tasks that have ``passed``."""
     assert process.stdout
-    for line in process.stdout:
-        if line.startswith(text):
-            return
-    pytest.fail(f"the process ended before it said {text!r}")
+    return next((line.strip() for line in process.stdout if line.strip() not in passed), "it ended")
 
 
 def test_second_process_waits_for_the_first(tiny: Links, root: Path, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
-    with start_fetch(root, gate) as first:
-        read_until(first, "convert tiny")
-        with start_fetch(root, gate) as second:
-            read_until(second, "wait for another process")
+    with start_fetch(root, gate) as first, start_fetch(root, gate) as second:
+        try:
+            # Whichever comes first stops in the middle of its conversion, until the gate opens.
+            tasks = [read_task(process, "download tiny", "unpack tiny") for process in (first, second)]
+        finally:
             gate.touch()
-            outputs = [process.communicate(timeout=30)[0].split("\n") for process in (first, second)]
-    assert [output[-2] for output in outputs] == [str(root / "tiny==1.0")] * 2
-    assert not any("download" in line or "convert" in line for line in outputs[1])
+        outputs = [process.communicate(timeout=30)[0].splitlines() for process in (first, second)]
+    assert sorted(tasks) == ["convert tiny", "wait for another process that works on tiny"]
+    assert [output[-1] for output in outputs] == [str(root / "tiny==1.0")] * 2
+    waited = outputs[tasks.index("wait for another process that works on tiny")]
+    assert not any("download" in line or "convert" in line for line in waited)

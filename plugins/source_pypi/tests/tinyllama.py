@@ -13,7 +13,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 
 HIDDEN, INNER, HEADS, KV_HEADS, HEAD_DIM, LAYERS = 32, 64, 4, 2, 8, 2
 SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
-MERGES = ["h e", "l l", "he ll", "hell o", "Ġ hello"]
+MERGES = ["h e", "l l", "he ll", "hell o", "Ġ hello", "1 2"]
 TOKENS = [*SPECIALS, *sorted(ByteLevel.alphabet()), *(merge.replace(" ", "") for merge in MERGES)]
 
 Tensor = npt.NDArray[np.generic]
