@@ -9,6 +9,7 @@ from typing import Any
 
 from parallax_backend_mlx.cache import Cache, list_arrays
 from parallax_backend_mlx.runtime import KVCache, Module, RotatingKVCache, make_prompt_cache, mx
+from parallax_core.api import BackendFailed
 
 PAGE_TOKENS = KVCache.step
 """What mlx-lm's caches grow by, in tokens."""
@@ -99,7 +100,11 @@ class Network:
 
     def _measure_shape(self) -> Shape:
         cache = self.make_cache()
-        logits = self._model(mx.array([[0]]), cache=cache)
+        try:
+            logits = self._model(mx.array([[0]]), cache=cache)
+        except Exception as error:  # model files are of every kind, and fail in every way
+            hint = "check config.json, update mlx-lm, or try another backend"
+            raise BackendFailed(f"mlx-lm cannot run this model: {error}", hint) from error
         floats = [array for array in list_arrays([cache]) if mx.issubdtype(array.dtype, mx.floating)]
         return Shape(
             vocab_size=logits.shape[-1],

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -38,26 +40,28 @@ def find_gap(logits: list[float], draft: Draft, drawn: int, expected: int) -> fl
 
 def check_rows(rows: list[list[float]], drafts: list[Draft]) -> list[int]:
     """Draw ``rows`` in one batch, compare each with the reference, and return what was drawn."""
-    drawn = Sampler(len(rows[0])).sample(mx.array(rows), drafts).tolist()
-    for logits, draft, token in zip(rows, drafts, drawn, strict=True):
+    drawn: Any = Sampler(len(rows[0])).sample(mx.array(rows), drafts).tolist()
+    tokens: list[int] = drawn
+    for logits, draft, token in zip(rows, drafts, tokens, strict=True):
         expected = draw(logits, draft.sampling, draft.position)
         if token != expected:
             gap = find_gap(logits, draft, token, expected)
             print(f"drew {token}, the reference {expected}, {gap:.1e} apart: {draft}")
             assert gap < MARGIN
-    return drawn
+    return tokens
 
 
 def make_row(rng: random.Random, size: int) -> list[float]:
     """Return logits as float32 holds them, of a few different kinds."""
     kind = rng.choice(["normal", "peaked", "ties", "flat"])
-    values = {
+    values: Callable[[], float] = {
         "normal": lambda: rng.gauss(0, 3),
         "peaked": lambda: rng.gauss(0, 1) + (30 if rng.random() < 3 / size else 0),
         "ties": lambda: float(rng.randint(-3, 3)),
         "flat": lambda: 0.0,
     }[kind]
-    return mx.array([values() for _ in range(size)]).tolist()
+    floats: Any = mx.array([values() for _ in range(size)]).tolist()
+    return list(floats)
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)
@@ -122,7 +126,7 @@ def test_banned_tokens_are_never_drawn() -> None:
 
 def test_noise_of_the_sampler_is_that_of_the_reference() -> None:
     sampler = Sampler(40_000)
-    noise = sampler._make_noise([Draft(Sampling(seed=9), 3)])[0].tolist()
+    noise: Any = sampler._make_noise([Draft(Sampling(seed=9), 3)])[0].tolist()
     key = draw_key(9, 3)
     expected = [gumbel(hash32(key, token)) for token in range(40_000)]
     assert max(abs(left - right) for left, right in zip(noise, expected, strict=True)) < 5e-6

@@ -221,7 +221,8 @@ class BrokenLayer:
     """A layer that fails when it is told to, after the layers before it have run."""
 
     def __init__(self, layer: Any) -> None:
-        self.layer, self.runs_left, self.error = layer, 0, RuntimeError("out of memory")
+        self.layer, self.runs_left = layer, 0
+        self.error: BaseException = RuntimeError("out of memory")
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.layer, name)
@@ -249,7 +250,7 @@ def test_failed_step_leaves_every_sequence_as_it_was(shared: MlxStage, llama: Pa
         open_sequence(stage, seq)
         run_row(stage, seq, 0, PROMPT[:length])
     # The second row fails in its second layer, when the first row is through.
-    broken.runs_left, broken.error = 2, error  # type: ignore[assignment]
+    broken.runs_left, broken.error = 2, error
     batch = StageBatch((Row(ONE, 20, PROMPT[20:30], (Draw(9),)), Row(TWO, 40, PROMPT[40:50], (Draw(9),))))
     with pytest.raises(BackendFailed if isinstance(error, Exception) else KeyboardInterrupt):
         stage.step(batch)
@@ -278,7 +279,7 @@ class SpoiledCache(KVCache):  # type: ignore[misc]
 def test_stage_that_cannot_go_back_says_it_is_lost(shared: MlxStage, llama: Path) -> None:
     stage, broken = open_broken(shared, llama)
     open_sequence(stage, ONE)
-    stage._contexts[ONE].cache[2] = SpoiledCache()
+    stage._contexts[ONE].cache[2] = SpoiledCache()  # type: ignore[no-untyped-call]
     broken.runs_left = 1
     with pytest.raises(BackendFailed):
         run_row(stage, ONE, 0, PROMPT)
