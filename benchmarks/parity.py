@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from parallax_backend_mlx.backend import MlxBackend
+from parallax_backend_mlx.runtime import BLAS
 from parallax_core.api import Draw, Drop, Open, Row, Sampling, SeqId, SequenceSpec, Stage, StageBatch, StagePlan
 
 LONG = """Photosynthesis is the process by which plants turn light into energy. It takes place in chloroplasts, which
@@ -172,18 +173,18 @@ def compare_prompts(folder: Path, prompts: Sequence[str], count: int) -> dict[st
     }
 
 
-def describe_machine() -> dict[str, Any]:
+def describe_machine(arguments: Sequence[str]) -> dict[str, Any]:
     """Return what a number needs beside it to be worth anything."""
     commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()  # noqa: S607
     return {
         "commit": commit,
-        "command": " ".join(["python", *sys.argv]),
+        "command": " ".join(["python", "benchmarks/parity.py", *arguments]),
         "machine": {
             "cpu": read_processor(Path("/proc/cpuinfo")),
             "cores": count_cores(),
             "system": platform.platform(),
         },
-        "versions": {name: metadata.version(name) for name in VERSIONS},
+        "versions": {name: metadata.version(name) for name in VERSIONS} | {"BLAS": BLAS.name},
     }
 
 
@@ -213,7 +214,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--tokens", type=int, default=32, help="output tokens a prompt")
     parser.add_argument("--out", type=Path, help="where to write the report as JSON")
     options = parser.parse_args(arguments)
-    report = compare_prompts(options.model, PROMPTS[: options.prompts], options.tokens) | describe_machine()
+    report = compare_prompts(options.model, PROMPTS[: options.prompts], options.tokens)
+    # The folder by its name alone: where it lies is the business of one machine.
+    shown = [options.model.name, "--prompts", str(options.prompts), "--tokens", str(options.tokens)]
+    report |= describe_machine(shown)
     for difference in report["differences"]:
         line = "differs after {at} tokens, gap {gap:.1e}: mlx {mlx}, transformers {transformers}: {prompt!r}"
         print(line.format(**difference))

@@ -100,5 +100,7 @@ def _describe_library(library: ctypes.CDLL, path: Path) -> str:
         if hasattr(library, name):
             describe = getattr(library, name)
             describe.restype = ctypes.c_char_p
-            return " ".join(describe().decode().split()[:2])
+            product, version = describe().decode().split()[:2]
+            # Builds append numbers of their own to the three of OpenBLAS.
+            return f"{product} {'.'.join(version.split('.')[:3])}"
     return path.name

@@ -128,11 +128,8 @@ def test_damaged_folder_is_an_error_with_a_hint(broken: Path, damage: Callable[[
 
 
 def test_model_that_mlx_lm_cannot_run_is_an_error_with_a_hint(broken: Path) -> None:
-    """Heads that share keys and values must be a multiple of those that hold them; the weights tell nothing of it."""
-    change_config(
-        broken, head_dim=16, num_attention_heads=2, num_key_value_heads=1, rope_parameters={"rope_theta": 1e4}
-    )
-    change_config(broken, rms_norm_eps="small")
+    """The weights fit, but a window of no length cannot slide."""
+    change_config(broken, layer_types=["full_attention", "sliding_attention", "sliding_attention"])
     with pytest.raises(BackendFailed, match="cannot run this model") as caught:
         open_stage(broken)
     assert caught.value.hint

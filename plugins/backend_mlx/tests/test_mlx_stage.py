@@ -259,7 +259,7 @@ def test_failed_step_leaves_every_sequence_as_it_was(shared: MlxStage, llama: Pa
     stage.close()
 
 
-class SpoiledCache(KVCache):  # type: ignore[misc]
+class SpoiledCache(KVCache):
     """A cache that cannot be read any more once it is spoiled."""
 
     spoiled = False
