@@ -35,7 +35,7 @@ lint: $(DEV)/.stamp ## style, formatting, imports between packages, types
 	@echo "ruff check"
 	@$(DEV)/bin/ruff check --quiet .
 	@echo "ruff format"
-	@$(DEV)/bin/ruff format --quiet --check . || { $(DEV)/bin/ruff format --check .; exit 1; }
+	@$(DEV)/bin/ruff format --quiet --check .
 	@echo "lint-imports"
 	@$(DEV)/bin/lint-imports --no-logo
 	@echo "mypy"

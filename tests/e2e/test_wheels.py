@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.conftest import environment
+
 ROOT = Path(__file__).parents[2]
 PROJECTS = [path.parent for path in (ROOT / "pyproject.toml", *sorted(ROOT.glob("plugins/*/pyproject.toml")))]
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
@@ -53,8 +55,8 @@ def run(bin_folder: Path, tmp_path: Path) -> Run:
 
     def run(script: str, *arguments: str) -> str:
         command = [str(bin_folder / script), *arguments]
-        environment = {"HOME": str(tmp_path), "PATH": os.environ["PATH"], "PARALLAX_HOME": str(tmp_path / "home")}
-        ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        bare = {"HOME": str(tmp_path), "PATH": os.environ["PATH"], "PARALLAX_HOME": str(tmp_path / "home")}
+        ran = subprocess.run(command, cwd=tmp_path, env=bare, capture_output=True, text=True, check=False)
         assert ran.returncode == 0, ran.stderr
         return str(ran.stdout)
 
@@ -94,8 +96,9 @@ def test_installed_plugins_are_loaded(run: Run) -> None:
 def server(bin_folder: Path, model_home: Path, tmp_path: Path) -> Iterator[str]:
     """Serve the default model from the environment and return the address of its API."""
     command = [str(bin_folder / "parallax"), "serve", "--backend", "mlx", "--port", "0"]
-    environment = os.environ | {"PARALLAX_HOME": str(model_home)}
-    with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environment(model_home), stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         ready = next((line for line in process.stdout if line.startswith("ready ")), "")
         try:
