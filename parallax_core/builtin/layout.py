@@ -61,4 +61,3 @@ def read_shards(index: Path) -> list[str]:
 
 def _is_shard(name: object) -> bool:
     return isinstance(name, str) and name.endswith(".safetensors") and Path(name).name == name and "\\" not in name
-
