@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import parallax_backend_mlx
+from parallax_backend_mlx.limits import count_cores
 from parallax_backend_mlx.openblas import find_file, prepare_library
 from parallax_core.api import Unsupported
 
@@ -127,3 +128,21 @@ def test_one_module_alone_imports_mlx() -> None:
     folder = Path(str(parallax_backend_mlx.__file__)).parent
     importers = {path.name for path in folder.glob("*.py") if list_imports(path) & {"mlx", "mlx_lm"}}
     assert importers == {"runtime.py"}
+
+
+THREADS = """
+import ctypes
+from parallax_backend_mlx.blas import activate
+print(ctypes.CDLL(str(activate().path)).scipy_openblas_get_num_threads())
+"""
+
+
+@pytest.mark.parametrize("wanted", ["1", "2", None])
+def test_openblas_leaves_a_core_unless_told_otherwise(wanted: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+    cores = len(os.sched_getaffinity(0))
+    if wanted:
+        monkeypatch.setenv("OPENBLAS_NUM_THREADS", wanted)
+    command = [sys.executable, "-c", THREADS]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert int(done.stdout) == (min(int(wanted), cores) if wanted else max(1, min(cores, count_cores()) - 1))
