@@ -42,6 +42,9 @@ lint: $(DEV)/.stamp ## style, formatting, imports between packages, types
 	@$(DEV)/bin/mypy conftest.py parallax_core tests $(wildcard benchmarks plugins/*/parallax_*)
 	@for tests in $(wildcard plugins/*/tests); do echo "mypy $$tests"; $(DEV)/bin/mypy $$tests || exit 1; done
 
+# Threads of OpenBLAS wait for each other by spinning, which costs most of the time when other processes share the cores.
+unit evidence: export OPENBLAS_NUM_THREADS ?= 1
+
 unit: $(DEV)/.stamp ## the tests alone; ARGS go to pytest
 	@echo "pytest"
 	@$(DEV)/bin/python -m pytest $(ARGS)
