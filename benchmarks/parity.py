@@ -118,6 +118,8 @@ def generate_references(folder: Path, prompts: Sequence[list[int]], count: int) 
     import torch
     from transformers import AutoModelForCausalLM, GenerationConfig
 
+    # Threads that fill every core wait for each other whenever anything else runs.
+    torch.set_num_threads(max(1, count_cores() - 1))
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     width = max(map(len, prompts))
     # It stands in for the model's own, which would end at the end of a text; the stage knows of no such end.
