@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import Any
 
 import pytest
@@ -52,5 +53,9 @@ def _read_reason(report: pytest.TestReport | pytest.CollectReport) -> str:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Put the rule in force."""
+    """Put the rule in force, and let interrupts through to the processes that tests start.
+
+    A shell starts what it runs in the background with SIGINT ignored, and children inherit that.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     config.pluginmanager.register(SkipRule(), "skip-rule")
