@@ -155,6 +155,8 @@ class Stage(Protocol):
 
         Raises:
             KeyError: for a sequence that is not open (or, for `Open` and ``Fork.dst``, already is).
+            ValueError: for a length beyond the sequence's.
+            Unsupported: for a length the model's state cannot go back to.
         """
 
     def step(self, batch: StageBatch) -> StageOutput:
@@ -164,7 +166,9 @@ class Stage(Protocol):
 
         Raises:
             KeyError: for a sequence that is not open.
-            ValueError: if a row does not start at its sequence's length.
+            ValueError: if the batch is too large, a row does not start at its sequence's length, or names a token,
+                a position or an offset that does not exist.
+            BackendFailed: if the computation failed.
         """
 
     def close(self) -> None:

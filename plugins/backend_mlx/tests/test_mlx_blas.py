@@ -15,6 +15,8 @@ from parallax_backend_mlx.limits import count_cores
 from parallax_backend_mlx.openblas import find_file, prepare_library
 from parallax_core.api import Unsupported
 
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="machines with Metal have a BLAS of their own")
+
 OPEN = """
 from pathlib import Path
 from parallax_backend_mlx.backend import MlxBackend
