@@ -3,16 +3,18 @@
 from parallax_core.base.errors import (
     BackendFailed,
     InvalidRequest,
+    OutOfPages,
     ParallaxError,
     Unavailable,
     UnknownName,
     Unsupported,
 )
 from parallax_core.base.files import read_object
-from parallax_core.base.ids import RequestId, SeqId
+from parallax_core.base.ids import Epoch, LeaseId, RequestId, SeqId
 from parallax_core.base.refs import Ref
 from parallax_core.config.home import cache_folder
 from parallax_core.contracts.backend import Availability, Backend, BackendSpec, DType, StagePlan
+from parallax_core.contracts.capability import Capability
 from parallax_core.contracts.engine import Delta, Engine, Finish, Health, Request, Stream
 from parallax_core.contracts.finding import Finding
 from parallax_core.contracts.progress import Progress, Unit, silent
@@ -25,49 +27,71 @@ from parallax_core.contracts.source import (
     StoredModel,
 )
 from parallax_core.contracts.stage import (
+    Answer,
     Draw,
+    Drawn,
     Drop,
     Edit,
     Fork,
+    Hidden,
     LayerRange,
     Open,
+    Output,
     PoolInfo,
     Row,
+    Score,
+    Scored,
     SequenceSpec,
+    Span,
     Stage,
     StageBatch,
     StageInfo,
     StageOutput,
     StageResult,
+    State,
     Truncate,
 )
+from parallax_core.contracts.tensor import ITEM_BYTES, Data, Tensor, TensorSpec
 from parallax_core.hookspecs import PLUGIN_API, hookimpl
+from parallax_core.pages.pool import Copy, PagePool
 from parallax_core.sampling.draw import GOLDEN32, MASK32, draw_key, gumbel, hash32, mix32
 from parallax_core.sampling.reference import draw, keep
 
 __all__ = [
     "GOLDEN32",
+    "ITEM_BYTES",
     "MASK32",
     "PLUGIN_API",
+    "Answer",
     "Availability",
     "Backend",
     "BackendFailed",
     "BackendSpec",
+    "Capability",
+    "Copy",
     "DType",
+    "Data",
     "Delta",
     "Draw",
+    "Drawn",
     "Drop",
     "Edit",
     "Engine",
+    "Epoch",
     "Finding",
     "Finish",
     "Fork",
     "Health",
+    "Hidden",
     "InvalidRequest",
     "LayerRange",
+    "LeaseId",
     "ModelFolder",
     "ModelSource",
     "Open",
+    "OutOfPages",
+    "Output",
+    "PagePool",
     "ParallaxError",
     "PoolInfo",
     "Progress",
@@ -76,18 +100,24 @@ __all__ = [
     "RequestId",
     "Row",
     "Sampling",
+    "Score",
+    "Scored",
     "SeqId",
     "SequenceSpec",
     "SourceContext",
     "SourceSpec",
+    "Span",
     "Stage",
     "StageBatch",
     "StageInfo",
     "StageOutput",
     "StagePlan",
     "StageResult",
+    "State",
     "StoredModel",
     "Stream",
+    "Tensor",
+    "TensorSpec",
     "Truncate",
     "Unavailable",
     "Unit",

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from parallax_core.api import (
+    Drawn,
     Drop,
     Edit,
     Fork,
@@ -110,13 +111,13 @@ class ToyStage:
         assert all(row.tokens and row.start == len(self.tokens[row.seq]) for row in batch.rows)
         self.batches.append(batch)
         self.before_step(batch)
-        drawn = []
+        drawn: list[Drawn] = []
         for row in batch.rows:
             self.tokens[row.seq] += row.tokens
             history = self.tokens[row.seq]
-            drawn += [
-                next_token(history[: row.start + output.offset + 1], self.info.vocab_size) for output in row.outputs
-            ]
+            for output in row.outputs:
+                token = next_token(history[: row.start + output.offset + 1], self.info.vocab_size)
+                drawn.append(Drawn((token,)))
         assert self.num_used_pages <= self.info.pools[0].num_pages
         return Ready(StageResult(tuple(drawn)))
 

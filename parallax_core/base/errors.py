@@ -52,3 +52,12 @@ class Unavailable(ParallaxError):
 
 class BackendFailed(ParallaxError):
     """The backend raised while loading or running a model."""
+
+
+class OutOfPages(ParallaxError):
+    """A pool of KV pages has fewer free pages than are needed."""
+
+    def __init__(self, needed: int, free: int) -> None:
+        super().__init__(f"{needed} pages are needed, and {free} are free")
+        self.needed = needed
+        self.free = free

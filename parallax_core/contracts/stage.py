@@ -1,7 +1,9 @@
-"""The stage contract: sequences, rows and draws; never page tables.
+"""The stage contract: sequences, rows and outputs; never page tables.
 
 A stage is a contiguous range of layers of one model, loaded by a backend. Core names sequences by handles,
 edits them (`Open`, `Fork`, `Truncate`, `Drop`) and runs ragged batches of rows over them.
+
+What crosses between nodes is a `msgspec.Struct` written as an array: growth is at the end, with a default.
 """
 
 from __future__ import annotations
@@ -10,8 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+import msgspec
+
 from parallax_core.base.ids import SeqId
+from parallax_core.contracts.capability import Capability
 from parallax_core.contracts.sample import Sampling
+from parallax_core.contracts.tensor import Tensor, TensorSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +33,19 @@ class LayerRange:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PoolInfo:
-    """One pool of KV pages of a stage. Filled by the backend when the stage opens."""
+    """One pool of KV pages of a stage. Filled by the backend when the stage opens; `PagePool` gives it its meaning."""
 
     kind: Literal["full", "window", "latent", "state"]
+    """What a page holds: keys and values, those of a sliding window, a latent of both, or a recurrent state."""
     page_size: int
-    """Token slots per page."""
+    """Token slots per page; a state takes one page per sequence whatever this is."""
     num_pages: int
+    window: int = 0
+    """For a window pool: how many tokens a token sees, itself included."""
+    rewind: int = 0
+    """For a window pool: how many tokens behind its end a sequence can be forked or truncated."""
+    checkpoint_every: int = 0
+    """For a state pool: the scheduler ends prefill chunks at multiples of this, to keep a fork there; 0: nowhere."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,6 +62,7 @@ class StageInfo:
     max_batch_tokens: int
     """The most tokens one `StageBatch` may hold, summed over its rows."""
     pools: tuple[PoolInfo, ...]
+    """A token takes a slot in every pool."""
     device: str
     """In words a person knows, such as ``cpu (OpenBLAS 0.3.34)``."""
     dtype: str
@@ -56,45 +70,56 @@ class StageInfo:
     weight_bytes: int
     weights_version: str
     """Changes whenever the weights do; part of every prefix key."""
-    capabilities: frozenset[str] = frozenset()
+    capabilities: frozenset[Capability] = frozenset()
+    takes: tuple[TensorSpec, ...] = ()
+    """The hidden tensors it wants; none for a stage that begins with layer 0."""
+    gives: tuple[TensorSpec, ...] = ()
+    """The hidden tensors it returns; none for a stage that ends with the last layer."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SequenceSpec:
+class SequenceSpec(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """What holds for a whole sequence, said once when it is opened. Filled by the head."""
 
     prompt_length: int
-    """Tokens of the prompt; what is drawn after them counts as output."""
+    """Tokens of the prompt; what comes after them counts as output."""
     sampling: Sampling
+    adapter: str = ""
+    """The LoRA adapter, by the name it was loaded under; empty: none."""
+    priority: int = 0
+    """Lower is served first; for backends that schedule under a stage."""
+    salt: str = ""
+    """Sequences of different salts share no cache."""
 
 
-@dataclass(frozen=True, slots=True)
-class Open:
+class Open(msgspec.Struct, frozen=True, array_like=True, tag=0):
     """Begin an empty sequence."""
 
     seq: SeqId
     spec: SequenceSpec
 
 
-@dataclass(frozen=True, slots=True)
-class Fork:
-    """Begin ``dst`` as the first ``length`` tokens of ``src``, with its spec; independent from then on."""
+class Fork(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    """Begin ``dst`` as the first ``length`` tokens of ``src``; independent from then on.
+
+    It inherits the spec, except that a ``spec`` given here replaces it (never with another adapter), and its draws are
+    those of ``choice``; see `parallax_core.sampling.draw_key`.
+    """
 
     src: SeqId
     dst: SeqId
     length: int
+    choice: int = 0
+    spec: SequenceSpec | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Truncate:
+class Truncate(msgspec.Struct, frozen=True, array_like=True, tag=2):
     """Forget everything of ``seq`` from token ``length`` on."""
 
     seq: SeqId
     length: int
 
 
-@dataclass(frozen=True, slots=True)
-class Drop:
+class Drop(msgspec.Struct, frozen=True, array_like=True, tag=3):
     """Forget ``seq``. Its handle is never used again."""
 
     seq: SeqId
@@ -103,22 +128,56 @@ class Drop:
 Edit = Open | Fork | Truncate | Drop
 
 
-@dataclass(frozen=True, slots=True)
-class Draw:
-    """Ask for the token after position ``offset`` of a row (an index into `Row.tokens`)."""
+class Draw(msgspec.Struct, frozen=True, array_like=True, tag=0):
+    """Draw the token after the one at ``offset`` of a row (an index into `Row.tokens`)."""
+
+    offset: int
+    count: int = 1
+    """How many to draw: the j-th is the one a fork with ``choice`` j higher than the sequence's own would draw."""
+    top: int = -1
+    """Also give the log-probability of the drawn tokens, and of this many best ones; -1: neither."""
+
+
+class Score(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    """Give the log-probability of ``token`` coming after the one at ``offset``, and of the ``top`` best ones."""
+
+    offset: int
+    token: int
+    top: int = 0
+
+
+class Hidden(msgspec.Struct, frozen=True, array_like=True, tag=2):
+    """Give the last hidden state, after the final norm, of the token at ``offset``."""
 
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """Consecutive tokens of one sequence: a prefill chunk (no outputs) or a decode (one token, one draw)."""
+Output = Draw | Score | Hidden
+
+
+class Span(msgspec.Struct, frozen=True, array_like=True):
+    """Embeddings in place of tokens on stage 0: ``tensor`` of the batch, from row ``start`` of the tensor on."""
+
+    offset: int
+    """Where in `Row.tokens` the placeholders begin."""
+    length: int
+    tensor: int
+    """An index into `StageBatch.embeddings`."""
+    start: int = 0
+
+
+class Row(msgspec.Struct, frozen=True, array_like=True):
+    """Consecutive tokens of one sequence: a prefill chunk (often without outputs) or a decode (one token, a draw)."""
 
     seq: SeqId
     start: int
-    """The sequence's length on this stage before the step; the position of the first token."""
+    """The sequence's length on this stage before the step; the position of the first token unless told otherwise."""
     tokens: tuple[int, ...]
-    outputs: tuple[Draw, ...] = ()
+    outputs: tuple[Output, ...] = ()
+    """In order of offset."""
+    positions: tuple[int, ...] = ()
+    """One for each token, increasing; empty: ``start``, ``start + 1``, ..."""
+    spans: tuple[Span, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,21 +185,57 @@ class StageBatch:
     """One step: rows of different sequences, each at most once, prefill and decode mixed."""
 
     rows: tuple[Row, ...]
+    hidden: tuple[Tensor, ...] = ()
+    """What the stage before gave: `StageInfo.takes` says which, each of shape [tokens of all rows in order, width]."""
+    embeddings: tuple[Tensor, ...] = ()
+    """For the spans of the rows, on stage 0: float, shape [length, width]."""
+    step: int = 0
+    """The number of the step in its epoch; what comes beside it, such as grammar masks, names it."""
+
+
+class Drawn(msgspec.Struct, frozen=True, array_like=True, tag=0):
+    """The answer to a `Draw`."""
+
+    tokens: tuple[int, ...]
+    logprobs: tuple[float, ...] = ()
+    """Of the drawn tokens, if asked for."""
+    top: tuple[tuple[int, float], ...] = ()
+    """The best tokens and their log-probabilities, best first."""
+
+
+class Scored(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    """The answer to a `Score`."""
+
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+class State(msgspec.Struct, frozen=True, array_like=True, tag=2):
+    """The answer to a `Hidden`: an index into `StageResult.tensors`, float of shape [width]."""
+
+    tensor: int
+
+
+Answer = Drawn | Scored | State
 
 
 @dataclass(frozen=True, slots=True)
 class StageResult:
     """What a step produced."""
 
-    drawn: tuple[int, ...]
-    """One token id for each output of each row, in row order."""
+    answers: tuple[Answer, ...] = ()
+    """One for each output of each row, in row order; none from a stage before the last."""
+    tensors: tuple[Tensor, ...] = ()
+    """From a stage before the last, the hidden tensors for the next; from the last, those that answers name."""
+    free: tuple[int, ...] = ()
+    """Free pages of each pool after the step; what differs from the head's ledger means the stage is lost."""
 
 
 class StageOutput(Protocol):
     """The outcome of a step, possibly still being computed."""
 
     def wait(self) -> StageResult:
-        """Block until the result is there. Raises what the computation raised."""
+        """Block until the result is there, on the stage's thread. Raises what the computation raised."""
 
 
 class Stage(Protocol):

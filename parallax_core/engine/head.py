@@ -9,7 +9,18 @@ from itertools import count
 from parallax_core.base.errors import InvalidRequest, Unavailable
 from parallax_core.base.ids import SeqId
 from parallax_core.contracts.engine import Delta, Request
-from parallax_core.contracts.stage import Drop, Edit, Open, Row, SequenceSpec, StageBatch, StageInfo, StageResult
+from parallax_core.contracts.stage import (
+    Answer,
+    Drawn,
+    Drop,
+    Edit,
+    Open,
+    Row,
+    SequenceSpec,
+    StageBatch,
+    StageInfo,
+    StageResult,
+)
 from parallax_core.engine.detokenizer import Decode
 from parallax_core.engine.ledger import Ledger
 from parallax_core.engine.sequence import Sequence
@@ -80,9 +91,9 @@ class Head:
     def absorb(self, result: StageResult) -> list[tuple[SeqId, Delta]]:
         """Take the result of the step last planned, and return what its requests yield."""
         deltas = []
-        drawn = iter(result.drawn)
+        answers = iter(result.answers)
         for row in self._in_flight:
-            tokens = [next(drawn) for _ in row.outputs]
+            tokens = [_token_of(next(answers)) for _ in row.outputs]
             sequence = self._running.get(row.seq)
             if sequence is None:  # cancelled while the step ran
                 continue
@@ -149,6 +160,11 @@ class Head:
         del self._running[seq]
         self._ledger.release(seq)
         self._drops.append(Drop(seq))
+
+
+def _token_of(answer: Answer) -> int:
+    assert isinstance(answer, Drawn)
+    return answer.tokens[0]
 
 
 def _is_prefill(sequence: Sequence) -> bool:

@@ -125,7 +125,7 @@ class PipelineEngine:
         assert stage is not None
         stage.edit(step.edits)
         if not step.batch.rows:
-            return StageResult(())
+            return StageResult()
         try:
             return stage.step(step.batch).wait()
         except Exception as error:

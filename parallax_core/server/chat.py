@@ -6,10 +6,11 @@ import asyncio
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import fastapi
+import msgspec
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from parallax_core.base.errors import BackendFailed
@@ -104,7 +105,7 @@ def _to_request(text: ModelText, body: ChatRequest, request_id: str) -> Request:
 def _to_sampling(default: Sampling, body: ChatRequest) -> Sampling:
     seed = secrets.randbits(64) if body.seed is None else body.seed % 2**64
     chosen = {name: value for name in ("temperature", "top_p", "top_k") if (value := getattr(body, name)) is not None}
-    return replace(default, seed=seed, **chosen)
+    return msgspec.structs.replace(default, seed=seed, **chosen)
 
 
 async def _collect(stream: Stream, answer: Answer) -> JSONResponse:

@@ -1,0 +1,18 @@
+"""What a stage may or may not be able to do, in one place. Edits, steps and `Draw` are no capabilities: all can."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+Capability = Literal[
+    "logprobs",  # Draw.top and Score
+    "hidden",  # Hidden
+    "positions",  # Row.positions
+    "embeddings",  # Row.spans
+    "adapters",  # SequenceSpec.adapter
+    "masks",  # grammar masks beside a step
+    "masking",  # the optional protocol Masking: per-sequence visibility
+    "portable",  # the optional protocol Portable: read and write the KV of a token range
+    "reloadable",  # the optional protocol Reloadable: new weights in place
+    "chained",  # reserved: a row's token is the one drawn by the step before
+]

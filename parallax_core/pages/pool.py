@@ -1,0 +1,259 @@
+"""One pool of pages: refcounts, sharing, copies on write, windows and states.
+
+Everything here is a pure function of the calls made, so the head, which makes the same calls, knows every page of every
+stage without asking. A stage stores at the ids it is given and moves nothing on its own.
+
+Two kinds of pools differ from the plain one. A *window* pool forgets pages that no later token can see: at a step with
+start s, those wholly below ``s - window - rewind + 1``. A *state* pool holds one page per sequence, whatever its
+length, that every step overwrites.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from parallax_core.base.errors import OutOfPages
+from parallax_core.base.ids import SeqId
+from parallax_core.contracts.stage import PoolInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Copy the first ``num_slots`` token slots of page ``src`` to page ``dst``, before anything else is written."""
+
+    src: int
+    dst: int
+    num_slots: int
+
+
+@dataclass(slots=True)
+class Holding:
+    """The pages of one sequence."""
+
+    length: int = 0
+    """Tokens of the sequence, forgotten ones included."""
+    first: int = 0
+    """How many pages at the beginning the window has forgotten."""
+    pages: list[int] = field(default_factory=list)
+    """Page ids, the one at index i holding the tokens from ``(first + i) * page_size`` on."""
+
+
+class PagePool:
+    """Hands out the pages of one pool. Every call costs time in the pages it touches, never in the pool's size.
+
+    Invariants, checked by `check`: free and live pages are all pages; a page's references are its holders; a page with
+    several holders, or named by a pin, is never handed out and never written.
+    """
+
+    def __init__(self, info: PoolInfo) -> None:
+        self.info = info
+        self._free = list(range(info.num_pages - 1, -1, -1))
+        self._refs: dict[int, int] = {}
+        self._pins: dict[int, int] = {}
+        self._holdings: dict[SeqId, Holding] = {}
+
+    @property
+    def num_free(self) -> int:
+        """Pages that could be handed out now."""
+        return len(self._free)
+
+    def __contains__(self, seq: object) -> bool:
+        return seq in self._holdings
+
+    def length(self, seq: SeqId) -> int:
+        """Return the length of a sequence in tokens."""
+        return self._holdings[seq].length
+
+    def pages(self, seq: SeqId) -> tuple[int, tuple[int, ...]]:
+        """Return how many pages at the beginning are forgotten, and the ids of the rest in order."""
+        holding = self._holdings[seq]
+        return holding.first, tuple(holding.pages)
+
+    def open(self, seq: SeqId) -> None:
+        """Begin an empty sequence.
+
+        Raises:
+            KeyError: if it is open already.
+        """
+        self._check_new(seq)
+        self._holdings[seq] = Holding()
+
+    def num_needed(self, seq: SeqId, count: int) -> int:
+        """Return how many free pages `extend` by ``count`` tokens would take, net of those it forgets first."""
+        holding = self._holdings[seq]
+        forgotten = [page for page in holding.pages[: self._num_forgettable(holding)] if self._will_be_free(page)]
+        return self._num_fresh(holding, count) - len(forgotten)
+
+    def extend(self, seq: SeqId, count: int) -> list[Copy]:
+        """Make room for ``count`` more tokens; return the copies to make before they are written.
+
+        Raises:
+            OutOfPages: if there are too few free pages; nothing has changed then.
+        """
+        holding = self._holdings[seq]
+        if (needed := self.num_needed(seq, count)) > self.num_free:
+            raise OutOfPages(needed, self.num_free)
+        self._forget(holding)
+        copies = self._unshare_tail(holding) if count else []
+        holding.length += count
+        holding.pages += [self._take() for _ in range(self._num_missing(holding))]
+        return copies
+
+    def fork(self, src: SeqId, dst: SeqId, length: int) -> list[Copy]:
+        """Begin ``dst`` as the first ``length`` tokens of ``src``: full pages are shared, the tail page is copied.
+
+        Raises:
+            KeyError: if ``src`` is not open, or ``dst`` is.
+            ValueError: if ``src`` no longer has what is needed at ``length``; see `can_rewind`.
+            OutOfPages: if there is no page for the copy; nothing has changed then.
+        """
+        source = self._holdings[src]
+        self._check_new(dst)
+        self._check_rewind(src, length)
+        pages = source.pages[: self._num_pages(length) - source.first]
+        num_tail = self._num_slots_in_tail(length) if pages else 0
+        if num_tail and not self._free:
+            raise OutOfPages(1, 0)
+        shared = pages[:-1] if num_tail else pages
+        for page in shared:
+            self._refs[page] += 1
+        tail = [self._take()] if num_tail else []
+        self._holdings[dst] = Holding(length, source.first, shared + tail)
+        return [Copy(pages[-1], page, num_tail) for page in tail]
+
+    def truncate(self, seq: SeqId, length: int) -> None:
+        """Forget the tokens from ``length`` on.
+
+        Raises:
+            KeyError: if it is not open.
+            ValueError: if the sequence cannot go back that far; see `can_rewind`.
+        """
+        self._check_rewind(seq, length)
+        holding = self._holdings[seq]
+        keep = max(0, self._num_pages(length) - holding.first)
+        self._release(holding.pages[keep:])
+        del holding.pages[keep:]
+        holding.length = length
+
+    def drop(self, seq: SeqId) -> None:
+        """Forget a sequence.
+
+        Raises:
+            KeyError: if it is not open, as when it was dropped before.
+        """
+        self._release(self._holdings.pop(seq).pages)
+
+    def can_rewind(self, seq: SeqId, length: int) -> bool:
+        """Whether a fork or truncation at ``length`` is possible: full pools always can, states never go back."""
+        holding = self._holdings[seq]
+        if self.info.kind == "state":
+            return length == holding.length
+        reach = self.info.rewind if self.info.kind == "window" else holding.length
+        return max(0, holding.length - reach) <= length <= holding.length
+
+    @contextmanager
+    def pin(self, pages: Iterable[int]) -> Iterator[None]:
+        """Keep pages from being handed out while a step that names them is still running on a device."""
+        pinned = list(pages)
+        for page in pinned:
+            self._pins[page] = self._pins.get(page, 0) + 1
+        try:
+            yield
+        finally:
+            for page in pinned:
+                self._unpin(page)
+
+    def check(self) -> None:
+        """Verify the invariants; costs time in the pool's size, for tests and idle moments.
+
+        Raises:
+            AssertionError: if one does not hold.
+        """
+        holders: dict[int, int] = {}
+        for holding in self._holdings.values():
+            for page in holding.pages:
+                holders[page] = holders.get(page, 0) + 1
+        assert holders == self._refs, "references differ from holders"
+        limbo = {page for page in self._pins if page not in self._refs}
+        parts = [*self._free, *self._refs, *limbo]
+        assert sorted(parts) == list(range(self.info.num_pages)), "free and live pages are not all pages"
+
+    def _num_pages(self, length: int) -> int:
+        if self.info.kind == "state":
+            return min(length, 1)
+        return -(-length // self.info.page_size)
+
+    def _num_slots_in_tail(self, length: int) -> int:
+        """Return the slots used of a last page that is not full; a state's page is always such."""
+        return 1 if self.info.kind == "state" else length % self.info.page_size
+
+    def _num_missing(self, holding: Holding) -> int:
+        return max(0, self._num_pages(holding.length) - holding.first - len(holding.pages))
+
+    def _num_fresh(self, holding: Holding, count: int) -> int:
+        grown = self._num_pages(holding.length + count) - self._num_pages(holding.length)
+        return grown + (1 if count and self._has_shared_tail(holding) else 0)
+
+    def _has_shared_tail(self, holding: Holding) -> bool:
+        """Whether the next token goes into a page that others hold too; only a truncation brings that about."""
+        return bool(
+            holding.pages
+            and self._num_slots_in_tail(holding.length)
+            and self._num_pages(holding.length) > holding.first
+            and self._refs[holding.pages[-1]] > 1
+        )
+
+    def _unshare_tail(self, holding: Holding) -> list[Copy]:
+        if not self._has_shared_tail(holding):
+            return []
+        old, new = holding.pages[-1], self._take()
+        self._release([old])
+        holding.pages[-1] = new
+        return [Copy(old, new, self._num_slots_in_tail(holding.length))]
+
+    def _num_forgettable(self, holding: Holding) -> int:
+        if self.info.kind != "window":
+            return 0
+        horizon = holding.length - self.info.window - self.info.rewind + 1
+        return max(0, min(horizon // self.info.page_size - holding.first, len(holding.pages)))
+
+    def _forget(self, holding: Holding) -> None:
+        num = self._num_forgettable(holding)
+        self._release(holding.pages[:num])
+        del holding.pages[:num]
+        holding.first += num
+
+    def _will_be_free(self, page: int) -> bool:
+        return self._refs[page] == 1 and page not in self._pins
+
+    def _take(self) -> int:
+        page = self._free.pop()
+        self._refs[page] = 1
+        return page
+
+    def _release(self, pages: Iterable[int]) -> None:
+        for page in pages:
+            self._refs[page] -= 1
+            if self._refs[page] == 0:
+                del self._refs[page]
+                if page not in self._pins:
+                    self._free.append(page)
+
+    def _unpin(self, page: int) -> None:
+        self._pins[page] -= 1
+        if self._pins[page] == 0:
+            del self._pins[page]
+            if page not in self._refs:
+                self._free.append(page)
+
+    def _check_new(self, seq: SeqId) -> None:
+        if seq in self._holdings:
+            message = f"sequence {seq} is open already"
+            raise KeyError(message)
+
+    def _check_rewind(self, seq: SeqId, length: int) -> None:
+        if not self.can_rewind(seq, length):
+            message = f"sequence {seq} of length {self.length(seq)} cannot go to {length} in a {self.info.kind} pool"
+            raise ValueError(message)

@@ -1,0 +1,236 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from parallax_core.base.errors import OutOfPages
+from parallax_core.base.ids import SeqId
+from parallax_core.contracts.stage import PoolInfo
+from parallax_core.pages.pool import Copy, PagePool
+
+A, B, C = SeqId(1), SeqId(2), SeqId(3)
+
+
+def make_pool(**fields: int) -> PagePool:
+    return PagePool(PoolInfo(kind="full", **{"page_size": 4, "num_pages": 8, **fields}))
+
+
+def test_pages_are_taken_as_they_fill() -> None:
+    pool = make_pool()
+    pool.open(A)
+    assert pool.extend(A, 4) == []
+    assert pool.pages(A) == (0, (0,))
+    pool.extend(A, 1)
+    assert pool.pages(A) == (0, (0, 1))
+    assert pool.num_free == 6
+
+
+def test_fork_shares_full_pages_and_copies_the_tail_at_once() -> None:
+    pool = make_pool()
+    pool.open(A)
+    pool.extend(A, 10)
+    assert pool.fork(A, B, 10) == [Copy(2, 3, 2)]
+    assert pool.fork(A, C, 8) == []
+    assert pool.pages(B) == (0, (0, 1, 3))
+    assert pool.pages(C) == (0, (0, 1))
+    assert pool.num_free == 4
+
+
+def test_shared_page_is_copied_before_it_is_written_after_a_truncation() -> None:
+    pool = make_pool()
+    pool.open(A)
+    pool.extend(A, 8)
+    pool.fork(A, B, 8)
+    pool.truncate(B, 6)
+    assert pool.num_needed(B, 1) == 1
+    assert pool.extend(B, 1) == [Copy(1, 2, 2)]
+    assert pool.pages(A) == (0, (0, 1))
+    assert pool.pages(B) == (0, (0, 2))
+
+
+def test_too_few_pages_change_nothing() -> None:
+    pool = make_pool(num_pages=2)
+    pool.open(A)
+    pool.extend(A, 5)
+    before = pool.pages(A)
+    with pytest.raises(OutOfPages) as caught:
+        pool.extend(A, 4)
+    assert (caught.value.needed, caught.value.free) == (1, 0)
+    with pytest.raises(OutOfPages):
+        pool.fork(A, B, 5)
+    assert pool.pages(A) == before
+    assert B not in pool
+    pool.check()
+
+
+def test_double_drop_and_double_open_raise() -> None:
+    pool = make_pool()
+    pool.open(A)
+    with pytest.raises(KeyError):
+        pool.open(A)
+    pool.drop(A)
+    with pytest.raises(KeyError):
+        pool.drop(A)
+
+
+def test_pinned_page_is_not_handed_out_again_until_it_is_unpinned() -> None:
+    pool = make_pool(num_pages=2)
+    pool.open(A)
+    pool.extend(A, 8)
+    with pool.pin([1]):
+        pool.drop(A)
+        pool.check()
+        assert pool.num_free == 1
+        pool.open(B)
+        pool.extend(B, 1)
+        assert pool.pages(B) == (0, (0,))
+    assert pool.num_free == 1
+    pool.check()
+
+
+def test_window_forgets_what_no_later_token_sees_before_it_takes() -> None:
+    pool = PagePool(PoolInfo(kind="window", page_size=2, num_pages=4, window=4, rewind=1))
+    pool.open(A)
+    pool.extend(A, 7)
+    assert pool.pages(A) == (0, (0, 1, 2, 3))
+    assert pool.num_needed(A, 2) == 0
+    pool.extend(A, 2)  # starts at 7: positions below 7 - 4 - 1 + 1 = 3 are gone, which is one whole page
+    assert pool.pages(A) == (1, (1, 2, 3, 0))
+
+
+def test_window_goes_back_as_far_as_it_said() -> None:
+    pool = PagePool(PoolInfo(kind="window", page_size=2, num_pages=8, window=4, rewind=2))
+    pool.open(A)
+    pool.extend(A, 9)
+    assert [length for length in range(11) if pool.can_rewind(A, length)] == [7, 8, 9]
+    with pytest.raises(ValueError, match="cannot go to 6 in a window pool"):
+        pool.truncate(A, 6)
+
+
+def test_state_takes_one_page_and_never_goes_back() -> None:
+    pool = PagePool(PoolInfo(kind="state", page_size=1, num_pages=2))
+    pool.open(A)
+    pool.extend(A, 100)
+    assert pool.num_free == 1
+    with pytest.raises(ValueError, match="state pool"):
+        pool.fork(A, B, 99)
+    assert pool.fork(A, B, 100) == [Copy(0, 1, 1)]
+
+
+class Memory(RuleBasedStateMachine):
+    """Random edits and steps against what every sequence should remember, over the memory a stage would have."""
+
+    @initialize(
+        kind=st.sampled_from(["full", "window", "state"]),
+        page_size=st.integers(1, 4),
+        window=st.integers(1, 6),
+        rewind=st.integers(0, 3),
+    )
+    def begin(self, kind: str, page_size: int, window: int, rewind: int) -> None:
+        self.info = PoolInfo(
+            kind=kind,  # type: ignore[arg-type]
+            page_size=1 if kind == "state" else page_size,
+            num_pages=12,
+            window=window if kind == "window" else 0,
+            rewind=rewind if kind == "window" else 0,
+        )
+        self.pool = PagePool(self.info)
+        self.memory: dict[int, dict[int, object]] = {}
+        self.wanted: dict[SeqId, list[int]] = {}
+        self.names = iter(range(10**6))
+        self.tokens = iter(range(10**9))
+
+    def apply(self, copies: list[Copy]) -> None:
+        for copy in copies:
+            self.memory[copy.dst] = {slot: self.memory[copy.src][slot] for slot in range(copy.num_slots)}
+
+    def write(self, seq: SeqId, start: int, tokens: list[int]) -> None:
+        first, pages = self.pool.pages(seq)
+        holders = [page for other in self.wanted for page in self.pool.pages(other)[1]]
+        for position, token in enumerate(tokens, start):
+            state = self.info.kind == "state"
+            index, slot = (0, 0) if state else divmod(position, self.info.page_size)
+            assert index >= first
+            page = pages[index - first]
+            assert holders.count(page) == 1, "a shared page is written"
+            content = tuple(self.wanted[seq][: position + 1]) if state else token
+            self.memory.setdefault(page, {})[slot] = content
+
+    @rule()
+    def open(self) -> None:
+        seq = SeqId(next(self.names))
+        self.pool.open(seq)
+        self.wanted[seq] = []
+
+    @precondition(lambda self: self.wanted)
+    @rule(pick=st.integers(0, 99), count=st.integers(1, 9))
+    def step(self, pick: int, count: int) -> None:
+        seq = list(self.wanted)[pick % len(self.wanted)]
+        start = len(self.wanted[seq])
+        needed, free = self.pool.num_needed(seq, count), self.pool.num_free
+        try:
+            copies = self.pool.extend(seq, count)
+        except OutOfPages:
+            assert needed > free
+            return
+        assert self.pool.num_free == free - needed
+        tokens = [next(self.tokens) for _ in range(count)]
+        self.wanted[seq] += tokens
+        self.apply(copies)
+        self.write(seq, start, tokens)
+
+    @precondition(lambda self: self.wanted)
+    @rule(pick=st.integers(0, 99), back=st.integers(0, 9))
+    def fork(self, pick: int, back: int) -> None:
+        seq, dst = list(self.wanted)[pick % len(self.wanted)], SeqId(next(self.names))
+        length = max(0, len(self.wanted[seq]) - back)
+        if not self.pool.can_rewind(seq, length):
+            return
+        try:
+            copies = self.pool.fork(seq, dst, length)
+        except OutOfPages:
+            assert self.pool.num_free == 0
+            return
+        self.wanted[dst] = self.wanted[seq][:length]
+        self.apply(copies)
+
+    @precondition(lambda self: self.wanted)
+    @rule(pick=st.integers(0, 99), back=st.integers(0, 9))
+    def truncate(self, pick: int, back: int) -> None:
+        seq = list(self.wanted)[pick % len(self.wanted)]
+        length = max(0, len(self.wanted[seq]) - back)
+        if self.pool.can_rewind(seq, length):
+            self.pool.truncate(seq, length)
+            del self.wanted[seq][length:]
+
+    @precondition(lambda self: self.wanted)
+    @rule(pick=st.integers(0, 99))
+    def drop(self, pick: int) -> None:
+        seq = list(self.wanted)[pick % len(self.wanted)]
+        self.pool.drop(seq)
+        del self.wanted[seq]
+
+    @invariant()
+    def holds(self) -> None:
+        if not hasattr(self, "pool"):
+            return
+        self.pool.check()
+        for seq, tokens in self.wanted.items():
+            self.sees(seq, tokens)
+
+    def sees(self, seq: SeqId, tokens: list[int]) -> None:
+        """The next token sees the whole context, or the last ``window - 1`` tokens of it."""
+        first, pages = self.pool.pages(seq)
+        if self.info.kind == "state":
+            assert not tokens or self.memory[pages[0]][0] == tuple(tokens)
+            return
+        begin = max(0, len(tokens) - self.info.window + 1) if self.info.kind == "window" else 0
+        for position in range(begin, len(tokens)):
+            index, slot = divmod(position, self.info.page_size)
+            assert self.memory[pages[index - first]][slot] == tokens[position]
+
+
+Memory.TestCase.settings = settings(max_examples=200, stateful_step_count=50, deadline=None)
+TestMemory = Memory.TestCase
