@@ -1,0 +1,22 @@
+"""The tokens are those of an independent implementation; the long form runs under ``make evidence``."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.e2e.conftest import ROOT
+
+PROMPTS, TOKENS = 10, 8
+
+
+def test_greedy_tokens_are_those_of_transformers(model_folder: Path, tmp_path: Path) -> None:
+    script, out = ROOT / "benchmarks" / "parity.py", tmp_path / "parity.json"
+    command = [sys.executable, str(script), str(model_folder), "--prompts", str(PROMPTS), "--tokens", str(TOKENS)]
+    done = subprocess.run([*command, "--out", str(out)], capture_output=True, text=True, timeout=170, check=False)
+    print(done.stdout)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(out.read_text())
+    assert (found["prompts"], found["tokens"], found["passed"]) == (PROMPTS, TOKENS, True)
