@@ -1,0 +1,118 @@
+"""Is the prefix index faster than what one would write first, at a million cached tokens?
+
+    python benchmarks/prefix.py --out benchmarks/results/prefix.json
+
+The other side is a dict of tuples: the beginning of every sequence, at every multiple of the page size, as a tuple of
+its tokens; the longest that is in the dict wins. Both hold the same sequences (families that share a beginning) and
+are asked for the same prompts, in one run, in turn. Ratios above 1 mean that the index is faster; it also finds
+beginnings that end within a page.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import random
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from parallax_core.api import SeqId
+from parallax_core.engine.prefix import PrefixIndex
+
+PAGE = 16
+SHARED, OWN = 800, 200
+"""Tokens that a family has in common, and those of each member alone."""
+FAMILY = 10
+VOCAB = 50_000
+NUM_PROMPTS = 200
+
+Tokens = tuple[int, ...]
+
+
+class DictOfTuples:
+    """The other side."""
+
+    def __init__(self) -> None:
+        self._seqs: dict[Tokens, SeqId] = {}
+
+    def insert(self, tokens: Tokens, seq: SeqId) -> None:
+        """Store every beginning of whole pages."""
+        for end in range(PAGE, len(tokens) + 1, PAGE):
+            self._seqs[tokens[:end]] = seq
+
+    def match(self, tokens: Tokens) -> int:
+        """Return the length of the longest beginning that is stored."""
+        found = 0
+        for end in range(PAGE, len(tokens) + 1, PAGE):
+            if tokens[:end] not in self._seqs:
+                break
+            found = end
+        return found
+
+
+def make_sequences(total: int, source: random.Random) -> list[Tokens]:
+    """Return sequences of ``total`` tokens in all."""
+
+    def draw(count: int) -> Tokens:
+        return tuple(source.randrange(VOCAB) for _ in range(count))
+
+    families = [draw(SHARED) for _ in range(total // (SHARED + OWN) // FAMILY)]
+    return [family + draw(OWN) for family in families for _ in range(FAMILY)]
+
+
+def time_calls(call: Callable[[Any], object], items: Sequence[Any]) -> float:
+    """Return the median time of a call in microseconds."""
+    times = []
+    for item in items:
+        begun = time.perf_counter()
+        call(item)
+        times.append(time.perf_counter() - begun)
+    return statistics.median(times) * 1e6
+
+
+def compare(total: int) -> dict[str, Any]:
+    """Fill both sides, ask both, and return the medians and ratios."""
+    source = random.Random(1)  # noqa: S311 -- the same numbers in every run
+    sequences = make_sequences(total, source)
+    prompts = [source.choice(sequences)[: SHARED + OWN // 2] + (VOCAB,) * OWN for _ in range(NUM_PROMPTS)]
+    index, other = PrefixIndex(), DictOfTuples()
+    numbered = [(tokens, SeqId(number)) for number, tokens in enumerate(sequences)]
+    ours, theirs = {}, {}
+    ours["insert"] = time_calls(lambda item: index.insert("", *item), numbered)
+    theirs["insert"] = time_calls(lambda item: other.insert(*item), numbered)
+    ours["match"] = time_calls(lambda prompt: next(index.match("", prompt)), prompts)
+    theirs["match"] = time_calls(other.match, prompts)
+    assert all(next(index.match("", prompt)).length >= other.match(prompt) for prompt in prompts)
+    return {
+        "cached_tokens": sum(map(len, sequences)),
+        "index_us": {name: round(value, 1) for name, value in ours.items()},
+        "dict_of_tuples_us": {name: round(value, 1) for name, value in theirs.items()},
+        "ratio": {name: round(theirs[name] / ours[name], 1) for name in ours},
+    }
+
+
+def main() -> None:
+    """Run the comparison, print it, and write it with what a number needs beside it."""
+    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
+    parser.add_argument("--tokens", type=int, default=1_000_000)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)  # noqa: S607
+    found = {
+        **compare(options.tokens),
+        "commit": commit.stdout.strip(),
+        "command": f"python benchmarks/prefix.py --tokens {options.tokens}",
+        "machine": {"system": platform.platform(), "python": platform.python_version()},
+    }
+    print(json.dumps(found, indent=2))
+    if options.out:
+        options.out.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,174 @@
+"""Which stored sequences begin like a new prompt: a radix tree over tokens, with the least recently used at hand.
+
+A stored sequence keeps its pages on every stage; a request that begins like it is a fork of it. The tree holds no
+pages and no tokens twice: an edge is a run of tokens as bytes, so that comparing is a matter of the C library.
+(Radix trees for prefix reuse: SGLang's RadixAttention, arXiv 2312.07104.)
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import OrderedDict
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from parallax_core.base.ids import SeqId
+
+ITEM = 8
+"""Bytes per key. Keys are token ids, or hashes of content that a placeholder token stands for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A stored sequence that begins with the first ``length`` tokens asked for."""
+
+    seq: SeqId
+    length: int
+
+
+@dataclass(eq=False, slots=True)
+class Node:
+    """A place in the tree: the tokens on the edges from the root to here."""
+
+    edge: bytes
+    parent: Node | None
+    children: dict[bytes, Node] = field(default_factory=dict)
+    """By the first token of their edge."""
+    seqs: dict[SeqId, None] = field(default_factory=dict)
+    """The sequences that end here, in order of arrival."""
+
+
+class PrefixIndex:
+    """Stored sequences by their tokens.
+
+    Sequences of different spaces never match: a space is whatever else must be equal, such as adapter, version of the
+    weights, and salt. Matching and inserting cost time in the tokens given, removing in the branches above.
+    """
+
+    def __init__(self) -> None:
+        self._roots: dict[Hashable, Node] = {}
+        self._ends: OrderedDict[SeqId, tuple[Hashable, Node]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def __contains__(self, seq: object) -> bool:
+        return seq in self._ends
+
+    def insert(self, space: Hashable, tokens: Sequence[int], seq: SeqId) -> None:
+        """Store ``seq``, whose tokens are ``tokens``, as the most recently used.
+
+        Raises:
+            KeyError: if it is stored already.
+        """
+        if seq in self._ends:
+            message = f"sequence {seq} is stored already"
+            raise KeyError(message)
+        node, key, done = self._roots.setdefault(space, Node(b"", None)), _to_key(tokens), 0
+        while done < len(key):
+            child = node.children.get(key[done : done + ITEM]) or _add_child(node, key[done:])
+            common = _count_common(child.edge, key, done)
+            node = child if common == len(child.edge) else _split(child, common)
+            done += common
+        node.seqs[seq] = None
+        self._ends[seq] = (space, node)
+
+    def match(self, space: Hashable, tokens: Sequence[int]) -> Iterator[Match]:
+        """Yield what is stored of the beginning of ``tokens``, longest first; at each length one sequence.
+
+        The first goes as far as any sequence does and may go on differently; the others end exactly at their length,
+        for pools in which a sequence can only be forked at its end.
+        """
+        if space not in self._roots:
+            return
+        node, key, done = self._roots[space], _to_key(tokens), 0
+        while child := node.children.get(key[done : done + ITEM]):
+            common = _count_common(child.edge, key, done)
+            if common < len(child.edge):
+                yield Match(_find_seq(child), (done + common) // ITEM)
+                break
+            node, done = child, done + common
+        else:
+            if done and not node.seqs:
+                yield Match(_find_seq(node), done // ITEM)
+        yield from _list_ends(node, done)
+
+    def touch(self, seq: SeqId) -> None:
+        """Note that a stored sequence was used now."""
+        self._ends.move_to_end(seq)
+
+    def remove(self, seq: SeqId) -> None:
+        """Forget a stored sequence.
+
+        Raises:
+            KeyError: if it is not stored.
+        """
+        space, node = self._ends.pop(seq)
+        del node.seqs[seq]
+        _prune(node)
+        root = self._roots[space]
+        if not root.children and not root.seqs:
+            del self._roots[space]
+
+    def oldest(self) -> Iterator[SeqId]:
+        """Yield the stored sequences, least recently used first."""
+        return iter(self._ends)
+
+
+def _to_key(tokens: Sequence[int]) -> bytes:
+    return array("Q", tokens).tobytes()
+
+
+def _count_common(edge: bytes, key: bytes, start: int) -> int:
+    """Return how many bytes, in whole tokens, ``edge`` has in common with ``key`` from ``start`` on."""
+    low, high = 0, min(len(edge), len(key) - start) // ITEM
+    if edge[: high * ITEM] == key[start : start + high * ITEM]:
+        return high * ITEM
+    while low + 1 < high:  # tokens up to low are equal, those up to high are not
+        middle = (low + high) // 2
+        if edge[low * ITEM : middle * ITEM] == key[start + low * ITEM : start + middle * ITEM]:
+            low = middle
+        else:
+            high = middle
+    return low * ITEM
+
+
+def _add_child(node: Node, edge: bytes) -> Node:
+    child = node.children[edge[:ITEM]] = Node(edge, node)
+    return child
+
+
+def _split(node: Node, size: int) -> Node:
+    """Put a node after the first ``size`` bytes of the edge of ``node``, and return it."""
+    assert node.parent is not None
+    upper = node.parent.children[node.edge[:ITEM]] = Node(node.edge[:size], node.parent)
+    node.edge, node.parent = node.edge[size:], upper
+    upper.children[node.edge[:ITEM]] = node
+    return upper
+
+
+def _find_seq(node: Node) -> SeqId:
+    """Return a sequence that ends at ``node`` or below: every leaf has one."""
+    while not node.seqs:
+        node = node.children[next(reversed(node.children))]
+    return next(reversed(node.seqs))
+
+
+def _list_ends(node: Node, depth: int) -> Iterator[Match]:
+    """Yield a sequence that ends at ``node``, at its parent and so on up."""
+    while node.parent is not None:
+        if node.seqs:
+            yield Match(next(reversed(node.seqs)), depth // ITEM)
+        depth -= len(node.edge)
+        node = node.parent
+
+
+def _prune(node: Node) -> None:
+    """Take out what nobody needs any more: a leaf without sequence, then a node that only passes on."""
+    while node.parent is not None and not node.seqs and not node.children:
+        del node.parent.children[node.edge[:ITEM]]
+        node = node.parent
+    if node.parent is not None and not node.seqs and len(node.children) == 1:
+        [child] = node.children.values()
+        child.edge, child.parent = node.edge + child.edge, node.parent
+        node.parent.children[child.edge[:ITEM]] = child

@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from parallax_core.api import SeqId
+from parallax_core.engine.prefix import Match, Node, PrefixIndex
+
+A, B, C = SeqId(1), SeqId(2), SeqId(3)
+TOKENS = st.lists(st.integers(0, 2), max_size=8)
+
+
+def count_common(left: list[int], right: list[int]) -> int:
+    size = 0
+    while size < min(len(left), len(right)) and left[size] == right[size]:
+        size += 1
+    return size
+
+
+def test_longest_beginning_is_found_and_then_the_ends_before_it() -> None:
+    index = PrefixIndex()
+    index.insert("", [1, 2, 3, 4, 5], A)
+    index.insert("", [1, 2], B)
+    index.insert("", [1, 2, 3, 9], C)
+    assert list(index.match("", [1, 2, 3, 4, 7])) == [Match(A, 4), Match(B, 2)]
+    assert list(index.match("", [1, 2, 3, 9, 9])) == [Match(C, 4), Match(B, 2)]
+    assert list(index.match("", [1, 2])) == [Match(B, 2)]
+    assert list(index.match("", [1])) == [Match(B, 1)]
+    assert list(index.match("", [7])) == []
+    assert list(index.match("", [])) == []
+
+
+def test_spaces_do_not_meet() -> None:
+    index = PrefixIndex()
+    index.insert("one", [1, 2], A)
+    assert list(index.match("two", [1, 2])) == []
+
+
+def test_least_recently_used_comes_first() -> None:
+    index = PrefixIndex()
+    for seq in (A, B, C):
+        index.insert("", [int(seq)], seq)
+    index.touch(A)
+    assert list(index.oldest()) == [B, C, A]
+
+
+def test_sequence_is_stored_once_and_removed_once() -> None:
+    index = PrefixIndex()
+    index.insert("", [1], A)
+    with pytest.raises(KeyError):
+        index.insert("", [2], A)
+    index.remove(A)
+    assert A not in index
+    with pytest.raises(KeyError):
+        index.remove(A)
+
+
+def test_keys_may_be_hashes_of_64_bits() -> None:
+    index = PrefixIndex()
+    index.insert("", [5, 2**64 - 1], A)
+    assert list(index.match("", [5, 2**64 - 1, 0])) == [Match(A, 2)]
+
+
+class Shelf(RuleBasedStateMachine):
+    """Random sequences against a plain search through all of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.index = PrefixIndex()
+        self.stored: dict[SeqId, list[int]] = {}
+        self.names = iter(range(10**6))
+
+    @rule(tokens=TOKENS)
+    def insert(self, tokens: list[int]) -> None:
+        seq = SeqId(next(self.names))
+        self.index.insert("", tokens, seq)
+        self.stored[seq] = tokens
+
+    @precondition(lambda self: self.stored)
+    @rule(pick=st.integers(0, 99))
+    def remove(self, pick: int) -> None:
+        seq = list(self.stored)[pick % len(self.stored)]
+        self.index.remove(seq)
+        del self.stored[seq]
+
+    @rule(tokens=TOKENS)
+    def match(self, tokens: list[int]) -> None:
+        found = list(self.index.match("", tokens))
+        longest = max((count_common(tokens, other) for other in self.stored.values()), default=0)
+        assert (found[0].length if found else 0) == longest
+        assert all(self.stored[match.seq][: match.length] == tokens[: match.length] for match in found)
+        ends = {len(other) for other in self.stored.values() if other and tokens[: len(other)] == other}
+        assert {match.length for match in found} == ends | ({longest} - {0})
+        assert [match.length for match in found] == sorted({match.length for match in found}, reverse=True)
+        for match in found[1:]:
+            assert len(self.stored[match.seq]) == match.length
+
+    @invariant()
+    def is_compact(self) -> None:
+        assert len(self.index) == len(self.stored)
+        for root in self.index._roots.values():
+            assert root.seqs or root.children
+            for child in root.children.values():
+                self.check(child, root)
+
+    def check(self, node: Node, parent: Node) -> None:
+        assert node.parent is parent
+        assert node.edge
+        assert node.seqs or len(node.children) > 1
+        for child in node.children.values():
+            self.check(child, node)
+
+
+Shelf.TestCase.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+TestShelf = Shelf.TestCase
