@@ -11,7 +11,7 @@ PROJECTS := . $(PLUGINS)
 SOURCES  := pyproject.toml $(wildcard plugins/*/pyproject.toml) constraints.txt
 EDITABLE := $(foreach project,$(PROJECTS),-e ./$(project))
 
-RESULTS  := benchmarks/results/parity-smollm2.json
+RESULTS  := benchmarks/results/parity-smollm2.json benchmarks/results/prefix.json
 
 SERVE := .venv
 DEV   := .venv-dev
@@ -60,6 +60,11 @@ benchmarks/results/parity-smollm2.json: | $(DEV)/.stamp
 	@mkdir -p $(@D)
 	@echo "measuring $@"
 	@$(DEV)/bin/python benchmarks/parity.py "$$($(DEV)/bin/parallax models pull smollm2-135m)" --out $@
+
+benchmarks/results/prefix.json: | $(DEV)/.stamp
+	@mkdir -p $(@D)
+	@echo "measuring $@"
+	@$(DEV)/bin/python benchmarks/prefix.py --out $@
 
 wheels: $(DEV)/.stamp ## build every distribution into dist/
 	@rm -f dist/*.whl
