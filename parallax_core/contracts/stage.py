@@ -92,10 +92,11 @@ class SequenceSpec(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
 
 class Open(msgspec.Struct, frozen=True, array_like=True, tag=0):
-    """Begin an empty sequence."""
+    """Begin an empty sequence, whose draws are those of ``choice``; see `parallax_core.sampling.draw_key`."""
 
     seq: SeqId
     spec: SequenceSpec
+    choice: int = 0
 
 
 class Fork(msgspec.Struct, frozen=True, array_like=True, tag=1):
