@@ -160,11 +160,15 @@ def test_chat_converses_in_a_terminal(model_home: Path, server: Server) -> None:
     process = subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=terminal, env=environment(model_home))
     os.close(terminal)
 
+    screen = ""
+
     def until(text: str) -> str:
-        seen = ""
-        while text not in seen:
-            seen += os.read(keeper, 4096).decode()
-        return seen
+        """Return what is shown up to and including ``text``, and leave the rest for the next call."""
+        nonlocal screen
+        while text not in screen:
+            screen += os.read(keeper, 4096).decode()
+        seen, _, screen = screen.partition(text)
+        return seen + text
 
     until("> ")
     os.write(keeper, b"What is the capital of France?\n")

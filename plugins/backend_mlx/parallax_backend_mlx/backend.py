@@ -34,7 +34,7 @@ class MlxBackend:
         num_layers = _count_layers(config)
         if plan.layers not in (None, LayerRange(0, num_layers)):
             message = f"this backend loads whole models, not layers {plan.layers.start}-{plan.layers.stop}"
-            raise Unsupported(message, f"leave out --layers and --stages, or ask for 0-{num_layers}")
+            raise Unsupported(message, f"ask for all of them, 0-{num_layers}, or none in particular")
         checkpoint = read_checkpoint(plan.model)
         model, weight_bytes = load_network(plan, checkpoint.tensors)
         network = Network(model)
