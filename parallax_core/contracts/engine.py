@@ -24,6 +24,10 @@ class Request:
     """Token ids that end the text; they count as output and have no text."""
     stop: tuple[str, ...] = ()
     """Strings that end the text; the text ends before them."""
+    priority: int = 0
+    """Lower is served first; waiting makes a request more urgent."""
+    timeout_s: float | None = None
+    """Seconds from arrival after which the request ends with an error."""
 
 
 Reason = Literal["stop", "length", "error", "aborted"]

@@ -1,39 +1,114 @@
-"""Which pages of a stage's pool are promised to whom; exact, because core alone decides."""
+"""Every page of every stage, known to the head without asking: the same calls on the same pools give the same pages."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 from parallax_core.base.ids import SeqId
-from parallax_core.contracts.stage import PoolInfo
+from parallax_core.contracts.stage import Drop, Edit, Fork, Open, Row, StageInfo, Truncate
+from parallax_core.pages.pool import PagePool
 
 
 class Ledger:
-    """Counts the pages of one pool. A sequence reserves all it can ever need when it is admitted."""
+    """The pools of all stages of a pipeline."""
 
-    def __init__(self, pool: PoolInfo) -> None:
-        self._pool = pool
-        self._reserved: dict[SeqId, int] = {}
-        self.free = pool.num_pages
+    def __init__(self, stages: Sequence[StageInfo]) -> None:
+        self._stages = [[PagePool(info) for info in stage.pools] for stage in stages]
+
+    @property
+    def free(self) -> tuple[tuple[int, ...], ...]:
+        """Free pages: for each stage, of each pool."""
+        return tuple(tuple(pool.num_free for pool in pools) for pools in self._stages)
 
     @property
     def capacity(self) -> int:
-        """The most tokens one sequence can hold."""
-        return self._pool.num_pages * self._pool.page_size
+        """The longest sequence that fits when it is alone, in tokens."""
+        return min(_capacity(pool) for pool in self._pools())
 
-    def can_reserve(self, num_tokens: int) -> bool:
-        """Whether a sequence of ``num_tokens`` fits into what is free now."""
-        return self._pages(num_tokens) <= self.free
+    @property
+    def is_rewindable(self) -> bool:
+        """Whether every sequence can be forked at every length, so that a longer one makes its beginnings needless."""
+        return all(pool.info.kind in {"full", "latent"} for pool in self._pools())
 
-    def reserve(self, seq: SeqId, num_tokens: int) -> None:
-        """Set pages aside for ``seq``; ask `can_reserve` first."""
-        pages = self._pages(num_tokens)
-        assert pages <= self.free, "reserved more pages than are free"
-        assert seq not in self._reserved, "reserved twice"
-        self._reserved[seq] = pages
-        self.free -= pages
+    def length(self, seq: SeqId) -> int:
+        """Return the length of a sequence once all steps planned so far are done."""
+        return next(self._pools()).length(seq)
 
-    def release(self, seq: SeqId) -> None:
-        """Give back the pages of ``seq``."""
-        self.free += self._reserved.pop(seq)
+    def can_rewind(self, seq: SeqId, length: int) -> bool:
+        """Whether a sequence can be forked or truncated at ``length`` on every stage."""
+        return all(pool.can_rewind(seq, length) for pool in self._pools())
 
-    def _pages(self, num_tokens: int) -> int:
-        return -(-num_tokens // self._pool.page_size)
+    def edit(self, edit: Edit) -> None:
+        """Apply an edit to every pool."""
+        for pool in self._pools():
+            match edit:
+                case Open(seq):
+                    pool.open(seq)
+                case Fork(src, dst, length):
+                    pool.fork(src, dst, length)
+                case Truncate(seq, length):
+                    pool.truncate(seq, length)
+                case Drop(seq):
+                    pool.drop(seq)
+
+    def extend(self, row: Row) -> None:
+        """Apply a row to every pool."""
+        for pool in self._pools():
+            pool.extend(row.seq, len(row.tokens))
+
+    def claim(self, max_tokens: int) -> Claim:
+        """Begin to plan a step of at most ``max_tokens`` tokens."""
+        return Claim(list(self._pools()), max_tokens)
+
+    def check(self) -> None:
+        """Verify the invariants of every pool; for tests."""
+        for pool in self._pools():
+            pool.check()
+
+    def _pools(self) -> Iterator[PagePool]:
+        return (pool for pools in self._stages for pool in pools)
+
+
+class Claim:
+    """What a step that is being planned will take of every pool, before anything is taken."""
+
+    def __init__(self, pools: Sequence[PagePool], max_tokens: int) -> None:
+        self._pools = pools
+        self._max_tokens = max_tokens
+        self._claimed = [0] * len(pools)
+
+    def fits(self, seq: SeqId, count: int) -> bool:
+        """Whether ``count`` more tokens of ``seq`` fit beside what is claimed."""
+        wanted = (pool.num_needed(seq, count) for pool in self._pools)
+        return all(
+            claimed + pages <= pool.num_free
+            for pool, claimed, pages in zip(self._pools, self._claimed, wanted, strict=True)
+        )
+
+    def take(self, seq: SeqId, count: int) -> None:
+        """Claim them."""
+        for index, pool in enumerate(self._pools):
+            self._claimed[index] += pool.num_needed(seq, count)
+
+    def fits_new(self, count: int, shared: int = 0) -> bool:
+        """Whether a new sequence of ``count`` tokens, a fork of ``shared`` of them, fits beside what is claimed."""
+        return all(
+            claimed + self._num_new(pool, count, shared) <= pool.num_free
+            for pool, claimed in zip(self._pools, self._claimed, strict=True)
+        )
+
+    def _num_new(self, pool: PagePool, count: int, shared: int) -> int:
+        if pool.info.kind == "state":
+            return 1
+        size = pool.info.page_size
+        if pool.info.kind == "window":  # never more than what a window and a step span, and a page they begin in
+            count = min(count, pool.info.window + pool.info.rewind + self._max_tokens + size)
+            shared = 0
+        return -(-count // size) - shared // size
+
+
+def _capacity(pool: PagePool) -> int:
+    """A window holds any length, if it holds a window beside what a step adds to it."""
+    if pool.info.kind in {"full", "latent"}:
+        return pool.info.num_pages * pool.info.page_size
+    return 2**53

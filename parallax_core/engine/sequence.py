@@ -1,4 +1,4 @@
-"""One running request, as the head sees it."""
+"""One request, as the head sees it from arrival to end."""
 
 from __future__ import annotations
 
@@ -6,21 +6,29 @@ from dataclasses import dataclass, field
 
 from parallax_core.base.ids import SeqId
 from parallax_core.contracts.engine import Delta, Finish, Reason, Request
-from parallax_core.contracts.stage import Draw, Row
+from parallax_core.contracts.stage import Draw, Row, SequenceSpec
 from parallax_core.engine.detokenizer import Decode, Detokenizer
 from parallax_core.engine.stop import StopFilter
+
+AGEING_S = 10.0
+"""A request that has waited this long counts as one priority more urgent."""
 
 
 @dataclass(slots=True)
 class Sequence:
-    """The tokens of a request so far, and how many of them the stage holds."""
+    """The tokens of a request so far, and how far the stages are with them."""
 
     request: Request
-    seq: SeqId
     max_output: int
     decode: Decode
-    computed: int = 0
-    """Tokens whose KV the stage holds."""
+    arrived: float
+    seq: SeqId | None = None
+    """The handle on the stages; None while the request waits. A request that was preempted gets a new one."""
+    planned: int = 0
+    """Tokens whose KV the stages hold once every step planned so far is done."""
+    is_drawing: bool = False
+    """Whether a step in flight draws the next token."""
+    ready_since: float = 0.0
     tokens: list[int] = field(init=False)
     """The prompt, then what was drawn."""
     _detokenizer: Detokenizer = field(init=False)
@@ -36,15 +44,38 @@ class Sequence:
         """Tokens drawn so far."""
         return len(self.tokens) - len(self.request.prompt)
 
-    def next_row(self, budget: int) -> Row:
-        """Return the next row: as many of the tokens not yet computed as ``budget`` allows."""
-        stop = min(len(self.tokens), self.computed + budget)
-        chunk = tuple(self.tokens[self.computed : stop])
-        outputs = (Draw(len(chunk) - 1),) if stop == len(self.tokens) else ()
-        return Row(self.seq, self.computed, chunk, outputs)
+    @property
+    def is_ready(self) -> bool:
+        """Whether a row of it could be in the next step."""
+        return not self.is_drawing and self.seq is not None
+
+    @property
+    def num_missing(self) -> int:
+        """Known tokens that no step planned so far computes: one for a decode, more for a prefill."""
+        return len(self.tokens) - self.planned
+
+    @property
+    def spec(self) -> SequenceSpec:
+        """What the stages are told when the sequence is opened."""
+        request = self.request
+        return SequenceSpec(prompt_length=len(request.prompt), sampling=request.sampling, priority=request.priority)
+
+    def urgency(self, now: float) -> float:
+        """Return the priority with ageing taken off; lower is more urgent."""
+        return self.request.priority - (now - self.arrived) / AGEING_S
+
+    def make_row(self, count: int) -> Row:
+        """Return the row of the next ``count`` missing tokens, and count them as planned."""
+        assert self.seq is not None
+        start, stop = self.planned, self.planned + count
+        tokens = tuple(self.tokens[start:stop])
+        self.planned = stop
+        self.is_drawing = stop == len(self.tokens)
+        return Row(self.seq, start, tokens, (Draw(count - 1),) if self.is_drawing else ())
 
     def advance(self, token: int) -> Delta:
         """Take a drawn token and return what the client gets to see of it."""
+        self.is_drawing = False
         self.tokens.append(token)
         if token in self.request.stop_ids:
             return self._end("stop", token, self._stop.feed(self._detokenizer.finish()))

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
+from functools import partial
 
 from parallax_core.base.errors import BackendFailed, ParallaxError, Unavailable
-from parallax_core.base.ids import SeqId
+from parallax_core.base.ids import RequestId
 from parallax_core.contracts.engine import Delta, Finish, Health, Request
-from parallax_core.contracts.stage import Stage, StageInfo, StageResult
+from parallax_core.contracts.stage import Stage, StageInfo
 from parallax_core.engine.detokenizer import Decode
 from parallax_core.engine.head import Head, Step
+from parallax_core.node.host import StageHost
 from parallax_core.node.lane import Lane
 from parallax_core.node.stream import QueueStream
 
@@ -24,16 +27,17 @@ STOPPED = "the server is shutting down"
 
 
 class PipelineEngine:
-    """Runs a head on the event loop and its stage on a lane, one step in flight."""
+    """Runs a head on the event loop and its stage on a lane."""
 
     def __init__(self, open_stage: Callable[[], Stage], decode: Decode) -> None:
         self._open_stage = open_stage
         self._decode = decode
         self._lane: Lane | None = None
-        self._stage: Stage | None = None
+        self._host: StageHost | None = None
+        self._info: StageInfo | None = None
         self._head: Head | None = None
         self._task: asyncio.Task[None] | None = None
-        self._streams: dict[SeqId, QueueStream] = {}
+        self._streams: dict[RequestId, QueueStream] = {}
         self._work = asyncio.Event()
         self._health = Health(state="starting")
 
@@ -45,7 +49,7 @@ class PipelineEngine:
         """
         lane = Lane("parallax-stage")
         try:
-            stage = await lane.call(self._open)
+            info = await lane.call(self._open)
         except BaseException as error:
             self._health = Health(state="failed", reason=str(error))
             lane.call(self._release)
@@ -54,9 +58,9 @@ class PipelineEngine:
                 raise
             message = f"the model could not be loaded: {type(error).__name__}: {error}"
             raise BackendFailed(message, "run again with --verbose for the traceback") from error
-        self._lane = lane
-        self._head = Head(stage.info, self._decode)
-        self._task = asyncio.get_running_loop().create_task(self._serve())
+        self._lane, self._info = lane, info
+        self._head = Head([info], self._decode)
+        self._task = asyncio.get_running_loop().create_task(self._serve(self._head, lane))
         self._health = Health(state="ready")
 
     async def stop(self) -> None:
@@ -78,9 +82,9 @@ class PipelineEngine:
         if self._head is None or self._health.state != "ready":
             message = f"the engine is {self._health.state}"
             raise Unavailable(message, self._health.reason)
-        seq = self._head.accept(request)
-        stream = QueueStream(abort=lambda: self._abort(seq))
-        self._streams[seq] = stream
+        self._head.accept(request, _now())
+        stream = QueueStream(abort=partial(self._abort, request.id))
+        self._streams[request.id] = stream
         self._work.set()
         return stream
 
@@ -90,72 +94,74 @@ class PipelineEngine:
 
     @property
     def info(self) -> StageInfo:
-        """What the stage says of itself; only while the engine is ready."""
-        assert self._stage is not None, "the engine is not ready"
-        return self._stage.info
+        """What the stage says of itself; only once the engine is ready."""
+        assert self._info is not None, "the engine is not ready"
+        return self._info
 
-    async def _serve(self) -> None:
-        assert self._head is not None
+    async def _serve(self, head: Head, lane: Lane) -> None:
         try:
             while True:
-                await self._work.wait()
-                step = self._head.plan()
+                head.expire(_now())
+                step = head.plan(_now())
+                self._deliver(head.take_deltas())
                 if step is None:
-                    self._work.clear()
+                    await self._wait(head)
                 else:
-                    await self._run(self._head, step)
+                    await self._run(head, lane, step)
         except Exception as error:
             logger.exception("engine failed")
             self._health = Health(state="failed", reason=f"{type(error).__name__}: {error}")
             self._end_streams(self._health.reason)
 
-    async def _run(self, head: Head, step: Step) -> None:
-        assert self._lane is not None
+    async def _run(self, head: Head, lane: Lane, step: Step) -> None:
+        host = self._host
+        assert host is not None
         try:
-            result = await self._lane.call(lambda: self._step(step))
+            result = await lane.call(partial(host.run, step))
         except BackendFailed as error:
             logger.exception("step failed")
-            self._deliver(head.abandon(error.message))
+            head.fail(error.message)
         else:
-            self._deliver(head.absorb(result))
+            head.absorb(result, _now())
+        self._deliver(head.take_deltas())
 
-    def _step(self, step: Step) -> StageResult:
-        """Runs on the lane. A batch that fails costs its requests; an edit that fails costs the stage."""
-        stage = self._stage
-        assert stage is not None
-        stage.edit(step.edits)
-        if not step.batch.rows:
-            return StageResult()
-        try:
-            return stage.step(step.batch).wait()
-        except Exception as error:
-            message = f"the model failed on this step: {type(error).__name__}: {error}"
-            raise BackendFailed(message) from error
+    async def _wait(self, head: Head) -> None:
+        """Wait for work: a request that comes or goes, the end of a hold, or a deadline."""
+        waits = [hold] if (hold := head.hold_s(_now())) else []
+        if (deadline := head.next_deadline()) is not None:
+            waits.append(max(0.0, deadline - _now()))
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._work.wait(), min(waits) if waits else None)
+        self._work.clear()
 
-    def _deliver(self, deltas: list[tuple[SeqId, Delta]]) -> None:
-        for seq, delta in deltas:
+    def _deliver(self, deltas: list[tuple[RequestId, Delta]]) -> None:
+        for request_id, delta in deltas:
             if delta.finish is None:
-                self._streams[seq].put(delta)
+                self._streams[request_id].put(delta)
             else:
-                self._streams.pop(seq).put(delta)
+                self._streams.pop(request_id).put(delta)
 
-    def _abort(self, seq: SeqId) -> None:
-        if self._streams.pop(seq, None) is not None and self._head is not None:
-            self._head.cancel(seq)
+    def _abort(self, request_id: RequestId) -> None:
+        if self._streams.pop(request_id, None) is not None and self._head is not None:
+            self._head.cancel(request_id)
             self._work.set()
 
     def _end_streams(self, message: str) -> None:
         finish = Finish(reason="error", prompt_tokens=0, output_tokens=0, message=message)
-        for seq in list(self._streams):
-            self._streams.pop(seq).put(Delta(finish=finish))
+        for request_id in list(self._streams):
+            self._streams.pop(request_id).put(Delta(finish=finish))
 
-    def _open(self) -> Stage:
+    def _open(self) -> StageInfo:
         """Runs on the lane."""
-        self._stage = self._open_stage()
-        return self._stage
+        self._host = StageHost(self._open_stage())
+        return self._host.info
 
     def _release(self) -> None:
         """Runs on the lane."""
-        stage, self._stage = self._stage, None
-        if stage is not None:
-            stage.close()
+        host, self._host = self._host, None
+        if host is not None:
+            host.close()
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

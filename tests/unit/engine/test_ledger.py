@@ -1,36 +1,58 @@
 import pytest
 
-from parallax_core.api import PoolInfo, SeqId
+from parallax_core.api import Drop, Fork, Open, PoolInfo, Row, Sampling, SeqId, SequenceSpec
+from parallax_core.base.errors import OutOfPages
 from parallax_core.engine.ledger import Ledger
+from tests.toy import ToyStage
+
+A, B = SeqId(1), SeqId(2)
+SPEC = SequenceSpec(prompt_length=1, sampling=Sampling())
 
 
-def make_ledger() -> Ledger:
-    return Ledger(PoolInfo(kind="full", page_size=4, num_pages=3))
+def make_ledger(*num_pages: int) -> Ledger:
+    return Ledger([ToyStage(num_pages=pages, page_size=4).info for pages in num_pages])
 
 
-def test_ledger_counts_whole_pages() -> None:
-    ledger = make_ledger()
-    ledger.reserve(SeqId(1), 5)
-    assert ledger.free == 1
-    assert ledger.can_reserve(4)
-    assert not ledger.can_reserve(5)
+def test_every_stage_has_its_own_pages() -> None:
+    ledger = make_ledger(3, 5)
+    ledger.edit(Open(A, SPEC))
+    ledger.extend(Row(A, 0, (1,) * 5))
+    assert ledger.free == ((1,), (3,))
+    assert ledger.capacity == 12
 
 
-def test_ledger_gives_back_what_was_reserved() -> None:
-    ledger = make_ledger()
-    ledger.reserve(SeqId(1), 12)
-    ledger.release(SeqId(1))
-    assert ledger.free == 3
-    with pytest.raises(KeyError):
-        ledger.release(SeqId(1))
+def test_claims_add_up_before_anything_is_taken() -> None:
+    ledger = make_ledger(3, 5)
+    for seq in (A, B):
+        ledger.edit(Open(seq, SPEC))
+    claim = ledger.claim(8)
+    assert claim.fits(A, 8)
+    claim.take(A, 8)
+    assert not claim.fits(B, 5)
+    assert claim.fits(B, 4)
+    assert ledger.free == ((3,), (5,))
 
 
-def test_ledger_refuses_a_second_reservation() -> None:
-    ledger = make_ledger()
-    ledger.reserve(SeqId(1), 1)
-    with pytest.raises(AssertionError, match="twice"):
-        ledger.reserve(SeqId(1), 1)
+def test_fork_costs_only_what_it_does_not_share() -> None:
+    ledger = make_ledger(3)
+    ledger.edit(Open(A, SPEC))
+    ledger.extend(Row(A, 0, (1,) * 7))
+    assert ledger.claim(8).fits_new(8, 6)
+    assert not ledger.claim(8).fits_new(9, 6)
+    ledger.edit(Fork(A, B, 6))
+    assert ledger.free == ((0,),)
+    with pytest.raises(OutOfPages):
+        ledger.extend(Row(B, 6, (1,) * 3))
+    ledger.edit(Drop(A))
+    ledger.check()
+    assert ledger.free == ((1,),)
 
 
-def test_ledger_capacity_is_all_pages() -> None:
-    assert make_ledger().capacity == 12
+def test_window_and_state_limit_how_far_a_sequence_goes_back() -> None:
+    window = PoolInfo(kind="window", page_size=2, num_pages=9, window=4, rewind=1)
+    ledger = Ledger([ToyStage(pools=(PoolInfo(kind="full", page_size=4, num_pages=9), window)).info])
+    ledger.edit(Open(A, SPEC))
+    ledger.extend(Row(A, 0, (1,) * 8))
+    assert not ledger.is_rewindable
+    assert [length for length in range(9) if ledger.can_rewind(A, length)] == [7, 8]
+    assert ledger.capacity == 36

@@ -1,0 +1,146 @@
+"""What the stages hold and what is worth keeping of it: the ledger of pages, the edits that change it, the prefixes."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from itertools import count
+from typing import Protocol
+
+from parallax_core.base.ids import SeqId
+from parallax_core.contracts.stage import Drop, Edit, Fork, Open
+from parallax_core.engine.ledger import Claim, Ledger
+from parallax_core.engine.prefix import Match, PrefixIndex
+from parallax_core.engine.sequence import Sequence
+
+
+class Space(Protocol):
+    """Names what must be equal, beside the tokens, for one sequence to serve another."""
+
+    def __call__(self, sequence: Sequence) -> Hashable:
+        """Return the space of a sequence."""
+
+
+class Store:
+    """The sequences on the stages: running ones, and stored ones that are only kept for their beginnings.
+
+    Every edit is applied to the ledger as it is made, and handed over by `take_edits` for the next step.
+    """
+
+    def __init__(self, ledger: Ledger, space: Space) -> None:
+        self._ledger = ledger
+        self._space = space
+        self._seqs = count()
+        self._edits: list[Edit] = []
+        self._index = PrefixIndex()
+        self._running: set[SeqId] = set()
+
+    def take_edits(self) -> tuple[Edit, ...]:
+        """Return the edits made since the last call, in order."""
+        edits, self._edits = tuple(self._edits), []
+        return edits
+
+    def admit(self, sequence: Sequence, claim: Claim) -> bool:
+        """Begin a sequence on the stages, as a fork of what they hold if possible.
+
+        Makes room among what is only stored, and returns whether there is room for all of its tokens.
+        """
+        while True:
+            match = self._find(sequence)
+            if claim.fits_new(len(sequence.tokens), match.length if match else 0):
+                break
+            if not self.evict(match.seq if match else None) and not (match and self.evict(None)):
+                return False
+        self._begin(sequence, match)
+        return True
+
+    def note_prompt(self, sequence: Sequence) -> None:
+        """Let others begin as ``sequence``, which runs on, now that its prompt is planned."""
+        assert sequence.seq is not None
+        if sequence.seq not in self._index:
+            self._index.insert(self._space(sequence), sequence.tokens[: sequence.planned], sequence.seq)
+
+    def retire(self, sequence: Sequence) -> None:
+        """Take a sequence that will not run on; keep what the stages hold of it for others."""
+        seq = self._release(sequence)
+        if seq is None:
+            return
+        tokens = sequence.tokens[: sequence.planned]
+        if tokens and not self._is_needless(sequence, tokens):
+            self._index.insert(self._space(sequence), tokens, seq)
+        else:
+            self._drop(seq)
+
+    def discard(self, sequence: Sequence) -> None:
+        """Take a sequence off the stages, to make room."""
+        if (seq := self._release(sequence)) is not None:
+            self._drop(seq)
+
+    def evict(self, spared: SeqId | None) -> bool:
+        """Drop the stored sequence that was used longest ago, if there is one beside ``spared``."""
+        for seq in self._index.oldest():
+            if seq not in self._running and seq != spared:
+                self._index.remove(seq)
+                self._drop(seq)
+                return True
+        return False
+
+    def clear(self) -> None:
+        """Forget everything without a word to the stages: they have forgotten it themselves."""
+        self._index = PrefixIndex()
+        self._running.clear()
+        self._edits.clear()
+
+    def _find(self, sequence: Sequence) -> Match | None:
+        """Return the longest beginning that can be forked; the last token is left to be computed, for its logits."""
+        longest = len(sequence.tokens) - 1
+        for match in self._index.match(self._space(sequence), sequence.tokens):
+            length = min(match.length, longest)
+            if length and self._can_fork(match.seq, length):
+                return Match(match.seq, length)
+        return None
+
+    def _can_fork(self, seq: SeqId, length: int) -> bool:
+        """A running sequence that forgets its beginning is left alone: sharing its pages would keep it from that."""
+        if seq in self._running and not self._ledger.is_rewindable:
+            return False
+        return length <= self._ledger.length(seq) and self._ledger.can_rewind(seq, length)
+
+    def _begin(self, sequence: Sequence, match: Match | None) -> None:
+        seq = sequence.seq = SeqId(next(self._seqs))
+        self._running.add(seq)
+        if match is None:
+            sequence.planned = 0
+            self._edit(Open(seq, sequence.spec))
+            return
+        sequence.planned = match.length
+        self._index.touch(match.seq)
+        self._edit(Fork(match.seq, seq, match.length, 0, sequence.spec))
+
+    def _release(self, sequence: Sequence) -> SeqId | None:
+        seq, sequence.seq = sequence.seq, None
+        if seq is not None:
+            self._running.discard(seq)
+            if seq in self._index:
+                self._index.remove(seq)
+        return seq
+
+    def _is_needless(self, sequence: Sequence, tokens: list[int]) -> bool:
+        """Whether another stored sequence begins with all of ``tokens``; drop those that these make needless."""
+        if not self._ledger.is_rewindable:
+            return False
+        matches = list(self._index.match(self._space(sequence), tokens))
+        if matches and matches[0].length == len(tokens) and matches[0].seq not in self._running:
+            self._index.touch(matches[0].seq)
+            return True
+        for match in matches:
+            if match.seq not in self._running and match.length == self._ledger.length(match.seq):
+                self._index.remove(match.seq)
+                self._drop(match.seq)
+        return False
+
+    def _drop(self, seq: SeqId) -> None:
+        self._edit(Drop(seq))
+
+    def _edit(self, edit: Edit) -> None:
+        self._ledger.edit(edit)
+        self._edits.append(edit)
