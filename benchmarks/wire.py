@@ -1,0 +1,270 @@
+"""How long do frames take, how large are they, and does any sequence of bytes break the reader?
+
+    python benchmarks/wire.py
+    python benchmarks/wire.py --fuzz 1000000 --out benchmarks/results/wire-fuzz.json
+
+The first prints the microseconds it takes to write and to read one decode step. The second reads damaged frames: random
+bytes, and golden frames cut short, with bits flipped, spliced with one another, or with values put where they do not
+belong. Each must be refused with `BadFrame` or `WireVersionMismatch`, or be a message that is written and read again
+without a change; anything else ends the run with a traceback that shows the frame.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import random
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from importlib import metadata
+from math import inf, nan
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from parallax_core.base.ids import Epoch, LeaseId, SeqId
+from parallax_core.contracts.stage import Draw, Row
+from parallax_core.wire.codec import WIRE_VERSION, Frame, decode, encode
+from parallax_core.wire.errors import BadFrame, WireVersionMismatch
+from parallax_core.wire.messages import Step
+
+ROOT = Path(__file__).parents[1]
+GOLDEN = ROOT / "tests" / "unit" / "wire" / "golden_frames.json"
+ROW_COUNTS = (1, 32, 256)
+MOST_RANDOM_BYTES = 4096
+ODD_VALUES: tuple[Any, ...] = (
+    *(0, 1, 7, -1, 2**31, 2**53 - 1, 2**53, 2**64 - 1, -(2**63), 0.5, inf, nan, True, None),
+    *("", "float32", "x" * 300, b"", b"\xff", [], [0], [0, 0], [[]], [[0, 0]], [3, 1], [0, -1, 0], {}, {"a": 1}),
+)
+LIES = (b"\xdd\xff\xff\xff\xff", b"\xdd\x00\x10\x00\x00", b"\xdc\xff\xff", b"\xdb\x7f\xff\xff\xff", b"\x91" * 3000)
+"""The beginnings of arrays and strings that are longer than any frame, and of a deep one."""
+
+
+@dataclass
+class Outcome:
+    """What became of damaged frames."""
+
+    frames: int = 0
+    messages: int = 0
+    """Frames that were messages all the same."""
+    bad_frames: int = 0
+    version_mismatches: int = 0
+    damage: dict[str, int] = field(default_factory=dict)
+    """Frames by the way they were damaged."""
+    worst_us: float = 0.0
+    """The longest time one frame took to be read."""
+    worst_damage: str = ""
+    worst_bytes: int = 0
+    """What that frame was, and the size of its header."""
+
+
+def make_step(rows: int, start: int = 10**6, first: int = 2**32) -> Step:
+    """Return a decode step of so many ``rows``, each at ``start``, whose sequences are numbered from ``first`` down."""
+    decodes = tuple(Row(SeqId(first - i), start, (128000 + i % 256,), (Draw(0),)) for i in range(rows))
+    return Step(LeaseId(1), Epoch(1), 10**6, rows=decodes)
+
+
+def read_corpus() -> list[Frame]:
+    """Return the golden frames of this version, and a decode step."""
+    golden = json.loads(GOLDEN.read_text(encoding="utf-8"))[str(WIRE_VERSION)].values()
+    frames = [Frame(bytes.fromhex(each["header"]), tuple(map(bytes.fromhex, each["buffers"]))) for each in golden]
+    return [*frames, encode(make_step(32))]
+
+
+def randomize_bytes(rng: random.Random, _: list[Frame]) -> Frame:
+    """Make random bytes, half of them with a version that is right."""
+    version = rng.choice((b"", bytes([WIRE_VERSION])))
+    return Frame(version + rng.randbytes(int(MOST_RANDOM_BYTES ** rng.random())), (rng.randbytes(rng.randrange(4)),))
+
+
+def truncate_header(rng: random.Random, corpus: list[Frame]) -> Frame:
+    """Cut a header short, or drop a buffer, or the end of one."""
+    frame = rng.choice(corpus)
+    if frame.buffers and rng.random() < 1 / 4:
+        return Frame(frame.header, rng.choice((frame.buffers[1:], (frame.buffers[0][:-1], *frame.buffers[1:]))))
+    return Frame(frame.header[: rng.randrange(len(frame.header))], frame.buffers)
+
+
+def flip_bits(rng: random.Random, corpus: list[Frame]) -> Frame:
+    """Flip up to eight bits of a header."""
+    frame = rng.choice(corpus)
+    header = bytearray(frame.header)
+    for _ in range(rng.randint(1, 8)):
+        header[rng.randrange(len(header))] ^= 1 << rng.randrange(8)
+    return Frame(bytes(header), frame.buffers)
+
+
+def splice_frames(rng: random.Random, corpus: list[Frame]) -> Frame:
+    """Continue one header with another, with the buffers of either."""
+    one, two = rng.choice(corpus), rng.choice(corpus)
+    header = one.header[: rng.randrange(len(one.header))] + two.header[rng.randrange(len(two.header)) :]
+    return Frame(header, rng.choice((one, two)).buffers)
+
+
+def insert_lies(rng: random.Random, corpus: list[Frame]) -> Frame:
+    """Put the beginning of something huge in the place of some bytes."""
+    frame = rng.choice(corpus)
+    at = rng.randrange(1, len(frame.header))
+    return Frame(frame.header[:at] + rng.choice(LIES) + frame.header[at + rng.randrange(9) :], frame.buffers)
+
+
+def replace_value(rng: random.Random, corpus: list[Frame]) -> Frame:
+    """Replace a value somewhere in a header by an odd one, or by one from elsewhere, or remove or double it."""
+    frame = rng.choice(corpus)
+    header = msgspec.msgpack.decode(frame.header[1:])
+    place = rng.choice(list(walk_lists(header)))
+    at = rng.randrange(len(place))
+    values = [rng.choice(ODD_VALUES), rng.choice(place), rng.choice(list(walk_lists(header)))]
+    place[at : at + 1] = rng.choice(([rng.choice(values)], [], [place[at], place[at]]))
+    return Frame(frame.header[:1] + msgspec.msgpack.encode(snip_cycles(header)), frame.buffers)
+
+
+def walk_lists(value: object) -> Iterator[list[Any]]:
+    """Yield every list in ``value`` that holds something."""
+    if isinstance(value, list) and value:
+        yield value
+        for each in value:
+            yield from walk_lists(each)
+
+
+def snip_cycles(value: object, above: tuple[int, ...] = ()) -> object:
+    """Return ``value`` with an empty list wherever a list holds itself."""
+    if not isinstance(value, list):
+        return value
+    return [] if id(value) in above else [snip_cycles(each, (*above, id(value))) for each in value]
+
+
+DAMAGES: tuple[Callable[[random.Random, list[Frame]], Frame], ...] = (
+    randomize_bytes,
+    truncate_header,
+    flip_bits,
+    splice_frames,
+    insert_lies,
+    replace_value,
+)
+
+
+def damage_frames(count: int, seed: int) -> Iterator[tuple[str, Frame]]:
+    """Yield ``count`` damaged frames, each with how it was damaged."""
+    rng, corpus = random.Random(seed), read_corpus()  # noqa: S311 - it must give the same frames again, no secrets
+    for number in range(count):
+        damage = DAMAGES[number % len(DAMAGES)]
+        yield damage.__name__.replace("_", " "), damage(rng, corpus)
+
+
+def read_damaged(count: int, seed: int) -> Outcome:
+    """Read ``count`` damaged frames.
+
+    Raises:
+        AssertionError: showing the frame, if one raises anything else or does not survive being written again.
+    """
+    outcome = Outcome()
+    for damage, frame in damage_frames(count, seed):
+        outcome.frames += 1
+        outcome.damage[damage] = outcome.damage.get(damage, 0) + 1
+        began = time.perf_counter()
+        try:
+            kind = classify_frame(frame)
+        except Exception as error:
+            raise AssertionError(f"{damage}: {frame}") from error
+        took_us = 1e6 * (time.perf_counter() - began)
+        setattr(outcome, kind, getattr(outcome, kind) + 1)
+        if took_us > outcome.worst_us:
+            outcome.worst_us, outcome.worst_damage, outcome.worst_bytes = took_us, damage, len(frame.header)
+    return outcome
+
+
+def classify_frame(frame: Frame) -> str:
+    """Read a frame and return which count of `Outcome` it belongs to."""
+    try:
+        message = decode(frame)
+    except BadFrame:
+        return "bad_frames"
+    except WireVersionMismatch:
+        return "version_mismatches"
+    again = encode(message)
+    assert encode(decode(again)) == again  # the bytes and not the messages, which may hold NaN
+    return "messages"
+
+
+def time_step(rows: int, rounds: int) -> dict[str, float]:
+    """Return how long a decode step takes to be written and read, and the size of its header."""
+    step = make_step(rows)
+    samples = []
+    for _ in range(rounds):
+        began = time.perf_counter()
+        decode(encode(step))
+        samples.append(1e6 * (time.perf_counter() - began))
+    deciles = statistics.quantiles(samples, n=10)
+    size = len(encode(step).header) / rows
+    return {
+        "rows": rows,
+        "median_us": round(deciles[4], 1),
+        "p90_us": round(deciles[8], 1),
+        "row_bytes": round(size, 1),
+    }
+
+
+def measure_peak() -> float:
+    """Return the most memory this process has held, in MiB."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / 2**20 if sys.platform == "darwin" else peak / 2**10
+
+
+def run_fuzz(count: int, seed: int) -> dict[str, Any]:
+    """Read damaged frames and return what became of them, how fast, and in how much memory."""
+    read_damaged(1000, seed + 1)  # what is imported and cached on first use is no memory of a frame
+    before, began = measure_peak(), time.perf_counter()
+    outcome = read_damaged(count, seed)
+    seconds = time.perf_counter() - began
+    return asdict(outcome) | {
+        "seed": seed,
+        "seconds": round(seconds, 1),
+        "frames_per_s": round(count / seconds),
+        "worst_us": round(outcome.worst_us, 1),
+        "peak_memory_mib": round(measure_peak(), 1),
+        "memory_grown_mib": round(measure_peak() - before, 1),
+    }
+
+
+def describe_run() -> dict[str, Any]:
+    """Return what a reader of the numbers wants to know of where they come from."""
+    command = ["git", "rev-parse", "HEAD"]
+    commit = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+    return {
+        "wire_version": WIRE_VERSION,
+        "commit": commit,
+        "command": " ".join(["python", "benchmarks/wire.py", *sys.argv[1:]]),
+        "machine": {"cores": os.cpu_count(), "system": platform.platform()},
+        "versions": {"python": platform.python_version(), "msgspec": metadata.version("msgspec")},
+    }
+
+
+def main() -> None:
+    """Measure or fuzz, print the numbers and write them down."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--fuzz", type=int, metavar="FRAMES", help="read so many damaged frames")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--rounds", type=int, default=2000, help="how often each step is timed")
+    parser.add_argument("--out", type=Path, help="write the numbers here, as JSON")
+    given = parser.parse_args()
+    if given.fuzz:
+        found = run_fuzz(given.fuzz, given.seed)
+    else:
+        found = {"steps": [time_step(rows, given.rounds) for rows in ROW_COUNTS]}
+    text = json.dumps(found | describe_run(), indent=2)
+    print(text)
+    if given.out:
+        given.out.write_text(text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

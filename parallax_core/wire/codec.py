@@ -1,0 +1,152 @@
+"""Messages to frames and back. Zero copy: the data of tensors are borrowed in both directions.
+
+A frame is a header and the buffers it names. A header is one byte, the version of the format, and the message in
+msgpack, with an `Entry` where the message has a tensor. How frames are put on a connection is the transport's business.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from parallax_core.contracts.tensor import Data, Tensor
+from parallax_core.wire.bounds import check_message
+from parallax_core.wire.errors import BadFrame, WireVersionMismatch
+from parallax_core.wire.header import Entry, Header, MaskHeader, ResultHeader, StepHeader
+from parallax_core.wire.messages import Mask, Message, Result, Step
+
+WIRE_VERSION = 1
+"""Raised whenever the bytes of any message change; nodes of different versions do not talk to each other."""
+
+VERSION_BYTE = bytes([WIRE_VERSION])
+ENCODER = msgspec.msgpack.Encoder()
+DECODER: msgspec.msgpack.Decoder[Header] = msgspec.msgpack.Decoder(Header)
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A message as bytes."""
+
+    header: bytes
+    buffers: tuple[Data, ...] = ()
+    """The data of its tensors."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a receiver is ready to hold. A message takes at most about 32 times the bytes of its header in memory."""
+
+    header_bytes: int = 4 * 2**20
+    frame_bytes: int = 256 * 2**20
+    """Header and buffers together."""
+    buffers: int = 64
+
+
+DEFAULT_LIMITS = Limits()
+
+
+def encode(message: Message) -> Frame:
+    """Write ``message`` as a frame whose buffers are views of the data of its tensors.
+
+    The same message gives the same bytes. Nothing is checked here that `decode` checks.
+    """
+    buffers: list[Data] = []
+    header = pack_message(message, buffers)
+    return Frame(VERSION_BYTE + ENCODER.encode(header), tuple(buffers))
+
+
+def decode(frame: Frame, limits: Limits = DEFAULT_LIMITS) -> Message:
+    """Read a frame; the tensors of the message are read-only views of its buffers.
+
+    Raises:
+        WireVersionMismatch: if it is of another version.
+        BadFrame: if it exceeds ``limits``, is malformed, or says what no message can say.
+    """
+    check_limits(frame, limits)
+    if frame.header[0] != WIRE_VERSION:
+        raise WireVersionMismatch(frame.header[0], WIRE_VERSION)
+    try:
+        header = DECODER.decode(memoryview(frame.header)[1:])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadFrame(str(error)) from error
+    message = unpack_header(header, frame.buffers)
+    check_message(message)
+    return message
+
+
+def check_limits(frame: Frame, limits: Limits) -> None:
+    """Check sizes before anything is read."""
+    size = len(frame.header) + sum(count_bytes(buffer) for buffer in frame.buffers)
+    if not frame.header:
+        raise BadFrame("its header is empty")
+    if len(frame.header) > limits.header_bytes:
+        raise BadFrame(f"its header has {len(frame.header)} bytes, and {limits.header_bytes} are allowed")
+    if len(frame.buffers) > limits.buffers:
+        raise BadFrame(f"it has {len(frame.buffers)} buffers, and {limits.buffers} are allowed")
+    if size > limits.frame_bytes:
+        raise BadFrame(f"it has {size} bytes, and {limits.frame_bytes} are allowed")
+
+
+def count_bytes(data: Data) -> int:
+    """Return the size of ``data``; the length of a view counts elements."""
+    return data.nbytes if isinstance(data, memoryview) else len(data)
+
+
+def pack_message(message: Message, buffers: list[Data]) -> Header:
+    """Return the header of ``message``, having put the data of its tensors at the end of ``buffers``."""
+    match message:
+        case Step(lease, epoch, step, edits, rows, hidden, embeddings):
+            packed = pack_tensors(hidden, buffers)
+            return StepHeader(lease, epoch, step, edits, rows, packed, pack_tensors(embeddings, buffers))
+        case Result(lease, epoch, step, stage, answers, free, seconds, tensors):
+            return ResultHeader(lease, epoch, step, stage, answers, free, seconds, pack_tensors(tensors, buffers))
+        case Mask(lease, epoch, step, row, bits):
+            return MaskHeader(lease, epoch, step, row, *pack_tensors((bits,), buffers))
+        case _:
+            return message
+
+
+def pack_tensors(tensors: tuple[Tensor, ...], buffers: list[Data]) -> tuple[Entry, ...]:
+    """Return entries for ``tensors``, having put their data at the end of ``buffers``."""
+    first = len(buffers)
+    buffers.extend(view_bytes(tensor.data) for tensor in tensors)
+    return tuple(Entry(tensor.dtype, tensor.shape, first + i) for i, tensor in enumerate(tensors))
+
+
+def view_bytes(data: Data) -> memoryview:
+    """Return a read-only view of the bytes of ``data``."""
+    view = memoryview(data)
+    if not view.nbytes:
+        return memoryview(b"")  # a view with a zero in its shape cannot be cast
+    return view.cast("B").toreadonly()
+
+
+def unpack_header(header: Header, buffers: tuple[Data, ...]) -> Message:
+    """Return the message a header stands for.
+
+    Raises:
+        BadFrame: if its entries and the buffers do not go together.
+    """
+    match header:
+        case StepHeader(lease, epoch, step, edits, rows, hidden, embeddings):
+            tensors = unpack_entries((*hidden, *embeddings), buffers)
+            count = len(hidden)
+            return Step(lease, epoch, step, edits, rows, tensors[:count], tensors[count:])
+        case ResultHeader(lease, epoch, step, stage, answers, free, seconds, entries):
+            return Result(lease, epoch, step, stage, answers, free, seconds, unpack_entries(entries, buffers))
+        case MaskHeader(lease, epoch, step, row, bits):
+            return Mask(lease, epoch, step, row, *unpack_entries((bits,), buffers))
+        case _:
+            unpack_entries((), buffers)
+            return header
+
+
+def unpack_entries(entries: tuple[Entry, ...], buffers: tuple[Data, ...]) -> tuple[Tensor, ...]:
+    """Return the tensors of ``entries``, each a view of its buffer."""
+    if sorted([entry.buffer for entry in entries]) != list(range(len(buffers))):
+        raise BadFrame(f"its {len(entries)} tensors do not use each of its {len(buffers)} buffers once")
+    try:
+        return tuple(Tensor(entry.dtype, entry.shape, view_bytes(buffers[entry.buffer])) for entry in entries)
+    except ValueError as error:
+        raise BadFrame(str(error)) from error

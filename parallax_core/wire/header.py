@@ -1,0 +1,48 @@
+"""The headers of frames: messages whose tensors are entries that name buffers."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from parallax_core.wire.messages import (
+    Count,
+    Failure,
+    Heartbeat,
+    Hello,
+    Mask,
+    MaskOf,
+    Result,
+    ResultOf,
+    Step,
+    StepOf,
+    Welcome,
+)
+
+MOST_AXES = 8
+
+
+class Entry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A tensor whose data are a buffer of the frame."""
+
+    dtype: Annotated[str, msgspec.Meta(max_length=16)]
+    shape: Annotated[tuple[Count, ...], msgspec.Meta(max_length=MOST_AXES)]
+    buffer: Count
+    """An index into the buffers of the frame; no two entries share one, and none is left over."""
+
+
+class StepHeader(StepOf[Entry], frozen=True, tag=Step.__struct_config__.tag):
+    """The header of a `Step`."""
+
+
+class ResultHeader(ResultOf[Entry], frozen=True, tag=Result.__struct_config__.tag):
+    """The header of a `Result`."""
+
+
+class MaskHeader(MaskOf[Entry], frozen=True, tag=Mask.__struct_config__.tag):
+    """The header of a `Mask`."""
+
+
+Header = StepHeader | ResultHeader | Failure | MaskHeader | Heartbeat | Hello | Welcome
+"""What has no tensors is its own header."""

@@ -1,0 +1,127 @@
+"""Write golden_frames.json: messages with every field in use, and the frames they are in this version of the format.
+
+Run it from the root of the repository: ``python tests/unit/wire/make_golden_frames.py``. It refuses to change frames
+of a version that is already there, so that a change of the format comes with a higher `WIRE_VERSION`.
+"""
+
+from __future__ import annotations
+
+import json
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from parallax_core.base.ids import Epoch, LeaseId, SeqId
+from parallax_core.contracts.sample import Sampling
+from parallax_core.contracts.stage import (
+    Draw,
+    Drawn,
+    Drop,
+    Fork,
+    Hidden,
+    Open,
+    Row,
+    Score,
+    Scored,
+    SequenceSpec,
+    Span,
+    State,
+    Truncate,
+)
+from parallax_core.contracts.tensor import Tensor
+from parallax_core.wire.codec import WIRE_VERSION, Frame, encode
+from parallax_core.wire.messages import Failure, Heartbeat, Hello, Mask, Message, Result, Step, Welcome
+
+GOLDEN = Path(__file__).with_name("golden_frames.json")
+LEASE, EPOCH = LeaseId(7), Epoch(3)
+
+SAMPLING = Sampling(
+    temperature=0.75,
+    top_k=40,
+    top_p=0.9375,
+    min_p=0.0625,
+    seed=2**64 - 1,
+    presence_penalty=-1.5,
+    frequency_penalty=0.5,
+    repetition_penalty=1.25,
+    logit_bias=((5, 2.0), (70000, -inf)),
+    min_tokens=2,
+    stop_ids=(1, 128001),
+)
+SPEC = SequenceSpec(prompt_length=300, sampling=SAMPLING, adapter="poetry", priority=-2, salt="tenant")
+EDITS = (
+    Open(SeqId(2**32), SPEC),
+    Fork(SeqId(1), SeqId(2), 256, 1, SPEC),
+    Fork(SeqId(1), SeqId(3), 256),
+    Truncate(SeqId(4), 100),
+    Drop(SeqId(5)),
+)
+PREFILL = Row(
+    SeqId(2),
+    256,
+    (15, 300, 70000, 0),
+    outputs=(Hidden(0), Score(1, 70000, top=5), Draw(3, count=2, top=1)),
+    positions=(256, 257, 300, 2**53 - 1),
+    spans=(Span(0, 2, tensor=0, start=1),),
+)
+DECODE = Row(SeqId(2**32), 10**6, (128255,), (Draw(0),))
+
+SAMPLES: dict[str, Message] = {
+    "step": Step(
+        LEASE,
+        EPOCH,
+        12,
+        edits=EDITS,
+        rows=(PREFILL, DECODE),
+        hidden=(Tensor("bfloat16", (5, 2), bytes(range(20))),),
+        embeddings=(Tensor("float32", (3, 1), bytes(range(100, 112))),),
+    ),
+    "step that only edits": Step(LEASE, EPOCH, 13, edits=(Drop(SeqId(1)),)),
+    "step that only decodes": Step(LEASE, EPOCH, 14, rows=tuple(Row(SeqId(i), 9, (i,), (Draw(0),)) for i in range(3))),
+    "result": Result(
+        LEASE,
+        EPOCH,
+        12,
+        stage=1,
+        answers=(State(0), Scored(-0.5, ((3, -0.25),)), Drawn((9, 128255), (-1.0, -inf), ((4, -0.125),)), Drawn((2,))),
+        free=(100, 2**40),
+        seconds=0.015625,
+        tensors=(Tensor("float16", (3,), b"abcdef"),),
+    ),
+    "result without answers": Result(LEASE, EPOCH, 12, stage=0, free=(100,), seconds=0.5),
+    "failure": Failure(LEASE, EPOCH, 15, stage=2, message="out of memory: größer als 8 GB", lost=True),
+    "mask": Mask(LEASE, EPOCH, 16, row=1, bits=Tensor("uint8", (3,), b"\x01\x80\x03")),
+    "heartbeat": Heartbeat(LEASE, EPOCH, -1, stage=1, steps=1000, tokens=2**33, queued=2, sequences=17),
+    "hello": Hello(WIRE_VERSION, "kitchen", "0.1.0"),
+    "welcome": Welcome(WIRE_VERSION, "attic", "0.1.0"),
+}
+
+
+def read_golden() -> dict[str, dict[str, Frame]]:
+    """Return the frames of every version by the names of the messages."""
+    found = json.loads(GOLDEN.read_text(encoding="utf-8")) if GOLDEN.exists() else {}
+    return {version: {name: parse_frame(frame) for name, frame in frames.items()} for version, frames in found.items()}
+
+
+def parse_frame(frame: dict[str, Any]) -> Frame:
+    return Frame(bytes.fromhex(frame["header"]), tuple(bytes.fromhex(buffer) for buffer in frame["buffers"]))
+
+
+def write_golden() -> None:
+    golden, frames = read_golden(), {name: encode(message) for name, message in SAMPLES.items()}
+    for name, frame in golden.get(str(WIRE_VERSION), {}).items():
+        if frames.get(name) != frame:
+            raise SystemExit(f"the frame {name!r} has changed: raise WIRE_VERSION first")
+    golden[str(WIRE_VERSION)] = frames
+    text = {
+        version: {
+            name: {"header": frame.header.hex(), "buffers": [bytes(buffer).hex() for buffer in frame.buffers]}
+            for name, frame in frames.items()
+        }
+        for version, frames in golden.items()
+    }
+    GOLDEN.write_text(json.dumps(text, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write_golden()

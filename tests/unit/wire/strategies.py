@@ -1,0 +1,151 @@
+"""Messages of every type, with every field, and nothing in them that may not be."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from parallax_core.base.ids import Epoch, LeaseId, SeqId
+from parallax_core.contracts.sample import Sampling
+from parallax_core.contracts.stage import (
+    Draw,
+    Drawn,
+    Drop,
+    Fork,
+    Hidden,
+    Open,
+    Row,
+    Score,
+    Scored,
+    SequenceSpec,
+    Span,
+    State,
+    Truncate,
+)
+from parallax_core.contracts.tensor import ITEM_BYTES, Tensor
+from parallax_core.wire.messages import LARGEST, Failure, Heartbeat, Hello, Mask, Message, Result, Step, Welcome
+
+counts = st.integers(0, LARGEST)
+counters = st.integers(-1, LARGEST)
+words = st.text(max_size=20)
+seqs, leases, epochs = counts.map(SeqId), counts.map(LeaseId), counts.map(Epoch)
+finite = st.floats(allow_nan=False, allow_infinity=False)
+shares = st.floats(0, 1)
+positive = st.floats(0, exclude_min=True, allow_infinity=False)
+scores = st.floats(allow_nan=False)
+pairs = st.lists(st.tuples(counts, scores), max_size=3).map(tuple)
+biases = st.lists(st.tuples(counts, scores.filter(lambda bias: bias < math.inf)), max_size=3).map(tuple)
+
+
+def tuples(strategy: st.SearchStrategy[Any], most: int = 3) -> st.SearchStrategy[tuple[Any, ...]]:
+    return st.lists(strategy, max_size=most).map(tuple)
+
+
+@st.composite
+def tensors(draw: st.DrawFn, shape: tuple[int, ...] | None = None, dtype: str | None = None) -> Tensor:
+    """Build a tensor of one of the kinds of data a tensor may have."""
+    dtype = dtype or draw(st.sampled_from(sorted(ITEM_BYTES)))
+    shape = draw(st.lists(st.integers(0, 4), max_size=3).map(tuple)) if shape is None else shape
+    size = ITEM_BYTES[dtype] * math.prod(shape)
+    data = draw(st.binary(min_size=size, max_size=size))
+    return Tensor(dtype, shape, draw(st.sampled_from((bytes, bytearray, memoryview)))(data))
+
+
+samplings = st.builds(
+    Sampling,
+    temperature=st.floats(0, allow_infinity=False),
+    top_k=counts,
+    top_p=st.floats(0, 1, exclude_min=True),
+    min_p=shares,
+    seed=st.integers(0, 2**64 - 1),
+    presence_penalty=finite,
+    frequency_penalty=finite,
+    repetition_penalty=positive,
+    logit_bias=biases,
+    min_tokens=counts,
+    stop_ids=tuples(counts),
+)
+specs = st.builds(
+    SequenceSpec,
+    prompt_length=counts,
+    sampling=samplings,
+    adapter=words,
+    priority=st.integers(-LARGEST, LARGEST),
+    salt=words,
+)
+edits = st.one_of(
+    st.builds(Open, seqs, specs),
+    st.builds(Fork, seqs, seqs, counts, counts, st.none() | specs),
+    st.builds(Truncate, seqs, counts),
+    st.builds(Drop, seqs),
+)
+
+
+@st.composite
+def rows(draw: st.DrawFn, lengths: list[int]) -> Row:
+    """Build a row whose spans lie in embeddings of such ``lengths``."""
+    tokens = draw(st.lists(counts, min_size=1, max_size=6).map(tuple))
+    offsets = sorted(draw(st.lists(st.integers(0, len(tokens) - 1), max_size=3)))
+    outputs = tuple(draw(outputs_at(offset)) for offset in offsets)
+    positions = draw(st.just([]) | st.lists(counts, min_size=len(tokens), max_size=len(tokens), unique=True))
+    spans = draw(tuples(spans_in(len(tokens), lengths), 2)) if lengths else ()
+    return Row(draw(seqs), draw(counts), tokens, outputs, tuple(sorted(positions)), spans)
+
+
+def outputs_at(offset: int) -> st.SearchStrategy[Draw | Score | Hidden]:
+    at = st.just(offset)
+    return st.one_of(
+        st.builds(Draw, at, st.integers(1, LARGEST), counters),
+        st.builds(Score, at, counts, counts),
+        st.builds(Hidden, at),
+    )
+
+
+@st.composite
+def spans_in(draw: st.DrawFn, tokens: int, lengths: list[int]) -> Span:
+    tensor = draw(st.integers(0, len(lengths) - 1))
+    length = draw(st.integers(0, min(tokens, lengths[tensor])))
+    offset, start = draw(st.integers(0, tokens - length)), draw(st.integers(0, lengths[tensor] - length))
+    return Span(offset, length, tensor, start)
+
+
+@st.composite
+def steps(draw: st.DrawFn) -> Step:
+    lengths = draw(st.lists(st.integers(0, 4), max_size=2))
+    batch = draw(tuples(rows(lengths)))
+    total = sum(len(row.tokens) for row in batch)
+    hidden = draw(tuples(st.integers(0, 3).flatmap(lambda width: tensors((total, width))), 2))
+    embeddings = tuple(draw(tensors((length, 2))) for length in lengths)
+    return Step(draw(leases), draw(epochs), draw(counts), draw(tuples(edits)), batch, hidden, embeddings)
+
+
+@st.composite
+def drawns(draw: st.DrawFn) -> Drawn:
+    tokens = draw(tuples(counts))
+    logprobs = draw(st.just(()) | st.tuples(*[scores for _ in tokens]))
+    return Drawn(tokens, logprobs, draw(pairs))
+
+
+@st.composite
+def results(draw: st.DrawFn) -> Result:
+    given = draw(tuples(tensors()))
+    states = st.builds(State, st.integers(0, len(given) - 1)) if given else st.nothing()
+    answers = draw(tuples(st.one_of(drawns(), st.builds(Scored, scores, pairs), states)))
+    made = Result(draw(leases), draw(epochs), draw(counts), draw(counts), answers, tensors=given)
+    return replace(made, free=draw(tuples(counts)), seconds=draw(st.floats(0, LARGEST)))
+
+
+messages: st.SearchStrategy[Message] = st.one_of(
+    steps(),
+    results(),
+    st.builds(Failure, leases, epochs, counts, counts, words, st.booleans()),
+    st.builds(
+        Mask, leases, epochs, counts, counts, st.integers(0, 5).flatmap(lambda size: tensors((size,), dtype="uint8"))
+    ),
+    st.builds(Heartbeat, leases, epochs, counters, counts, counts, counts, counts, counts),
+    st.builds(Hello, counts, words, words),
+    st.builds(Welcome, counts, words, words),
+)

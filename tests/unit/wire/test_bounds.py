@@ -1,0 +1,199 @@
+from __future__ import annotations
+
+from math import inf, nan
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from parallax_core.base.ids import Epoch, LeaseId, SeqId
+from parallax_core.contracts.sample import Sampling
+from parallax_core.contracts.stage import (
+    Draw,
+    Drawn,
+    Drop,
+    Fork,
+    Hidden,
+    Open,
+    Row,
+    Score,
+    Scored,
+    SequenceSpec,
+    Span,
+    State,
+    Truncate,
+)
+from parallax_core.contracts.tensor import Tensor
+from parallax_core.wire.codec import VERSION_BYTE, Frame, decode, encode
+from parallax_core.wire.errors import BadFrame
+from parallax_core.wire.messages import Heartbeat, Mask, Message, Result, Step
+from tests.unit.wire.make_golden_frames import DECODE, EPOCH, LEASE, PREFILL, SAMPLES, SAMPLING, SPEC
+
+BEYOND = 2**53
+A = SeqId(1)
+MATRIX = Tensor("float32", (3, 1), bytes(12))
+SAMPLE = SAMPLES["result"]
+assert isinstance(SAMPLE, Result)
+RESULT: Result = SAMPLE
+
+
+def step_of(*rows: Row, **given: Any) -> Step:
+    return Step(LEASE, EPOCH, 0, rows=rows, **given)
+
+
+def edited(edit: Any) -> Step:
+    return Step(LEASE, EPOCH, 0, edits=(edit,))
+
+
+def opened(**given: Any) -> Step:
+    return edited(Open(A, SequenceSpec(prompt_length=1, sampling=replace(SAMPLING, **given))))
+
+
+def answered(answer: Any) -> Result:
+    return replace(RESULT, answers=(answer,))
+
+
+BAD_MESSAGES: list[tuple[Message, str]] = [
+    *[(replace(SAMPLES["step"], **{name: -1}), ">= 0") for name in ("lease", "epoch", "step")],
+    *[(replace(SAMPLES["failure"], **{name: BEYOND}), "<= 9007199254740991") for name in ("lease", "step", "stage")],
+    (replace(SAMPLES["mask"], row=-1), ">= 0"),
+    *[(replace(RESULT, seconds=seconds), "float") for seconds in (-0.5, nan, inf)],
+    (replace(RESULT, free=(1, -1)), ">= 0"),
+    (Heartbeat(LEASE, EPOCH, -2, 0), ">= -1"),
+    (replace(SAMPLES["hello"], node="x" * 257), "length <= 256"),
+    # Edits.
+    (edited(Open(SeqId(-1), SPEC)), "a sequence is out of range"),
+    (edited(Fork(SeqId(-1), A, 0)), "a fork"),
+    (edited(Fork(A, SeqId(BEYOND), 0)), "a fork"),
+    (edited(Fork(A, A, -1)), "a fork"),
+    (edited(Fork(A, A, 1, -1)), "a fork"),
+    (edited(Fork(A, A, 1, 0, replace(SPEC, prompt_length=-1))), "a spec"),
+    (edited(Truncate(A, -1)), "a truncation"),
+    (edited(Truncate(SeqId(BEYOND), 1)), "a truncation"),
+    (edited(Drop(SeqId(-1))), "a sequence"),
+    (edited(Open(A, replace(SPEC, priority=-BEYOND))), "a spec"),
+    # Sampling.
+    (opened(top_k=-1), "a sampling"),
+    (opened(min_tokens=-1), "a sampling"),
+    (opened(seed=-1), "a seed"),
+    (opened(stop_ids=(1, -2)), "a stop id"),
+    (opened(logit_bias=((-1, 0.0),)), "a biased token"),
+    *[(opened(logit_bias=((1, bias),)), "a sampling") for bias in (inf, nan)],
+    *[(opened(temperature=value), "a sampling") for value in (-0.5, nan, inf)],
+    *[(opened(top_p=value), "a sampling") for value in (0.0, 1.5, nan)],
+    *[(opened(min_p=value), "a sampling") for value in (-0.5, 1.5, nan)],
+    *[(opened(presence_penalty=value), "a sampling") for value in (inf, nan)],
+    *[(opened(frequency_penalty=value), "a sampling") for value in (-inf, nan)],
+    *[(opened(repetition_penalty=value), "a sampling") for value in (0.0, -1.0, inf, nan)],
+    # Rows.
+    (step_of(DECODE, Row(SeqId(-1), 0, (1,))), "a sequence"),
+    (step_of(DECODE, Row(A, -1, (1,))), "a start"),
+    (step_of(DECODE, Row(A, BEYOND, (1,))), "a start"),
+    (step_of(DECODE, Row(A, 0, (1, -1))), "a token"),
+    (step_of(DECODE, Row(A, 0, (BEYOND,))), "a token"),
+    (step_of(Row(A, 0, ())), "a row has no tokens"),
+    (step_of(Row(A, 0, (1, 2), positions=(0,))), "positions for some"),
+    (step_of(Row(A, 0, (1,), positions=(0, 1))), "positions for some"),
+    (step_of(Row(A, 0, (1, 2), positions=(-1, 1))), "a position is"),
+    (step_of(Row(A, 0, (1, 2), positions=(4, 4))), "do not increase"),
+    *[(step_of(Row(A, 0, (1, 2), (output,))), "outside its row") for output in (Draw(2), Score(2, 1), Hidden(2))],
+    (step_of(Row(A, 0, (1, 2), (Draw(-1),))), "outside its row"),
+    (step_of(Row(A, 0, (1, 2), (Draw(1), Hidden(0)))), "out of order"),
+    (step_of(Row(A, 0, (1,), (Draw(0, count=0),))), "a draw"),
+    (step_of(Row(A, 0, (1,), (Draw(0, top=-2),))), "a draw"),
+    (step_of(Row(A, 0, (1,), (Score(0, -1),))), "a score"),
+    (step_of(Row(A, 0, (1,), (Score(0, 1, top=-1),))), "a score"),
+    # Spans and tensors.
+    *[
+        (step_of(Row(A, 0, (1, 2), spans=(span,))), "a span is outside its row")
+        for span in (Span(1, 2, 0), Span(3, 0, 0))
+    ],
+    *[
+        (step_of(Row(A, 0, (1, 2), spans=(span,))), "a span is out of range")
+        for span in (Span(-1, 1, 0), Span(0, -1, 0), Span(0, 1, -1), Span(0, 1, 0, -1))
+    ],
+    (step_of(replace(PREFILL, spans=(Span(0, 1, 1),)), embeddings=(MATRIX,)), "a tensor that is not there"),
+    (step_of(replace(PREFILL, spans=(Span(0, 2, 0, 2),)), embeddings=(MATRIX,)), "a span is outside its tensor"),
+    (step_of(PREFILL, embeddings=(Tensor("float32", (3,), bytes(12)),)), "not a matrix"),
+    (step_of(DECODE, hidden=(MATRIX,)), "does not fit the rows"),
+    (step_of(DECODE, hidden=(Tensor("float32", (1,), bytes(4)),)), "does not fit the rows"),
+    (Mask(LEASE, EPOCH, 0, 0, Tensor("uint8", (1, 1), b"a")), "a mask is uint8 of 2 axes"),
+    (Mask(LEASE, EPOCH, 0, 0, Tensor("float32", (1,), b"abcd")), "a mask is float32"),
+    # Answers.
+    (answered(Drawn((1, -1))), "a token"),
+    (answered(Drawn((1, 2), (0.5,))), "log-probabilities"),
+    (answered(Drawn((1,), (), ((-1, 0.5),))), "a token"),
+    (answered(Scored(0.5, ((BEYOND, 0.5),))), "a token"),
+    (answered(State(1)), "a tensor that is not there"),
+    (answered(State(-1)), "a tensor that is not there"),
+]
+
+
+@pytest.mark.parametrize(("message", "reason"), BAD_MESSAGES)
+def test_message_out_of_bounds_is_refused(message: Message, reason: str) -> None:
+    with pytest.raises(BadFrame, match=reason):
+        decode(encode(message))
+
+
+def test_spans_pass_a_stage_that_has_no_embeddings() -> None:
+    step = step_of(PREFILL)
+    assert decode(encode(step)) == step
+
+
+def test_defaults_of_a_sampling_are_sound() -> None:
+    step = edited(Open(A, SequenceSpec(prompt_length=1, sampling=Sampling())))
+    assert decode(encode(step)) == step
+
+
+def mask_frame(entry: Any, *buffers: bytes) -> Frame:
+    return Frame(VERSION_BYTE + msgspec.msgpack.encode([3, 0, 0, 0, 0, entry]), buffers)
+
+
+def test_entry_and_buffer_that_fit_are_a_tensor() -> None:
+    mask = Mask(LeaseId(0), Epoch(0), 0, 0, Tensor("uint8", (2,), b"ab"))
+    assert decode(mask_frame(["uint8", [2], 0], b"ab")) == mask
+
+
+@pytest.mark.parametrize(
+    ("entry", "buffers", "reason"),
+    [
+        (["uint8", [3], 0], [b"ab"], "not 2 bytes"),
+        (["uint9", [2], 0], [b"ab"], "uint9"),
+        (["x" * 17, [2], 0], [b"ab"], "length <= 16"),
+        (["uint8", [-2], 0], [b"ab"], ">= 0"),
+        (["uint8", [-1, -2], 0], [b"ab"], ">= 0"),
+        (["uint8", [2**62, 4, 2], 0], [b"ab"], "<= 9007199254740991"),
+        (["uint8", [2**32, 2**32], 0], [b""], "not 0 bytes"),
+        (["uint8", [1] * 9, 0], [b"a"], "length <= 8"),
+        (["uint8", [2], 1], [b"ab"], "buffers once"),
+        (["uint8", [2], -1], [b"ab"], ">= 0"),
+        (["uint8", [2], 0], [], "buffers once"),
+        (["uint8", [2], 0], [b"ab", b""], "buffers once"),
+        (["uint8", [2], 0, 0], [b"ab"], "at most length 3"),
+        (["uint8", [2.0], 0], [b"ab"], "Expected `int`"),
+        (["uint8", [2], b"ab"], [b"ab"], "Expected `int`"),
+    ],
+)
+def test_entry_that_does_not_fit_its_buffer_is_refused(entry: Any, buffers: list[bytes], reason: str) -> None:
+    with pytest.raises(BadFrame, match=reason):
+        decode(mask_frame(entry, *buffers))
+
+
+def test_buffer_named_twice_is_refused() -> None:
+    header = [1, 0, 0, 0, 0, [], [], 0.0, [["uint8", [1], 0], ["uint8", [1], 0]]]
+    with pytest.raises(BadFrame, match="buffers once"):
+        decode(Frame(VERSION_BYTE + msgspec.msgpack.encode(header), (b"a", b"b")))
+
+
+def test_buffer_nobody_names_is_refused() -> None:
+    with pytest.raises(BadFrame, match="its 0 tensors do not use each of its 1 buffers once"):
+        decode(Frame(encode(SAMPLES["hello"]).header, (b"a",)))
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_field_nobody_knows_is_refused(name: str) -> None:
+    frame = encode(SAMPLES[name])
+    header = [*msgspec.msgpack.decode(frame.header[1:]), 0]
+    with pytest.raises(BadFrame, match="at most length"):
+        decode(Frame(VERSION_BYTE + msgspec.msgpack.encode(header), frame.buffers))
