@@ -25,7 +25,7 @@ from typing import Any
 
 from parallax_backend_mlx.backend import MlxBackend
 from parallax_backend_mlx.runtime import BLAS
-from parallax_core.api import Draw, Drop, Open, Row, Sampling, SeqId, SequenceSpec, Stage, StageBatch, StagePlan
+from parallax_core.api import Draw, Drawn, Drop, Open, Row, Sampling, SeqId, SequenceSpec, Stage, StageBatch, StagePlan
 
 LONG = """Photosynthesis is the process by which plants turn light into energy. It takes place in chloroplasts, which
 hold chlorophyll, the pigment that makes leaves green. In the first part of the process, light splits water, oxygen is
@@ -82,10 +82,10 @@ class Clock:
     def run_step(self, stage: Stage, row: Row) -> tuple[int, ...]:
         """Run ``row`` alone and return what it draws."""
         start = time.perf_counter()
-        drawn = stage.step(StageBatch((row,))).wait().drawn
+        answers = stage.step(StageBatch((row,))).wait().answers
         self.tokens += len(row.tokens)
         self.seconds += time.perf_counter() - start
-        return drawn
+        return tuple(token for answer in answers if isinstance(answer, Drawn) for token in answer.tokens)
 
     @property
     def rate(self) -> float:

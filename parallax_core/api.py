@@ -55,7 +55,7 @@ from parallax_core.contracts.tensor import ITEM_BYTES, Data, Tensor, TensorSpec
 from parallax_core.hookspecs import PLUGIN_API, hookimpl
 from parallax_core.pages.pool import Copy, PagePool
 from parallax_core.sampling.draw import GOLDEN32, MASK32, draw_key, gumbel, hash32, mix32
-from parallax_core.sampling.reference import draw, keep
+from parallax_core.sampling.reference import Draft, adjust, best, draw, keep, logprobs
 
 __all__ = [
     "GOLDEN32",
@@ -72,6 +72,7 @@ __all__ = [
     "DType",
     "Data",
     "Delta",
+    "Draft",
     "Draw",
     "Drawn",
     "Drop",
@@ -123,6 +124,8 @@ __all__ = [
     "Unit",
     "UnknownName",
     "Unsupported",
+    "adjust",
+    "best",
     "cache_folder",
     "draw",
     "draw_key",
@@ -130,6 +133,7 @@ __all__ = [
     "hash32",
     "hookimpl",
     "keep",
+    "logprobs",
     "mix32",
     "read_object",
     "silent",

@@ -2,7 +2,8 @@
 
 A token is drawn as the largest of ``logit / temperature + gumbel(hash32(key, token))`` over the tokens the filters
 keep, which samples exactly from their softmax (the Gumbel-max trick; Gumbel 1954, Maddison et al. 2014). Because the
-noise of a token depends only on seed, position and token id, nearly equal logits give the same token on every device.
+noise of a token depends only on seed, choice, position and token id, nearly equal logits give the same token on every
+device.
 
 The finaliser is "lowbias32" of Chris Wellons' hash-prospector.
 """
@@ -26,17 +27,19 @@ def mix32(value: int) -> int:
     return value ^ (value >> 16)
 
 
-def draw_key(seed: int, position: int) -> int:
+def draw_key(seed: int, position: int, choice: int = 0) -> int:
     """Return the 32-bit key of one draw.
 
     Args:
         seed: in ``range(2**64)``.
         position: the position the drawn token will have in its sequence, counted from the first prompt token; its
             lowest 32 bits count.
+        choice: which of the answers to one request this is; its lowest 32 bits count.
     """
     low = mix32((seed & MASK32) ^ GOLDEN32)
     high = mix32(low ^ (seed >> 32 & MASK32))
-    return mix32(high ^ (position & MASK32))
+    chosen = mix32(high ^ (choice & MASK32))
+    return mix32(chosen ^ (position & MASK32))
 
 
 def hash32(key: int, token: int) -> int:

@@ -55,6 +55,7 @@ class MlxBackend:
             dtype=str(network.shape.dtype).rpartition(".")[2],
             weight_bytes=weight_bytes,
             weights_version=checkpoint.version,
+            capabilities=frozenset({"logprobs"}),
         )
         return MlxStage(network, info)
 

@@ -2,36 +2,35 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from parallax_backend_mlx.cache import Cache, Mark, copy_cache, cut_cache, list_arrays
+from parallax_backend_mlx.answer import draw_tokens, make_answers
+from parallax_backend_mlx.cache import Mark, list_arrays
+from parallax_backend_mlx.check import check_batch
+from parallax_backend_mlx.context import Context
 from parallax_backend_mlx.network import Network
 from parallax_backend_mlx.runtime import mx
-from parallax_backend_mlx.sampling import Draft, Sampler
+from parallax_backend_mlx.sampling import Sampler
 from parallax_core.api import (
+    Answer,
     BackendFailed,
     Drop,
     Edit,
     Fork,
+    Hidden,
     Open,
+    PagePool,
     Row,
     SeqId,
-    SequenceSpec,
     StageBatch,
     StageInfo,
     StageResult,
     Truncate,
+    Unsupported,
 )
-
-
-@dataclass(slots=True)
-class Context:
-    """What the stage keeps of one sequence."""
-
-    spec: SequenceSpec
-    cache: Cache
-    length: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +45,17 @@ class Outcome:
 
 
 class MlxStage:
-    """See `parallax_core.api.Stage`."""
+    """See `parallax_core.api.Stage`.
+
+    Its one pool is an account: mlx-lm keeps the keys and values of a sequence in arrays of its own.
+    """
 
     def __init__(self, network: Network, info: StageInfo) -> None:
         self._info = info
         self._network: Network | None = network
         self._sampler = Sampler(info.vocab_size)
         self._contexts: dict[SeqId, Context] = {}
+        self._pool = PagePool(info.pools[0])
         self._lost = ""
 
     @property
@@ -61,12 +64,13 @@ class MlxStage:
         return self._info
 
     def edit(self, edits: Sequence[Edit]) -> None:
-        """Apply ``edits`` in order.
+        """Apply ``edits`` in order. One that raises changes nothing, and those before it stay.
 
         Raises:
             KeyError: for a sequence that is not open, or one to be opened that already is.
-            ValueError: if a length is beyond the sequence's.
-            Unsupported: if the model's state cannot go back to that length.
+            ValueError: if a length is beyond the sequence's, or a fork has another adapter.
+            Unsupported: if the model's state cannot go back to that length, or for an adapter.
+            OutOfPages: if a fork needs a page and none is free.
         """
         network = self._get_network()
         for edit in edits:
@@ -80,13 +84,17 @@ class MlxStage:
         Raises:
             KeyError: for a sequence that is not open.
             ValueError: for a row or batch that is malformed.
+            Unsupported: for what the stage's capabilities do not name.
+            OutOfPages: if the pool has too few free pages.
             BackendFailed: if MLX failed; the sequences are as before, or the stage says that it is lost.
         """
         network = self._get_network()
-        contexts = self._check_batch(batch)
+        contexts = [self._contexts[row.seq] for row in batch.rows]
+        check_batch(batch, contexts, self._info)
+        self._check_pages(batch.rows)
         marks = [Mark(context.cache) for context in contexts]
         try:
-            drawn = self._run_rows(network, batch.rows, contexts)
+            answers = self._run_rows(network, batch.rows, contexts)
         except BaseException as error:  # an interrupt too must leave the sequences as they were
             self._restore_marks(marks, contexts)
             if not isinstance(error, Exception):
@@ -94,8 +102,9 @@ class MlxStage:
             hint = "try again; if it happens again, restart with fewer requests at once"
             raise BackendFailed(f"the model failed in a step: {error}", hint) from error
         for row, context in zip(batch.rows, contexts, strict=True):
-            context.length += len(row.tokens)
-        return Outcome(StageResult(drawn=tuple(drawn)))
+            self._pool.extend(row.seq, len(row.tokens))
+            context.tokens.extend(row.tokens)
+        return Outcome(StageResult(answers, free=(self._pool.num_free,)))
 
     def close(self) -> None:
         """Release the model and every sequence. Calling it twice is harmless."""
@@ -113,78 +122,62 @@ class MlxStage:
 
     def _apply_edit(self, edit: Edit, network: Network) -> None:
         match edit:
-            case Open(seq, spec):
-                self._check_free(seq)
-                self._contexts[seq] = Context(spec, network.make_cache())
+            case Open(seq, spec, choice):
+                self._check_new(seq)
+                if spec.adapter:
+                    message = f"the MLX backend has no adapters, and so no {spec.adapter!r}"
+                    raise Unsupported(message, "leave the adapter out, or choose another backend")
+                self._contexts[seq] = Context(spec, network.make_cache(), choice)
+                self._pool.open(seq)
             case Fork(src, dst, length):
-                self._fork_sequence(src, dst, length)
+                source = self._contexts[src]
+                self._check_new(dst)
+                context = source.fork(edit)
+                self._pool.fork(src, dst, length)
+                self._contexts[dst] = context
             case Truncate(seq, length):
-                context = self._contexts[seq]
-                cut_cache(context.cache, _find_excess(context, length))
-                context.length = length
+                self._contexts[seq].truncate(length)
+                self._pool.truncate(seq, length)
             case Drop(seq):
                 del self._contexts[seq]
+                self._pool.drop(seq)
 
-    def _fork_sequence(self, src: SeqId, dst: SeqId, length: int) -> None:
-        source = self._contexts[src]
-        self._check_free(dst)
-        excess = _find_excess(source, length)
-        cache = copy_cache(source.cache)
-        cut_cache(cache, excess)
-        self._contexts[dst] = Context(source.spec, cache, length)
-
-    def _check_free(self, seq: SeqId) -> None:
+    def _check_new(self, seq: SeqId) -> None:
         if seq in self._contexts:
             message = f"sequence {seq} is already open"
             raise KeyError(message)
 
-    def _check_batch(self, batch: StageBatch) -> list[Context]:
-        """Return the context of each row, having touched nothing.
+    def _check_pages(self, rows: Sequence[Row]) -> None:
+        """Raise OutOfPages if ``rows`` do not fit, without taking a page.
 
-        Raises:
-            KeyError, ValueError: as `step`.
+        Each row alone may count a page that it would unshare and that another row of the batch unshares first. So when
+        the sum does not fit, a copy of the pool tells.
         """
-        contexts = [self._contexts[row.seq] for row in batch.rows]
-        if len({row.seq for row in batch.rows}) < len(batch.rows):
-            message = "a sequence is in two rows of one batch"
-            raise ValueError(message)
-        num_tokens = sum(len(row.tokens) for row in batch.rows)
-        if num_tokens > self._info.max_batch_tokens:
-            message = f"the batch has {num_tokens} tokens; the most is {self._info.max_batch_tokens}"
-            raise ValueError(message)
-        for row, context in zip(batch.rows, contexts, strict=True):
-            if problem := self._find_problem(row, context):
-                message = f"row of sequence {row.seq}: {problem}"
-                raise ValueError(message)
-        return contexts
+        if sum(self._pool.num_needed(row.seq, len(row.tokens)) for row in rows) <= self._pool.num_free:
+            return
+        trial = copy.deepcopy(self._pool)
+        for row in rows:
+            trial.extend(row.seq, len(row.tokens))
 
-    def _find_problem(self, row: Row, context: Context) -> str:
-        """Return what is wrong with ``row``, or nothing."""
-        if row.start != context.length:
-            return f"it starts at {row.start}, the sequence's length is {context.length}"
-        if not row.tokens:
-            return "it has no tokens"
-        if row.start + len(row.tokens) > self._info.context_length:
-            return f"it ends beyond the context of {self._info.context_length} tokens"
-        if min(row.tokens) < 0 or max(row.tokens) >= self._info.vocab_size:
-            return f"a token id is not in range({self._info.vocab_size})"
-        if any(not 0 <= output.offset < len(row.tokens) for output in row.outputs):
-            return f"it draws at an offset that is not in range({len(row.tokens)})"
-        return ""
-
-    def _run_rows(self, network: Network, rows: Sequence[Row], contexts: Sequence[Context]) -> list[int]:
-        logits: list[mx.array] = []
-        drafts: list[Draft] = []
+    def _run_rows(self, network: Network, rows: Sequence[Row], contexts: Sequence[Context]) -> tuple[Answer, ...]:
+        parts = []
         for row, context in zip(rows, contexts, strict=True):
             offsets = [output.offset for output in row.outputs]
             picked = network.run_tokens(row.tokens, context.cache, offsets or [len(row.tokens) - 1])
             if offsets:
-                logits.append(picked)
-                drafts += [Draft(context.spec.sampling, row.start + offset + 1) for offset in offsets]
-        drawn = [self._sampler.sample(mx.concatenate(logits), drafts)] if drafts else []
+                parts.append(picked)
         # What a prefill row would give its head is never evaluated; its caches must be, or the work would pile up.
-        mx.eval(drawn, list_arrays([context.cache for context in contexts]))
-        return [int(token) for tokens in drawn for token in memoryview(tokens)]  # type: ignore[arg-type]
+        arrays = list_arrays([context.cache for context in contexts])
+        if not parts:
+            mx.eval(arrays)
+            return ()
+        logits = mx.concatenate(parts)
+        outputs = [output for row in rows for output in row.outputs if not isinstance(output, Hidden)]
+        drafts = [draft for row, context in zip(rows, contexts, strict=True) for draft in context.list_drafts(row)]
+        drawn = draw_tokens(self._sampler, logits, outputs, drafts) if drafts else mx.array([], dtype=mx.uint32)
+        mx.eval(drawn, arrays)
+        tokens: Any = drawn.tolist()
+        return make_answers(logits, outputs, tokens)
 
     def _restore_marks(self, marks: Sequence[Mark], contexts: Sequence[Context]) -> None:
         """Put the caches back, and prove it by computing them; what cannot be proved is lost."""
@@ -195,10 +188,3 @@ class MlxStage:
         except Exception as error:  # noqa: BLE001  # whatever it is, the caches can no longer be trusted
             self._contexts.clear()
             self._lost = f"the stage is lost: its caches could not be put back after a failed step: {error}"
-
-
-def _find_excess(context: Context, length: int) -> int:
-    if not 0 <= length <= context.length:
-        message = f"length {length} is not within the sequence's length {context.length}"
-        raise ValueError(message)
-    return context.length - length

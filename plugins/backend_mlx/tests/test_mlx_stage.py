@@ -18,6 +18,7 @@ from parallax_backend_mlx.stage import MlxStage
 from parallax_core.api import (
     BackendFailed,
     Draw,
+    Drawn,
     Drop,
     Edit,
     Fork,
@@ -25,10 +26,12 @@ from parallax_core.api import (
     Open,
     Row,
     Sampling,
+    Score,
     SeqId,
     SequenceSpec,
     StageBatch,
     StagePlan,
+    StageResult,
     Truncate,
     Unsupported,
 )
@@ -58,7 +61,12 @@ def open_sequence(stage: MlxStage, seq: SeqId, sampling: Sampling = GREEDY) -> N
 def run_row(stage: MlxStage, seq: SeqId, start: int, tokens: Sequence[int]) -> list[int]:
     """Run one row and draw after each of its tokens."""
     row = Row(seq, start, tuple(tokens), tuple(Draw(offset) for offset in range(len(tokens))))
-    return list(stage.step(StageBatch((row,))).wait().drawn)
+    return list_tokens(stage.step(StageBatch((row,))).wait())
+
+
+def list_tokens(result: StageResult) -> list[int]:
+    """Return the tokens of all draws in order."""
+    return [token for answer in result.answers if isinstance(answer, Drawn) for token in answer.tokens]
 
 
 def run_chunks(stage: MlxStage, seq: SeqId, size: int, start: int = 0) -> list[int]:
@@ -83,6 +91,7 @@ def test_stage_says_what_it_is(shared: MlxStage) -> None:
     assert shared._network is not None
     assert shared._network.shape.page_bytes == 256 * 3 * 2 * 2 * 8 * 4
     assert info.dtype == "float32"
+    assert info.capabilities == {"logprobs"}
     assert info.device.startswith("cpu (")
 
 
@@ -111,10 +120,10 @@ def test_batch_of_mixed_rows_equals_rows_alone(stage: MlxStage) -> None:
             stage.step(StageBatch((Row(seq, 0, PROMPT[:length]),))).wait()
     rows = (
         Row(ONE, 10, PROMPT[10:11], (Draw(0),)),
-        Row(TWO, 25, PROMPT[25:40], (Draw(14), Draw(3))),
+        Row(TWO, 25, PROMPT[25:40], (Draw(3), Draw(14))),
         Row(THREE, 0, PROMPT[:33]),
     )
-    assert stage.step(StageBatch(rows)).wait().drawn == (expected[10], expected[39], expected[28])
+    assert list_tokens(stage.step(StageBatch(rows)).wait()) == [expected[10], expected[28], expected[39]]
     assert run_chunks(stage, THREE, 60, start=33) == expected[33:]
 
 
@@ -190,7 +199,10 @@ def test_dropped_sequence_is_gone(stage: MlxStage) -> None:
         (Row(ONE, 0, ()), "no tokens"),
         (Row(ONE, 0, (97,)), "token id"),
         (Row(ONE, 0, (-1,)), "token id"),
-        (Row(ONE, 0, (1,), (Draw(1),)), "draws"),
+        (Row(ONE, 0, (1,), (Draw(1),)), "offset"),
+        (Row(ONE, 0, (1,), (Score(-1, 3),)), "offset"),
+        (Row(ONE, 0, (1,), (Score(0, 97),)), "scores"),
+        (Row(ONE, 0, (1,), (Draw(0, 0),)), "less than once"),
         (Row(ONE, 0, (1,) * 129), "138 tokens"),
     ],
 )
@@ -254,7 +266,7 @@ def test_failed_step_leaves_every_sequence_as_it_was(shared: MlxStage, llama: Pa
     batch = StageBatch((Row(ONE, 20, PROMPT[20:30], (Draw(9),)), Row(TWO, 40, PROMPT[40:50], (Draw(9),))))
     with pytest.raises(BackendFailed if isinstance(error, Exception) else KeyboardInterrupt):
         stage.step(batch)
-    assert stage.step(batch).wait().drawn == (expected[29], expected[49])
+    assert list_tokens(stage.step(batch).wait()) == [expected[29], expected[49]]
     assert run_chunks(stage, ONE, 60, start=30) == expected[30:]
     stage.close()
 

@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 from parallax_backend_mlx.backend import MlxBackend
 from parallax_backend_mlx.runtime import mx
 from parallax_backend_mlx.stage import MlxStage
-from parallax_core.api import Draw, Open, Row, Sampling, SeqId, SequenceSpec, StageBatch, StagePlan
+from parallax_core.api import Draw, Drawn, Open, Row, Sampling, SeqId, SequenceSpec, StageBatch, StagePlan
 
 PROMPT = tuple((7 * n * n + 3 * n + 5) % 97 for n in range(40))
 TOLERANCE = 1e-4
@@ -134,10 +134,13 @@ def run_greedy(stage: MlxStage, count: int) -> Sequence[int]:
     seq = SeqId(1)
     stage.edit([Open(seq, SequenceSpec(prompt_length=len(PROMPT), sampling=Sampling(temperature=0)))])
     stage.step(StageBatch((Row(seq, 0, PROMPT[:17]),)))
-    output = [*stage.step(StageBatch((Row(seq, 17, PROMPT[17:], (Draw(22),)),))).wait().drawn]
+    row = Row(seq, 17, PROMPT[17:], (Draw(22),))
+    output: list[int] = []
     while len(output) < count:
+        (answer,) = stage.step(StageBatch((row,))).wait().answers
+        assert isinstance(answer, Drawn)
+        output += answer.tokens
         row = Row(seq, len(PROMPT) + len(output) - 1, (output[-1],), (Draw(0),))
-        output += stage.step(StageBatch((row,))).wait().drawn
     return output
 
 

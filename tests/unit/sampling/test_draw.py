@@ -29,9 +29,11 @@ def unmix32(value: int) -> int:
     return value ^ value >> 16
 
 
-@pytest.mark.parametrize("case", GOLDEN["hashes"], ids=lambda case: f"{case['seed']}-{case['position']}")
+@pytest.mark.parametrize(
+    "case", GOLDEN["hashes"], ids=lambda case: f"{case['seed']}-{case['choice']}-{case['position']}"
+)
 def test_keys_hashes_and_noise_are_the_golden_ones(case: dict[str, Any]) -> None:
-    key = draw_key(case["seed"], case["position"])
+    key = draw_key(case["seed"], case["position"], case["choice"])
     bits = [hash32(key, token) for token in case["tokens"]]
     assert key == case["key"]
     assert bits == case["bits"]
@@ -58,6 +60,7 @@ def test_tokens_of_one_draw_have_different_bits(key: int, token: int, other: int
         pytest.param(32, lambda key: hash32(key, 4711), id="key"),
         pytest.param(64, lambda seed: draw_key(seed, 17), id="seed"),
         pytest.param(32, lambda position: draw_key(42, position), id="position"),
+        pytest.param(32, lambda choice: draw_key(42, 17, choice), id="choice"),
     ],
 )
 def test_each_bit_that_goes_in_flips_each_that_comes_out_half_the_time(
@@ -80,9 +83,13 @@ def test_each_bit_that_goes_in_flips_each_that_comes_out_half_the_time(
 
 def test_draws_next_to_each_other_have_different_keys() -> None:
     seeds = [*range(50), *(2**32 + seed for seed in range(50)), *(2**64 - 1 - seed for seed in range(50))]
-    keys = {draw_key(seed, position) for seed in seeds for position in range(100)}
-    # Of 15,000 keys in 2**32, 0.03 pairs are expected to be equal.
-    assert len(keys) >= len(seeds) * 100 - 1
+    keys = {draw_key(seed, position, choice) for seed in seeds for position in range(50) for choice in range(4)}
+    # Of 30,000 keys in 2**32, 0.1 pairs are expected to be equal.
+    assert len(keys) >= len(seeds) * 200 - 1
+
+
+def test_first_choice_is_the_one_meant_when_none_is_named() -> None:
+    assert draw_key(7, 3) == draw_key(7, 3, 0) != draw_key(7, 3, 1)
 
 
 def test_all_bits_of_a_seed_count() -> None:

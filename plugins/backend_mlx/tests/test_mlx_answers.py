@@ -1,0 +1,230 @@
+"""What a stage answers: draws of several choices, penalties over the history, log-probabilities."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from parallax_backend_mlx.backend import MlxBackend
+from parallax_backend_mlx.stage import MlxStage
+from parallax_core.api import (
+    Answer,
+    Draft,
+    Draw,
+    Drawn,
+    Drop,
+    Fork,
+    Hidden,
+    Open,
+    Output,
+    Row,
+    Sampling,
+    Score,
+    Scored,
+    SeqId,
+    SequenceSpec,
+    Span,
+    StageBatch,
+    StagePlan,
+    Truncate,
+    Unsupported,
+    best,
+    draw,
+    logprobs,
+)
+
+PROMPT = tuple((5 * n * n + n + 2) % 97 for n in range(24))
+HOT = Sampling(temperature=5, seed=31)
+ONE, TWO, THREE = SeqId(1), SeqId(2), SeqId(3)
+
+
+@pytest.fixture(scope="module")
+def shared(llama: Path) -> Iterator[MlxStage]:
+    stage = MlxBackend().open_stage(StagePlan(model=llama))
+    yield stage
+    stage.close()
+
+
+@pytest.fixture
+def stage(shared: MlxStage) -> Iterator[MlxStage]:
+    yield shared
+    shared.edit([Drop(seq) for seq in list(shared._contexts)])
+
+
+def make_spec(sampling: Sampling, prompt_length: int = len(PROMPT)) -> SequenceSpec:
+    return SequenceSpec(prompt_length=prompt_length, sampling=sampling)
+
+
+def ask(stage: MlxStage, seq: SeqId, tokens: Sequence[int], *outputs: Output) -> tuple[Answer, ...]:
+    """Run one row and return its answers."""
+    return stage.step(StageBatch((Row(seq, stage._contexts[seq].length, tuple(tokens), outputs),))).wait().answers
+
+
+def draw_next(stage: MlxStage, seq: SeqId, tokens: Sequence[int]) -> int:
+    """Run one row and return the token drawn after it."""
+    (answer,) = ask(stage, seq, tokens, Draw(len(tokens) - 1))
+    assert isinstance(answer, Drawn)
+    return answer.tokens[0]
+
+
+def generate(stage: MlxStage, seq: SeqId, prompt: Sequence[int], count: int) -> list[int]:
+    """Return ``count`` tokens after ``prompt``, each drawn in a step of its own."""
+    output = [draw_next(stage, seq, prompt)]
+    while len(output) < count:
+        output.append(draw_next(stage, seq, output[-1:]))
+    return output
+
+
+def find_logits(stage: MlxStage, tokens: Sequence[int]) -> list[float]:
+    """Return the raw logits after ``tokens``."""
+    assert stage._network is not None
+    logits: Any = stage._network.run_tokens(tokens, stage._network.make_cache(), [len(tokens) - 1])[0].tolist()
+    return list(logits)
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Sampling(temperature=0),
+        Sampling(temperature=0, repetition_penalty=1.5),
+        Sampling(temperature=0, frequency_penalty=1.5, presence_penalty=2.0),
+        Sampling(temperature=2, seed=3, min_p=0.02, repetition_penalty=1.3, logit_bias=((4, 3.0), (9, -math.inf))),
+        Sampling(temperature=0, min_tokens=9, stop_ids=tuple(range(40))),
+    ],
+    ids=str,
+)
+def test_stage_draws_what_the_reference_draws_from_its_logits(stage: MlxStage, sampling: Sampling) -> None:
+    stage.edit([Open(ONE, make_spec(sampling), 2)])
+    output = generate(stage, ONE, PROMPT, 16)
+    for count, token in enumerate(output):
+        logits = find_logits(stage, [*PROMPT, *output[:count]])
+        assert draw(logits, Draft(sampling, PROMPT, output[:count], 2)) == token
+
+
+@pytest.mark.parametrize(
+    ("fields", "after_prompt", "after_output"),
+    [
+        ({}, True, True),
+        ({"presence_penalty": 2000.0}, True, False),
+        ({"frequency_penalty": 2000.0}, True, False),
+        ({"min_tokens": 6, "stop_ids": (PROMPT[10],)}, False, True),
+    ],
+)
+def test_prompt_is_no_output(stage: MlxStage, fields: dict[str, Any], after_prompt: bool, after_output: bool) -> None:
+    """A token far ahead of all others is drawn or not, as it and those after it are of the prompt or the output."""
+    sampling = Sampling(temperature=0, logit_bias=((PROMPT[10], 1000.0),), **fields)
+    for length, expected in ((len(PROMPT), after_prompt), (4, after_output)):
+        stage.edit([Open(ONE, make_spec(sampling, length))])
+        assert (draw_next(stage, ONE, PROMPT) == PROMPT[10]) == expected
+        stage.edit([Drop(ONE)])
+
+
+def test_several_draws_are_those_of_the_choices(stage: MlxStage) -> None:
+    stage.edit([Open(ONE, make_spec(HOT), 3)])
+    ask(stage, ONE, PROMPT[:-1])
+    stage.edit([Fork(ONE, SeqId(10 + choice), len(PROMPT) - 1, choice) for choice in range(9)])
+    expected = [draw_next(stage, SeqId(10 + choice), PROMPT[-1:]) for choice in range(9)]
+    assert len(set(expected)) > 4
+    assert ask(stage, ONE, PROMPT[-1:], Draw(0, 6)) == (Drawn(tuple(expected[3:])),)
+
+
+def test_fork_draws_as_the_sequence_opened_with_its_choice(stage: MlxStage) -> None:
+    stage.edit([Open(ONE, make_spec(HOT)), Open(TWO, make_spec(HOT), 7)])
+    ask(stage, ONE, PROMPT[:20])
+    stage.edit([Fork(ONE, THREE, 20, 7)])
+    drawn = generate(stage, TWO, PROMPT, 8)
+    assert generate(stage, THREE, PROMPT[20:], 8) == drawn
+    assert generate(stage, ONE, PROMPT[20:], 8) != drawn
+
+
+def test_fork_may_replace_the_spec_but_not_the_adapter(stage: MlxStage) -> None:
+    stage.edit([Open(ONE, make_spec(HOT))])
+    ask(stage, ONE, PROMPT[:20])
+    with pytest.raises(ValueError, match="adapter"):
+        stage.edit([Fork(ONE, TWO, 20, 0, SequenceSpec(prompt_length=24, sampling=HOT, adapter="poet"))])
+    other = Sampling(temperature=5, seed=32)
+    stage.edit([Fork(ONE, TWO, 20, 0, make_spec(other)), Open(THREE, make_spec(other))])
+    replaced = generate(stage, TWO, PROMPT[20:], 8)
+    assert replaced == generate(stage, THREE, PROMPT, 8)
+    assert replaced != generate(stage, ONE, PROMPT[20:], 8)
+
+
+def test_history_follows_truncation(stage: MlxStage) -> None:
+    sampling = Sampling(temperature=0, frequency_penalty=1, repetition_penalty=1.2)
+    stage.edit([Open(ONE, make_spec(sampling)), Open(TWO, make_spec(sampling))])
+    expected = generate(stage, TWO, PROMPT, 10)
+    generate(stage, ONE, PROMPT, 3)
+    ask(stage, ONE, [*expected] * 3)
+    stage.edit([Truncate(ONE, len(PROMPT) + 2)])
+    assert generate(stage, ONE, expected[2:3], 7) == expected[3:]
+
+
+def test_draws_within_one_row_know_only_what_is_before_them(stage: MlxStage) -> None:
+    """As when drafted tokens are verified: each place has a history of its own."""
+    sampling = Sampling(temperature=0, frequency_penalty=1.5, min_tokens=5, stop_ids=(3, 4))
+    stage.edit([Open(ONE, make_spec(sampling)), Open(TWO, make_spec(sampling))])
+    expected = generate(stage, ONE, PROMPT, 9)
+    ask(stage, TWO, PROMPT[:-1])
+    answers = ask(stage, TWO, [PROMPT[-1], *expected[:-1]], *(Draw(offset) for offset in range(9)))
+    assert answers == tuple(Drawn((token,)) for token in expected)
+
+
+def test_logprobs_are_those_of_the_raw_logits(stage: MlxStage) -> None:
+    sampling = Sampling(temperature=0.5, top_k=3, seed=8, repetition_penalty=2, logit_bias=((5, 4.0),))
+    stage.edit([Open(ONE, make_spec(sampling)), Open(TWO, make_spec(sampling))])
+    outputs: list[Score | Draw] = [
+        Score(3, 17),
+        Draw(9, 3, 2),
+        Score(9, 5, 4),
+        Draw(9),
+        Draw(23, 1, 0),
+        Draw(23, 1, 97),
+    ]
+    answers = ask(stage, ONE, PROMPT, *outputs)
+    for output, answer in zip(outputs, answers, strict=True):
+        expected = logprobs(find_logits(stage, PROMPT[: output.offset + 1]))
+        top = best(expected, max(0, output.top))
+        if isinstance(answer, Scored):
+            assert isinstance(output, Score)
+            assert answer.logprob == pytest.approx(expected[output.token], abs=1e-4)
+        else:
+            assert isinstance(answer, Drawn)
+            assert isinstance(output, Draw)
+            wanted = answer.tokens if output.top >= 0 else ()
+            assert answer.logprobs == pytest.approx([expected[token] for token in wanted], abs=1e-4)
+            assert len(answer.tokens) == output.count
+        assert [token for token, _ in answer.top] == [token for token, _ in top]
+        assert [value for _, value in answer.top] == pytest.approx([value for _, value in top], abs=1e-4)
+
+
+def test_scores_alone_are_answered(stage: MlxStage) -> None:
+    stage.edit([Open(ONE, make_spec(HOT))])
+    answers = ask(stage, ONE, PROMPT, *(Score(offset, PROMPT[offset + 1]) for offset in range(23)))
+    found = [answer.logprob for answer in answers if isinstance(answer, Scored)]
+    expected = [logprobs(find_logits(stage, PROMPT[: at + 1]))[PROMPT[at + 1]] for at in range(23)]
+    assert found == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        (Row(ONE, 0, (1, 2), (Hidden(1),)), "hidden states"),
+        (Row(ONE, 0, (1, 2), positions=(4, 9)), "positions"),
+        (Row(ONE, 0, (1, 2), spans=(Span(0, 1, 0),)), "embeddings"),
+    ],
+)
+def test_what_no_capability_names_is_refused_before_anything_runs(stage: MlxStage, row: Row, words: str) -> None:
+    stage.edit([Open(ONE, make_spec(HOT)), Open(TWO, make_spec(HOT))])
+    with pytest.raises(Unsupported, match=words):
+        stage.step(StageBatch((Row(TWO, 0, PROMPT), row)))
+    assert stage._contexts[TWO].length == 0
+
+
+def test_adapter_is_refused(stage: MlxStage) -> None:
+    with pytest.raises(Unsupported, match="poet"):
+        stage.edit([Open(ONE, SequenceSpec(prompt_length=1, sampling=HOT, adapter="poet"))])
+    stage.edit([Open(ONE, make_spec(HOT))])
