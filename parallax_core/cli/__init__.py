@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -91,14 +92,25 @@ def main() -> NoReturn:
     except (KeyboardInterrupt, typer.Abort):
         code = 130
     except BrokenPipeError:  # whoever read our output has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 1
+    except OSError as error:
+        code = _complain(str(error), "a full disk, or no permission, is the usual reason", 1)
+    if code:
+        _silence_output()
     _leave(code)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
     del number, frame
     raise KeyboardInterrupt
+
+
+def _silence_output() -> None:
+    """Nothing more is written: what is left may not be writable, and is no use after an error."""
+    with contextlib.suppress(AttributeError, OSError, ValueError):
+        sys.stdout.flush()
+    with contextlib.suppress(AttributeError, OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _complain(message: str, hint: str, code: int) -> int:
@@ -115,8 +127,9 @@ def _help_hint() -> str:
 
 def _leave(code: int) -> NoReturn:
     """End the process, also when a thread is still inside a computation that cannot be interrupted."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # closed, or full
+            stream.flush()
     if any(_unfinished()):
         os._exit(code)
     sys.exit(code)

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from parallax_core.base.errors import ParallaxError
+from parallax_core.base.errors import ParallaxError, UsageError
 from parallax_core.cli.command import new_app
 
 DEFAULT_URL = "http://127.0.0.1:8000/v1"
@@ -44,12 +44,23 @@ def chat(
     talk = Conversation(client, client.model(), {name: value for name, value in options.items() if value is not None})
     if system:
         talk.begin(system)
-    if message is None and not sys.stdin.isatty():
-        message = sys.stdin.read().strip()
+    if message is None:
+        message = _read_pipe()
     if message is not None:
         _print_answer(talk.ask(message))
         return
     _converse(talk)
+
+
+def _read_pipe() -> str | None:
+    """Return what comes through a pipe, None where a person types; bytes that are no UTF-8 show as replaced."""
+    if sys.stdin is not None and sys.stdin.isatty():
+        return None
+    text = sys.stdin.buffer.read().decode(errors="replace").strip() if sys.stdin is not None else ""
+    if not text:
+        message = "there is nothing to ask: standard input is empty"
+        raise UsageError(message, "give a message, or run it in a terminal")
+    return text
 
 
 class Client:

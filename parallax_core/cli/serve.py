@@ -128,9 +128,16 @@ def read_keys(path: Path | None) -> frozenset[str]:
     Raises:
         UsageError: if the file cannot be read, or has no key in it.
     """
-    keys = {key for key in (os.environ.get("PARALLAX_API_KEY", "").strip(),) if key}
+    keys = _read_lines(path) | {key for key in (os.environ.get("PARALLAX_API_KEY", "").strip(),) if key}
+    if bad := [key for key in keys if not key.isascii() or len(key.split()) != 1]:
+        message = f"{len(bad)} of the API keys cannot be sent in an HTTP header"
+        raise UsageError(message, "use letters, digits and punctuation of ASCII, without spaces")
+    return frozenset(keys)
+
+
+def _read_lines(path: Path | None) -> set[str]:
     if path is None:
-        return frozenset(keys)
+        return set()
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -140,7 +147,7 @@ def read_keys(path: Path | None) -> frozenset[str]:
     if not found:
         message = f"there is no API key in {path}"
         raise UsageError(message, "write one key a line")
-    return frozenset(keys | found)
+    return found
 
 
 def check_exposure(host: str, keys: frozenset[str], *, insecure: bool) -> None:

@@ -41,7 +41,7 @@ class Finish:
     prompt_tokens: int
     output_tokens: int
     message: str = ""
-    """For ``error``: what happened, in words for the client."""
+    """For ``error`` (the request failed) and ``aborted`` (the engine ends): what happened, in words for the client."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

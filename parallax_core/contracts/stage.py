@@ -44,6 +44,8 @@ class PoolInfo:
     """For a window pool: how many tokens a token sees, itself included."""
     rewind: int = 0
     """For a window pool: how many tokens behind its end a sequence can be forked or truncated."""
+    shares: bool = True
+    """Whether a fork shares full pages; otherwise it copies all of them: each sequence has memory of its own."""
     checkpoint_every: int = 0
     """For a state pool: the scheduler ends prefill chunks at multiples of this, to keep a fork there; 0: nowhere."""
 

@@ -104,7 +104,7 @@ class Claim:
         if pool.info.kind == "window":  # never more than what a window and a step span, and a page they begin in
             count = min(count, pool.info.window + pool.info.rewind + self._max_tokens + size)
             shared = 0
-        return -(-count // size) - shared // size
+        return -(-count // size) - (shared // size if pool.info.shares else 0)
 
 
 def _capacity(pool: PagePool) -> int:

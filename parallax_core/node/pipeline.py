@@ -10,7 +10,7 @@ from functools import partial
 
 from parallax_core.base.errors import BackendFailed, ParallaxError, Unavailable
 from parallax_core.base.ids import RequestId
-from parallax_core.contracts.engine import Delta, Finish, Health, Request
+from parallax_core.contracts.engine import Delta, Finish, Health, Reason, Request
 from parallax_core.contracts.stage import Stage, StageInfo
 from parallax_core.engine.detokenizer import Decode
 from parallax_core.engine.head import Head, Step
@@ -67,7 +67,7 @@ class PipelineEngine:
         """End every stream with an error and close the stage; a step still running is waited for only a moment."""
         if self._health.state != "failed":
             self._health = Health(state="draining", reason=STOPPED)
-        self._end_streams(STOPPED)
+        self._end_streams("aborted", STOPPED)
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -111,7 +111,7 @@ class PipelineEngine:
         except Exception as error:
             logger.exception("engine failed")
             self._health = Health(state="failed", reason=f"{type(error).__name__}: {error}")
-            self._end_streams(self._health.reason)
+            self._end_streams("error", self._health.reason)
 
     async def _run(self, head: Head, lane: Lane, step: Step) -> None:
         host = self._host
@@ -146,8 +146,8 @@ class PipelineEngine:
             self._head.cancel(request_id)
             self._work.set()
 
-    def _end_streams(self, message: str) -> None:
-        finish = Finish(reason="error", prompt_tokens=0, output_tokens=0, message=message)
+    def _end_streams(self, reason: Reason, message: str) -> None:
+        finish = Finish(reason=reason, prompt_tokens=0, output_tokens=0, message=message)
         for request_id in list(self._streams):
             self._streams.pop(request_id).put(Delta(finish=finish))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -32,8 +33,13 @@ class ModelText:
         generation = _read_optional(folder / "generation_config.json")
         self._template = _load_template(folder, settings)
         self._special = {name: _token_text(settings.get(name)) for name in ("bos_token", "eos_token")}
+        self._max_characters = _max_characters(self._tokenizer, config)
         self.stop_ids = _stop_ids(generation, config) | self._known_ids([self._special["eos_token"]])
-        self.sampling = _default_sampling(generation)
+        try:
+            self.sampling = _default_sampling(generation)
+        except (TypeError, ValueError) as error:
+            message = f"{folder / 'generation_config.json'} holds a value of the wrong kind: {error}"
+            raise ParallaxError(message, "fetch the model again") from error
 
     def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> tuple[int, ...]:
         """Render ``messages`` (``role`` and ``content``) with the model's chat template and tokenize the result.
@@ -49,6 +55,9 @@ class ModelText:
         except Exception as error:
             message = f"the model's chat template refuses these messages: {error}"
             raise InvalidRequest(message, "messages") from error
+        if len(prompt) > self._max_characters:
+            message = f"the conversation has {len(prompt)} characters, more than this model's context can hold"
+            raise InvalidRequest(message, "messages", "shorten it")
         return tuple(self._tokenizer.encode(prompt, add_special_tokens=False).ids)
 
     @property
@@ -79,10 +88,11 @@ def _load_tokenizer(path: Path) -> Tokenizer:
 
 
 def _load_template(folder: Path, settings: Mapping[str, Any]) -> jinja2.Template | None:
-    path = folder / "chat_template.jinja"
-    source = path.read_text(encoding="utf-8") if path.exists() else settings.get("chat_template")
-    if isinstance(source, list):  # several named templates
-        source = next((entry["template"] for entry in source if entry.get("name") == "default"), None)
+    try:
+        source = _read_template(folder / "chat_template.jinja", settings)
+    except (LookupError, TypeError, AttributeError, UnicodeDecodeError) as error:
+        message = f"the chat template in {folder} cannot be read: {error}"
+        raise ParallaxError(message, "fetch the model again") from error
     if source is None:
         return None
     environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
@@ -94,6 +104,24 @@ def _load_template(folder: Path, settings: Mapping[str, Any]) -> jinja2.Template
     except jinja2.TemplateSyntaxError as error:
         message = f"the chat template in {folder} cannot be read: {error}"
         raise ParallaxError(message, "fetch the model again, or report it to its authors") from error
+
+
+def _read_template(path: Path, settings: Mapping[str, Any]) -> str | None:
+    source = path.read_text(encoding="utf-8") if path.exists() else settings.get("chat_template")
+    if isinstance(source, list):  # several named templates
+        source = next((entry["template"] for entry in source if entry["name"] == "default"), None)
+    if not isinstance(source, str | None):
+        message = f"it is a {type(source).__name__}"
+        raise TypeError(message)
+    return source
+
+
+def _max_characters(tokenizer: Tokenizer, config: Mapping[str, Any]) -> int:
+    """Return how many characters cannot but be too many: the context filled with the longest token."""
+    context = config.get("max_position_embeddings")
+    if not isinstance(context, int):
+        return sys.maxsize
+    return context * max(map(len, tokenizer.get_vocab()), default=1)
 
 
 def _to_json(value: object, indent: int | None = None) -> str:
@@ -113,9 +141,7 @@ def _token_text(token: object) -> str:
 
 def _stop_ids(generation: Mapping[str, Any], config: Mapping[str, Any]) -> frozenset[int]:
     ids = generation.get("eos_token_id", config.get("eos_token_id"))
-    if ids is None:
-        return frozenset()
-    return frozenset(ids if isinstance(ids, list) else [ids])
+    return frozenset(each for each in (ids if isinstance(ids, list) else [ids]) if isinstance(each, int))
 
 
 def _default_sampling(generation: Mapping[str, Any]) -> Sampling:

@@ -104,6 +104,8 @@ class PagePool:
     def fork(self, src: SeqId, dst: SeqId, length: int) -> list[Copy]:
         """Begin ``dst`` as the first ``length`` tokens of ``src``: full pages are shared, the tail page is copied.
 
+        Where `PoolInfo.shares` is false, every page is copied.
+
         Raises:
             KeyError: if ``src`` is not open, or ``dst`` is.
             ValueError: if ``src`` no longer has what is needed at ``length``; see `can_rewind`.
@@ -113,15 +115,17 @@ class PagePool:
         self._check_new(dst)
         self._check_rewind(src, length)
         pages = source.pages[: self._num_pages(length) - source.first]
-        num_tail = self._num_slots_in_tail(length) if pages else 0
-        if num_tail and not self._free:
-            raise OutOfPages(1, 0)
-        shared = pages[:-1] if num_tail else pages
-        for page in shared:
+        num_shared = self._num_shared(length) - source.first if pages and self.info.shares else 0
+        if (needed := len(pages) - num_shared) > self.num_free:
+            raise OutOfPages(needed, self.num_free)
+        for page in pages[:num_shared]:
             self._refs[page] += 1
-        tail = [self._take()] if num_tail else []
-        self._holdings[dst] = Holding(length, source.first, shared + tail)
-        return [Copy(pages[-1], page, num_tail) for page in tail]
+        fresh = [self._take() for _ in range(needed)]
+        self._holdings[dst] = Holding(length, source.first, pages[:num_shared] + fresh)
+        slots = [self.info.page_size] * needed
+        if slots and self._num_slots_in_tail(length):
+            slots[-1] = self._num_slots_in_tail(length)
+        return [Copy(*copy) for copy in zip(pages[num_shared:], fresh, slots, strict=True)]
 
     def truncate(self, seq: SeqId, length: int) -> None:
         """Forget the tokens from ``length`` on.
@@ -184,6 +188,12 @@ class PagePool:
         if self.info.kind == "state":
             return min(length, 1)
         return -(-length // self.info.page_size)
+
+    def _num_shared(self, length: int) -> int:
+        """Return how many pages a fork at ``length`` has in common with its source, forgotten ones included."""
+        if self.info.kind == "state":
+            return 0
+        return length // self.info.page_size
 
     def _num_slots_in_tail(self, length: int) -> int:
         """Return the slots used of a last page that is not full; a state's page is always such."""

@@ -13,14 +13,16 @@ from parallax_core.server import chat
 from parallax_core.server.auth import KeyCheck
 from parallax_core.server.chat import Served
 from parallax_core.server.errors import UnknownModel, add_handlers
+from parallax_core.server.limit import BodyLimit
 
 
 def make_app(served: Served, keys: Collection[str] = ()) -> FastAPI:
     """Return the application for one model; with ``keys``, every route but ``/health`` asks for one of them."""
-    app = FastAPI(title="Parallax", docs_url=None, redoc_url=None)
+    app = FastAPI(title="Parallax", docs_url=None, redoc_url=None, redirect_slashes=False)
     add_handlers(app)
     app.include_router(_make_basics(served))
     app.include_router(chat.make_router(served))
+    app.add_middleware(BodyLimit)
     if keys:
         app.add_middleware(KeyCheck, keys=keys)
     return app

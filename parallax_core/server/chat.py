@@ -13,7 +13,7 @@ import fastapi
 import msgspec
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
-from parallax_core.base.errors import BackendFailed
+from parallax_core.base.errors import BackendFailed, Unavailable
 from parallax_core.base.ids import RequestId
 from parallax_core.contracts.engine import Engine, Finish, Request, Stream
 from parallax_core.contracts.sample import Sampling
@@ -23,6 +23,9 @@ from parallax_core.server.schema import ChatRequest
 from parallax_core.server.sse import DONE, event
 
 T = TypeVar("T")
+
+BROKEN = {"error": 500, "aborted": 503}
+"""Finishes that are no answer, and the HTTP status each would have if the answer had not begun."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +85,8 @@ def make_router(served: Served) -> fastapi.APIRouter:
             message = f"the model '{body.model}' does not exist"
             raise UnknownModel(message, f"this server has '{served.model_id}'")
         answer = Answer(f"chatcmpl-{secrets.token_hex(12)}", int(time.time()), served.model_id)
-        stream = served.engine.submit(_to_request(served.text, body, answer.id))
+        # Tokenizing a long conversation takes a while: others are answered meanwhile.
+        stream = served.engine.submit(await asyncio.to_thread(_to_request, served.text, body, answer.id))
         if not body.stream:
             return await _until_gone(http, _collect(stream, answer), stream)
         include_usage = body.stream_options is not None and body.stream_options.include_usage
@@ -113,6 +117,8 @@ async def _collect(stream: Stream, answer: Answer) -> JSONResponse:
     async for delta in stream:
         parts.append(delta.text)
         if delta.finish is not None:
+            if delta.finish.reason == "aborted":
+                raise Unavailable(delta.finish.message)
             if delta.finish.reason == "error":
                 raise BackendFailed(delta.finish.message)
             return JSONResponse(answer.completion("".join(parts), delta.finish))
@@ -145,8 +151,8 @@ async def _events(stream: Stream, answer: Answer, *, include_usage: bool) -> Asy
                 yield event(answer.chunk({"content": delta.text}))
             if delta.finish is None:
                 continue
-            if delta.finish.reason == "error":
-                yield event(error_body(500, delta.finish.message))
+            if delta.finish.reason in BROKEN:
+                yield event(error_body(BROKEN[delta.finish.reason], delta.finish.message))
                 return
             yield event(answer.chunk({}, delta.finish))
             if include_usage:

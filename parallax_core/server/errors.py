@@ -16,8 +16,12 @@ from parallax_core.server.schema import NEUTRAL
 
 logger = logging.getLogger(__name__)
 
+MAX_MESSAGE = 1000
+"""The most characters of an error's message."""
+
 KINDS = {
     400: "invalid_request_error",
+    413: "invalid_request_error",
     401: "authentication_error",
     403: "permission_error",
     404: "not_found_error",
@@ -32,6 +36,8 @@ class UnknownModel(ParallaxError):
 
 def error_body(status: int, message: str, param: str | None = None, code: str | None = None) -> dict[str, Any]:
     """Return the body OpenAI's clients expect of an error."""
+    message = message.encode(errors="replace").decode()[:MAX_MESSAGE]  # it may quote anything a client sent
+    param = param and param.encode(errors="replace").decode()[:MAX_MESSAGE]
     return {"error": {"message": message, "type": KINDS.get(status, "server_error"), "param": param, "code": code}}
 
 
@@ -66,19 +72,21 @@ async def _on_validation(_: Request, error: Exception) -> JSONResponse:
     first = max(
         error.errors(), key=lambda each: len(each["loc"])
     )  # of the ways a union failed, the one that got furthest
+    if first["type"] == "json_invalid":
+        return _response(400, error_body(400, f"the body is not valid JSON: {first['ctx']['error']}"))
+    if len(first["loc"]) == 1 and first["type"] != "value_error":
+        return _response(400, error_body(400, "the body is no JSON object, or is not sent as application/json"))
     param = ".".join(str(part) for part in first["loc"][1:] if not _is_variant(part)) or None
     return _response(400, error_body(400, _explain(first, param), param))
 
 
 def _is_variant(part: int | str) -> bool:
     """Whether a part of an error's location names a variant of a union rather than a field."""
-    return part == "str" or str(part).startswith("list[")
+    return str(part).startswith(("list[", "function-", "constrained-")) or part == "str"
 
 
 def _explain(first: Mapping[str, Any], param: str | None) -> str:
-    kind, text = first["type"], str(first["msg"])
-    if kind == "json_invalid":
-        return f"the body is not valid JSON: {first['ctx']['error']}"
+    kind, text = first["type"], str(first["msg"]).removeprefix("Value error, ")
     if kind == "extra_forbidden" and param in NEUTRAL:
         neutral = " or ".join(repr(value) for value in NEUTRAL[param])
         return f"'{param}' is not supported yet; leave it out" + (f" or send {neutral}" if neutral else "")
@@ -86,8 +94,6 @@ def _explain(first: Mapping[str, Any], param: str | None) -> str:
         return f"unknown field '{param}'"
     if kind == "missing" and param:
         return f"'{param}' is missing"
-    if kind == "value_error":
-        return text.removeprefix("Value error, ")
     return f"'{param}': {text}" if param else text
 
 

@@ -28,17 +28,26 @@ class Server(uvicorn.Server):
 
 
 def bind_socket(host: str, port: int) -> socket.socket:
-    """Return a socket bound to ``host`` and ``port``; bound before any long work, so that a clash shows at once.
+    """Return a socket bound to ``host`` and ``port``, before any long work, so that a clash shows at once.
+
+    It does not listen yet: connections are refused until there is somebody to answer them.
 
     Raises:
         ParallaxError: if the port is taken or the address is not this machine's.
     """
     try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((host, port), family=family)
-    except (OSError, OverflowError) as error:
-        message = f"cannot listen on {host}:{port}: {error}"
-        raise ParallaxError(message, "choose another --port, or end what is using it") from error
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        sock = socket.socket(family, kind, protocol)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(address)
+    except OSError as error:
+        raise _cannot_listen(f"{host}:{port}", error) from error
+    return sock
+
+
+def _cannot_listen(place: str, error: OSError) -> ParallaxError:
+    message = f"cannot listen on {place}: {error.strerror or error}"
+    return ParallaxError(message, "choose another --port or --host, or end what is using it")
 
 
 async def run_server(app: FastAPI, engine: Engine, sock: socket.socket, on_ready: Callable[[], None]) -> None:
@@ -47,7 +56,9 @@ async def run_server(app: FastAPI, engine: Engine, sock: socket.socket, on_ready
     Raises:
         ParallaxError: if the engine cannot start.
     """
-    server = Server(uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=GRACE_S))
+    server = Server(
+        uvicorn.Config(app, log_config=None, access_log=False, ws="none", timeout_graceful_shutdown=GRACE_S)
+    )
     ended = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
@@ -64,6 +75,10 @@ async def run_server(app: FastAPI, engine: Engine, sock: socket.socket, on_ready
         await asyncio.wait({ending, serving, starting})
     if not starting.cancelled():
         starting.result()
+    try:
+        serving.result()
+    except OSError as error:
+        raise _cannot_listen("{}:{}".format(*sock.getsockname()[:2]), error) from error
 
 
 async def _start(engine: Engine, on_ready: Callable[[], None]) -> None:

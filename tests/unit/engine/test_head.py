@@ -380,12 +380,19 @@ class Traffic(RuleBasedStateMachine):
         page_size=st.integers(1, 4),
         rewind=st.integers(0, 3),
         num_stages=st.integers(1, 4),
+        shares=st.booleans(),
         preemption=st.sampled_from([NewestFirst(), LowestPriority()]),
     )
-    def begin(
-        self, kind: str, page_size: int, rewind: int, num_stages: int, preemption: NewestFirst | LowestPriority
+    def begin(  # noqa: PLR0913, PLR0917 -- each a kind of replica
+        self,
+        kind: str,
+        page_size: int,
+        rewind: int,
+        num_stages: int,
+        shares: bool,
+        preemption: NewestFirst | LowestPriority,
     ) -> None:
-        full = PoolInfo(kind="full", page_size=page_size, num_pages=-(-18 // page_size))
+        full = PoolInfo(kind="full", page_size=page_size, num_pages=-(-18 // page_size), shares=shares)
         window = PoolInfo(kind="window", page_size=2, num_pages=12, window=3, rewind=rewind)
         state = PoolInfo(kind="state", page_size=1, num_pages=4)
         pools = {"full": (full,), "window": (full, window), "state": (state,), "both": (full, window, state)}[kind]

@@ -96,6 +96,34 @@ def test_damaged_file_is_named(folder: Path, name: str, content: str) -> None:
         ModelText(folder)
 
 
+@pytest.mark.parametrize("content", [{"temperature": "hot"}, {"top_k": [1]}])
+def test_wrong_recommendation_is_named(folder: Path, content: Any) -> None:
+    write(folder, "generation_config.json", **content)
+    with pytest.raises(ParallaxError, match=r"generation_config\.json"):
+        ModelText(folder)
+
+
+@pytest.mark.parametrize("template", [5, ["x"], [{"name": "default"}]])
+def test_template_of_the_wrong_kind_is_named(folder: Path, template: object) -> None:
+    write(folder, "tokenizer_config.json", chat_template=template)
+    with pytest.raises(ParallaxError, match="chat template"):
+        ModelText(folder)
+
+
+def test_template_that_is_no_text_is_named(folder: Path) -> None:
+    (folder / "chat_template.jinja").write_bytes(b"\xff\xfe")
+    with pytest.raises(ParallaxError, match="chat template"):
+        ModelText(folder)
+
+
+def test_conversation_that_is_far_too_long_is_refused_without_tokenizing(folder: Path) -> None:
+    write(folder, "config.json", max_position_embeddings=10)
+    text = ModelText(folder)
+    with pytest.raises(InvalidRequest, match="characters"):
+        text.encode_chat([{"role": "user", "content": "x" * 1000}])
+    assert len(text.encode_chat([USER])) > 5
+
+
 def test_damaged_template_is_told_at_load(folder: Path) -> None:
     (folder / "chat_template.jinja").write_text("{% for %}")
     with pytest.raises(ParallaxError, match="chat template"):

@@ -13,8 +13,8 @@ from parallax_core.pages.pool import Copy, PagePool
 A, B, C = SeqId(1), SeqId(2), SeqId(3)
 
 
-def make_pool(**fields: int) -> PagePool:
-    return PagePool(PoolInfo(kind="full", **{"page_size": 4, "num_pages": 8, **fields}))
+def make_pool(num_pages: int = 8) -> PagePool:
+    return PagePool(PoolInfo(kind="full", page_size=4, num_pages=num_pages))
 
 
 def test_pages_are_taken_as_they_fill() -> None:
@@ -36,6 +36,16 @@ def test_fork_shares_full_pages_and_copies_the_tail_at_once() -> None:
     assert pool.pages(B) == (0, (0, 1, 3))
     assert pool.pages(C) == (0, (0, 1))
     assert pool.num_free == 4
+
+
+def test_fork_copies_everything_where_nothing_is_shared() -> None:
+    pool = PagePool(PoolInfo(kind="full", page_size=4, num_pages=5, shares=False))
+    pool.open(A)
+    pool.extend(A, 6)
+    assert pool.fork(A, B, 6) == [Copy(0, 2, 4), Copy(1, 3, 2)]
+    assert pool.num_free == 1
+    with pytest.raises(OutOfPages):
+        pool.fork(A, C, 5)
 
 
 def test_shared_page_is_copied_before_it_is_written_after_a_truncation() -> None:
@@ -127,14 +137,16 @@ class Memory(RuleBasedStateMachine):
         page_size=st.integers(1, 4),
         window=st.integers(1, 6),
         rewind=st.integers(0, 3),
+        shares=st.booleans(),
     )
-    def begin(self, kind: str, page_size: int, window: int, rewind: int) -> None:
+    def begin(self, kind: str, page_size: int, window: int, rewind: int, shares: bool) -> None:
         self.info = PoolInfo(
             kind=kind,  # type: ignore[arg-type]
             page_size=1 if kind == "state" else page_size,
             num_pages=12,
             window=window if kind == "window" else 0,
             rewind=rewind if kind == "window" else 0,
+            shares=shares,
         )
         self.pool = PagePool(self.info)
         self.memory: dict[int, dict[int, object]] = {}
@@ -191,7 +203,7 @@ class Memory(RuleBasedStateMachine):
         try:
             copies = self.pool.fork(seq, dst, length)
         except OutOfPages:
-            assert self.pool.num_free == 0
+            assert self.pool.num_free < len(self.pool.pages(seq)[1])
             return
         self.wanted[dst] = self.wanted[seq][:length]
         self.apply(copies)

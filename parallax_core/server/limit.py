@@ -1,0 +1,50 @@
+"""How large a request may be."""
+
+from __future__ import annotations
+
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from parallax_core.server.errors import error_body
+
+MAX_BODY_BYTES = 16 * 2**20
+"""More than any context of today in text, and little enough to be read at once."""
+
+
+class BodyLimit:
+    """Middleware that answers 413 to a body over the limit, as soon as that is known, and reads no more of it."""
+
+    def __init__(self, app: ASGIApp, limit: int = MAX_BODY_BYTES) -> None:
+        self._app = app
+        self._limit = limit
+        self._message = f"the body has more than {limit} bytes"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or refuse it."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        stated = Headers(scope=scope).get("content-length", "")
+        if stated.isdigit() and int(stated) > self._limit:
+            await self._refuse(scope, receive, send)
+            return
+        await self._app(scope, self._count(receive), send)
+
+    def _count(self, receive: Receive) -> Receive:
+        seen = 0
+
+        async def counted() -> Message:
+            nonlocal seen
+            message = await receive()
+            seen += len(message.get("body", b""))
+            if seen > self._limit:
+                raise HTTPException(413, self._message)
+            return message
+
+        return counted
+
+    async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body = error_body(413, self._message)
+        await JSONResponse(body, 413, {"Connection": "close"})(scope, receive, send)
