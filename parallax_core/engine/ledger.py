@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from parallax_core.base.ids import SeqId
 from parallax_core.contracts.stage import Drop, Edit, Fork, Open, Row, StageInfo, Truncate
@@ -14,6 +14,7 @@ class Ledger:
 
     def __init__(self, stages: Sequence[StageInfo]) -> None:
         self._stages = [[PagePool(info) for info in stage.pools] for stage in stages]
+        self._pools = [pool for pools in self._stages for pool in pools]
 
     @property
     def free(self) -> tuple[tuple[int, ...], ...]:
@@ -23,24 +24,24 @@ class Ledger:
     @property
     def capacity(self) -> int:
         """The longest sequence that fits when it is alone, in tokens."""
-        return min(_capacity(pool) for pool in self._pools())
+        return min(_capacity(pool) for pool in self._pools)
 
     @property
     def is_rewindable(self) -> bool:
         """Whether every sequence can be forked at every length, so that a longer one makes its beginnings needless."""
-        return all(pool.info.kind in {"full", "latent"} for pool in self._pools())
+        return all(pool.info.kind in {"full", "latent"} for pool in self._pools)
 
     def length(self, seq: SeqId) -> int:
         """Return the length of a sequence once all steps planned so far are done."""
-        return next(self._pools()).length(seq)
+        return self._pools[0].length(seq)
 
     def can_rewind(self, seq: SeqId, length: int) -> bool:
         """Whether a sequence can be forked or truncated at ``length`` on every stage."""
-        return all(pool.can_rewind(seq, length) for pool in self._pools())
+        return all(pool.can_rewind(seq, length) for pool in self._pools)
 
     def edit(self, edit: Edit) -> None:
         """Apply an edit to every pool."""
-        for pool in self._pools():
+        for pool in self._pools:
             match edit:
                 case Open(seq):
                     pool.open(seq)
@@ -53,20 +54,17 @@ class Ledger:
 
     def extend(self, row: Row) -> None:
         """Apply a row to every pool."""
-        for pool in self._pools():
+        for pool in self._pools:
             pool.extend(row.seq, len(row.tokens))
 
     def claim(self, max_tokens: int) -> Claim:
         """Begin to plan a step of at most ``max_tokens`` tokens."""
-        return Claim(list(self._pools()), max_tokens)
+        return Claim(self._pools, max_tokens)
 
     def check(self) -> None:
         """Verify the invariants of every pool; for tests."""
-        for pool in self._pools():
+        for pool in self._pools:
             pool.check()
-
-    def _pools(self) -> Iterator[PagePool]:
-        return (pool for pools in self._stages for pool in pools)
 
 
 class Claim:
@@ -77,18 +75,17 @@ class Claim:
         self._max_tokens = max_tokens
         self._claimed = [0] * len(pools)
 
-    def fits(self, seq: SeqId, count: int) -> bool:
-        """Whether ``count`` more tokens of ``seq`` fit beside what is claimed."""
-        wanted = (pool.num_needed(seq, count) for pool in self._pools)
-        return all(
-            claimed + pages <= pool.num_free
+    def take(self, seq: SeqId, count: int) -> bool:
+        """Claim ``count`` more tokens of ``seq``, if they fit beside what is claimed; return whether they do."""
+        wanted = [pool.num_needed(seq, count) for pool in self._pools]
+        if any(
+            pages > 0 and claimed + pages > pool.num_free
             for pool, claimed, pages in zip(self._pools, self._claimed, wanted, strict=True)
-        )
-
-    def take(self, seq: SeqId, count: int) -> None:
-        """Claim them."""
-        for index, pool in enumerate(self._pools):
-            self._claimed[index] += pool.num_needed(seq, count)
+        ):
+            return False
+        for index, pages in enumerate(wanted):
+            self._claimed[index] += pages
+        return True
 
     def fits_new(self, count: int, shared: int = 0) -> bool:
         """Whether a new sequence of ``count`` tokens, a fork of ``shared`` of them, fits beside what is claimed."""

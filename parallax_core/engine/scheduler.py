@@ -53,15 +53,13 @@ class Scheduler:
     def _take(self, sequence: Sequence, claim: Claim, budget: int, ranked: list[Sequence]) -> int:
         count = self._fit(sequence, claim, min(sequence.num_missing, budget), ranked)
         if count:
-            assert sequence.seq is not None
-            claim.take(sequence.seq, count)
             self._chosen[sequence.request.id] = (sequence, count)
         return count
 
     def _fit(self, sequence: Sequence, claim: Claim, count: int, ranked: list[Sequence]) -> int:
-        """Return how many tokens of ``sequence`` can have pages, after making room for at least one if possible."""
+        """Claim pages for as many tokens of ``sequence`` as there can be, after making room for at least one."""
         assert sequence.seq is not None
-        while not claim.fits(sequence.seq, count):
+        while not claim.take(sequence.seq, count):
             if self._store.evict(None):
                 continue
             if count > 1:

@@ -15,6 +15,8 @@ class StopFilter:
 
     def feed(self, text: str) -> str:
         """Take the next text and return what is certain to come before any stop string."""
+        if not self._stops:
+            return text
         self._held += text
         found = [at for stop in self._stops if (at := self._held.find(stop)) >= 0]
         if found:

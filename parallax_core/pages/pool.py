@@ -83,8 +83,13 @@ class PagePool:
     def num_needed(self, seq: SeqId, count: int) -> int:
         """Return how many free pages `extend` by ``count`` tokens would take, net of those it forgets first."""
         holding = self._holdings[seq]
+        fresh = self._num_pages(holding.length + count) - holding.first - len(holding.pages)
+        if count and self._has_shared_tail(holding):
+            fresh += 1
+        if self.info.kind != "window":
+            return fresh
         forgotten = [page for page in holding.pages[: self._num_forgettable(holding)] if self._will_be_free(page)]
-        return self._num_fresh(holding, count) - len(forgotten)
+        return fresh - len(forgotten)
 
     def extend(self, seq: SeqId, count: int) -> list[Copy]:
         """Make room for ``count`` more tokens; return the copies to make before they are written.
@@ -95,6 +100,9 @@ class PagePool:
         holding = self._holdings[seq]
         if (needed := self.num_needed(seq, count)) > self.num_free:
             raise OutOfPages(needed, self.num_free)
+        if not needed and self.info.kind != "window":  # most steps of most sequences
+            holding.length += count
+            return []
         self._forget(holding)
         copies = self._unshare_tail(holding) if count else []
         holding.length += count
@@ -202,18 +210,9 @@ class PagePool:
     def _num_missing(self, holding: Holding) -> int:
         return max(0, self._num_pages(holding.length) - holding.first - len(holding.pages))
 
-    def _num_fresh(self, holding: Holding, count: int) -> int:
-        grown = self._num_pages(holding.length + count) - self._num_pages(holding.length)
-        return grown + (1 if count and self._has_shared_tail(holding) else 0)
-
     def _has_shared_tail(self, holding: Holding) -> bool:
         """Whether the next token goes into a page that others hold too; only a truncation brings that about."""
-        return bool(
-            holding.pages
-            and self._num_slots_in_tail(holding.length)
-            and self._num_pages(holding.length) > holding.first
-            and self._refs[holding.pages[-1]] > 1
-        )
+        return holding.length % self.info.page_size != 0 and self._refs[holding.pages[-1]] > 1
 
     def _unshare_tail(self, holding: Holding) -> list[Copy]:
         if not self._has_shared_tail(holding):
