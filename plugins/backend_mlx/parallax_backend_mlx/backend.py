@@ -50,7 +50,7 @@ class MlxBackend:
             vocab_size=network.shape.vocab_size,
             context_length=context_length,
             max_batch_tokens=_choose_batch(),
-            pools=(PoolInfo(kind="full", page_size=PAGE_TOKENS, num_pages=pages),),
+            pools=_list_pools(pages, can_rewind=network.can_rewind()),
             device=describe_device(),
             dtype=str(network.shape.dtype).rpartition(".")[2],
             weight_bytes=weight_bytes,
@@ -98,6 +98,12 @@ def _find_setting(config: dict[str, Any], names: Sequence[str]) -> int | None:
             if isinstance(part.get(name), int):
                 return int(part[name])
     return None
+
+
+def _list_pools(pages: int, *, can_rewind: bool) -> tuple[PoolInfo, ...]:
+    """Return the account of the memory, and for models that cannot go back a second one that says so."""
+    memory = PoolInfo(kind="full", page_size=PAGE_TOKENS, num_pages=pages, shares=False)
+    return (memory,) if can_rewind else (memory, PoolInfo(kind="state", page_size=1, num_pages=pages))
 
 
 def _count_pages(page_bytes: int, fraction: float) -> int:

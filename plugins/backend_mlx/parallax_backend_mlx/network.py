@@ -45,6 +45,10 @@ class Network:
         cache: Cache = make_prompt_cache(self._model)
         return cache
 
+    def can_rewind(self) -> bool:
+        """Whether a sequence can go back to any length; states and sliding windows cannot."""
+        return all(type(entry) is KVCache for entry in self.make_cache())
+
     def list_slides(self) -> list[bool]:
         """Return, for each layer, whether its cache keeps a sliding window only."""
         return [isinstance(entry, RotatingKVCache) for entry in self.make_cache()]

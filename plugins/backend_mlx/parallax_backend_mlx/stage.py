@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +21,7 @@ from parallax_core.api import (
     Fork,
     Hidden,
     Open,
+    OutOfPages,
     PagePool,
     Row,
     SeqId,
@@ -47,7 +47,7 @@ class Outcome:
 class MlxStage:
     """See `parallax_core.api.Stage`.
 
-    Its one pool is an account: mlx-lm keeps the keys and values of a sequence in arrays of its own.
+    Its pools are an account: mlx-lm keeps the keys and values of a sequence in arrays of its own, and shares none.
     """
 
     def __init__(self, network: Network, info: StageInfo) -> None:
@@ -55,7 +55,7 @@ class MlxStage:
         self._network: Network | None = network
         self._sampler = Sampler(info.vocab_size)
         self._contexts: dict[SeqId, Context] = {}
-        self._pool = PagePool(info.pools[0])
+        self._pools = [PagePool(pool) for pool in info.pools]
         self._lost = ""
 
     @property
@@ -102,9 +102,10 @@ class MlxStage:
             hint = "try again; if it happens again, restart with fewer requests at once"
             raise BackendFailed(f"the model failed in a step: {error}", hint) from error
         for row, context in zip(batch.rows, contexts, strict=True):
-            self._pool.extend(row.seq, len(row.tokens))
+            for pool in self._pools:
+                pool.extend(row.seq, len(row.tokens))
             context.tokens.extend(row.tokens)
-        return Outcome(StageResult(answers, free=(self._pool.num_free,)))
+        return Outcome(StageResult(answers, free=tuple(pool.num_free for pool in self._pools)))
 
     def close(self) -> None:
         """Release the model and every sequence. Calling it twice is harmless."""
@@ -128,19 +129,28 @@ class MlxStage:
                     message = f"the MLX backend has no adapters, and so no {spec.adapter!r}"
                     raise Unsupported(message, "leave the adapter out, or choose another backend")
                 self._contexts[seq] = Context(spec, network.make_cache(), choice)
-                self._pool.open(seq)
-            case Fork(src, dst, length):
+            case Fork(src, dst, _):
                 source = self._contexts[src]
                 self._check_new(dst)
-                context = source.fork(edit)
-                self._pool.fork(src, dst, length)
-                self._contexts[dst] = context
+                self._contexts[dst] = source.fork(edit)
             case Truncate(seq, length):
                 self._contexts[seq].truncate(length)
-                self._pool.truncate(seq, length)
             case Drop(seq):
                 del self._contexts[seq]
-                self._pool.drop(seq)
+        self._account(edit)
+
+    def _account(self, edit: Edit) -> None:
+        """Apply an edit to every pool; only a fork may find too few pages, and is undone then."""
+        try:
+            for pool in self._pools:
+                _edit_pool(pool, edit)
+        except OutOfPages:
+            assert isinstance(edit, Fork)
+            del self._contexts[edit.dst]
+            for pool in self._pools:
+                if edit.dst in pool:
+                    pool.drop(edit.dst)
+            raise
 
     def _check_new(self, seq: SeqId) -> None:
         if seq in self._contexts:
@@ -148,16 +158,11 @@ class MlxStage:
             raise KeyError(message)
 
     def _check_pages(self, rows: Sequence[Row]) -> None:
-        """Raise OutOfPages if ``rows`` do not fit, without taking a page.
-
-        Each row alone may count a page that it would unshare and that another row of the batch unshares first. So when
-        the sum does not fit, a copy of the pool tells.
-        """
-        if sum(self._pool.num_needed(row.seq, len(row.tokens)) for row in rows) <= self._pool.num_free:
-            return
-        trial = copy.deepcopy(self._pool)
-        for row in rows:
-            trial.extend(row.seq, len(row.tokens))
+        """Raise OutOfPages if ``rows`` do not fit, without taking a page; as no page is shared, needs add up."""
+        for pool in self._pools:
+            needed = sum(pool.num_needed(row.seq, len(row.tokens)) for row in rows)
+            if needed > pool.num_free:
+                raise OutOfPages(needed, pool.num_free)
 
     def _run_rows(self, network: Network, rows: Sequence[Row], contexts: Sequence[Context]) -> tuple[Answer, ...]:
         parts = []
@@ -188,3 +193,15 @@ class MlxStage:
         except Exception as error:  # noqa: BLE001  # whatever it is, the caches can no longer be trusted
             self._contexts.clear()
             self._lost = f"the stage is lost: its caches could not be put back after a failed step: {error}"
+
+
+def _edit_pool(pool: PagePool, edit: Edit) -> None:
+    match edit:
+        case Open(seq):
+            pool.open(seq)
+        case Fork(src, dst, length):
+            pool.fork(src, dst, length)
+        case Truncate(seq, length):
+            pool.truncate(seq, length)
+        case Drop(seq):
+            pool.drop(seq)

@@ -358,3 +358,13 @@ def make_mamba(folder: Path) -> Path:
     config = MambaConfig(vocab_size=97, hidden_size=16, num_hidden_layers=2, state_size=4, intermediate_size=32)
     MambaForCausalLM(config).save_pretrained(folder)
     return folder
+
+
+def test_state_that_cannot_go_back_says_so_in_its_pools(tmp_path: Path) -> None:
+    stage = MlxBackend().open_stage(StagePlan(model=make_mamba(tmp_path)))
+    assert [pool.kind for pool in stage.info.pools] == ["full", "state"]
+    open_sequence(stage, ONE)
+    free = stage.step(StageBatch((Row(ONE, 0, tuple(PROMPT[:30])),))).wait().free
+    assert free == tuple(pool.num_pages - 1 for pool in stage.info.pools)
+    stage.edit([Drop(ONE)])
+    stage.close()
