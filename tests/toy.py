@@ -77,15 +77,7 @@ class Memory:
         self._slots: dict[tuple[int, int], int] = {}
 
     def edit(self, edit: Edit) -> None:
-        match edit:
-            case Open(seq):
-                self.pool.open(seq)
-            case Fork(src, dst, length):
-                self._copy(self.pool.fork(src, dst, length))
-            case Truncate(seq, length):
-                self.pool.truncate(seq, length)
-            case Drop(seq):
-                self.pool.drop(seq)
+        self._copy(self.pool.edit(edit))
 
     def write(self, row: Row) -> None:
         before = self._read_state(row.seq) if self.pool.info.kind == "state" and row.start else 17

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from parallax_core.base.ids import SeqId
-from parallax_core.contracts.stage import Drop, Edit, Fork, Open, Row, StageInfo, Truncate
+from parallax_core.contracts.stage import Edit, Row, StageInfo
 from parallax_core.pages.pool import PagePool
 
 
@@ -42,15 +42,7 @@ class Ledger:
     def edit(self, edit: Edit) -> None:
         """Apply an edit to every pool."""
         for pool in self._pools:
-            match edit:
-                case Open(seq):
-                    pool.open(seq)
-                case Fork(src, dst, length):
-                    pool.fork(src, dst, length)
-                case Truncate(seq, length):
-                    pool.truncate(seq, length)
-                case Drop(seq):
-                    pool.drop(seq)
+            pool.edit(edit)
 
     def extend(self, row: Row) -> None:
         """Apply a row to every pool."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from parallax_core.base.errors import OutOfPages
 from parallax_core.base.ids import SeqId
-from parallax_core.contracts.stage import PoolInfo
+from parallax_core.contracts.stage import Drop, Edit, Fork, Open, PoolInfo, Truncate
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +156,19 @@ class PagePool:
             KeyError: if it is not open, as when it was dropped before.
         """
         self._release(self._holdings.pop(seq).pages)
+
+    def edit(self, edit: Edit) -> list[Copy]:
+        """Apply an edit as `open`, `fork`, `truncate` or `drop` do, and return the copies to make."""
+        match edit:
+            case Open(seq):
+                self.open(seq)
+            case Fork(src, dst, length):
+                return self.fork(src, dst, length)
+            case Truncate(seq, length):
+                self.truncate(seq, length)
+            case Drop(seq):
+                self.drop(seq)
+        return []
 
     def can_rewind(self, seq: SeqId, length: int) -> bool:
         """Whether a fork or truncation at ``length`` is possible: full pools always can, states never go back."""

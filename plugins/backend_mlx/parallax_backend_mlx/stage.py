@@ -143,7 +143,7 @@ class MlxStage:
         """Apply an edit to every pool; only a fork may find too few pages, and is undone then."""
         try:
             for pool in self._pools:
-                _edit_pool(pool, edit)
+                pool.edit(edit)
         except OutOfPages:
             assert isinstance(edit, Fork)
             del self._contexts[edit.dst]
@@ -193,15 +193,3 @@ class MlxStage:
         except Exception as error:  # noqa: BLE001  # whatever it is, the caches can no longer be trusted
             self._contexts.clear()
             self._lost = f"the stage is lost: its caches could not be put back after a failed step: {error}"
-
-
-def _edit_pool(pool: PagePool, edit: Edit) -> None:
-    match edit:
-        case Open(seq):
-            pool.open(seq)
-        case Fork(src, dst, length):
-            pool.fork(src, dst, length)
-        case Truncate(seq, length):
-            pool.truncate(seq, length)
-        case Drop(seq):
-            pool.drop(seq)

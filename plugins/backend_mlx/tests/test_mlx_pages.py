@@ -144,15 +144,7 @@ def choose_edit(rng: random.Random, pool: PagePool, fresh: SeqId) -> Edit:
 def apply_both(stage: MlxStage, pool: PagePool, edit: Edit) -> bool:
     """Apply ``edit`` to both; return whether the pool refuses it, as the stage must then."""
     try:
-        match edit:
-            case Open(seq, _):
-                pool.open(seq)
-            case Fork(src, dst, length):
-                pool.fork(src, dst, length)
-            case Truncate(seq, length):
-                pool.truncate(seq, length)
-            case Drop(seq):
-                pool.drop(seq)
+        pool.edit(edit)
     except OutOfPages:
         with pytest.raises(OutOfPages):
             stage.edit([edit])
