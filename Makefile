@@ -11,7 +11,7 @@ PROJECTS := . $(PLUGINS)
 SOURCES  := pyproject.toml $(wildcard plugins/*/pyproject.toml) constraints.txt
 EDITABLE := $(foreach project,$(PROJECTS),-e ./$(project))
 
-RESULTS  := benchmarks/results/parity-smollm2.json benchmarks/results/prefix.json
+RESULTS  := $(addprefix benchmarks/results/,parity-smollm2.json prefix.json head.json wire-fuzz.json)
 
 SERVE := .venv
 DEV   := .venv-dev
@@ -61,10 +61,13 @@ benchmarks/results/parity-smollm2.json: | $(DEV)/.stamp
 	@echo "measuring $@"
 	@$(DEV)/bin/python benchmarks/parity.py "$$($(DEV)/bin/parallax models pull smollm2-135m)" --out $@
 
-benchmarks/results/prefix.json: | $(DEV)/.stamp
-	@mkdir -p $(@D)
+benchmarks/results/prefix.json benchmarks/results/head.json: benchmarks/results/%.json: | $(DEV)/.stamp
 	@echo "measuring $@"
-	@$(DEV)/bin/python benchmarks/prefix.py --out $@
+	@$(DEV)/bin/python benchmarks/$*.py --out $@
+
+benchmarks/results/wire-fuzz.json: | $(DEV)/.stamp
+	@echo "measuring $@"
+	@$(DEV)/bin/python benchmarks/wire.py --fuzz 1000000 --out $@
 
 wheels: $(DEV)/.stamp ## build every distribution into dist/
 	@rm -f dist/*.whl
