@@ -5,12 +5,14 @@ import inspect
 import pytest
 
 from parallax_core.base import errors
-from parallax_core.base.errors import InvalidRequest, ParallaxError, Unavailable
+from parallax_core.base.errors import InvalidRequest, OutOfPages, ParallaxError, Unavailable
 
+WORDED = [OutOfPages]
+"""Those that word their message themselves."""
 KINDS = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if kind.__module__ == errors.__name__]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in WORDED])
 def test_every_error_is_a_parallax_error_with_a_message_and_a_hint(kind: type[ParallaxError]) -> None:
     error = kind("there is no 'x'", hint="write 'y'")
     assert isinstance(error, ParallaxError)
@@ -27,6 +29,12 @@ def test_every_error_says_when_it_is_raised(kind: type[ParallaxError]) -> None:
 def test_no_error_hides_an_exception_of_python() -> None:
     # What catches ParallaxError shows it without a traceback, so bugs must not be among them.
     assert ParallaxError.__mro__ == (ParallaxError, Exception, BaseException, object)
+
+
+def test_out_of_pages_says_how_many() -> None:
+    error = OutOfPages(3, 1)
+    assert isinstance(error, ParallaxError)
+    assert (error.needed, error.free, str(error)) == (3, 1, "3 pages are needed, and 1 are free")
 
 
 def test_an_invalid_request_names_the_field() -> None:
