@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import fastapi
 import msgspec
 from fastapi.responses import JSONResponse, Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from parallax_core.base.errors import BackendFailed, Unavailable
 from parallax_core.base.ids import RequestId
@@ -74,6 +75,24 @@ def usage(finish: Finish) -> dict[str, int]:
     }
 
 
+class EventStream(StreamingResponse):
+    """Sends events, and stops generating when it is over in whatever way.
+
+    The events cannot see to that themselves: a client may be gone before the first of them is asked for.
+    """
+
+    def __init__(self, events: AsyncIterator[bytes], stream: Stream) -> None:
+        super().__init__(events, media_type="text/event-stream")
+        self._stream = stream
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the response."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._stream.close()
+
+
 def make_router(served: Served) -> fastapi.APIRouter:
     """Return the route for ``served``."""
     router = fastapi.APIRouter()
@@ -90,7 +109,7 @@ def make_router(served: Served) -> fastapi.APIRouter:
         if not body.stream:
             return await _until_gone(http, _collect(stream, answer), stream)
         include_usage = body.stream_options is not None and body.stream_options.include_usage
-        return StreamingResponse(_events(stream, answer, include_usage=include_usage), media_type="text/event-stream")
+        return EventStream(_events(stream, answer, include_usage=include_usage), stream)
 
     return router
 
@@ -144,19 +163,16 @@ async def _disconnect(http: fastapi.Request) -> None:
 
 
 async def _events(stream: Stream, answer: Answer, *, include_usage: bool) -> AsyncIterator[bytes]:
-    try:
-        yield event(answer.chunk({"role": "assistant", "content": ""}))
-        async for delta in stream:
-            if delta.text:
-                yield event(answer.chunk({"content": delta.text}))
-            if delta.finish is None:
-                continue
-            if delta.finish.reason in BROKEN:
-                yield event(error_body(BROKEN[delta.finish.reason], delta.finish.message))
-                return
-            yield event(answer.chunk({}, delta.finish))
-            if include_usage:
-                yield event(answer.usage_chunk(delta.finish))
-            yield DONE
-    finally:
-        stream.close()
+    yield event(answer.chunk({"role": "assistant", "content": ""}))
+    async for delta in stream:
+        if delta.text:
+            yield event(answer.chunk({"content": delta.text}))
+        if delta.finish is None:
+            continue
+        if delta.finish.reason in BROKEN:
+            yield event(error_body(BROKEN[delta.finish.reason], delta.finish.message))
+            return
+        yield event(answer.chunk({}, delta.finish))
+        if include_usage:
+            yield event(answer.usage_chunk(delta.finish))
+        yield DONE

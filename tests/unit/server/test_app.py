@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from starlette.testclient import TestClient
 from parallax_core.api import ParallaxError, Sampling
 from parallax_core.node.pipeline import PipelineEngine
 from parallax_core.server.app import make_app
-from parallax_core.server.chat import Served
+from parallax_core.server.chat import EventStream, Served
 from parallax_core.server.limit import MAX_BODY_BYTES
 from parallax_core.server.schema import NEUTRAL, ChatRequest
 from tests.toy import ToyStage, continuation
@@ -273,6 +274,29 @@ def test_failure_of_the_model_is_an_error_the_client_sees(site: Site) -> None:
     *_, last = events(site.ask(stream=True))
     assert "out of luck" in last["error"]["message"]
     assert site.client.get("/health").status_code == 200
+
+
+async def test_client_that_is_gone_before_the_first_event_stops_its_generation() -> None:
+    class Endless:
+        is_closed = False
+
+        def close(self) -> None:
+            self.is_closed = True
+
+    async def events() -> AsyncIterator[bytes]:
+        yield b"never asked for"
+
+    async def receive() -> dict[str, str]:
+        return {"type": "http.disconnect"}
+
+    async def send(message: object) -> None:
+        del message
+        raise OSError
+
+    stream = Endless()
+    with contextlib.suppress(Exception):
+        await EventStream(events(), stream)({"type": "http", "asgi": {}}, receive, send)  # type: ignore[arg-type]
+    assert stream.is_closed
 
 
 def test_every_route_but_health_asks_for_a_key() -> None:
