@@ -54,6 +54,10 @@ class BackendFailed(ParallaxError):
     """The backend raised while loading or running a model."""
 
 
+class StageLost(ParallaxError):
+    """A stage cannot go on: what it holds is not what its head believes."""
+
+
 class OutOfPages(ParallaxError):
     """A pool of KV pages has fewer free pages than are needed."""
 

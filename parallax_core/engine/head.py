@@ -7,7 +7,7 @@ from collections.abc import Hashable
 from collections.abc import Sequence as Listing
 from dataclasses import dataclass
 
-from parallax_core.base.errors import BackendFailed, InvalidRequest, Unavailable
+from parallax_core.base.errors import InvalidRequest, StageLost, Unavailable
 from parallax_core.base.ids import Epoch, RequestId
 from parallax_core.builtin.batching import WorkConserving
 from parallax_core.builtin.preemption import LowestPriority
@@ -90,11 +90,6 @@ class Head:
         """The longest sequence that can be served, in tokens: what the model was made for, or memory if less."""
         return min(self._ledger.capacity, *(stage.context_length for stage in self._stages))
 
-    @property
-    def num_live(self) -> int:
-        """Requests that have not ended."""
-        return len(self._live)
-
     def accept(self, request: Request, now: float) -> None:
         """Take a request in.
 
@@ -159,12 +154,12 @@ class Head:
         """Take the last stage's result of the oldest step in flight.
 
         Raises:
-            BackendFailed: if the stage's pages are not what they must be: it is lost.
+            StageLost: if the stage's pages are not what they must be.
         """
         flight = self._in_flight.popleft()
         if result.free and result.free != flight.free[-1]:
             message = f"a stage says it has {result.free} free pages, and must have {flight.free[-1]}"
-            raise BackendFailed(message)
+            raise StageLost(message)
         answers = iter(result.answers)
         for row, sequence in zip(flight.rows, flight.sequences, strict=True):
             for token in [_token_of(next(answers)) for _ in row.outputs]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from parallax_core.base.errors import BackendFailed
+from collections.abc import Sequence
+
+from parallax_core.base.errors import BackendFailed, StageLost
 from parallax_core.base.ids import SeqId
-from parallax_core.contracts.stage import Drop, Fork, Open, Stage, StageInfo, StageResult
+from parallax_core.contracts.stage import Drop, Edit, Fork, Open, Stage, StageInfo, StageResult
 from parallax_core.engine.head import Step
 
 
@@ -25,15 +27,13 @@ class StageHost:
         """Apply the edits of ``step``, then run its batch. A new epoch begins with nothing: what is open is dropped.
 
         Raises:
-            BackendFailed: if the batch failed; the stage goes on with the next epoch. What an edit raises is raised as
-                it is: the stage is lost.
+            BackendFailed: if the batch failed; the stage goes on with the next epoch.
+            StageLost: if an edit failed.
         """
         if step.epoch > self._epoch:
             self._epoch = step.epoch
-            self._stage.edit([Drop(seq) for seq in self._open])
-            self._open.clear()
-        self._stage.edit(step.edits)
-        self._note(step)
+            self._edit([Drop(seq) for seq in self._open])
+        self._edit(step.edits)
         if not step.batch.rows:
             return StageResult()
         try:
@@ -46,8 +46,13 @@ class StageHost:
         """Close the stage."""
         self._stage.close()
 
-    def _note(self, step: Step) -> None:
-        for edit in step.edits:
+    def _edit(self, edits: Sequence[Edit]) -> None:
+        try:
+            self._stage.edit(edits)
+        except Exception as error:
+            message = f"the stage is lost: {type(error).__name__}: {error}"
+            raise StageLost(message) from error
+        for edit in edits:
             match edit:
                 case Open(seq) | Fork(_, seq):
                     self._open[seq] = None

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from parallax_core.api import (
-    BackendFailed,
     Delta,
     InvalidRequest,
     PoolInfo,
@@ -20,6 +19,7 @@ from parallax_core.api import (
     StageResult,
     Unavailable,
 )
+from parallax_core.base.errors import StageLost
 from parallax_core.builtin.batching import Delay, Size, SizeOrDelay, WorkConserving
 from parallax_core.builtin.preemption import LowestPriority, NewestFirst, Nobody
 from parallax_core.engine.head import Head, Limits, Step
@@ -345,7 +345,7 @@ def test_stage_whose_pages_differ_is_lost() -> None:
     replica = Replica()
     replica.submit(make_request([1]))
     assert replica.head.plan(0) is not None
-    with pytest.raises(BackendFailed, match="free pages"):
+    with pytest.raises(StageLost, match="free pages"):
         replica.head.absorb(StageResult(free=(3,)), 0)
 
 

@@ -106,11 +106,12 @@ async def test_failed_step_ends_its_requests_with_an_error_and_no_others() -> No
         assert tokens_of(await collect(engine.submit(make_request([3], 2)))) == continuation([3], 2)
 
 
-async def test_stage_that_cannot_be_edited_is_lost_and_every_stream_ends() -> None:
+@pytest.mark.parametrize("kind", [RuntimeError, BackendFailed])
+async def test_stage_that_cannot_be_edited_is_lost_and_every_stream_ends(kind: type[Exception]) -> None:
     class Lost(ToyStage):
         def edit(self, edits: object) -> None:
             message = "gone"
-            raise RuntimeError(message)
+            raise kind(message)
 
     async with running(Lost) as engine:
         [delta] = await collect(engine.submit(make_request([1])))
