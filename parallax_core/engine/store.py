@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from itertools import count
-from typing import Protocol
 
 from parallax_core.base.ids import SeqId
 from parallax_core.contracts.stage import Drop, Edit, Fork, Open
@@ -12,12 +11,8 @@ from parallax_core.engine.ledger import Claim, Ledger
 from parallax_core.engine.prefix import Match, PrefixIndex
 from parallax_core.engine.sequence import Sequence
 
-
-class Space(Protocol):
-    """Names what must be equal, beside the tokens, for one sequence to serve another."""
-
-    def __call__(self, sequence: Sequence) -> Hashable:
-        """Return the space of a sequence."""
+Space = Callable[[Sequence], Hashable]
+"""Names what must be equal, beside the tokens, for one sequence to serve another."""
 
 
 class Store:
@@ -83,12 +78,6 @@ class Store:
                 self._drop(seq)
                 return True
         return False
-
-    def clear(self) -> None:
-        """Forget everything without a word to the stages: they have forgotten it themselves."""
-        self._index = PrefixIndex()
-        self._running.clear()
-        self._edits.clear()
 
     def _find(self, sequence: Sequence) -> Match | None:
         """Return the longest beginning that can be forked; the last token is left to be computed, for its logits."""

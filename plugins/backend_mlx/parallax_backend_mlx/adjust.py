@@ -11,9 +11,7 @@ from array import array
 from collections.abc import Sequence
 
 from parallax_backend_mlx.runtime import mx
-from parallax_core.api import Draft, Sampling
-
-PLAIN = Sampling()
+from parallax_core.api import Draft
 
 
 def adjust_logits(logits: mx.array, drafts: Sequence[Draft]) -> mx.array:

@@ -7,8 +7,6 @@ from collections.abc import Iterable
 
 from parallax_core.api import BackendSpec, Finding, Ref, hookimpl
 
-PLUGIN_API = 1
-
 
 @hookimpl
 def parallax_register_backends() -> Iterable[BackendSpec]:
