@@ -32,7 +32,8 @@ import msgspec
 
 from parallax_core.base.ids import Epoch, LeaseId, SeqId
 from parallax_core.contracts.stage import Draw, Row
-from parallax_core.wire.codec import WIRE_VERSION, Frame, decode, encode
+from parallax_core.contracts.transport import Frame
+from parallax_core.wire.codec import WIRE_VERSION, decode, encode
 from parallax_core.wire.errors import BadFrame, WireVersionMismatch
 from parallax_core.wire.messages import Step
 

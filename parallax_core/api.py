@@ -5,6 +5,7 @@ from parallax_core.base.errors import (
     InvalidRequest,
     OutOfPages,
     ParallaxError,
+    PeerLost,
     Unavailable,
     UnknownName,
     Unsupported,
@@ -15,8 +16,22 @@ from parallax_core.base.refs import Ref
 from parallax_core.config.home import cache_folder
 from parallax_core.contracts.backend import Availability, Backend, BackendSpec, DType, StagePlan
 from parallax_core.contracts.capability import Capability
-from parallax_core.contracts.engine import Delta, Engine, Finish, Health, Request, Stream
+from parallax_core.contracts.engine import Delta, Engine, Finish, Health, Reason, Request, Stream, TokenLogprob
 from parallax_core.contracts.finding import Finding
+from parallax_core.contracts.model import LayerShape, ModelAdapter, ModelShape, ModelSpec, Part
+from parallax_core.contracts.parser import Content, Parser, ParserSpec, Piece, Reasoning, ToolCall
+from parallax_core.contracts.policy import (
+    ArrivalView,
+    BatchingPolicy,
+    Holder,
+    Policy,
+    PolicyKind,
+    PolicySpec,
+    PreemptionPolicy,
+    QueueView,
+    ReplicaView,
+    RoutingPolicy,
+)
 from parallax_core.contracts.progress import Progress, Unit, silent
 from parallax_core.contracts.sample import Sampling
 from parallax_core.contracts.source import (
@@ -52,6 +67,7 @@ from parallax_core.contracts.stage import (
     Truncate,
 )
 from parallax_core.contracts.tensor import ITEM_BYTES, Data, Tensor, TensorSpec
+from parallax_core.contracts.transport import Frame, FrameLimits, Link, Transport, TransportPlan, TransportSpec
 from parallax_core.hookspecs import PLUGIN_API, hookimpl
 from parallax_core.pages.pool import Copy, PagePool
 from parallax_core.sampling.draw import GOLDEN32, MASK32, draw_key, gumbel, hash32, mix32
@@ -63,11 +79,14 @@ __all__ = [
     "MASK32",
     "PLUGIN_API",
     "Answer",
+    "ArrivalView",
     "Availability",
     "Backend",
     "BackendFailed",
     "BackendSpec",
+    "BatchingPolicy",
     "Capability",
+    "Content",
     "Copy",
     "DType",
     "Data",
@@ -82,23 +101,45 @@ __all__ = [
     "Finding",
     "Finish",
     "Fork",
+    "Frame",
+    "FrameLimits",
     "Health",
     "Hidden",
+    "Holder",
     "InvalidRequest",
     "LayerRange",
+    "LayerShape",
     "LeaseId",
+    "Link",
+    "ModelAdapter",
     "ModelFolder",
+    "ModelShape",
     "ModelSource",
+    "ModelSpec",
     "Open",
     "OutOfPages",
     "Output",
     "PagePool",
     "ParallaxError",
+    "Parser",
+    "ParserSpec",
+    "Part",
+    "PeerLost",
+    "Piece",
+    "Policy",
+    "PolicyKind",
+    "PolicySpec",
     "PoolInfo",
+    "PreemptionPolicy",
     "Progress",
+    "QueueView",
+    "Reason",
+    "Reasoning",
     "Ref",
+    "ReplicaView",
     "Request",
     "RequestId",
+    "RoutingPolicy",
     "Row",
     "Sampling",
     "Score",
@@ -119,6 +160,11 @@ __all__ = [
     "Stream",
     "Tensor",
     "TensorSpec",
+    "TokenLogprob",
+    "ToolCall",
+    "Transport",
+    "TransportPlan",
+    "TransportSpec",
     "Truncate",
     "Unavailable",
     "Unit",

@@ -58,6 +58,10 @@ class StageLost(ParallaxError):
     """A stage cannot go on: what it holds is not what its head believes."""
 
 
+class PeerLost(ParallaxError):
+    """A node at the other end of a link is dead, hung or cut off, or does not speak as it should."""
+
+
 class OutOfPages(ParallaxError):
     """A pool of KV pages has fewer free pages than are needed."""
 

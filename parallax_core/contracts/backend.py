@@ -24,6 +24,8 @@ class StagePlan:
     """Which layers; None: the whole model."""
     dtype: DType = "auto"
     """What to compute in; ``auto`` leaves it to the backend, which knows its device."""
+    device: str = ""
+    """Which of its devices, in the backend's words, such as ``cuda:1``; empty: the backend's choice."""
     memory_fraction: float = 0.5
     """The share of the memory that is free after loading the weights that KV pages may take."""
     progress: Progress = silent

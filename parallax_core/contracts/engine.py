@@ -28,6 +28,16 @@ class Request:
     """Lower is served first; waiting makes a request more urgent."""
     timeout_s: float | None = None
     """Seconds from arrival after which the request ends with an error."""
+    n: int = 1
+    """How many answers, each with draws of its own; ``max_tokens`` holds for each."""
+    logprobs: int | None = None
+    """Give the log-probability of each token of the output, and of this many best ones; None: neither."""
+    prompt_logprobs: int | None = None
+    """The same for the tokens of the prompt after the first."""
+    adapter: str = ""
+    """The LoRA adapter, by the name it was loaded under; empty: none."""
+    salt: str = ""
+    """Requests of different salts share no cache."""
 
 
 Reason = Literal["stop", "length", "error", "aborted"]
@@ -40,17 +50,39 @@ class Finish:
     reason: Reason
     prompt_tokens: int
     output_tokens: int
+    """Of all answers together."""
     message: str = ""
     """For ``error`` (the request failed) and ``aborted`` (the engine ends): what happened, in words for the client."""
+    cached_tokens: int = 0
+    """Prompt tokens that were not computed, since a cache held them."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """A token and its log-probability, before penalties and filters."""
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+    """The best tokens there and theirs, best first; as many as were asked for."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Delta:
-    """What a stream yields: new text, and on the last one the finish."""
+    """What a stream yields: new text of one answer, how that answer ended, and on the last one the finish."""
 
     text: str = ""
     tokens: tuple[int, ...] = ()
+    index: int = 0
+    """Which answer, in ``range(Request.n)``."""
+    logprobs: tuple[TokenLogprob, ...] = ()
+    """One for each of ``tokens``, if asked for."""
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()
+    """On the first delta of a request that asked for them: one for each token of the prompt after the first."""
+    ended: Reason | None = None
+    """The answer is over, for this reason; others of the request may go on."""
     finish: Finish | None = None
+    """The stream is over. Its reason is that of the answer that ended last, or why none of the rest will end."""
 
 
 class Stream(Protocol):

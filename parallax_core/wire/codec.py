@@ -6,11 +6,10 @@ msgpack, with an `Entry` where the message has a tensor. How frames are put on a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import msgspec
 
 from parallax_core.contracts.tensor import Data, Tensor
+from parallax_core.contracts.transport import Frame, FrameLimits
 from parallax_core.wire.bounds import check_message
 from parallax_core.wire.errors import BadFrame, WireVersionMismatch
 from parallax_core.wire.header import Entry, Header, MaskHeader, ResultHeader, StepHeader
@@ -24,26 +23,7 @@ ENCODER = msgspec.msgpack.Encoder()
 DECODER: msgspec.msgpack.Decoder[Header] = msgspec.msgpack.Decoder(Header)
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
-    """A message as bytes."""
-
-    header: bytes
-    buffers: tuple[Data, ...] = ()
-    """The data of its tensors."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What a receiver is ready to hold. A message takes at most about 32 times the bytes of its header in memory."""
-
-    header_bytes: int = 4 * 2**20
-    frame_bytes: int = 256 * 2**20
-    """Header and buffers together."""
-    buffers: int = 64
-
-
-DEFAULT_LIMITS = Limits()
+DEFAULT_LIMITS = FrameLimits()
 
 
 def encode(message: Message) -> Frame:
@@ -56,14 +36,17 @@ def encode(message: Message) -> Frame:
     return Frame(VERSION_BYTE + ENCODER.encode(header), tuple(buffers))
 
 
-def decode(frame: Frame, limits: Limits = DEFAULT_LIMITS) -> Message:
+def decode(frame: Frame, limits: FrameLimits = DEFAULT_LIMITS) -> Message:
     """Read a frame; the tensors of the message are read-only views of its buffers.
 
     Raises:
         WireVersionMismatch: if it is of another version.
         BadFrame: if it exceeds ``limits``, is malformed, or says what no message can say.
     """
-    check_limits(frame, limits)
+    try:
+        limits.check(frame)
+    except ValueError as error:
+        raise BadFrame(str(error)) from error
     if frame.header[0] != WIRE_VERSION:
         raise WireVersionMismatch(frame.header[0], WIRE_VERSION)
     try:
@@ -73,24 +56,6 @@ def decode(frame: Frame, limits: Limits = DEFAULT_LIMITS) -> Message:
     message = unpack_header(header, frame.buffers)
     check_message(message)
     return message
-
-
-def check_limits(frame: Frame, limits: Limits) -> None:
-    """Check sizes before anything is read."""
-    size = len(frame.header) + sum(count_bytes(buffer) for buffer in frame.buffers)
-    if not frame.header:
-        raise BadFrame("its header is empty")
-    if len(frame.header) > limits.header_bytes:
-        raise BadFrame(f"its header has {len(frame.header)} bytes, and {limits.header_bytes} are allowed")
-    if len(frame.buffers) > limits.buffers:
-        raise BadFrame(f"it has {len(frame.buffers)} buffers, and {limits.buffers} are allowed")
-    if size > limits.frame_bytes:
-        raise BadFrame(f"it has {size} bytes, and {limits.frame_bytes} are allowed")
-
-
-def count_bytes(data: Data) -> int:
-    """Return the size of ``data``; the length of a view counts elements."""
-    return data.nbytes if isinstance(data, memoryview) else len(data)
 
 
 def pack_message(message: Message, buffers: list[Data]) -> Header:

@@ -29,7 +29,8 @@ from parallax_core.contracts.stage import (
     Truncate,
 )
 from parallax_core.contracts.tensor import Tensor
-from parallax_core.wire.codec import WIRE_VERSION, Frame, encode
+from parallax_core.contracts.transport import Frame
+from parallax_core.wire.codec import WIRE_VERSION, encode
 from parallax_core.wire.messages import Failure, Heartbeat, Hello, Mask, Message, Result, Step, Welcome
 
 GOLDEN = Path(__file__).with_name("golden_frames.json")

@@ -25,7 +25,8 @@ from parallax_core.contracts.stage import (
     Truncate,
 )
 from parallax_core.contracts.tensor import Tensor
-from parallax_core.wire.codec import VERSION_BYTE, Frame, decode, encode
+from parallax_core.contracts.transport import Frame
+from parallax_core.wire.codec import VERSION_BYTE, decode, encode
 from parallax_core.wire.errors import BadFrame
 from parallax_core.wire.messages import Heartbeat, Mask, Message, Result, Step
 from tests.unit.wire.make_golden_frames import DECODE, EPOCH, LEASE, PREFILL, SAMPLES, SAMPLING, SPEC

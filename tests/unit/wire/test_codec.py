@@ -8,7 +8,8 @@ from hypothesis import given, settings
 
 from benchmarks.wire import make_step
 from parallax_core.contracts.tensor import ITEM_BYTES, Tensor
-from parallax_core.wire.codec import WIRE_VERSION, Frame, Limits, decode, encode
+from parallax_core.contracts.transport import Frame, FrameLimits
+from parallax_core.wire.codec import WIRE_VERSION, decode, encode
 from parallax_core.wire.errors import BadFrame, WireVersionMismatch
 from parallax_core.wire.messages import Mask, Message, Result, Step
 from tests.unit.wire.make_golden_frames import EPOCH, LEASE, SAMPLES, read_golden
@@ -109,21 +110,21 @@ SIZE = len(GOLDEN["result"].header)
 
 
 @pytest.mark.parametrize(
-    "limits", [Limits(header_bytes=SIZE), Limits(frame_bytes=SIZE + 6), Limits(buffers=1)], ids=str
+    "limits", [FrameLimits(header_bytes=SIZE), FrameLimits(frame_bytes=SIZE + 6), FrameLimits(buffers=1)], ids=str
 )
-def test_frame_within_limits_is_read(limits: Limits) -> None:
+def test_frame_within_limits_is_read(limits: FrameLimits) -> None:
     assert decode(GOLDEN["result"], limits) == LIMITED
 
 
 @pytest.mark.parametrize(
     ("limits", "reason"),
     [
-        (Limits(header_bytes=SIZE - 1), f"its header has {SIZE} bytes"),
-        (Limits(frame_bytes=SIZE + 5), f"it has {SIZE + 6} bytes"),
-        (Limits(buffers=0), "it has 1 buffers"),
+        (FrameLimits(header_bytes=SIZE - 1), f"its header has {SIZE} bytes"),
+        (FrameLimits(frame_bytes=SIZE + 5), f"it has {SIZE + 6} bytes"),
+        (FrameLimits(buffers=0), "it has 1 buffers"),
     ],
 )
-def test_frame_beyond_limits_is_refused(limits: Limits, reason: str) -> None:
+def test_frame_beyond_limits_is_refused(limits: FrameLimits, reason: str) -> None:
     with pytest.raises(BadFrame, match=reason):
         decode(GOLDEN["result"], limits)
 
@@ -132,12 +133,12 @@ def test_size_of_a_wide_view_is_counted_in_bytes() -> None:
     wide = memoryview(bytes(4000)).cast("I")
     assert len(wide) < 2000
     with pytest.raises(BadFrame, match="bytes, and 2000 are allowed"):
-        decode(Frame(GOLDEN["result"].header, (wide,)), Limits(frame_bytes=2000))
+        decode(Frame(GOLDEN["result"].header, (wide,)), FrameLimits(frame_bytes=2000))
 
 
 def test_header_over_its_limit_is_refused_before_its_version_is_read() -> None:
     with pytest.raises(BadFrame, match="are allowed"):
-        decode(Frame(b"\x09" * 100), Limits(header_bytes=99))
+        decode(Frame(b"\x09" * 100), FrameLimits(header_bytes=99))
 
 
 @pytest.mark.parametrize("header", [b"", bytes([WIRE_VERSION])])

@@ -12,7 +12,8 @@ import msgspec
 import pytest
 
 from benchmarks.wire import LIES, classify_frame, damage_frames, make_step, read_damaged
-from parallax_core.wire.codec import VERSION_BYTE, Frame, decode, encode
+from parallax_core.contracts.transport import Frame
+from parallax_core.wire.codec import VERSION_BYTE, decode, encode
 from parallax_core.wire.errors import BadFrame
 from tests.unit.wire.make_golden_frames import SAMPLES
 
