@@ -8,9 +8,9 @@ from typing import Any, Literal, Protocol
 
 from parallax_core.base.refs import Ref
 
-Part = int | Literal["before", "after", "both"]
-"""Where a tensor of a checkpoint belongs: a layer by its number, what comes before the layers or after, or both of
-these (an embedding that is also the head)."""
+Part = int | Literal["before", "after"]
+"""Where a tensor of a checkpoint belongs: a layer by its number, or what comes before the layers or after them. The
+embedding comes before; where `ModelShape.is_tied` the last stage needs it as well."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
