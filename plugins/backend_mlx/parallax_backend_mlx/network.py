@@ -9,7 +9,7 @@ from typing import Any
 
 from parallax_backend_mlx.cache import Cache, list_arrays
 from parallax_backend_mlx.runtime import KVCache, Module, RotatingKVCache, make_prompt_cache, mx
-from parallax_core.api import BackendFailed
+from parallax_core.api import BackendFailed, LayerRange
 
 PAGE_TOKENS = KVCache.step
 """What mlx-lm's caches grow by, in tokens."""
@@ -38,7 +38,23 @@ class Network:
     def __init__(self, model: Module) -> None:
         self._model: Any = model
         self._pick: Pick | None = None
+        self.num_layers = len(self._model.layers)
+        self.layers = LayerRange(0, self.num_layers)
         self.shape = self._measure_shape()
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it begins with layer 0, and so with token ids."""
+        return self.layers.start == 0
+
+    @property
+    def is_last(self) -> bool:
+        """Whether it ends with the last layer, and so with logits."""
+        return self.layers.stop == self.num_layers
+
+    def list_entries(self) -> list[int]:
+        """Return which entries of a cache the layers of this network own, in ascending order."""
+        return list(range(len(self.make_cache())))
 
     def make_cache(self) -> Cache:
         """Return the empty cache of a new sequence."""
@@ -64,11 +80,29 @@ class Network:
         Returns:
             Logits of shape [len(wanted), vocab_size]. Leaving them unevaluated costs no head.
         """
-        inputs, places = mx.array([list(tokens)]), mx.array(list(wanted), dtype=mx.int32)
+        places = mx.array(list(wanted), dtype=mx.int32)
+        return self.run(mx.array([list(tokens)], dtype=mx.int32), None, cache, places)
+
+    def run(self, tokens: mx.array, hidden: mx.array | None, cache: Sequence[Any], wanted: mx.array | None) -> mx.array:
+        """Append ``tokens`` to ``cache`` and return what comes of them, not evaluated yet.
+
+        Args:
+            tokens: int32 of shape [rows, columns].
+            hidden: what the stage before gave, shape [rows, columns, width]; None if this one begins with layer 0.
+            cache: as long as that of `make_cache`, and with the interface of its entries; advanced at once.
+            wanted: int32 of shape [places]: of which tokens logits are wanted, as row * columns + column; None if of
+                none. A network without the last layer does not look at it.
+
+        Returns:
+            Logits of shape [places, vocab_size]; without the last layer, or if none are wanted, an array whose
+            evaluation brings every layer and so the cache up to date.
+        """
+        assert hidden is None
         if self._pick is not None:
-            self._pick.places = places
-        logits: mx.array = self._model(inputs, cache=cache)[0]
-        return logits[places] if self._pick is None else logits
+            self._pick.places = wanted
+        logits: mx.array = self._model(tokens, cache=cache)
+        logits = logits.reshape(-1, logits.shape[-1])
+        return logits if self._pick is not None or wanted is None else logits[wanted]
 
     def install_pick(self) -> None:
         """Have the head compute only the wanted positions, where the model allows it; checked by running it."""
@@ -122,12 +156,12 @@ class Pick:
 
     def __init__(self, body: Module) -> None:
         self._body: Any = body
-        self.places: mx.array = mx.array([0])
+        self.places: mx.array | None = None
 
     def __call__(self, *args: object, **kwargs: object) -> object:
-        """Run the body: hidden states of shape [1, tokens, width] become [1, places, width]."""
+        """Run the body: hidden states of shape [rows, columns, width] become [1, places, width]."""
         hidden: mx.array = self._body(*args, **kwargs)
-        return hidden[:, self.places]
+        return hidden if self.places is None else hidden.reshape(1, -1, hidden.shape[-1])[:, self.places]
 
     def __getattr__(self, name: str) -> object:
         """Return what the body has: the head may be its embedding."""
