@@ -24,7 +24,10 @@ import pluggy
 
 from parallax_core.contracts.backend import BackendSpec
 from parallax_core.contracts.finding import Finding
+from parallax_core.contracts.model import ModelSpec
+from parallax_core.contracts.policy import PolicySpec
 from parallax_core.contracts.source import SourceSpec
+from parallax_core.contracts.transport import TransportSpec
 
 PLUGIN_API = 1
 """Raised when a hook or contract loses or changes something; growth does not raise it."""
@@ -43,8 +46,35 @@ def parallax_register_backends() -> Iterable[BackendSpec]:  # type: ignore[empty
 
 
 @hookspec
+def parallax_register_models() -> Iterable[ModelSpec]:  # type: ignore[empty-body]
+    """Offer adapters of model families: their shapes, and which tensor belongs to which layer.
+
+    Return one spec per family. ``ModelSpec.architectures`` are what config.json calls its models; each has one adapter.
+    """
+
+
+@hookspec
 def parallax_register_sources() -> Iterable[SourceSpec]:  # type: ignore[empty-body]
     """Offer places models come from. The name is the scheme users write: ``hf`` in ``hf:org/name``."""
+
+
+@hookspec
+def parallax_register_policies() -> Iterable[PolicySpec]:  # type: ignore[empty-body]
+    """Offer decisions: when a step begins, who gives way when memory runs out, which replica gets a request.
+
+    ``PolicySpec.kind`` says which of these; a name need be unique only among those of its kind. The name is what
+    users write, with options after it: ``--batching size-or-delay:size=8,delay_s=0.02``. The options are the fields
+    of the dataclass that ``PolicySpec.factory`` names. Policies are pure: what they are given is all they know, and
+    the same input gives the same answer.
+    """
+
+
+@hookspec
+def parallax_register_transports() -> Iterable[TransportSpec]:  # type: ignore[empty-body]
+    """Offer ways for nodes to reach each other.
+
+    Return one spec per transport. Whether it can listen where it is asked to is found out when it starts, never here.
+    """
 
 
 @hookspec

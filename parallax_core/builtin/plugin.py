@@ -1,10 +1,10 @@
-"""The built-in plugin: a folder on disk and the Hugging Face hub as sources of models."""
+"""The built-in plugin: what core offers through the same door as everybody else."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from parallax_core.api import Finding, Ref, SourceSpec, hookimpl
+from parallax_core.api import Finding, PolicySpec, Ref, SourceSpec, hookimpl
 
 
 @hookimpl
@@ -22,6 +22,14 @@ def parallax_register_sources() -> Iterable[SourceSpec]:
             factory=Ref("parallax_core.builtin.hub:HubSource"),
         ),
     ]
+
+
+@hookimpl
+def parallax_register_policies() -> Iterable[PolicySpec]:
+    """Offer what the design names: when a step begins, who gives way, and which replica gets a request."""
+    from parallax_core.builtin.offers import POLICIES
+
+    return POLICIES
 
 
 @hookimpl

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from parallax_core.base.ids import RequestId
 from parallax_core.contracts.policy import Holder
 
 
+@dataclass(frozen=True, slots=True)
 class NewestFirst:
     """Who came last gives way first."""
 
@@ -16,6 +18,7 @@ class NewestFirst:
         return max(holders, key=lambda holder: holder.arrived).id if holders else None
 
 
+@dataclass(frozen=True, slots=True)
 class LowestPriority:
     """Who is least urgent gives way first, and among equals who came last."""
 
@@ -24,6 +27,7 @@ class LowestPriority:
         return max(holders, key=lambda holder: (holder.priority, holder.arrived)).id if holders else None
 
 
+@dataclass(frozen=True, slots=True)
 class Nobody:
     """Nobody gives way: a request that finds no page waits until another has finished."""
 

@@ -10,7 +10,10 @@ import pluggy
 from parallax_core import hookspecs
 from parallax_core.contracts.backend import BackendSpec
 from parallax_core.contracts.finding import Finding
+from parallax_core.contracts.model import ModelSpec
+from parallax_core.contracts.policy import PolicyKind, PolicySpec
 from parallax_core.contracts.source import SourceSpec
+from parallax_core.contracts.transport import TransportSpec
 from parallax_core.plugins.discovery import PluginRecord, broken, find_plugins, load_plugins
 from parallax_core.plugins.registry import Offer, Registry, Spec
 
@@ -40,11 +43,24 @@ class PluginHost:
 
     def backends(self) -> Registry[BackendSpec]:
         """Return the backends on offer."""
-        return self._registry("backend", self._manager.hook.parallax_register_backends)
+        return self._registry("backend", self._manager.hook.parallax_register_backends, BackendSpec)
+
+    def models(self) -> Registry[ModelSpec]:
+        """Return the adapters of model families on offer."""
+        return self._registry("model family", self._manager.hook.parallax_register_models, ModelSpec)
 
     def sources(self) -> Registry[SourceSpec]:
         """Return the model sources on offer."""
-        return self._registry("model source", self._manager.hook.parallax_register_sources)
+        return self._registry("model source", self._manager.hook.parallax_register_sources, SourceSpec)
+
+    def policies(self, kind: PolicyKind) -> Registry[PolicySpec]:
+        """Return the policies of that kind on offer; another kind may use the same names."""
+        offered = self._registry("policy", self._manager.hook.parallax_register_policies, PolicySpec).offers
+        return Registry(f"{kind} policy", [offer for offer in offered if offer.spec.kind == kind], self.records)
+
+    def transports(self) -> Registry[TransportSpec]:
+        """Return the transports on offer."""
+        return self._registry("transport", self._manager.hook.parallax_register_transports, TransportSpec)
 
     def diagnose(self) -> list[tuple[PluginRecord, Finding]]:
         """Return what each plugin has to say about this machine; a plugin that raises is itself a finding."""
@@ -68,10 +84,8 @@ class PluginHost:
                 message = f"implements {caller.name}, which is no hook of plugin API {hookspecs.PLUGIN_API}"
                 raise ValueError(message)
 
-    def _registry(self, kind: str, hook: pluggy.HookCaller) -> Registry[S]:
-        # The type of what a hook returns is known only to its spec.
-        offers: list[Offer[S]] = [Offer(spec, record) for record, spec in self._ask(hook, object)]  # type: ignore[arg-type]
-        return Registry(kind, offers, self.records)
+    def _registry(self, kind: str, hook: pluggy.HookCaller, spec: type[S]) -> Registry[S]:
+        return Registry(kind, [Offer(each, record) for record, each in self._ask(hook, spec)], self.records)
 
     def _ask(self, hook: pluggy.HookCaller, kind: type[T]) -> Iterator[tuple[PluginRecord, T]]:
         """Call each implementation by itself, so that every answer has a plugin and one failure stays alone."""
