@@ -1,0 +1,57 @@
+"""The integers of the toy model: what a token becomes in each layer, and what is likely to follow it.
+
+A hidden state is one integer below `PRIME`. A layer notes each token, gathers the notes it can see in their order, and
+mixes what it gathered into the hidden state. Order, position and layer all count, so that a note which is lost, stale,
+shifted or of another sequence changes everything after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+Kind = Literal["full", "window", "latent", "state"]
+
+PRIME = 2**31 - 1
+LATENT = 65521
+"""A latent layer notes only a remainder by this prime."""
+LEVELS = 2**17 - 1
+"""How many different logits there are: a prime, and few enough that each is exact in float32."""
+SCALE = 2**14
+"""Divides them: logits lie in 0 to 8."""
+CONSTANTS: dict[Kind, int] = {"full": 17, "window": 29, "latent": 43, "state": 61}
+"""What sets the kinds of layers apart."""
+
+
+def mix(first: int, second: int) -> int:
+    """Return an integer below `PRIME` that depends on both, and on their order."""
+    return (first * 48271 + second * 69621 + 1) % PRIME
+
+
+def embed_token(token: int, position: int) -> int:
+    """Return the hidden state of a token before the first layer."""
+    return mix(token + 1, position + 3)
+
+
+def note_token(kind: Kind, layer: int, hidden: int, position: int) -> int:
+    """Return what a layer keeps of a token."""
+    note = mix(mix(hidden, position + 5), layer + CONSTANTS[kind])
+    return note % LATENT if kind == "latent" else note
+
+
+def gather_notes(notes: Iterable[int], gathered: int = 0) -> int:
+    """Return what a layer makes of notes in their order, after what it ``gathered`` before."""
+    for note in notes:
+        gathered = mix(gathered, note)
+    return gathered
+
+
+def finish_token(hidden: int, gathered: int) -> int:
+    """Return the hidden state of a token after a layer."""
+    return mix(gathered, hidden + 7)
+
+
+def score_tokens(hidden: int, vocab: int) -> list[float]:
+    """Return the logits of the token that follows, each different from all others and exact in float32."""
+    step, first = 1 + hidden % (LEVELS - 1), mix(hidden, 11)
+    return [((token + 1) * step + first) % LEVELS / SCALE for token in range(vocab)]

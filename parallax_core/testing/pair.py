@@ -1,0 +1,141 @@
+"""Two nodes and a link between them, made of whatever transport a kit looks at."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+
+from parallax_core.contracts.transport import Frame, FrameLimits, Link, Transport, TransportPlan
+from parallax_core.testing.runner import within
+
+NUMBER_BYTES = 8
+QUIET_S = 0.2
+"""How long nothing has to come for a kit to believe that nothing more will, where more would be a fault."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two started transports and the two ends of the link that ``alpha`` made to ``beta``."""
+
+    alpha: Transport
+    beta: Transport
+    near: Link
+    """The end of ``alpha``."""
+    far: Link
+    """The end of ``beta``."""
+
+
+class Nodes:
+    """What an author says of a transport, and nodes that use it.
+
+    Subclasses give `make_transport` and `make_address`; the attributes have defaults that suit most.
+    """
+
+    timeout_s: float = 1.0
+    """`TransportPlan.timeout_s` in every test: after so long without a sign of life, a peer counts as lost."""
+    grace_s: float = 5.0
+    """How much longer a test waits before it calls that late; machines that run tests are busy."""
+    credit: int = 4
+    """`TransportPlan.credit` in every test."""
+    slack: int = 0
+    """How many frames more than ``credit`` the link may carry; document it if it is not 0."""
+    large_bytes: int = 64 * 2**20
+    """The size of the largest buffer that is sent."""
+    foreign_address: str = "nowhere"
+    """What is no address of this transport's."""
+
+    def make_transport(self, plan: TransportPlan) -> Transport:
+        """Return the transport under test, not started."""
+        raise NotImplementedError
+
+    def make_address(self, node: str) -> str:
+        """Return where ``node`` may listen, such as ``tcp://127.0.0.1:0``; nothing else uses that address."""
+        raise NotImplementedError
+
+    @property
+    def patience_s(self) -> float:
+        """How long what must happen within ``timeout_s`` is waited for."""
+        return self.timeout_s + self.grace_s
+
+    def make_plan(self, node: str, listen: str = "") -> TransportPlan:
+        """Return a plan with the settings of this class."""
+        return TransportPlan(node=node, listen=listen, credit=self.credit, timeout_s=self.timeout_s)
+
+    @asynccontextmanager
+    async def started(
+        self, node: str, *, listen: bool = False, limits: FrameLimits | None = None
+    ) -> AsyncIterator[Transport]:
+        """Start a transport, and stop it in the end."""
+        plan = self.make_plan(node, self.make_address(node) if listen else "")
+        transport = self.make_transport(replace(plan, limits=limits) if limits else plan)
+        await transport.start()
+        try:
+            yield transport
+        finally:
+            await transport.stop()
+
+    @asynccontextmanager
+    async def paired(self, *, limits: FrameLimits | None = None) -> AsyncIterator[Pair]:
+        """Start ``beta``, which listens, and ``alpha``, whose frames have ``limits``, and link them."""
+        async with self.started("beta", listen=True) as beta, self.started("alpha", limits=limits) as alpha:
+            near, far = await self.join(alpha, beta, "beta")
+            yield Pair(alpha, beta, near, far)
+
+    async def join(self, alpha: Transport, beta: Transport, node: str) -> tuple[Link, Link]:
+        """Link ``alpha`` to ``beta``, whose name is ``node``; return both ends."""
+        accepting = asyncio.ensure_future(beta.accept())
+        try:
+            work = asyncio.wait_for(alpha.connect(beta.address, node), self.patience_s)
+            near = await within(self.patience_s, work, "a link was not made", "Make a link to the node called ``node``")
+            far = await within(
+                self.patience_s, accepting, "a link that was made was not accepted", "Wait for the next link"
+            )
+        finally:
+            accepting.cancel()
+        return near, far
+
+    async def send(self, link: Link, frame: Frame) -> None:
+        """Send a frame which there is room for."""
+        promise = "waiting while the receiver has too many that it has not taken"
+        await within(self.patience_s, link.send(frame), "sending hangs, though there is room", promise)
+
+    async def take(self, link: Link) -> Frame:
+        """Receive a frame that is there or on its way."""
+        return await within(self.patience_s, link.receive(), "a frame that was sent did not arrive", "none lost")
+
+
+def number_frame(number: int, *buffers: bytes) -> Frame:
+    """Return a frame that can be told from others."""
+    return Frame(number.to_bytes(NUMBER_BYTES, "big"), buffers)
+
+
+def read_number(frame: Frame) -> int:
+    """Return the number of such a frame."""
+    return int.from_bytes(frame.header[:NUMBER_BYTES], "big")
+
+
+async def send_numbers(link: Link, numbers: Sequence[int]) -> None:
+    """Send a frame for each number, waiting for room as long as it takes."""
+    for number in numbers:
+        await link.send(number_frame(number))
+
+
+async def take_numbers(link: Link, count: int, patience_s: float) -> list[int]:
+    """Receive until ``count`` frames are there and no further one follows, or nothing comes any more."""
+    taken: list[int] = []
+    try:
+        while True:
+            async with asyncio.timeout(QUIET_S if len(taken) >= count else patience_s):
+                taken.append(read_number(await link.receive()))
+    except TimeoutError:
+        return taken
+
+
+def make_bytes(size: int) -> bytes:
+    """Return bytes in which every place matters: two neighbouring blocks are never alike."""
+    pattern = b"".join(number.to_bytes(4, "big") for number in range(4096))
+    block = len(pattern)
+    blocks = (number.to_bytes(8, "big") + pattern[8:] for number in range(-(-size // block)))
+    return b"".join(blocks)[:size]

@@ -1,0 +1,289 @@
+"""A model of integers behind the stage contract, and the same model computed plainly.
+
+`Toy` is the model: a function of tokens. `Toy.open` gives a stage of it, for all layers or some, that keeps what it
+remembers in pages and reads it back through them. What the stage draws must be what `Toy.continuation` computes; that
+one knows nothing of pages, batches, chunks and stages.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import TypedDict, Unpack
+
+from parallax_core.api import (
+    Answer,
+    BackendFailed,
+    Draft,
+    Drop,
+    Edit,
+    Fork,
+    Hidden,
+    LayerRange,
+    Open,
+    Output,
+    PoolInfo,
+    Row,
+    Sampling,
+    Score,
+    SeqId,
+    SequenceSpec,
+    StageBatch,
+    StageInfo,
+    StageResult,
+    State,
+    Tensor,
+    TensorSpec,
+    Truncate,
+    draw,
+)
+from parallax_core.testing.answer import History, Outcome, answer_draw, answer_score
+from parallax_core.testing.arithmetic import Kind, embed_token, finish_token, gather_notes, note_token, score_tokens
+from parallax_core.testing.check import check_batch, check_edit
+from parallax_core.testing.memory import check_room, edit_memories
+from parallax_core.testing.paged import PagedLayers, States, pack_states, show_state
+
+GREEDY = Sampling(temperature=0)
+HIDDEN = TensorSpec(width=1, dtype="int64")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sizes:
+    """How much a stage of the toy holds."""
+
+    page_size: int = 4
+    num_pages: int = 8
+    """Of each pool but that of states."""
+    max_batch_tokens: int = 8
+    context: int = 64
+    rewind: int = 0
+    """Of a window pool."""
+    shares: bool = True
+    state_pages: int = 8
+    checkpoint_every: int = 0
+    """Of a state pool."""
+
+
+class SizeOptions(TypedDict, total=False):
+    """The fields of `Sizes`, as arguments."""
+
+    page_size: int
+    num_pages: int
+    max_batch_tokens: int
+    context: int
+    rewind: int
+    shares: bool
+    state_pages: int
+    checkpoint_every: int
+
+
+@dataclass(frozen=True, slots=True)
+class Toy:
+    """The model: layers of the kinds given, over a vocabulary of less than 131,071 tokens."""
+
+    layers: tuple[Kind, ...] = ("full", "full")
+    vocab: int = 97
+    window: int = 3
+    """How many tokens a window layer sees, the last one included."""
+
+    def open(self, layers: LayerRange | None = None, **sizes: Unpack[SizeOptions]) -> ToyStage:
+        """Return a stage of some layers, or all of them; see `Sizes` for what else may be given."""
+        return ToyStage(self, layers, Sizes(**sizes))
+
+    def states(self, tokens: Sequence[int], positions: Sequence[int] = ()) -> list[int]:
+        """Return the hidden state of each token after the last layer, at positions of their own if given."""
+        places = positions or range(len(tokens))
+        hidden = [embed_token(token, position) for token, position in zip(tokens, places, strict=True)]
+        for layer, kind in enumerate(self.layers):
+            notes = [note_token(kind, layer, state, place) for state, place in zip(hidden, places, strict=True)]
+            hidden = [finish_token(*pair) for pair in zip(hidden, self._gather(kind, notes), strict=True)]
+        return hidden
+
+    def logits(self, tokens: Sequence[int], positions: Sequence[int] = ()) -> list[float]:
+        """Return the logits of the token after ``tokens``."""
+        return score_tokens(self.states(tokens, positions)[-1], self.vocab)
+
+    def continuation(
+        self, prompt: Sequence[int], length: int, sampling: Sampling = GREEDY, choice: int = 0
+    ) -> list[int]:
+        """Return the ``length`` tokens that follow ``prompt``, computed alone."""
+        output: list[int] = []
+        for _ in range(length):
+            output.append(draw(self.logits([*prompt, *output]), Draft(sampling, prompt, output, choice)))
+        return output
+
+    def _gather(self, kind: Kind, notes: Sequence[int]) -> Iterable[int]:
+        gathered = 0
+        for index, note in enumerate(notes):
+            if kind == "window":
+                yield gather_notes(notes[max(0, index + 1 - self.window) : index + 1])
+            else:
+                gathered = gather_notes([note], gathered)
+                yield gathered
+
+
+class ToyStage:
+    """Layers of a toy, one thread's alone; see `parallax_core.api.Stage`.
+
+    Beyond the contract, for tests: what it was asked to do, and callables that are called before it does so.
+    """
+
+    def __init__(self, toy: Toy, layers: LayerRange | None = None, sizes: Sizes | None = None) -> None:
+        self._info = describe_toy(toy, layers or LayerRange(0, len(toy.layers)), sizes or Sizes())
+        self.toy = toy
+        self.layers = self.make_layers()
+        self.histories: dict[SeqId, History] = {}
+        self.batches: list[StageBatch] = []
+        """The steps it has begun."""
+        self.forks: list[Fork] = []
+        """The forks it has made."""
+        self.closed = False
+        self.before_open: Callable[[SequenceSpec], None] = lambda _: None
+        """Called with the spec of an `Open`, or of a `Fork` that has one."""
+        self.before_step: Callable[[StageBatch], None] = lambda _: None
+        """Called with a legal batch; what it raises leaves the stage as it was."""
+        self._thread: int | None = None
+
+    def make_layers(self) -> PagedLayers:
+        """Return the layers; another class of them may be another toy."""
+        return PagedLayers(self.toy.layers, self._info.layers, self._info.pools)
+
+    @property
+    def info(self) -> StageInfo:
+        """What the stage says of itself."""
+        return self._info
+
+    @property
+    def free(self) -> tuple[int, ...]:
+        """Free pages of each pool."""
+        return tuple(memory.pool.num_free for memory in self.layers.memories)
+
+    @property
+    def tokens(self) -> dict[SeqId, int]:
+        """The length of each open sequence."""
+        return {seq: len(history.tokens) for seq, history in self.histories.items()}
+
+    def edit(self, edits: Sequence[Edit]) -> None:
+        """Apply ``edits`` in order. One that raises changes nothing, and those before it stay.
+
+        Raises:
+            KeyError: for a sequence that is not open, or one to be opened that is.
+            ValueError: for a length beyond the sequence's, or a fork with another adapter.
+            Unsupported: for a length a window or a state cannot go back to, or an adapter.
+            OutOfPages: if a fork needs a page and none is free.
+        """
+        self._check_usable()
+        for edit in edits:
+            self._apply(edit)
+
+    def step(self, batch: StageBatch) -> Outcome:
+        """Run ``batch``; see `parallax_core.api.Stage.step`.
+
+        Raises:
+            KeyError: for a sequence that is not open.
+            ValueError: for a batch that does not fit the model, the sequences or itself.
+            Unsupported: for embeddings.
+            OutOfPages: if a pool has too few free pages.
+        """
+        self._check_usable()
+        check_batch(batch, self.tokens, self.info)
+        check_room(self.layers.memories, batch.rows)
+        self.batches.append(batch)
+        self.before_step(batch)
+        hidden = self.layers.run(batch)
+        if self.info.gives:
+            result = StageResult((), (pack_states(chain(*hidden)),), self.free)
+        else:
+            result = StageResult(*self._answer(batch.rows, hidden), self.free)
+        for row in batch.rows:
+            self.histories[row.seq].tokens += row.tokens
+        return Outcome(result)
+
+    def close(self) -> None:
+        """Forget everything. Calling it twice is harmless."""
+        self.closed = True
+        self.histories.clear()
+
+    def _check_usable(self) -> None:
+        if self.closed:
+            raise BackendFailed("the stage is closed", "open the stage again")
+        self._thread = self._thread or threading.get_ident()
+        if self._thread != threading.get_ident():
+            raise BackendFailed("the stage is used by two threads", "use one")
+
+    def _apply(self, edit: Edit) -> None:
+        specs = {seq: history.spec for seq, history in self.histories.items()}
+        check_edit(edit, specs, [memory.pool for memory in self.layers.memories], self.info)
+        if isinstance(edit, Open | Fork) and edit.spec:
+            self.before_open(edit.spec)
+        edit_memories(self.layers.memories, edit)
+        match edit:
+            case Open(seq, spec, choice):
+                self.histories[seq] = History(spec, choice)
+            case Fork(src, dst, length, choice, spec):
+                source = self.histories[src]
+                self.forks.append(edit)
+                self.histories[dst] = History(spec or source.spec, choice, source.tokens[:length])
+            case Truncate(seq, length):
+                del self.histories[seq].tokens[length:]
+            case Drop(seq):
+                del self.histories[seq]
+
+    def _answer(self, rows: Sequence[Row], hidden: States) -> tuple[tuple[Answer, ...], tuple[Tensor, ...]]:
+        answers: list[Answer] = []
+        tensors: list[Tensor] = []
+        for row, states in zip(rows, hidden, strict=True):
+            for output in row.outputs:
+                answers.append(self._answer_output(row, output, states[output.offset], len(tensors)))
+                if isinstance(output, Hidden):
+                    tensors.append(show_state(states[output.offset]))
+        return tuple(answers), tuple(tensors)
+
+    def _answer_output(self, row: Row, output: Output, state: int, num_tensors: int) -> Answer:
+        if isinstance(output, Hidden):
+            return State(num_tensors)
+        logits = score_tokens(state, self.toy.vocab)
+        if isinstance(output, Score):
+            return answer_score(output, logits)
+        return answer_draw(output, logits, self.histories[row.seq], row.tokens[: output.offset + 1])
+
+
+def describe_toy(toy: Toy, layers: LayerRange, sizes: Sizes) -> StageInfo:
+    """Return what a stage of some layers says of itself.
+
+    Raises:
+        ValueError: if the model has no such layers.
+    """
+    if not 0 <= layers.start < layers.stop <= len(toy.layers):
+        raise ValueError(f"the toy has {len(toy.layers)} layers, and none in {layers.start}-{layers.stop}")
+    kinds = dict.fromkeys(toy.layers[layers.start : layers.stop])
+    return StageInfo(
+        layers=layers,
+        num_layers=len(toy.layers),
+        vocab_size=toy.vocab,
+        context_length=sizes.context,
+        max_batch_tokens=sizes.max_batch_tokens,
+        pools=tuple(_describe_pool(toy, kind, sizes) for kind in kinds),
+        device="toy",
+        dtype="int64",
+        weight_bytes=0,
+        weights_version="1",
+        capabilities=frozenset({"logprobs", "hidden", "positions"}),
+        takes=(HIDDEN,) if layers.start else (),
+        gives=(HIDDEN,) if layers.stop < len(toy.layers) else (),
+    )
+
+
+def _describe_pool(toy: Toy, kind: Kind, sizes: Sizes) -> PoolInfo:
+    is_state, is_window = kind == "state", kind == "window"
+    return PoolInfo(
+        kind=kind,
+        page_size=1 if is_state else sizes.page_size,
+        num_pages=sizes.state_pages if is_state else sizes.num_pages,
+        window=toy.window if is_window else 0,
+        rewind=sizes.rewind if is_window else 0,
+        shares=sizes.shares,
+        checkpoint_every=sizes.checkpoint_every if is_state else 0,
+    )
