@@ -1,9 +1,12 @@
-"""Which backend runs the model."""
+"""Which backend runs the model, and how nodes reach each other."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from parallax_core.base.errors import ParallaxError
 from parallax_core.contracts.backend import Availability, BackendSpec
+from parallax_core.contracts.transport import Transport, TransportPlan
 from parallax_core.plugins.host import PluginHost
 from parallax_core.plugins.registry import Offer
 
@@ -36,3 +39,15 @@ def probe(offer: Offer[BackendSpec]) -> Availability:
         return offer.load(offer.spec.probe)()
     except ParallaxError as error:
         return Availability(ok=False, reason=error.message)
+
+
+def choose_transport(host: PluginHost, name: str = "inprocess") -> Callable[[TransportPlan], Transport]:
+    """Return what makes the transports of that name.
+
+    Raises:
+        UnknownName: if nobody offers it; the hint says what there is.
+        PluginConflict: if several plugins do.
+        BrokenPlugin: if it cannot be imported.
+    """
+    offer = host.transports().get(name)
+    return offer.load(offer.spec.factory)
