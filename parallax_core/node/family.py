@@ -1,0 +1,45 @@
+"""Which adapter knows a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from parallax_core.base.errors import PluginConflict
+from parallax_core.contracts.model import ModelAdapter, ModelShape
+from parallax_core.plugins.host import PluginHost
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """An adapter, and the name it is offered under."""
+
+    name: str
+    adapter: ModelAdapter
+
+
+def find_family(host: PluginHost, config: Mapping[str, Any]) -> Family | None:
+    """Return the family of the model that ``config``, a config.json, describes; None if no plugin knows it.
+
+    Raises:
+        PluginConflict: if several plugins claim its architecture.
+        BrokenPlugin: if the adapter cannot be loaded.
+    """
+    named: Sequence[str] = config.get("architectures") or ()
+    offers = [offer for offer in host.models().offers if set(offer.spec.architectures).intersection(named)]
+    if len(offers) > 1:
+        origins = " and ".join(offer.plugin.origin for offer in offers)
+        raise PluginConflict(f"{' and '.join(named)} is claimed by both {origins}", "uninstall one of them")
+    return next((Family(offer.spec.name, offer.load(offer.spec.adapter)) for offer in offers), None)
+
+
+def count_weights(shape: ModelShape) -> int:
+    """Return the parameters of a model."""
+    return shape.before_weights + shape.after_weights + sum(layer.weights for layer in shape.layers)
+
+
+def count_active(shape: ModelShape) -> int:
+    """Return the parameters a token meets; of an embedding, which is looked up, none."""
+    head = shape.before_weights if shape.is_tied else 0
+    return head + shape.after_weights + sum(layer.active_weights for layer in shape.layers)

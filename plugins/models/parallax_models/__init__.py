@@ -1,0 +1,1 @@
+"""Model families Parallax knows: one small module each."""

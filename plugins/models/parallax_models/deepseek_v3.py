@@ -1,0 +1,48 @@
+"""DeepSeek-V3 and R1: latent attention, shared and routed experts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from parallax_core.api import LayerShape
+from parallax_models.family import Family
+from parallax_models.settings import Settings
+from parallax_models.weights import Experts, gated_mlp
+
+
+def read_layers(settings: Settings) -> Iterator[LayerShape]:
+    """Yield the layers; what is kept per token is the latent and the rotated part of the key."""
+    hidden = settings.count("hidden_size")
+    common = count_attention(settings) + 2 * hidden
+    dense = gated_mlp(hidden, settings.count("intermediate_size"))
+    inner, num = settings.count("moe_intermediate_size"), settings.count("n_routed_experts", alias="num_local_experts")
+    experts = Experts(hidden=hidden, inner=inner, num=num, num_chosen=settings.count("num_experts_per_tok"))
+    shared = gated_mlp(hidden, inner * settings.count("n_shared_experts")) + num  # the router's correction
+    first_sparse = settings.size("first_k_dense_replace", 0)
+    for index in range(settings.count("num_hidden_layers")):
+        sparse = index >= first_sparse
+        yield LayerShape(
+            kind="latent",
+            weights=common + (experts.all + shared if sparse else dense),
+            active_weights=common + (experts.active + shared if sparse else dense),
+            kv_width=settings.count("kv_lora_rank") + settings.count("qk_rope_head_dim"),
+        )
+
+
+def count_attention(settings: Settings) -> int:
+    """Return the parameters of multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1)."""
+    hidden, num = settings.count("hidden_size"), settings.count("num_attention_heads")
+    bias = settings.flag("attention_bias", default=False)
+    plain, rotated = settings.count("qk_nope_head_dim"), settings.count("qk_rope_head_dim")
+    value, latent = settings.count("v_head_dim"), settings.count("kv_lora_rank")
+    queries = num * (plain + rotated)
+    if settings.has("q_lora_rank"):
+        rank = settings.count("q_lora_rank")
+        query = hidden * rank + rank * bias + rank + rank * queries
+    else:
+        query = hidden * queries
+    down = (hidden + bias) * (latent + rotated) + latent
+    return query + down + latent * num * (plain + value) + num * value * hidden + hidden * bias
+
+
+ADAPTER = Family(read_layers)

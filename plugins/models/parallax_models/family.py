@@ -1,0 +1,55 @@
+"""What all families have in common."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from parallax_core.api import LayerShape, ModelShape, Part, Unsupported
+from parallax_models.settings import Settings
+from parallax_models.weights import Heads
+
+LAYER = re.compile(r"(?:model\.)?(?:language_model\.)?(?:model\.)?layers\.(\d+)\.")
+BEFORE = re.compile(r"(?:model\.)?(?:language_model\.)?(?:model\.)?embed_tokens\.")
+AFTER = re.compile(r"(?:model\.)?(?:language_model\.)?(?:(?:model\.)?norm\.|lm_head\.)")
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A `ModelAdapter` for decoders of the usual build: an embedding, layers, a norm, a head."""
+
+    read_layers: Callable[[Settings], Iterable[LayerShape]]
+    """Returns the layers in order."""
+    is_tied: bool = False
+    """Whether the head is the embedding where config.json does not say."""
+
+    def read_shape(self, config: Mapping[str, Any]) -> ModelShape:
+        """Read the shape of a model; see `parallax_core.api.ModelAdapter`."""
+        settings = Settings(config)
+        heads = Heads.read(settings)
+        vocab, is_tied = settings.count("vocab_size"), settings.flag("tie_word_embeddings", default=self.is_tied)
+        return ModelShape(
+            hidden_size=heads.hidden,
+            vocab_size=vocab,
+            context_length=settings.count("max_position_embeddings"),
+            num_heads=heads.queries // heads.width,
+            num_kv_heads=heads.values // heads.width,
+            head_dim=heads.width,
+            layers=tuple(self.read_layers(settings)),
+            before_weights=vocab * heads.hidden,
+            after_weights=heads.hidden + (0 if is_tied else vocab * heads.hidden),
+            is_tied=is_tied,
+        )
+
+    @staticmethod
+    def find_part(tensor: str) -> Part:
+        """Return where a tensor belongs; see `parallax_core.api.ModelAdapter`."""
+        if found := LAYER.match(tensor):
+            return int(found.group(1))
+        if BEFORE.match(tensor):
+            return "before"
+        if AFTER.match(tensor):
+            return "after"
+        raise Unsupported(f"no model of this family has a tensor {tensor!r}", "fetch the model again")

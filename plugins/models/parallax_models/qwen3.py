@@ -1,0 +1,31 @@
+"""Qwen3, dense."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from parallax_core.api import LayerShape
+from parallax_models.family import Family
+from parallax_models.settings import Settings
+from parallax_models.sliding import FULL, SLIDING, slide_layers
+from parallax_models.weights import Heads, gated_mlp
+
+
+def read_layers(settings: Settings) -> Iterator[LayerShape]:
+    """Yield the layers; from ``max_window_layers`` on they slide, if the model slides at all."""
+    heads, num_layers = Heads.read(settings), settings.count("num_hidden_layers")
+    attention = count_attention(heads, settings)
+    weights = attention + gated_mlp(heads.hidden, settings.count("intermediate_size")) + 2 * heads.hidden
+    layer = LayerShape(kind="full", weights=weights, active_weights=weights, kv_width=2 * heads.values)
+    slides = settings.flag("use_sliding_window", default=False)
+    first = settings.size("max_window_layers", num_layers) if slides else num_layers
+    yield from slide_layers(layer, settings, [FULL if index < first else SLIDING for index in range(num_layers)])
+
+
+def count_attention(heads: Heads, settings: Settings) -> int:
+    """Return the parameters of attention: projections, and a norm each for queries and keys."""
+    bias = settings.flag("attention_bias", default=False)
+    return heads.projections(bias=bias, output_bias=bias) + 2 * heads.width
+
+
+ADAPTER = Family(read_layers)

@@ -1,0 +1,42 @@
+"""Qwen3 with experts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from parallax_core.api import LayerShape
+from parallax_models.family import Family
+from parallax_models.qwen3 import count_attention
+from parallax_models.settings import Settings
+from parallax_models.weights import Experts, Heads, gated_mlp
+
+
+def read_layers(settings: Settings) -> Iterator[LayerShape]:
+    """Yield the layers."""
+    heads = Heads.read(settings)
+    common = count_attention(heads, settings) + 2 * heads.hidden
+    dense = gated_mlp(heads.hidden, settings.count("intermediate_size"))
+    experts = Experts(
+        hidden=heads.hidden,
+        inner=settings.count("moe_intermediate_size"),
+        num=settings.count("num_experts", alias="num_local_experts"),
+        num_chosen=settings.count("num_experts_per_tok"),
+    )
+    for index in range(settings.count("num_hidden_layers")):
+        sparse = has_experts(index, settings)
+        yield LayerShape(
+            kind="full",
+            weights=common + (experts.all if sparse else dense),
+            active_weights=common + (experts.active if sparse else dense),
+            kv_width=2 * heads.values,
+        )
+
+
+def has_experts(index: int, settings: Settings) -> bool:
+    """Whether the layer of this number has experts, by the rules of transformers."""
+    return (
+        index not in settings.numbers("mlp_only_layers") and (index + 1) % settings.count("decoder_sparse_step", 1) == 0
+    )
+
+
+ADAPTER = Family(read_layers)

@@ -1,0 +1,73 @@
+"""Qwen3-Next: gated delta nets, every few layers gated attention, experts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from parallax_core.api import LayerShape
+from parallax_models.family import Family
+from parallax_models.qwen3_moe import has_experts
+from parallax_models.settings import Settings
+from parallax_models.sliding import FULL
+from parallax_models.weights import Experts, Heads, gated_mlp
+
+LINEAR = "linear_attention"
+
+
+def read_layers(settings: Settings) -> Iterator[LayerShape]:
+    """Yield the layers; every fourth is attention, unless config.json says otherwise."""
+    num_layers, period = settings.count("num_hidden_layers"), settings.count("full_attention_interval", 4)
+    default = [LINEAR if (index + 1) % period else FULL for index in range(num_layers)]
+    for index, kind in enumerate(settings.words("layer_types", (FULL, LINEAR), default)):
+        mixer = read_attention(settings) if kind == FULL else read_delta_net(settings)
+        weights, active = count_mlp(index, settings)
+        yield LayerShape(
+            kind=mixer.kind,
+            weights=mixer.weights + weights,
+            active_weights=mixer.active_weights + active,
+            kv_width=mixer.kv_width,
+            state_width=mixer.state_width,
+        )
+
+
+def read_attention(settings: Settings) -> LayerShape:
+    """Return a layer of attention without its MLP; its queries bring a gate of their size."""
+    heads, bias = Heads.read(settings), settings.flag("attention_bias", default=False)
+    gate = (heads.hidden + bias) * heads.queries
+    weights = heads.projections(bias=bias, output_bias=bias) + gate + 2 * heads.width + 2 * heads.hidden
+    return LayerShape(kind="full", weights=weights, active_weights=weights, kv_width=2 * heads.values)
+
+
+def read_delta_net(settings: Settings) -> LayerShape:
+    """Return a layer with a gated delta net (arXiv 2412.06464) without its MLP.
+
+    What it keeps is the last inputs of its convolution, and a matrix of key times value for each value head.
+    """
+    hidden, kernel = settings.count("hidden_size"), settings.count("linear_conv_kernel_dim")
+    num_keys, num_values = settings.count("linear_num_key_heads"), settings.count("linear_num_value_heads")
+    key_width, value_width = settings.count("linear_key_head_dim"), settings.count("linear_value_head_dim")
+    keys, values = num_keys * key_width, num_values * value_width
+    channels = 2 * keys + values
+    inputs = hidden * (2 * keys + 2 * values) + hidden * 2 * num_values
+    weights = inputs + channels * kernel + 2 * num_values + value_width + values * hidden + 2 * hidden
+    state = channels * (kernel - 1) + num_values * key_width * value_width
+    return LayerShape(kind="state", weights=weights, active_weights=weights, state_width=state)
+
+
+def count_mlp(index: int, settings: Settings) -> tuple[int, int]:
+    """Return the parameters of the MLP of a layer, and those a token meets."""
+    hidden = settings.count("hidden_size")
+    if not has_experts(index, settings):
+        dense = gated_mlp(hidden, settings.count("intermediate_size"))
+        return dense, dense
+    experts = Experts(
+        hidden=hidden,
+        inner=settings.count("moe_intermediate_size"),
+        num=settings.count("num_experts", alias="num_local_experts"),
+        num_chosen=settings.count("num_experts_per_tok"),
+    )
+    shared = gated_mlp(hidden, settings.count("shared_expert_intermediate_size")) + hidden  # and its gate
+    return experts.all + shared, experts.active + shared
+
+
+ADAPTER = Family(read_layers)

@@ -1,0 +1,24 @@
+"""Layers that see a window only, as ``layer_types`` and ``sliding_window`` say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from parallax_core.api import LayerShape
+from parallax_models.settings import Settings
+
+FULL = "full_attention"
+SLIDING = "sliding_attention"
+
+
+def slide_layers(layer: LayerShape, settings: Settings, default: Sequence[str]) -> Iterator[LayerShape]:
+    """Yield ``layer`` as often as there are layers, each with its window.
+
+    Args:
+        layer: one that sees everything.
+        settings: those of the model.
+        default: what each layer is where config.json does not say.
+    """
+    for kind in settings.words("layer_types", (FULL, SLIDING), default):
+        yield layer if kind == FULL else replace(layer, kind="window", window=settings.count("sliding_window"))

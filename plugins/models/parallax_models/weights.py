@@ -1,0 +1,61 @@
+"""How many parameters the usual parts of a layer have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from parallax_models.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """Attention with grouped heads."""
+
+    hidden: int
+    queries: int
+    """Query heads times their width."""
+    values: int
+    """Key and value heads times their width; half of what is kept per token."""
+    width: int
+
+    @classmethod
+    def read(cls, settings: Settings) -> Heads:
+        """Read what families name alike."""
+        hidden, num = settings.count("hidden_size"), settings.count("num_attention_heads")
+        width = settings.count("head_dim", hidden // num or 1)
+        return cls(hidden, num * width, settings.count("num_key_value_heads", num) * width, width)
+
+    def projections(self, *, bias: bool = False, output_bias: bool = False) -> int:
+        """Return the parameters of the projections to queries, keys, values and back."""
+        weights = 2 * self.hidden * (self.queries + self.values)
+        return weights + (self.queries + 2 * self.values) * bias + self.hidden * output_bias
+
+
+def gated_mlp(hidden: int, inner: int, *, bias: bool = False) -> int:
+    """Return the parameters of gate, up and down."""
+    return 3 * hidden * inner + (2 * inner + hidden) * bias
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """A router and experts of gate, up and down."""
+
+    hidden: int
+    inner: int
+    num: int
+    num_chosen: int
+
+    @property
+    def router(self) -> int:
+        """Parameters of the router, without bias."""
+        return self.hidden * self.num
+
+    @property
+    def all(self) -> int:
+        """Parameters of router and experts."""
+        return self.router + self.num * gated_mlp(self.hidden, self.inner)
+
+    @property
+    def active(self) -> int:
+        """Parameters a token meets."""
+        return self.router + self.num_chosen * gated_mlp(self.hidden, self.inner)
