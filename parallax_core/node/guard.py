@@ -64,6 +64,8 @@ class PreemptionGuard(Guard[PreemptionPolicy]):
 
     def choose(self, holders: Sequence[Holder]) -> RequestId | None:
         """Return the policy's answer, or that of `LowestPriority`."""
+        if not holders:
+            return None
         allowed = {None, *(holder.id for holder in holders)}
         return self._ask(
             lambda: self.policy.choose(holders), allowed.__contains__, lambda: LowestPriority().choose(holders)

@@ -6,7 +6,7 @@ import dataclasses
 import re
 from collections.abc import Mapping
 from difflib import get_close_matches
-from typing import Literal, cast, overload
+from typing import Literal, cast, get_type_hints, overload
 
 import msgspec
 
@@ -65,15 +65,14 @@ def read_policy(host: PluginHost, kind: PolicyKind, text: str) -> Policy:
         raise UsageError(message, _hint(types)) from error
 
 
-def _list_options(offer: Offer[PolicySpec], factory: type[Policy]) -> dict[str, str]:
+def _list_options(offer: Offer[PolicySpec], factory: object) -> dict[str, str]:
     """Return the options of a policy, each with the name of its type."""
-    if not dataclasses.is_dataclass(factory):
-        message = (
-            f"{offer.spec.name!r} of {offer.plugin.origin} is no dataclass, so that nothing says what its options are"
-        )
+    if not (isinstance(factory, type) and dataclasses.is_dataclass(factory)):
+        message = f"{offer.spec.name!r} of {offer.plugin.origin} is no dataclass: nothing says what its options are"
         raise BrokenPlugin(message, "report it to its authors")
-    fields = (field for field in dataclasses.fields(factory) if field.init)
-    return {field.name: getattr(field.type, "__name__", str(field.type)) for field in fields}
+    types = get_type_hints(factory)
+    names = (field.name for field in dataclasses.fields(factory) if field.init)
+    return {name: getattr(types[name], "__name__", str(types[name])) for name in names}
 
 
 def _read_options(text: str, types: Mapping[str, str], what: str) -> dict[str, str]:
