@@ -104,6 +104,14 @@ class Network:
         logits = logits.reshape(-1, logits.shape[-1])
         return logits if self._pick is not None or wanted is None else logits[wanted]
 
+    @property
+    def states(self) -> mx.array | None:
+        """What the last `run` gave its head: hidden states after the final norm, shape [places, width].
+
+        None if the model's head cannot be told from the rest. Not evaluated.
+        """
+        return self._pick.states if self._pick is not None else None
+
     def install_pick(self) -> None:
         """Have the head compute only the wanted positions, where the model allows it; checked by running it."""
         probe, wanted = (0, 1, 0), (0, 2)
@@ -157,11 +165,16 @@ class Pick:
     def __init__(self, body: Module) -> None:
         self._body: Any = body
         self.places: mx.array | None = None
+        self.states: mx.array | None = None
 
     def __call__(self, *args: object, **kwargs: object) -> object:
         """Run the body: hidden states of shape [rows, columns, width] become [1, places, width]."""
         hidden: mx.array = self._body(*args, **kwargs)
-        return hidden if self.places is None else hidden.reshape(1, -1, hidden.shape[-1])[:, self.places]
+        if self.places is None:
+            self.states = None
+            return hidden
+        self.states = hidden.reshape(-1, hidden.shape[-1])[self.places]
+        return self.states[None]
 
     def __getattr__(self, name: str) -> object:
         """Return what the body has: the head may be its embedding."""

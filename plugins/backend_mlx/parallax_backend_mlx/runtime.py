@@ -34,7 +34,7 @@ def _keep_limits() -> Iterator[None]:
 
 
 with _keep_limits():
-    from mlx_lm.models.cache import KVCache, RotatingKVCache, make_prompt_cache
+    from mlx_lm.models.cache import ArraysCache, CacheList, KVCache, RotatingKVCache, make_prompt_cache
     from mlx_lm.utils import (
         MODEL_ARCHITECTURE_REMAPPING,
         MODEL_REMAPPING,
@@ -52,6 +52,8 @@ __all__ = [
     "BLAS",
     "MODEL_ARCHITECTURE_REMAPPING",
     "MODEL_REMAPPING",
+    "ArraysCache",
+    "CacheList",
     "KVCache",
     "Module",
     "RotatingKVCache",
