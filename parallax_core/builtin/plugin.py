@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from parallax_core.api import Finding, PolicySpec, Ref, SourceSpec, hookimpl
+from parallax_core.api import Finding, PolicySpec, Ref, SourceSpec, TransportSpec, hookimpl
 
 
 @hookimpl
@@ -30,6 +30,18 @@ def parallax_register_policies() -> Iterable[PolicySpec]:
     from parallax_core.builtin.offers import POLICIES
 
     return POLICIES
+
+
+@hookimpl
+def parallax_register_transports() -> Iterable[TransportSpec]:
+    """Offer the transport between nodes of one process."""
+    return [
+        TransportSpec(
+            name="inprocess",
+            summary="nodes of one process",
+            factory=Ref("parallax_core.builtin.inprocess:InProcessTransport"),
+        )
+    ]
 
 
 @hookimpl

@@ -1,0 +1,88 @@
+"""The answer to one request, from whichever replica gives it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+
+from parallax_core.contracts.engine import Delta, Finish, Stream
+from parallax_core.node.replica import Claim, Replica
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A request on a replica."""
+
+    replica: Replica
+    stream: Stream
+    claim: Claim
+
+    def end(self) -> None:
+        """Abort the request, unless it has ended, and give back what it may have cost."""
+        self.claim.release()
+        self.stream.close()
+
+
+class Relay:
+    """A stream that begins again on another replica when its own is lost before it has answered anything.
+
+    What the request may cost its replica is counted down as the deltas are read. Whoever has a relay reads it to its
+    end, or closes it.
+    """
+
+    def __init__(self, placement: Placement, move: Callable[[Replica], Placement | None]) -> None:
+        """Relay ``placement``; ``move`` places the request again when that replica is lost, if it can."""
+        self._move = move
+        self._is_closed = False
+        self._follow(placement)
+
+    async def __aiter__(self) -> AsyncIterator[Delta]:
+        """Yield the deltas up to and including the one with a finish."""
+        has_answered = False
+        try:
+            while not self._is_closed:
+                delta = await self._read()
+                if delta.finish is not None and not has_answered and self._begin_again(delta.finish):
+                    continue
+                has_answered = True
+                yield delta
+                if delta.finish is not None:
+                    return
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Abort the request, unless it has ended."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._placement.end()
+
+    def _follow(self, placement: Placement) -> None:
+        self._placement = placement
+        self._deltas = aiter(placement.stream)
+
+    def _begin_again(self, finish: Finish) -> bool:
+        if self._is_closed or finish.reason not in {"error", "aborted"}:
+            return False
+        placement = self._move(self._placement.replica)
+        if placement is None:
+            return False
+        self._placement.end()
+        self._follow(placement)
+        return True
+
+    async def _read(self) -> Delta:
+        try:
+            delta = await anext(self._deltas)
+            self._placement.claim.note(delta)
+        except StopAsyncIteration:
+            message = "the replica ended its answer without a finish"
+        except Exception as error:
+            logger.exception("replica failed to answer rank=%d", self._placement.replica.rank)
+            message = f"{type(error).__name__}: {error}"
+        else:
+            return delta
+        return Delta(finish=Finish(reason="error", prompt_tokens=0, output_tokens=0, message=message))

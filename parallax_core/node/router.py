@@ -1,0 +1,220 @@
+"""Several replicas behind the face of one."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from parallax_core.base.errors import ParallaxError, Unavailable, UnknownName
+from parallax_core.contracts.engine import Engine, Health, Request, Stream
+from parallax_core.contracts.policy import ArrivalView, RoutingPolicy
+from parallax_core.node.guard import RoutingGuard
+from parallax_core.node.recall import Recall, make_keys
+from parallax_core.node.relay import Placement, Relay
+from parallax_core.node.replica import Claim, Replica, ReplicaState
+
+logger = logging.getLogger(__name__)
+
+STOPPED = "the server is shutting down"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Journey:
+    """A request on its way to an answer."""
+
+    request: Request
+    arrival: ArrivalView
+    keys: Sequence[int]
+    arrived: float
+    """When, on the clock of the event loop."""
+    tried: set[int] = field(default_factory=set)
+    """The ranks of the replicas that had it."""
+
+
+class Router:
+    """An engine over replicas, with an account of its own of what each has yet to compute; made for one replica, too.
+
+    Only replicas that are ready are offered to the policy. A request whose replica is lost before it has answered
+    anything goes to another, once to each; after that it ends as its replica ended it. Belongs to one event loop.
+    """
+
+    def __init__(self, engines: Sequence[Engine], policy: RoutingPolicy, max_length: Callable[[], int]) -> None:
+        """Route to ``engines``; ``max_length`` says how many tokens a sequence can hold, once they are ready."""
+        self._replicas = tuple(Replica(rank, engine) for rank, engine in enumerate(engines))
+        self._policy = RoutingGuard(policy)
+        self._max_length = max_length
+        self._recall = Recall(len(self._replicas))
+        self._starts: list[asyncio.Task[None]] = []
+        self._phase = Health(state="starting")
+        self._num_arrivals = 0
+
+    async def start(self) -> None:
+        """Start all replicas at the same time.
+
+        Raises:
+            Exception: what the first replica raised that did not start; all are stopped then.
+            Unavailable: if the router is stopped meanwhile, or was started before.
+        """
+        if self._phase.state != "starting" or self._starts:
+            raise self._refusal()
+        try:
+            await self._start_all()
+        except BaseException as error:
+            if self._phase.state == "starting":
+                self._phase = Health(state="failed", reason=str(error))
+            await self._stop_all()
+            raise
+        self._phase = Health(state="ready")
+
+    async def stop(self) -> None:
+        """Stop all replicas at the same time, also those that are starting.
+
+        Raises:
+            Exception: what the first replica raised that did not stop, after all others have.
+        """
+        if self._phase.state != "failed":
+            self._phase = Health(state="draining", reason=STOPPED)
+        for task in self._starts:
+            task.cancel()
+        if self._starts:
+            await asyncio.wait(self._starts)
+        if errors := await self._stop_all():
+            raise errors[0]
+
+    def submit(self, request: Request) -> Stream:
+        """Accept a request; see `Engine.submit`. Its stream is to be read to the end, or closed."""
+        if self._phase.state != "ready":
+            raise self._refusal()
+        journey = Journey(
+            request=request,
+            arrival=self._describe(request),
+            keys=make_keys(request) if len(self._replicas) > 1 else (),
+            arrived=_now(),
+        )
+        placement = self._place(journey, request)
+        self._num_arrivals += 1
+        return Relay(placement, partial(self._move, journey))
+
+    def health(self) -> Health:
+        """Return ready if any replica takes requests; the reason says what is wrong with those that do not."""
+        if self._phase.state != "ready":
+            return self._phase
+        found = [_see(replica) for replica in self._replicas]
+        closed = [health for health in found if health.state != "ready"]
+        if not closed:
+            return self._phase
+        if len(found) == 1:
+            return closed[0]
+        said = "; ".join(f"{rank} is {each.state}: {each.reason}" for rank, each in enumerate(found) if each in closed)
+        reason = f"{len(closed)} of {len(found)} replicas are not ready: {said}"
+        if len(closed) < len(found):
+            return Health(state="ready", reason=reason)
+        states = {health.state for health in closed}
+        state = next(state for state in ("starting", "draining", "failed") if state in states)
+        return Health(state=state, reason=reason)
+
+    def replicas(self) -> tuple[ReplicaState, ...]:
+        """Return the state of each replica, by rank."""
+        return tuple(replica.describe() for replica in self._replicas)
+
+    def drain(self, rank: int) -> None:
+        """Give a replica no new requests; it finishes those it has.
+
+        Raises:
+            UnknownName: if there is no such replica.
+        """
+        self._find(rank).is_drained = True
+
+    def readmit(self, rank: int) -> None:
+        """Give a replica requests again.
+
+        Raises:
+            UnknownName: if there is no such replica.
+        """
+        self._find(rank).is_drained = False
+
+    async def _start_all(self) -> None:
+        try:
+            async with asyncio.TaskGroup() as group:
+                self._starts = [group.create_task(replica.engine.start()) for replica in self._replicas]
+        except BaseExceptionGroup as errors:
+            first = errors.exceptions[0]
+            raise first from first.__cause__
+        if any(task.cancelled() for task in self._starts):
+            raise self._refusal()
+
+    async def _stop_all(self) -> list[BaseException]:
+        ends = await asyncio.gather(*(replica.engine.stop() for replica in self._replicas), return_exceptions=True)
+        errors = [end for end in ends if end is not None]
+        for error in errors:
+            logger.error("replica did not stop", exc_info=error)
+        return errors
+
+    def _describe(self, request: Request) -> ArrivalView:
+        num_prompt = len(request.prompt)
+        most = max(0, self._max_length() - num_prompt) if request.max_tokens is None else request.max_tokens
+        return ArrivalView(number=self._num_arrivals, num_prompt=num_prompt, max_output=most * request.n)
+
+    def _place(self, journey: Journey, request: Request) -> Placement:
+        """Submit to the replica the policy likes best of those that take it, and have not had it before."""
+        left = {replica.rank: replica for replica in self._replicas if replica.is_open}
+        for rank in journey.tried:
+            left.pop(rank, None)
+        cached = self._recall.find_cached(journey.keys)
+        refusal: Unavailable | None = None
+        while left:
+            views = tuple(replica.view(cached[rank]) for rank, replica in left.items())
+            replica = left.pop(self._policy.choose(journey.arrival, views))
+            try:
+                stream = replica.engine.submit(request)
+            except Unavailable as error:
+                refusal = refusal or error
+            else:
+                journey.tried.add(replica.rank)
+                self._recall.note(journey.keys, replica.rank)
+                return Placement(replica, stream, Claim(replica, journey.arrival, request.n))
+        raise refusal or self._refusal()
+
+    def _move(self, journey: Journey, lost: Replica) -> Placement | None:
+        """Place a request again whose replica gave no answer; None if that is no fault of it, or nobody can."""
+        if self._phase.state != "ready" or lost.engine.health().state == "ready":
+            return None
+        self._recall.forget(lost.rank)
+        request = journey.request
+        if request.timeout_s is not None:
+            left_s = request.timeout_s - (_now() - journey.arrived)
+            if left_s <= 0:
+                return None
+            request = dataclasses.replace(request, timeout_s=left_s)
+        try:
+            placement = self._place(journey, request)
+        except ParallaxError:
+            return None
+        logger.info("request moved id=%s from=%d to=%d", request.id, lost.rank, placement.replica.rank)
+        return placement
+
+    def _refusal(self) -> Unavailable:
+        health = self.health()
+        return Unavailable(f"the engine is {health.state}", health.reason)
+
+    def _find(self, rank: int) -> Replica:
+        if rank not in range(len(self._replicas)):
+            message = f"there is no replica {rank}"
+            raise UnknownName(message, f"there are {len(self._replicas)}, from 0 on")
+        return self._replicas[rank]
+
+
+def _see(replica: Replica) -> Health:
+    """Return the health of a replica as far as new requests are concerned."""
+    health = replica.engine.health()
+    if replica.is_drained and health.state == "ready":
+        return Health(state="draining", reason="it was told to")
+    return health
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
