@@ -3,21 +3,21 @@
 A stage is a contiguous range of layers of one model, loaded by a backend. Core names sequences by handles,
 edits them (`Open`, `Fork`, `Truncate`, `Drop`) and runs ragged batches of rows over them.
 
-What crosses between nodes is a `msgspec.Struct` written as an array: growth is at the end, with a default.
+What crosses between nodes is a `Value`, written as an array: growth is at the end, with a default.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Annotated, Literal, Protocol
 
 import msgspec
 
-from parallax_core.base.ids import SeqId
 from parallax_core.contracts.capability import Capability
 from parallax_core.contracts.sample import Sampling
 from parallax_core.contracts.tensor import Tensor, TensorSpec
+from parallax_core.contracts.value import LARGEST, Count, Counter, Handle, Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,106 +79,106 @@ class StageInfo:
     """The hidden tensors it returns; none for a stage that ends with the last layer."""
 
 
-class SequenceSpec(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+class SequenceSpec(Value, frozen=True, kw_only=True):
     """What holds for a whole sequence, said once when it is opened. Filled by the head."""
 
-    prompt_length: int
+    prompt_length: Count
     """Tokens of the prompt; what comes after them counts as output."""
     sampling: Sampling
     adapter: str = ""
     """The LoRA adapter, by the name it was loaded under; empty: none."""
-    priority: int = 0
+    priority: Annotated[int, msgspec.Meta(ge=-LARGEST, le=LARGEST)] = 0
     """Lower is served first; for backends that schedule under a stage."""
     salt: str = ""
     """Sequences of different salts share no cache."""
 
 
-class Open(msgspec.Struct, frozen=True, array_like=True, tag=0):
+class Open(Value, frozen=True, tag=0):
     """Begin an empty sequence, whose draws are those of ``choice``; see `parallax_core.sampling.draw_key`."""
 
-    seq: SeqId
+    seq: Handle
     spec: SequenceSpec
-    choice: int = 0
+    choice: Count = 0
 
 
-class Fork(msgspec.Struct, frozen=True, array_like=True, tag=1):
+class Fork(Value, frozen=True, tag=1):
     """Begin ``dst`` as the first ``length`` tokens of ``src``; independent from then on.
 
     It inherits the spec, except that a ``spec`` given here replaces it (never with another adapter), and its draws are
     those of ``choice``; see `parallax_core.sampling.draw_key`.
     """
 
-    src: SeqId
-    dst: SeqId
-    length: int
-    choice: int = 0
+    src: Handle
+    dst: Handle
+    length: Count
+    choice: Count = 0
     spec: SequenceSpec | None = None
 
 
-class Truncate(msgspec.Struct, frozen=True, array_like=True, tag=2):
+class Truncate(Value, frozen=True, tag=2):
     """Forget everything of ``seq`` from token ``length`` on."""
 
-    seq: SeqId
-    length: int
+    seq: Handle
+    length: Count
 
 
-class Drop(msgspec.Struct, frozen=True, array_like=True, tag=3):
+class Drop(Value, frozen=True, tag=3):
     """Forget ``seq``. Its handle is never used again."""
 
-    seq: SeqId
+    seq: Handle
 
 
 Edit = Open | Fork | Truncate | Drop
 
 
-class Draw(msgspec.Struct, frozen=True, array_like=True, tag=0):
+class Draw(Value, frozen=True, tag=0):
     """Draw the token after the one at ``offset`` of a row (an index into `Row.tokens`)."""
 
-    offset: int
-    count: int = 1
+    offset: Count
+    count: Annotated[int, msgspec.Meta(ge=1, le=LARGEST)] = 1
     """How many to draw: the j-th is the one a fork with ``choice`` j higher than the sequence's own would draw."""
-    top: int = -1
+    top: Counter = -1
     """Also give the log-probability of the drawn tokens, and of this many best ones; -1: neither."""
 
 
-class Score(msgspec.Struct, frozen=True, array_like=True, tag=1):
+class Score(Value, frozen=True, tag=1):
     """Give the log-probability of ``token`` coming after the one at ``offset``, and of the ``top`` best ones."""
 
-    offset: int
-    token: int
-    top: int = 0
+    offset: Count
+    token: Count
+    top: Count = 0
 
 
-class Hidden(msgspec.Struct, frozen=True, array_like=True, tag=2):
+class Hidden(Value, frozen=True, tag=2):
     """Give the last hidden state, after the final norm, of the token at ``offset``."""
 
-    offset: int
+    offset: Count
 
 
 Output = Draw | Score | Hidden
 
 
-class Span(msgspec.Struct, frozen=True, array_like=True):
+class Span(Value, frozen=True):
     """Embeddings in place of tokens on stage 0: ``tensor`` of the batch, from row ``start`` of the tensor on."""
 
-    offset: int
+    offset: Count
     """Where in `Row.tokens` the placeholders begin."""
-    length: int
-    tensor: int
+    length: Count
+    tensor: Count
     """An index into `StageBatch.embeddings`."""
-    start: int = 0
+    start: Count = 0
 
 
-class Row(msgspec.Struct, frozen=True, array_like=True):
+class Row(Value, frozen=True):
     """Consecutive tokens of one sequence: a prefill chunk (often without outputs) or a decode (one token, a draw)."""
 
-    seq: SeqId
-    start: int
+    seq: Handle
+    start: Count
     """The sequence's length on this stage before the step; the position of the first token unless told otherwise."""
-    tokens: tuple[int, ...]
+    tokens: Annotated[tuple[Count, ...], msgspec.Meta(min_length=1)]
     outputs: tuple[Output, ...] = ()
     """In order of offset."""
-    positions: tuple[int, ...] = ()
+    positions: tuple[Count, ...] = ()
     """One for each token, increasing; empty: ``start``, ``start + 1``, ..."""
     spans: tuple[Span, ...] = ()
 
@@ -196,27 +196,27 @@ class StageBatch:
     """The number of the step in its epoch; what comes beside it, such as grammar masks, names it."""
 
 
-class Drawn(msgspec.Struct, frozen=True, array_like=True, tag=0):
+class Drawn(Value, frozen=True, tag=0):
     """The answer to a `Draw`."""
 
-    tokens: tuple[int, ...]
+    tokens: tuple[Count, ...]
     logprobs: tuple[float, ...] = ()
     """Of the drawn tokens, if asked for."""
-    top: tuple[tuple[int, float], ...] = ()
+    top: tuple[tuple[Count, float], ...] = ()
     """The best tokens and their log-probabilities, best first."""
 
 
-class Scored(msgspec.Struct, frozen=True, array_like=True, tag=1):
+class Scored(Value, frozen=True, tag=1):
     """The answer to a `Score`."""
 
     logprob: float
-    top: tuple[tuple[int, float], ...] = ()
+    top: tuple[tuple[Count, float], ...] = ()
 
 
-class State(msgspec.Struct, frozen=True, array_like=True, tag=2):
+class State(Value, frozen=True, tag=2):
     """The answer to a `Hidden`: an index into `StageResult.tensors`, float of shape [width]."""
 
-    tensor: int
+    tensor: Count
 
 
 Answer = Drawn | Scored | State

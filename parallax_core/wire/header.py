@@ -6,24 +6,13 @@ from typing import Annotated
 
 import msgspec
 
-from parallax_core.wire.messages import (
-    Count,
-    Failure,
-    Heartbeat,
-    Hello,
-    Mask,
-    MaskOf,
-    Result,
-    ResultOf,
-    Step,
-    StepOf,
-    Welcome,
-)
+from parallax_core.contracts.value import Count, Value
+from parallax_core.wire.messages import Failure, Heartbeat, Hello, Mask, MaskOf, Result, ResultOf, Step, StepOf, Welcome
 
 MOST_AXES = 8
 
 
-class Entry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class Entry(Value, frozen=True):
     """A tensor whose data are a buffer of the frame."""
 
     dtype: Annotated[str, msgspec.Meta(max_length=16)]

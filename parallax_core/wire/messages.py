@@ -16,13 +16,9 @@ import msgspec
 from parallax_core.base.ids import Epoch, LeaseId
 from parallax_core.contracts.stage import Answer, Edit, Row
 from parallax_core.contracts.tensor import Tensor
-
-LARGEST = 2**53 - 1
-"""The largest count, and the largest integer a float64 holds with all below it."""
+from parallax_core.contracts.value import LARGEST, Count, Counter
 
 T = TypeVar("T")
-Count = Annotated[int, msgspec.Meta(ge=0, le=LARGEST)]
-Counter = Annotated[int, msgspec.Meta(ge=-1, le=LARGEST)]
 Name = Annotated[str, msgspec.Meta(max_length=256)]
 
 

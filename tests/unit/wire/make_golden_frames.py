@@ -12,22 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from parallax_core.base.ids import Epoch, LeaseId, SeqId
+from parallax_core.contracts import stage
 from parallax_core.contracts.sample import Sampling
-from parallax_core.contracts.stage import (
-    Draw,
-    Drawn,
-    Drop,
-    Fork,
-    Hidden,
-    Open,
-    Row,
-    Score,
-    Scored,
-    SequenceSpec,
-    Span,
-    State,
-    Truncate,
-)
 from parallax_core.contracts.tensor import Tensor
 from parallax_core.contracts.transport import Frame
 from parallax_core.wire.codec import WIRE_VERSION, encode
@@ -49,23 +35,23 @@ SAMPLING = Sampling(
     min_tokens=2,
     stop_ids=(1, 128001),
 )
-SPEC = SequenceSpec(prompt_length=300, sampling=SAMPLING, adapter="poetry", priority=-2, salt="tenant")
+SPEC = stage.SequenceSpec(prompt_length=300, sampling=SAMPLING, adapter="poetry", priority=-2, salt="tenant")
 EDITS = (
-    Open(SeqId(2**32), SPEC),
-    Fork(SeqId(1), SeqId(2), 256, 1, SPEC),
-    Fork(SeqId(1), SeqId(3), 256),
-    Truncate(SeqId(4), 100),
-    Drop(SeqId(5)),
+    stage.Open(SeqId(2**32), SPEC),
+    stage.Fork(SeqId(1), SeqId(2), 256, 1, SPEC),
+    stage.Fork(SeqId(1), SeqId(3), 256),
+    stage.Truncate(SeqId(4), 100),
+    stage.Drop(SeqId(5)),
 )
-PREFILL = Row(
+PREFILL = stage.Row(
     SeqId(2),
     256,
     (15, 300, 70000, 0),
-    outputs=(Hidden(0), Score(1, 70000, top=5), Draw(3, count=2, top=1)),
+    outputs=(stage.Hidden(0), stage.Score(1, 70000, top=5), stage.Draw(3, count=2, top=1)),
     positions=(256, 257, 300, 2**53 - 1),
-    spans=(Span(0, 2, tensor=0, start=1),),
+    spans=(stage.Span(0, 2, tensor=0, start=1),),
 )
-DECODE = Row(SeqId(2**32), 10**6, (128255,), (Draw(0),))
+DECODE = stage.Row(SeqId(2**32), 10**6, (128255,), (stage.Draw(0),))
 
 SAMPLES: dict[str, Message] = {
     "step": Step(
@@ -77,14 +63,21 @@ SAMPLES: dict[str, Message] = {
         hidden=(Tensor("bfloat16", (5, 2), bytes(range(20))),),
         embeddings=(Tensor("float32", (3, 1), bytes(range(100, 112))),),
     ),
-    "step that only edits": Step(LEASE, EPOCH, 13, edits=(Drop(SeqId(1)),)),
-    "step that only decodes": Step(LEASE, EPOCH, 14, rows=tuple(Row(SeqId(i), 9, (i,), (Draw(0),)) for i in range(3))),
+    "step that only edits": Step(LEASE, EPOCH, 13, edits=(stage.Drop(SeqId(1)),)),
+    "step that only decodes": Step(
+        LEASE, EPOCH, 14, rows=tuple(stage.Row(SeqId(i), 9, (i,), (stage.Draw(0),)) for i in range(3))
+    ),
     "result": Result(
         LEASE,
         EPOCH,
         12,
         stage=1,
-        answers=(State(0), Scored(-0.5, ((3, -0.25),)), Drawn((9, 128255), (-1.0, -inf), ((4, -0.125),)), Drawn((2,))),
+        answers=(
+            stage.State(0),
+            stage.Scored(-0.5, ((3, -0.25),)),
+            stage.Drawn((9, 128255), (-1.0, -inf), ((4, -0.125),)),
+            stage.Drawn((2,)),
+        ),
         free=(100, 2**40),
         seconds=0.015625,
         tensors=(Tensor("float16", (3,), b"abcdef"),),

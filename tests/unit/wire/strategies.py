@@ -9,24 +9,11 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from parallax_core.base.ids import Epoch, LeaseId, SeqId
+from parallax_core.contracts import stage
 from parallax_core.contracts.sample import Sampling
-from parallax_core.contracts.stage import (
-    Draw,
-    Drawn,
-    Drop,
-    Fork,
-    Hidden,
-    Open,
-    Row,
-    Score,
-    Scored,
-    SequenceSpec,
-    Span,
-    State,
-    Truncate,
-)
 from parallax_core.contracts.tensor import ITEM_BYTES, Tensor
-from parallax_core.wire.messages import LARGEST, Failure, Heartbeat, Hello, Mask, Message, Result, Step, Welcome
+from parallax_core.contracts.value import LARGEST
+from parallax_core.wire.messages import Failure, Heartbeat, Hello, Mask, Message, Result, Step, Welcome
 
 counts = st.integers(0, LARGEST)
 counters = st.integers(-1, LARGEST)
@@ -69,7 +56,7 @@ samplings = st.builds(
     stop_ids=tuples(counts),
 )
 specs = st.builds(
-    SequenceSpec,
+    stage.SequenceSpec,
     prompt_length=counts,
     sampling=samplings,
     adapter=words,
@@ -77,39 +64,39 @@ specs = st.builds(
     salt=words,
 )
 edits = st.one_of(
-    st.builds(Open, seqs, specs),
-    st.builds(Fork, seqs, seqs, counts, counts, st.none() | specs),
-    st.builds(Truncate, seqs, counts),
-    st.builds(Drop, seqs),
+    st.builds(stage.Open, seqs, specs),
+    st.builds(stage.Fork, seqs, seqs, counts, counts, st.none() | specs),
+    st.builds(stage.Truncate, seqs, counts),
+    st.builds(stage.Drop, seqs),
 )
 
 
 @st.composite
-def rows(draw: st.DrawFn, lengths: list[int]) -> Row:
+def rows(draw: st.DrawFn, lengths: list[int]) -> stage.Row:
     """Build a row whose spans lie in embeddings of such ``lengths``."""
     tokens = draw(st.lists(counts, min_size=1, max_size=6).map(tuple))
     offsets = sorted(draw(st.lists(st.integers(0, len(tokens) - 1), max_size=3)))
     outputs = tuple(draw(outputs_at(offset)) for offset in offsets)
     positions = draw(st.just([]) | st.lists(counts, min_size=len(tokens), max_size=len(tokens), unique=True))
     spans = draw(tuples(spans_in(len(tokens), lengths), 2)) if lengths else ()
-    return Row(draw(seqs), draw(counts), tokens, outputs, tuple(sorted(positions)), spans)
+    return stage.Row(draw(seqs), draw(counts), tokens, outputs, tuple(sorted(positions)), spans)
 
 
-def outputs_at(offset: int) -> st.SearchStrategy[Draw | Score | Hidden]:
+def outputs_at(offset: int) -> st.SearchStrategy[stage.Draw | stage.Score | stage.Hidden]:
     at = st.just(offset)
     return st.one_of(
-        st.builds(Draw, at, st.integers(1, LARGEST), counters),
-        st.builds(Score, at, counts, counts),
-        st.builds(Hidden, at),
+        st.builds(stage.Draw, at, st.integers(1, LARGEST), counters),
+        st.builds(stage.Score, at, counts, counts),
+        st.builds(stage.Hidden, at),
     )
 
 
 @st.composite
-def spans_in(draw: st.DrawFn, tokens: int, lengths: list[int]) -> Span:
+def spans_in(draw: st.DrawFn, tokens: int, lengths: list[int]) -> stage.Span:
     tensor = draw(st.integers(0, len(lengths) - 1))
     length = draw(st.integers(0, min(tokens, lengths[tensor])))
     offset, start = draw(st.integers(0, tokens - length)), draw(st.integers(0, lengths[tensor] - length))
-    return Span(offset, length, tensor, start)
+    return stage.Span(offset, length, tensor, start)
 
 
 @st.composite
@@ -123,17 +110,17 @@ def steps(draw: st.DrawFn) -> Step:
 
 
 @st.composite
-def drawns(draw: st.DrawFn) -> Drawn:
+def drawns(draw: st.DrawFn) -> stage.Drawn:
     tokens = draw(tuples(counts))
     logprobs = draw(st.just(()) | st.tuples(*[scores for _ in tokens]))
-    return Drawn(tokens, logprobs, draw(pairs))
+    return stage.Drawn(tokens, logprobs, draw(pairs))
 
 
 @st.composite
 def results(draw: st.DrawFn) -> Result:
     given = draw(tuples(tensors()))
-    states = st.builds(State, st.integers(0, len(given) - 1)) if given else st.nothing()
-    answers = draw(tuples(st.one_of(drawns(), st.builds(Scored, scores, pairs), states)))
+    states = st.builds(stage.State, st.integers(0, len(given) - 1)) if given else st.nothing()
+    answers = draw(tuples(st.one_of(drawns(), st.builds(stage.Scored, scores, pairs), states)))
     made = Result(draw(leases), draw(epochs), draw(counts), draw(counts), answers, tensors=given)
     return replace(made, free=draw(tuples(counts)), seconds=draw(st.floats(0, LARGEST)))
 

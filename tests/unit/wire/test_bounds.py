@@ -55,63 +55,68 @@ def answered(answer: Any) -> Result:
     return replace(RESULT, answers=(answer,))
 
 
+MOST = "<= 9007199254740991"
+"""How the decoder says that a count is too large."""
+
 BAD_MESSAGES: list[tuple[Message, str]] = [
     *[(replace(SAMPLES["step"], **{name: -1}), ">= 0") for name in ("lease", "epoch", "step")],
-    *[(replace(SAMPLES["failure"], **{name: BEYOND}), "<= 9007199254740991") for name in ("lease", "step", "stage")],
+    *[(replace(SAMPLES["failure"], **{name: BEYOND}), MOST) for name in ("lease", "step", "stage")],
     (replace(SAMPLES["mask"], row=-1), ">= 0"),
     *[(replace(RESULT, seconds=seconds), "float") for seconds in (-0.5, nan, inf)],
     (replace(RESULT, free=(1, -1)), ">= 0"),
     (Heartbeat(LEASE, EPOCH, -2, 0), ">= -1"),
     (replace(SAMPLES["hello"], node="x" * 257), "length <= 256"),
     # Edits.
-    (edited(Open(SeqId(-1), SPEC)), "a sequence is out of range"),
-    (edited(Fork(SeqId(-1), A, 0)), "a fork"),
-    (edited(Fork(A, SeqId(BEYOND), 0)), "a fork"),
-    (edited(Fork(A, A, -1)), "a fork"),
-    (edited(Fork(A, A, 1, -1)), "a fork"),
-    (edited(Fork(A, A, 1, 0, replace(SPEC, prompt_length=-1))), "a spec"),
-    (edited(Truncate(A, -1)), "a truncation"),
-    (edited(Truncate(SeqId(BEYOND), 1)), "a truncation"),
-    (edited(Drop(SeqId(-1))), "a sequence"),
-    (edited(Open(A, replace(SPEC, priority=-BEYOND))), "a spec"),
+    (edited(Open(SeqId(-1), SPEC)), ">= 0"),
+    (edited(Open(A, SPEC, -1)), ">= 0"),
+    (edited(Fork(SeqId(-1), A, 0)), ">= 0"),
+    (edited(Fork(A, SeqId(BEYOND), 0)), MOST),
+    (edited(Fork(A, A, -1)), ">= 0"),
+    (edited(Fork(A, A, 1, -1)), ">= 0"),
+    (edited(Fork(A, A, 1, 0, replace(SPEC, prompt_length=-1))), ">= 0"),
+    (edited(Truncate(A, -1)), ">= 0"),
+    (edited(Truncate(SeqId(BEYOND), 1)), MOST),
+    (edited(Drop(SeqId(-1))), ">= 0"),
+    (edited(Open(A, replace(SPEC, priority=-BEYOND))), ">= -9007199254740991"),
+    (edited(Open(A, replace(SPEC, priority=BEYOND))), MOST),
     # Sampling.
-    (opened(top_k=-1), "a sampling"),
-    (opened(min_tokens=-1), "a sampling"),
-    (opened(seed=-1), "a seed"),
-    (opened(stop_ids=(1, -2)), "a stop id"),
-    (opened(logit_bias=((-1, 0.0),)), "a biased token"),
-    *[(opened(logit_bias=((1, bias),)), "a sampling") for bias in (inf, nan)],
-    *[(opened(temperature=value), "a sampling") for value in (-0.5, nan, inf)],
-    *[(opened(top_p=value), "a sampling") for value in (0.0, 1.5, nan)],
-    *[(opened(min_p=value), "a sampling") for value in (-0.5, 1.5, nan)],
-    *[(opened(presence_penalty=value), "a sampling") for value in (inf, nan)],
-    *[(opened(frequency_penalty=value), "a sampling") for value in (-inf, nan)],
-    *[(opened(repetition_penalty=value), "a sampling") for value in (0.0, -1.0, inf, nan)],
+    (opened(top_k=-1), ">= 0"),
+    (opened(min_tokens=-1), ">= 0"),
+    (opened(seed=-1), ">= 0"),
+    (opened(stop_ids=(1, -2)), ">= 0"),
+    (opened(logit_bias=((-1, 0.0),)), ">= 0"),
+    *[(opened(logit_bias=((1, bias),)), "`float` <= 1.79") for bias in (inf, nan)],
+    *[(opened(temperature=value), "`float`") for value in (-0.5, nan, inf)],
+    *[(opened(top_p=value), "`float`") for value in (0.0, 1.5, nan)],
+    *[(opened(min_p=value), "`float`") for value in (-0.5, 1.5, nan)],
+    *[(opened(presence_penalty=value), "`float`") for value in (inf, -inf, nan)],
+    *[(opened(frequency_penalty=value), "`float`") for value in (inf, -inf, nan)],
+    *[(opened(repetition_penalty=value), "`float`") for value in (0.0, -1.0, inf, nan)],
     # Rows.
-    (step_of(DECODE, Row(SeqId(-1), 0, (1,))), "a sequence"),
-    (step_of(DECODE, Row(A, -1, (1,))), "a start"),
-    (step_of(DECODE, Row(A, BEYOND, (1,))), "a start"),
-    (step_of(DECODE, Row(A, 0, (1, -1))), "a token"),
-    (step_of(DECODE, Row(A, 0, (BEYOND,))), "a token"),
-    (step_of(Row(A, 0, ())), "a row has no tokens"),
+    (step_of(DECODE, Row(SeqId(-1), 0, (1,))), ">= 0"),
+    (step_of(DECODE, Row(A, -1, (1,))), ">= 0"),
+    (step_of(DECODE, Row(A, BEYOND, (1,))), MOST),
+    (step_of(DECODE, Row(A, 0, (1, -1))), ">= 0"),
+    (step_of(DECODE, Row(A, 0, (BEYOND,))), MOST),
+    (step_of(Row(A, 0, ())), "of length >= 1"),
     (step_of(Row(A, 0, (1, 2), positions=(0,))), "positions for some"),
     (step_of(Row(A, 0, (1,), positions=(0, 1))), "positions for some"),
-    (step_of(Row(A, 0, (1, 2), positions=(-1, 1))), "a position is"),
+    (step_of(Row(A, 0, (1, 2), positions=(-1, 1))), ">= 0"),
     (step_of(Row(A, 0, (1, 2), positions=(4, 4))), "do not increase"),
     *[(step_of(Row(A, 0, (1, 2), (output,))), "outside its row") for output in (Draw(2), Score(2, 1), Hidden(2))],
-    (step_of(Row(A, 0, (1, 2), (Draw(-1),))), "outside its row"),
+    *[(step_of(Row(A, 0, (1, 2), (output,))), ">= 0") for output in (Draw(-1), Score(-1, 1), Hidden(-1))],
     (step_of(Row(A, 0, (1, 2), (Draw(1), Hidden(0)))), "out of order"),
-    (step_of(Row(A, 0, (1,), (Draw(0, count=0),))), "a draw"),
-    (step_of(Row(A, 0, (1,), (Draw(0, top=-2),))), "a draw"),
-    (step_of(Row(A, 0, (1,), (Score(0, -1),))), "a score"),
-    (step_of(Row(A, 0, (1,), (Score(0, 1, top=-1),))), "a score"),
+    (step_of(Row(A, 0, (1,), (Draw(0, count=0),))), ">= 1"),
+    (step_of(Row(A, 0, (1,), (Draw(0, top=-2),))), ">= -1"),
+    (step_of(Row(A, 0, (1,), (Score(0, -1),))), ">= 0"),
+    (step_of(Row(A, 0, (1,), (Score(0, 1, top=-1),))), ">= 0"),
     # Spans and tensors.
     *[
         (step_of(Row(A, 0, (1, 2), spans=(span,))), "a span is outside its row")
         for span in (Span(1, 2, 0), Span(3, 0, 0))
     ],
     *[
-        (step_of(Row(A, 0, (1, 2), spans=(span,))), "a span is out of range")
+        (step_of(Row(A, 0, (1, 2), spans=(span,))), ">= 0")
         for span in (Span(-1, 1, 0), Span(0, -1, 0), Span(0, 1, -1), Span(0, 1, 0, -1))
     ],
     (step_of(replace(PREFILL, spans=(Span(0, 1, 1),)), embeddings=(MATRIX,)), "a tensor that is not there"),
@@ -122,12 +127,13 @@ BAD_MESSAGES: list[tuple[Message, str]] = [
     (Mask(LEASE, EPOCH, 0, 0, Tensor("uint8", (1, 1), b"a")), "a mask is uint8 of 2 axes"),
     (Mask(LEASE, EPOCH, 0, 0, Tensor("float32", (1,), b"abcd")), "a mask is float32"),
     # Answers.
-    (answered(Drawn((1, -1))), "a token"),
+    (answered(Drawn((1, -1))), ">= 0"),
     (answered(Drawn((1, 2), (0.5,))), "log-probabilities"),
-    (answered(Drawn((1,), (), ((-1, 0.5),))), "a token"),
-    (answered(Scored(0.5, ((BEYOND, 0.5),))), "a token"),
+    (answered(Drawn((), (0.5,))), "log-probabilities"),
+    (answered(Drawn((1,), (), ((-1, 0.5),))), ">= 0"),
+    (answered(Scored(0.5, ((BEYOND, 0.5),))), MOST),
     (answered(State(1)), "a tensor that is not there"),
-    (answered(State(-1)), "a tensor that is not there"),
+    (answered(State(-1)), ">= 0"),
 ]
 
 

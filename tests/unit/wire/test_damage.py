@@ -10,11 +10,15 @@ from contextlib import suppress
 
 import msgspec
 import pytest
+from msgspec import inspect
 
-from benchmarks.wire import LIES, classify_frame, damage_frames, make_step, read_damaged
+from benchmarks.wire import LIES, classify_frame, damage_frames, make_step, read_damaged, walk_lists
+from parallax_core.contracts.sample import Sampling
+from parallax_core.contracts.stage import Drawn, Row
 from parallax_core.contracts.transport import Frame
 from parallax_core.wire.codec import VERSION_BYTE, decode, encode
 from parallax_core.wire.errors import BadFrame
+from parallax_core.wire.header import Entry, Header
 from tests.unit.wire.make_golden_frames import SAMPLES
 
 FUZZED = 20_000
@@ -109,12 +113,39 @@ def test_depth_is_no_way_to_break_the_reader(name: str, opener: bytes) -> None:
             decode(Frame(header[:at] + opener * 500_000))
 
 
-def test_depth_where_fields_are_skipped_is_refused() -> None:
-    # A row with a field too many: what is inside is skipped, which msgspec does by recursion.
+def list_structs(type_: inspect.Type) -> dict[type, inspect.StructType]:
+    """Return every struct a value of this type may hold."""
+    found: dict[type, inspect.StructType] = {}
+    pending = [type_]
+    while pending:
+        match pending.pop():
+            case inspect.StructType() as struct if struct.cls not in found:
+                found[struct.cls] = struct
+                pending += [field.type for field in struct.fields]
+            case inspect.UnionType(types=types) | inspect.TupleType(item_types=types):
+                pending += types
+            case inspect.VarTupleType(item_type=item):
+                pending.append(item)
+    return found
+
+
+def test_no_struct_skips_what_it_does_not_know() -> None:
+    # Skipping is done by recursion, as deep as the frame says.
+    structs = list_structs(inspect.type_info(Header))
+    assert {Row, Sampling, Drawn, Entry} < set(structs)
+    assert [cls for cls, struct in structs.items() if not struct.forbid_unknown_fields] == []
+
+
+@pytest.mark.parametrize("name", ["step", "result"])
+def test_deep_field_too_many_is_refused_wherever_it_is(name: str) -> None:
     deep = b"\x91" * 500_000 + b"\x90"
-    row = b"\x97" + msgspec.msgpack.encode([0, 0, [1], [], [], []])[1:] + deep
-    with pytest.raises(BadFrame, match="recursion"):
-        decode(Frame(VERSION_BYTE + b"\x96\x00\x00\x00\x00\x90\x91" + row))
+    header = msgspec.msgpack.decode(encode(SAMPLES[name]).header[1:])
+    for place in walk_lists(header):
+        place.append("here")
+        before, after = msgspec.msgpack.encode(header).split(b"\xa4here")
+        with pytest.raises(BadFrame, match="Expected"):
+            decode(Frame(VERSION_BYTE + before + deep + after))
+        place.pop()
 
 
 @pytest.mark.parametrize("name", SAMPLES)
