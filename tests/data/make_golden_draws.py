@@ -1,4 +1,4 @@
-"""Write golden_draws.json: draws by an implementation in numpy that shares nothing with parallax_core.
+"""Write the golden draws of parallax_core.testing, by an implementation in numpy that shares nothing with core.
 
 Run it from the root of the repository: ``python tests/data/make_golden_draws.py``. The file it writes is committed and
 changes only together with the definition of the draw, which `parallax_core/sampling/reference.py` states.
@@ -243,4 +243,4 @@ def write_golden(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    write_golden(Path(__file__).with_name("golden_draws.json"))
+    write_golden(Path(__file__).parents[2] / "parallax_core/testing/golden_draws.json")

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -18,8 +16,9 @@ from parallax_backend_mlx.ranking import Inquiry, rank_tokens
 from parallax_backend_mlx.runtime import mx
 from parallax_backend_mlx.sampling import Sampler
 from parallax_core.api import Draft, Sampling, adjust, best, draw, draw_key, gumbel, hash32, keep, logprobs
+from parallax_core.testing.golden import read_draft, read_golden, read_logits
 
-GOLDEN = json.loads((Path(__file__).parents[3] / "tests" / "data" / "golden_draws.json").read_bytes())
+GOLDEN = read_golden()
 MARGIN = 3e-5
 """Scores closer than this may be told apart differently in float32 and in double precision."""
 
@@ -119,31 +118,17 @@ def test_sampler_draws_a_row_the_same_alone_and_in_a_batch(seed: int, mixed: lis
     assert sampler.sample(rows, drafts).tolist() == alone
 
 
-def read_golden(case: Mapping[str, Any]) -> Draft:
-    """Return the draft of a golden case; what a grammar forbids there is forbidden by bias here."""
-    fields = dict(case["sampling"])
-    bias = [(token, float(value)) for token, value in fields.pop("logit_bias", ())]
-    bias += [(token, -math.inf) for token in range(case["vocab"]) if token not in case.get("allowed", [token])]
-    sampling = Sampling(**fields | {"logit_bias": tuple(bias), "stop_ids": tuple(fields.pop("stop_ids", ()))})
-    return Draft(sampling, case.get("prompt", range(case["position"])), case.get("output", ()), case["choice"])
-
-
-def formula(case: Mapping[str, Any]) -> list[float]:
-    a, b, m, d, c = case["logits"]
-    return [((a * token + b) % m) / d - c for token in range(case["vocab"])]
-
-
 @pytest.mark.parametrize("size", sorted({case["vocab"] for case in GOLDEN["draws"]}))
 def test_draws_are_the_golden_ones(size: int) -> None:
     cases = [case for case in GOLDEN["draws"] if case["vocab"] == size]
-    drawn = Sampler(size).sample(mx.array([formula(case) for case in cases]), list(map(read_golden, cases)))
+    drawn = Sampler(size).sample(mx.array(list(map(read_logits, cases))), list(map(read_draft, cases)))
     wrong = [case for case, token in zip(cases, drawn, strict=True) if token.item() != case["token"]]
     assert wrong == []
 
 
 @pytest.mark.parametrize("case", GOLDEN["scores"], ids=lambda case: f"{case['logits']}-{case['vocab']}")
 def test_logprobs_are_the_golden_ones(case: Mapping[str, Any]) -> None:
-    (ranking,) = rank_tokens(mx.array([formula(case)]), [Inquiry(0, [case["vocab"] - 1], 5)])
+    (ranking,) = rank_tokens(mx.array([read_logits(case)]), [Inquiry(0, [case["vocab"] - 1], 5)])
     assert ranking.logprobs == pytest.approx([case["last"]], abs=2e-5)
     assert [token for token, _ in ranking.top] == [token for token, _ in case["top"]]
     assert [value for _, value in ranking.top] == pytest.approx([value for _, value in case["top"]], abs=2e-5)

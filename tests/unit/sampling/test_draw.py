@@ -1,11 +1,9 @@
 from __future__ import annotations
 
-import json
 import math
 import random
 import statistics
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parallax_core.sampling.draw import MASK32, draw_key, gumbel, hash32, mix32
+from parallax_core.testing.golden import read_golden
 
-GOLDEN = json.loads((Path(__file__).parents[2] / "data" / "golden_draws.json").read_bytes())
+GOLDEN = read_golden()
 LAST_BELOW_ONE = 2**32 - 129
 """The largest word whose v does not round to 1 in float32, where neighbours below 1 are 2**-24 apart."""
 words = st.integers(0, MASK32)

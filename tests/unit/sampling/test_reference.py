@@ -1,12 +1,10 @@
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -17,8 +15,9 @@ from hypothesis import strategies as st
 from parallax_core.contracts.sample import Sampling
 from parallax_core.sampling.draw import draw_key, gumbel, hash32
 from parallax_core.sampling.reference import Draft, adjust, best, draw, keep, logprobs
+from parallax_core.testing.golden import read_golden
 
-GOLDEN = json.loads((Path(__file__).parents[2] / "data" / "golden_draws.json").read_bytes())
+GOLDEN = read_golden()
 LOGITS = [0.0, 1.0, 2.0, 1.5, -1.0, 0.5, 2.0, -3.0]
 quarters = st.lists(st.integers(-20, 20).map(lambda value: value / 4), min_size=1, max_size=40)
 
