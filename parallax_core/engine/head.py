@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Hashable
 from collections.abc import Sequence as Listing
@@ -13,11 +14,14 @@ from parallax_core.builtin.batching import WorkConserving
 from parallax_core.builtin.preemption import LowestPriority
 from parallax_core.contracts.engine import Delta, Request
 from parallax_core.contracts.policy import BatchingPolicy, PreemptionPolicy, QueueView
-from parallax_core.contracts.stage import Answer, Drawn, Edit, Row, StageBatch, StageInfo, StageResult
+from parallax_core.contracts.stage import Edit, StageBatch, StageInfo, StageResult
 from parallax_core.engine.detokenizer import Decode
+from parallax_core.engine.flight import Flight
+from parallax_core.engine.gate import Gate
+from parallax_core.engine.job import Job
 from parallax_core.engine.ledger import Ledger
-from parallax_core.engine.scheduler import Scheduler
-from parallax_core.engine.sequence import Sequence
+from parallax_core.engine.scheduler import Room, Scheduler
+from parallax_core.engine.sequence import Sequence, Task
 from parallax_core.engine.store import Store
 
 
@@ -26,7 +30,7 @@ class Limits:
     """How much a head takes on."""
 
     max_running: int = 32
-    """Requests on the stages at once."""
+    """Answers on the stages at once."""
     max_waiting: int = 256
     """Requests beside them; more are refused."""
     max_hold_s: float = 0.5
@@ -35,21 +39,14 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What the stages are to do next: edits in order, then the rows of the batch in order; it may have none."""
+    """What the stages are to do next: edits in order, then the rows of the batch in order; it may have none.
+
+    `StageBatch.step` is its number: 1 for the first of an epoch, then one more each.
+    """
 
     epoch: Epoch
     edits: tuple[Edit, ...]
     batch: StageBatch
-
-
-@dataclass(frozen=True, slots=True)
-class Flight:
-    """A step in flight, and what it is for."""
-
-    rows: tuple[Row, ...]
-    sequences: tuple[Sequence, ...]
-    free: tuple[tuple[int, ...], ...]
-    """What every stage will have free after it."""
 
 
 class Head:
@@ -71,19 +68,14 @@ class Head:
         batching: BatchingPolicy | None = None,
         preemption: PreemptionPolicy | None = None,
     ) -> None:
-        self._stages = tuple(stages)
         self._decode = decode
         self._limits = limits or Limits()
         self._batching = batching or WorkConserving()
         self._preemption = preemption or LowestPriority()
-        self._max_tokens = min(stage.max_batch_tokens for stage in stages)
-        self._max_in_flight = 1 if len(stages) == 1 else len(stages) + 1  # one on its way back
-        self._live: dict[RequestId, Sequence] = {}
-        self._in_flight: deque[Flight] = deque()
+        self._jobs: dict[RequestId, Job] = {}
         self._deltas: list[tuple[RequestId, Delta]] = []
-        self._num_steps = 0
         self.epoch = Epoch(0)
-        self._reset()
+        self._begin_epoch(stages)
 
     @property
     def max_length(self) -> int:
@@ -97,35 +89,35 @@ class Head:
             InvalidRequest: if it can never be served.
             Unavailable: if too many requests wait already.
         """
-        max_output = self._max_output(request)
-        if request.id in self._live:
+        max_output = Gate(self._stages, self.max_length).check(request)
+        if request.id in self._jobs:
             message = f"a request {request.id} is here already"
             raise InvalidRequest(message)
-        num_waiting = sum(sequence.seq is None for sequence in self._live.values())
+        num_waiting = sum(not job.running for job in self._jobs.values())
         if num_waiting >= self._limits.max_waiting:
             message = f"{num_waiting} requests are waiting already"
             raise Unavailable(message, "try again later")
-        self._live[request.id] = Sequence(request, max_output, self._decode, now, ready_since=now)
+        task = Task(request=request, max_output=max_output, decode=self._decode, arrived=now)
+        self._jobs[request.id] = Job(task)
 
     def cancel(self, request_id: RequestId) -> None:
         """Forget a request at any moment; it yields nothing more. Harmless when it has ended."""
-        if sequence := self._live.pop(request_id, None):
-            self._store.retire(sequence)
+        if job := self._jobs.pop(request_id, None):
+            self._retire(job)
 
     def next_deadline(self) -> float | None:
         """Return when `expire` will have something to do, if nothing else happens before."""
-        return min((when for s in self._live.values() if (when := _deadline(s)) is not None), default=None)
+        return min((when for job in self._jobs.values() if (when := job.deadline) is not None), default=None)
 
     def expire(self, now: float) -> None:
         """End the requests whose time is over."""
-        for sequence in list(self._live.values()):
-            when = _deadline(sequence)
-            if when is not None and when <= now:
-                self._yield(sequence, sequence.fail(f"timed out after {sequence.request.timeout_s:g} seconds"))
+        for job in list(self._jobs.values()):
+            if job.deadline is not None and job.deadline <= now:
+                self._yield(job, job.fail(f"timed out after {job.request.timeout_s:g} seconds"))
 
     def hold_s(self, now: float) -> float:
         """Return for how many seconds the next step is held back; 0: it may be planned now."""
-        ready = [sequence.ready_since for sequence in self._live.values() if not sequence.is_drawing]
+        ready = [sequence.ready_since for sequence in self._list_live() if not sequence.is_drawing]
         if not ready:
             return 0.0
         oldest = now - min(ready)
@@ -136,48 +128,61 @@ class Head:
         """Return the next step, or None when there is none now; results are absorbed in the order of the steps."""
         if len(self._in_flight) >= self._max_in_flight:
             return None
-        chosen = self._choose(now) if self.hold_s(now) == 0 else []
-        edits = self._store.take_edits()
-        if not edits and not chosen:
-            return self.plan(now) if self.hold_s(now) == 0 and self._starve() else None
-        rows = tuple(sequence.make_row(count) for sequence, count in chosen)
-        for row in rows:
-            self._ledger.extend(row)
-        for sequence, _ in chosen:
-            if sequence.planned >= len(sequence.request.prompt):
-                self._store.note_prompt(sequence)
-        self._in_flight.append(Flight(rows, tuple(sequence for sequence, _ in chosen), self._ledger.free))
-        self._num_steps += 1
-        return Step(self.epoch, edits, StageBatch(rows, step=self._num_steps))
+        while True:
+            is_held = self.hold_s(now) > 0
+            chosen = {} if is_held else self._choose(now)
+            edits = self._store.take_edits()
+            if edits or chosen:
+                return self._depart(edits, chosen)
+            if is_held or not self._starve():
+                return None
 
     def absorb(self, result: StageResult, now: float) -> None:
         """Take the last stage's result of the oldest step in flight.
 
         Raises:
-            StageLost: if the stage's pages are not what they must be.
+            StageLost: if there is no such step, the answers are not what was asked for, or the stage's pages are not
+                what they must be; nothing has changed then.
         """
-        flight = self._in_flight.popleft()
-        if result.free and result.free != flight.free[-1]:
-            message = f"a stage says it has {result.free} free pages, and must have {flight.free[-1]}"
-            raise StageLost(message)
-        answers = iter(result.answers)
-        for row, sequence in zip(flight.rows, flight.sequences, strict=True):
-            for token in [_token_of(next(answers)) for _ in row.outputs]:
-                if self._live.get(sequence.request.id) is sequence:
-                    sequence.ready_since = now
-                    self._yield(sequence, sequence.advance(token))
+        if not self._in_flight:
+            raise StageLost("the last stage gave a result where no step is in flight")
+        flight = self._in_flight[0]
+        flight.confirm(len(self._stages) - 1, result.free)
+        flight.check(result.answers, self._stages[-1].vocab_size)
+        self._absorbed.append(self._in_flight.popleft())
+        for sequence, answers in flight.share_out(result.answers):
+            job = self._jobs.get(sequence.request.id)
+            if job is not None and sequence in job.answers:
+                for delta in job.absorb(sequence, answers, now):
+                    self._yield(job, delta)
+
+    def confirm(self, stage: int, step: int, free: tuple[int, ...]) -> None:
+        """Take what any stage says it has free after a step of this epoch; those long absorbed are ignored.
+
+        Raises:
+            StageLost: if it is not what it must be.
+        """
+        for flight in (*self._absorbed, *self._in_flight):
+            if flight.number == step:
+                flight.confirm(stage, free)
 
     def fail(self, message: str) -> None:
         """The oldest step in flight failed: its requests end; all others are computed again, in a new epoch."""
-        flight = self._in_flight[0]
-        for sequence in flight.sequences:
-            if self._live.get(sequence.request.id) is sequence:
-                self._yield(sequence, sequence.fail(message))
-        self._in_flight.clear()
-        for sequence in self._live.values():
-            sequence.seq, sequence.planned, sequence.is_drawing = None, 0, False
+        for sequence in self._in_flight[0].sequences if self._in_flight else ():
+            job = self._jobs.get(sequence.request.id)
+            if job is not None and sequence in job.answers:
+                self._yield(job, job.fail(message))
+        self.restart()
+
+    def restart(self, stages: Listing[StageInfo] | None = None) -> None:
+        """Compute everything again, in a new epoch, on stages that hold nothing: others, if given. No request ends.
+
+        What was in flight is discarded; every answer goes on behind the tokens that were absorbed.
+        """
+        for sequence in self._list_live():
+            sequence.restart()
         self.epoch = Epoch(self.epoch + 1)
-        self._reset()
+        self._begin_epoch(stages or self._stages)
 
     def take_deltas(self) -> list[tuple[RequestId, Delta]]:
         """Return what requests have yielded since the last call, in order."""
@@ -188,58 +193,75 @@ class Head:
         """Verify the ledger's invariants; for tests."""
         self._ledger.check()
 
-    def _reset(self) -> None:
+    def _begin_epoch(self, stages: Listing[StageInfo]) -> None:
+        self._stages = tuple(stages)
+        self._max_tokens = min(stage.max_batch_tokens for stage in stages)
+        self._max_in_flight = 1 if len(stages) == 1 else len(stages) + 1  # one on its way back
+        self._in_flight: deque[Flight] = deque()
+        self._absorbed: deque[Flight] = deque(maxlen=self._max_in_flight)
+        """The last steps that are over; stages before the last may yet report on them."""
+        self._num_steps = 0
         self._ledger = Ledger(self._stages)
-        self._store = Store(self._ledger, self._space)
+        self._store = Store(self._ledger, self._space, _find_interval(self._stages))
 
     def _space(self, sequence: Sequence) -> Hashable:
-        del sequence
-        return self._stages[0].weights_version
+        request = sequence.request
+        return request.adapter, tuple(stage.weights_version for stage in self._stages), request.salt
 
-    def _max_output(self, request: Request) -> int:
-        room = self.max_length - len(request.prompt)
-        if not request.prompt:
-            message = "the prompt is empty"
-            raise InvalidRequest(message, "messages")
-        if room < 1:
-            message = f"the prompt has {len(request.prompt)} tokens; this model can hold {self.max_length} in all"
-            raise InvalidRequest(message, "messages", "shorten the conversation")
-        if request.max_tokens is not None and request.max_tokens > room:
-            message = (
-                f"{len(request.prompt)} prompt tokens and {request.max_tokens} new ones are more than "
-                f"the {self.max_length} tokens this model can hold"
-            )
-            raise InvalidRequest(message, "max_tokens", f"ask for at most {room}, or leave it out")
-        return room if request.max_tokens is None else request.max_tokens
+    def _list_live(self) -> list[Sequence]:
+        return [sequence for job in self._jobs.values() for sequence in job.live]
 
-    def _choose(self, now: float) -> list[tuple[Sequence, int]]:
+    def _choose(self, now: float) -> dict[Sequence, int]:
         """Plan a step; with several stages, for a share of the decodes, so that each stage has one to work on."""
-        num_running = sum(sequence.seq is not None for sequence in self._live.values())
+        live = self._list_live()
+        num_running = sum(sequence.seq is not None for sequence in live)
         share = -(-max(num_running, 1) // len(self._stages))
-        scheduler = Scheduler(self._ledger, self._store, self._preemption, now)
-        return scheduler.choose(self._live.values(), self._max_tokens, share, self._limits.max_running)
+        room = Room(max_tokens=self._max_tokens, max_decodes=share, max_running=self._limits.max_running)
+        return Scheduler(self._ledger, self._store, self._preemption, now).choose(live, room)
+
+    def _depart(self, edits: tuple[Edit, ...], chosen: dict[Sequence, int]) -> Step:
+        """Account for a step, and count it as in flight."""
+        rows = tuple(sequence.make_row(count) for sequence, count in chosen.items())
+        for row in rows:
+            self._ledger.extend(row)
+        for sequence in chosen:
+            if sequence.planned >= sequence.num_prompt:
+                self._store.note_prompt(sequence)
+        self._num_steps += 1
+        self._in_flight.append(Flight(self._num_steps, rows, tuple(chosen), self._ledger.free))
+        return Step(self.epoch, edits, StageBatch(rows, step=self._num_steps))
 
     def _starve(self) -> bool:
-        """If nothing runs and nothing can, end whoever came last, of those that hold pages if any does."""
-        holders = [sequence for sequence in self._live.values() if sequence.seq is not None]
-        is_stuck = bool(self._live) and not self._in_flight
-        if is_stuck:
-            last = max(reversed(holders or list(self._live.values())), key=lambda sequence: sequence.arrived)
+        """If nothing runs and nothing can, take from whoever came last, of those that hold pages if any does.
+
+        Of several answers one waits for the others; a single one ends.
+        """
+        if not self._jobs or self._in_flight:
+            return False
+        jobs = list(self._jobs.values())
+        holders = [job for job in jobs if job.running]
+        last = max(reversed(holders or jobs), key=lambda job: job.arrived)
+        if len(last.running) > 1:
+            self._store.discard(last.running[-1])
+        else:
             self._yield(last, last.fail("out of memory for this conversation beside the others"))
-        return is_stuck
+        return True
 
-    def _yield(self, sequence: Sequence, delta: Delta) -> None:
-        self._deltas.append((sequence.request.id, delta))
+    def _yield(self, job: Job, delta: Delta) -> None:
+        """Hand over a delta, and take what is over off the stages."""
+        self._deltas.append((job.request.id, delta))
         if delta.finish is not None:
-            del self._live[sequence.request.id]
-            self._store.retire(sequence)
+            del self._jobs[job.request.id]
+            self._retire(job)
+        elif delta.ended is not None:
+            self._store.retire(job.answers[delta.index])
+
+    def _retire(self, job: Job) -> None:
+        for answer in job.answers:
+            self._store.retire(answer)
 
 
-def _deadline(sequence: Sequence) -> float | None:
-    timeout = sequence.request.timeout_s
-    return None if timeout is None else sequence.arrived + timeout
-
-
-def _token_of(answer: Answer) -> int:
-    assert isinstance(answer, Drawn)
-    return answer.tokens[0]
+def _find_interval(stages: Listing[StageInfo]) -> int:
+    """Return the tokens at whose multiples every state pool wants a prompt to be kept; 0: none does."""
+    wishes = [pool.checkpoint_every for stage in stages for pool in stage.pools if pool.kind == "state"]
+    return math.lcm(*filter(None, wishes)) if any(wishes) else 0

@@ -66,6 +66,8 @@ class Claim:
         self._pools = pools
         self._max_tokens = max_tokens
         self._claimed = [0] * len(pools)
+        self._most = [0] * len(pools)
+        """The most that is claimed after any row: a later row may give back what an earlier one needs."""
 
     def take(self, seq: SeqId, count: int) -> bool:
         """Claim ``count`` more tokens of ``seq``, if they fit beside what is claimed; return whether they do."""
@@ -77,7 +79,15 @@ class Claim:
             return False
         for index, pages in enumerate(wanted):
             self._claimed[index] += pages
+            self._most[index] = max(self._most[index], self._claimed[index])
         return True
+
+    def fits_fork(self, seq: SeqId, length: int) -> bool:
+        """Whether a fork at ``length`` finds its pages now, before the rows of the step, and leaves theirs."""
+        return all(
+            most + _num_copied(pool, seq, length) <= pool.num_free
+            for pool, most in zip(self._pools, self._most, strict=True)
+        )
 
     def fits_new(self, count: int, shared: int = 0) -> bool:
         """Whether a new sequence of ``count`` tokens, a fork of ``shared`` of them, fits beside what is claimed."""
@@ -101,3 +111,14 @@ def _capacity(pool: PagePool) -> int:
     if pool.info.kind in {"full", "latent"}:
         return pool.info.num_pages * pool.info.page_size
     return 2**53
+
+
+def _num_copied(pool: PagePool, seq: SeqId, length: int) -> int:
+    """Return how many pages a fork takes at once: the tail, or all where none is shared."""
+    size = pool.info.page_size
+    if pool.info.kind == "state":
+        return min(length, 1)
+    if pool.info.shares:
+        return min(length % size, 1)
+    first, _ = pool.pages(seq)
+    return -(-length // size) - first

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
-from parallax_core.base.ids import RequestId
 from parallax_core.contracts.policy import Holder, PreemptionPolicy
 from parallax_core.engine.ledger import Claim, Ledger
 from parallax_core.engine.sequence import Sequence
 from parallax_core.engine.store import Store
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Room:
+    """How much a step may hold."""
+
+    max_tokens: int
+    max_decodes: int
+    max_running: int
+    """Sequences on the stages at once."""
+
+
 class Scheduler:
     """Plans one step: claims pages for it, makes room, and admits who waits.
 
-    Everybody is ranked by urgency, then by arrival. Nobody takes a page from a request of higher rank.
+    Everybody is ranked by urgency, then by arrival. Nobody takes a page from a sequence of higher rank.
     """
 
     def __init__(self, ledger: Ledger, store: Store, preemption: PreemptionPolicy, now: float) -> None:
@@ -22,38 +32,54 @@ class Scheduler:
         self._store = store
         self._preemption = preemption
         self._now = now
-        self._chosen: dict[RequestId, tuple[Sequence, int]] = {}
+        self._chosen: dict[Sequence, int] = {}
 
-    def choose(
-        self, live: Iterable[Sequence], max_tokens: int, max_decodes: int, max_running: int
-    ) -> list[tuple[Sequence, int]]:
+    def choose(self, live: Iterable[Sequence], room: Room) -> dict[Sequence, int]:
         """Return the sequences of the step with their numbers of tokens; decodes first, so that no stream stalls."""
         ranked = sorted(live, key=self._rank)
-        claim, budget = self._ledger.claim(max_tokens), max_tokens
+        claim, budget = self._ledger.claim(room.max_tokens), room.max_tokens
+        if not self._ledger.is_rewindable:
+            self._branch(ranked, claim, room)
         running = sorted((one for one in ranked if one.is_ready), key=lambda one: one.num_missing > 1)
         for sequence in running:
-            is_over = sequence.num_missing == 1 and len(self._chosen) >= max_decodes
+            is_over = sequence.num_missing == 1 and len(self._chosen) >= room.max_decodes
             if budget and sequence.is_ready and not is_over:
                 budget -= self._take(sequence, claim, budget, ranked)
-        num_running = sum(one.seq is not None for one in ranked)
+        self._admit(ranked, claim, budget, room)
+        return self._chosen
+
+    def _branch(self, ranked: list[Sequence], claim: Claim, room: Room) -> None:
+        """Begin answers as their request's first one, whose next row takes it beyond the prompt for good."""
+        num_running = _count_running(ranked)
         for sequence in ranked:
-            if sequence.seq is not None or sequence.is_drawing:
+            source = sequence.siblings[0]
+            if not (sequence.is_waiting and source.is_ready and source.planned == source.num_prompt):
                 continue
-            if not budget or num_running >= max_running:
-                break
-            if not self._store.admit(sequence, claim):
+            if num_running < room.max_running and self._store.branch(sequence, source, claim):
+                num_running += 1
+            else:
+                self._store.keep(source, claim)
+
+    def _admit(self, ranked: list[Sequence], claim: Claim, budget: int, room: Room) -> None:
+        """Begin those who wait, until one of them finds no room."""
+        num_running = _count_running(ranked)
+        for sequence in ranked:
+            if not sequence.is_waiting or (self._ledger.is_rewindable and sequence.is_foreseen):
+                continue
+            if not budget or num_running >= room.max_running or not self._store.admit(sequence, claim):
                 break
             num_running += 1
             budget -= self._take(sequence, claim, budget, ranked)
-        return list(self._chosen.values())
 
     def _rank(self, sequence: Sequence) -> tuple[float, float]:
         return sequence.urgency(self._now), sequence.arrived
 
     def _take(self, sequence: Sequence, claim: Claim, budget: int, ranked: list[Sequence]) -> int:
-        count = self._fit(sequence, claim, min(sequence.num_missing, budget), ranked)
+        self._store.keep_due(sequence, claim)
+        wanted = self._store.limit_row(sequence, min(sequence.num_missing, budget))
+        count = self._fit(sequence, claim, wanted, ranked)
         if count:
-            self._chosen[sequence.request.id] = (sequence, count)
+            self._chosen[sequence] = count
         return count
 
     def _fit(self, sequence: Sequence, claim: Claim, count: int, ranked: list[Sequence]) -> int:
@@ -69,11 +95,14 @@ class Scheduler:
         return count
 
     def _preempt(self, sequence: Sequence, ranked: list[Sequence]) -> bool:
-        """Take a sequence of lower rank off the stages; return whether there was one."""
+        """Take a sequence of lower rank off the stages; return whether there was one.
+
+        A policy chooses among requests; of one with several answers the last gives way.
+        """
         lower = {
             one.request.id: one
             for one in ranked[ranked.index(sequence) + 1 :]
-            if one.seq is not None and one.request.id not in self._chosen
+            if one.seq is not None and one not in self._chosen
         }
         victim = self._preemption.choose([self._describe(one) for one in lower.values()])
         if victim is None:
@@ -88,3 +117,7 @@ class Scheduler:
             arrived=sequence.arrived,
             num_tokens=len(sequence.tokens),
         )
+
+
+def _count_running(sequences: Iterable[Sequence]) -> int:
+    return sum(one.seq is not None for one in sequences)

@@ -1,48 +1,85 @@
-"""One request, as the head sees it from arrival to end."""
+"""One answer to a request: its tokens, its text, and how far the stages are with it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Listing
 from dataclasses import dataclass, field
 
 from parallax_core.base.ids import SeqId
-from parallax_core.contracts.engine import Delta, Finish, Reason, Request
-from parallax_core.contracts.stage import Draw, Row, SequenceSpec
+from parallax_core.contracts.engine import Delta, Reason, Request, TokenLogprob
+from parallax_core.contracts.stage import Draw, Output, Row, SequenceSpec
 from parallax_core.engine.detokenizer import Decode, Detokenizer
+from parallax_core.engine.score import PromptScore
 from parallax_core.engine.stop import StopFilter
 
 AGEING_S = 10.0
 """A request that has waited this long counts as one priority more urgent."""
 
 
-@dataclass(slots=True)
-class Sequence:
-    """The tokens of a request so far, and how far the stages are with them."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Task:
+    """What is the same for every answer to a request."""
 
     request: Request
     max_output: int
+    """The most tokens an answer may have."""
     decode: Decode
     arrived: float
+
+
+@dataclass(eq=False, slots=True)
+class Sequence:
+    """The tokens of one answer so far, behind those of the prompt, and how far the stages are with them."""
+
+    task: Task
+    siblings: Listing[Sequence] = ()
+    """All answers to the request that have begun, this one included, in order."""
+    choice: int = 0
+    """Which of them it is: part of the key of every draw, so that what is computed again draws the same."""
     seq: SeqId | None = None
-    """The handle on the stages; None while the request waits. A request that was preempted gets a new one."""
+    """The handle on the stages; None while it waits. A sequence that was preempted gets a new one."""
     planned: int = 0
     """Tokens whose KV the stages hold once every step planned so far is done."""
     is_drawing: bool = False
     """Whether a step in flight draws the next token."""
     ready_since: float = 0.0
+    num_cached: int | None = None
+    """How many tokens the stages had when it first came to them; None before that."""
+    ended: bool = False
     tokens: list[int] = field(init=False)
     """The prompt, then what was drawn."""
+    score: PromptScore | None = field(init=False, default=None)
+    """Of the prompt, if asked for; it is the first answer's to compute."""
     _detokenizer: Detokenizer = field(init=False)
     _stop: StopFilter = field(init=False)
 
     def __post_init__(self) -> None:
-        self.tokens = list(self.request.prompt)
-        self._detokenizer = Detokenizer(self.decode)
-        self._stop = StopFilter(self.request.stop)
+        request = self.request
+        self.tokens = list(request.prompt)
+        if request.prompt_logprobs is not None and self.choice == 0:
+            self.score = PromptScore(request.prompt, request.prompt_logprobs)
+        self._detokenizer = Detokenizer(self.task.decode)
+        self._stop = StopFilter(request.stop)
+
+    @property
+    def request(self) -> Request:
+        """What it answers."""
+        return self.task.request
+
+    @property
+    def arrived(self) -> float:
+        """When the request came."""
+        return self.task.arrived
+
+    @property
+    def num_prompt(self) -> int:
+        """Tokens of the prompt."""
+        return len(self.task.request.prompt)
 
     @property
     def num_output(self) -> int:
         """Tokens drawn so far."""
-        return len(self.tokens) - len(self.request.prompt)
+        return len(self.tokens) - self.num_prompt
 
     @property
     def is_ready(self) -> bool:
@@ -50,51 +87,89 @@ class Sequence:
         return not self.is_drawing and self.seq is not None
 
     @property
+    def is_waiting(self) -> bool:
+        """Whether it could begin on the stages."""
+        return not self.is_drawing and self.seq is None
+
+    @property
+    def is_foreseen(self) -> bool:
+        """Whether another answer to the request is just computing the prompt, and will have it to share."""
+        return any(one.seq is not None and one.planned < one.num_prompt for one in self.siblings)
+
+    @property
     def num_missing(self) -> int:
         """Known tokens that no step planned so far computes: one for a decode, more for a prefill."""
         return len(self.tokens) - self.planned
 
     @property
+    def num_reusable(self) -> int:
+        """How many tokens at the beginning another sequence may provide: not the last, whose logits are needed."""
+        most = len(self.tokens) - 1
+        return most if self.score is None or self.score.is_asked else min(most, self.score.num_asked)
+
+    @property
     def spec(self) -> SequenceSpec:
         """What the stages are told when the sequence is opened."""
         request = self.request
-        return SequenceSpec(prompt_length=len(request.prompt), sampling=request.sampling, priority=request.priority)
+        return SequenceSpec(
+            prompt_length=self.num_prompt,
+            sampling=request.sampling,
+            adapter=request.adapter,
+            priority=request.priority,
+            salt=request.salt,
+        )
 
     def urgency(self, now: float) -> float:
         """Return the priority with ageing taken off; lower is more urgent."""
         return self.request.priority - (now - self.arrived) / AGEING_S
 
+    def begin(self, seq: SeqId, length: int) -> None:
+        """Come to the stages, which have the first ``length`` tokens already."""
+        self.seq, self.planned = seq, length
+        if self.num_cached is None:
+            self.num_cached = length
+
+    def restart(self) -> None:
+        """Leave the stages, which know nothing any more: whatever is in flight will not come back."""
+        self.seq, self.planned, self.is_drawing = None, 0, False
+        if self.score is not None:
+            self.score.forget_steps()
+
     def make_row(self, count: int) -> Row:
         """Return the row of the next ``count`` missing tokens, and count them as planned."""
         assert self.seq is not None
         start, stop = self.planned, self.planned + count
-        tokens = tuple(self.tokens[start:stop])
         self.planned = stop
         self.is_drawing = stop == len(self.tokens)
-        return Row(self.seq, start, tokens, (Draw(count - 1),) if self.is_drawing else ())
+        outputs: tuple[Output, ...] = self.score.ask(start, stop) if self.score is not None else ()
+        if self.is_drawing:
+            outputs = (*outputs, self._make_draw(count - 1))
+        return Row(self.seq, start, tuple(self.tokens[start:stop]), outputs)
 
-    def advance(self, token: int) -> Delta:
+    def advance(self, token: int, logprobs: tuple[TokenLogprob, ...]) -> Delta:
         """Take a drawn token and return what the client gets to see of it."""
         self.is_drawing = False
         self.tokens.append(token)
+        text, ended = self._read(token)
+        self.ended = ended is not None
+        return Delta(text=text, tokens=(token,), index=self.choice, logprobs=logprobs, ended=ended)
+
+    def _make_draw(self, offset: int) -> Draw:
+        """Every answer begins with a draw of the first one."""
+        request = self.request
+        top = -1 if request.logprobs is None else request.logprobs
+        return Draw(offset, 1 if self.num_output else request.n, top)
+
+    def _read(self, token: int) -> tuple[str, Reason | None]:
+        """Return the text a token completes, and why it is the last one, if it is."""
         if token in self.request.stop_ids:
-            return self._end("stop", token, self._stop.feed(self._detokenizer.finish()))
+            return self._end(self._stop.feed(self._detokenizer.finish()), "stop")
         text = self._stop.feed(self._detokenizer.feed(token))
         if self._stop.stopped:
-            return self._end("stop", token, text)
-        if self.num_output >= self.max_output:
-            return self._end("length", token, text + self._stop.feed(self._detokenizer.finish()))
-        return Delta(text=text, tokens=(token,))
+            return text, "stop"
+        if self.num_output >= self.task.max_output:
+            return self._end(text + self._stop.feed(self._detokenizer.finish()), "length")
+        return text, None
 
-    def fail(self, message: str) -> Delta:
-        """Return the terminal delta of a request that could not be finished."""
-        return Delta(finish=self._finish("error", message))
-
-    def _end(self, reason: Reason, token: int, text: str) -> Delta:
-        if self._stop.stopped:
-            return Delta(text=text, tokens=(token,), finish=self._finish("stop"))
-        return Delta(text=text + self._stop.finish(), tokens=(token,), finish=self._finish(reason))
-
-    def _finish(self, reason: Reason, message: str = "") -> Finish:
-        num_prompt = len(self.request.prompt)
-        return Finish(reason=reason, prompt_tokens=num_prompt, output_tokens=self.num_output, message=message)
+    def _end(self, text: str, reason: Reason) -> tuple[str, Reason]:
+        return (text, "stop") if self._stop.stopped else (text + self._stop.finish(), reason)

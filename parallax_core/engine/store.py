@@ -18,12 +18,17 @@ Space = Callable[[Sequence], Hashable]
 class Store:
     """The sequences on the stages: running ones, and stored ones that are only kept for their beginnings.
 
+    Where sequences cannot go back (windows, states), a running one is no beginning for others, unless it is forked
+    right where it is: by `branch` and `keep`.
+
     Every edit is applied to the ledger as it is made, and handed over by `take_edits` for the next step.
     """
 
-    def __init__(self, ledger: Ledger, space: Space) -> None:
+    def __init__(self, ledger: Ledger, space: Space, interval: int = 0) -> None:
         self._ledger = ledger
         self._space = space
+        self._interval = interval
+        """Prompts are kept at multiples of so many tokens, where sequences cannot go back; 0: nowhere."""
         self._seqs = count()
         self._edits: list[Edit] = []
         self._index = PrefixIndex()
@@ -41,17 +46,56 @@ class Store:
         """
         while True:
             match = self._find(sequence)
-            if claim.fits_new(len(sequence.tokens), match.length if match else 0):
+            if _has_room(sequence, match, claim):
                 break
             if not self.evict(match.seq if match else None) and not (match and self.evict(None)):
                 return False
         self._begin(sequence, match)
         return True
 
+    def branch(self, sequence: Sequence, source: Sequence, claim: Claim) -> bool:
+        """Begin a sequence as all that the stages hold of a running one, which has no row in this step yet.
+
+        (A window of the source would forget pages in its row that the fork then shares, and so not give them back.)
+        """
+        assert source.seq is not None
+        match = Match(source.seq, source.planned)
+        while not _has_room(sequence, match, claim):
+            if not self.evict(None):
+                return False
+        self._begin(sequence, match)
+        return True
+
+    def keep(self, sequence: Sequence, claim: Claim) -> None:
+        """Store what the stages hold of a running sequence, which has no row in this step yet, if there is room."""
+        assert sequence.seq is not None
+        space, tokens = self._space(sequence), sequence.tokens[: sequence.planned]
+        matches = self._index.match(space, tokens)
+        if any(match.length == len(tokens) and self._can_fork(match) for match in matches):
+            return
+        while not claim.fits_fork(sequence.seq, len(tokens)):
+            if not self.evict(None):
+                return
+        copy = SeqId(next(self._seqs))
+        self._edit(Fork(sequence.seq, copy, len(tokens), sequence.choice))
+        self._index.insert(space, tokens, copy)
+
+    def keep_due(self, sequence: Sequence, claim: Claim) -> None:
+        """Store a prompt whose computing has come to where it is to be kept; see `keep`."""
+        length = sequence.planned
+        if self._interval and 0 < length <= sequence.num_prompt and length % self._interval == 0:
+            self.keep(sequence, claim)
+
+    def limit_row(self, sequence: Sequence, num_tokens: int) -> int:
+        """Return how many of so many tokens the next row may have, to end where the sequence is to be kept."""
+        if not self._interval:
+            return num_tokens
+        return min(num_tokens, self._interval - sequence.planned % self._interval)
+
     def note_prompt(self, sequence: Sequence) -> None:
         """Let others begin as ``sequence``, which runs on, now that its prompt is planned."""
         assert sequence.seq is not None
-        if sequence.seq not in self._index:
+        if self._ledger.is_rewindable and sequence.seq not in self._index:
             self._index.insert(self._space(sequence), sequence.tokens[: sequence.planned], sequence.seq)
 
     def retire(self, sequence: Sequence) -> None:
@@ -80,30 +124,28 @@ class Store:
         return False
 
     def _find(self, sequence: Sequence) -> Match | None:
-        """Return the longest beginning that can be forked; the last token is left to be computed, for its logits."""
-        longest = len(sequence.tokens) - 1
-        for match in self._index.match(self._space(sequence), sequence.tokens):
-            length = min(match.length, longest)
-            if length and self._can_fork(match.seq, length):
-                return Match(match.seq, length)
+        """Return the longest beginning that can be forked."""
+        longest = sequence.num_reusable
+        for match in self._index.match(self._space(sequence), sequence.tokens) if longest else ():
+            found = Match(match.seq, min(match.length, longest))
+            if self._can_fork(found):
+                return found
         return None
 
-    def _can_fork(self, seq: SeqId, length: int) -> bool:
-        """A running sequence that forgets its beginning is left alone: sharing its pages would keep it from that."""
-        if seq in self._running and not self._ledger.is_rewindable:
-            return False
-        return length <= self._ledger.length(seq) and self._ledger.can_rewind(seq, length)
+    def _can_fork(self, match: Match) -> bool:
+        return match.length <= self._ledger.length(match.seq) and self._ledger.can_rewind(match.seq, match.length)
 
     def _begin(self, sequence: Sequence, match: Match | None) -> None:
-        seq = sequence.seq = SeqId(next(self._seqs))
+        seq = SeqId(next(self._seqs))
         self._running.add(seq)
         if match is None:
-            sequence.planned = 0
-            self._edit(Open(seq, sequence.spec))
+            sequence.begin(seq, 0)
+            self._edit(Open(seq, sequence.spec, sequence.choice))
             return
-        sequence.planned = match.length
-        self._index.touch(match.seq)
-        self._edit(Fork(match.seq, seq, match.length, 0, sequence.spec))
+        sequence.begin(seq, match.length)
+        if match.seq in self._index:
+            self._index.touch(match.seq)
+        self._edit(Fork(match.seq, seq, match.length, sequence.choice, sequence.spec))
 
     def _release(self, sequence: Sequence) -> SeqId | None:
         seq, sequence.seq = sequence.seq, None
@@ -133,3 +175,10 @@ class Store:
     def _edit(self, edit: Edit) -> None:
         self._ledger.edit(edit)
         self._edits.append(edit)
+
+
+def _has_room(sequence: Sequence, match: Match | None, claim: Claim) -> bool:
+    """Whether all tokens of a sequence fit that begins as ``match``."""
+    if match is None:
+        return claim.fits_new(len(sequence.tokens))
+    return claim.fits_new(len(sequence.tokens), match.length) and claim.fits_fork(match.seq, match.length)

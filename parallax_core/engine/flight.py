@@ -1,0 +1,70 @@
+"""Steps that are planned and not yet absorbed, and what their results must look like."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+from parallax_core.base.errors import StageLost
+from parallax_core.contracts.stage import Answer, Draw, Drawn, Hidden, Output, Row, Score, Scored, State
+from parallax_core.engine.sequence import Sequence
+
+Free = tuple[tuple[int, ...], ...]
+"""Free pages: for each stage, of each pool."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flight:
+    """A step in flight, and what it is for."""
+
+    number: int
+    rows: tuple[Row, ...]
+    sequences: tuple[Sequence, ...]
+    """Those of the rows."""
+    free: Free
+    """What every stage will have free after it."""
+
+    def confirm(self, stage: int, free: tuple[int, ...]) -> None:
+        """Compare what a stage says it has free after the step; one that says nothing is not asked.
+
+        Raises:
+            StageLost: if it is not what it must be.
+        """
+        if free and free != self.free[stage]:
+            expected = self.free[stage]
+            message = f"stage {stage} has {free} free pages after step {self.number}, and must have {expected}"
+            raise StageLost(message)
+
+    def check(self, answers: tuple[Answer, ...], vocab_size: int) -> None:
+        """Compare the answers with what was asked.
+
+        Raises:
+            StageLost: if there are too few or too many, or one is of another kind or beyond the vocabulary.
+        """
+        outputs = [output for row in self.rows for output in row.outputs]
+        if len(answers) != len(outputs):
+            message = f"the last stage gave {len(answers)} answers to step {self.number}, and must give {len(outputs)}"
+            raise StageLost(message)
+        for output, answer in zip(outputs, answers, strict=True):
+            if not _fits(output, answer, vocab_size):
+                raise StageLost(f"the last stage answered {answer} in step {self.number} where it was asked {output}")
+
+    def share_out(self, answers: tuple[Answer, ...]) -> Iterator[tuple[Sequence, tuple[Answer, ...]]]:
+        """Yield each sequence with the answers to its row."""
+        rest = iter(answers)
+        for row, sequence in zip(self.rows, self.sequences, strict=True):
+            yield sequence, tuple(islice(rest, len(row.outputs)))
+
+
+def _fits(output: Output, answer: Answer, vocab_size: int) -> bool:
+    match output, answer:
+        case Draw(_, count, top), Drawn(tokens, logprobs, best):
+            num_logprobs = count if top >= 0 else 0
+            is_known = min(tokens, default=0) >= 0 and max(tokens, default=0) < vocab_size
+            return len(tokens) == count and is_known and len(logprobs) == num_logprobs and len(best) == max(top, 0)
+        case Score(_, _, top), Scored(_, best):
+            return len(best) == top
+        case Hidden(), State():
+            return True
+    return False
