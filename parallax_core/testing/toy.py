@@ -131,7 +131,7 @@ class ToyStage:
     """
 
     def __init__(self, toy: Toy, layers: LayerRange | None = None, sizes: Sizes | None = None) -> None:
-        self._info = describe_toy(toy, layers or LayerRange(0, len(toy.layers)), sizes or Sizes())
+        self._info = describe_toy(toy, layers, sizes or Sizes())
         self.toy = toy
         self.layers = self.make_layers()
         self.histories: dict[SeqId, History] = {}
@@ -250,12 +250,13 @@ class ToyStage:
         return answer_draw(output, logits, self.histories[row.seq], row.tokens[: output.offset + 1])
 
 
-def describe_toy(toy: Toy, layers: LayerRange, sizes: Sizes) -> StageInfo:
-    """Return what a stage of some layers says of itself.
+def describe_toy(toy: Toy, layers: LayerRange | None, sizes: Sizes) -> StageInfo:
+    """Return what a stage of some layers, or all of them, says of itself.
 
     Raises:
         ValueError: if the model has no such layers.
     """
+    layers = LayerRange(0, len(toy.layers)) if layers is None else layers
     if not 0 <= layers.start < layers.stop <= len(toy.layers):
         raise ValueError(f"the toy has {len(toy.layers)} layers, and none in {layers.start}-{layers.stop}")
     kinds = dict.fromkeys(toy.layers[layers.start : layers.stop])
