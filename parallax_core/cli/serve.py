@@ -92,12 +92,13 @@ async def _run(serving: Serving, sock: socket.socket, display: Display) -> None:
     from parallax_core.server.chat import Served
     from parallax_core.server.run import run_server
 
-    engine = PipelineEngine(serving.open_stage, serving.text.decode)
+    engine = PipelineEngine([serving.open_stage], serving.text.decode)
     app = make_app(Served(serving.model_id, engine, serving.text), serving.keys)
 
     def announce() -> None:
         display.__exit__(None, None, None)
-        _log_stage(engine.info)
+        for info in engine.infos:
+            _log_stage(info)
         print(f"ready {_url(sock)} model={serving.model_id}", flush=True)
 
     await run_server(app, engine, sock, announce)

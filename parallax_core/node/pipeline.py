@@ -1,91 +1,87 @@
-"""An engine made of stages; in this form one stage holding the whole model."""
+"""An engine made of stages."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from parallax_core.base.errors import BackendFailed, ParallaxError, Unavailable
-from parallax_core.base.ids import RequestId
+from parallax_core.base.ids import LeaseId, RequestId
 from parallax_core.contracts.engine import Delta, Finish, Health, Reason, Request
 from parallax_core.contracts.stage import Stage, StageInfo
 from parallax_core.engine.detokenizer import Decode
-from parallax_core.engine.head import Head, Step
-from parallax_core.node.host import StageHost
-from parallax_core.node.lane import Lane
+from parallax_core.engine.head import Head
+from parallax_core.node.crew import Crew
+from parallax_core.node.drive import Drive
+from parallax_core.node.plan import PipelinePlan
 from parallax_core.node.stream import QueueStream
 
 logger = logging.getLogger(__name__)
 
-CLOSE_TIMEOUT_S = 1.5
-"""How long `PipelineEngine.stop` waits for a step that is still running."""
+LEASE = LeaseId(0)
+"""Stages of this process belong to one head."""
 
 STOPPED = "the server is shutting down"
 
 
 class PipelineEngine:
-    """Runs a head on the event loop and its stage on a lane."""
+    """A replica whose stages are in this process: a head on the event loop, each stage on a thread of its own.
 
-    def __init__(self, open_stage: Callable[[], Stage], decode: Decode) -> None:
-        self._open_stage = open_stage
+    Each of ``stages`` opens one, in the order of the layers. All that head and stages say to each other goes over the
+    links of a transport, as it would between machines.
+    """
+
+    def __init__(self, stages: Sequence[Callable[[], Stage]], decode: Decode, plan: PipelinePlan | None = None) -> None:
+        self._plan = plan or PipelinePlan()
+        self._crew = Crew(stages, LEASE, self._plan)
         self._decode = decode
-        self._lane: Lane | None = None
-        self._host: StageHost | None = None
-        self._info: StageInfo | None = None
+        self._infos: tuple[StageInfo, ...] = ()
         self._head: Head | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._drive: Drive | None = None
         self._streams: dict[RequestId, QueueStream] = {}
-        self._work = asyncio.Event()
+        self._opening: asyncio.Task[tuple[StageInfo, ...]] | None = None
+        self._serving: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
         self._health = Health(state="starting")
 
     async def start(self) -> None:
-        """Open the stage and begin to serve.
+        """Open the stages and begin to serve; to be called once.
 
         Raises:
-            ParallaxError: if the stage cannot be opened; nothing is left running then.
+            ParallaxError: if a stage cannot be opened, or they do not fit each other; nothing is left running then.
+            Unavailable: if the engine is stopped meanwhile, or was before.
         """
-        lane = Lane("parallax-stage")
+        if self._opening is not None or self._closing is not None:
+            raise Unavailable(f"the engine cannot start: it is {self._health.state}", self._health.reason)
+        self._opening = asyncio.get_running_loop().create_task(self._crew.open())
         try:
-            info = await lane.call(self._open)
+            self._begin(await self._opening)
         except BaseException as error:
-            self._health = Health(state="failed", reason=str(error))
-            lane.call(self._release)
-            lane.close()
-            if isinstance(error, ParallaxError) or not isinstance(error, Exception):
+            if self._health.state == "starting":
+                self._health = Health(state="failed", reason=str(error))
+            await self._close()
+            if (reason := self._explain(error)) is None:
                 raise
-            message = f"the model could not be loaded: {type(error).__name__}: {error}"
-            raise BackendFailed(message, "run again with --verbose for the traceback") from error
-        self._lane, self._info = lane, info
-        self._head = Head([info], self._decode)
-        self._task = asyncio.get_running_loop().create_task(self._serve(self._head, lane))
-        self._health = Health(state="ready")
+            raise reason from error
 
     async def stop(self) -> None:
-        """End every stream with an error and close the stage; a step still running is waited for only a moment."""
+        """End every stream with an error and close the stages; a step still running is waited for only a moment."""
         if self._health.state != "failed":
             self._health = Health(state="draining", reason=STOPPED)
         self._end_streams("aborted", STOPPED)
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.wait([task])
-        lane, self._lane = self._lane, None
-        if lane is not None:
-            await asyncio.wait([lane.call(self._release)], timeout=CLOSE_TIMEOUT_S)
-            lane.close()
+        await self._close()
 
     def submit(self, request: Request) -> QueueStream:
         """Accept a request; see `Engine.submit`."""
-        if self._head is None or self._health.state != "ready":
+        if self._head is None or self._drive is None or self._health.state != "ready":
             message = f"the engine is {self._health.state}"
             raise Unavailable(message, self._health.reason)
-        self._head.accept(request, _now())
+        self._head.accept(request, asyncio.get_running_loop().time())
         stream = QueueStream(abort=partial(self._abort, request.id))
         self._streams[request.id] = stream
-        self._work.set()
+        self._drive.wake()
         return stream
 
     def health(self) -> Health:
@@ -93,75 +89,67 @@ class PipelineEngine:
         return self._health
 
     @property
-    def info(self) -> StageInfo:
-        """What the stage says of itself; only once the engine is ready."""
-        assert self._info is not None, "the engine is not ready"
-        return self._info
+    def infos(self) -> tuple[StageInfo, ...]:
+        """What the stages say of themselves; none before the engine is ready."""
+        return self._infos
 
-    async def _serve(self, head: Head, lane: Lane) -> None:
+    def _begin(self, infos: tuple[StageInfo, ...]) -> None:
+        if self._closing is not None:
+            raise Unavailable(STOPPED)
+        plan = self._plan
+        self._infos = infos
+        self._head = Head(infos, self._decode, plan.limits, plan.batching, plan.preemption)
+        self._drive = Drive(self._head, self._crew.channels, LEASE, self._deliver)
+        self._serving = asyncio.get_running_loop().create_task(self._serve(self._drive))
+        self._health = Health(state="ready")
+
+    async def _serve(self, drive: Drive) -> None:
         try:
-            while True:
-                head.expire(_now())
-                step = head.plan(_now())
-                self._deliver(head.take_deltas())
-                if step is None:
-                    await self._wait(head)
-                else:
-                    await self._run(head, lane, step)
-        except Exception as error:
+            await drive.run()
+        except Exception as error:  # whatever it is, every stream has to end
             logger.exception("engine failed")
-            self._health = Health(state="failed", reason=f"{type(error).__name__}: {error}")
-            self._end_streams("error", self._health.reason)
-
-    async def _run(self, head: Head, lane: Lane, step: Step) -> None:
-        host = self._host
-        assert host is not None
-        try:
-            result = await lane.call(partial(host.run, step))
-        except BackendFailed as error:
-            logger.exception("step failed")
-            head.fail(error.message)
-        else:
-            head.absorb(result, _now())
-        self._deliver(head.take_deltas())
-
-    async def _wait(self, head: Head) -> None:
-        """Wait for work: a request that comes or goes, the end of a hold, or a deadline."""
-        waits = [hold] if (hold := head.hold_s(_now())) else []
-        if (deadline := head.next_deadline()) is not None:
-            waits.append(max(0.0, deadline - _now()))
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._work.wait(), min(waits) if waits else None)
-        self._work.clear()
+            reason = error.message if isinstance(error, ParallaxError) else f"{type(error).__name__}: {error}"
+            self._health = Health(state="failed", reason=reason)
+            self._end_streams("error", reason)
 
     def _deliver(self, deltas: list[tuple[RequestId, Delta]]) -> None:
         for request_id, delta in deltas:
-            if delta.finish is None:
-                self._streams[request_id].put(delta)
-            else:
-                self._streams.pop(request_id).put(delta)
+            stream = self._streams.get(request_id)
+            if delta.finish is not None:
+                self._streams.pop(request_id, None)
+            if stream is not None:
+                stream.put(delta)
 
     def _abort(self, request_id: RequestId) -> None:
-        if self._streams.pop(request_id, None) is not None and self._head is not None:
+        if self._streams.pop(request_id, None) is not None and self._head is not None and self._drive is not None:
             self._head.cancel(request_id)
-            self._work.set()
+            self._drive.wake()
 
     def _end_streams(self, reason: Reason, message: str) -> None:
         finish = Finish(reason=reason, prompt_tokens=0, output_tokens=0, message=message)
         for request_id in list(self._streams):
             self._streams.pop(request_id).put(Delta(finish=finish))
 
-    def _open(self) -> StageInfo:
-        """Runs on the lane."""
-        self._host = StageHost(self._open_stage())
-        return self._host.info
+    def _explain(self, error: BaseException) -> ParallaxError | None:
+        """Return what `start` raises in place of ``error``; None: the error itself says enough."""
+        task = asyncio.current_task()
+        if isinstance(error, asyncio.CancelledError) and self._health.state == "draining":
+            is_cancelled = task is not None and task.cancelling()
+            return None if is_cancelled else Unavailable("the engine was stopped while it started", STOPPED)
+        if isinstance(error, ParallaxError) or not isinstance(error, Exception):
+            return None
+        message = f"the model could not be loaded: {type(error).__name__}: {error}"
+        return BackendFailed(message, "run again with --verbose for the traceback")
 
-    def _release(self) -> None:
-        """Runs on the lane."""
-        host, self._host = self._host, None
-        if host is not None:
-            host.close()
+    async def _close(self) -> None:
+        """Close once, however many ask for it, and whether or not they stay to see it done."""
+        if self._closing is None:
+            self._closing = asyncio.get_running_loop().create_task(self._shut())
+        await asyncio.wait([self._closing])
 
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()
+    async def _shut(self) -> None:
+        tasks = [task for task in (self._opening, self._serving) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._crew.close()

@@ -30,7 +30,7 @@ async def collect(stream: Stream) -> list[Delta]:
 
 @asynccontextmanager
 async def running(open_stage: Callable[[], Stage]) -> AsyncIterator[PipelineEngine]:
-    engine = PipelineEngine(open_stage, decode)
+    engine = PipelineEngine([open_stage], decode)
     await engine.start()
     try:
         yield engine
@@ -70,7 +70,7 @@ async def test_engine_that_cannot_open_its_stage_says_why_and_leaves_no_thread()
         raise ParallaxError(message, "name another")
 
     before = set(threading.enumerate())
-    engine = PipelineEngine(open_stage, decode)
+    engine = PipelineEngine([open_stage], decode)
     with pytest.raises(ParallaxError, match="no such model"):
         await engine.start()
     assert engine.health().state == "failed"
@@ -85,7 +85,7 @@ async def test_engine_hides_no_bug_of_a_backend() -> None:
         return stages["stage"]
 
     with pytest.raises(BackendFailed, match="KeyError: 'stage'"):
-        await PipelineEngine(open_stage, decode).start()
+        await PipelineEngine([open_stage], decode).start()
 
 
 async def test_failed_step_ends_its_requests_with_an_error_and_no_others() -> None:
@@ -131,7 +131,7 @@ async def test_stop_ends_every_stream_even_while_a_step_hangs() -> None:
         release.wait(20)
 
     stage.before_step = hang
-    engine = PipelineEngine(lambda: stage, decode)
+    engine = PipelineEngine([lambda: stage], decode)
     await engine.start()
     stream = engine.submit(make_request([1]))
     await asyncio.to_thread(entered.wait)
@@ -144,7 +144,7 @@ async def test_stop_ends_every_stream_even_while_a_step_hangs() -> None:
 
 
 async def test_engine_takes_nothing_before_it_is_ready_or_after_it_stopped() -> None:
-    engine = PipelineEngine(ToyStage, decode)
+    engine = PipelineEngine([ToyStage], decode)
     with pytest.raises(Unavailable, match="starting"):
         engine.submit(make_request([1]))
     await engine.start()
@@ -161,7 +161,7 @@ async def test_start_that_is_cancelled_closes_the_stage_it_opens() -> None:
         return stage
 
     before = set(threading.enumerate())
-    engine = PipelineEngine(open_slowly, decode)
+    engine = PipelineEngine([open_slowly], decode)
     starting = asyncio.ensure_future(engine.start())
     await asyncio.sleep(0.05)
     starting.cancel()

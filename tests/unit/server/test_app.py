@@ -45,7 +45,7 @@ class Site:
 
     def __init__(self, keys: frozenset[str] = frozenset()) -> None:
         self.stage = ToyStage(num_pages=100, context=200, vocab=len(ALPHABET))
-        self.engine = PipelineEngine(lambda: self.stage, Letters().decode)
+        self.engine = PipelineEngine([lambda: self.stage], Letters().decode)
         self.app = make_app(Served("toy", self.engine, Letters()), keys)  # type: ignore[arg-type]
         self.client = TestClient(self.app, raise_server_exceptions=False)
 

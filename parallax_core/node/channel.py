@@ -1,0 +1,49 @@
+"""Messages over a link."""
+
+from __future__ import annotations
+
+from parallax_core.base.errors import PeerLost
+from parallax_core.contracts.transport import FrameLimits, Link
+from parallax_core.wire.codec import DEFAULT_LIMITS, decode, encode
+from parallax_core.wire.errors import BadFrame, WireVersionMismatch
+from parallax_core.wire.messages import Message
+
+
+class Channel:
+    """A link that carries what nodes say to each other; written and read as frames on every transport."""
+
+    def __init__(self, link: Link, limits: FrameLimits = DEFAULT_LIMITS) -> None:
+        self._link = link
+        self._limits = limits
+
+    @property
+    def peer(self) -> str:
+        """The name of the node at the other end."""
+        return self._link.peer
+
+    async def send(self, message: Message) -> None:
+        """Hand over a message, waiting while the receiver has too many that it has not taken.
+
+        Raises:
+            PeerLost: if the peer is gone, or this end is closed.
+            ValueError: if the frame would be beyond the limits; the channel goes on.
+        """
+        await self._link.send(encode(message))
+
+    async def receive(self) -> Message:
+        """Return the next message. Cancelling it loses none.
+
+        Raises:
+            PeerLost: if there will be none: the peer is gone, or has sent what cannot be read.
+        """
+        frame = await self._link.receive()
+        try:
+            return decode(frame, self._limits)
+        except (BadFrame, WireVersionMismatch) as error:
+            await self._link.close()
+            message = f"node {self.peer!r} is cut off: {error.message}"
+            raise PeerLost(message, error.hint) from error
+
+    async def close(self) -> None:
+        """End the link; what was sent before is still received."""
+        await self._link.close()

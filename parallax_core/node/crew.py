@@ -1,0 +1,116 @@
+"""The stages of a pipeline that work in this process, each on a lane of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+from parallax_core.base.ids import LeaseId
+from parallax_core.contracts.stage import Stage, StageInfo
+from parallax_core.contracts.transport import Transport, TransportPlan
+from parallax_core.node.chain import check_chain
+from parallax_core.node.channel import Channel
+from parallax_core.node.host import Place, StageHost
+from parallax_core.node.lane import Lane
+from parallax_core.node.plan import PipelinePlan
+from parallax_core.node.worker import Channels, StageWorker
+
+logger = logging.getLogger(__name__)
+
+CLOSE_TIMEOUT_S = 1.5
+"""How long `Crew.close` waits for a step that is still running."""
+
+HEAD = "head"
+
+
+class Crew:
+    """Opens the stages, links them to each other and to their head, and has them work until it is closed."""
+
+    def __init__(self, stages: Sequence[Callable[[], Stage]], lease: LeaseId, plan: PipelinePlan) -> None:
+        self._places = [Place(lease, index) for index in range(len(stages))]
+        self._hosts = [StageHost(stage, place) for stage, place in zip(stages, self._places, strict=True)]
+        self._plan = plan
+        self._lanes: list[Lane] = []
+        self._transports: list[Transport] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        self.channels: tuple[Channel, ...] = ()
+        """From the head to each stage, once they are open."""
+
+    async def open(self) -> tuple[StageInfo, ...]:
+        """Open all stages at once, and have them work; one that fails leaves the others to `close`.
+
+        Raises:
+            ParallaxError: if the stages do not fit each other.
+            Exception: what opening a stage raised.
+        """
+        self._lanes = [Lane(f"parallax-stage-{place.stage}") for place in self._places]
+        opening = [lane.call(host.open) for lane, host in zip(self._lanes, self._hosts, strict=True)]
+        infos = tuple(await asyncio.gather(*opening))
+        check_chain(infos)
+        self.channels = await self._link()
+        return infos
+
+    async def close(self) -> None:
+        """End the work and close the stages, at once or as soon as a step that is still running has ended.
+
+        Waits for at most `CLOSE_TIMEOUT_S`; what hangs for longer ends with the process.
+        """
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for transport in self._transports:
+            await transport.stop()
+        lanes, self._lanes = self._lanes, []
+        closing = [lane.call(host.close) for lane, host in zip(lanes, self._hosts, strict=False)]
+        for future in closing:
+            future.add_done_callback(_log_failure)
+        if closing:
+            await asyncio.wait(closing, timeout=CLOSE_TIMEOUT_S)
+        for lane in lanes:
+            lane.close()
+
+    async def _link(self) -> tuple[Channel, ...]:
+        """Link the head to every stage, and every stage to the next, and begin to work."""
+        head = await self._start(HEAD, "")
+        nodes = [await self._start(_name(place.stage), self._plan.listen) for place in self._places]
+        steering = [await _join(head, node, _name(index)) for index, node in enumerate(nodes)]
+        hops = [await _join(one, other, _name(index)) for index, (one, other) in enumerate(pairwise(nodes), 1)]
+        befores = [None, *(far for _, far in hops)]
+        afters = [*(near for near, _ in hops), None]
+        for place, node in zip(self._places, nodes, strict=True):
+            index = place.stage
+            channels = Channels(steering[index][1], befores[index], afters[index])
+            worker = StageWorker(self._lanes[index], self._hosts[index], place, channels, self._plan.heartbeat_s)
+            self._tasks.append(asyncio.create_task(_work(worker, node)))
+        return tuple(near for near, _ in steering)
+
+    async def _start(self, node: str, listen: str) -> Transport:
+        transport = self._plan.transport(TransportPlan(node=node, listen=listen))
+        self._transports.append(transport)
+        await transport.start()
+        return transport
+
+
+async def _join(one: Transport, other: Transport, name: str) -> tuple[Channel, Channel]:
+    """Link ``one`` to ``other``, whose name is ``name``; return the ends of both."""
+    near, far = await asyncio.gather(one.connect(other.address, name), other.accept())
+    return Channel(near), Channel(far)
+
+
+async def _work(worker: StageWorker, node: Transport) -> None:
+    """Work, and let go of all links in the end, so that whoever is at their other ends learns of it."""
+    try:
+        await worker.run()
+    finally:
+        await node.stop()
+
+
+def _name(stage: int) -> str:
+    return f"stage-{stage}"
+
+
+def _log_failure(future: asyncio.Future[None]) -> None:
+    if not future.cancelled() and (error := future.exception()) is not None:
+        logger.warning("stage not closed cleanly: %s: %s", type(error).__name__, error)

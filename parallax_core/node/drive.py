@@ -1,0 +1,162 @@
+"""The head at work: its steps go to the first stage, and what all stages say of them comes back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+from parallax_core.base.errors import ParallaxError, PeerLost, StageLost
+from parallax_core.base.ids import LeaseId, RequestId
+from parallax_core.contracts.engine import Delta
+from parallax_core.contracts.stage import StageResult
+from parallax_core.engine.head import Head
+from parallax_core.node.channel import Channel
+from parallax_core.wire.messages import Failure, Heartbeat, Message, Result, Step
+
+
+@dataclass(slots=True)
+class Tally:
+    """How far an epoch has come."""
+
+    finished: list[int]
+    """The last step each stage has finished; 0: none."""
+    sent: int = 0
+    """The last step that was sent to the first stage."""
+    failure: Failure | None = None
+    """The first step that has failed; nothing is planned until the head has dealt with it."""
+
+
+class Drive:
+    """Drives a pipeline for a head, wherever its stages are.
+
+    The results of a stage come in the order of the steps, since it is one link that brings them; but of two stages, the
+    later one's may come first. Whatever does not fit this order is an error of the stage that said it.
+    """
+
+    def __init__(
+        self,
+        head: Head,
+        channels: Sequence[Channel],
+        lease: LeaseId,
+        deliver: Callable[[list[tuple[RequestId, Delta]]], None],
+    ) -> None:
+        self._head = head
+        self._channels = tuple(channels)
+        self._lease = lease
+        self._deliver = deliver
+        self._outbox: asyncio.Queue[Step] = asyncio.Queue()  # as long as the head has steps in flight
+        self._news = asyncio.Event()
+        self._tally = self._begin()
+
+    def wake(self) -> None:
+        """Look again: a request has come or gone."""
+        self._news.set()
+
+    async def run(self) -> NoReturn:
+        """Serve until something fails.
+
+        Raises:
+            StageLost: naming the stage that is lost.
+            Exception: for a bug of ours.
+        """
+        try:
+            async with asyncio.TaskGroup() as group:
+                for stage, channel in enumerate(self._channels):
+                    group.create_task(self._listen(stage, channel))
+                group.create_task(self._send())
+                group.create_task(self._plan())
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from errors
+        raise AssertionError("none of the tasks ends by itself")
+
+    async def _plan(self) -> None:
+        """Plan whenever something has happened: a request came or went, a result, the end of a hold, a deadline."""
+        head = self._head
+        while True:
+            self._news.clear()
+            head.expire(_now())
+            while self._tally.failure is None and (step := head.plan(_now())) is not None:
+                self._tally.sent = step.batch.step
+                batch = step.batch
+                self._outbox.put_nowait(
+                    Step(self._lease, step.epoch, batch.step, step.edits, batch.rows, (), batch.embeddings)
+                )
+            self._deliver(head.take_deltas())
+            try:
+                async with asyncio.timeout(self._patience_s()):
+                    await self._news.wait()
+            except TimeoutError:
+                continue
+
+    def _patience_s(self) -> float | None:
+        """Return after how many seconds there is something to do though nothing happens."""
+        waits = [hold] if (hold := self._head.hold_s(_now())) else []
+        if (deadline := self._head.next_deadline()) is not None:
+            waits.append(max(0.0, deadline - _now()))
+        return min(waits, default=None)
+
+    async def _send(self) -> None:
+        while True:
+            step = await self._outbox.get()
+            try:
+                await self._channels[0].send(step)
+            except (PeerLost, ValueError) as error:
+                raise self._lost(0, error) from error
+
+    async def _listen(self, stage: int, channel: Channel) -> None:
+        while True:
+            try:
+                self._take(stage, await channel.receive())
+            except (PeerLost, StageLost) as error:
+                raise self._lost(stage, error) from error
+            self._deliver(self._head.take_deltas())
+            self._news.set()
+
+    def _take(self, stage: int, message: Message) -> None:
+        if not isinstance(message, Result | Failure | Heartbeat) or message.stage != stage:
+            raise StageLost(f"it sent a {type(message).__name__} that is not its own")
+        if message.lease != self._lease or isinstance(message, Heartbeat):
+            return
+        if isinstance(message, Failure) and message.lost:
+            raise StageLost(message.message)
+        if message.epoch < self._head.epoch:
+            return
+        due = self._tally.finished[stage] + 1
+        if message.epoch > self._head.epoch or message.step != due or due > self._tally.sent:
+            raise StageLost(f"it speaks of step {message.step} of epoch {message.epoch}, and was to finish step {due}")
+        if isinstance(message, Failure):
+            self._note_failure(message)
+        else:
+            self._note_result(stage, message)
+        self._settle()
+
+    def _note_result(self, stage: int, result: Result) -> None:
+        self._tally.finished[stage] = result.step
+        self._head.confirm(stage, result.step, result.free)
+        if stage == len(self._channels) - 1:
+            self._head.absorb(StageResult(result.answers, result.tensors, result.free), _now())
+
+    def _note_failure(self, failure: Failure) -> None:
+        if self._tally.failure is None or failure.step < self._tally.failure.step:
+            self._tally.failure = failure
+
+    def _settle(self) -> None:
+        """Deal with a failed step once all before it are absorbed: the head begins another epoch."""
+        failure = self._tally.failure
+        if failure is not None and failure.step == self._tally.finished[-1] + 1:
+            self._head.fail(failure.message)
+            self._tally = self._begin()
+
+    def _begin(self) -> Tally:
+        return Tally([0] * len(self._channels))
+
+    def _lost(self, stage: int, error: Exception) -> StageLost:
+        reason = error.message if isinstance(error, ParallaxError) else str(error)
+        message = f"stage {stage} of {len(self._channels)} is lost: {reason}"
+        return StageLost(message, "the log of the stage says more; start the server again")
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

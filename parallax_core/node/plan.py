@@ -1,0 +1,28 @@
+"""How a pipeline is to be run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from parallax_core.builtin.inprocess import SCHEME, InProcessTransport
+from parallax_core.contracts.policy import BatchingPolicy, PreemptionPolicy
+from parallax_core.contracts.transport import Transport, TransportPlan
+from parallax_core.engine.head import Limits
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PipelinePlan:
+    """What a pipeline engine is asked to be, beside its stages."""
+
+    limits: Limits = field(default_factory=Limits)
+    batching: BatchingPolicy | None = None
+    """When a step begins; None: as soon as it can."""
+    preemption: PreemptionPolicy | None = None
+    """Who gives way when memory runs out; None: the least urgent."""
+    transport: Callable[[TransportPlan], Transport] = InProcessTransport
+    """What makes the links between head and stages."""
+    listen: str = SCHEME
+    """Where each stage listens, in the transport's words; it stands for a free place, as port 0 does."""
+    heartbeat_s: float | None = None
+    """How often stages say that they are alive; None: never."""
