@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from parallax_core.base.errors import BrokenPlugin, PluginConflict, UnknownName
+from parallax_core.builtin.inprocess import InProcessTransport
+from parallax_core.node.choice import choose_transport
 from parallax_core.plugins.discovery import PluginRecord
 from parallax_core.plugins.host import PluginHost
 
@@ -18,6 +20,25 @@ from parallax_core.api import BackendSpec, Ref, hookimpl
 @hookimpl
 def parallax_register_backends():
     return [BackendSpec(name="{name}", summary="s", probe=Ref("{module}:probe"), factory=Ref("{module}:missing"))]
+"""
+
+POLICY = """
+from parallax_core.api import PolicySpec, Ref, hookimpl
+
+@hookimpl
+def parallax_register_policies():
+    return [PolicySpec(name="{name}", kind="{kind}", summary="s", factory=Ref("{module}:missing"))]
+"""
+
+TRANSPORT = """
+from parallax_core.api import Ref, TransportSpec, hookimpl
+
+def make(plan):
+    return "a transport for " + plan
+
+@hookimpl
+def parallax_register_transports():
+    return [TransportSpec(name="{name}", summary="s", factory=Ref("{module}:make"))]
 """
 
 
@@ -136,3 +157,37 @@ def test_built_in_sources_come_through_the_same_door() -> None:
     host = PluginHost.discover()
     assert record(host, "core").distribution == "parallax-core"
     assert {"file", "hf"} <= set(host.sources().names())
+
+
+def test_policies_of_different_kinds_may_share_a_name(site: Site) -> None:
+    for kind in ("batching", "routing"):
+        site.install(f"by_{kind}", POLICY.replace("{name}", "same").replace("{kind}", kind))
+    host = PluginHost.discover()
+    assert host.policies("batching").get("same").plugin.origin == "by_batching 1.0"
+    assert host.policies("routing").get("same").plugin.origin == "by_routing 1.0"
+    with pytest.raises(UnknownName, match="no preemption policy named 'same'"):
+        host.policies("preemption").get("same")
+
+
+def test_policies_of_one_kind_and_name_conflict(site: Site) -> None:
+    for name in ("one", "two"):
+        site.install(name, POLICY.replace("{name}", "same").replace("{kind}", "routing"))
+    with pytest.raises(PluginConflict, match=r"routing policy 'same' is offered by both one 1.0 and two 1.0"):
+        PluginHost.discover().policies("routing").get("same")
+
+
+def test_transport_of_a_plugin_is_chosen_by_name(site: Site) -> None:
+    site.install("pigeon", TRANSPORT)
+    host = PluginHost.discover()
+    assert choose_transport(host, "pigeon")("a test") == "a transport for a test"  # type: ignore[arg-type, comparison-overlap]
+    assert choose_transport(host) is InProcessTransport
+    with pytest.raises(UnknownName, match="no transport named 'pigeons'"):
+        choose_transport(host, "pigeons")
+
+
+def test_plugin_that_offers_what_is_no_spec_is_broken(site: Site) -> None:
+    site.install("wrong", TRANSPORT.replace("TransportSpec(", "dict("))
+    host = PluginHost.discover()
+    assert "wrong" not in host.transports().names()
+    assert record(host, "wrong").state == "broken"
+    assert "parallax_register_transports returned" in record(host, "wrong").reason

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from parallax_core.api import Request, RequestId, Sampling
+from parallax_core.node.recall import BLOCK, Recall, make_keys
+
+
+def make_request(*blocks: int, rest: int = 0) -> Request:
+    """Return a request whose prompt is these blocks, each of one token repeated, and a few tokens more."""
+    prompt = tuple(token for block in blocks for token in [block] * BLOCK) + (0,) * rest
+    return Request(id=RequestId("1"), prompt=prompt, max_tokens=1, sampling=Sampling())
+
+
+def test_only_full_blocks_have_keys() -> None:
+    assert len(make_keys(make_request(rest=BLOCK - 1))) == 0
+    assert len(make_keys(make_request(1, 2, rest=BLOCK - 1))) == 2
+
+
+def test_keys_agree_as_far_as_the_prompts_do() -> None:
+    one, other = make_keys(make_request(1, 2, 3, 4)), make_keys(make_request(1, 2, 9, 4))
+    assert one[:2] == other[:2]
+    assert not set(one[2:]) & set(other[2:])
+
+
+def test_keys_of_another_salt_or_adapter_are_others() -> None:
+    request = make_request(1, 2)
+    others = [request, replace(request, salt="a"), replace(request, adapter="a"), replace(request, salt="b")]
+    assert len({key for each in others for key in make_keys(each)}) == 2 * len(others)
+
+
+def test_replica_knows_what_it_had_and_no_other_does() -> None:
+    recall = Recall(3)
+    recall.note(make_keys(make_request(1, 2, 3)), 1)
+    recall.note(make_keys(make_request(1, 2)), 2)
+    assert recall.find_cached(make_keys(make_request(1, 2, 3, 4, rest=5))) == [0, 3 * BLOCK, 2 * BLOCK]
+    assert recall.find_cached(make_keys(make_request(1, 9))) == [0, BLOCK, BLOCK]
+    assert recall.find_cached(make_keys(make_request(2))) == [0, 0, 0]
+    assert recall.find_cached([]) == [0, 0, 0]
+
+
+def test_replica_that_is_lost_is_forgotten_and_no_other() -> None:
+    recall = Recall(2)
+    keys = make_keys(make_request(1, 2))
+    recall.note(keys, 0)
+    recall.note(keys[:1], 1)
+    recall.forget(0)
+    assert recall.find_cached(keys) == [0, BLOCK]
+    recall.forget(1)
+    assert len(recall) == 0
+
+
+def test_memory_is_bounded_and_ends_are_forgotten_before_beginnings() -> None:
+    recall = Recall(1, capacity=3)
+    keys = make_keys(make_request(1, 2, 3))
+    recall.note(keys, 0)
+    recall.note(make_keys(make_request(9)), 0)
+    assert len(recall) == 3
+    assert recall.find_cached(keys) == [2 * BLOCK]
+
+
+@given(st.lists(st.tuples(st.lists(st.integers(1, 3), max_size=4), st.integers(0, 2))), st.lists(st.integers(1, 3)))
+def test_replica_knows_the_longest_beginning_it_had(noted: list[tuple[list[int], int]], asked: list[int]) -> None:
+    recall = Recall(3)
+    for blocks, rank in noted:
+        recall.note(make_keys(make_request(*blocks)), rank)
+
+    def shared(blocks: list[int]) -> int:
+        return next(
+            (n for n, pair in enumerate(zip(blocks, asked, strict=False)) if pair[0] != pair[1]),
+            min(len(blocks), len(asked)),
+        )
+
+    expected = [max((shared(blocks) for blocks, rank in noted if rank == each), default=0) * BLOCK for each in range(3)]
+    assert recall.find_cached(make_keys(make_request(*asked))) == expected
