@@ -18,6 +18,9 @@ from parallax_core.base.errors import OutOfPages
 from parallax_core.base.ids import SeqId
 from parallax_core.contracts.stage import Drop, Edit, Fork, Open, PoolInfo, Truncate
 
+UNBOUNDED = 2**53
+"""Longer than any sequence."""
+
 
 @dataclass(frozen=True, slots=True)
 class Copy:
@@ -38,6 +41,8 @@ class Holding:
     """How many pages at the beginning the window has forgotten."""
     pages: list[int] = field(default_factory=list)
     """Page ids, the one at index i holding the tokens from ``(first + i) * page_size`` on."""
+    room: int = 0
+    """Growing up to this length takes, copies and forgets no page, which is so for most steps of most sequences."""
 
 
 class PagePool:
@@ -83,6 +88,8 @@ class PagePool:
     def num_needed(self, seq: SeqId, count: int) -> int:
         """Return how many free pages `extend` by ``count`` tokens would take, net of those it forgets first."""
         holding = self._holdings[seq]
+        if holding.length + count <= holding.room:
+            return 0
         fresh = self._num_pages(holding.length + count) - holding.first - len(holding.pages)
         if count and self._has_shared_tail(holding):
             fresh += 1
@@ -98,15 +105,17 @@ class PagePool:
             OutOfPages: if there are too few free pages; nothing has changed then.
         """
         holding = self._holdings[seq]
-        if (needed := self.num_needed(seq, count)) > self.num_free:
-            raise OutOfPages(needed, self.num_free)
-        if not needed and self.info.kind != "window":  # most steps of most sequences
+        if holding.length + count <= holding.room:
             holding.length += count
             return []
+        if (needed := self.num_needed(seq, count)) > self.num_free:
+            raise OutOfPages(needed, self.num_free)
         self._forget(holding)
         copies = self._unshare_tail(holding) if count else []
         holding.length += count
         holding.pages += [self._take() for _ in range(self._num_missing(holding))]
+        if count:  # the last page is not shared now, and cannot become so while it is not full
+            holding.room = self._find_room(holding)
         return copies
 
     def fork(self, src: SeqId, dst: SeqId, length: int) -> list[Copy]:
@@ -147,7 +156,7 @@ class PagePool:
         keep = max(0, self._num_pages(length) - holding.first)
         self._release(holding.pages[keep:])
         del holding.pages[keep:]
-        holding.length = length
+        holding.length = holding.room = length
 
     def drop(self, seq: SeqId) -> None:
         """Forget a sequence.
@@ -201,6 +210,9 @@ class PagePool:
             for page in holding.pages:
                 holders[page] = holders.get(page, 0) + 1
         assert holders == self._refs, "references differ from holders"
+        roomy = [holding for holding in self._holdings.values() if holding.room > holding.length]
+        assert all(holding.room <= self._find_room(holding) for holding in roomy), "there is less room than noted"
+        assert not any(self._has_shared_tail(holding) for holding in roomy), "a shared page has room"
         limbo = {page for page in self._pins if page not in self._refs}
         parts = [*self._free, *self._refs, *limbo]
         assert sorted(parts) == list(range(self.info.num_pages)), "free and live pages are not all pages"
@@ -234,6 +246,16 @@ class PagePool:
         self._release([old])
         holding.pages[-1] = new
         return [Copy(old, new, self._num_slots_in_tail(holding.length))]
+
+    def _find_room(self, holding: Holding) -> int:
+        """Return up to which length the pages there are suffice, and none is forgotten."""
+        if self.info.kind == "state":
+            return UNBOUNDED
+        stop = (holding.first + len(holding.pages)) * self.info.page_size
+        if self.info.kind != "window":
+            return stop
+        seen = self.info.window + self.info.rewind - 2
+        return min(stop, (holding.first + 1) * self.info.page_size + seen)
 
     def _num_forgettable(self, holding: Holding) -> int:
         if self.info.kind != "window":
