@@ -180,12 +180,14 @@ class PagePool:
         return []
 
     def can_rewind(self, seq: SeqId, length: int) -> bool:
-        """Whether a fork or truncation at ``length`` is possible: full pools always can, states never go back."""
+        """Whether a fork or truncation at ``length`` is possible: full pools always can, states never go back.
+
+        A window goes back as far as it says, unless a truncation went back before: what is forgotten stays so.
+        """
         holding = self._holdings[seq]
         if self.info.kind == "state":
             return length == holding.length
-        reach = self.info.rewind if self.info.kind == "window" else holding.length
-        return max(0, holding.length - reach) <= length <= holding.length
+        return self._find_lowest(holding) <= length <= holding.length
 
     @contextmanager
     def pin(self, pages: Iterable[int]) -> Iterator[None]:
@@ -256,6 +258,13 @@ class PagePool:
             return stop
         seen = self.info.window + self.info.rewind - 2
         return min(stop, (holding.first + 1) * self.info.page_size + seen)
+
+    def _find_lowest(self, holding: Holding) -> int:
+        """Return the smallest length a sequence can go back to: where the next token sees nothing forgotten."""
+        if self.info.kind != "window":
+            return 0
+        seen = holding.first * self.info.page_size + self.info.window - 1 if holding.first else 0
+        return max(0, holding.length - self.info.rewind, seen)
 
     def _num_forgettable(self, holding: Holding) -> int:
         if self.info.kind != "window":

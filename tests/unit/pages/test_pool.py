@@ -119,6 +119,17 @@ def test_window_goes_back_as_far_as_it_said() -> None:
         pool.truncate(A, 6)
 
 
+def test_window_does_not_go_back_to_what_it_has_forgotten() -> None:
+    pool = PagePool(PoolInfo(kind="window", page_size=1, num_pages=12, window=2, rewind=2))
+    pool.open(A)
+    pool.extend(A, 5)
+    pool.extend(A, 1)  # starts at 5: positions below 5 - 2 - 2 + 1 = 2 are gone
+    pool.truncate(A, 4)
+    assert [length for length in range(7) if pool.can_rewind(A, length)] == [3, 4]
+    with pytest.raises(ValueError, match="cannot go to 2 in a window pool"):
+        pool.fork(A, B, 2)
+
+
 def test_state_takes_one_page_and_never_goes_back() -> None:
     pool = PagePool(PoolInfo(kind="state", page_size=1, num_pages=2))
     pool.open(A)
