@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import ipaddress
 import logging
 import os
 import socket
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -14,14 +17,19 @@ import typer
 
 from parallax_core.base import log
 from parallax_core.base.errors import UsageError
+from parallax_core.builtin.routing import LeastPendingTokens
 from parallax_core.cli.command import new_app
 from parallax_core.cli.progress import Display, make_display
+from parallax_core.config.parallel import ParallelConfig, StagePlace
 from parallax_core.contracts.backend import BackendSpec, DType, StagePlan
 from parallax_core.contracts.source import ModelFolder
 from parallax_core.contracts.stage import Stage, StageInfo
 from parallax_core.node.catalog import Catalog
-from parallax_core.node.choice import choose_backend
+from parallax_core.node.choice import choose_backend, choose_transport
 from parallax_core.node.pipeline import PipelineEngine
+from parallax_core.node.plan import PipelinePlan
+from parallax_core.node.policy import make_policy
+from parallax_core.node.router import Router
 from parallax_core.node.text import ModelText
 from parallax_core.plugins.host import PluginHost
 from parallax_core.plugins.registry import Offer
@@ -44,6 +52,12 @@ def serve(
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The port to listen on; 0 takes a free one.", min=0, max=65535)] = 8000,
     dtype: Annotated[DType, typer.Option(help="What to compute in; auto suits the device.")] = "auto",
+    batching: Annotated[
+        str, typer.Option(help="When a step begins: a policy, with options as NAME:key=value,...", metavar="POLICY")
+    ] = "work-conserving",
+    preemption: Annotated[
+        str, typer.Option(help="Who gives way when memory runs out: a policy.", metavar="POLICY")
+    ] = "lowest-priority",
     api_key_file: Annotated[
         Path | None,
         typer.Option(help="A file of API keys, one a line; PARALLAX_API_KEY adds one more.", metavar="FILE"),
@@ -62,46 +76,70 @@ def serve(
     check_exposure(host, keys, insecure=insecure)
     plugins = PluginHost.discover()
     offer = choose_backend(plugins, backend)
+    pipeline = PipelinePlan(
+        batching=make_policy(plugins, "batching", batching),
+        preemption=make_policy(plugins, "preemption", preemption),
+        transport=choose_transport(plugins),
+    )
     from parallax_core.server.run import bind_socket
 
     with bind_socket(host, port) as sock, make_display() as display:
         folder = Catalog(plugins).fetch(model, display)
         plan = StagePlan(model=folder.path, dtype=dtype, progress=display)
-        asyncio.run(_run(Serving(model, folder, offer, plan, keys), sock, display))
+        serving = Serving(name_model(model, folder), ModelText(folder.path), offer, plan, pipeline)
+        asyncio.run(_run(serving, keys, sock, display))
 
 
+@dataclass(frozen=True, slots=True)
 class Serving:
     """What is served, and how."""
 
-    def __init__(
-        self, model: str, folder: ModelFolder, offer: Offer[BackendSpec], plan: StagePlan, keys: frozenset[str]
-    ) -> None:
-        self.model_id = folder.path.resolve().name if Path(model).expanduser().is_dir() else model
-        self.text = ModelText(folder.path)
-        self.keys = keys
-        self._offer = offer
-        self._plan = plan
+    model_id: str
+    text: ModelText
+    offer: Offer[BackendSpec]
+    stage: StagePlan
+    """What holds for every stage; its layers and device are those of its place."""
+    pipeline: PipelinePlan
+    topology: ParallelConfig = field(default_factory=ParallelConfig)
 
-    def open_stage(self) -> Stage:
-        """Load the model; to be called on the thread that will run it."""
-        return self._offer.load(self._offer.spec.factory)().open_stage(self._plan)
+    def make_engines(self) -> list[PipelineEngine]:
+        """Return an engine for each replica."""
+        return [
+            PipelineEngine([partial(self.open_stage, place) for place in places], self.text.decode, self.pipeline)
+            for places in self.topology.replicas
+        ]
+
+    def open_stage(self, place: StagePlace) -> Stage:
+        """Load the layers that go there; to be called on the thread that will run them."""
+        plan = dataclasses.replace(self.stage, layers=place.layers, device=place.device)
+        return self.offer.load(self.offer.spec.factory)().open_stage(plan)
 
 
-async def _run(serving: Serving, sock: socket.socket, display: Display) -> None:
+def name_model(model: str, folder: ModelFolder) -> str:
+    """Return what clients call the model: a folder's name, and anything else as it was written."""
+    return folder.path.resolve().name if Path(model).expanduser().is_dir() else model
+
+
+async def _run(serving: Serving, keys: frozenset[str], sock: socket.socket, display: Display) -> None:
     from parallax_core.server.app import make_app
     from parallax_core.server.chat import Served
     from parallax_core.server.run import run_server
 
-    engine = PipelineEngine([serving.open_stage], serving.text.decode)
-    app = make_app(Served(serving.model_id, engine, serving.text), serving.keys)
+    engines = serving.make_engines()
+
+    def list_stages() -> list[StageInfo]:
+        return [info for engine in engines for info in engine.infos]
+
+    router = Router(engines, LeastPendingTokens(), lambda: min(info.context_length for info in list_stages()))
+    app = make_app(Served(serving.model_id, router, serving.text), keys)
 
     def announce() -> None:
         display.__exit__(None, None, None)
-        for info in engine.infos:
+        for info in list_stages():
             _log_stage(info)
         print(f"ready {_url(sock)} model={serving.model_id}", flush=True)
 
-    await run_server(app, engine, sock, announce)
+    await run_server(app, router, sock, announce)
 
 
 def _log_stage(info: StageInfo) -> None:

@@ -1,0 +1,53 @@
+"""The page of policies says what core offers, with the options and defaults that the code has."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from parallax_core.builtin.offers import POLICIES
+from parallax_core.cli.serve import serve
+from parallax_core.contracts.policy import PolicyKind, PolicySpec
+from parallax_core.engine.head import Limits
+
+PAGE = (Path(__file__).parents[2] / "docs/reference/policies.md").read_text(encoding="utf-8")
+
+
+def read_table(kind: PolicyKind) -> dict[str, dict[str, str]]:
+    """Return the options of each policy in the table of its kind, with their defaults as they are written."""
+    section = PAGE.partition(f"\n## {kind.capitalize()}:")[2].partition("\n## ")[0]
+    rows = [line.strip("|").split(" |") for line in section.splitlines() if line.startswith("| `")]
+    return {re.findall(r"`([\w-]+)`", row[0])[0]: dict(re.findall(r"`(\w+)` = ([\w.]+)", row[2])) for row in rows}
+
+
+def read_options(spec: PolicySpec) -> dict[str, str]:
+    """Return the options of a policy as its dataclass has them."""
+    factory = spec.factory.load()
+    assert dataclasses.is_dataclass(factory)
+    return {field.name: str(field.default) for field in dataclasses.fields(factory)}
+
+
+@pytest.mark.parametrize("kind", get_args(PolicyKind))
+def test_page_has_every_policy_with_its_options(kind: PolicyKind) -> None:
+    assert read_table(kind) == {spec.name: read_options(spec) for spec in POLICIES if spec.kind == kind}
+
+
+@pytest.mark.parametrize("kind", get_args(PolicyKind))
+def test_page_marks_the_default_of_each_kind(kind: PolicyKind) -> None:
+    section = PAGE.partition(f"\n## {kind.capitalize()}:")[2].partition("\n## ")[0]
+    [marked] = re.findall(r"`([\w-]+)` \(default\)", section)
+    assert marked == next(spec.name for spec in POLICIES if spec.kind == kind)
+
+
+def test_page_states_the_longest_hold() -> None:
+    assert Limits().max_hold_s == 0.5
+    assert "more than half a second" in PAGE
+
+
+def test_command_line_has_the_defaults_of_the_page() -> None:
+    defaults = serve.__defaults__ or ()
+    assert {"work-conserving", "lowest-priority"} <= {value for value in defaults if isinstance(value, str)}
