@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
 from parallax_core.contracts.transport import Frame, FrameLimits, Link, Transport, TransportPlan
-from parallax_core.testing.runner import within
+from parallax_core.testing.runner import beside, within
 
 NUMBER_BYTES = 8
 QUIET_S = 0.2
@@ -85,16 +85,11 @@ class Nodes:
 
     async def join(self, alpha: Transport, beta: Transport, node: str) -> tuple[Link, Link]:
         """Link ``alpha`` to ``beta``, whose name is ``node``; return both ends."""
-        accepting = asyncio.ensure_future(beta.accept())
-        try:
-            work = asyncio.wait_for(alpha.connect(beta.address, node), self.patience_s)
-            near = await within(self.patience_s, work, "a link was not made", "Make a link to the node called ``node``")
-            far = await within(
-                self.patience_s, accepting, "a link that was made was not accepted", "Wait for the next link"
-            )
-        finally:
-            accepting.cancel()
-        return near, far
+        async with beside(beta.accept()) as accepting:
+            connecting = alpha.connect(beta.address, node)
+            near = await within(self.patience_s, connecting, "no link was made", "Make a link to the node called")
+            far = await within(self.patience_s, accepting, "a link was made and not accepted", "Wait for the next link")
+            return near, far
 
     async def send(self, link: Link, frame: Frame) -> None:
         """Send a frame which there is room for."""
@@ -117,9 +112,10 @@ def read_number(frame: Frame) -> int:
 
 
 async def send_numbers(link: Link, numbers: Sequence[int]) -> None:
-    """Send a frame for each number, waiting for room as long as it takes."""
+    """Send a frame for each number, waiting for room as long as it takes; others get a turn after each."""
     for number in numbers:
         await link.send(number_frame(number))
+        await asyncio.sleep(0)
 
 
 async def take_numbers(link: Link, count: int, patience_s: float) -> list[int]:

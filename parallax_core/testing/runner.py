@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
 from typing import Any, ParamSpec, TypeVar
 
 from parallax_core.testing.promise import broken
@@ -47,3 +48,14 @@ async def within(seconds: float, work: Awaitable[T], fault: str, promise: str) -
         if not limit.expired():
             raise
         raise AssertionError(broken(f"{fault} (after {seconds:g} s)", promise)) from error
+
+
+@asynccontextmanager
+async def beside(work: Coroutine[Any, Any, T]) -> AsyncIterator[asyncio.Task[T]]:
+    """Run ``work`` beside the block, and cancel it in the end; what it raised matters to whoever awaits it."""
+    task = asyncio.create_task(work)
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

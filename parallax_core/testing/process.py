@@ -1,0 +1,215 @@
+"""The kit for transports between processes: peers that are killed, that hang, and strangers that say anything."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager, closing, contextmanager
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+import msgspec
+
+from parallax_core.base.errors import PeerLost
+from parallax_core.base.refs import Ref
+from parallax_core.contracts.transport import Frame, Link, Transport, TransportPlan
+from parallax_core.testing.pair import QUIET_S, make_bytes
+from parallax_core.testing.peer import ECHO, EXCESS, FLOOD, HUSH, PeerPlan
+from parallax_core.testing.promise import broken, expect
+from parallax_core.testing.runner import beside, in_loop, within
+from parallax_core.testing.transport import CONNECT_LOST, FRAMES, RECEIVE_LOST, SEND_LOST, TransportConformance
+
+GARBAGE = (
+    b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(100),
+    b"\xff" * 4096,
+    bytes(4096),
+    b"",
+)
+"""What strangers say: HTTP, TLS, the largest and the smallest lengths, and nothing."""
+STRANGERS = 20
+ADDRESS_PARTS = "override reach_raw: this kit reads only addresses with a host and a port"
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A peer in a process of its own."""
+
+    process: asyncio.subprocess.Process
+    address: str
+
+    def signal(self, number: int) -> None:
+        """Send it a signal."""
+        os.kill(self.process.pid, number)
+
+
+class ProcessTransportConformance(TransportConformance):
+    """Holds a transport between processes to its contract; give `factory` and `make_address`.
+
+    The peers are processes that this kit starts: ``python -m parallax_core.testing.peer``, with the same interpreter
+    and module path, and ``factory`` as what makes their transport.
+    """
+
+    factory: Ref[Callable[[TransportPlan], Transport]]
+    """What makes the transport, as in `TransportSpec`; importable in another process."""
+
+    def make_transport(self, plan: TransportPlan) -> Transport:
+        """Return what ``factory`` makes."""
+        return self.factory.load()(plan)
+
+    @contextmanager
+    def reach_raw(self, address: str) -> Iterator[socket.socket]:
+        """Connect to ``address`` below the transport, as a stranger would; for addresses ``SCHEME://HOST:PORT``."""
+        parts = urlsplit(address)
+        assert parts.hostname, ADDRESS_PARTS
+        assert parts.port, ADDRESS_PARTS
+        with closing(socket.create_connection((parts.hostname, parts.port), timeout=self.grace_s)) as stranger:
+            yield stranger
+
+    @in_loop
+    async def test_frames_cross_to_another_process(self) -> None:
+        """Frames of many sizes come back from another process as they were sent, and in order."""
+        async with self.started("alpha") as alpha, self._forked() as child:
+            link = await self._reach(alpha, child)
+            contents = [make_bytes(size) for size in (0, 1, 65_537, self.large_bytes, 4096)]
+            for number, content in enumerate(contents):
+                frame = Frame(ECHO + bytes([number]), (content, b""))
+                async with beside(self.send(link, frame)) as sending:
+                    back = await within(6 * self.patience_s, link.receive(), "a frame did not come back", FRAMES)
+                    await sending
+                assert back.header == frame.header, broken(f"{back.header!r} came back, not {frame.header!r}", FRAMES)
+                same = [bytes(buffer) for buffer in back.buffers] == [content, b""]
+                assert same, broken(f"{len(content)} bytes came back changed", "The data of its tensors")
+
+    @in_loop
+    async def test_killed_peer_is_lost_in_time(self) -> None:
+        """When the other process dies, receive and send raise `PeerLost` within ``timeout_s``."""
+        async with self.started("alpha") as alpha, self._forked() as child:
+            link = await self._reach(alpha, child)
+            async with beside(link.receive()) as receiving:
+                child.signal(signal.SIGKILL)
+                await self.check_lost(link, receiving)
+
+    @in_loop
+    async def test_hung_peer_is_lost_in_time(self) -> None:
+        """When the other process hangs, with its connection open, receive and send raise `PeerLost` all the same."""
+        async with self.started("alpha") as alpha, self._forked() as child:
+            link = await self._reach(alpha, child)
+            async with beside(link.receive()) as receiving:
+                child.signal(signal.SIGSTOP)
+                await self.check_lost(link, receiving)
+
+    @in_loop
+    async def test_waiting_sender_learns_that_its_peer_hangs(self) -> None:
+        """A send that waits for room raises `PeerLost` when the other process hangs."""
+        async with self.started("alpha") as alpha, self._forked() as child:
+            link = await self._reach(alpha, child)
+            await self.send(link, Frame(HUSH))
+            async with beside(self._send_endless(link)) as sending:
+                await asyncio.sleep(QUIET_S)
+                child.signal(signal.SIGSTOP)
+                with expect(PeerLost, "a send that waits for a peer that hangs", SEND_LOST):
+                    await within(self.patience_s, sending, "a hung peer was not noticed by a waiting send", SEND_LOST)
+
+    @in_loop
+    async def test_peer_that_hangs_in_the_middle_is_lost(self) -> None:
+        """A peer that hangs while it sends is lost as well; what came whole before is received."""
+        async with self.started("alpha") as alpha, self._forked() as child:
+            link = await self._reach(alpha, child)
+            await self.send(link, Frame(FLOOD))
+            for number in range(100):
+                frame = await self.take(link)
+                assert frame.header[1:] == number.to_bytes(8, "big"), broken("a frame is out of order", FRAMES)
+            child.signal(signal.SIGSTOP)
+            with expect(PeerLost, "receiving from a peer that hangs", RECEIVE_LOST):
+                await within(self.patience_s, self._take_all(link), "a hung peer was not noticed", RECEIVE_LOST)
+
+    @in_loop
+    async def test_connecting_to_a_hung_node_fails_in_time(self) -> None:
+        """`PeerLost` where a process listens that does not run."""
+        async with self.started("alpha") as alpha, self._forked() as child:
+            child.signal(signal.SIGSTOP)
+            with expect(PeerLost, "connecting to a node that hangs", CONNECT_LOST):
+                work = alpha.connect(child.address, "child")
+                await within(self.patience_s, work, "connecting to a node that hangs hangs", CONNECT_LOST)
+
+    @in_loop
+    async def test_peer_that_sends_too_much_is_lost(self) -> None:
+        """A frame beyond the limits of its receiver ends the link, and only that one."""
+        async with self.started("alpha") as alpha, self._forked() as child:
+            link, other = await self._reach(alpha, child), await self._reach(alpha, child)
+            await self.send(link, Frame(EXCESS + b"900"))
+            with expect(PeerLost, "receiving 900 buffers where 64 are allowed", RECEIVE_LOST):
+                await within(self.patience_s, link.receive(), "a peer that sends too much was not lost", RECEIVE_LOST)
+            await self._check_echo(other)
+
+    @in_loop
+    async def test_strangers_do_no_harm(self) -> None:
+        """Who connects and says anything but what it should gets no link, and disturbs none."""
+        async with self.started("beta", listen=True) as beta, self.started("alpha") as alpha:
+            near, far = await self.join(alpha, beta, "beta")
+            async with beside(beta.accept()) as accepting:
+                for content in GARBAGE:
+                    with self.reach_raw(beta.address) as stranger:
+                        stranger.sendall(content)
+                        await asyncio.sleep(QUIET_S)
+                got = "a stranger that sent garbage was accepted as a node"
+                assert not accepting.done(), broken(got, "Wait for the next link that another node makes")
+            await self.check_flow(near, far)
+            await self.check_flow(*await self.join(alpha, beta, "beta"))
+
+    @in_loop
+    async def test_silent_strangers_block_nobody(self) -> None:
+        """While many strangers are connected and say nothing, a node can still be reached."""
+        async with self.started("beta", listen=True) as beta, self.started("alpha") as alpha:
+            with ExitStack() as stack:
+                for _ in range(STRANGERS):
+                    stack.enter_context(self.reach_raw(beta.address))
+                await asyncio.sleep(QUIET_S)
+                await self.check_flow(*await self.join(alpha, beta, "beta"))
+
+    @asynccontextmanager
+    async def _forked(self) -> AsyncIterator[Child]:
+        """Start a node called ``child`` in a process of its own, and end that in the end."""
+        plan = PeerPlan("child", self.make_address("child"), self.credit, self.timeout_s, 1000)
+        command = (sys.executable, "-m", "parallax_core.testing.peer", self.factory.target)
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            msgspec.json.encode(plan).decode(),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        )
+        try:
+            assert process.stdout
+            async with asyncio.timeout(10 * self.grace_s):
+                address = (await process.stdout.readline()).decode().strip()
+            assert address, "the process of the peer ended before it listened; see what it wrote above"
+            yield Child(process, address)
+        finally:
+            if process.returncode is None:
+                process.kill()
+            await process.communicate()
+
+    async def _reach(self, transport: Transport, child: Child) -> Link:
+        """Make a link to the child."""
+        connecting = transport.connect(child.address, "child")
+        return await within(self.patience_s, connecting, "no link was made to another process", "Make a link")
+
+    async def _check_echo(self, link: Link) -> None:
+        await self.send(link, Frame(ECHO))
+        back = (await self.take(link)).header
+        assert back == ECHO, broken(f"{back!r} came where {ECHO!r} was sent", FRAMES)
+
+    async def _send_endless(self, link: Link) -> None:
+        while True:
+            await link.send(Frame(HUSH))
+            await asyncio.sleep(0)
+
+    async def _take_all(self, link: Link) -> None:
+        while True:
+            await link.receive()

@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+from itertools import count
+
+from parallax_core.api import Transport, TransportPlan
+from parallax_core.builtin.inprocess import InProcessTransport
+from parallax_core.testing.transport import TransportConformance
+from tests.conformance.tcp import TcpTransport
+
+NUMBERS = count()
+
+
+class TcpKit(TransportConformance):
+    def make_transport(self, plan: TransportPlan) -> Transport:
+        return TcpTransport(plan)
+
+    def make_address(self, node: str) -> str:
+        return "tcp://127.0.0.1:0"
+
+
+class TestTcp(TcpKit):
+    """The healthy transport passes."""
+
+
+class TestInProcess(TransportConformance):
+    """So does the one core brings."""
+
+    def make_transport(self, plan: TransportPlan) -> Transport:
+        return InProcessTransport(plan)
+
+    def make_address(self, node: str) -> str:
+        return f"inprocess://{node}-{next(NUMBERS)}"

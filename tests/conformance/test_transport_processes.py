@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from parallax_core.api import Frame, FrameLimits, Ref, Transport, TransportPlan
+from parallax_core.testing.process import ProcessTransportConformance
+from parallax_core.testing.transport import TransportConformance
+from tests.conformance.harness import list_tests, run_test
+from tests.conformance.tcp import TcpLink, TcpTransport
+
+
+class ProcessKit(ProcessTransportConformance):
+    factory: Ref[Callable[[TransportPlan], Transport]] = Ref("tests.conformance.tcp:TcpTransport")
+
+    def make_address(self, node: str) -> str:
+        return "tcp://127.0.0.1:0"
+
+
+OWN = [name for name in list_tests(ProcessKit) if name not in list_tests(TransportConformance)]
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_healthy_transport_passes(name: str) -> None:
+    getattr(ProcessKit(), name)()
+
+
+class Numb(TcpLink):
+    """Does not notice that its peer says nothing."""
+
+    async def _watch(self) -> None:
+        while True:
+            self._out.write(b"B")
+            await asyncio.sleep(self._plan.timeout_s / 5)
+
+
+class Deaf(TcpLink):
+    """Does not even notice that the connection is gone."""
+
+    async def _note(self, lost: str, *, forget: bool = False) -> None:
+        if forget:
+            await super()._note(lost, forget=forget)
+
+
+class Gullible(TcpTransport):
+    """Takes anybody for a node."""
+
+    async def _greet(self, reader: asyncio.StreamReader, out: asyncio.StreamWriter) -> None:
+        async with self._changed:
+            self._accepted.append(self.add_link("somebody", reader, out))
+            self._changed.notify_all()
+
+
+class Polite(TcpTransport):
+    """Attends to one who connects after the other, however long they say nothing."""
+
+    def __init__(self, plan: TransportPlan) -> None:
+        super().__init__(plan)
+        self._turn = asyncio.Lock()
+
+    async def _greet(self, reader: asyncio.StreamReader, out: asyncio.StreamWriter) -> None:
+        try:
+            async with self._turn:
+                await super()._greet(reader, out)
+        except asyncio.CancelledError:
+            out.close()
+            raise
+
+
+class Greedy(TcpLink):
+    """Holds whatever it is sent."""
+
+    async def _read_frame(self) -> Frame:
+        self._plan = TransportPlan(node="", limits=FrameLimits(buffers=10**6), timeout_s=1)
+        return await super()._read_frame()
+
+
+class Truncating(TcpLink):
+    """A buffer of more than 64 KiB loses its last byte."""
+
+    def write_frame(self, frame: Frame) -> None:
+        super().write_frame(Frame(frame.header, tuple(b[:-1] if len(b) > 2**16 else b for b in frame.buffers)))
+
+
+class Endless(TcpTransport):
+    """Waits for an answer as long as it takes."""
+
+    async def connect(self, address: str, node: str) -> TcpLink:
+        self._plan = TransportPlan(node=self._plan.node, timeout_s=100)
+        return await super().connect(address, node)
+
+
+FAULTS = [
+    (Truncating, TcpTransport, "test_frames_cross_to_another_process", "came back changed"),
+    (Deaf, TcpTransport, "test_killed_peer_is_lost_in_time", "not noticed by receive"),
+    (Numb, TcpTransport, "test_hung_peer_is_lost_in_time", "not noticed by receive"),
+    (Numb, TcpTransport, "test_waiting_sender_learns_that_its_peer_hangs", "not noticed by a waiting send"),
+    (Numb, TcpTransport, "test_peer_that_hangs_in_the_middle_is_lost", "a hung peer was not noticed"),
+    (TcpLink, Endless, "test_connecting_to_a_hung_node_fails_in_time", "connecting to a node that hangs hangs"),
+    (Greedy, TcpTransport, "test_peer_that_sends_too_much_is_lost", "did not raise PeerLost"),
+    (TcpLink, Gullible, "test_strangers_do_no_harm", "was accepted as a node"),
+    (TcpLink, Polite, "test_silent_strangers_block_nobody", "no link was made"),
+]
+
+
+@pytest.mark.parametrize(("link", "transport", "name", "finding"), FAULTS)
+def test_kit_catches_a_fault(link: type[TcpLink], transport: type[TcpTransport], name: str, finding: str) -> None:
+    subject = type("Faulty", (transport,), {"link": link})
+    changes = {"large_bytes": 2**22, "grace_s": 2.0, "timeout_s": 0.3, "make_transport": lambda _, plan: subject(plan)}
+    assert finding in run_test(type("FaultyKit", (ProcessKit,), changes), name)
+
+
+def test_every_test_of_the_kit_catches_something() -> None:
+    assert set(OWN) == {name for _, _, name, _ in FAULTS}
