@@ -1,9 +1,25 @@
+from __future__ import annotations
+
+import asyncio
+import types
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 
+from parallax_core.api import BackendSpec, Ref, Request, RequestId, Sampling, Stage, StagePlan, Stream
 from parallax_core.base.errors import UsageError
-from parallax_core.cli.serve import check_exposure, is_loopback, read_keys
+from parallax_core.builtin.routing import RoundRobin
+from parallax_core.cli.serve import Serving, check_exposure, is_loopback, read_keys
+from parallax_core.config.parallel import ParallelConfig, parse_layers
+from parallax_core.node.plan import PipelinePlan
+from parallax_core.node.router import Router
+from parallax_core.plugins.discovery import PluginRecord
+from parallax_core.plugins.registry import Offer
+from parallax_core.testing.toy import Toy
+
+TOY = Toy(layers=("full", "full", "window"))
 
 
 @pytest.mark.parametrize(
@@ -57,3 +73,62 @@ def test_file_without_keys_is_refused(tmp_path: Path, content: bytes) -> None:
     path.write_bytes(content)
     with pytest.raises(UsageError):
         read_keys(path)
+
+
+class ToyBackend:
+    """Opens stages of the toy, and notes what it is asked for."""
+
+    plans: ClassVar[list[StagePlan]] = []
+
+    def open_stage(self, plan: StagePlan) -> Stage:
+        self.plans.append(plan)
+        return TOY.open(plan.layers, num_pages=40)
+
+
+def decode(tokens: Sequence[int]) -> str:
+    return "".join(f"<{token}>" for token in tokens)
+
+
+def make_serving(topology: ParallelConfig) -> Serving:
+    spec = BackendSpec(
+        name="toy",
+        summary="integers",
+        probe=Ref[Any](f"{__name__}:ToyBackend"),
+        factory=Ref[Any](f"{__name__}:ToyBackend"),
+    )
+    record = PluginRecord(name="toy", distribution="toy", version="1", module=__name__, state="loaded")
+    text: Any = types.SimpleNamespace(decode=decode)
+    stage = StagePlan(model=Path("toy"), dtype="float32")
+    return Serving("toy", text, Offer(spec, record), stage, PipelinePlan(), topology)
+
+
+async def collect(stream: Stream) -> list[int]:
+    return [token async for delta in stream for token in delta.tokens]
+
+
+async def test_stages_go_where_the_topology_puts_them() -> None:
+    ToyBackend.plans.clear()
+    devices = ("a:0", "a:1", "b:0", "b:1")
+    layers = parse_layers("0-2,2-3")
+    serving = make_serving(ParallelConfig(data_parallel=2, num_stages=2, layers=layers, devices=devices))
+    router = Router(serving.make_engines(), RoundRobin(), lambda: 64)
+    await router.start()
+    try:
+        asked = [
+            Request(id=RequestId(str(seed)), prompt=(seed,), max_tokens=6, sampling=Sampling(temperature=0))
+            for seed in range(4)
+        ]
+        answers = await asyncio.gather(*(collect(router.submit(request)) for request in asked))
+    finally:
+        await router.stop()
+    assert answers == [TOY.continuation(request.prompt, 6) for request in asked]
+    assert {(plan.device, plan.layers) for plan in ToyBackend.plans} == set(zip(devices, layers * 2, strict=True))
+    assert {plan.dtype for plan in ToyBackend.plans} == {"float32"}
+
+
+async def test_serving_without_a_topology_opens_the_whole_model_once() -> None:
+    ToyBackend.plans.clear()
+    [engine] = make_serving(ParallelConfig()).make_engines()
+    await engine.start()
+    await engine.stop()
+    assert [(plan.layers, plan.device) for plan in ToyBackend.plans] == [(None, "")]
