@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
+from typing import Any
 
 from parallax_backend_mlx.ranking import Inquiry, Ranking, rank_tokens
 from parallax_backend_mlx.runtime import mx
 from parallax_backend_mlx.sampling import Sampler
-from parallax_core.api import Answer, Draft, Draw, Drawn, Score, Scored
+from parallax_core.api import Answer, Draft, Draw, Drawn, Hidden, Output, Scored, State
 
-Asked = Draw | Score
-"""The outputs this backend can give."""
 UNRANKED = Ranking((), ())
 
 
-def draw_tokens(sampler: Sampler, logits: mx.array, outputs: Sequence[Asked], drafts: Sequence[Draft]) -> mx.array:
-    """Return the token ids drawn, one for each draft, not evaluated yet.
+def draw_tokens(sampler: Sampler, logits: mx.array, outputs: Sequence[Output], drafts: Sequence[Draft]) -> list[int]:
+    """Return the token ids drawn, one for each draft.
 
     Args:
         sampler: of the vocabulary.
@@ -24,28 +23,48 @@ def draw_tokens(sampler: Sampler, logits: mx.array, outputs: Sequence[Asked], dr
         outputs: what is asked at each row of ``logits``.
         drafts: those of the draws among the outputs, in order; `Draw.count` each.
     """
+    if not drafts:
+        return []
     counts = [output.count if isinstance(output, Draw) else 0 for output in outputs]
     places = [place for place, count in enumerate(counts) for _ in range(count)]
     chosen = logits if places == list(range(len(outputs))) else logits[mx.array(places)]
-    return sampler.sample(chosen, drafts)
+    tokens: Any = sampler.sample(chosen, drafts).tolist()
+    return list(tokens)
 
 
-def make_answers(logits: mx.array, outputs: Sequence[Asked], drawn: Sequence[int]) -> tuple[Answer, ...]:
-    """Return the answer to each of ``outputs``, given the tokens drawn; computes log-probabilities if asked for."""
+def make_answers(logits: mx.array, outputs: Sequence[Output], drawn: Sequence[int]) -> tuple[Answer, ...]:
+    """Return the answer to each of ``outputs``, given the tokens drawn; computes log-probabilities if asked for.
+
+    The hidden states that are asked for are the tensors of the result, in the order of their outputs.
+    """
     draws = iter(drawn)
-    tokens = [tuple(islice(draws, output.count)) if isinstance(output, Draw) else (output.token,) for output in outputs]
+    tokens = [_list_tokens(output, draws) for output in outputs]
     inquiries = [
         Inquiry(place, tokens[place], output.top)
         for place, output in enumerate(outputs)
-        if isinstance(output, Score) or output.top >= 0
+        if not isinstance(output, Hidden) and not (isinstance(output, Draw) and output.top < 0)
     ]
     rankings = dict(zip((inquiry.row for inquiry in inquiries), rank_tokens(logits, inquiries), strict=True))
+    numbers = iter(range(len(outputs)))
     return tuple(
-        _make_answer(output, tokens[place], rankings.get(place, UNRANKED)) for place, output in enumerate(outputs)
+        State(next(numbers))
+        if isinstance(output, Hidden)
+        else _make_answer(output, tokens[place], rankings.get(place, UNRANKED))
+        for place, output in enumerate(outputs)
     )
 
 
-def _make_answer(output: Asked, tokens: tuple[int, ...], ranking: Ranking) -> Answer:
+def _list_tokens(output: Output, draws: Iterator[int]) -> tuple[int, ...]:
+    """Return the tokens an output is about: those drawn, or the one to be scored."""
+    match output:
+        case Draw(_, count):
+            return tuple(islice(draws, count))
+        case Hidden():
+            return ()
+    return (output.token,)
+
+
+def _make_answer(output: Output, tokens: tuple[int, ...], ranking: Ranking) -> Answer:
     if isinstance(output, Draw):
         return Drawn(tokens, ranking.logprobs, ranking.top)
     return Scored(ranking.logprobs[0], ranking.top)

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
+from parallax_backend_mlx.account import Account
 from parallax_backend_mlx.checkpoint import read_checkpoint, read_json
+from parallax_backend_mlx.found import Runner
 from parallax_backend_mlx.loading import load_network
 from parallax_backend_mlx.memory import find_room, format_bytes
 from parallax_backend_mlx.network import PAGE_TOKENS, Network
 from parallax_backend_mlx.runtime import BLAS, mx
 from parallax_backend_mlx.stage import MlxStage
+from parallax_backend_mlx.start import Room, start_runner
 from parallax_backend_mlx.window import limit_context
-from parallax_core.api import LayerRange, ParallaxError, PoolInfo, StageInfo, StagePlan, Unsupported
+from parallax_core.api import LayerRange, OutOfPages, ParallaxError, StageInfo, StagePlan, Unsupported
 
 LENGTHS = ("max_position_embeddings", "max_sequence_length", "max_seq_len", "n_positions", "n_ctx", "seq_length")
 """How config.json may call the longest sequence a model was made for."""
 COUNTS = ("num_hidden_layers", "n_layers", "n_layer", "num_layers")
 """How it may call the number of layers."""
-MAX_SEQUENCES = 256
-"""Memory for more full-length sequences than this is left to others."""
 BATCH_TOKENS = {"gpu": 2048, "fast": 128, "slow": 16}
 """Tokens in a step of about a second or less: on a GPU, on a CPU with a fast BLAS, on one without."""
 
@@ -39,25 +39,24 @@ class MlxBackend:
         model, weight_bytes = load_network(plan, checkpoint.tensors)
         network = Network(model)
         network.install_pick()
-        pages = _count_pages(network.shape.page_bytes, plan.memory_fraction)
-        context_length = limit_context(
-            _find_text(config), network.list_slides(), _find_setting(config, LENGTHS) or pages * PAGE_TOKENS
-        )
-        pages = min(pages, MAX_SEQUENCES * math.ceil(context_length / PAGE_TOKENS))
+        num_bytes = find_room() * plan.memory_fraction
+        longest = _find_setting(config, LENGTHS) or int(num_bytes // network.shape.page_bytes) * PAGE_TOKENS
+        context_length = limit_context(_find_text(config), network.list_slides(), longest)
+        account, runner = _start_runner(network, Room(num_bytes, weight_bytes, context_length, _choose_batch()))
         info = StageInfo(
             layers=LayerRange(0, num_layers),
             num_layers=num_layers,
             vocab_size=network.shape.vocab_size,
             context_length=context_length,
             max_batch_tokens=_choose_batch(),
-            pools=_list_pools(pages, can_rewind=network.can_rewind()),
+            pools=tuple(pool.info for pool in account.pools),
             device=describe_device(),
             dtype=str(network.shape.dtype).rpartition(".")[2],
             weight_bytes=weight_bytes,
             weights_version=checkpoint.version,
-            capabilities=frozenset({"logprobs"}),
+            capabilities=frozenset(network.list_capabilities()),
         )
-        return MlxStage(network, info)
+        return MlxStage(info, account, runner)
 
 
 def describe_device() -> str:
@@ -100,17 +99,10 @@ def _find_setting(config: dict[str, Any], names: Sequence[str]) -> int | None:
     return None
 
 
-def _list_pools(pages: int, *, can_rewind: bool) -> tuple[PoolInfo, ...]:
-    """Return the account of the memory, and for models that cannot go back a second one that says so."""
-    memory = PoolInfo(kind="full", page_size=PAGE_TOKENS, num_pages=pages, shares=False)
-    return (memory,) if can_rewind else (memory, PoolInfo(kind="state", page_size=1, num_pages=pages))
-
-
-def _count_pages(page_bytes: int, fraction: float) -> int:
-    """Return how many pages fit into ``fraction`` of the memory that is free now."""
-    room = find_room()
-    pages = int(room * fraction) // page_bytes
-    if pages < 1:
-        message = f"a page of {PAGE_TOKENS} tokens takes {format_bytes(page_bytes)}, and {format_bytes(room)} are free"
-        raise ParallaxError(message, "close other programs, or choose a smaller model")
-    return pages
+def _start_runner(network: Network, room: Room) -> tuple[Account, Runner]:
+    try:
+        return start_runner(network, room)
+    except OutOfPages as error:
+        page, left = format_bytes(network.shape.page_bytes), format_bytes(room.num_bytes)
+        message = f"a page of {PAGE_TOKENS} tokens takes {page}, and there are {left} for all of them"
+        raise ParallaxError(message, "close other programs, or choose a smaller model") from error

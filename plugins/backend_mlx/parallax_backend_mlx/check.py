@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from parallax_backend_mlx.context import Context
-from parallax_core.api import Draw, Hidden, Output, Row, Score, StageBatch, StageInfo, Unsupported
+from parallax_core.api import Draw, Hidden, Row, Score, StageBatch, StageInfo, Tensor, TensorSpec, Unsupported
 
 
 def check_batch(batch: StageBatch, contexts: Sequence[Context], info: StageInfo) -> None:
@@ -15,9 +15,6 @@ def check_batch(batch: StageBatch, contexts: Sequence[Context], info: StageInfo)
         ValueError: if it is too large, or a row does not fit its sequence, the vocabulary or itself.
         Unsupported: if it asks for what `StageInfo.capabilities` does not name.
     """
-    if batch.hidden:
-        message = "this stage begins with layer 0, and takes no hidden states"
-        raise ValueError(message)
     if len({row.seq for row in batch.rows}) < len(batch.rows):
         message = "a sequence is in two rows of one batch"
         raise ValueError(message)
@@ -29,7 +26,19 @@ def check_batch(batch: StageBatch, contexts: Sequence[Context], info: StageInfo)
         if problem := _find_problem(row, context, info) or _find_misplaced(row, info):
             message = f"row of sequence {row.seq}: {problem}"
             raise ValueError(message)
-        _check_support(row)
+        _check_support(row, info)
+    _check_hidden(batch.hidden, info.takes, num_tokens)
+
+
+def _check_hidden(given: Sequence[Tensor], takes: Sequence[TensorSpec], num_tokens: int) -> None:
+    if not takes and given:
+        message = "this stage begins with layer 0, and takes no hidden states"
+        raise ValueError(message)
+    shapes = [tensor.shape for tensor in given]
+    wanted = [(num_tokens, spec.width) for spec in takes]
+    if shapes != wanted:
+        message = f"the hidden states have shapes {shapes}; this stage takes {wanted}"
+        raise ValueError(message)
 
 
 def _find_problem(row: Row, context: Context, info: StageInfo) -> str:
@@ -56,13 +65,14 @@ def _find_misplaced(row: Row, info: StageInfo) -> str:
     return ""
 
 
-def _check_support(row: Row) -> None:
-    names = {"positions of its own": row.positions, "embeddings": row.spans, "hidden states": _list_hidden(row.outputs)}
-    for name, held in names.items():
-        if held:
+def _check_support(row: Row, info: StageInfo) -> None:
+    wants_hidden = any(isinstance(output, Hidden) for output in row.outputs)
+    asked = {
+        "positions of its own": bool(row.positions),
+        "embeddings": bool(row.spans),
+        "hidden states": wants_hidden and "hidden" not in info.capabilities,
+    }
+    for name, is_refused in asked.items():
+        if is_refused:
             message = f"row of sequence {row.seq} asks for {name}, which the MLX backend does not support"
             raise Unsupported(message, "leave it out, or choose another backend")
-
-
-def _list_hidden(outputs: Sequence[Output]) -> list[Output]:
-    return [output for output in outputs if isinstance(output, Hidden)]

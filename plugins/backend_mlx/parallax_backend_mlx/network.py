@@ -9,7 +9,7 @@ from typing import Any
 
 from parallax_backend_mlx.cache import Cache, list_arrays
 from parallax_backend_mlx.runtime import KVCache, Module, RotatingKVCache, make_prompt_cache, mx
-from parallax_core.api import BackendFailed, LayerRange
+from parallax_core.api import BackendFailed, Capability, LayerRange
 
 PAGE_TOKENS = KVCache.step
 """What mlx-lm's caches grow by, in tokens."""
@@ -103,6 +103,12 @@ class Network:
         logits: mx.array = self._model(tokens, cache=cache)
         logits = logits.reshape(-1, logits.shape[-1])
         return logits if self._pick is not None or wanted is None else logits[wanted]
+
+    def list_capabilities(self) -> set[Capability]:
+        """Return what a stage with this network can do beside what all can."""
+        if not self.is_last:
+            return set()
+        return {"logprobs"} if self._pick is None else {"logprobs", "hidden"}
 
     @property
     def states(self) -> mx.array | None:

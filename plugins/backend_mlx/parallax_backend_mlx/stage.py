@@ -1,28 +1,25 @@
-"""A whole model behind the stage contract, its rows run one after the other."""
+"""Layers of a model behind the stage contract."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from parallax_backend_mlx.account import Account, Copies, Mark
 from parallax_backend_mlx.answer import draw_tokens, make_answers
-from parallax_backend_mlx.cache import Mark, list_arrays
 from parallax_backend_mlx.check import check_batch
 from parallax_backend_mlx.context import Context
-from parallax_backend_mlx.network import Network
+from parallax_backend_mlx.found import Found, Runner
 from parallax_backend_mlx.runtime import mx
 from parallax_backend_mlx.sampling import Sampler
+from parallax_backend_mlx.tensors import read_tensor, write_tensor
 from parallax_core.api import (
-    Answer,
     BackendFailed,
     Drop,
     Edit,
     Fork,
     Hidden,
     Open,
-    OutOfPages,
-    PagePool,
     Row,
     SeqId,
     StageBatch,
@@ -47,15 +44,18 @@ class Outcome:
 class MlxStage:
     """See `parallax_core.api.Stage`.
 
-    Its pools are an account: mlx-lm keeps the keys and values of a sequence in arrays of its own, and shares none.
+    Args:
+        info: what the stage says of itself.
+        account: pages of the pools that ``info`` names.
+        runner: keeps the sequences where ``account`` says, and runs rows of them.
     """
 
-    def __init__(self, network: Network, info: StageInfo) -> None:
+    def __init__(self, info: StageInfo, account: Account, runner: Runner) -> None:
         self._info = info
-        self._network: Network | None = network
+        self._account = account
+        self._runner: Runner | None = runner
         self._sampler = Sampler(info.vocab_size)
         self._contexts: dict[SeqId, Context] = {}
-        self._pools = [PagePool(pool) for pool in info.pools]
         self._lost = ""
 
     @property
@@ -71,10 +71,18 @@ class MlxStage:
             ValueError: if a length is beyond the sequence's, or a fork has another adapter.
             Unsupported: if the model's state cannot go back to that length, or for an adapter.
             OutOfPages: if a fork needs a page and none is free.
+            BackendFailed: if MLX failed to copy; the stage is lost then.
         """
-        network = self._get_network()
+        runner = self._get_runner()
         for edit in edits:
-            self._apply_edit(edit, network)
+            context = self._prepare_edit(edit)
+            copies = self._account.edit(edit)
+            try:
+                runner.edit(edit, copies)
+            except Exception as error:
+                self._lose(f"it could not copy what a sequence holds: {error}")
+                raise BackendFailed(self._lost, "open the stage again") from error
+            self._finish_edit(edit, context)
         if any(isinstance(edit, Drop) for edit in edits):
             mx.clear_cache()
 
@@ -88,108 +96,109 @@ class MlxStage:
             OutOfPages: if the pool has too few free pages.
             BackendFailed: if MLX failed; the sequences are as before, or the stage says that it is lost.
         """
-        network = self._get_network()
+        runner = self._get_runner()
         contexts = [self._contexts[row.seq] for row in batch.rows]
         check_batch(batch, contexts, self._info)
-        self._check_pages(batch.rows)
-        marks = [Mark(context.cache) for context in contexts]
+        if not batch.rows:
+            return Outcome(StageResult(free=self._account.free))
+        marks = self._account.save(batch.rows)
+        copies = self._account.extend(batch.rows, marks)
         try:
-            answers = self._run_rows(network, batch.rows, contexts)
+            result = self._run(runner, batch, copies)
         except BaseException as error:  # an interrupt too must leave the sequences as they were
-            self._restore_marks(marks, contexts)
+            self._take_back(runner, marks)
             if not isinstance(error, Exception):
                 raise
             hint = "try again; if it happens again, restart with fewer requests at once"
             raise BackendFailed(f"the model failed in a step: {error}", hint) from error
         for row, context in zip(batch.rows, contexts, strict=True):
-            for pool in self._pools:
-                pool.extend(row.seq, len(row.tokens))
             context.tokens.extend(row.tokens)
-        return Outcome(StageResult(answers, free=tuple(pool.num_free for pool in self._pools)))
+        return Outcome(result)
 
     def close(self) -> None:
         """Release the model and every sequence. Calling it twice is harmless."""
-        self._network = None
+        self._runner = None
         self._contexts.clear()
         mx.clear_cache()
 
-    def _get_network(self) -> Network:
+    def _get_runner(self) -> Runner:
         if self._lost:
             raise BackendFailed(self._lost, "open the stage again")
-        if self._network is None:
+        if self._runner is None:
             message = "the stage is closed"
             raise BackendFailed(message, "open the stage again")
-        return self._network
+        return self._runner
 
-    def _apply_edit(self, edit: Edit, network: Network) -> None:
+    def _prepare_edit(self, edit: Edit) -> Context | None:
+        """Refuse an edit that cannot be made; return the context it begins, if it begins one."""
         match edit:
             case Open(seq, spec, choice):
                 self._check_new(seq)
                 if spec.adapter:
                     message = f"the MLX backend has no adapters, and so no {spec.adapter!r}"
                     raise Unsupported(message, "leave the adapter out, or choose another backend")
-                self._contexts[seq] = Context(spec, network.make_cache(), choice)
-            case Fork(src, dst, _):
+                return Context(spec, choice)
+            case Fork(src, dst, length):
                 source = self._contexts[src]
                 self._check_new(dst)
-                self._contexts[dst] = source.fork(edit)
+                self._check_length(src, length)
+                return source.fork(edit)
             case Truncate(seq, length):
-                self._contexts[seq].truncate(length)
+                self._check_length(seq, length)
+            case Drop(seq):
+                self._contexts[seq]
+        return None
+
+    def _finish_edit(self, edit: Edit, context: Context | None) -> None:
+        match edit:
+            case Open(seq) | Fork(_, seq) if context is not None:
+                self._contexts[seq] = context
+            case Truncate(seq, length):
+                del self._contexts[seq].tokens[length:]
             case Drop(seq):
                 del self._contexts[seq]
-        self._account(edit)
-
-    def _account(self, edit: Edit) -> None:
-        """Apply an edit to every pool; only a fork may find too few pages, and is undone then."""
-        try:
-            for pool in self._pools:
-                pool.edit(edit)
-        except OutOfPages:
-            assert isinstance(edit, Fork)
-            del self._contexts[edit.dst]
-            for pool in self._pools:
-                if edit.dst in pool:
-                    pool.drop(edit.dst)
-            raise
 
     def _check_new(self, seq: SeqId) -> None:
         if seq in self._contexts:
             message = f"sequence {seq} is already open"
             raise KeyError(message)
 
-    def _check_pages(self, rows: Sequence[Row]) -> None:
-        """Raise OutOfPages if ``rows`` do not fit, without taking a page; as no page is shared, needs add up."""
-        for pool in self._pools:
-            needed = sum(pool.num_needed(row.seq, len(row.tokens)) for row in rows)
-            if needed > pool.num_free:
-                raise OutOfPages(needed, pool.num_free)
+    def _check_length(self, seq: SeqId, length: int) -> None:
+        held = self._contexts[seq].length
+        if not 0 <= length <= held:
+            message = f"length {length} is not within the sequence's length {held}"
+            raise ValueError(message)
+        if not self._account.can_rewind(seq, length):
+            message = f"what this model keeps of a sequence cannot go back {held - length} tokens"
+            raise Unsupported(message, "fork or truncate its sequences near their current length only")
 
-    def _run_rows(self, network: Network, rows: Sequence[Row], contexts: Sequence[Context]) -> tuple[Answer, ...]:
-        parts = []
-        for row, context in zip(rows, contexts, strict=True):
-            offsets = [output.offset for output in row.outputs]
-            picked = network.run_tokens(row.tokens, context.cache, offsets or [len(row.tokens) - 1])
-            if offsets:
-                parts.append(picked)
-        # What a prefill row would give its head is never evaluated; its caches must be, or the work would pile up.
-        arrays = list_arrays([context.cache for context in contexts])
-        if not parts:
-            mx.eval(arrays)
-            return ()
-        logits = mx.concatenate(parts)
-        outputs = [output for row in rows for output in row.outputs if not isinstance(output, Hidden)]
-        drafts = [draft for row, context in zip(rows, contexts, strict=True) for draft in context.list_drafts(row)]
-        drawn = draw_tokens(self._sampler, logits, outputs, drafts) if drafts else mx.array([], dtype=mx.uint32)
-        mx.eval(drawn, arrays)
-        tokens: Any = drawn.tolist()
-        return make_answers(logits, outputs, tokens)
+    def _run(self, runner: Runner, batch: StageBatch, copies: Copies) -> StageResult:
+        hidden = read_tensor(batch.hidden[0]) if batch.hidden else None
+        found = runner.run(batch.rows, hidden, copies)
+        free = self._account.free
+        if found.hidden is not None:
+            return StageResult(tensors=(write_tensor(found.hidden),), free=free)
+        if found.logits is None:
+            return StageResult(free=free)
+        return self._answer(batch.rows, found, found.logits, free)
 
-    def _restore_marks(self, marks: Sequence[Mark], contexts: Sequence[Context]) -> None:
-        """Put the caches back, and prove it by computing them; what cannot be proved is lost."""
+    def _answer(self, rows: Sequence[Row], found: Found, logits: mx.array, free: tuple[int, ...]) -> StageResult:
+        outputs = [output for row in rows for output in row.outputs]
+        drafts = [draft for row in rows for draft in self._contexts[row.seq].list_drafts(row)]
+        answers = make_answers(logits, outputs, draw_tokens(self._sampler, logits, outputs, drafts))
+        if found.states is None:
+            return StageResult(answers, free=free)
+        asked = [place for place, output in enumerate(outputs) if isinstance(output, Hidden)]
+        return StageResult(answers, tuple(write_tensor(found.states[place]) for place in asked), free)
+
+    def _take_back(self, runner: Runner, marks: Sequence[Mark]) -> None:
+        """Put the sequences back, and prove it by computing them; what cannot be proved is lost."""
+        self._account.restore(marks)
         try:
-            for mark in marks:
-                mark.restore()
-            mx.eval(list_arrays([context.cache for context in contexts]))
-        except Exception as error:  # noqa: BLE001  # whatever it is, the caches can no longer be trusted
-            self._contexts.clear()
-            self._lost = f"the stage is lost: its caches could not be put back after a failed step: {error}"
+            runner.undo()
+        except Exception as error:  # noqa: BLE001  # whatever it is, what the sequences hold can no longer be trusted
+            self._lose(f"its caches could not be put back after a failed step: {error}")
+
+    def _lose(self, reason: str) -> None:
+        self._contexts.clear()
+        self._lost = f"the stage is lost: {reason}"

@@ -10,7 +10,12 @@ from typing import Any
 import pytest
 
 from parallax_backend_mlx.backend import MlxBackend
+from parallax_backend_mlx.checkpoint import read_checkpoint
+from parallax_backend_mlx.loading import load_network
+from parallax_backend_mlx.network import Network
+from parallax_backend_mlx.runtime import mx
 from parallax_backend_mlx.stage import MlxStage
+from parallax_backend_mlx.tensors import read_tensor
 from parallax_core.api import (
     Answer,
     Draft,
@@ -30,6 +35,7 @@ from parallax_core.api import (
     Span,
     StageBatch,
     StagePlan,
+    State,
     Truncate,
     Unsupported,
     best,
@@ -79,10 +85,16 @@ def generate(stage: MlxStage, seq: SeqId, prompt: Sequence[int], count: int) -> 
     return output
 
 
-def find_logits(stage: MlxStage, tokens: Sequence[int]) -> list[float]:
-    """Return the raw logits after ``tokens``."""
-    assert stage._network is not None
-    logits: Any = stage._network.run_tokens(tokens, stage._network.make_cache(), [len(tokens) - 1])[0].tolist()
+@pytest.fixture(scope="module")
+def network(llama: Path) -> Network:
+    network = Network(load_network(StagePlan(model=llama), read_checkpoint(llama).tensors)[0])
+    network.install_pick()
+    return network
+
+
+def find_logits(network: Network, tokens: Sequence[int]) -> list[float]:
+    """Return the raw logits after ``tokens``, by mlx-lm alone."""
+    logits: Any = network.run_tokens(tokens, network.make_cache(), [len(tokens) - 1])[0].tolist()
     return list(logits)
 
 
@@ -97,11 +109,13 @@ def find_logits(stage: MlxStage, tokens: Sequence[int]) -> list[float]:
     ],
     ids=str,
 )
-def test_stage_draws_what_the_reference_draws_from_its_logits(stage: MlxStage, sampling: Sampling) -> None:
+def test_stage_draws_what_the_reference_draws_from_its_logits(
+    stage: MlxStage, network: Network, sampling: Sampling
+) -> None:
     stage.edit([Open(ONE, make_spec(sampling), 2)])
     output = generate(stage, ONE, PROMPT, 16)
     for count, token in enumerate(output):
-        logits = find_logits(stage, [*PROMPT, *output[:count]])
+        logits = find_logits(network, [*PROMPT, *output[:count]])
         assert draw(logits, Draft(sampling, PROMPT, output[:count], 2)) == token
 
 
@@ -173,7 +187,7 @@ def test_draws_within_one_row_know_only_what_is_before_them(stage: MlxStage) -> 
     assert answers == tuple(Drawn((token,)) for token in expected)
 
 
-def test_logprobs_are_those_of_the_raw_logits(stage: MlxStage) -> None:
+def test_logprobs_are_those_of_the_raw_logits(stage: MlxStage, network: Network) -> None:
     sampling = Sampling(temperature=0.5, top_k=3, seed=8, repetition_penalty=2, logit_bias=((5, 4.0),))
     stage.edit([Open(ONE, make_spec(sampling)), Open(TWO, make_spec(sampling))])
     outputs: list[Score | Draw] = [
@@ -186,7 +200,7 @@ def test_logprobs_are_those_of_the_raw_logits(stage: MlxStage) -> None:
     ]
     answers = ask(stage, ONE, PROMPT, *outputs)
     for output, answer in zip(outputs, answers, strict=True):
-        expected = logprobs(find_logits(stage, PROMPT[: output.offset + 1]))
+        expected = logprobs(find_logits(network, PROMPT[: output.offset + 1]))
         top = best(expected, max(0, output.top))
         if isinstance(answer, Scored):
             assert isinstance(output, Score)
@@ -201,18 +215,17 @@ def test_logprobs_are_those_of_the_raw_logits(stage: MlxStage) -> None:
         assert [value for _, value in answer.top] == pytest.approx([value for _, value in top], abs=1e-4)
 
 
-def test_scores_alone_are_answered(stage: MlxStage) -> None:
+def test_scores_alone_are_answered(stage: MlxStage, network: Network) -> None:
     stage.edit([Open(ONE, make_spec(HOT))])
     answers = ask(stage, ONE, PROMPT, *(Score(offset, PROMPT[offset + 1]) for offset in range(23)))
     found = [answer.logprob for answer in answers if isinstance(answer, Scored)]
-    expected = [logprobs(find_logits(stage, PROMPT[: at + 1]))[PROMPT[at + 1]] for at in range(23)]
+    expected = [logprobs(find_logits(network, PROMPT[: at + 1]))[PROMPT[at + 1]] for at in range(23)]
     assert found == pytest.approx(expected, abs=1e-4)
 
 
 @pytest.mark.parametrize(
     ("row", "words"),
     [
-        (Row(ONE, 0, (1, 2), (Hidden(1),)), "hidden states"),
         (Row(ONE, 0, (1, 2), positions=(4, 9)), "positions"),
         (Row(ONE, 0, (1, 2), spans=(Span(0, 1, 0),)), "embeddings"),
     ],
@@ -222,6 +235,22 @@ def test_what_no_capability_names_is_refused_before_anything_runs(stage: MlxStag
     with pytest.raises(Unsupported, match=words):
         stage.step(StageBatch((Row(TWO, 0, PROMPT), row)))
     assert stage._contexts[TWO].length == 0
+
+
+def test_hidden_states_are_those_the_head_is_given(stage: MlxStage, network: Network) -> None:
+    stage.edit([Open(ONE, make_spec(HOT)), Open(TWO, make_spec(HOT))])
+    rows = (
+        Row(ONE, 0, PROMPT, (Hidden(3), Draw(9), Hidden(23))),
+        Row(TWO, 0, PROMPT[:7], (Hidden(6), Score(6, 5))),
+    )
+    result = stage.step(StageBatch(rows)).wait()
+    assert [type(answer) for answer in result.answers] == [State, Drawn, State, State, Scored]
+    assert [answer.tensor for answer in result.answers if isinstance(answer, State)] == [0, 1, 2]
+    for tensor, length in zip(result.tensors, (4, 24, 7), strict=True):
+        network.run_tokens(PROMPT[:length], network.make_cache(), [length - 1])
+        assert network.states is not None
+        assert tensor.shape == (32,)
+        assert mx.allclose(read_tensor(tensor), network.states[0], atol=1e-4).item()
 
 
 def test_adapter_is_refused(stage: MlxStage) -> None:

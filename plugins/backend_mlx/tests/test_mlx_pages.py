@@ -9,9 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from parallax_backend_mlx.account import Account
+from parallax_backend_mlx.batch import Grouping
 from parallax_backend_mlx.checkpoint import read_checkpoint
+from parallax_backend_mlx.layout import read_layout
 from parallax_backend_mlx.loading import load_network
 from parallax_backend_mlx.network import Network
+from parallax_backend_mlx.paged import PagedRunner
 from parallax_backend_mlx.stage import MlxStage
 from parallax_core.api import (
     BackendFailed,
@@ -36,7 +40,7 @@ from parallax_core.api import (
 
 SPEC = SequenceSpec(prompt_length=4, sampling=Sampling(temperature=0))
 ONE, TWO, THREE = SeqId(1), SeqId(2), SeqId(3)
-POOL = PoolInfo(kind="full", page_size=4, num_pages=6, shares=False)
+POOL = PoolInfo(kind="full", page_size=4, num_pages=6)
 INFO = StageInfo(
     layers=LayerRange(0, 3),
     num_layers=3,
@@ -56,9 +60,16 @@ def network(llama: Path) -> Network:
     return Network(load_network(StagePlan(model=llama), read_checkpoint(llama).tensors)[0])
 
 
+def make_stage(network: Network, pool: PoolInfo) -> MlxStage:
+    layout, account = read_layout(network), Account([pool])
+    assert layout is not None
+    grouping = Grouping(is_batched=True, has_states=False, spare_keys=0)
+    return MlxStage(replace(INFO, pools=(pool,)), account, PagedRunner(network, layout, account, grouping))
+
+
 @pytest.fixture
 def stage(network: Network) -> MlxStage:
-    return MlxStage(network, INFO)
+    return make_stage(network, POOL)
 
 
 def run_tokens(stage: MlxStage, **counts: int) -> tuple[int, ...]:
@@ -73,7 +84,7 @@ def test_pages_are_taken_and_given_back(stage: MlxStage) -> None:
     assert run_tokens(stage, one=4) == (5,)
     assert run_tokens(stage, one=1) == (4,)
     stage.edit([Fork(ONE, TWO, 5)])
-    assert run_tokens(stage, two=3) == (2,)
+    assert run_tokens(stage, two=3) == (3,)
     stage.edit([Truncate(TWO, 4), Drop(ONE)])
     assert run_tokens(stage, two=1) == (4,)
 
@@ -90,11 +101,11 @@ def test_step_beyond_the_pool_touches_nothing(stage: MlxStage) -> None:
 
 def test_fork_beyond_the_pool_touches_nothing(stage: MlxStage) -> None:
     stage.edit([Open(ONE, SPEC)])
-    run_tokens(stage, one=15)
+    run_tokens(stage, one=23)
     with pytest.raises(OutOfPages):
-        stage.edit([Fork(ONE, TWO, 12)])
+        stage.edit([Fork(ONE, TWO, 22)])
     assert TWO not in stage._contexts
-    stage.edit([Fork(ONE, TWO, 8)])
+    stage.edit([Fork(ONE, TWO, 20)])
     assert run_tokens(stage, one=1) == (0,)
 
 
@@ -105,10 +116,32 @@ def test_failed_step_takes_no_pages(stage: MlxStage, network: Network, monkeypat
     stage.edit([Open(ONE, SPEC)])
     run_tokens(stage, one=4)
     with monkeypatch.context() as patch:
-        patch.setattr(network, "run_tokens", fail)
+        patch.setattr(network, "run", fail)
         with pytest.raises(BackendFailed):
             run_tokens(stage, one=9)
+    stage._account.pools[0].check()
     assert run_tokens(stage, one=4) == (4,)
+
+
+def test_failed_step_gives_back_what_it_unshared(
+    stage: MlxStage, network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two sequences hold one page that is not full, as after a truncation; whoever writes first takes a copy."""
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("out of memory")
+
+    stage.edit([Open(ONE, SPEC)])
+    run_tokens(stage, one=8)
+    stage.edit([Fork(ONE, TWO, 8), Truncate(TWO, 6)])
+    before = stage._account.free
+    with monkeypatch.context() as patch:
+        patch.setattr(network, "run", fail)
+        with pytest.raises(BackendFailed):
+            run_tokens(stage, two=1)
+    stage._account.pools[0].check()
+    assert stage._account.free == before == (4,)
+    assert run_tokens(stage, two=1) == (3,)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -116,14 +149,14 @@ def test_account_equals_a_pool_of_the_head(network: Network, seed: int) -> None:
     """Random edits and steps: what the stage says is free is what a pool says to which the same is done."""
     rng = random.Random(seed)
     info = replace(POOL, num_pages=12)
-    stage, pool = MlxStage(network, replace(INFO, pools=(info,))), PagePool(info)
+    stage, pool = make_stage(network, info), PagePool(info)
     refusals = 0
     for number in range(120):
         edit = choose_edit(rng, pool, SeqId(number))
         refusals += apply_both(stage, pool, edit)
         refusals += step_both(stage, pool, rng)
         pool.check()
-        assert stage._pools[0].num_free == pool.num_free
+        assert stage._account.pools[0].num_free == pool.num_free
     assert refusals > 0
 
 

@@ -9,11 +9,16 @@ from typing import Any
 
 import pytest
 
+from parallax_backend_mlx.account import Account
 from parallax_backend_mlx.backend import MlxBackend
+from parallax_backend_mlx.batch import Grouping
 from parallax_backend_mlx.checkpoint import read_checkpoint
+from parallax_backend_mlx.layout import read_layout
 from parallax_backend_mlx.loading import load_network
 from parallax_backend_mlx.network import Network
+from parallax_backend_mlx.paged import PagedRunner
 from parallax_backend_mlx.runtime import KVCache, mx
+from parallax_backend_mlx.serial import SerialRunner
 from parallax_backend_mlx.stage import MlxStage
 from parallax_core.api import (
     BackendFailed,
@@ -24,6 +29,7 @@ from parallax_core.api import (
     Fork,
     LayerRange,
     Open,
+    PoolInfo,
     Row,
     Sampling,
     Score,
@@ -86,12 +92,9 @@ def run_whole(stage: MlxStage, sampling: Sampling = GREEDY) -> list[int]:
 def test_stage_says_what_it_is(shared: MlxStage) -> None:
     info = shared.info
     assert (info.layers, info.num_layers, info.vocab_size, info.context_length) == (LayerRange(0, 3), 3, 97, 1024)
-    assert info.pools[0].page_size == 256
-    assert info.pools[0].num_pages == 256 * 4
-    assert shared._network is not None
-    assert shared._network.shape.page_bytes == 256 * 3 * 2 * 2 * 8 * 4
+    assert info.pools == (PoolInfo(kind="full", page_size=16, num_pages=256 * 1024 // 16),)
     assert info.dtype == "float32"
-    assert info.capabilities == {"logprobs"}
+    assert info.capabilities == {"logprobs", "hidden"}
     assert info.device.startswith("cpu (")
 
 
@@ -250,8 +253,12 @@ def open_broken(shared: MlxStage, folder: Path) -> tuple[MlxStage, BrokenLayer]:
     model, _ = load_network(StagePlan(model=folder), read_checkpoint(folder).tensors)
     network = Network(model)
     broken = BrokenLayer(model.model.layers[1])
+    account = Account(shared.info.pools)
+    layout = read_layout(network)
+    assert layout is not None
     model.model.layers[1] = broken
-    return MlxStage(network, shared.info), broken
+    runner = PagedRunner(network, layout, account, Grouping(is_batched=False, has_states=False, spare_keys=0))
+    return MlxStage(shared.info, account, runner), broken
 
 
 @pytest.mark.parametrize("error", [RuntimeError("out of memory"), KeyboardInterrupt()])
@@ -261,11 +268,13 @@ def test_failed_step_leaves_every_sequence_as_it_was(shared: MlxStage, llama: Pa
     for seq, length in ((ONE, 20), (TWO, 40)):
         open_sequence(stage, seq)
         run_row(stage, seq, 0, PROMPT[:length])
-    # The second row fails in its second layer, when the first row is through.
+    # The second row to run fails in its second layer, when the first one is through.
     broken.runs_left, broken.error = 2, error
+    free = stage._account.free
     batch = StageBatch((Row(ONE, 20, PROMPT[20:30], (Draw(9),)), Row(TWO, 40, PROMPT[40:50], (Draw(9),))))
     with pytest.raises(BackendFailed if isinstance(error, Exception) else KeyboardInterrupt):
         stage.step(batch)
+    assert stage._account.free == free
     assert list_tokens(stage.step(batch).wait()) == [expected[29], expected[49]]
     assert run_chunks(stage, ONE, 60, start=30) == expected[30:]
     stage.close()
@@ -290,8 +299,11 @@ class SpoiledCache(KVCache):
 
 def test_stage_that_cannot_go_back_says_it_is_lost(shared: MlxStage, llama: Path) -> None:
     stage, broken = open_broken(shared, llama)
+    network = stage._runner._network  # type: ignore[union-attr]
+    runner = SerialRunner(network)
+    stage = MlxStage(shared.info, Account(shared.info.pools), runner)
     open_sequence(stage, ONE)
-    stage._contexts[ONE].cache[2] = SpoiledCache()  # type: ignore[no-untyped-call]
+    runner._held[ONE].cache[2] = SpoiledCache()
     broken.runs_left = 1
     with pytest.raises(BackendFailed):
         run_row(stage, ONE, 0, PROMPT)
@@ -322,10 +334,10 @@ def test_stage_lives_on_any_one_thread(shared: MlxStage, llama: Path) -> None:
     assert drawn == run_whole(shared, Sampling(temperature=2, seed=1))
 
 
-def test_prefill_pays_no_head(stage: MlxStage) -> None:
+def test_prefill_pays_no_head(llama: Path) -> None:
     """The hidden states of the wanted places only go into the head."""
-    network = stage._network
-    assert network is not None
+    network = Network(load_network(StagePlan(model=llama), read_checkpoint(llama).tensors)[0])
+    network.install_pick()
     assert network._pick is not None
     logits = network.run_tokens(PROMPT, network.make_cache(), [3, 50])
     assert logits.shape == (2, 97)
@@ -362,7 +374,7 @@ def make_mamba(folder: Path) -> Path:
 
 def test_state_that_cannot_go_back_says_so_in_its_pools(tmp_path: Path) -> None:
     stage = MlxBackend().open_stage(StagePlan(model=make_mamba(tmp_path)))
-    assert [pool.kind for pool in stage.info.pools] == ["full", "state"]
+    assert [pool.kind for pool in stage.info.pools] == ["state"]
     open_sequence(stage, ONE)
     free = stage.step(StageBatch((Row(ONE, 0, tuple(PROMPT[:30])),))).wait().free
     assert free == tuple(pool.num_pages - 1 for pool in stage.info.pools)

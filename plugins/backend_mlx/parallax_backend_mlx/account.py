@@ -1,0 +1,99 @@
+"""The page pools of a stage, changed together, and taken back when a step fails."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from parallax_core.api import Copy, Edit, Fork, OutOfPages, PagePool, PoolInfo, Row, SeqId
+
+Copies = list[list[Copy]]
+"""For each pool, what to copy before anything else is written."""
+
+
+class Pool(PagePool):
+    """A page pool that can forget what was done to some of its sequences."""
+
+    def save(self, seqs: Sequence[SeqId]) -> Mark:
+        """Note what ``seqs`` hold, in time proportional to it."""
+        return {seq: _copy_holding(self._holdings[seq]) for seq in seqs}
+
+    def restore(self, mark: Mark) -> None:
+        """Give sequences what they held at ``mark``; none was opened, forked or dropped since.
+
+        Costs time in the size of the pool: only steps that fail come here.
+        """
+        for seq, saved in mark.items():
+            for page in self._holdings[seq].pages:
+                self._refs[page] -= 1
+            for page in saved.pages:
+                self._refs[page] = self._refs.get(page, 0) + 1
+            self._holdings[seq] = _copy_holding(saved)
+        self._refs = {page: count for page, count in self._refs.items() if count}
+        taken = self._refs.keys() | self._pins.keys()
+        self._free = [page for page in range(self.info.num_pages - 1, -1, -1) if page not in taken]
+
+
+Mark = dict[SeqId, Any]
+"""What some sequences hold."""
+
+
+def _copy_holding(holding: Any) -> Any:  # noqa: ANN401  # its class is core's own
+    return replace(holding, pages=list(holding.pages))
+
+
+class Account:
+    """The pools of a stage; the same calls in the same order as the head's ledger, so the same result."""
+
+    def __init__(self, infos: Sequence[PoolInfo]) -> None:
+        self.pools = [Pool(info) for info in infos]
+
+    @property
+    def free(self) -> tuple[int, ...]:
+        """The free pages of each pool."""
+        return tuple(pool.num_free for pool in self.pools)
+
+    def edit(self, edit: Edit) -> Copies:
+        """Apply ``edit`` to every pool, and return the copies to make.
+
+        Raises:
+            OutOfPages: if a fork needs a page and none is free; nothing has changed then.
+        """
+        try:
+            return [pool.edit(edit) for pool in self.pools]
+        except OutOfPages:
+            assert isinstance(edit, Fork)  # nothing else takes pages
+            for pool in self.pools:
+                if edit.dst in pool:
+                    pool.drop(edit.dst)
+            raise
+
+    def save(self, rows: Sequence[Row]) -> list[Mark]:
+        """Note what the sequences of ``rows`` hold."""
+        return [pool.save([row.seq for row in rows]) for pool in self.pools]
+
+    def restore(self, marks: Sequence[Mark]) -> None:
+        """Take back what was done to the sequences of ``marks``."""
+        for pool, mark in zip(self.pools, marks, strict=True):
+            pool.restore(mark)
+
+    def extend(self, rows: Sequence[Row], marks: Sequence[Mark]) -> Copies:
+        """Make room for ``rows`` in order, and return the copies to make.
+
+        Args:
+            rows: of different sequences.
+            marks: what `save` returns for them.
+
+        Raises:
+            OutOfPages: if there are too few free pages; nothing has changed then.
+        """
+        try:
+            return [[copy for row in rows for copy in pool.extend(row.seq, len(row.tokens))] for pool in self.pools]
+        except OutOfPages:
+            self.restore(marks)
+            raise
+
+    def can_rewind(self, seq: SeqId, length: int) -> bool:
+        """Whether a sequence can be forked or truncated at ``length``."""
+        return all(pool.can_rewind(seq, length) for pool in self.pools)

@@ -1,0 +1,105 @@
+"""Whether a loaded model gives together what it gives alone: tried out, for some model files of mlx-lm do not.
+
+Three sequences of different lengths are prefilled, decoded and mixed: once on mlx-lm's own caches, a row at a time,
+once on pages, and once on pages with the rows together. What is given on is compared.
+"""
+
+from __future__ import annotations
+
+import logging
+import statistics
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from parallax_backend_mlx.account import Account
+from parallax_backend_mlx.batch import Grouping
+from parallax_backend_mlx.found import Runner
+from parallax_backend_mlx.layout import Kind, Layout, make_hidden
+from parallax_backend_mlx.network import TOLERANCE, Network
+from parallax_backend_mlx.paged import PagedRunner
+from parallax_backend_mlx.runtime import mx
+from parallax_backend_mlx.serial import SerialRunner
+from parallax_core.api import Draw, Open, PoolInfo, Row, Sampling, SeqId, SequenceSpec
+
+PAGES = 16
+PAGE_SIZE = 4
+"""So small that these few tokens take several pages."""
+STEPS = (((0, 5), (1, 3), (2, 5)), ((0, 1), (1, 1), (2, 1)), ((0, 3), (1, 1), (2, 2)), ((0, 1), (1, 1), (2, 1)))
+"""In each step: which sequence goes on by how many tokens."""
+
+logger = logging.getLogger(__name__)
+
+
+def choose_grouping(network: Network, layout: Layout) -> Grouping | None:
+    """Return how rows may be grouped on pages, or None if pages do not do for this model. Says so in the log."""
+    expected = _try_runner(network, SerialRunner(network), Account([]))
+    errors: list[str] = []
+    for is_batched in (True, False):
+        grouping = Grouping(is_batched=is_batched, has_states=layout.has_states, spare_keys=0)
+        account = Account([_make_info(*pool) for pool in layout.list_pools()])
+        try:
+            found = _try_runner(network, PagedRunner(network, layout, account, grouping), account)
+            error = _find_error(found, expected, network)
+        except Exception as failure:  # noqa: BLE001  # model files are of every kind; one that fails runs another way
+            error = f"{type(failure).__name__}: {failure}"
+        if not error:
+            _report(errors)
+            return grouping
+        errors.append(error)
+    logger.warning("rows run one by one, on caches of mlx-lm: on pages %s", errors[-1])
+    return None
+
+
+def _report(errors: Sequence[str]) -> None:
+    if errors:
+        logger.warning("rows run one by one, on pages: together %s", errors[0])
+    else:
+        logger.info("rows run together: they give what they give alone")
+
+
+def _make_info(kind: Kind, window: int) -> PoolInfo:
+    return PoolInfo(kind=kind, page_size=1 if kind == "state" else PAGE_SIZE, num_pages=PAGES, window=window)
+
+
+def _try_runner(network: Network, runner: Runner, account: Account) -> list[mx.array]:
+    """Return what is given on after each step, shape [outputs, width]."""
+    mx.random.seed(0)
+    spec = SequenceSpec(prompt_length=1, sampling=Sampling())
+    for seq in (SeqId(0), SeqId(1), SeqId(2)):
+        runner.edit(Open(seq, spec), account.edit(Open(seq, spec)))
+    found = []
+    for rows in _list_steps(network.shape.vocab_size):
+        hidden = make_hidden(network, 1, sum(len(row.tokens) for row in rows))
+        copies = account.extend(rows, account.save(rows))
+        result = runner.run(rows, None if hidden is None else hidden[0], copies)
+        part = result.logits if network.is_last else result.hidden
+        assert part is not None
+        found.append(part)
+    return found
+
+
+def _list_steps(vocab_size: int) -> Iterator[tuple[Row, ...]]:
+    lengths = [0, 0, 0]
+    for step in STEPS:
+        rows = []
+        for number, count in step:
+            start = lengths[number]
+            tokens = tuple((31 * (start + index) + 17 * number + 7) % vocab_size for index in range(count))
+            rows.append(Row(SeqId(number), start, tokens, (Draw(count - 1),)))
+            lengths[number] += count
+        yield tuple(rows)
+
+
+def _find_error(found: Sequence[mx.array], expected: Sequence[mx.array], network: Network) -> str:
+    """Return what is wrong with ``found``, or nothing.
+
+    In the smaller dtypes a single place may differ by much, as where another expert is chosen; so the middle counts.
+    """
+    errors: list[float] = []
+    for part, wanted in zip(found, expected, strict=True):
+        scale = mx.maximum(mx.max(mx.abs(wanted), axis=-1), 1e-6)
+        shares: Any = (mx.max(mx.abs(part - wanted), axis=-1) / scale).astype(mx.float32).tolist()
+        errors += shares
+    dtype = network.shape.dtype
+    error = max(errors) if dtype == mx.float32 else statistics.median(errors)
+    return "" if error <= TOLERANCE[dtype] else f"they differ by {error:.1g} of the largest value"

@@ -1,0 +1,116 @@
+"""Pages behind the interface of mlx-lm's caches, so that its model files run on them as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from parallax_backend_mlx.pages import Bank
+from parallax_backend_mlx.places import Places
+from parallax_backend_mlx.runtime import ArraysCache, mx
+
+
+class PagedView:
+    """The keys and values of one layer for the rows of one rectangle; stands where a `KVCache` would.
+
+    It reads the arrays of its bank and leaves them alone: what it changed is put there by `commit`.
+    """
+
+    def __init__(self, bank: Bank, places: Places) -> None:
+        self._bank = bank
+        self._places = places
+        self._changed: list[mx.array] = []
+        self.offset = places.offset
+        self.keys: mx.array | None = None
+        """All keys of the rows, shape [rows, heads, span, width], once there are some. Model files may assign to it."""
+        self.values: mx.array | None = None
+
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+        """Write the keys and values of new tokens, and return those with all before them, not evaluated.
+
+        Args:
+            keys: shape [rows, heads, columns, width].
+            values: likewise, where heads and width may differ.
+
+        Returns:
+            Both of shape [rows, heads, span, width]; `make_mask` says what of it a row may look at.
+        """
+        arrays = self._changed or self._bank.arrays
+        self._changed = [self._write(array, new) for array, new in zip(arrays, (keys, values), strict=True)]
+        self.keys, self.values = (
+            self._read(array, new) for array, new in zip(self._changed, (keys, values), strict=True)
+        )
+        self.offset = self.offset + self._places.columns
+        return self.keys, self.values
+
+    def keys_and_values(self) -> tuple[mx.array | None, mx.array | None]:
+        """Return what the last `update_and_fetch` did."""
+        return self.keys, self.values
+
+    def make_mask(
+        self,
+        num: int,
+        return_array: bool = False,  # noqa: FBT001, FBT002  # the interface of mlx-lm
+        window_size: int | None = None,
+    ) -> mx.array | str | None:
+        """Return the mask for ``num`` columns, in the forms mlx-lm has for it; see `Places.mask`."""
+        if num != self._places.columns:
+            message = f"the model asks for a mask of {num} columns, and runs {self._places.columns}"
+            raise ValueError(message)
+        return self._places.mask(window_size, as_array=return_array)
+
+    def size(self) -> int:
+        """Return how many keys the longest row has."""
+        return self._places.span
+
+    def empty(self) -> bool:
+        """Whether no token has been written yet."""
+        return self.keys is None
+
+    def commit(self) -> list[mx.array]:
+        """Put what was written into the bank, and return it for evaluation."""
+        if self._changed:
+            self._bank.arrays[:] = self._changed
+        self._changed = []
+        self.keys = self.values = None
+        return self._bank.arrays
+
+    def _write(self, array: mx.array, new: mx.array) -> mx.array:
+        # A new name for the array, as the bank must keep the old one until the step is sure to be computed.
+        changed = array[...]
+        changed[self._places.slots(new.shape[1])] = new
+        return changed
+
+    def _read(self, array: mx.array, new: mx.array) -> mx.array:
+        rows, heads, _, width = new.shape
+        pages = array.reshape(-1, self._bank.page_size * width)[self._places.table(heads)]
+        return pages.reshape(rows, heads, -1, width)[:, :, : self._places.span]
+
+
+class SlotView(ArraysCache):
+    """The states of one layer for the rows of one rectangle, which are all new or all not."""
+
+    def __init__(self, bank: Bank, slots: Sequence[int], *, is_new: bool) -> None:
+        super().__init__(len(bank.arrays))
+        self._bank = bank
+        self._slots = mx.array([slot + 1 for slot in slots], dtype=mx.uint32)
+        self.saved: list[mx.array] = [] if is_new else [array[self._slots] for array in bank.arrays]
+        """The states before the step, not evaluated."""
+        if not is_new:
+            for index, state in enumerate(self.saved):
+                self[index] = state
+
+    def commit(self) -> list[mx.array]:
+        """Put the states into the bank, and return it for evaluation, with what `undo` needs."""
+        self._put(self.cache)
+        return [*self._bank.arrays, *self.saved]
+
+    def undo(self) -> None:
+        """Put the old states back, if there were any. Not evaluated."""
+        if self.saved:
+            self._put(self.saved)
+
+    def _put(self, states: Sequence[mx.array | None]) -> None:
+        for index, state in enumerate(states):
+            if state is not None:
+                changed = self._bank.arrays[index]
+                changed[self._slots] = state
