@@ -137,6 +137,8 @@ def _compute(stage: Stage, step: Step) -> StageResult:
         raise BackendFailed(f"a stage that takes {info.takes} was given {given}")
     try:
         result = stage.step(StageBatch(step.rows, step.hidden, step.embeddings, step.step)).wait()
+    except StageLost:
+        raise
     except Exception as error:
         message = f"the model failed on this step: {type(error).__name__}: {error}"
         raise BackendFailed(message) from error
