@@ -143,8 +143,8 @@ async def test_failed_step_is_told_and_the_next_epoch_goes_on() -> None:
     async with working(FaultStage(TOY.open(MIDDLE), Fault("step", at=0))) as bench:
         await bench.before.send(make_step(1, [OPEN], [5]))
         await bench.before.send(make_step(2, tokens=[6]))
-        await bench.before.send(make_step(1, [OPEN], [7], epoch=1))
         failure = await bench.failure()
+        await bench.before.send(make_step(1, [OPEN], [7], epoch=1))
         assert (failure.epoch, failure.step, failure.stage, failure.lost) == (0, 1, 1, False)
         result = await bench.hear(bench.head)
         assert isinstance(result, Result)
