@@ -165,14 +165,14 @@ class LinkConformance(Nodes):
     @in_loop
     async def test_idle_link_lives_on(self) -> None:
         """A link over which nothing was sent for three times ``timeout_s`` still carries frames."""
-        async with self.paired() as pair:
+        async with self.paired(timeout_s=self.timeout_s) as pair:
             await asyncio.sleep(3 * self.timeout_s)
             await self._check_passage(pair, Frame(b"still here"))
 
     @in_loop
     async def test_slow_receiver_is_not_lost(self) -> None:
         """A peer that takes nothing for three times ``timeout_s`` is alive: its sender waits."""
-        async with self.paired() as pair, self._flooded(pair) as (_, sending):
+        async with self.paired(timeout_s=self.timeout_s) as pair, self._flooded(pair) as (_, sending):
             await asyncio.sleep(3 * self.timeout_s)
             lost = sending.exception() if sending.done() else None
             assert lost is None, broken(f"sending to a slow receiver ended with {lost!r}", ALIVE)

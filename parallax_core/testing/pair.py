@@ -7,7 +7,9 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
+from parallax_core.base.errors import PeerLost
 from parallax_core.contracts.transport import Frame, FrameLimits, Link, Transport, TransportPlan
+from parallax_core.testing.promise import broken
 from parallax_core.testing.runner import beside, within
 
 NUMBER_BYTES = 8
@@ -34,7 +36,7 @@ class Nodes:
     """
 
     timeout_s: float = 1.0
-    """`TransportPlan.timeout_s` in every test: after so long without a sign of life, a peer counts as lost."""
+    """`TransportPlan.timeout_s` in the tests of peers that are lost; others leave more time, for busy machines."""
     grace_s: float = 5.0
     """How much longer a test waits before it calls that late; machines that run tests are busy."""
     credit: int = 4
@@ -60,16 +62,17 @@ class Nodes:
         return self.timeout_s + self.grace_s
 
     def make_plan(self, node: str, listen: str = "") -> TransportPlan:
-        """Return a plan with the settings of this class."""
-        return TransportPlan(node=node, listen=listen, credit=self.credit, timeout_s=self.timeout_s)
+        """Return a plan with the settings of this class, and a timeout that is not met by chance."""
+        return TransportPlan(node=node, listen=listen, credit=self.credit, timeout_s=self.patience_s)
 
     @asynccontextmanager
     async def started(
-        self, node: str, *, listen: bool = False, limits: FrameLimits | None = None
+        self, node: str, *, listen: bool = False, limits: FrameLimits | None = None, timeout_s: float = 0.0
     ) -> AsyncIterator[Transport]:
-        """Start a transport, and stop it in the end."""
+        """Start a transport with some changes to its plan, and stop it in the end."""
         plan = self.make_plan(node, self.make_address(node) if listen else "")
-        transport = self.make_transport(replace(plan, limits=limits) if limits else plan)
+        changed = replace(plan, limits=limits or plan.limits, timeout_s=timeout_s or plan.timeout_s)
+        transport = self.make_transport(changed)
         await transport.start()
         try:
             yield transport
@@ -77,19 +80,30 @@ class Nodes:
             await transport.stop()
 
     @asynccontextmanager
-    async def paired(self, *, limits: FrameLimits | None = None) -> AsyncIterator[Pair]:
+    async def paired(self, *, limits: FrameLimits | None = None, timeout_s: float = 0.0) -> AsyncIterator[Pair]:
         """Start ``beta``, which listens, and ``alpha``, whose frames have ``limits``, and link them."""
-        async with self.started("beta", listen=True) as beta, self.started("alpha", limits=limits) as alpha:
+        async with (
+            self.started("beta", listen=True, timeout_s=timeout_s) as beta,
+            self.started("alpha", limits=limits, timeout_s=timeout_s) as alpha,
+        ):
             near, far = await self.join(alpha, beta, "beta")
             yield Pair(alpha, beta, near, far)
 
     async def join(self, alpha: Transport, beta: Transport, node: str) -> tuple[Link, Link]:
         """Link ``alpha`` to ``beta``, whose name is ``node``; return both ends."""
         async with beside(beta.accept()) as accepting:
-            connecting = alpha.connect(beta.address, node)
-            near = await within(self.patience_s, connecting, "no link was made", "Make a link to the node called")
+            near = await self.reach(alpha, beta.address, node)
             far = await within(self.patience_s, accepting, "a link was made and not accepted", "Wait for the next link")
             return near, far
+
+    async def reach(self, transport: Transport, address: str, node: str) -> Link:
+        """Make a link to a node that is there."""
+        connecting = transport.connect(address, node)
+        try:
+            return await within(2 * self.patience_s, connecting, "no link was made", "Make a link to the node called")
+        except PeerLost as error:
+            fault = f"no link was made to a node that is there: {error.message}"
+            raise AssertionError(broken(fault, "Make a link to the node called")) from error
 
     async def send(self, link: Link, frame: Frame) -> None:
         """Send a frame which there is room for."""

@@ -73,8 +73,8 @@ class ProcessTransportConformance(TransportConformance):
     @in_loop
     async def test_frames_cross_to_another_process(self) -> None:
         """Frames of many sizes come back from another process as they were sent, and in order."""
-        async with self.started("alpha") as alpha, self._forked() as child:
-            link = await self._reach(alpha, child)
+        async with self.started("alpha") as alpha, self._forked(self.patience_s) as child:
+            link = await self.reach(alpha, child.address, "child")
             contents = [make_bytes(size) for size in (0, 1, 65_537, self.large_bytes, 4096)]
             for number, content in enumerate(contents):
                 frame = Frame(ECHO + bytes([number]), (content, b""))
@@ -88,8 +88,8 @@ class ProcessTransportConformance(TransportConformance):
     @in_loop
     async def test_killed_peer_is_lost_in_time(self) -> None:
         """When the other process dies, receive and send raise `PeerLost` within ``timeout_s``."""
-        async with self.started("alpha") as alpha, self._forked() as child:
-            link = await self._reach(alpha, child)
+        async with self.started("alpha", timeout_s=self.timeout_s) as alpha, self._forked() as child:
+            link = await self.reach(alpha, child.address, "child")
             async with beside(link.receive()) as receiving:
                 child.signal(signal.SIGKILL)
                 await self.check_lost(link, receiving)
@@ -97,8 +97,8 @@ class ProcessTransportConformance(TransportConformance):
     @in_loop
     async def test_hung_peer_is_lost_in_time(self) -> None:
         """When the other process hangs, with its connection open, receive and send raise `PeerLost` all the same."""
-        async with self.started("alpha") as alpha, self._forked() as child:
-            link = await self._reach(alpha, child)
+        async with self.started("alpha", timeout_s=self.timeout_s) as alpha, self._forked() as child:
+            link = await self.reach(alpha, child.address, "child")
             async with beside(link.receive()) as receiving:
                 child.signal(signal.SIGSTOP)
                 await self.check_lost(link, receiving)
@@ -106,8 +106,8 @@ class ProcessTransportConformance(TransportConformance):
     @in_loop
     async def test_waiting_sender_learns_that_its_peer_hangs(self) -> None:
         """A send that waits for room raises `PeerLost` when the other process hangs."""
-        async with self.started("alpha") as alpha, self._forked() as child:
-            link = await self._reach(alpha, child)
+        async with self.started("alpha", timeout_s=self.timeout_s) as alpha, self._forked() as child:
+            link = await self.reach(alpha, child.address, "child")
             await self.send(link, Frame(HUSH))
             async with beside(self._send_endless(link)) as sending:
                 await asyncio.sleep(QUIET_S)
@@ -118,8 +118,8 @@ class ProcessTransportConformance(TransportConformance):
     @in_loop
     async def test_peer_that_hangs_in_the_middle_is_lost(self) -> None:
         """A peer that hangs while it sends is lost as well; what came whole before is received."""
-        async with self.started("alpha") as alpha, self._forked() as child:
-            link = await self._reach(alpha, child)
+        async with self.started("alpha", timeout_s=self.timeout_s) as alpha, self._forked() as child:
+            link = await self.reach(alpha, child.address, "child")
             await self.send(link, Frame(FLOOD))
             for number in range(100):
                 frame = await self.take(link)
@@ -131,7 +131,7 @@ class ProcessTransportConformance(TransportConformance):
     @in_loop
     async def test_connecting_to_a_hung_node_fails_in_time(self) -> None:
         """`PeerLost` where a process listens that does not run."""
-        async with self.started("alpha") as alpha, self._forked() as child:
+        async with self.started("alpha", timeout_s=self.timeout_s) as alpha, self._forked() as child:
             child.signal(signal.SIGSTOP)
             with expect(PeerLost, "connecting to a node that hangs", CONNECT_LOST):
                 work = alpha.connect(child.address, "child")
@@ -140,8 +140,11 @@ class ProcessTransportConformance(TransportConformance):
     @in_loop
     async def test_peer_that_sends_too_much_is_lost(self) -> None:
         """A frame beyond the limits of its receiver ends the link, and only that one."""
-        async with self.started("alpha") as alpha, self._forked() as child:
-            link, other = await self._reach(alpha, child), await self._reach(alpha, child)
+        async with self.started("alpha", timeout_s=self.timeout_s) as alpha, self._forked() as child:
+            link, other = (
+                await self.reach(alpha, child.address, "child"),
+                await self.reach(alpha, child.address, "child"),
+            )
             await self.send(link, Frame(EXCESS + b"900"))
             with expect(PeerLost, "receiving 900 buffers where 64 are allowed", RECEIVE_LOST):
                 await within(self.patience_s, link.receive(), "a peer that sends too much was not lost", RECEIVE_LOST)
@@ -173,9 +176,10 @@ class ProcessTransportConformance(TransportConformance):
                 await self.check_flow(*await self.join(alpha, beta, "beta"))
 
     @asynccontextmanager
-    async def _forked(self) -> AsyncIterator[Child]:
+    async def _forked(self, timeout_s: float = 0.0) -> AsyncIterator[Child]:
         """Start a node called ``child`` in a process of its own, and end that in the end."""
-        plan = PeerPlan("child", self.make_address("child"), self.credit, self.timeout_s, 1000)
+        time_s = timeout_s or self.timeout_s
+        plan = PeerPlan("child", self.make_address("child"), self.credit, time_s, 1000)
         command = (sys.executable, "-m", "parallax_core.testing.peer", self.factory.target)
         process = await asyncio.create_subprocess_exec(
             *command,
@@ -194,11 +198,6 @@ class ProcessTransportConformance(TransportConformance):
             if process.returncode is None:
                 process.kill()
             await process.communicate()
-
-    async def _reach(self, transport: Transport, child: Child) -> Link:
-        """Make a link to the child."""
-        connecting = transport.connect(child.address, "child")
-        return await within(self.patience_s, connecting, "no link was made to another process", "Make a link")
 
     async def _check_echo(self, link: Link) -> None:
         await self.send(link, Frame(ECHO))

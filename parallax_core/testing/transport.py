@@ -73,14 +73,17 @@ class TransportConformance(LinkConformance):
     @in_loop
     async def test_peer_that_stops_is_lost(self) -> None:
         """When the other node stops, receive and send raise `PeerLost` in time."""
-        async with self.paired() as pair, beside(pair.near.receive()) as receiving:
+        async with self.paired(timeout_s=self.timeout_s) as pair, beside(pair.near.receive()) as receiving:
             await within(self.patience_s, pair.beta.stop(), "stop hangs", STOP)
             await self.check_lost(pair.near, receiving)
 
     @in_loop
     async def test_waiting_sender_learns_that_its_peer_stopped(self) -> None:
         """A send that waits for room raises `PeerLost` when the other node stops, since there will be none."""
-        async with self.paired() as pair, beside(send_numbers(pair.near, range(10 * self.credit))) as sending:
+        async with (
+            self.paired(timeout_s=self.timeout_s) as pair,
+            beside(send_numbers(pair.near, range(10 * self.credit))) as sending,
+        ):
             await asyncio.sleep(QUIET_S)
             await within(self.patience_s, pair.beta.stop(), "stop hangs", STOP)
             with expect(PeerLost, "sending to a node that has stopped", SEND_LOST):
@@ -134,7 +137,7 @@ class TransportConformance(LinkConformance):
         """`PeerLost` where nobody listens any more."""
         async with self.started("beta", listen=True) as beta:
             address = beta.address
-        async with self.started("alpha") as alpha:
+        async with self.started("alpha", timeout_s=self.timeout_s) as alpha:
             with expect(PeerLost, "connecting to nobody", CONNECT_LOST):
                 await within(self.patience_s, alpha.connect(address, "beta"), "it hangs", CONNECT_LOST)
 

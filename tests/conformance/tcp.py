@@ -198,25 +198,29 @@ class TcpTransport:
             self._changed.notify_all()
         await asyncio.gather(*(link.close() for link in self._links))
 
-    async def _greet(self, reader: asyncio.StreamReader, out: asyncio.StreamWriter) -> None:
-        """Exchange names with who connects; hang up on who does not know how, or takes too long."""
-        is_sure = False
+    async def identify(self, reader: asyncio.StreamReader, out: asyncio.StreamWriter) -> str:
+        """Exchange names with who connects; return nothing for who does not know how, or takes too long."""
         try:
             async with asyncio.timeout(self._plan.timeout_s):
-                is_known = await reader.readexactly(len(MAGIC)) == MAGIC
+                if await reader.readexactly(len(MAGIC)) != MAGIC:
+                    return ""
                 name = (await reader.readline()).decode().strip()
                 out.write(f"{self._plan.node}\n".encode())
-                is_sure = is_known and await reader.readline() == b"\n"
+                return name if await reader.readline() == b"\n" else ""
         except (OSError, ValueError, EOFError):
-            pass
+            return ""
+
+    async def _greet(self, reader: asyncio.StreamReader, out: asyncio.StreamWriter) -> None:
+        name = ""
+        try:
+            name = await self.identify(reader, out)
         finally:
-            if not is_sure:
+            if not name:
                 out.close()
-        if not is_sure:
-            return
-        async with self._changed:
-            self._accepted.append(self.add_link(name, reader, out))
-            self._changed.notify_all()
+        if name:
+            async with self._changed:
+                self._accepted.append(self.add_link(name, reader, out))
+                self._changed.notify_all()
 
 
 def parse_address(address: str) -> tuple[str, int]:

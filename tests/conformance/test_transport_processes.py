@@ -47,10 +47,8 @@ class Deaf(TcpLink):
 class Gullible(TcpTransport):
     """Takes anybody for a node."""
 
-    async def _greet(self, reader: asyncio.StreamReader, out: asyncio.StreamWriter) -> None:
-        async with self._changed:
-            self._accepted.append(self.add_link("somebody", reader, out))
-            self._changed.notify_all()
+    async def identify(self, reader: asyncio.StreamReader, out: asyncio.StreamWriter) -> str:
+        return await super().identify(reader, out) or "somebody"
 
 
 class Polite(TcpTransport):
@@ -60,13 +58,9 @@ class Polite(TcpTransport):
         super().__init__(plan)
         self._turn = asyncio.Lock()
 
-    async def _greet(self, reader: asyncio.StreamReader, out: asyncio.StreamWriter) -> None:
-        try:
-            async with self._turn:
-                await super()._greet(reader, out)
-        except asyncio.CancelledError:
-            out.close()
-            raise
+    async def identify(self, reader: asyncio.StreamReader, out: asyncio.StreamWriter) -> str:
+        async with self._turn:
+            return await super().identify(reader, out)
 
 
 class Greedy(TcpLink):
@@ -108,7 +102,7 @@ FAULTS = [
 @pytest.mark.parametrize(("link", "transport", "name", "finding"), FAULTS)
 def test_kit_catches_a_fault(link: type[TcpLink], transport: type[TcpTransport], name: str, finding: str) -> None:
     subject = type("Faulty", (transport,), {"link": link})
-    changes = {"large_bytes": 2**22, "grace_s": 2.0, "timeout_s": 0.3, "make_transport": lambda _, plan: subject(plan)}
+    changes = {"large_bytes": 2**22, "grace_s": 2.5, "timeout_s": 0.5, "make_transport": lambda _, plan: subject(plan)}
     assert finding in run_test(type("FaultyKit", (ProcessKit,), changes), name)
 
 
