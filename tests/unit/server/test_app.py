@@ -16,15 +16,16 @@ from parallax_core.server.app import make_app
 from parallax_core.server.chat import EventStream, Served
 from parallax_core.server.limit import MAX_BODY_BYTES
 from parallax_core.server.schema import NEUTRAL, ChatRequest
-from tests.toy import ToyStage, continuation
+from parallax_core.testing.toy import GREEDY, Toy
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyz .,!?"
+TOY = Toy(vocab=len(ALPHABET))
 
 
 class Letters:
     """A tokenizer with one token per letter, in place of `ModelText`."""
 
-    sampling = Sampling()
+    sampling = GREEDY
     stop_ids = frozenset[int]()
 
     def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> tuple[int, ...]:
@@ -36,7 +37,7 @@ class Letters:
 
 def answer(prompt: str, length: int) -> str:
     letters = Letters()
-    tokens = continuation(letters.encode_chat([{"content": prompt}]), length, len(ALPHABET))
+    tokens = TOY.continuation(letters.encode_chat([{"content": prompt}]), length)
     return letters.decode(tokens)
 
 
@@ -44,7 +45,7 @@ class Site:
     """A server in this process, with its engine and stage in reach."""
 
     def __init__(self, keys: frozenset[str] = frozenset()) -> None:
-        self.stage = ToyStage(num_pages=100, context=200, vocab=len(ALPHABET))
+        self.stage = TOY.open(num_pages=100, context=200)
         self.engine = PipelineEngine([lambda: self.stage], Letters().decode)
         self.app = make_app(Served("toy", self.engine, Letters()), keys)  # type: ignore[arg-type]
         self.client = TestClient(self.app, raise_server_exceptions=False)
@@ -123,7 +124,7 @@ def test_sampling_fields_reach_the_stage(site: Site) -> None:
     site.ask(max_tokens=1)
     site.ask(max_tokens=1)
     assert seen[0] == Sampling(temperature=0.5, top_p=0.25, top_k=3, seed=2**64 - 1)
-    assert seen[1].temperature == 1
+    assert seen[1].temperature == GREEDY.temperature
     assert seen[1].seed != seen[2].seed
 
 
