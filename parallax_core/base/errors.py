@@ -50,6 +50,14 @@ class Unavailable(ParallaxError):
         self.retry_after_s = retry_after_s
 
 
+class Overloaded(Unavailable):
+    """The engine has as many requests waiting as it takes."""
+
+
+class RequestTimeout(ParallaxError):
+    """A request took longer than it may."""
+
+
 class BackendFailed(ParallaxError):
     """The backend raised while loading or running a model."""
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import ipaddress
 import logging
-import os
 import socket
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,9 +14,9 @@ from typing import Annotated
 import typer
 
 from parallax_core.base import log
-from parallax_core.base.errors import UsageError
 from parallax_core.builtin.routing import LeastPendingTokens
 from parallax_core.cli.command import new_app
+from parallax_core.cli.edge import check_exposure, check_tls, read_keys
 from parallax_core.cli.progress import Display, make_display
 from parallax_core.config.parallel import ParallelConfig, StagePlace
 from parallax_core.contracts.backend import BackendSpec, DType, StagePlan
@@ -33,6 +31,7 @@ from parallax_core.node.router import Router
 from parallax_core.node.text import ModelText
 from parallax_core.plugins.host import PluginHost
 from parallax_core.plugins.registry import Offer
+from parallax_core.server.edge import Edge
 
 DEFAULT_MODEL = "smollm2-135m"
 
@@ -63,6 +62,31 @@ def serve(
         typer.Option(help="A file of API keys, one a line; PARALLAX_API_KEY adds one more.", metavar="FILE"),
     ] = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="Listen off loopback without an API key.")] = False,
+    tls_cert: Annotated[
+        Path | None, typer.Option(help="Serve HTTPS with this certificate chain, in PEM.", metavar="FILE")
+    ] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option(help="The certificate's private key, if it is in a file of its own.", metavar="FILE")
+    ] = None,
+    cors_origin: Annotated[
+        list[str] | None, typer.Option(help="Let web pages of this origin ask; may be given again.", metavar="URL")
+    ] = None,
+    max_concurrent: Annotated[
+        int, typer.Option(help="The most requests of one key at once; 0: any number.", min=0, metavar="N")
+    ] = 0,
+    max_per_minute: Annotated[
+        int, typer.Option(help="The most requests of one key a minute; 0: any number.", min=0, metavar="N")
+    ] = 0,
+    lenient: Annotated[
+        bool, typer.Option("--lenient", help="Ignore unknown fields, naming them, instead of refusing them.")
+    ] = False,
+    log_prompts: Annotated[bool, typer.Option("--log-prompts", help="Log what clients send.")] = False,
+    request_timeout: Annotated[
+        float, typer.Option(help="Seconds a client may take to send a request, or to take a piece.", min=0.1)
+    ] = 30.0,
+    drain: Annotated[
+        float, typer.Option(help="Seconds that answers under way may take to end after SIGTERM.", min=0, metavar="S")
+    ] = 2.0,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more, with tracebacks.")] = False,
 ) -> None:
     """Serve a model over an OpenAI-compatible HTTP API.
@@ -72,8 +96,20 @@ def serve(
     ready http://127.0.0.1:8000/v1 model=smollm2-135m
     """
     log.configure(verbose=verbose)
-    keys = read_keys(api_key_file)
-    check_exposure(host, keys, insecure=insecure)
+    edge = Edge(
+        keys=read_keys(api_key_file),
+        max_concurrent=max_concurrent,
+        max_per_minute=max_per_minute,
+        cors_origins=tuple(cors_origin or ()),
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        is_lenient=lenient,
+        logs_bodies=log_prompts,
+        request_s=request_timeout,
+        drain_s=drain,
+    )
+    check_exposure(host, edge.keys, insecure=insecure)
+    check_tls(edge)
     plugins = PluginHost.discover()
     offer = choose_backend(plugins, backend)
     pipeline = PipelinePlan(
@@ -87,7 +123,7 @@ def serve(
         folder = Catalog(plugins).fetch(model, display)
         plan = StagePlan(model=folder.path, dtype=dtype, progress=display)
         serving = Serving(name_model(model, folder), ModelText(folder.path), offer, plan, pipeline)
-        asyncio.run(_run(serving, keys, sock, display))
+        asyncio.run(_run(serving, edge, sock, display))
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +156,11 @@ def name_model(model: str, folder: ModelFolder) -> str:
     return folder.path.resolve().name if Path(model).expanduser().is_dir() else model
 
 
-async def _run(serving: Serving, keys: frozenset[str], sock: socket.socket, display: Display) -> None:
+async def _run(serving: Serving, edge: Edge, sock: socket.socket, display: Display) -> None:
     from parallax_core.server.app import make_app
-    from parallax_core.server.chat import Served
-    from parallax_core.server.run import run_server
+    from parallax_core.server.gate import Gate
+    from parallax_core.server.run import Site, run_server
+    from parallax_core.server.served import Served
 
     engines = serving.make_engines()
 
@@ -131,15 +168,16 @@ async def _run(serving: Serving, keys: frozenset[str], sock: socket.socket, disp
         return [info for engine in engines for info in engine.infos]
 
     router = Router(engines, LeastPendingTokens(), lambda: min(info.context_length for info in list_stages()))
-    app = make_app(Served(serving.model_id, router, serving.text), keys)
+    gate = Gate()
+    app = make_app(Served(serving.model_id, router, serving.text), edge, gate)
 
     def announce() -> None:
         display.__exit__(None, None, None)
         for info in list_stages():
             _log_stage(info)
-        print(f"ready {_url(sock)} model={serving.model_id}", flush=True)
+        print(f"ready {_url(sock, edge)} model={serving.model_id}", flush=True)
 
-    await run_server(app, router, sock, announce)
+    await run_server(Site(app, router, edge, gate), sock, announce)
 
 
 def _log_stage(info: StageInfo) -> None:
@@ -156,56 +194,7 @@ def _log_stage(info: StageInfo) -> None:
     )
 
 
-def _url(sock: socket.socket) -> str:
+def _url(sock: socket.socket, edge: Edge) -> str:
     host, port = sock.getsockname()[:2]
-    return f"http://[{host}]:{port}/v1" if ":" in host else f"http://{host}:{port}/v1"
-
-
-def read_keys(path: Path | None) -> frozenset[str]:
-    """Return the API keys of a file and of the environment; blank lines and lines that begin with # are none.
-
-    Raises:
-        UsageError: if the file cannot be read, or has no key in it.
-    """
-    keys = _read_lines(path) | {key for key in (os.environ.get("PARALLAX_API_KEY", "").strip(),) if key}
-    if bad := [key for key in keys if not key.isascii() or len(key.split()) != 1]:
-        message = f"{len(bad)} of the API keys cannot be sent in an HTTP header"
-        raise UsageError(message, "use letters, digits and punctuation of ASCII, without spaces")
-    return frozenset(keys)
-
-
-def _read_lines(path: Path | None) -> set[str]:
-    if path is None:
-        return set()
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        message = f"the API keys cannot be read: {error}"
-        raise UsageError(message, "give --api-key-file a text file with one key a line") from error
-    found = {line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")}
-    if not found:
-        message = f"there is no API key in {path}"
-        raise UsageError(message, "write one key a line")
-    return found
-
-
-def check_exposure(host: str, keys: frozenset[str], *, insecure: bool) -> None:
-    """Refuse to listen off loopback without an API key, unless told to.
-
-    Raises:
-        UsageError: if it would.
-    """
-    if keys or is_loopback(host):
-        return
-    if not insecure:
-        message = f"listening on {host} lets others use this server, and there is no API key"
-        raise UsageError(message, "give --api-key-file or set PARALLAX_API_KEY; --insecure does without")
-    logger.warning("INSECURE: anyone who reaches %s can use this server, without an API key", host)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach ``host``."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return f"{'https' if edge.tls_cert else 'http'}://{place}/v1"

@@ -40,7 +40,7 @@ class Request:
     """Requests of different salts share no cache."""
 
 
-Reason = Literal["stop", "length", "error", "aborted"]
+Reason = Literal["stop", "length", "error", "timeout", "aborted"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,7 +52,8 @@ class Finish:
     output_tokens: int
     """Of all answers together."""
     message: str = ""
-    """For ``error`` (the request failed) and ``aborted`` (the engine ends): what happened, in words for the client."""
+    """For ``error`` (the request failed), ``timeout`` (it took longer than it may) and ``aborted`` (the engine ends):
+    what happened, in words for the client."""
     cached_tokens: int = 0
     """Prompt tokens that were not computed, since a cache held them."""
 

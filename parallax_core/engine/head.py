@@ -8,7 +8,7 @@ from collections.abc import Hashable
 from collections.abc import Sequence as Listing
 from dataclasses import dataclass
 
-from parallax_core.base.errors import InvalidRequest, StageLost, Unavailable
+from parallax_core.base.errors import InvalidRequest, Overloaded, StageLost
 from parallax_core.base.ids import Epoch, RequestId
 from parallax_core.builtin.batching import WorkConserving
 from parallax_core.builtin.preemption import LowestPriority
@@ -87,7 +87,7 @@ class Head:
 
         Raises:
             InvalidRequest: if it can never be served.
-            Unavailable: if too many requests wait already.
+            Overloaded: if too many requests wait already.
         """
         max_output = Gate(self._stages, self.max_length).check(request)
         if request.id in self._jobs:
@@ -96,7 +96,7 @@ class Head:
         num_waiting = sum(not job.running for job in self._jobs.values())
         if num_waiting >= self._limits.max_waiting:
             message = f"{num_waiting} requests are waiting already"
-            raise Unavailable(message, "try again later")
+            raise Overloaded(message, "try again later")
         task = Task(request=request, max_output=max_output, decode=self._decode, arrived=now)
         self._jobs[request.id] = Job(task)
 
@@ -113,7 +113,7 @@ class Head:
         """End the requests whose time is over."""
         for job in list(self._jobs.values()):
             if job.deadline is not None and job.deadline <= now:
-                self._yield(job, job.fail(f"timed out after {job.request.timeout_s:g} seconds"))
+                self._yield(job, job.fail(f"timed out after {job.request.timeout_s:g} seconds", "timeout"))
 
     def hold_s(self, now: float) -> float:
         """Return for how many seconds the next step is held back; 0: it may be planned now."""

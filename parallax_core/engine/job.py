@@ -53,9 +53,9 @@ class Job:
                 case Drawn():
                     yield from self._advance(sequence, answer, now)
 
-    def fail(self, message: str) -> Delta:
+    def fail(self, message: str, reason: Reason = "error") -> Delta:
         """Return the terminal delta of a request that could not be finished."""
-        return Delta(finish=self._finish("error", message))
+        return Delta(finish=self._finish(reason, message))
 
     def _advance(self, sequence: Sequence, drawn: Drawn, now: float) -> Iterator[Delta]:
         is_first = not sequence.num_output

@@ -17,6 +17,10 @@ from tokenizers import Tokenizer
 from parallax_core.base.errors import InvalidRequest, ParallaxError
 from parallax_core.base.files import read_object
 from parallax_core.contracts.sample import Sampling
+from parallax_core.node.vocabulary import Vocabulary
+
+RESERVED = frozenset({"messages", "add_generation_prompt", "bos_token", "eos_token"})
+"""What a chat template is given in any case."""
 
 
 class ModelText:
@@ -28,11 +32,14 @@ class ModelText:
 
     def __init__(self, folder: Path) -> None:
         self._tokenizer = _load_tokenizer(folder / "tokenizer.json")
+        self.vocabulary = Vocabulary(self._tokenizer)
         config = read_object(folder / "config.json")
         settings = _read_optional(folder / "tokenizer_config.json")
         generation = _read_optional(folder / "generation_config.json")
         self._template = _load_template(folder, settings)
         self._special = {name: _token_text(settings.get(name)) for name in ("bos_token", "eos_token")}
+        size = config.get("vocab_size")
+        self.vocab_size = size if isinstance(size, int) else self.vocabulary.size
         self._max_characters = _max_characters(self._tokenizer, config)
         self.stop_ids = _stop_ids(generation, config) | self._known_ids([self._special["eos_token"]])
         try:
@@ -41,24 +48,40 @@ class ModelText:
             message = f"{folder / 'generation_config.json'} holds a value of the wrong kind: {error}"
             raise ParallaxError(message, "fetch the model again") from error
 
-    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> tuple[int, ...]:
+    def encode_chat(
+        self, messages: Sequence[Mapping[str, str]], settings: Mapping[str, Any] | None = None
+    ) -> tuple[int, ...]:
         """Render ``messages`` (``role`` and ``content``) with the model's chat template and tokenize the result.
+
+        Args:
+            messages: the conversation.
+            settings: further variables for the template.
 
         Raises:
             InvalidRequest: if the model has no chat template, or the template refuses these messages.
         """
+        settings = settings or {}
+        if taken := sorted(RESERVED.intersection(settings)):
+            message = f"{taken[0]!r} is the server's to set"
+            raise InvalidRequest(message, "chat_template_kwargs", "leave it out")
         if self._template is None:
             message = "this model has no chat template"
             raise InvalidRequest(message, "messages", "use a model made for chat, such as one named Instruct")
         try:
-            prompt = self._template.render(messages=messages, add_generation_prompt=True, **self._special)
+            fixed = {"messages": messages, "add_generation_prompt": True, **self._special}
+            prompt = self._template.render({**settings, **fixed})
         except Exception as error:
             message = f"the model's chat template refuses these messages: {error}"
             raise InvalidRequest(message, "messages") from error
-        if len(prompt) > self._max_characters:
-            message = f"the conversation has {len(prompt)} characters, more than this model's context can hold"
-            raise InvalidRequest(message, "messages", "shorten it")
-        return tuple(self._tokenizer.encode(prompt, add_special_tokens=False).ids)
+        return self._encode(prompt, "messages", special=False)
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Tokenize plain text, with the special tokens the model wants around a text.
+
+        Raises:
+            InvalidRequest: if it is longer than any text the model can hold.
+        """
+        return self._encode(text, "prompt", special=True)
 
     @property
     def can_chat(self) -> bool:
@@ -68,6 +91,16 @@ class ModelText:
     def decode(self, tokens: Sequence[int]) -> str:
         """Return the text of ``tokens``; special tokens have none."""
         return self._tokenizer.decode(list(tokens), skip_special_tokens=True)
+
+    def show(self, tokens: Sequence[int]) -> str:
+        """Return the text of ``tokens``, special tokens included."""
+        return self._tokenizer.decode(list(tokens), skip_special_tokens=False)
+
+    def _encode(self, text: str, param: str, *, special: bool) -> tuple[int, ...]:
+        if len(text) > self._max_characters:
+            message = f"{len(text)} characters in '{param}' are more than this model's context can hold"
+            raise InvalidRequest(message, param, "shorten the text")
+        return tuple(self._tokenizer.encode(text, add_special_tokens=special).ids)
 
     def _known_ids(self, tokens: Sequence[str]) -> frozenset[int]:
         ids = (self._tokenizer.token_to_id(token) for token in tokens if token)

@@ -2,53 +2,84 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Collection
-from typing import Any
+from importlib import metadata
 
 from fastapi import APIRouter, FastAPI
+from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import JSONResponse
 
-from parallax_core.server import chat
+from parallax_core.server import chat, completions, tokens
+from parallax_core.server.access import REQUEST_ID, AccessLog
 from parallax_core.server.auth import KeyCheck
-from parallax_core.server.chat import Served
-from parallax_core.server.errors import UnknownModel, add_handlers
+from parallax_core.server.edge import Edge
+from parallax_core.server.errors import add_handlers
+from parallax_core.server.gate import CLOSING, Gate, Gatekeeper
+from parallax_core.server.lenience import HEADER, Lenience
 from parallax_core.server.limit import BodyLimit
+from parallax_core.server.patience import Patience
+from parallax_core.server.rate import RateLimit
+from parallax_core.server.served import Served
 
 
-def make_app(served: Served, keys: Collection[str] = ()) -> FastAPI:
-    """Return the application for one model; with ``keys``, every route but ``/health`` asks for one of them."""
+def make_app(served: Served, edge: Edge | None = None, gate: Gate | None = None) -> FastAPI:
+    """Return the application for one model, behind its edge."""
+    edge, gate = edge or Edge(), gate or Gate()
     app = FastAPI(title="Parallax", docs_url=None, redoc_url=None, redirect_slashes=False)
     add_handlers(app)
-    app.include_router(_make_basics(served))
-    app.include_router(chat.make_router(served))
-    app.add_middleware(BodyLimit)
-    if keys:
-        app.add_middleware(KeyCheck, keys=keys)
+    app.include_router(_make_basics(served, gate))
+    for routes in (chat, completions, tokens):
+        app.include_router(routes.make_router(served))
+    _add_edge(app, edge, gate)
     return app
 
 
-def _make_basics(served: Served) -> APIRouter:
+def _add_edge(app: FastAPI, edge: Edge, gate: Gate) -> None:
+    """Add what every request passes, from the routes outwards."""
+    if edge.is_lenient:
+        app.add_middleware(Lenience)
+    app.add_middleware(BodyLimit)
+    app.add_middleware(Patience, limit_s=edge.request_s)
+    app.add_middleware(Gatekeeper, gate=gate)
+    if edge.max_concurrent or edge.max_per_minute:
+        app.add_middleware(RateLimit, max_concurrent=edge.max_concurrent, max_per_minute=edge.max_per_minute)
+    if edge.keys:
+        app.add_middleware(KeyCheck, keys=edge.keys)
+    if edge.cors_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=list(edge.cors_origins),
+            allow_methods=["GET", "POST"],
+            allow_headers=["Authorization", "Content-Type", REQUEST_ID],
+            expose_headers=[REQUEST_ID, HEADER, "Retry-After"],
+        )
+    app.add_middleware(AccessLog, logs_bodies=edge.logs_bodies)
+
+
+def _make_basics(served: Served, gate: Gate) -> APIRouter:
     router = APIRouter()
-    model = {"id": served.model_id, "object": "model", "created": int(time.time()), "owned_by": "parallax"}
 
     @router.get("/health")
+    @router.get("/ready")
     async def health() -> JSONResponse:
         """200 when the engine can answer, else 503 with the reason."""
         state = served.engine.health()
-        return JSONResponse({"status": state.state, "reason": state.reason}, 200 if state.state == "ready" else 503)
+        status, reason = ("draining", CLOSING) if gate.is_closed else (state.state, state.reason)
+        return JSONResponse({"status": status, "reason": reason}, 200 if status == "ready" else 503)
+
+    @router.get("/version")
+    async def version() -> dict[str, str]:
+        """The version of Parallax."""
+        return {"version": metadata.version("parallax-core")}
 
     @router.get("/v1/models")
-    async def list_models() -> dict[str, Any]:
+    async def list_models() -> dict[str, object]:
         """List the one model served here."""
-        return {"object": "list", "data": [model]}
+        return {"object": "list", "data": [served.describe()]}
 
     @router.get("/v1/models/{model_id:path}")
-    async def retrieve_model(model_id: str) -> dict[str, Any]:
+    async def retrieve_model(model_id: str) -> dict[str, object]:
         """Describe the model, if it is the one served here."""
-        if model_id != served.model_id:
-            message = f"the model '{model_id}' does not exist"
-            raise UnknownModel(message, f"this server has '{served.model_id}'")
-        return model
+        served.check_model(model_id)
+        return served.describe()
 
     return router

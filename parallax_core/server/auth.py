@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 from collections.abc import Collection
 
-from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from parallax_core.server.caller import digest_key, read_key
 from parallax_core.server.errors import error_body
 
-OPEN_PATHS = frozenset({"/health"})
+OPEN_PATHS = frozenset({"/health", "/version"})
 """What answers without a key, so that supervisors need none."""
 
 
@@ -25,7 +24,7 @@ class KeyCheck:
 
     def __init__(self, app: ASGIApp, keys: Collection[str]) -> None:
         self._app = app
-        self._digests = [_digest(key) for key in keys]
+        self._digests = [digest_key(key) for key in keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
@@ -36,11 +35,7 @@ class KeyCheck:
         await JSONResponse(body, 401, {"WWW-Authenticate": "Bearer"})(scope, receive, send)
 
     def _is_known(self, scope: Scope) -> bool:
-        scheme, _, key = Headers(scope=scope).get("authorization", "").partition(" ")
-        given = _digest(key.strip())
+        key = read_key(scope)
+        given = digest_key(key)
         matches = [hmac.compare_digest(given, digest) for digest in self._digests]
-        return scheme.lower() == "bearer" and any(matches)
-
-
-def _digest(key: str) -> bytes:
-    return hashlib.sha256(key.encode()).digest()
+        return any(matches) and key != ""

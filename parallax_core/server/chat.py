@@ -5,92 +5,85 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
 
 import fastapi
-import msgspec
-from fastapi.responses import JSONResponse, Response, StreamingResponse
-from starlette.types import Receive, Scope, Send
+from fastapi.responses import JSONResponse, Response
 
-from parallax_core.base.errors import BackendFailed, Unavailable
-from parallax_core.base.ids import RequestId
-from parallax_core.contracts.engine import Engine, Finish, Request, Stream
-from parallax_core.contracts.sample import Sampling
-from parallax_core.node.text import ModelText
-from parallax_core.server.errors import UnknownModel, error_body
+from parallax_core.contracts.engine import Delta, Reason, TokenLogprob
+from parallax_core.server.flow import EventStream, Flow, until_gone
+from parallax_core.server.intake import read_chat
+from parallax_core.server.logprobs import Shape, chat_logprobs
 from parallax_core.server.schema import ChatRequest
-from parallax_core.server.sse import DONE, event
-
-T = TypeVar("T")
-
-BROKEN = {"error": 500, "aborted": 503}
-"""Finishes that are no answer, and the HTTP status each would have if the answer had not begun."""
+from parallax_core.server.served import Served
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
-    """The model behind the API."""
+class Chat:
+    """One request, and what all chunks of its answer have in common."""
 
-    model_id: str
-    engine: Engine
-    text: ModelText
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What all chunks of one answer have in common."""
-
+    served: Served
+    body: ChatRequest
+    flow: Flow
     id: str
     created: int
-    model: str
 
-    def chunk(self, delta: dict[str, str], finish: Finish | None = None) -> dict[str, Any]:
-        """Return one ``chat.completion.chunk``."""
-        reason = finish.reason if finish else None
-        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}
+    async def collect(self) -> JSONResponse:
+        """Return the whole answer."""
+        answers = [Answer() for _ in range(self.body.num_answers)]
+        async for _, delta in self.flow.read():
+            answers[delta.index].add(delta)
+        choices = [self._choice(index, answer) for index, answer in enumerate(answers)]
+        return JSONResponse({**self._common("chat.completion"), "choices": choices, "usage": self.flow.usage()})
+
+    async def stream(self) -> AsyncIterator[Shape]:
+        """Yield the chunks of the answer."""
+        include_usage = self.body.stream_options is not None and self.body.stream_options.include_usage
+        for index in range(self.body.num_answers):
+            yield self._chunk(index, {"role": "assistant", "content": ""})
+        async for _, delta in self.flow.read():
+            if delta.text or self._find_logprobs(delta):
+                yield self._chunk(delta.index, {"content": delta.text}, delta)
+            if delta.ended:
+                yield self._chunk(delta.index, {}, reason=delta.ended)
+        if include_usage:
+            yield {**self._common("chat.completion.chunk"), "choices": [], "usage": self.flow.usage()}
+
+    def _choice(self, index: int, answer: Answer) -> Shape:
+        message = {"role": "assistant", "content": "".join(answer.texts), "refusal": None}
+        logprobs = self._describe(answer.logprobs) if self.body.logprobs else None
+        return {"index": index, "message": message, "logprobs": logprobs, "finish_reason": answer.reason}
+
+    def _chunk(self, index: int, delta: Shape, source: Delta | None = None, reason: Reason | None = None) -> Shape:
+        entries = self._find_logprobs(source) if source else ()
+        logprobs = self._describe(entries) if entries else None
+        choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
         return {**self._common("chat.completion.chunk"), "choices": [choice]}
 
-    def usage_chunk(self, finish: Finish) -> dict[str, Any]:
-        """Return the chunk that ``stream_options.include_usage`` asks for: no choices, all tokens."""
-        return {**self._common("chat.completion.chunk"), "choices": [], "usage": usage(finish)}
+    def _find_logprobs(self, delta: Delta) -> tuple[TokenLogprob, ...]:
+        return delta.logprobs if self.body.logprobs else ()
 
-    def completion(self, text: str, finish: Finish) -> dict[str, Any]:
-        """Return the whole answer of a request that does not stream."""
-        message = {"role": "assistant", "content": text, "refusal": None}
-        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": finish.reason}
-        return {**self._common("chat.completion"), "choices": [choice], "usage": usage(finish)}
+    def _describe(self, entries: list[TokenLogprob] | tuple[TokenLogprob, ...]) -> Shape:
+        return chat_logprobs(self.served.text.vocabulary, entries)
 
-    def _common(self, kind: str) -> dict[str, Any]:
-        return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
+    def _common(self, kind: str) -> Shape:
+        return {"id": self.id, "object": kind, "created": self.created, "model": self.body.model}
 
 
-def usage(finish: Finish) -> dict[str, int]:
-    """Return the token counts in OpenAI's shape."""
-    return {
-        "prompt_tokens": finish.prompt_tokens,
-        "completion_tokens": finish.output_tokens,
-        "total_tokens": finish.prompt_tokens + finish.output_tokens,
-    }
+@dataclass(slots=True)
+class Answer:
+    """One answer, as it is put together."""
 
+    texts: list[str] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    reason: Reason | None = None
 
-class EventStream(StreamingResponse):
-    """Sends events, and stops generating when it is over in whatever way.
-
-    The events cannot see to that themselves: a client may be gone before the first of them is asked for.
-    """
-
-    def __init__(self, events: AsyncIterator[bytes], stream: Stream) -> None:
-        super().__init__(events, media_type="text/event-stream")
-        self._stream = stream
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the response."""
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self._stream.close()
+    def add(self, delta: Delta) -> None:
+        """Take what comes next."""
+        self.texts.append(delta.text)
+        self.logprobs += delta.logprobs
+        self.reason = delta.ended or self.reason
 
 
 def make_router(served: Served) -> fastapi.APIRouter:
@@ -100,79 +93,13 @@ def make_router(served: Served) -> fastapi.APIRouter:
     @router.post("/v1/chat/completions")
     async def create_chat_completion(body: ChatRequest, http: fastapi.Request) -> Response:
         """Answer a conversation, whole or as server-sent events."""
-        if body.model != served.model_id:
-            message = f"the model '{body.model}' does not exist"
-            raise UnknownModel(message, f"this server has '{served.model_id}'")
-        answer = Answer(f"chatcmpl-{secrets.token_hex(12)}", int(time.time()), served.model_id)
+        served.check_model(body.model)
+        name = f"chatcmpl-{secrets.token_hex(12)}"
         # Tokenizing a long conversation takes a while: others are answered meanwhile.
-        stream = served.engine.submit(await asyncio.to_thread(_to_request, served.text, body, answer.id))
-        if not body.stream:
-            return await _until_gone(http, _collect(stream, answer), stream)
-        include_usage = body.stream_options is not None and body.stream_options.include_usage
-        return EventStream(_events(stream, answer, include_usage=include_usage), stream)
+        request = await asyncio.to_thread(read_chat, served.text, body, name)
+        chat = Chat(served, body, Flow.submit(served.engine, [request]), name, int(time.time()))
+        if body.stream:
+            return EventStream(chat.stream(), chat.flow)
+        return await until_gone(http, chat.collect(), chat.flow)
 
     return router
-
-
-def _to_request(text: ModelText, body: ChatRequest, request_id: str) -> Request:
-    return Request(
-        id=RequestId(request_id),
-        prompt=text.encode_chat([message.as_turn() for message in body.messages]),
-        max_tokens=body.max_tokens or body.max_completion_tokens,
-        sampling=_to_sampling(text.sampling, body),
-        stop_ids=text.stop_ids,
-        stop=body.stops,
-    )
-
-
-def _to_sampling(default: Sampling, body: ChatRequest) -> Sampling:
-    seed = secrets.randbits(64) if body.seed is None else body.seed % 2**64
-    chosen = {name: value for name in ("temperature", "top_p", "top_k") if (value := getattr(body, name)) is not None}
-    return msgspec.structs.replace(default, seed=seed, **chosen)
-
-
-async def _collect(stream: Stream, answer: Answer) -> JSONResponse:
-    parts = []
-    async for delta in stream:
-        parts.append(delta.text)
-        if delta.finish is not None:
-            if delta.finish.reason == "aborted":
-                raise Unavailable(delta.finish.message)
-            if delta.finish.reason == "error":
-                raise BackendFailed(delta.finish.message)
-            return JSONResponse(answer.completion("".join(parts), delta.finish))
-    raise AssertionError("a stream ended without a finish")
-
-
-async def _until_gone(http: fastapi.Request, work: Awaitable[T], stream: Stream) -> T | Response:
-    """Await ``work``, and stop generating when the client goes away before it is done."""
-    task = asyncio.ensure_future(work)
-    gone = asyncio.ensure_future(_disconnect(http))
-    try:
-        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
-        return task.result() if task.done() else Response(status_code=499)
-    finally:
-        stream.close()
-        for pending in (task, gone):
-            pending.cancel()
-
-
-async def _disconnect(http: fastapi.Request) -> None:
-    while (await http.receive())["type"] != "http.disconnect":
-        pass
-
-
-async def _events(stream: Stream, answer: Answer, *, include_usage: bool) -> AsyncIterator[bytes]:
-    yield event(answer.chunk({"role": "assistant", "content": ""}))
-    async for delta in stream:
-        if delta.text:
-            yield event(answer.chunk({"content": delta.text}))
-        if delta.finish is None:
-            continue
-        if delta.finish.reason in BROKEN:
-            yield event(error_body(BROKEN[delta.finish.reason], delta.finish.message))
-            return
-        yield event(answer.chunk({}, delta.finish))
-        if include_usage:
-            yield event(answer.usage_chunk(delta.finish))
-        yield DONE

@@ -11,8 +11,11 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from parallax_core.base.errors import InvalidRequest, ParallaxError, Unavailable
-from parallax_core.server.schema import NEUTRAL
+from parallax_core.base.errors import InvalidRequest, Overloaded, ParallaxError, RequestTimeout, Unavailable
+from parallax_core.server.schema import NEUTRAL_CHAT, NEUTRAL_COMPLETION
+
+NEUTRAL = {**NEUTRAL_CHAT, **NEUTRAL_COMPLETION}
+"""Fields OpenAI's API has and this one has not yet, and the values that ask for nothing."""
 
 logger = logging.getLogger(__name__)
 
@@ -26,6 +29,8 @@ KINDS = {
     403: "permission_error",
     404: "not_found_error",
     405: "invalid_request_error",
+    408: "timeout_error",
+    429: "rate_limit_error",
     503: "service_unavailable_error",
 }
 
@@ -57,6 +62,12 @@ def error_response(error: ParallaxError) -> JSONResponse:
             return _response(400, error_body(400, message, error.param))
         case UnknownModel():
             return _response(404, error_body(404, message, "model", "model_not_found"))
+        case RequestTimeout():
+            return _response(408, error_body(408, message, "timeout", "timeout"))
+        case Overloaded():
+            return _response(
+                429, error_body(429, message, code="overloaded"), {"Retry-After": str(error.retry_after_s)}
+            )
         case Unavailable():
             return _response(503, error_body(503, message), {"Retry-After": str(error.retry_after_s)})
         case _:
@@ -82,7 +93,7 @@ async def _on_validation(_: Request, error: Exception) -> JSONResponse:
 
 def _is_variant(part: int | str) -> bool:
     """Whether a part of an error's location names a variant of a union rather than a field."""
-    return str(part).startswith(("list[", "function-", "constrained-")) or part == "str"
+    return str(part).startswith(("list[", "function-", "constrained-")) or part in {"str", "[key]"}
 
 
 def _explain(first: Mapping[str, Any], param: str | None) -> str:

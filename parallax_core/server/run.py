@@ -7,12 +7,16 @@ import contextlib
 import signal
 import socket
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import uvicorn
 from fastapi import FastAPI
 
 from parallax_core.base.errors import ParallaxError
 from parallax_core.contracts.engine import Engine
+from parallax_core.server.connection import make_protocol
+from parallax_core.server.edge import Edge
+from parallax_core.server.gate import Gate
 
 GRACE_S = 1
 """How long open connections may take to be told that the server is going away."""
@@ -50,19 +54,26 @@ def _cannot_listen(place: str, error: OSError) -> ParallaxError:
     return ParallaxError(message, "choose another --port or --host, or end what is using it")
 
 
-async def run_server(app: FastAPI, engine: Engine, sock: socket.socket, on_ready: Callable[[], None]) -> None:
-    """Serve until SIGINT or SIGTERM; ``/health`` answers 503 while the engine starts.
+@dataclass(frozen=True, slots=True)
+class Site:
+    """An application, and what it answers with."""
+
+    app: FastAPI
+    engine: Engine
+    edge: Edge
+    gate: Gate
+
+
+async def run_server(site: Site, sock: socket.socket, on_ready: Callable[[], None]) -> None:
+    """Serve until SIGINT, or SIGTERM, which gives answers under way a moment to end; a second signal ends that.
+
+    ``/health`` answers 503 while the engine starts.
 
     Raises:
         ParallaxError: if the engine cannot start.
     """
-    server = Server(
-        uvicorn.Config(app, log_config=None, access_log=False, ws="none", timeout_graceful_shutdown=GRACE_S)
-    )
-    ended = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, ended.set)
-    ending = asyncio.create_task(ended.wait())
+    engine, server = site.engine, Server(_configure(site))
+    ending = asyncio.create_task(_wait_for_signal(site))
     serving = asyncio.create_task(server.serve(sockets=[sock]))
     starting = asyncio.create_task(_start(engine, on_ready))
     try:
@@ -79,6 +90,38 @@ async def run_server(app: FastAPI, engine: Engine, sock: socket.socket, on_ready
         serving.result()
     except OSError as error:
         raise _cannot_listen("{}:{}".format(*sock.getsockname()[:2]), error) from error
+
+
+def _configure(site: Site) -> uvicorn.Config:
+    edge = site.edge
+    return uvicorn.Config(
+        site.app,
+        http=make_protocol(edge.request_s),
+        log_config=None,
+        access_log=False,
+        ws="none",
+        ssl_certfile=edge.tls_cert,
+        ssl_keyfile=edge.tls_key,
+        timeout_graceful_shutdown=GRACE_S,
+    )
+
+
+async def _wait_for_signal(site: Site) -> None:
+    loop, told, at_once = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
+
+    def hear(number: signal.Signals) -> None:
+        if told.is_set() or number == signal.SIGINT:
+            at_once.set()
+        told.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, hear, number)
+    await told.wait()
+    draining = asyncio.create_task(site.gate.drain(site.edge.drain_s))
+    hurried = asyncio.create_task(at_once.wait())
+    await asyncio.wait({draining, hurried}, return_when=asyncio.FIRST_COMPLETED)
+    draining.cancel()
+    hurried.cancel()
 
 
 async def _start(engine: Engine, on_ready: Callable[[], None]) -> None:

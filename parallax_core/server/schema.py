@@ -1,34 +1,134 @@
-"""What OpenAI's chat API sends and receives, as far as it is honoured; everything else is refused by name."""
+"""What OpenAI's API sends and receives, as far as it is honoured; everything else is refused by name."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-MAX_SEED = 2**63 - 1
-MAX_STOPS = 16
-MAX_STOP_CHARACTERS = 1024
+from parallax_core.server.fields import (
+    Answers,
+    Biases,
+    Count,
+    Penalty,
+    Seed,
+    Share,
+    Stops,
+    StreamOptions,
+    Strict,
+    Text,
+    Token,
+    Tokens,
+    Top,
+)
+from parallax_core.server.lenience import drop_unknown
+
+Neutral = dict[str, tuple[object, ...]]
+
+NEUTRAL_CHAT: Neutral = {
+    "audio": (),
+    "function_call": ("none",),
+    "functions": ([],),
+    "modalities": (["text"],),
+    "moderation": (),
+    "parallel_tool_calls": (True, False),
+    "prediction": (),
+    "prompt_cache_key": (),
+    "reasoning_effort": (),
+    "response_format": ({"type": "text"},),
+    "service_tier": ("auto", "default"),
+    "store": (False,),
+    "tool_choice": ("none", "auto"),
+    "tools": ([],),
+    "verbosity": (),
+    "web_search_options": (),
+}
+"""Fields of a chat request that are not supported yet, and the values that ask for nothing. Null always does."""
+
+NEUTRAL_COMPLETION: Neutral = {"suffix": ("",)}
+"""The same for a completion request."""
 
 
-class Strict(BaseModel):
-    """No unknown fields, and no guessing: ``"1"`` is not a number."""
+class Generation(Strict):
+    """What every request for text may hold."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    neutral: ClassVar[Neutral] = {}
 
+    model: Text
+    """The id of the model served; another one is a 404."""
+    max_tokens: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
+    """The most tokens of an answer."""
+    min_tokens: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
+    """No end of text and no stop token is drawn before an answer has so many tokens."""
+    n: Answers | None = None
+    """How many answers, each drawn for itself; 1 to 128."""
+    temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] | None = None
+    """0 to 2; 0 always takes the most probable token."""
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Keep the most probable tokens whose probabilities sum to at least this; above 0, at most 1."""
+    top_k: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
+    """Keep the k most probable tokens; 0 keeps all."""
+    min_p: Share | None = None
+    """Keep the tokens at least this times as probable as the most probable one; 0 to 1."""
+    seed: Seed | None = None
+    """The same seed gives the same answers, alone or among other requests."""
+    presence_penalty: Penalty | None = None
+    """-2 to 2; taken from the logit of every token the answer holds."""
+    frequency_penalty: Penalty | None = None
+    """-2 to 2; taken from a token's logit for each time the answer holds it."""
+    repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
+    """Above 1 makes tokens of prompt and answer less likely; above 0, at most 10."""
+    logit_bias: Biases | None = None
+    """Token ids, as strings, and what is added to their logits; -100 to 100 each."""
+    stop: Stops | None = None
+    """One string or up to 16; an answer ends before the first of them."""
+    stop_token_ids: Annotated[list[Token], Field(max_length=64)] | None = None
+    """Token ids that end an answer; they have no text."""
+    ignore_eos: bool | None = None
+    """Go on where the model would end; only the length, ``stop`` and ``stop_token_ids`` end an answer."""
+    stream: bool | None = None
+    """Send the answer as server-sent events, as it is generated."""
+    stream_options: StreamOptions | None = None
+    """``include_usage``: a last event with the token counts."""
+    priority: Annotated[int, Field(ge=-(2**31), le=2**31 - 1)] | None = None
+    """Lower is served first; 0 unless told otherwise, and waiting makes every request more urgent."""
+    timeout: Annotated[float, Field(gt=0, le=86400)] | None = None
+    """Seconds after which the request ends with an error."""
+    user: Text | None = None
+    """A label of yours, without effect on the answer."""
 
-def _check_text(text: str) -> str:
-    """Refuse what JSON can write and UTF-8 cannot: half of a surrogate pair."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        message = f"not valid Unicode: {error.reason} at character {error.start}"
-        raise ValueError(message) from error
-    return text
+    @model_validator(mode="before")
+    @classmethod
+    def drop_neutral_fields(cls, body: Any) -> Any:  # noqa: ANN401 -- whatever the client sent
+        """Drop fields that ask for nothing; what asks for something unsupported is refused as unknown."""
+        if not isinstance(body, dict):
+            return body
+        asked = {name: value for name, value in body.items() if not cls._asks_nothing(name, value)}
+        return drop_unknown(asked, cls.model_fields.keys() | cls.neutral.keys())
 
+    @model_validator(mode="after")
+    def check_stream(self) -> Self:
+        """Check what one field alone cannot show."""
+        if self.stream_options is not None and not self.stream:
+            raise ValueError("'stream_options' is only for requests with 'stream': true")
+        return self
 
-Text = Annotated[str, AfterValidator(_check_text)]
-Stop = Annotated[Text, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """The stop strings, however they were written."""
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+
+    @property
+    def num_answers(self) -> int:
+        """How many answers are wanted."""
+        return self.n or 1
+
+    @classmethod
+    def _asks_nothing(cls, name: str, value: object) -> bool:
+        if name not in cls.neutral:
+            return False
+        same_kind = (neutral for neutral in cls.neutral[name] if isinstance(neutral, bool) == isinstance(value, bool))
+        return value is None or value in same_kind
 
 
 class TextPart(Strict):
@@ -50,81 +150,86 @@ class Message(Strict):
         return {"role": "system" if self.role == "developer" else self.role, "content": text}
 
 
-class StreamOptions(Strict):
-    """Options that only matter when streaming."""
-
-    include_usage: bool = False
+Messages = Annotated[list[Message], Field(min_length=1)]
 
 
-NEUTRAL: dict[str, tuple[object, ...]] = {
-    "audio": (),
-    "frequency_penalty": (0,),
-    "function_call": ("none",),
-    "functions": ([],),
-    "logit_bias": ({},),
-    "logprobs": (False,),
-    "modalities": (["text"],),
-    "moderation": (),
-    "n": (1,),
-    "parallel_tool_calls": (True, False),
-    "prediction": (),
-    "presence_penalty": (0,),
-    "prompt_cache_key": (),
-    "reasoning_effort": (),
-    "response_format": ({"type": "text"},),
-    "service_tier": ("auto", "default"),
-    "store": (False,),
-    "tool_choice": ("none", "auto"),
-    "tools": ([],),
-    "top_logprobs": (0,),
-    "verbosity": (),
-    "web_search_options": (),
-}
-"""Fields of OpenAI's API that are not supported yet, and the values that ask for nothing. Null always does."""
-
-
-class ChatRequest(Strict):
+class ChatRequest(Generation):
     """The body of ``POST /v1/chat/completions``."""
 
-    model: Text
-    messages: Annotated[list[Message], Field(min_length=1)]
-    max_tokens: Annotated[int, Field(ge=1)] | None = None
-    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
-    temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=0)] | None = None
-    seed: Annotated[int, Field(ge=-MAX_SEED - 1, le=MAX_SEED)] | None = None
-    stop: Stop | Annotated[list[Stop], Field(max_length=MAX_STOPS)] | None = None
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    user: Text | None = None
-    metadata: dict[Text, Text] | None = None
+    neutral = NEUTRAL_CHAT
 
-    @model_validator(mode="before")
-    @classmethod
-    def drop_neutral_fields(cls, body: Any) -> Any:  # noqa: ANN401 -- whatever the client sent
-        """Drop fields that ask for nothing; what asks for something unsupported is refused as unknown."""
-        if not isinstance(body, dict):
-            return body
-        return {name: value for name, value in body.items() if name not in NEUTRAL or not _asks_nothing(name, value)}
+    messages: Messages
+    """Turns with ``role`` (``system``, ``developer``, ``user``, ``assistant``) and ``content`` (a string, or parts of
+    type ``text``)."""
+    max_tokens: Count | None = None
+    """The most tokens of an answer; without it, as many as the model's context holds."""
+    max_completion_tokens: Count | None = None
+    """The same, in OpenAI's newer word."""
+    logprobs: bool | None = None
+    """Give the log-probability of each token of the answer."""
+    top_logprobs: Top | None = None
+    """And of so many most probable ones in its place; 0 to 20, only with ``logprobs``."""
+    chat_template_kwargs: dict[Text, Any] | None = None
+    """Further variables for the model's chat template."""
+    metadata: dict[Text, Text] | None = None
+    """Labels of yours, without effect on the answer."""
 
     @model_validator(mode="after")
-    def check_together(self) -> ChatRequest:
+    def check_together(self) -> Self:
         """Check what one field alone cannot show."""
         if self.max_tokens is not None and self.max_completion_tokens is not None:
-            message = "'max_tokens' and 'max_completion_tokens' say the same: send one of them"
-            raise ValueError(message)
-        if self.stream_options is not None and not self.stream:
-            message = "'stream_options' is only for requests with 'stream': true"
-            raise ValueError(message)
+            raise ValueError("'max_tokens' and 'max_completion_tokens' say the same: send one of them")
+        if self.top_logprobs is not None and not self.logprobs:
+            raise ValueError("'top_logprobs' is only for requests with 'logprobs': true")
         return self
 
-    @property
-    def stops(self) -> tuple[str, ...]:
-        """The stop strings, however they were written."""
-        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+
+class CompletionRequest(Generation):
+    """The body of ``POST /v1/completions``."""
+
+    neutral = NEUTRAL_COMPLETION
+
+    prompt: Text | Annotated[list[Text], Field(min_length=1)] | Tokens | Annotated[list[Tokens], Field(min_length=1)]
+    """What is to be continued: a string, token ids, or a list of either; each prompt has its own answers."""
+    max_tokens: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
+    """The most tokens of an answer; 16 unless told otherwise, and 0 only with ``echo``."""
+    echo: bool | None = None
+    """Begin each answer with its prompt; with ``logprobs``, those of the prompt as well."""
+    best_of: Answers | None = None
+    """Draw so many answers, and send the ``n`` with the highest mean log-probability."""
+    logprobs: Top | None = None
+    """Give the log-probabilities of each token, and of so many most probable ones in its place; 0 to 20."""
+
+    @model_validator(mode="after")
+    def check_together(self) -> Self:
+        """Check what one field alone cannot show."""
+        if self.best_of is not None and self.best_of < self.num_answers:
+            raise ValueError("'best_of' must be at least 'n'")
+        if self.stream and (self.best_of or 1) > self.num_answers:
+            raise ValueError("'best_of' cannot be streamed: the best is known at the end")
+        if self.max_tokens == 0 and not self.echo:
+            raise ValueError("'max_tokens': 0 is only for requests with 'echo': true")
+        return self
 
 
-def _asks_nothing(name: str, value: object) -> bool:
-    same_kind = (neutral for neutral in NEUTRAL[name] if isinstance(neutral, bool) == isinstance(value, bool))
-    return value is None or value in same_kind
+class TokenizeRequest(Strict):
+    """The body of ``POST /tokenize``: a prompt, or a conversation as the chat route would see it."""
+
+    model: Text
+    prompt: Text | None = None
+    messages: Messages | None = None
+    chat_template_kwargs: dict[Text, Any] | None = None
+
+    @model_validator(mode="after")
+    def check_together(self) -> Self:
+        """Check what one field alone cannot show."""
+        if (self.prompt is None) == (self.messages is None):
+            raise ValueError("send either 'prompt' or 'messages'")
+        return self
+
+
+class DetokenizeRequest(Strict):
+    """The body of ``POST /detokenize``."""
+
+    model: Text
+    tokens: list[Token]

@@ -41,15 +41,37 @@ def test_client_gets_the_answer_at_once(client: openai.OpenAI) -> None:
     assert completion.usage.completion_tokens == 8
 
 
+def test_client_gets_several_answers_with_their_logprobs(client: openai.OpenAI) -> None:
+    completion = ask(client, n=3, seed=5, temperature=1, max_tokens=6, logprobs=True, top_logprobs=2)
+    texts = [choice.message.content for choice in completion.choices]
+    assert len(set(texts)) > 1
+    for choice in completion.choices:
+        assert "".join(entry.token for entry in choice.logprobs.content) == choice.message.content
+        assert all(entry.logprob <= 0 and len(entry.top_logprobs) == 2 for entry in choice.logprobs.content)
+    again = ask(client, n=3, seed=5, temperature=1, max_tokens=6)
+    assert [choice.message.content for choice in again.choices] == texts
+
+
+def test_client_continues_and_scores_text(client: openai.OpenAI) -> None:
+    text = "The capital of France is"
+    completion = client.completions.create(model=MODEL, prompt=text, max_tokens=1, temperature=0, echo=True, logprobs=1)
+    [choice] = completion.choices
+    assert choice.text == f"{text} Paris"
+    assert choice.logprobs.token_logprobs[0] is None
+    assert choice.logprobs.tokens == ["The", " capital", " of", " France", " is", " Paris"]
+    assert choice.logprobs.text_offset == [0, 3, 11, 14, 21, 24]
+
+
 def test_client_lists_the_model(client: openai.OpenAI) -> None:
     assert [model.id for model in client.models.list()] == [MODEL]
     assert client.models.retrieve(MODEL).id == MODEL
 
 
 def test_client_sees_what_is_wrong(client: openai.OpenAI) -> None:
-    with pytest.raises(openai.BadRequestError, match="logprobs") as caught:
-        ask(client, logprobs=True)
-    assert caught.value.param == "logprobs"
+    tools: Any = [{"type": "function", "function": {"name": "look", "parameters": {}}}]
+    with pytest.raises(openai.BadRequestError, match="tools") as caught:
+        ask(client, tools=tools)
+    assert caught.value.param == "tools"
     with pytest.raises(openai.NotFoundError):
         client.chat.completions.create(model="other", messages=QUESTION)
 

@@ -13,11 +13,9 @@ import typer
 
 from parallax_core.cli import COMMANDS
 from parallax_core.cli import app as root
-from parallax_core.server.schema import ChatRequest
 
 ROOT = Path(__file__).parents[2]
 CLI = (ROOT / "docs/reference/cli.md").read_text(encoding="utf-8")
-HTTP = (ROOT / "docs/reference/http.md").read_text(encoding="utf-8")
 
 COMMON = {"--help"}
 """What every command has, and no page lists."""
@@ -43,12 +41,6 @@ def list_options(command: Any) -> set[str]:
     return {option for parameter in command.params for option in parameter.opts if option.startswith("--")} - COMMON
 
 
-def table_column(page: str, heading: str) -> str:
-    """Return the first column of the table below a heading."""
-    section = page.partition(f"\n{heading}\n")[2].partition("\n## ")[0]
-    return "\n".join(line.split(" | ")[0] for line in section.splitlines() if line.startswith("| `"))
-
-
 @pytest.mark.parametrize(("name", "command"), list(every_command()), ids=str)
 def test_options_of_a_command_are_on_its_page(name: str, command: Any) -> None:
     section = CLI.partition(f"\n## `{name}`\n")[2].partition("\n## ")[0] or CLI.partition("\n## ")[0]
@@ -70,8 +62,3 @@ def test_page_names_every_variable_of_ours() -> None:
     sources = [*ROOT.glob("parallax_core/**/*.py"), *ROOT.glob("plugins/*/parallax_*/**/*.py")]
     used = {name for path in sources for name in re.findall(r"PARALLAX_[A-Z_]+", path.read_text(encoding="utf-8"))}
     assert used == set(re.findall(r"PARALLAX_[A-Z_]+", CLI))
-
-
-def test_page_names_every_field_of_a_request() -> None:
-    column = table_column(HTTP, "## Fields of a chat request")
-    assert {re.split(r"\.", name)[0] for name in re.findall(r"`([\w.]+)`", column)} == set(ChatRequest.model_fields)

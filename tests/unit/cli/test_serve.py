@@ -11,12 +11,14 @@ import pytest
 from parallax_core.api import BackendSpec, Ref, Request, RequestId, Sampling, Stage, StagePlan, Stream
 from parallax_core.base.errors import UsageError
 from parallax_core.builtin.routing import RoundRobin
-from parallax_core.cli.serve import Serving, check_exposure, is_loopback, read_keys
+from parallax_core.cli.edge import check_exposure, check_tls, is_loopback, read_keys
+from parallax_core.cli.serve import Serving
 from parallax_core.config.parallel import ParallelConfig, parse_layers
 from parallax_core.node.plan import PipelinePlan
 from parallax_core.node.router import Router
 from parallax_core.plugins.discovery import PluginRecord
 from parallax_core.plugins.registry import Offer
+from parallax_core.server.edge import Edge
 from parallax_core.testing.toy import Toy
 
 TOY = Toy(layers=("full", "full", "window"))
@@ -132,3 +134,14 @@ async def test_serving_without_a_topology_opens_the_whole_model_once() -> None:
     await engine.start()
     await engine.stop()
     assert [(plan.layers, plan.device) for plan in ToyBackend.plans] == [(None, "")]
+
+
+def test_certificate_that_cannot_be_used_is_refused_at_once(tmp_path: Path) -> None:
+    check_tls(Edge())
+    with pytest.raises(UsageError, match="without a --tls-cert"):
+        check_tls(Edge(tls_key=tmp_path / "key.pem"))
+    with pytest.raises(UsageError, match="cannot be used"):
+        check_tls(Edge(tls_cert=tmp_path / "missing.pem"))
+    (tmp_path / "bad.pem").write_text("no certificate")
+    with pytest.raises(UsageError, match="cannot be used"):
+        check_tls(Edge(tls_cert=tmp_path / "bad.pem"))

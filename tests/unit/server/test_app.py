@@ -3,80 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import json
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
-from starlette.testclient import TestClient
 
 from parallax_core.api import ParallaxError, Sampling
-from parallax_core.node.pipeline import PipelineEngine
-from parallax_core.server.app import make_app
-from parallax_core.server.chat import EventStream, Served
+from parallax_core.server.edge import Edge
+from parallax_core.server.flow import EventStream
 from parallax_core.server.limit import MAX_BODY_BYTES
-from parallax_core.server.schema import NEUTRAL, ChatRequest
-from parallax_core.testing.toy import GREEDY, Toy
+from parallax_core.server.schema import NEUTRAL_CHAT, NEUTRAL_COMPLETION, ChatRequest, CompletionRequest
+from tests.unit.server.letters import Site, answer, error_of, events
 
-ALPHABET = "abcdefghijklmnopqrstuvwxyz .,!?"
-TOY = Toy(vocab=len(ALPHABET))
-
-
-class Letters:
-    """A tokenizer with one token per letter, in place of `ModelText`."""
-
-    sampling = GREEDY
-    stop_ids = frozenset[int]()
-
-    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> tuple[int, ...]:
-        return tuple(ALPHABET.index(letter) for message in messages for letter in message["content"])
-
-    def decode(self, tokens: Sequence[int]) -> str:
-        return "".join(ALPHABET[token] for token in tokens)
-
-
-def answer(prompt: str, length: int) -> str:
-    letters = Letters()
-    tokens = TOY.continuation(letters.encode_chat([{"content": prompt}]), length)
-    return letters.decode(tokens)
-
-
-class Site:
-    """A server in this process, with its engine and stage in reach."""
-
-    def __init__(self, keys: frozenset[str] = frozenset()) -> None:
-        self.stage = TOY.open(num_pages=100, context=200)
-        self.engine = PipelineEngine([lambda: self.stage], Letters().decode)
-        self.app = make_app(Served("toy", self.engine, Letters()), keys)  # type: ignore[arg-type]
-        self.client = TestClient(self.app, raise_server_exceptions=False)
-
-    def post(self, **body: Any) -> Any:
-        headers = {"Content-Type": "application/json"}
-        return self.client.post("/v1/chat/completions", content=json.dumps(body), headers=headers)
-
-    def ask(self, content: Any = "hello", **fields: Any) -> Any:
-        return self.post(model="toy", messages=[{"role": "user", "content": content}], **fields)
-
-
-@pytest.fixture
-def site() -> Iterator[Site]:
-    site = Site()
-    with site.client:
-        site.client.portal.call(site.engine.start)  # type: ignore[union-attr]
-        yield site
-        site.client.portal.call(site.engine.stop)  # type: ignore[union-attr]
-
-
-def events(response: Any) -> list[Any]:
-    lines = [line.removeprefix("data: ") for line in response.text.split("\n\n") if line]
-    return [line if line == "[DONE]" else json.loads(line) for line in lines]
-
-
-def error_of(response: Any, status: int = 400) -> dict[str, Any]:
-    assert response.status_code == status, response.text
-    error: dict[str, Any] = response.json()["error"]
-    assert set(error) == {"message", "type", "param", "code"}
-    return error
+USAGE = {
+    "prompt_tokens": 5,
+    "completion_tokens": 5,
+    "total_tokens": 10,
+    "prompt_tokens_details": {"cached_tokens": 0},
+}
 
 
 def test_answer_has_openai_shape(site: Site) -> None:
@@ -86,7 +30,7 @@ def test_answer_has_openai_shape(site: Site) -> None:
     [choice] = body["choices"]
     assert choice["message"] == {"role": "assistant", "content": answer("hello", 5), "refusal": None}
     assert choice["finish_reason"] == "length"
-    assert body["usage"] == {"prompt_tokens": 5, "completion_tokens": 5, "total_tokens": 10}
+    assert body["usage"] == USAGE
 
 
 def test_streamed_pieces_join_to_the_answer(site: Site) -> None:
@@ -101,7 +45,7 @@ def test_streamed_pieces_join_to_the_answer(site: Site) -> None:
 def test_stream_ends_with_usage_when_asked(site: Site) -> None:
     chunk = events(site.ask(max_tokens=5, stream=True, stream_options={"include_usage": True}))[-2]
     assert chunk["choices"] == []
-    assert chunk["usage"] == {"prompt_tokens": 5, "completion_tokens": 5, "total_tokens": 10}
+    assert chunk["usage"] == USAGE
 
 
 def test_content_may_come_in_parts(site: Site) -> None:
@@ -124,11 +68,11 @@ def test_sampling_fields_reach_the_stage(site: Site) -> None:
     site.ask(max_tokens=1)
     site.ask(max_tokens=1)
     assert seen[0] == Sampling(temperature=0.5, top_p=0.25, top_k=3, seed=2**64 - 1)
-    assert seen[1].temperature == GREEDY.temperature
+    assert seen[1].temperature == 0
     assert seen[1].seed != seen[2].seed
 
 
-@pytest.mark.parametrize("field", sorted(NEUTRAL))
+@pytest.mark.parametrize("field", sorted(NEUTRAL_CHAT))
 def test_field_that_is_not_supported_is_refused_by_name(site: Site, field: str) -> None:
     error = error_of(site.ask(**{field: {"some": ["thing"]}}))
     assert error["param"] == field
@@ -137,7 +81,7 @@ def test_field_that_is_not_supported_is_refused_by_name(site: Site, field: str) 
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [(name, value) for name, values in NEUTRAL.items() for value in (*values, None)]
+    ("field", "value"), [(name, value) for name, values in NEUTRAL_CHAT.items() for value in (*values, None)]
 )
 def test_value_that_asks_for_nothing_is_accepted(site: Site, field: str, value: object) -> None:
     assert site.ask(max_tokens=1, **{field: value}).status_code == 200
@@ -161,6 +105,24 @@ def test_booleans_are_no_numbers(site: Site) -> None:
         ({"max_tokens": 0}, "max_tokens"),
         ({"max_tokens": 1.5}, "max_tokens"),
         ({"seed": 2**63}, "seed"),
+        ({"n": 0}, "n"),
+        ({"n": 129}, "n"),
+        ({"min_p": 1.5}, "min_p"),
+        ({"min_tokens": -1}, "min_tokens"),
+        ({"min_tokens": 9, "max_tokens": 8}, "min_tokens"),
+        ({"presence_penalty": 2.5}, "presence_penalty"),
+        ({"frequency_penalty": -3}, "frequency_penalty"),
+        ({"repetition_penalty": 0}, "repetition_penalty"),
+        ({"logit_bias": {"x": 1}}, "logit_bias.x"),
+        ({"logit_bias": {"1": 101}}, "logit_bias.1"),
+        ({"logit_bias": {"31": 1}}, "logit_bias"),
+        ({"stop_token_ids": [31]}, "stop_token_ids"),
+        ({"stop_token_ids": [-1]}, "stop_token_ids.0"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+        ({"logprobs": 3}, "logprobs"),
+        ({"priority": 0.5}, "priority"),
+        ({"timeout": 0}, "timeout"),
+        ({"metadata": {"a": 1}}, "metadata.a"),
         ({"stop": 3}, "stop"),
         ({"stop": ""}, "stop"),
         ({"stop": ["x", ""]}, "stop.1"),
@@ -189,7 +151,9 @@ def test_wrong_value_is_refused_by_name(site: Site, fields: dict[str, Any], para
     assert param in error["message"] or "tokens" in error["message"]
 
 
-@pytest.mark.parametrize("fields", [{"max_tokens": 1, "max_completion_tokens": 1}, {"stream_options": {}}])
+@pytest.mark.parametrize(
+    "fields", [{"max_tokens": 1, "max_completion_tokens": 1}, {"stream_options": {}}, {"top_logprobs": 1}]
+)
 def test_fields_that_do_not_go_together_are_refused(site: Site, fields: dict[str, Any]) -> None:
     assert next(iter(fields)) in error_of(site.ask(**fields))["message"]
 
@@ -229,9 +193,9 @@ def test_body_of_another_kind_is_named_so(site: Site) -> None:
 
 
 def test_prompt_that_is_too_long_is_refused(site: Site) -> None:
-    error = error_of(site.ask("a" * 200))
+    error = error_of(site.ask("a" * 400))
     assert error["param"] == "messages"
-    assert "200 tokens" in error["message"]
+    assert "400 tokens" in error["message"]
 
 
 def test_unknown_model_is_a_404(site: Site) -> None:
@@ -255,6 +219,7 @@ def test_wrong_route_has_an_error_body_too(site: Site, method: str, path: str, s
 def test_server_is_unhealthy_until_its_engine_is_ready() -> None:
     site = Site()
     with site.client:
+        assert site.client.get("/ready").status_code == 503
         assert site.client.get("/health").status_code == 503
         response = site.ask()
         error_of(response, 503)
@@ -284,8 +249,8 @@ async def test_client_that_is_gone_before_the_first_event_stops_its_generation()
         def close(self) -> None:
             self.is_closed = True
 
-    async def events() -> AsyncIterator[bytes]:
-        yield b"never asked for"
+    async def events() -> AsyncIterator[dict[str, object]]:
+        yield {"never": "asked for"}
 
     async def receive() -> dict[str, str]:
         return {"type": "http.disconnect"}
@@ -300,15 +265,14 @@ async def test_client_that_is_gone_before_the_first_event_stops_its_generation()
     assert stream.is_closed
 
 
-def test_every_route_but_health_asks_for_a_key() -> None:
-    site = Site(frozenset({"secret", "other"}))
-    with site.client:
+def test_every_route_but_health_and_version_asks_for_a_key() -> None:
+    with Site(Edge(keys=frozenset({"secret", "other"}))) as site:
         paths = site.app.openapi()["paths"]
         routes = [(path, method.upper()) for path, methods in paths.items() for method in methods]
-        assert len(routes) == 4
+        assert len(routes) == 9
         for path, method in [*routes, ("/openapi.json", "GET"), ("/nowhere", "GET")]:
             status = site.client.request(method, path).status_code
-            assert (status == 401) == (path != "/health"), (method, path, status)
+            assert (status == 401) == (path not in {"/health", "/version"}), (method, path, status)
         for header in ("Bearer wrong", "secret", "Basic secret", "Bearer", ""):
             assert site.client.get("/v1/models", headers={"Authorization": header}).status_code == 401
         for header in ("Bearer secret", "bearer other"):
@@ -316,4 +280,5 @@ def test_every_route_but_health_asks_for_a_key() -> None:
 
 
 def test_every_field_is_honoured_or_refused_but_none_is_both() -> None:
-    assert not set(ChatRequest.model_fields) & set(NEUTRAL)
+    assert not set(ChatRequest.model_fields) & set(NEUTRAL_CHAT)
+    assert not set(CompletionRequest.model_fields) & set(NEUTRAL_COMPLETION)

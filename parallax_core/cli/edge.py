@@ -1,0 +1,83 @@
+"""What ``parallax serve`` checks before anybody can reach it."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import os
+import ssl
+from pathlib import Path
+
+from parallax_core.base.errors import UsageError
+from parallax_core.server.edge import Edge
+
+logger = logging.getLogger(__name__)
+
+
+def read_keys(path: Path | None) -> frozenset[str]:
+    """Return the API keys of a file and of the environment; blank lines and lines that begin with # are none.
+
+    Raises:
+        UsageError: if the file cannot be read, or has no key in it.
+    """
+    keys = _read_lines(path) | {key for key in (os.environ.get("PARALLAX_API_KEY", "").strip(),) if key}
+    if bad := [key for key in keys if not key.isascii() or len(key.split()) != 1]:
+        message = f"{len(bad)} of the API keys cannot be sent in an HTTP header"
+        raise UsageError(message, "use letters, digits and punctuation of ASCII, without spaces")
+    return frozenset(keys)
+
+
+def _read_lines(path: Path | None) -> set[str]:
+    if path is None:
+        return set()
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        message = f"the API keys cannot be read: {error}"
+        raise UsageError(message, "give --api-key-file a text file with one key a line") from error
+    found = {line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")}
+    if not found:
+        message = f"there is no API key in {path}"
+        raise UsageError(message, "write one key a line")
+    return found
+
+
+def check_exposure(host: str, keys: frozenset[str], *, insecure: bool) -> None:
+    """Refuse to listen off loopback without an API key, unless told to.
+
+    Raises:
+        UsageError: if it would.
+    """
+    if keys or is_loopback(host):
+        return
+    if not insecure:
+        message = f"listening on {host} lets others use this server, and there is no API key"
+        raise UsageError(message, "give --api-key-file or set PARALLAX_API_KEY; --insecure does without")
+    logger.warning("INSECURE: anyone who reaches %s can use this server, without an API key", host)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach ``host``."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def check_tls(edge: Edge) -> None:
+    """Refuse a certificate or key that cannot be used, before a model is loaded.
+
+    Raises:
+        UsageError: saying what is wrong with it.
+    """
+    if edge.tls_cert is None:
+        if edge.tls_key is not None:
+            raise UsageError("there is a --tls-key without a --tls-cert", "give both, or neither")
+        return
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(edge.tls_cert, edge.tls_key, password="")
+    except (OSError, ValueError) as error:
+        message = f"the certificate {edge.tls_cert} and its key cannot be used: {error}"
+        raise UsageError(
+            message, "give --tls-cert a chain and --tls-key its key, both in PEM, without a password"
+        ) from error

@@ -1,0 +1,72 @@
+"""The bytes behind single tokens, which decoding a token alone does not always show."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cache
+from typing import Any
+
+from tokenizers import Tokenizer
+
+BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
+"""What stands for a space in vocabularies of the SentencePiece kind."""
+
+
+class Vocabulary:
+    """Knows what each token of a tokenizer stands for.
+
+    Two kinds of vocabularies are known: byte-level ones, in which every character stands for a byte (GPT-2), and those
+    with a mark for spaces and tokens such as ``<0x0A>`` for bytes (SentencePiece). Tokens of others, and added tokens,
+    stand for themselves.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._added = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
+        kinds = set(_list_kinds(json.loads(tokenizer.to_str())["decoder"]))
+        self._is_byte_level = "ByteLevel" in kinds
+        self._is_marked = bool(kinds & {"Metaspace", "ByteFallback"})
+        self.size: int = tokenizer.get_vocab_size()
+
+    def find_bytes(self, token: int) -> bytes:
+        """Return the bytes a token stands for, as a part of UTF-8 text; none for an id that is not in use."""
+        piece = self._tokenizer.id_to_token(token)
+        if piece is None:
+            return b""
+        if piece in self._added:
+            return piece.encode()
+        if self._is_byte_level:
+            alphabet = byte_alphabet()
+            return bytes(alphabet[char] for char in piece) if set(piece) <= alphabet.keys() else piece.encode()
+        if self._is_marked:
+            found = BYTE.fullmatch(piece)
+            return bytes([int(found.group(1), 16)]) if found else piece.replace(SPACE, " ").encode()
+        return piece.encode()
+
+    def show(self, token: int) -> str:
+        """Return a token as text; one that is no text by itself as its bytes in hexadecimal, as OpenAI does."""
+        data = self.find_bytes(token)
+        try:
+            return data.decode()
+        except UnicodeDecodeError:
+            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
+
+
+@cache
+def byte_alphabet() -> dict[str, int]:
+    """Return the byte each character of a byte-level vocabulary stands for.
+
+    Printable bytes of Latin-1 stand for themselves, the others are numbered from U+0100 on (GPT-2's encoder.py).
+    """
+    plain = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in plain]
+    return {chr(byte): byte for byte in plain} | {chr(256 + index): byte for index, byte in enumerate(others)}
+
+
+def _list_kinds(decoder: Any) -> list[str]:  # noqa: ANN401 -- a part of tokenizer.json
+    if not isinstance(decoder, dict):
+        return []
+    inner = [kind for each in decoder.get("decoders", ()) for kind in _list_kinds(each)]
+    return [str(decoder.get("type")), *inner]

@@ -1,0 +1,60 @@
+"""Request ids, and the access log."""
+
+from __future__ import annotations
+
+import logging
+import re
+import secrets
+import time
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+logger = logging.getLogger(__name__)
+
+REQUEST_ID = "X-Request-Id"
+SOUND = re.compile(r"[\w.:/+=-]{1,128}", re.ASCII)
+MOST_LOGGED = 2000
+"""The most bytes of a body that go into the log."""
+
+
+class AccessLog:
+    """Middleware that gives each request an id, sends it back, and logs one line when the response is over.
+
+    A client's own id is kept if it is at most 128 characters that are safe in a log. What clients send and get is not
+    logged, unless asked for.
+    """
+
+    def __init__(self, app: ASGIApp, *, logs_bodies: bool = False) -> None:
+        self._app = app
+        self._logs_bodies = logs_bodies
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        given = Headers(scope=scope).get(REQUEST_ID, "")
+        name = given if SOUND.fullmatch(given) else secrets.token_hex(8)
+        scope.setdefault("state", {})["request_id"] = name
+        began, status, body = time.monotonic(), 0, bytearray()
+
+        async def watch() -> Message:
+            message = await receive()
+            if self._logs_bodies and len(body) < MOST_LOGGED:
+                body.extend(message.get("body", b"")[: MOST_LOGGED - len(body)])
+            return message
+
+        async def tag(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                MutableHeaders(scope=message)[REQUEST_ID] = name
+            await send(message)
+
+        try:
+            await self._app(scope, watch, tag)
+        finally:
+            asked = f" body={bytes(body)!r}" if self._logs_bodies else ""
+            took = (time.monotonic() - began) * 1000
+            logger.info("%s %s %s %.0f ms id=%s%s", scope["method"], scope["path"], status or "gone", took, name, asked)

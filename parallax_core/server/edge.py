@@ -1,0 +1,33 @@
+"""What stands between the network and the routes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Edge:
+    """How the server meets its clients. Filled by the command line."""
+
+    keys: frozenset[str] = field(default=frozenset(), repr=False)
+    """API keys; without any, everybody may ask."""
+    max_concurrent: int = 0
+    """Requests one key may have under way at once; without keys, one address. 0: any number."""
+    max_per_minute: int = 0
+    """Requests one key may make a minute; without keys, one address. 0: any number."""
+    cors_origins: Collection[str] = ()
+    """Web pages of these origins may ask; none by default."""
+    tls_cert: Path | None = None
+    """A certificate chain in PEM."""
+    tls_key: Path | None = None
+    """Its private key, if that is not in the same file."""
+    is_lenient: bool = False
+    """Name unknown fields in a response header and the log, instead of refusing them."""
+    logs_bodies: bool = False
+    """Put what clients send into the access log; prompts are private otherwise."""
+    request_s: float = 30.0
+    """Seconds in which a request must have arrived whole, and a client must take what it is sent."""
+    drain_s: float = 2.0
+    """Seconds that answers under way are given to end, once the server is told to."""

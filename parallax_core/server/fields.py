@@ -1,0 +1,58 @@
+"""What the fields of several requests have in common."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+MAX_SEED = 2**63 - 1
+MAX_STOPS = 16
+MAX_STOP_CHARACTERS = 1024
+MAX_ANSWERS = 128
+MAX_TOP = 20
+MAX_TOKEN = 2**31 - 1
+MAX_BIASES = 1024
+
+
+class Strict(BaseModel):
+    """No unknown fields, and no guessing: ``"1"`` is not a number."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, use_attribute_docstrings=True)
+
+
+def _check_text(text: str) -> str:
+    """Refuse what JSON can write and UTF-8 cannot: half of a surrogate pair."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        message = f"not valid Unicode: {error.reason} at character {error.start}"
+        raise ValueError(message) from error
+    return text
+
+
+def _check_token(text: str) -> str:
+    if not text.isdecimal() or not text.isascii() or int(text[:11]) > MAX_TOKEN:
+        raise ValueError("a key is not the number of a token")
+    return text
+
+
+Text = Annotated[str, AfterValidator(_check_text)]
+Stop = Annotated[Text, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
+Stops = Stop | Annotated[list[Stop], Field(max_length=MAX_STOPS)]
+Token = Annotated[int, Field(ge=0, le=MAX_TOKEN)]
+Tokens = Annotated[list[Token], Field(min_length=1)]
+Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
+Seed = Annotated[int, Field(ge=-MAX_SEED - 1, le=MAX_SEED)]
+Bias = Annotated[float, Field(ge=-100, le=100)]
+Biases = Annotated[dict[Annotated[str, AfterValidator(_check_token)], Bias], Field(max_length=MAX_BIASES)]
+Penalty = Annotated[float, Field(ge=-2, le=2)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Answers = Annotated[int, Field(ge=1, le=MAX_ANSWERS)]
+Top = Annotated[int, Field(ge=0, le=MAX_TOP)]
+
+
+class StreamOptions(Strict):
+    """Options that only matter when streaming."""
+
+    include_usage: bool = False

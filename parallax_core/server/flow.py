@@ -1,0 +1,156 @@
+"""The answers to one HTTP request, on their way from the engine to the client."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from typing import TypeVar
+
+import fastapi
+from fastapi.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from parallax_core.base.errors import BackendFailed, ParallaxError, RequestTimeout, Unavailable
+from parallax_core.contracts.engine import Delta, Engine, Finish, Request, Stream
+from parallax_core.server.errors import error_response
+from parallax_core.server.sse import DONE, event
+
+T = TypeVar("T")
+
+
+class Flow:
+    """The streams of the requests one body made, as one."""
+
+    def __init__(self, requests: Sequence[Request]) -> None:
+        self._requests = requests
+        self._streams: list[Stream] = []
+        self._finishes: list[Finish] = []
+
+    @classmethod
+    def submit(cls, engine: Engine, requests: Sequence[Request]) -> Flow:
+        """Submit all requests, or none if one is refused."""
+        flow = cls(requests)
+        try:
+            for request in requests:
+                flow._streams.append(engine.submit(request))
+        except BaseException:
+            flow.close()
+            raise
+        return flow
+
+    async def read(self) -> AsyncIterator[tuple[int, Delta]]:
+        """Yield deltas as they come, each with the number of its request.
+
+        Raises:
+            ParallaxError: if a request fails; the others are over then, too.
+        """
+        async with aclosing(_merge(self._streams)) as merged:
+            async for number, delta in merged:
+                if delta.finish is not None:
+                    _check(delta.finish)
+                    self._finishes.append(delta.finish)
+                yield number, self._hide_stop(number, delta)
+
+    def usage(self, *, is_shown: bool = True) -> dict[str, object]:
+        """Return the token counts in OpenAI's shape; all requests must have ended. Hidden output is not counted."""
+        prompt = sum(finish.prompt_tokens for finish in self._finishes)
+        output = sum(finish.output_tokens for finish in self._finishes) if is_shown else 0
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": output,
+            "total_tokens": prompt + output,
+            "prompt_tokens_details": {"cached_tokens": sum(finish.cached_tokens for finish in self._finishes)},
+        }
+
+    def _hide_stop(self, number: int, delta: Delta) -> Delta:
+        """Take away the log-probability of a stop token, which has no text."""
+        if not (delta.ended and delta.logprobs and delta.logprobs[-1].token in self._requests[number].stop_ids):
+            return delta
+        return replace(delta, logprobs=delta.logprobs[:-1])
+
+    def close(self) -> None:
+        """Stop generating. Harmless when everything has ended."""
+        for stream in self._streams:
+            stream.close()
+
+
+class EventStream(StreamingResponse):
+    """Sends events, and stops generating when it is over in whatever way.
+
+    The events cannot see to that themselves: a client may be gone before the first of them is asked for.
+    """
+
+    def __init__(self, events: AsyncIterator[dict[str, object]], flow: Flow) -> None:
+        super().__init__(_write_events(events), media_type="text/event-stream")
+        self._flow = flow
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the response."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._flow.close()
+
+
+async def until_gone(http: fastapi.Request, work: Awaitable[T], flow: Flow) -> T | Response:
+    """Await ``work``, and stop generating when the client goes away before it is done."""
+    task = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(_disconnect(http))
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        return task.result() if task.done() else Response(status_code=499)
+    finally:
+        flow.close()
+        for pending in (task, gone):
+            pending.cancel()
+
+
+async def _disconnect(http: fastapi.Request) -> None:
+    while (await http.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _write_events(events: AsyncIterator[dict[str, object]]) -> AsyncIterator[bytes]:
+    try:
+        async for each in events:
+            yield event(each)
+    except ParallaxError as error:
+        yield bytes(b"data: " + bytes(error_response(error).body) + b"\n\n")
+        return
+    yield DONE
+
+
+async def _merge(streams: Sequence[Stream]) -> AsyncGenerator[tuple[int, Delta]]:
+    """Yield the deltas of all streams as they come; the first that fails to be read ends all."""
+    if len(streams) == 1:  # nothing to wait for beside it
+        async for delta in streams[0]:
+            yield 0, delta
+        return
+    queue: asyncio.Queue[tuple[int, Delta]] = asyncio.Queue()
+    num_open = len(streams)
+    tasks = [asyncio.create_task(_pump(number, stream, queue)) for number, stream in enumerate(streams)]
+    try:
+        while num_open:
+            number, delta = await queue.get()
+            num_open -= delta.finish is not None
+            yield number, delta
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+async def _pump(number: int, stream: Stream, queue: asyncio.Queue[tuple[int, Delta]]) -> None:
+    async for delta in stream:
+        queue.put_nowait((number, delta))
+
+
+def _check(finish: Finish) -> None:
+    match finish.reason:
+        case "error":
+            raise BackendFailed(finish.message)
+        case "timeout":
+            raise RequestTimeout(finish.message)
+        case "aborted":
+            raise Unavailable(finish.message)

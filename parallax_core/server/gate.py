@@ -1,0 +1,65 @@
+"""The end of a server: no more work comes in, and what is under way gets a moment to end."""
+
+from __future__ import annotations
+
+import asyncio
+
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from parallax_core.server.errors import error_body
+
+CLOSING = "the server is shutting down"
+
+
+class Gate:
+    """Counts the requests that make a model work, and lets no more in once it is closed."""
+
+    def __init__(self) -> None:
+        self._running = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.is_closed = False
+
+    async def drain(self, limit_s: float) -> None:
+        """Close the gate, and wait until nothing is under way, or for ``limit_s`` seconds."""
+        self.is_closed = True
+        try:
+            async with asyncio.timeout(limit_s):
+                await self._idle.wait()
+        except TimeoutError:
+            return
+
+    def enter(self) -> None:
+        """Count a request."""
+        self._running += 1
+        self._idle.clear()
+
+    def leave(self) -> None:
+        """Count it no more."""
+        self._running -= 1
+        if not self._running:
+            self._idle.set()
+
+
+class Gatekeeper:
+    """Middleware that passes requests through a `Gate`; a closed one is a 503."""
+
+    def __init__(self, app: ASGIApp, gate: Gate) -> None:
+        self._app = app
+        self._gate = gate
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or refuse it."""
+        if scope["type"] != "http" or scope["method"] != "POST":
+            await self._app(scope, receive, send)
+            return
+        if self._gate.is_closed:
+            headers = {"Retry-After": "5", "Connection": "close"}
+            await JSONResponse(error_body(503, CLOSING), 503, headers)(scope, receive, send)
+            return
+        self._gate.enter()
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._gate.leave()

@@ -1,0 +1,44 @@
+"""How long a client may take: to send its request, and to take what it is sent."""
+
+from __future__ import annotations
+
+import asyncio
+
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+
+class Patience:
+    """Middleware that gives up on a client that sends its body too slowly, or does not take its answer."""
+
+    def __init__(self, app: ASGIApp, limit_s: float) -> None:
+        self._app = app
+        self._limit_s = limit_s
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        deadline, is_whole = asyncio.get_running_loop().time() + self._limit_s, False
+
+        async def hurry() -> Message:
+            nonlocal is_whole
+            if is_whole:  # what is waited for now is the end of the connection
+                return await receive()
+            try:
+                async with asyncio.timeout_at(deadline):
+                    message = await receive()
+            except TimeoutError:
+                raise HTTPException(408, f"the request did not arrive within {self._limit_s:g} seconds") from None
+            is_whole = not message.get("more_body", False)
+            return message
+
+        async def push(message: Message) -> None:
+            try:
+                async with asyncio.timeout(self._limit_s):
+                    await send(message)
+            except TimeoutError:
+                raise ConnectionAbortedError("the client does not take its answer") from None
+
+        await self._app(scope, hurry, push)

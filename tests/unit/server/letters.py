@@ -1,0 +1,106 @@
+"""A server in this process over a toy engine, and what it must answer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+from starlette.testclient import TestClient
+
+from parallax_core.api import InvalidRequest, Sampling
+from parallax_core.node.pipeline import PipelineEngine
+from parallax_core.server.app import make_app
+from parallax_core.server.edge import Edge
+from parallax_core.server.gate import Gate
+from parallax_core.server.served import Served
+from parallax_core.testing.toy import Toy
+
+ALPHABET = "abcdefghijklmnopqrstuvwxyz .,!?"
+TOY = Toy(("full",), vocab=len(ALPHABET))
+
+
+class Letters:
+    """A tokenizer with one token per letter, in place of `ModelText`; its model is greedy unless told otherwise."""
+
+    sampling = Sampling(temperature=0)
+    stop_ids = frozenset[int]()
+    vocab_size = len(ALPHABET)
+
+    @property
+    def vocabulary(self) -> Letters:
+        return self
+
+    def encode_chat(
+        self, messages: Sequence[Mapping[str, str]], settings: Mapping[str, Any] | None = None
+    ) -> tuple[int, ...]:
+        if settings and "forbidden" in settings:
+            raise InvalidRequest("the template refuses", "messages")
+        return self.encode("".join(message["content"] for message in messages) + (settings or {}).get("suffix", ""))
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        return tuple(ALPHABET.index(letter) for letter in text)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return "".join(ALPHABET[token] for token in tokens if token not in self.stop_ids)
+
+    def show(self, tokens: int | Sequence[int]) -> str:
+        return ALPHABET[tokens] if isinstance(tokens, int) else "".join(map(self.show, tokens))
+
+    def find_bytes(self, token: int) -> bytes:
+        return ALPHABET[token].encode()
+
+
+def answer(prompt: str, length: int, sampling: Sampling = Letters.sampling, choice: int = 0) -> str:
+    """Return what the toy answers when it is asked alone."""
+    letters = Letters()
+    return letters.decode(TOY.continuation(letters.encode(prompt), length, sampling, choice))
+
+
+class Site:
+    """A server in this process, with its engine and stage in reach."""
+
+    def __init__(self, edge: Edge | None = None) -> None:
+        self.stage = TOY.open(num_pages=200, context=400, max_batch_tokens=64)
+        self.text = Letters()
+        self.engine = PipelineEngine([lambda: self.stage], self.text.decode)
+        self.gate = Gate()
+        served = Served("toy", self.engine, self.text)  # type: ignore[arg-type]
+        self.app = make_app(served, edge, self.gate)
+        self.client = TestClient(self.app, raise_server_exceptions=False)
+
+    def __enter__(self) -> Self:
+        self.client.__enter__()
+        self.client.portal.call(self.engine.start)  # type: ignore[union-attr]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.client.portal.call(self.engine.stop)  # type: ignore[union-attr]
+        self.client.__exit__()
+
+    def post(self, route: str = "/v1/chat/completions", headers: Mapping[str, str] | None = None, **body: Any) -> Any:
+        """Send ``body`` as JSON, lone surrogates and all."""
+        sent = {"Content-Type": "application/json", **(headers or {})}
+        return self.client.post(route, content=json.dumps(body), headers=sent)
+
+    def ask(self, content: Any = "hello", **fields: Any) -> Any:
+        """Ask the chat route."""
+        return self.post(model="toy", messages=[{"role": "user", "content": content}], **fields)
+
+    def complete(self, prompt: Any = "hello", **fields: Any) -> Any:
+        """Ask the completion route."""
+        return self.post("/v1/completions", model="toy", prompt=prompt, **fields)
+
+
+def events(response: Any) -> list[Any]:
+    """Return the events of a stream."""
+    lines = [line.removeprefix("data: ") for line in response.text.split("\n\n") if line]
+    return [line if line == "[DONE]" else json.loads(line) for line in lines]
+
+
+def error_of(response: Any, status: int = 400) -> dict[str, Any]:
+    """Return the error a response must be."""
+    assert response.status_code == status, response.text
+    error: dict[str, Any] = response.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    return error
