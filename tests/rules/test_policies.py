@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
@@ -26,8 +26,7 @@ def read_table(kind: PolicyKind) -> dict[str, dict[str, str]]:
 
 def read_options(spec: PolicySpec) -> dict[str, str]:
     """Return the options of a policy as its dataclass has them."""
-    factory = spec.factory.load()
-    assert dataclasses.is_dataclass(factory)
+    factory: Any = spec.factory.load()
     return {field.name: str(field.default) for field in dataclasses.fields(factory)}
 
 

@@ -9,7 +9,7 @@ from parallax_core.api import PolicySpec, QueueView, Ref, UnknownName, hookimpl
 from parallax_core.base.errors import BrokenPlugin, UsageError
 from parallax_core.builtin.batching import Delay, Size, SizeOrDelay
 from parallax_core.builtin.offers import POLICIES
-from parallax_core.node.guard import BatchingGuard, PreemptionGuard, RoutingGuard
+from parallax_core.node.guard import BatchingGuard, Guard, PreemptionGuard, RoutingGuard
 from parallax_core.node.policy import make_policy, read_policy
 from parallax_core.plugins.discovery import PluginRecord
 from parallax_core.plugins.host import PluginHost
@@ -73,6 +73,7 @@ def test_every_policy_of_core_can_be_made_and_is_guarded(host: PluginHost, spec:
     made = make_policy(host, spec.kind, spec.name)
     guards = {"batching": BatchingGuard, "preemption": PreemptionGuard, "routing": RoutingGuard}
     assert type(made) is guards[spec.kind]
+    assert isinstance(made, Guard)
     assert isinstance(made.policy, spec.factory.load())
 
 

@@ -62,6 +62,14 @@ def test_memory_is_bounded_and_ends_are_forgotten_before_beginnings() -> None:
     assert recall.find_cached(keys) == [2 * BLOCK]
 
 
+def test_what_is_met_again_is_remembered_longer() -> None:
+    recall = Recall(1, capacity=2)
+    one, two, three = (make_keys(make_request(token)) for token in (1, 2, 3))
+    for keys in (one, two, one, three):
+        recall.note(keys, 0)
+    assert [recall.find_cached(keys) for keys in (one, two, three)] == [[BLOCK], [0], [BLOCK]]
+
+
 @given(st.lists(st.tuples(st.lists(st.integers(1, 3), max_size=4), st.integers(0, 2))), st.lists(st.integers(1, 3)))
 def test_replica_knows_the_longest_beginning_it_had(noted: list[tuple[list[int], int]], asked: list[int]) -> None:
     recall = Recall(3)

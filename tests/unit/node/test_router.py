@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from typing import Any
@@ -181,6 +182,29 @@ async def test_stop_is_legal_while_starting() -> None:
         await starting
     assert all(engine.num_stopped for engine in engines)
     assert router.health().state == "draining"
+
+
+async def test_replica_is_stopped_only_after_its_start_has_ended() -> None:
+    class Slow(FakeEngine):
+        async def start(self) -> None:
+            try:
+                await asyncio.sleep(60)
+            finally:
+                await asyncio.sleep(0.01)
+                self.begin.set()
+
+        async def stop(self) -> None:
+            assert self.begin.is_set()
+            await super().stop()
+
+    engine = Slow()
+    engine.begin.clear()
+    router = Router([engine], LeastPendingTokens(), lambda: CONTEXT)
+    starting = asyncio.ensure_future(router.start())
+    await asyncio.sleep(0.01)
+    await router.stop()
+    with pytest.raises(Unavailable):
+        await starting
 
 
 async def test_stop_is_legal_before_start_and_twice() -> None:
@@ -433,6 +457,41 @@ async def test_request_that_has_answered_is_not_begun_again() -> None:
         engines[0].streams[0].said.put_nowait(delta)
     assert await collect(stream) == [Delta(tokens=(1,)), end("error", "on fire")]
     assert not engines[1].requests
+
+
+async def test_answer_of_one_delta_stands_although_its_replica_is_lost() -> None:
+    router, engines = await make_router(2)
+    stream = router.submit(make_request())
+    engines[0].fail()
+    whole = replace(end("length"), tokens=(1,))
+    engines[0].streams[0].said.put_nowait(whole)
+    assert await collect(stream) == [whole]
+    assert not engines[1].requests
+
+
+async def test_replica_whose_stream_breaks_off_is_left_with_nothing() -> None:
+    router, engines = await make_router(2)
+    reading = asyncio.ensure_future(collect(router.submit(make_request(10, 5))))
+    engines[0].fail()
+    engines[0].streams[0].said.put_nowait(OSError("cut off"))
+    await asyncio.sleep(0.01)
+    assert engines[0].streams[0].num_closed == 1
+    assert (pending(router), requests(router)) == ([0, 15], [0, 1])
+    engines[1].streams[0].said.put_nowait(end())
+    assert await reading == [end()]
+
+
+async def test_replica_that_comes_back_has_lost_what_it_knew() -> None:
+    router, engines = await make_router(2, PrefixAffinity())
+    request = make_request(2 * BLOCK, 1)
+    reading = asyncio.ensure_future(collect(router.submit(request)))
+    engines[0].fail()
+    engines[0].streams[0].said.put_nowait(end("error", "on fire"))
+    await asyncio.sleep(0.01)
+    engines[0].state = Health(state="ready")
+    router.submit(replace(request, id=RequestId("again")))
+    assert [len(engine.requests) for engine in engines] == [1, 2]
+    reading.cancel()
 
 
 async def test_request_that_fails_on_a_replica_that_goes_on_is_not_begun_again() -> None:
