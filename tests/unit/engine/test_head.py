@@ -1,283 +1,108 @@
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Sequence
-from itertools import count
-
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from parallax_core.api import (
-    Delta,
-    InvalidRequest,
-    PoolInfo,
-    Request,
-    RequestId,
-    Sampling,
-    StageResult,
-    Unavailable,
-)
+from parallax_core.api import InvalidRequest, StageResult, Unavailable
 from parallax_core.base.errors import StageLost
 from parallax_core.builtin.batching import Delay, Size, SizeOrDelay, WorkConserving
-from parallax_core.builtin.preemption import LowestPriority, NewestFirst, Nobody
 from parallax_core.engine.head import Head, Limits, Step
-from parallax_core.node.host import StageHost
-from tests.toy import VOCAB, ToyStage, continuation
+from parallax_core.testing.toy import Toy
+from tests.unit.engine.replica import LUCKY, TOY, Replica, make_request, open_stages
 
-NUMBERS = count()
-
-
-def decode(tokens: Sequence[int]) -> str:
-    return "".join(f"<{token}>" for token in tokens)
+DEEP = Toy(("full",) * 3)
 
 
-def make_request(  # noqa: PLR0913 -- as many as a request has
-    prompt: list[int],
-    max_tokens: int | None = 4,
-    *,
-    stop_ids: frozenset[int] = frozenset(),
-    stop: tuple[str, ...] = (),
-    priority: int = 0,
-    timeout_s: float | None = None,
-) -> Request:
-    return Request(
-        id=RequestId(str(next(NUMBERS))),
-        prompt=tuple(prompt),
-        max_tokens=max_tokens,
-        sampling=Sampling(),
-        stop_ids=stop_ids,
-        stop=stop,
-        priority=priority,
-        timeout_s=timeout_s,
-    )
-
-
-class Replica:
-    """A head and its stages, run step by step, with a clock of their own.
-
-    Every stage of the toy computes everything; what stages before the last say is only looked at for their pages.
-    """
-
-    def __init__(self, *stages: ToyStage, **options: object) -> None:
-        self.stages = stages or (ToyStage(),)
-        self.stage = self.stages[-1]
-        self.hosts = [StageHost(stage) for stage in self.stages]
-        self.head = Head([stage.info for stage in self.stages], decode, **options)  # type: ignore[arg-type]
-        self.now = 0.0
-        self.deltas: dict[RequestId, list[Delta]] = {}
-
-    def submit(self, request: Request) -> RequestId:
-        self.head.accept(request, self.now)
-        self.deltas[request.id] = []
-        return request.id
-
-    def step(self) -> bool:
-        """Run one step; return whether there was one."""
-        self.now += 0.01
-        step = self.head.plan(self.now)
-        if step is not None:
-            self.head.absorb(self.compute(step), self.now)
-        self.collect()
-        return step is not None
-
-    def compute(self, step: Step) -> StageResult:
-        return [host.run(step) for host in self.hosts][-1]
-
-    def collect(self) -> None:
-        for request_id, delta in self.head.take_deltas():
-            self.deltas[request_id].append(delta)
-        self.head.check()
-
-    def run(self) -> None:
-        while self.step():
-            pass
-
-    def tokens(self, request_id: RequestId) -> list[int]:
-        return [token for delta in self.deltas[request_id] for token in delta.tokens]
-
-    def text(self, request_id: RequestId) -> str:
-        return "".join(delta.text for delta in self.deltas[request_id])
-
-    def reason(self, request_id: RequestId) -> str:
-        *before, last = self.deltas[request_id]
-        assert not any(delta.finish for delta in before)
-        assert last.finish is not None
-        return last.finish.reason
+def plan_all(head: Head) -> list[Step]:
+    """Plan until the head wants a result first."""
+    steps = []
+    while step := head.plan(0.0):
+        steps.append(step)
+    return steps
 
 
 def test_head_gives_the_tokens_of_the_sequential_run() -> None:
     replica = Replica()
-    prompts = [[1, 2, 3], list(range(20)), [5]]
-    ids = [replica.submit(make_request(prompt)) for prompt in prompts]
+    for prompt in ([1, 2, 3], list(range(20)), [5]):
+        replica.ask(prompt)
+        replica.ask(prompt, sampling=LUCKY)
     replica.run()
-    assert [replica.tokens(each) for each in ids] == [continuation(prompt, 4) for prompt in prompts]
+    replica.check_tokens()
+
+
+def test_split_gives_the_tokens_of_the_whole() -> None:
+    toy = Toy(("full", "window", "state", "latent", "full"))
+    for num_stages in range(1, 6):
+        replica = Replica(*open_stages(toy, num_stages))
+        for number in range(4):
+            replica.ask(range(number, 12), 6, sampling=LUCKY)
+        replica.run()
+        replica.check_tokens()
 
 
 def test_head_says_how_a_request_ended_and_what_it_cost() -> None:
     replica = Replica()
-    request_id = replica.submit(make_request([1, 2, 3]))
+    request_id = replica.ask([1, 2, 3])
     replica.run()
-    finish = replica.deltas[request_id][-1].finish
-    assert finish is not None
-    assert (finish.reason, finish.prompt_tokens, finish.output_tokens) == ("length", 3, 4)
+    *before, last = replica.deltas[request_id]
+    assert [(delta.ended, delta.finish) for delta in before] == [(None, None)] * 3
+    assert last.ended == "length"
+    assert last.finish is not None
+    assert (last.finish.reason, last.finish.prompt_tokens, last.finish.output_tokens) == ("length", 3, 4)
 
 
 def test_head_stops_at_a_stop_token_which_has_no_text() -> None:
-    answer = continuation([1, 2, 3], 4)
+    answer = TOY.continuation([1, 2, 3], 4)
     replica = Replica()
-    request_id = replica.submit(make_request([1, 2, 3], stop_ids=frozenset({answer[1]})))
+    request_id = replica.ask([1, 2, 3], stop_ids=frozenset({answer[1]}))
     replica.run()
     assert replica.tokens(request_id) == answer[:2]
     assert replica.text(request_id) == f"<{answer[0]}>"
-    assert replica.reason(request_id) == "stop"
+    assert replica.reason(request_id) == replica.deltas[request_id][-1].ended == "stop"
 
 
 def test_head_stops_at_a_stop_string_across_tokens() -> None:
-    answer = continuation([1, 2, 3], 4)
+    answer = TOY.continuation([1, 2, 3], 4)
     replica = Replica()
-    request_id = replica.submit(make_request([1, 2, 3], stop=(f"{answer[0]}><{answer[1]}",)))
+    request_id = replica.ask([1, 2, 3], stop=(f"{answer[0]}><{answer[1]}",))
     replica.run()
     assert replica.text(request_id) == "<"
     assert replica.reason(request_id) == "stop"
     assert replica.tokens(request_id) == answer[:2]
 
 
-def test_head_decodes_before_it_prefills() -> None:
-    replica = Replica(ToyStage(max_batch_tokens=4))
-    replica.submit(make_request([1]))
-    replica.step()
-    replica.submit(make_request(list(range(12))))
-    replica.step()
-    assert [len(row.tokens) for row in replica.stage.batches[-1].rows] == [1, 3]
+def test_head_fills_the_context_when_no_limit_is_given() -> None:
+    replica = Replica(TOY.open(context=10))
+    request_id = replica.ask([1, 2, 3], max_tokens=None)
+    replica.run()
+    assert replica.tokens(request_id) == TOY.continuation([1, 2, 3], 7)
 
 
-def test_head_refuses_what_can_never_fit() -> None:
-    head = Replica(ToyStage(num_pages=4, page_size=4)).head
-    with pytest.raises(InvalidRequest, match="16 in all") as caught:
-        head.accept(make_request(list(range(16))), 0)
-    assert caught.value.param == "messages"
-    with pytest.raises(InvalidRequest, match="more than the 16") as caught:
-        head.accept(make_request([1, 2], max_tokens=15), 0)
-    assert caught.value.param == "max_tokens"
-    with pytest.raises(InvalidRequest, match="empty"):
-        head.accept(make_request([]), 0)
+def test_head_refuses_a_request_it_has_already() -> None:
+    head = Replica().head
     request = make_request([1])
     head.accept(request, 0)
     with pytest.raises(InvalidRequest, match="here already"):
         head.accept(request, 0)
 
 
-def test_head_fills_the_context_when_no_limit_is_given() -> None:
-    replica = Replica(ToyStage(context=10))
-    request_id = replica.submit(make_request([1, 2, 3], max_tokens=None))
-    replica.run()
-    assert replica.tokens(request_id) == continuation([1, 2, 3], 7)
-
-
-def test_head_refuses_when_too_many_wait() -> None:
+def test_head_refuses_when_too_many_wait_counting_requests() -> None:
     replica = Replica(limits=Limits(max_waiting=2))
-    replica.submit(make_request([1]))
-    replica.submit(make_request([2]))
+    replica.ask([1], n=5)
+    replica.ask([2])
     with pytest.raises(Unavailable, match="2 requests are waiting"):
-        replica.submit(make_request([3]))
-
-
-def test_finished_request_serves_the_next_that_begins_like_it() -> None:
-    replica = Replica(ToyStage(num_pages=20))
-    first = replica.submit(make_request([1, 2, 3, 4, 5, 6]))
-    replica.run()
-    num_before = sum(len(row.tokens) for batch in replica.stage.batches for row in batch.rows)
-    again = replica.submit(make_request([1, 2, 3, 4, 5, 6]))
-    longer = replica.submit(make_request([1, 2, 3, 4, 5, 6, *replica.tokens(first), 9]))
-    replica.run()
-    assert replica.tokens(again) == replica.tokens(first)
-    assert replica.tokens(longer) == continuation([1, 2, 3, 4, 5, 6, *replica.tokens(first), 9], 4)
-    num_tokens = sum(len(row.tokens) for batch in replica.stage.batches for row in batch.rows) - num_before
-    assert num_tokens == (1 + 3) + (2 + 3)
-
-
-def test_running_request_serves_others_that_begin_like_it() -> None:
-    replica = Replica(ToyStage(num_pages=20, max_batch_tokens=16))
-    prompt = list(range(10))
-    first = replica.submit(make_request(prompt, 9))
-    replica.step()
-    second = replica.submit(make_request([*prompt, 50], 3))
-    replica.step()
-    assert [len(row.tokens) for row in replica.stage.batches[-1].rows] == [1, 1]
-    replica.run()
-    assert replica.tokens(first) == continuation(prompt, 9)
-    assert replica.tokens(second) == continuation([*prompt, 50], 3)
-
-
-def test_state_is_forked_at_its_end_or_not_at_all() -> None:
-    state = PoolInfo(kind="state", page_size=1, num_pages=8)
-    replica = Replica(ToyStage(pools=(state,)))
-    first = replica.submit(make_request([1, 2, 3]))
-    replica.run()
-    ended = [1, 2, 3, *replica.tokens(first)[:-1]]
-    earlier = replica.submit(make_request([1, 2, 9]))
-    replica.run()
-    assert replica.stage.forks == []
-    later = replica.submit(make_request([*ended, 5, 6]))
-    replica.run()
-    assert [fork.length for fork in replica.stage.forks] == [len(ended)]
-    assert replica.tokens(earlier) == continuation([1, 2, 9], 4)
-    assert replica.tokens(later) == continuation([*ended, 5, 6], 4)
-
-
-def test_who_is_stored_gives_way_before_who_runs() -> None:
-    replica = Replica(ToyStage(num_pages=4, page_size=4))
-    first = replica.submit(make_request([1, 2, 3, 4, 5, 6]))
-    replica.run()
-    second = replica.submit(make_request([9] * 10))
-    replica.run()
-    assert replica.reason(first) == replica.reason(second) == "length"
-    assert replica.tokens(second) == continuation([9] * 10, 4)
-
-
-def test_preempted_request_goes_on_with_the_same_tokens() -> None:
-    replica = Replica(ToyStage(num_pages=4, page_size=2))
-    urgent = replica.submit(make_request([1, 2], 5, priority=-1))
-    other = replica.submit(make_request([3, 4], 5))
-    replica.run()
-    opened = [row for batch in replica.stage.batches for row in batch.rows if row.start == 0]
-    assert len(opened) > 2, "nobody was preempted"
-    assert replica.tokens(urgent) == continuation([1, 2], 5)
-    assert replica.tokens(other) == continuation([3, 4], 5)
-
-
-def test_without_preemption_who_finds_no_page_ends_and_the_other_goes_on() -> None:
-    replica = Replica(ToyStage(num_pages=4, page_size=2), preemption=Nobody())
-    first = replica.submit(make_request([1, 2], 5))
-    second = replica.submit(make_request([3, 4], 5))
-    replica.run()
-    assert replica.tokens(first) == continuation([1, 2], 5)
-    assert replica.reason(second) == "error"
-
-
-def test_urgent_requests_come_first_and_waiting_makes_urgent() -> None:
-    replica = Replica(limits=Limits(max_running=1))
-    late = replica.submit(make_request([1], 1, priority=1))
-    soon = replica.submit(make_request([2], 1))
-    replica.step()
-    assert (replica.deltas[late], bool(replica.deltas[soon])) == ([], True)
-    replica.now = 30.0
-    newer = replica.submit(make_request([3], 1))
-    replica.step()
-    assert (bool(replica.deltas[late]), replica.deltas[newer]) == (True, [])
+        replica.ask([3])
 
 
 def test_request_ends_when_its_time_is_over_waiting_or_running() -> None:
     replica = Replica(limits=Limits(max_running=1))
-    running = replica.submit(make_request([1], 20, timeout_s=1))
-    waiting = replica.submit(make_request([2], 4, timeout_s=2))
+    running = replica.ask([1], 20, timeout_s=1, n=2)
+    waiting = replica.ask([2], 4, timeout_s=2)
     replica.step()
     assert replica.head.next_deadline() == 1
     replica.head.expire(1.0)
     replica.collect()
     assert (replica.reason(running), replica.deltas[waiting]) == ("error", [])
+    assert replica.deltas[running][-1].ended is None
     replica.head.expire(2.0)
     replica.collect()
     finish = replica.deltas[waiting][-1].finish
@@ -306,16 +131,16 @@ def test_policy_holds_a_step_back_but_never_beyond_the_limit(
 ) -> None:
     replica = Replica(batching=policy, limits=Limits(max_hold_s=0.5))
     for number in range(num_ready):
-        replica.submit(make_request([number]))
+        replica.ask([number])
     assert replica.head.hold_s(after_s) == pytest.approx(held)
     assert (replica.head.plan(after_s) is None) == (held > 0)
 
 
 def test_failed_step_ends_its_requests_and_the_others_are_computed_again() -> None:
-    replica = Replica(ToyStage(num_pages=20, max_batch_tokens=2))
-    first = replica.submit(make_request([1, 2]))
+    replica = Replica(TOY.open(num_pages=20, max_batch_tokens=2))
+    first = replica.ask([1, 2])
     replica.step()
-    other = replica.submit(make_request([3, 4, 5]))
+    other = replica.ask([3, 4, 5])
     step = replica.head.plan(0.1)
     assert step is not None
     assert len(step.batch.rows) == 2
@@ -323,156 +148,99 @@ def test_failed_step_ends_its_requests_and_the_others_are_computed_again() -> No
     replica.head.fail("it broke")
     replica.collect()
     assert replica.reason(other) == "error"
-    third = replica.submit(make_request([1, 2]))
+    third = replica.ask([1, 2])
     replica.run()
-    assert replica.tokens(third) == continuation([1, 2], 4)
+    replica.check_tokens(third)
 
 
 def test_requests_outside_a_failed_step_survive_it() -> None:
-    replica = Replica(ToyStage(num_pages=20, max_batch_tokens=2))
-    victims = [replica.submit(make_request([number])) for number in range(2)]
-    survivor = replica.submit(make_request([7, 8]))
+    replica = Replica(TOY.open(num_pages=20, max_batch_tokens=2))
+    victims = [replica.ask([number]) for number in range(2)]
+    survivor = replica.ask([7, 8])
     replica.step()
     assert replica.head.plan(0.1) is not None
     replica.head.fail("it broke")
     replica.run()
     assert [replica.reason(victim) for victim in victims] == ["error", "error"]
-    assert replica.tokens(survivor) == continuation([7, 8], 4)
+    replica.check_tokens(survivor)
     assert replica.head.epoch == 1
 
 
-def test_stage_whose_pages_differ_is_lost() -> None:
-    replica = Replica()
-    replica.submit(make_request([1]))
-    assert replica.head.plan(0) is not None
-    with pytest.raises(StageLost, match="free pages"):
-        replica.head.absorb(StageResult(free=(3,)), 0)
+def test_repaired_stage_costs_no_request_and_no_token() -> None:
+    replica = Replica(*open_stages(DEEP, 3, num_pages=40))
+    for number in range(3):
+        replica.ask(range(number, 12), 5, sampling=LUCKY, n=2)
+    for _ in range(6):
+        replica.step()
+    lost = plan_all(replica.head)
+    assert lost
+    assert all(replica.deltas.values()), "nobody had begun to answer"
+    replica.head.restart()
+    replica.run()
+    replica.check_tokens()
+    assert replica.head.epoch == 1
+
+
+def test_repaired_pipeline_may_have_other_stages() -> None:
+    replica = Replica(*open_stages(DEEP, 3, num_pages=40))
+    request_id = replica.ask(range(12), 9)
+    for _ in range(6):
+        replica.step()
+    after = Replica(*open_stages(DEEP, 2, page_size=3, num_pages=9))
+    replica.head.restart([stage.info for stage in after.stages])
+    replica.stages, replica.chain = after.stages, after.chain
+    assert replica.head.max_length == 27
+    replica.run()
+    replica.check_tokens(request_id)
+
+
+def test_every_step_has_the_next_number_of_its_epoch_even_one_without_rows() -> None:
+    replica = Replica(TOY.open(max_batch_tokens=4))
+    request_id = replica.ask([1, 2, 3])
+    numbers = []
+    for _ in range(2):
+        step = replica.head.plan(0.0)
+        assert step is not None
+        numbers.append(step.batch.step)
+        replica.head.absorb(replica.compute(step), 0.0)
+    replica.head.cancel(request_id)
+    replica.head._store.evict(None)
+    empty = replica.head.plan(0.0)
+    assert empty is not None
+    assert (empty.edits != (), empty.batch.rows) == (True, ())
+    assert [*numbers, empty.batch.step] == [1, 2, 3]
+    assert replica.head.plan(0.0) is None, "a step without rows is in flight too"
+    replica.head.restart()
+    replica.ask([5])
+    again = replica.head.plan(0.0)
+    assert again is not None
+    assert (again.epoch, again.batch.step) == (1, 1)
 
 
 def test_long_prompt_keeps_every_stage_busy() -> None:
-    replica = Replica(*(ToyStage(num_pages=40, max_batch_tokens=4) for _ in range(3)))
-    request_id = replica.submit(make_request(list(range(30)), 1))
-    steps = [step for _ in range(5) if (step := replica.head.plan(0.0))]
+    replica = Replica(*open_stages(DEEP, 3, num_pages=40, max_batch_tokens=4))
+    request_id = replica.ask(range(30), 1)
+    steps = plan_all(replica.head)
     assert [step.batch.rows[0].start for step in steps] == [0, 4, 8, 12]
     for step in steps:
         replica.head.absorb(replica.compute(step), 0.0)
     replica.run()
-    assert replica.tokens(request_id) == continuation(list(range(30)), 1)
+    replica.check_tokens(request_id)
 
 
 def test_decodes_are_shared_out_among_the_stages() -> None:
-    replica = Replica(*(ToyStage(num_pages=80) for _ in range(3)))
-    ids = [replica.submit(make_request([number], 9)) for number in range(6)]
+    replica = Replica(*open_stages(DEEP, 3, num_pages=80))
+    for number in range(6):
+        replica.ask([number], 9)
     replica.step()
-    steps = [step for _ in range(5) if (step := replica.head.plan(0.0))]
+    steps = plan_all(replica.head)
     assert [len(step.batch.rows) for step in steps] == [2, 2, 2]
     for step in steps:
         replica.head.absorb(replica.compute(step), 0.0)
     replica.run()
-    assert [replica.tokens(each) for each in ids] == [continuation([number], 9) for number in range(6)]
+    replica.check_tokens()
 
 
-class Traffic(RuleBasedStateMachine):
-    """Random arrivals, steps, cancels and failures over tiny pools of every kind, also while steps are in flight."""
-
-    @initialize(
-        kind=st.sampled_from(["full", "window", "state", "both"]),
-        page_size=st.integers(1, 4),
-        rewind=st.integers(0, 3),
-        num_stages=st.integers(1, 4),
-        shares=st.booleans(),
-        preemption=st.sampled_from([NewestFirst(), LowestPriority()]),
-    )
-    def begin(  # noqa: PLR0913, PLR0917 -- each a kind of replica
-        self,
-        kind: str,
-        page_size: int,
-        rewind: int,
-        num_stages: int,
-        shares: bool,
-        preemption: NewestFirst | LowestPriority,
-    ) -> None:
-        full = PoolInfo(kind="full", page_size=page_size, num_pages=-(-18 // page_size), shares=shares)
-        window = PoolInfo(kind="window", page_size=2, num_pages=12, window=3, rewind=rewind)
-        state = PoolInfo(kind="state", page_size=1, num_pages=4)
-        pools = {"full": (full,), "window": (full, window), "state": (state,), "both": (full, window, state)}[kind]
-        self.window = 3 if window in pools else 0
-        stages = [ToyStage(pools=pools, max_batch_tokens=5, context=15)]
-        for size in range(1, num_stages):
-            other = PoolInfo(kind="latent", page_size=size, num_pages=-(-20 // size))
-            stages.insert(0, ToyStage(pools=(other,), max_batch_tokens=7, context=15))
-        self.replica = Replica(*stages, limits=Limits(max_running=4), preemption=preemption)
-        self.live: dict[RequestId, tuple[list[int], int]] = {}
-        self.results: deque[StageResult] = deque()
-
-    @rule(
-        prompt=st.lists(st.integers(0, 2), min_size=1, max_size=9),
-        length=st.integers(1, 6),
-        priority=st.integers(-2, 2),
-    )
-    def submit(self, prompt: list[int], length: int, priority: int) -> None:
-        request_id = self.replica.submit(make_request(prompt, length, priority=priority))
-        self.live[request_id] = (prompt, length)
-
-    @rule()
-    def plan(self) -> None:
-        self.replica.now += 0.01
-        step = self.replica.head.plan(self.replica.now)
-        if step is not None:
-            self.results.append(self.replica.compute(step))
-        self.settle()
-
-    @precondition(lambda self: self.results)
-    @rule()
-    def absorb(self) -> None:
-        self.replica.head.absorb(self.results.popleft(), self.replica.now)
-        self.settle()
-
-    @precondition(lambda self: self.live)
-    @rule(pick=st.integers(0, 100))
-    def cancel(self, pick: int) -> None:
-        request_id = list(self.live)[pick % len(self.live)]
-        self.replica.head.cancel(request_id)
-        del self.live[request_id], self.replica.deltas[request_id]
-
-    @precondition(lambda self: self.results)
-    @rule()
-    def fail(self) -> None:
-        self.results.clear()
-        self.replica.head.fail("it broke")
-        self.settle()
-
-    def settle(self) -> None:
-        self.replica.collect()
-        for request_id in list(self.live):
-            if (deltas := self.replica.deltas[request_id]) and deltas[-1].finish:
-                prompt, length = self.live.pop(request_id)
-                wanted = continuation(prompt, length, VOCAB, self.window)
-                if self.replica.reason(request_id) == "error":
-                    assert deltas[-1].finish.message == "it broke"
-                    wanted = wanted[: len(self.replica.tokens(request_id))]
-                assert self.replica.tokens(request_id) == wanted
-
-    @invariant()
-    def the_ledger_is_the_stage(self) -> None:
-        if not hasattr(self, "replica") or self.replica.head._store._edits:
-            return
-        if self.replica.head.epoch == self.replica.hosts[0]._epoch:
-            assert self.replica.head._ledger.free == tuple(stage.free for stage in self.replica.stages)
-
-    def teardown(self) -> None:
-        if not hasattr(self, "replica"):
-            return
-        while self.results:
-            self.absorb()
-        for _ in range(2000):
-            if not self.live:
-                break
-            self.plan()
-            while self.results:
-                self.absorb()
-        assert not self.live, "a request never ends"
-
-
-Traffic.TestCase.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
-TestHeadUnderTraffic = Traffic.TestCase
+def test_result_without_a_step_means_a_lost_stage() -> None:
+    with pytest.raises(StageLost, match="no step is in flight"):
+        Replica().head.absorb(StageResult(), 0.0)

@@ -1,16 +1,18 @@
+from dataclasses import replace
+
 import pytest
 
 from parallax_core.api import Drop, Fork, Open, PoolInfo, Row, Sampling, SeqId, SequenceSpec
 from parallax_core.base.errors import OutOfPages
 from parallax_core.engine.ledger import Ledger
-from tests.toy import ToyStage
+from tests.unit.engine.replica import TOY
 
-A, B = SeqId(1), SeqId(2)
+A, B, C = SeqId(1), SeqId(2), SeqId(3)
 SPEC = SequenceSpec(prompt_length=1, sampling=Sampling())
 
 
 def make_ledger(*num_pages: int) -> Ledger:
-    return Ledger([ToyStage(num_pages=pages, page_size=4).info for pages in num_pages])
+    return Ledger([TOY.open(num_pages=pages, page_size=4).info for pages in num_pages])
 
 
 def test_every_stage_has_its_own_pages() -> None:
@@ -49,9 +51,41 @@ def test_fork_costs_only_what_it_does_not_share() -> None:
 
 def test_window_and_state_limit_how_far_a_sequence_goes_back() -> None:
     window = PoolInfo(kind="window", page_size=2, num_pages=9, window=4, rewind=1)
-    ledger = Ledger([ToyStage(pools=(PoolInfo(kind="full", page_size=4, num_pages=9), window)).info])
+    info = replace(TOY.open().info, pools=(PoolInfo(kind="full", page_size=4, num_pages=9), window))
+    ledger = Ledger([info])
     ledger.edit(Open(A, SPEC))
     ledger.extend(Row(A, 0, (1,) * 8))
     assert not ledger.is_rewindable
     assert [length for length in range(9) if ledger.can_rewind(A, length)] == [7, 8]
     assert ledger.capacity == 36
+
+
+def test_fork_takes_no_page_that_a_row_needs_before_another_gives_one_back() -> None:
+    window = PoolInfo(kind="window", page_size=2, num_pages=6, window=2)
+    ledger = Ledger([replace(TOY.open().info, pools=(window,))])
+    for seq in (A, B, C):
+        ledger.edit(Open(seq, SPEC))
+    for seq in (B, C):
+        ledger.extend(Row(seq, 0, (1,) * 3))
+    claim = ledger.claim(8)
+    assert claim.fits_fork(C, 3)
+    assert claim.take(A, 4)
+    assert claim.take(B, 1)
+    assert ledger.free == ((2,),)
+    assert not claim.fits_fork(C, 3)
+    assert claim.fits_fork(C, 2)
+    ledger.extend(Row(A, 0, (1,) * 4))
+    assert ledger.free == ((0,),)
+    ledger.extend(Row(B, 3, (1,)))
+    assert ledger.free == ((1,),)
+
+
+def test_fork_takes_all_its_pages_where_none_is_shared() -> None:
+    ledger = Ledger([TOY.open(num_pages=4, page_size=4, shares=False).info])
+    ledger.edit(Open(A, SPEC))
+    ledger.extend(Row(A, 0, (1,) * 8))
+    assert ledger.claim(8).fits_fork(A, 8)
+    claim = ledger.claim(8)
+    assert claim.take(A, 1)
+    assert not claim.fits_fork(A, 8)
+    assert claim.fits_fork(A, 4)

@@ -1,0 +1,166 @@
+"""A head and its stages, run step by step, with a clock of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import count, pairwise
+from typing import Any
+
+from parallax_core.api import (
+    Delta,
+    Drop,
+    Fork,
+    LayerRange,
+    Open,
+    Request,
+    RequestId,
+    Sampling,
+    SeqId,
+    StageResult,
+    TokenLogprob,
+    best,
+    logprobs,
+)
+from parallax_core.engine.head import Head, Step
+from parallax_core.testing.toy import GREEDY, Toy, ToyStage
+
+TOY = Toy()
+LUCKY = Sampling(temperature=1.0, seed=5)
+NUMBERS = count()
+
+
+def decode(tokens: Sequence[int]) -> str:
+    return "".join(f"<{token}>" for token in tokens)
+
+
+def make_request(prompt: Sequence[int], max_tokens: int | None = 4, **fields: Any) -> Request:
+    fields = {"sampling": GREEDY, **fields}
+    return Request(id=RequestId(str(next(NUMBERS))), prompt=tuple(prompt), max_tokens=max_tokens, **fields)
+
+
+def open_stages(toy: Toy, num_stages: int, **sizes: Any) -> list[ToyStage]:
+    """Return stages of about equally many layers."""
+    borders = [round(index * len(toy.layers) / num_stages) for index in range(num_stages + 1)]
+    return [toy.open(LayerRange(*pair), **sizes) for pair in pairwise(borders)]
+
+
+def expect_tokens(toy: Toy, request: Request, choice: int = 0, length: int | None = None) -> list[int]:
+    """Return the tokens of an answer, computed alone and at once."""
+    num_tokens = length or request.max_tokens
+    assert num_tokens is not None
+    tokens = toy.continuation(request.prompt, num_tokens, request.sampling, choice)
+    ends = [place for place, token in enumerate(tokens, 1) if token in request.stop_ids]
+    return tokens[: ends[0]] if ends else tokens
+
+
+def expect_logprobs(toy: Toy, tokens: Sequence[int], start: int, top: int) -> list[TokenLogprob]:
+    """Return what each of ``tokens`` from ``start`` on is to be reported with."""
+    found = [logprobs(toy.logits(tokens[:place])) for place in range(start, len(tokens))]
+    return [
+        TokenLogprob(token, each[token], best(each, top)) for token, each in zip(tokens[start:], found, strict=True)
+    ]
+
+
+class Chain:
+    """Stages one behind the other, each given what the one before gave."""
+
+    def __init__(self, stages: Sequence[ToyStage]) -> None:
+        self.stages = stages
+        self.epoch = 0
+        self._open: dict[SeqId, None] = {}
+
+    def run(self, step: Step) -> list[StageResult]:
+        """Return what each stage says; a new epoch begins with nothing."""
+        edits = step.edits
+        if step.epoch > self.epoch:
+            self.epoch = step.epoch
+            edits = (*map(Drop, self._open), *edits)
+        results: list[StageResult] = []
+        for stage in self.stages:
+            stage.edit(edits)
+            hidden = results[-1].tensors if results else ()
+            results.append(stage.step(replace(step.batch, hidden=hidden)).wait() if step.batch.rows else StageResult())
+        for edit in edits:
+            match edit:
+                case Open(seq) | Fork(_, seq):
+                    self._open[seq] = None
+                case Drop(seq):
+                    del self._open[seq]
+        return results
+
+
+class Replica:
+    """A head over stages of a toy."""
+
+    def __init__(self, *stages: ToyStage, **options: Any) -> None:
+        self.stages = stages or (TOY.open(),)
+        self.stage = self.stages[-1]
+        self.toy = self.stage.toy
+        self.chain = Chain(self.stages)
+        self.head = Head([stage.info for stage in self.stages], decode, **options)
+        self.now = 0.0
+        self.requests: dict[RequestId, Request] = {}
+        self.deltas: dict[RequestId, list[Delta]] = {}
+
+    def submit(self, request: Request) -> RequestId:
+        self.head.accept(request, self.now)
+        self.requests[request.id] = request
+        self.deltas[request.id] = []
+        return request.id
+
+    def ask(self, prompt: Sequence[int], max_tokens: int | None = 4, **fields: Any) -> RequestId:
+        return self.submit(make_request(prompt, max_tokens, **fields))
+
+    def step(self) -> bool:
+        """Run one step; return whether there was one."""
+        self.now += 0.01
+        step = self.head.plan(self.now)
+        if step is not None:
+            self.head.absorb(self.compute(step), self.now)
+        self.collect()
+        return step is not None
+
+    def compute(self, step: Step) -> StageResult:
+        """Run a step on every stage; return the last one's result, the others' having been confirmed."""
+        *before, last = self.chain.run(step)
+        for index, result in enumerate(before):
+            self.head.confirm(index, step.batch.step, result.free)
+        return last
+
+    def collect(self) -> None:
+        for request_id, delta in self.head.take_deltas():
+            self.deltas[request_id].append(delta)
+        self.head.check()
+
+    def run(self) -> None:
+        while self.step():
+            pass
+
+    def tokens(self, request_id: RequestId, index: int = 0) -> list[int]:
+        return [token for delta in self.deltas[request_id] if delta.index == index for token in delta.tokens]
+
+    def logprobs(self, request_id: RequestId, index: int = 0) -> list[TokenLogprob]:
+        return [each for delta in self.deltas[request_id] if delta.index == index for each in delta.logprobs]
+
+    def text(self, request_id: RequestId) -> str:
+        return "".join(delta.text for delta in self.deltas[request_id])
+
+    def reason(self, request_id: RequestId) -> str:
+        *before, last = self.deltas[request_id]
+        assert not any(delta.finish for delta in before)
+        assert last.finish is not None
+        return last.finish.reason
+
+    def expected(self, request_id: RequestId, index: int = 0, length: int | None = None) -> list[int]:
+        return expect_tokens(self.toy, self.requests[request_id], index, length)
+
+    def check_tokens(self, *ids: RequestId) -> None:
+        """Compare every answer to the requests given, or to all, with the plain run."""
+        for request_id in ids or self.requests:
+            for index in range(self.requests[request_id].n):
+                assert self.tokens(request_id, index) == self.expected(request_id, index)
+
+    def count_tokens(self) -> int:
+        """Return how many tokens the last stage has computed."""
+        return sum(len(row.tokens) for batch in self.stage.batches for row in batch.rows)

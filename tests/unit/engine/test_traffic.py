@@ -1,0 +1,216 @@
+"""Whatever comes in whatever order, every request ends, with the tokens of the plain run."""
+
+from __future__ import annotations
+
+from collections import deque
+from itertools import pairwise
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from parallax_core.api import LayerRange, Request, RequestId, Sampling, StageResult
+from parallax_core.builtin.preemption import LowestPriority, NewestFirst
+from parallax_core.engine.head import Limits
+from parallax_core.testing.arithmetic import Kind
+from parallax_core.testing.toy import GREEDY, SizeOptions, Toy, ToyStage
+from tests.unit.engine.replica import Replica, expect_logprobs, make_request
+
+CONTEXT = 15
+SAMPLINGS = (
+    GREEDY,
+    Sampling(seed=1),
+    Sampling(seed=2, temperature=0.5, top_k=5, frequency_penalty=1.0),
+    Sampling(seed=3, repetition_penalty=2.0, min_tokens=2, stop_ids=tuple(range(0, 97, 2))),
+)
+KINDS: tuple[Kind, ...] = ("full", "full", "latent", "window", "state")
+
+
+@st.composite
+def make_sizes(draw: st.DrawFn) -> SizeOptions:
+    """Hardly more than the longest sequence needs when it is alone."""
+    page_size = draw(st.integers(1, 5))
+    return {
+        "page_size": page_size,
+        "num_pages": -(-CONTEXT // page_size) + draw(st.integers(0, 3)),
+        "max_batch_tokens": draw(st.integers(2, 7)),
+        "context": CONTEXT,
+        "rewind": draw(st.integers(0, 3)),
+        "shares": draw(st.booleans()),
+        "state_pages": draw(st.integers(1, 4)),
+        "checkpoint_every": draw(st.integers(0, 4)),
+    }
+
+
+@st.composite
+def make_stages(draw: st.DrawFn) -> list[ToyStage]:
+    """Return one to five stages, each with pools and pages of its own."""
+    mixed = st.lists(st.sampled_from(KINDS), min_size=1, max_size=5).map(tuple)
+    kinds: tuple[Kind, ...] = draw(st.one_of(mixed, st.sampled_from([("state",), ("full",) * 5])))
+    toy = Toy(kinds)
+    inner = sorted(border for border in draw(st.sets(st.integers(1, 4))) if border < len(kinds))
+    ranges = [LayerRange(*pair) for pair in pairwise([0, *inner, len(kinds)])]
+    return [toy.open(layers, **draw(make_sizes())) for layers in ranges]
+
+
+@st.composite
+def make_requests(draw: st.DrawFn) -> Request:
+    return make_request(
+        draw(st.lists(st.integers(0, 2), min_size=1, max_size=9)),
+        draw(st.integers(1, 6)),
+        sampling=draw(st.sampled_from(SAMPLINGS)),
+        stop_ids=frozenset(draw(st.sampled_from([(), range(0, 97, 2)]))),
+        priority=draw(st.integers(-2, 2)),
+        timeout_s=draw(st.sampled_from([None, None, 0.1])),
+        n=draw(st.sampled_from([1, 1, 2, 3])),
+        logprobs=draw(st.sampled_from([None, None, 0, 2])),
+        prompt_logprobs=draw(st.sampled_from([None, None, None, 0, 2])),
+        salt=draw(st.sampled_from(["", "", "salt"])),
+    )
+
+
+class Traffic(RuleBasedStateMachine):
+    """Arrivals, steps, cancels, failures, repairs and evictions over tiny pools, also while steps are in flight."""
+
+    @initialize(
+        stages=make_stages(),
+        max_running=st.integers(1, 5),
+        preemption=st.sampled_from([NewestFirst(), LowestPriority()]),
+    )
+    def begin(self, stages: list[ToyStage], max_running: int, preemption: NewestFirst | LowestPriority) -> None:
+        limits = Limits(max_running=max_running)
+        self.replica = Replica(*stages, limits=limits, preemption=preemption)
+        self.live: set[RequestId] = set()
+        self.results: deque[StageResult] = deque()
+        self.last_step = 0
+
+    @rule(request=make_requests())
+    def submit(self, request: Request) -> None:
+        self.live.add(self.replica.submit(request))
+
+    @rule()
+    def plan(self) -> None:
+        head = self.replica.head
+        self.replica.now += 0.01
+        step = head.plan(self.replica.now)
+        if step is not None:
+            self.last_step += 1
+            assert step.batch.step == self.last_step
+            self.results.append(self.replica.compute(step))
+        self.settle()
+
+    @precondition(lambda self: self.results)
+    @rule()
+    def absorb(self) -> None:
+        self.replica.head.absorb(self.results.popleft(), self.replica.now)
+        self.settle()
+
+    @precondition(lambda self: self.live)
+    @rule(pick=st.integers(0, 100))
+    def cancel(self, pick: int) -> None:
+        request_id = sorted(self.live)[pick % len(self.live)]
+        self.replica.head.cancel(request_id)
+        self.live.remove(request_id)
+        del self.replica.deltas[request_id], self.replica.requests[request_id]
+
+    @precondition(lambda self: self.results)
+    @rule()
+    def fail(self) -> None:
+        self.replica.head.fail("it broke")
+        self.lose_steps()
+
+    @rule()
+    def restart(self) -> None:
+        self.replica.head.restart()
+        self.lose_steps()
+
+    @rule()
+    def evict(self) -> None:
+        self.replica.head._store.evict(None)
+
+    @rule(wait_s=st.sampled_from([0.0, 0.05, 20.0]))
+    def expire(self, wait_s: float) -> None:
+        self.replica.now += wait_s
+        self.replica.head.expire(self.replica.now)
+        self.settle()
+
+    def lose_steps(self) -> None:
+        self.results.clear()
+        self.last_step = 0
+        self.settle()
+
+    def settle(self) -> None:
+        self.replica.collect()
+        for request_id in list(self.live):
+            if any(delta.finish for delta in self.replica.deltas[request_id]):
+                self.live.remove(request_id)
+                self.check_request(self.replica.requests[request_id])
+
+    def check_request(self, request: Request) -> None:
+        deltas = self.replica.deltas[request.id]
+        finish = deltas[-1].finish
+        assert finish is not None
+        for index in range(request.n):
+            self.check_answer(request, index, is_whole=finish.reason != "error")
+        assert finish.output_tokens == sum(len(delta.tokens) for delta in deltas)
+        assert 0 <= finish.cached_tokens < len(request.prompt)
+        if finish.reason == "error":
+            assert finish.message in {"it broke", "timed out after 0.1 seconds"}
+            assert deltas[-1].ended is None
+        else:
+            assert deltas[-1].ended == finish.reason
+        if request.prompt_logprobs is not None:
+            self.check_scores(request, finish.cached_tokens)
+
+    def check_answer(self, request: Request, index: int, *, is_whole: bool) -> None:
+        found, wanted = self.replica.tokens(request.id, index), self.replica.expected(request.id, index)
+        assert found == (wanted if is_whole else wanted[: len(found)])
+        ends = [delta.ended for delta in self.replica.deltas[request.id] if delta.index == index and delta.ended]
+        assert len(ends) == (len(found) == len(wanted))
+        if request.logprobs is not None:
+            tokens = [*request.prompt, *found]
+            told = expect_logprobs(self.replica.toy, tokens, len(request.prompt), request.logprobs)
+            assert self.replica.logprobs(request.id, index) == told
+
+    def check_scores(self, request: Request, num_cached: int) -> None:
+        assert num_cached == 0
+        assert request.prompt_logprobs is not None
+        first, *others = self.replica.deltas[request.id]
+        told = expect_logprobs(self.replica.toy, request.prompt, 1, request.prompt_logprobs)
+        assert list(first.prompt_logprobs) == (told if first.tokens else [])
+        assert not any(delta.prompt_logprobs for delta in others)
+
+    @invariant()
+    def the_ledger_is_the_stage(self) -> None:
+        if not hasattr(self, "replica"):
+            return
+        for stage in self.replica.stages:
+            for memory in stage.layers.memories:
+                memory.pool.check()
+        if not self.replica.head._store._edits and self.replica.head.epoch == self.replica.chain.epoch:
+            assert self.replica.head._ledger.free == tuple(stage.free for stage in self.replica.stages)
+
+    def teardown(self) -> None:
+        if not hasattr(self, "replica"):
+            return
+        self.finish_requests()
+        assert not self.live, "a request never ends"
+        assert all(sum(bool(delta.finish) for delta in told) == 1 for told in self.replica.deltas.values())
+        while self.replica.head._store.evict(None):
+            pass
+        self.finish_requests()
+        for stage in self.replica.stages:
+            if self.replica.head.epoch == self.replica.chain.epoch:
+                assert stage.free == tuple(pool.num_pages for pool in stage.info.pools), "pages are never freed"
+
+    def finish_requests(self) -> None:
+        for _ in range(3000):
+            if not (self.live or self.results or self.replica.head._store._edits):
+                break
+            self.plan()
+            while self.results:
+                self.absorb()
+
+
+Traffic.TestCase.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
+TestHeadUnderTraffic = Traffic.TestCase
