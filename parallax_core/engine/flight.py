@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from parallax_core.base.errors import StageLost
-from parallax_core.contracts.stage import Answer, Draw, Drawn, Hidden, Output, Row, Score, Scored, State
+from parallax_core.contracts.stage import Answer, Draw, Drawn, Output, Row, Score, Scored, State
 from parallax_core.engine.sequence import Sequence
 
 Free = tuple[tuple[int, ...], ...]
@@ -58,13 +58,17 @@ class Flight:
 
 
 def _fits(output: Output, answer: Answer, vocab_size: int) -> bool:
-    match output, answer:
-        case Draw(_, count, top), Drawn(tokens, logprobs, best):
-            num_logprobs = count if top >= 0 else 0
-            is_known = min(tokens, default=0) >= 0 and max(tokens, default=0) < vocab_size
-            return len(tokens) == count and is_known and len(logprobs) == num_logprobs and len(best) == max(top, 0)
-        case Score(_, _, top), Scored(_, best):
-            return len(best) == top
-        case Hidden(), State():
-            return True
-    return False
+    if isinstance(output, Draw):
+        return isinstance(answer, Drawn) and _fits_draw(output, answer, vocab_size)
+    if isinstance(output, Score):
+        return isinstance(answer, Scored) and len(answer.top) == output.top
+    return isinstance(answer, State)
+
+
+def _fits_draw(draw: Draw, drawn: Drawn, vocab_size: int) -> bool:
+    for token in drawn.tokens:
+        if not 0 <= token < vocab_size:
+            return False
+    if draw.top < 0:
+        return len(drawn.tokens) == draw.count and not drawn.logprobs and not drawn.top
+    return len(drawn.tokens) == len(drawn.logprobs) == draw.count and len(drawn.top) == draw.top

@@ -15,18 +15,12 @@ class Job:
 
     def __init__(self, task: Task) -> None:
         self.task = task
+        self.request: Request = task.request
+        self.arrived = task.arrived
         self.answers: list[Sequence] = []
         self.answers.append(Sequence(task, self.answers, ready_since=task.arrived))
-
-    @property
-    def request(self) -> Request:
-        """What was asked."""
-        return self.task.request
-
-    @property
-    def arrived(self) -> float:
-        """When it came."""
-        return self.task.arrived
+        self.live = [*self.answers]
+        """The answers that go on."""
 
     @property
     def deadline(self) -> float | None:
@@ -35,23 +29,19 @@ class Job:
         return None if timeout is None else self.arrived + timeout
 
     @property
-    def live(self) -> list[Sequence]:
-        """The answers that go on."""
-        return [answer for answer in self.answers if not answer.ended]
-
-    @property
     def running(self) -> list[Sequence]:
         """Those of them that the stages hold."""
         return [answer for answer in self.answers if answer.seq is not None]
 
-    def absorb(self, sequence: Sequence, answers: Iterable[Answer], now: float) -> Iterator[Delta]:
-        """Take what a row of ``sequence`` gave; yield what the client gets to see of it."""
+    def absorb(self, sequence: Sequence, answers: Iterable[Answer], now: float) -> list[Delta]:
+        """Take what a row of ``sequence`` gave; return what the client gets to see of it."""
+        deltas: list[Delta] = []
         for answer in answers:
-            match answer:
-                case Scored() if sequence.score is not None:
-                    sequence.score.take(answer)
-                case Drawn():
-                    yield from self._advance(sequence, answer, now)
+            if isinstance(answer, Drawn):
+                deltas += self._advance(sequence, answer, now)
+            elif isinstance(answer, Scored) and sequence.score is not None:
+                sequence.score.take(answer)
+        return deltas
 
     def fail(self, message: str, reason: Reason = "error") -> Delta:
         """Return the terminal delta of a request that could not be finished."""
@@ -59,16 +49,22 @@ class Job:
 
     def _advance(self, sequence: Sequence, drawn: Drawn, now: float) -> Iterator[Delta]:
         is_first = not sequence.num_output
-        branches = [Sequence(self.task, self.answers, choice) for choice in range(1, len(drawn.tokens))]
-        self.answers += branches
-        for index, answer in enumerate((sequence, *branches)):
+        for index, answer in enumerate(self._branch(sequence, len(drawn.tokens))):
             answer.ready_since = now
             delta = answer.advance(drawn.tokens[index], _read_logprob(drawn, index))
             if is_first and answer.score is not None:
                 delta = replace(delta, prompt_logprobs=answer.score.read())
-            if delta.ended and not self.live:
-                delta = replace(delta, finish=self._finish(delta.ended))
+            if delta.ended is not None:
+                self.live.remove(answer)
+                delta = delta if self.live else replace(delta, finish=self._finish(delta.ended))
             yield delta
+
+    def _branch(self, sequence: Sequence, num_tokens: int) -> list[Sequence]:
+        """Return who takes so many tokens drawn at one place: beside ``sequence``, answers that begin with it."""
+        branches = [Sequence(self.task, self.answers, choice) for choice in range(1, num_tokens)]
+        self.answers += branches
+        self.live += branches
+        return [sequence, *branches]
 
     def _finish(self, reason: Reason, message: str = "") -> Finish:
         first = self.answers[0]

@@ -75,8 +75,10 @@ class Scheduler:
         return sequence.urgency(self._now), sequence.arrived
 
     def _take(self, sequence: Sequence, claim: Claim, budget: int, ranked: list[Sequence]) -> int:
-        self._store.keep_due(sequence, claim)
-        wanted = self._store.limit_row(sequence, min(sequence.num_missing, budget))
+        wanted = min(sequence.num_missing, budget)
+        if self._store.interval:
+            self._store.keep_due(sequence, claim)
+            wanted = self._store.limit_row(sequence, wanted)
         count = self._fit(sequence, claim, wanted, ranked)
         if count:
             self._chosen[sequence] = count

@@ -45,7 +45,10 @@ class Sequence:
     ready_since: float = 0.0
     num_cached: int | None = None
     """How many tokens the stages had when it first came to them; None before that."""
-    ended: bool = False
+    request: Request = field(init=False)
+    """What it answers."""
+    num_prompt: int = field(init=False)
+    """Tokens of the prompt."""
     tokens: list[int] = field(init=False)
     """The prompt, then what was drawn."""
     score: PromptScore | None = field(init=False, default=None)
@@ -54,7 +57,8 @@ class Sequence:
     _stop: StopFilter = field(init=False)
 
     def __post_init__(self) -> None:
-        request = self.request
+        request = self.request = self.task.request
+        self.num_prompt = len(request.prompt)
         self.tokens = list(request.prompt)
         if request.prompt_logprobs is not None and self.choice == 0:
             self.score = PromptScore(request.prompt, request.prompt_logprobs)
@@ -62,19 +66,9 @@ class Sequence:
         self._stop = StopFilter(request.stop)
 
     @property
-    def request(self) -> Request:
-        """What it answers."""
-        return self.task.request
-
-    @property
     def arrived(self) -> float:
         """When the request came."""
         return self.task.arrived
-
-    @property
-    def num_prompt(self) -> int:
-        """Tokens of the prompt."""
-        return len(self.task.request.prompt)
 
     @property
     def num_output(self) -> int:
@@ -121,7 +115,7 @@ class Sequence:
 
     def urgency(self, now: float) -> float:
         """Return the priority with ageing taken off; lower is more urgent."""
-        return self.request.priority - (now - self.arrived) / AGEING_S
+        return self.request.priority - (now - self.task.arrived) / AGEING_S
 
     def begin(self, seq: SeqId, length: int) -> None:
         """Come to the stages, which have the first ``length`` tokens already."""
@@ -151,7 +145,6 @@ class Sequence:
         self.is_drawing = False
         self.tokens.append(token)
         text, ended = self._read(token)
-        self.ended = ended is not None
         return Delta(text=text, tokens=(token,), index=self.choice, logprobs=logprobs, ended=ended)
 
     def _make_draw(self, offset: int) -> Draw:

@@ -27,7 +27,8 @@ class Store:
     def __init__(self, ledger: Ledger, space: Space, interval: int = 0) -> None:
         self._ledger = ledger
         self._space = space
-        self._interval = interval
+        self._is_rewindable = ledger.is_rewindable
+        self.interval = interval
         """Prompts are kept at multiples of so many tokens, where sequences cannot go back; 0: nowhere."""
         self._seqs = count()
         self._edits: list[Edit] = []
@@ -83,19 +84,17 @@ class Store:
     def keep_due(self, sequence: Sequence, claim: Claim) -> None:
         """Store a prompt whose computing has come to where it is to be kept; see `keep`."""
         length = sequence.planned
-        if self._interval and 0 < length <= sequence.num_prompt and length % self._interval == 0:
+        if 0 < length <= sequence.num_prompt and length % self.interval == 0:
             self.keep(sequence, claim)
 
     def limit_row(self, sequence: Sequence, num_tokens: int) -> int:
         """Return how many of so many tokens the next row may have, to end where the sequence is to be kept."""
-        if not self._interval:
-            return num_tokens
-        return min(num_tokens, self._interval - sequence.planned % self._interval)
+        return min(num_tokens, self.interval - sequence.planned % self.interval)
 
     def note_prompt(self, sequence: Sequence) -> None:
         """Let others begin as ``sequence``, which runs on, now that its prompt is planned."""
         assert sequence.seq is not None
-        if self._ledger.is_rewindable and sequence.seq not in self._index:
+        if self._is_rewindable and sequence.seq not in self._index:
             self._index.insert(self._space(sequence), sequence.tokens[: sequence.planned], sequence.seq)
 
     def retire(self, sequence: Sequence) -> None:
@@ -157,7 +156,7 @@ class Store:
 
     def _is_needless(self, sequence: Sequence, tokens: list[int]) -> bool:
         """Whether another stored sequence begins with all of ``tokens``; drop those that these make needless."""
-        if not self._ledger.is_rewindable:
+        if not self._is_rewindable:
             return False
         matches = list(self._index.match(self._space(sequence), tokens))
         if matches and matches[0].length == len(tokens) and matches[0].seq not in self._running:

@@ -101,7 +101,7 @@ def test_request_ends_when_its_time_is_over_waiting_or_running() -> None:
     assert replica.head.next_deadline() == 1
     replica.head.expire(1.0)
     replica.collect()
-    assert (replica.reason(running), replica.deltas[waiting]) == ("error", [])
+    assert (replica.reason(running), replica.deltas[waiting]) == ("timeout", [])
     assert replica.deltas[running][-1].ended is None
     replica.head.expire(2.0)
     replica.collect()

@@ -17,6 +17,7 @@ from parallax_core.testing.toy import GREEDY, SizeOptions, Toy, ToyStage
 from tests.unit.engine.replica import Replica, expect_logprobs, make_request
 
 CONTEXT = 15
+BROKEN = {"error": "it broke", "timeout": "timed out after 0.1 seconds"}
 SAMPLINGS = (
     GREEDY,
     Sampling(seed=1),
@@ -151,11 +152,11 @@ class Traffic(RuleBasedStateMachine):
         finish = deltas[-1].finish
         assert finish is not None
         for index in range(request.n):
-            self.check_answer(request, index, is_whole=finish.reason != "error")
+            self.check_answer(request, index, is_whole=finish.reason not in BROKEN)
         assert finish.output_tokens == sum(len(delta.tokens) for delta in deltas)
         assert 0 <= finish.cached_tokens < len(request.prompt)
-        if finish.reason == "error":
-            assert finish.message in {"it broke", "timed out after 0.1 seconds"}
+        if finish.reason in BROKEN:
+            assert finish.message == BROKEN[finish.reason]
             assert deltas[-1].ended is None
         else:
             assert deltas[-1].ended == finish.reason
