@@ -1,0 +1,1 @@
+"""The tests of `parallax_core.testing.stage.StageConformance`, by subject."""

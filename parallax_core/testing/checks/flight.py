@@ -1,0 +1,79 @@
+"""Several steps in flight: what is not waited for yet must not change."""
+
+from __future__ import annotations
+
+from parallax_core.api import Drop, SeqId, StageBatch, StageOutput, Truncate
+from parallax_core.testing.checks.chain import Chain
+from parallax_core.testing.checks.subject import StageSubject
+from parallax_core.testing.promise import broken
+
+PENDING = "The outcome of a step, possibly still being computed."
+
+
+class FlightChecks(StageSubject):
+    """Steps and edits that come before the result of an earlier step was waited for."""
+
+    def test_steps_in_flight_keep_their_pages(self) -> None:
+        """A sequence is dropped and another takes its pages while the first one's step is in flight."""
+        with self.open_whole() as chain:
+            first, second = (self.make_tokens(chain, 2, seed)[: chain.max_tokens] for seed in range(2))
+            expected = chain.trace_new(first), chain.trace_new(second)
+            seq = chain.open()
+            outputs = [self._begin(chain, seq, first)]
+            chain.edit(Drop(seq))
+            for _ in range(3):  # enough that pages which are handed out in turn come round
+                seq = chain.open()
+                outputs.append(self._begin(chain, seq, second))
+                chain.edit(Drop(seq))
+            for output, wanted in zip(outputs, (expected[0], *[expected[1]] * 3), strict=True):
+                fault = "a step that is in flight changes when its sequence is dropped and others go on"
+                self.compare(output.wait().answers, wanted, broken(fault, PENDING))
+
+    def test_chunks_in_flight_equal_chunks_waited_for(self) -> None:
+        """All chunks of a prompt are in flight at once."""
+        with self.open_whole() as chain:
+            tokens = self.make_tokens(chain, 2)
+            expected = chain.trace_new(tokens)
+            size = max(1, min(chain.max_tokens, len(tokens) // 4))
+            seq = chain.open()
+            outputs = [self._begin(chain, seq, tokens[start : start + size]) for start in range(0, len(tokens), size)]
+            found = [answer for output in outputs for answer in output.wait().answers]
+            self.compare(found, expected, "chunks in flight at once differ from those waited for one by one")
+
+    def test_edits_after_a_step_do_not_reach_into_it(self) -> None:
+        """A fork and a truncation that follow a step in flight see its tokens, and it does not see what they bring."""
+        with self.open_whole() as chain:
+            tokens, others = (self.make_tokens(chain, 3, seed)[:8] for seed in range(2))
+            expected = chain.trace_new(tokens)
+            seq = chain.open()
+            outputs = [self._begin(chain, seq, tokens[:6])]
+            back = 5 if chain.can_rewind(seq, 5) else 6
+            dst = chain.fork(seq, 6)
+            chain.edit(Truncate(seq, back))
+            outputs += [self._begin(chain, seq, others[:2]), self._begin(chain, dst, tokens[6:])]
+            fault = "steps in flight with a fork and a truncation between them"
+            self.compare(outputs[0].wait().answers, expected[:6], f"{fault}: the step before them differs")
+            found = outputs[1].wait().answers, outputs[2].wait().answers
+            wanted = chain.trace_new((*tokens[:back], *others[:2]))[back:]
+            self.compare(found[0], wanted, f"{fault}: the sequence that was truncated differs")
+            self.compare(found[1], expected[6:], f"{fault}: the fork differs")
+
+    def test_free_pages_of_steps_in_flight_are_those_of_their_time(self) -> None:
+        """Each result tells the free pages after its own step, not of when it is waited for."""
+        with self.open_whole() as chain:
+            tokens = self.make_tokens(chain, 2)
+            size = max(1, min(chain.max_tokens, len(tokens) // 4))
+            seq = chain.open()
+            outputs, wanted = [], []
+            for start in range(0, len(tokens), size):
+                outputs.append(self._begin(chain, seq, tokens[start : start + size]))
+                wanted.append(chain.free[0])
+            found = [output.wait().free for output in outputs]
+            assert found == wanted, f"results of steps in flight tell {found} free pages instead of {wanted}"
+
+    def _begin(self, chain: Chain, seq: SeqId, tokens: tuple[int, ...]) -> StageOutput:
+        """Begin a step of one row on the only stage."""
+        row = chain.row(seq, tokens, *chain.draws(len(tokens)))
+        output = chain.stages[0].step(StageBatch((row,)))
+        chain.account(row)
+        return output

@@ -1,0 +1,95 @@
+"""Windows: each token sees as many as the pool says, and the pages behind them go round."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from parallax_core.api import Answer, Draw, LayerRange, Row, StageBatch, Tensor
+from parallax_core.testing.checks.chain import Chain
+from parallax_core.testing.checks.subject import StageSubject
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What a stage is given of a sequence: tokens, and hidden tensors unless it begins with layer 0."""
+
+    tokens: tuple[int, ...]
+    hidden: tuple[Tensor, ...]
+
+    def swap(self, index: int, other: Given) -> Given:
+        """Return the same with what ``other`` has at one place."""
+        if not self.hidden:
+            return replace(self, tokens=(*self.tokens[:index], other.tokens[index], *self.tokens[index + 1 :]))
+        return replace(self, hidden=tuple(map(_swap_row, self.hidden, other.hidden, [index] * len(self.hidden))))
+
+
+class WindowChecks(StageSubject):
+    """Layers with a sliding window."""
+
+    def test_window_layer_sees_exactly_its_window(self) -> None:
+        """What a window layer gives depends on the last ``window`` tokens, and on none before; in one step only."""
+        for layer in range(self.num_layers if self.list_splits() or self.num_layers == 1 else 0):
+            with Chain([self.open_stage(LayerRange(layer, layer + 1))]) as chain:
+                (pool, *_) = chain.first.pools
+                if pool.kind != "window" or pool.window + 2 > chain.max_tokens:
+                    continue
+                for distance, counts in self._probe(chain, layer, pool.window).items():
+                    assert counts == (distance < pool.window), (
+                        f"layer {layer} says that it has a window of {pool.window} tokens, and the token {distance}"
+                        f" before the last one {'changes' if counts else 'does not change'} what it gives"
+                    )
+
+    def test_sequence_goes_on_when_its_first_pages_are_forgotten(self) -> None:
+        """Where windows and states are all that is remembered, a sequence outgrows the pools."""
+        with self.open_whole() as chain:
+            tokens = self.make_tokens(chain)
+            if {pool.info.kind for pool in chain.pools[0]} <= {"window", "state"}:
+                length = min(4 * self.longest, chain.first.context_length - 1)
+                tokens = (tokens * (length // len(tokens) + 1))[:length]
+            expected = self._trace_far(chain, tokens, chain.max_tokens)
+            for size in (1, 3):
+                found = self._trace_far(chain, tokens, size)
+                self.compare(found, expected, f"in chunks of {size}, a sequence of {len(tokens)} tokens differs")
+
+    def _trace_far(self, chain: Chain, tokens: Sequence[int], size: int) -> list[Answer]:
+        seq = chain.open()
+        answers = chain.trace(seq, tokens, size)
+        chain.drop(seq)
+        return answers
+
+    def _probe(self, chain: Chain, layer: int, window: int) -> dict[int, bool]:
+        """Return for each distance from the last token whether what stands there matters to a layer."""
+        first, second = (self._give(layer, self.make_tokens(chain, 4, seed)[: window + 2]) for seed in range(2))
+        expected = self._take(chain, first)
+        last = len(first.tokens) - 1
+        return {last - index: self._take(chain, first.swap(index, second)) != expected for index in range(last + 1)}
+
+    def _give(self, layer: int, tokens: tuple[int, ...]) -> Given:
+        """Return what the layers before ``layer`` make of tokens."""
+        if not layer:
+            return Given(tokens, ())
+        with Chain([self.open_stage(LayerRange(0, layer))]) as chain:
+            return Given(tokens, chain.step(chain.row(chain.open(), tokens)).tensors)
+
+    def _take(self, chain: Chain, given: Given) -> object:
+        """Return what the layer gives for the last token: hidden states, or what is drawn."""
+        seq = chain.open()
+        draw = Draw(len(given.tokens) - 1, 1, 8 if chain.can_score else -1)
+        row = Row(seq, 0, given.tokens, (draw,))
+        result = chain.stages[0].step(StageBatch((row,), given.hidden)).wait()
+        chain.account(row)
+        chain.drop(seq)
+        return result.answers or [_list_rows(tensor)[-1] for tensor in result.tensors]
+
+
+def _list_rows(tensor: Tensor) -> list[bytes]:
+    data = bytes(tensor.data)
+    size = len(data) // tensor.shape[0]
+    return [data[start : start + size] for start in range(0, len(data), size)]
+
+
+def _swap_row(tensor: Tensor, other: Tensor, index: int) -> Tensor:
+    rows = _list_rows(tensor)
+    rows[index] = _list_rows(other)[index]
+    return replace(tensor, data=b"".join(rows))
