@@ -41,7 +41,7 @@ def choose_grouping(network: Network, layout: Layout) -> Grouping | None:
             found = _try_runner(network, PagedRunner(network, layout, account, grouping), account)
             error = _find_error(found, expected, network)
         except Exception as failure:  # noqa: BLE001  # model files are of every kind; one that fails runs another way
-            error = f"{type(failure).__name__}: {failure}"
+            error = f"they fail with {type(failure).__name__}: {failure}"
         if not error:
             _report(errors)
             return grouping

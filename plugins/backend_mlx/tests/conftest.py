@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from parallax_backend_mlx.runtime import mx
+from parallax_backend_mlx.architecture import find_classes
+from parallax_backend_mlx.runtime import flatten_tree, mx
 
 Weights = dict[str, mx.array]
 
@@ -74,6 +76,113 @@ def make_llama(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
         folder = tmp_path_factory.mktemp("llama")
         (folder / "config.json").write_text(json.dumps(config))
         mx.save_safetensors(str(folder / "model.safetensors"), make_weights(config, seed), {"format": "pt"})
+        return folder
+
+    return make
+
+
+TINY: dict[str, dict[str, Any]] = {
+    "llama": {
+        "model_type": "llama",
+        "num_hidden_layers": 4,
+        "num_key_value_heads": 2,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 250.0,
+        "tie_word_embeddings": True,
+    },
+    "gemma3_text": {
+        "model_type": "gemma3_text",
+        "layer_types": ["sliding_attention", "sliding_attention", "full_attention", "sliding_attention"],
+        "num_hidden_layers": 4,
+        "num_key_value_heads": 1,
+        "query_pre_attn_scalar": 8,
+        "rope_theta": 250.0,
+        "sliding_window": 6,
+        "sliding_window_pattern": 3,
+    },
+    "gemma2": {
+        "model_type": "gemma2",
+        "attn_logit_softcapping": 50.0,
+        "final_logit_softcapping": 30.0,
+        "num_hidden_layers": 2,
+        "num_key_value_heads": 2,
+        "query_pre_attn_scalar": 8,
+        "rms_norm_eps": 1e-5,
+    },
+    "qwen3_next": {
+        "model_type": "qwen3_next",
+        "decoder_sparse_step": 1,
+        "full_attention_interval": 2,
+        "linear_conv_kernel_dim": 4,
+        "linear_key_head_dim": 8,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_value_head_dim": 8,
+        "mlp_only_layers": [],
+        "moe_intermediate_size": 16,
+        "norm_topk_prob": True,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "num_hidden_layers": 4,
+        "num_key_value_heads": 2,
+        "partial_rotary_factor": 0.5,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 250.0,
+        "shared_expert_intermediate_size": 16,
+    },
+    "deepseek_v3": {
+        "model_type": "deepseek_v3",
+        "first_k_dense_replace": 1,
+        "kv_lora_rank": 8,
+        "moe_intermediate_size": 16,
+        "n_group": 1,
+        "n_routed_experts": 4,
+        "n_shared_experts": 1,
+        "num_experts_per_tok": 2,
+        "num_hidden_layers": 3,
+        "num_key_value_heads": 4,
+        "q_lora_rank": 12,
+        "qk_nope_head_dim": 8,
+        "qk_rope_head_dim": 4,
+        "rope_theta": 250.0,
+        "topk_group": 1,
+        "v_head_dim": 8,
+    },
+}
+"""What makes each of these architectures what it is, in a model with the sizes of `SMALL`."""
+SMALL: dict[str, Any] = {
+    "head_dim": 8,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "max_position_embeddings": 128,
+    "num_attention_heads": 4,
+    "vocab_size": 97,
+}
+
+
+def fill_model(config: dict[str, Any], seed: int) -> Weights:
+    """Return weights for a model of mlx-lm, large enough that every part of it matters."""
+    model_class, args_class = find_classes(config)
+    model = model_class(args_class.from_dict(config))  # type: ignore[attr-defined]
+    key, weights = mx.random.key(seed), {}
+    for name, array in flatten_tree(model.parameters()):
+        key, part = mx.random.split(key)
+        noise = mx.random.normal(array.shape, key=part)
+        is_norm = array.ndim == 1 and not name.endswith(("A_log", "dt_bias", "e_score_correction_bias"))
+        weights[name] = array + noise * 0.1 if is_norm else noise * (1.0 if "embed_tokens" in name else 0.3)
+    return weights
+
+
+@pytest.fixture(scope="session")
+def make_tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Return a function that writes a tiny random checkpoint of one of the architectures in `TINY`."""
+
+    @functools.cache
+    def make(name: str, **changes: Any) -> Path:
+        config = {"architectures": [name], **SMALL, **TINY[name], **changes}
+        folder = tmp_path_factory.mktemp(name)
+        (folder / "config.json").write_text(json.dumps(config))
+        mx.save_safetensors(str(folder / "model.safetensors"), fill_model(config, 0), {"format": "mlx"})
         return folder
 
     return make
