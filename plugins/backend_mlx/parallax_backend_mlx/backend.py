@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from parallax_backend_mlx.account import Account
@@ -29,23 +30,20 @@ class MlxBackend:
     """The backend ``mlx``."""
 
     def open_stage(self, plan: StagePlan) -> MlxStage:
-        """Load the whole model; see `parallax_core.api.Backend.open_stage`."""
+        """Load the model, or some of its layers; see `parallax_core.api.Backend.open_stage`."""
         config = read_json(plan.model / "config.json")
-        num_layers = _count_layers(config)
-        if plan.layers not in (None, LayerRange(0, num_layers)):
-            message = f"this backend loads whole models, not layers {plan.layers.start}-{plan.layers.stop}"
-            raise Unsupported(message, f"ask for all of them, 0-{num_layers}, or none in particular")
-        checkpoint = read_checkpoint(plan.model)
-        model, weight_bytes = load_network(plan, checkpoint.tensors)
-        network = Network(model)
+        plan = _check_layers(plan, _count_layers(config))
+        checkpoint = read_checkpoint(plan.model, is_part=plan.layers is not None)
+        carving, weight_bytes = load_network(plan, checkpoint.tensors)
+        network = Network(carving)
         network.install_pick()
         num_bytes = find_room() * plan.memory_fraction
         longest = _find_setting(config, LENGTHS) or int(num_bytes // network.shape.page_bytes) * PAGE_TOKENS
         context_length = limit_context(_find_text(config), network.list_slides(), longest)
         account, runner = _start_runner(network, Room(num_bytes, weight_bytes, context_length, _choose_batch()))
         info = StageInfo(
-            layers=LayerRange(0, num_layers),
-            num_layers=num_layers,
+            layers=network.layers,
+            num_layers=network.num_layers,
             vocab_size=network.shape.vocab_size,
             context_length=context_length,
             max_batch_tokens=_choose_batch(),
@@ -55,6 +53,8 @@ class MlxBackend:
             weight_bytes=weight_bytes,
             weights_version=checkpoint.version,
             capabilities=frozenset(network.list_capabilities()),
+            takes=network.takes,
+            gives=network.gives,
         )
         return MlxStage(info, account, runner)
 
@@ -75,6 +75,17 @@ def _choose_batch() -> int:
     if _is_gpu():
         return BATCH_TOKENS["gpu"]
     return BATCH_TOKENS["slow" if BLAS.is_slow else "fast"]
+
+
+def _check_layers(plan: StagePlan, count: int) -> StagePlan:
+    """Return ``plan`` with layers only if it asks for some and not for all."""
+    layers = plan.layers
+    if layers is None or layers == LayerRange(0, count):
+        return replace(plan, layers=None)
+    if not 0 <= layers.start < layers.stop <= count:
+        message = f"there are no layers {layers.start}-{layers.stop} in {plan.model.name}, which has 0-{count}"
+        raise Unsupported(message, f"choose layers within 0-{count}; the last number is the first that is left out")
+    return plan
 
 
 def _count_layers(config: dict[str, Any]) -> int:

@@ -23,14 +23,18 @@ REFETCH = "the folder is incomplete or damaged; remove it and fetch the model ag
 class Checkpoint:
     """The weights of a folder, whole as far as their headers tell."""
 
-    tensors: frozenset[str]
-    """The names of all tensors."""
+    tensors: dict[str, str]
+    """The names of all tensors, each with the name of its file."""
     version: str
     """Changes whenever a file is replaced: a digest of names, sizes, times and headers."""
 
 
-def read_checkpoint(folder: Path) -> Checkpoint:
+def read_checkpoint(folder: Path, *, is_part: bool = False) -> Checkpoint:
     """Read the headers of the weight files of ``folder``.
+
+    Args:
+        folder: of a model.
+        is_part: whether files that its index names may be missing.
 
     Raises:
         ParallaxError: if a file is missing, cut short, or not safetensors.
@@ -39,15 +43,16 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     if not files:
         message = f"{folder} has no file model*.safetensors"
         raise ParallaxError(message, "point at the folder of a model, or fetch it again")
-    _check_index(folder, {file.name for file in files})
-    tensors: set[str] = set()
+    tensors = _read_index(folder)
+    if not is_part:
+        _check_files(folder, set(tensors.values()) - {file.name for file in files})
     digest = hashlib.sha256()
     for file in files:
         header = _read_header(file)
         status = file.stat()
         digest.update(f"{file.name} {status.st_size} {status.st_mtime_ns} ".encode() + header)
-        tensors |= json.loads(header).keys() - {"__metadata__"}
-    return Checkpoint(frozenset(tensors), digest.hexdigest()[:16])
+        tensors |= dict.fromkeys(json.loads(header).keys() - {"__metadata__"}, file.name)
+    return Checkpoint(tensors, digest.hexdigest()[:16])
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -67,13 +72,16 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def _check_index(folder: Path, names: set[str]) -> None:
+def _read_index(folder: Path) -> dict[str, str]:
+    """Return the tensors that the index of ``folder`` names, each with its file; nothing if there is no index."""
     index = folder / "model.safetensors.index.json"
-    if not index.exists():
-        return
-    missing = sorted(set(read_json(index).get("weight_map", {}).values()) - names)
+    return dict(read_json(index).get("weight_map", {})) if index.exists() else {}
+
+
+def _check_files(folder: Path, missing: set[str]) -> None:
     if missing:
-        message = f"{folder} lacks {missing[0]}" + (f" and {len(missing) - 1} more files" if len(missing) > 1 else "")
+        first, others = min(missing), len(missing) - 1
+        message = f"{folder} lacks {first}" + (f" and {others} more files" if others else "")
         raise ParallaxError(message, REFETCH)
 
 

@@ -7,7 +7,7 @@ as transformers itself reads them, and what cannot be said with certainty is ref
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from parallax_core.api import Unsupported
@@ -45,7 +45,7 @@ PERIODIC = frozenset(["gemma3_text", "cohere2"])
 """Models whose ``sliding_window_pattern`` mlx-lm reads as a period."""
 
 
-def normalise(config: Json, fields: frozenset[str], tensors: frozenset[str]) -> dict[str, Any]:
+def normalise(config: Json, fields: frozenset[str], tensors: Collection[str]) -> dict[str, Any]:
     """Return the keys to lay over ``config``.
 
     Args:

@@ -1,4 +1,4 @@
-"""Loads a model folder into memory, layer by layer."""
+"""Loads a model folder into memory, or the layers of one stage, layer by layer."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ import itertools
 import logging
 import re
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from parallax_backend_mlx.absent import Weights, fill_absent, find_spoilt
 from parallax_backend_mlx.architecture import find_classes, list_fields
-from parallax_backend_mlx.checkpoint import read_json
+from parallax_backend_mlx.carve import Carving, carve_model, keep_model
+from parallax_backend_mlx.checkpoint import REFETCH, read_json
 from parallax_backend_mlx.config import normalise
 from parallax_backend_mlx.memory import find_room, format_bytes
 from parallax_backend_mlx.runtime import Module, dequantize_model, flatten_tree, load_model, mx, tree_unflatten
-from parallax_core.api import DType, ParallaxError, StagePlan
+from parallax_core.api import DType, LayerRange, ParallaxError, StagePlan
 
 DTYPES: dict[DType, mx.Dtype] = {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}
 MISFIT = "the files may be incomplete, or of a form mlx-lm does not read: fetch the model again, or try another backend"
@@ -25,15 +27,73 @@ MAX_REASON = 300
 logger = logging.getLogger(__name__)
 
 
-def load_network(plan: StagePlan, tensors: frozenset[str]) -> tuple[Module, int]:
-    """Return the whole model, evaluated, and the bytes its weights take.
+class Carver:
+    """Builds a model for mlx-lm to load, and carves it once the names of all weights are known.
+
+    A model may become another by what its checkpoint holds, such as one with a tied head.
+
+    Args:
+        layers: to keep.
+        tensors: all of the checkpoint, each with its file.
+    """
+
+    def __init__(self, layers: LayerRange, tensors: Mapping[str, str]) -> None:
+        self._layers, self._tensors = layers, tensors
+        self._model: Any = None
+        self._carving: Carving | None = None
+        self.has_absent = False
+
+    def find_classes(self, config: Mapping[str, Any]) -> tuple[Any, type]:
+        """Return what builds the model, and the class of its arguments; see `find_classes` of the architectures."""
+        model_class, arguments_class = find_classes(config)
+
+        def build(arguments: object) -> Module:
+            self._model = model_class(arguments)
+            self._model.sanitize = self._sanitize
+            return self._model  # type: ignore[no-any-return]
+
+        return build, arguments_class
+
+    def _sanitize(self, weights: Weights) -> Weights:
+        """Rename and join weights as the model wants them, and keep those of the layers."""
+        del self._model.sanitize
+        absent = fill_absent(self._tensors, weights, self._model)
+        self.has_absent = bool(absent)
+        everything = weights | absent
+        if hasattr(self._model, "sanitize"):
+            everything = self._model.sanitize(everything)
+        self._carving = carve_model(self._model, self._layers)
+        return {name: array for name, array in everything.items() if self._carving.owns(name)}
+
+    def take_carving(self) -> Carving:
+        """Return the model that was carved."""
+        assert self._carving is not None
+        return self._carving
+
+
+def load_network(plan: StagePlan, tensors: Mapping[str, str]) -> tuple[Carving, int]:
+    """Return the layers that ``plan`` names, evaluated, and the bytes their weights take.
+
+    Only the weights of these layers are read, and of what comes before and after them if they need it.
+
+    Args:
+        plan: what to load.
+        tensors: all of the checkpoint, each with its file; for a part of the model, not all files need to be there.
 
     Raises:
-        Unsupported: if mlx-lm cannot run the architecture as config.json describes it.
+        Unsupported: if mlx-lm cannot run the architecture as config.json describes it, or not these layers alone.
         ParallaxError: if the weights do not fit the architecture, or the memory.
     """
     config = read_json(plan.model / "config.json")
-    model = _build_model(plan.model, normalise(config, list_fields(config), tensors))
+    changes = normalise(config, list_fields(config), tensors.keys())
+    if plan.layers is None:
+        carving = keep_model(_build_model(plan.model, changes, find_classes))
+        has_absent = False
+    else:
+        carver = Carver(plan.layers, tensors)
+        _build_model(plan.model, changes, carver.find_classes)
+        carving, has_absent = carver.take_carving(), carver.has_absent
+    model = carving.model
     _convert_model(model, plan.dtype)
     total = sum(array.nbytes for _, array in _list_parameters(model))
     room = find_room()
@@ -42,13 +102,15 @@ def load_network(plan: StagePlan, tensors: frozenset[str]) -> tuple[Module, int]
         message = f"the weights of {plan.model.name} need {needs} of memory, but only {has} are free"
         raise ParallaxError(message, "close other programs, or choose a smaller model or --dtype float16")
     _evaluate_parameters(model, plan, total)
-    return model, total
+    if has_absent and (name := find_spoilt(_list_parameters(model))):
+        raise ParallaxError(_describe_absent(name, plan, tensors), REFETCH)
+    return carving, total
 
 
-def _build_model(folder: Path, changes: Mapping[str, Any]) -> Module:
+def _build_model(folder: Path, changes: Mapping[str, Any], classes: Callable[..., tuple[Any, type]]) -> Module:
     """Build the model with its weights still on disk; MLX reads them when they are first needed."""
     try:
-        loaded = load_model(folder, lazy=True, strict=True, model_config=dict(changes), get_model_classes=find_classes)
+        loaded = load_model(folder, lazy=True, strict=True, model_config=dict(changes), get_model_classes=classes)
     except (ValueError, TypeError, KeyError, RuntimeError) as error:
         message = f"the weights and config.json of {folder} do not fit together: {_shorten(str(error))}"
         raise ParallaxError(message, MISFIT) from error
@@ -95,6 +157,14 @@ def _evaluate_parameters(model: Module, plan: StagePlan, total: int) -> None:
 
 def _list_parameters(model: Module) -> list[tuple[str, mx.array]]:
     return flatten_tree(model.parameters())  # type: ignore[no-untyped-call]
+
+
+def _describe_absent(name: str, plan: StagePlan, tensors: Mapping[str, str]) -> str:
+    """Say which file is missing: one that holds a tensor of the same layer, or of the same name."""
+    layer = _name_layer(name).rpartition("layers.")[2]
+    absent = {tensor: file for tensor, file in tensors.items() if not (plan.model / file).exists()}
+    files = [file for tensor, file in absent.items() if f".{layer}" in tensor or tensor.endswith(name)]
+    return f"{plan.model} lacks {[*files, *absent.values()][0]}, which holds weights of the layers asked for"
 
 
 def _name_layer(name: str) -> str:

@@ -1,20 +1,23 @@
-"""A loaded model of mlx-lm: tokens and a cache in, logits out."""
+"""A loaded model of mlx-lm, or some of its layers: tokens or hidden states and a cache in, logits or the like out."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from parallax_backend_mlx.cache import Cache, list_arrays
-from parallax_backend_mlx.runtime import KVCache, Module, RotatingKVCache, make_prompt_cache, mx
-from parallax_core.api import BackendFailed, Capability, LayerRange
+from parallax_backend_mlx.carve import Carving
+from parallax_backend_mlx.outline import name_kind
+from parallax_backend_mlx.pick import Pick, list_bodies
+from parallax_backend_mlx.runtime import KVCache, RotatingKVCache, flatten_tree, make_prompt_cache, mx
+from parallax_backend_mlx.shell import Finished
+from parallax_core.api import BackendFailed, Capability, TensorSpec, Unsupported
 
 PAGE_TOKENS = KVCache.step
 """What mlx-lm's caches grow by, in tokens."""
-HOLDERS = ("", "language_model", "model")
-BODIES = ("model", "transformer", "backbone", "language_model")
 TOLERANCE = {mx.float32: 1e-4, mx.float16: 2e-2, mx.bfloat16: 1e-1}
 """How far the picked logits of the check may be from the others, as a share of the largest."""
 
@@ -23,9 +26,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What one token through the model shows, without computing anything."""
+    """What one token through the layers shows, without computing anything."""
 
     vocab_size: int
+    width: int
+    """Of hidden states between stages; 0 for a whole model, which has no neighbours."""
     page_bytes: int
     """Of one sequence's caches over all layers when they hold up to `PAGE_TOKENS` tokens."""
     dtype: mx.Dtype
@@ -33,14 +38,18 @@ class Shape:
 
 
 class Network:
-    """The model and how to run it. Belongs to the thread that loaded it."""
+    """Layers of a model and how to run them. Belongs to the thread that loaded them."""
 
-    def __init__(self, model: Module) -> None:
-        self._model: Any = model
+    def __init__(self, carving: Carving) -> None:
+        self._model: Any = carving.model
+        self._carving = carving
         self._pick: Pick | None = None
-        self.num_layers = len(self._model.layers)
-        self.layers = LayerRange(0, self.num_layers)
-        self.shape = self._measure_shape()
+        self.layers = carving.layers
+        self.num_layers = carving.num_layers
+        self._owned, self._aliases = self._place_entries()
+        dtype = self._guess_dtype()
+        carving.close(dtype)
+        self.shape = self._measure_shape(dtype)
 
     @property
     def is_first(self) -> bool:
@@ -52,34 +61,42 @@ class Network:
         """Whether it ends with the last layer, and so with logits."""
         return self.layers.stop == self.num_layers
 
-    def list_entries(self) -> list[int]:
-        """Return which entries of a cache the layers of this network own, in ascending order."""
-        return list(range(len(self.make_cache())))
+    @property
+    def takes(self) -> tuple[TensorSpec, ...]:
+        """The hidden states it wants of the stage before."""
+        return () if self.is_first else (self._describe_hidden(),)
+
+    @property
+    def gives(self) -> tuple[TensorSpec, ...]:
+        """The hidden states it has for the next stage."""
+        return () if self.is_last else (self._describe_hidden(),)
 
     def make_cache(self) -> Cache:
-        """Return the empty cache of a new sequence."""
+        """Return the empty cache of a new sequence, of full length: entries of layers elsewhere stay empty."""
         cache: Cache = make_prompt_cache(self._model)
         return cache
 
+    def list_entries(self) -> list[int]:
+        """Return which entries of a cache the layers of this network own, in ascending order."""
+        return self._owned
+
     def can_rewind(self) -> bool:
         """Whether a sequence can go back to any length; states and sliding windows cannot."""
-        return all(type(entry) is KVCache for entry in self.make_cache())
+        cache = self.make_cache()
+        return all(type(cache[index]) is KVCache for index in self._owned)
 
     def list_slides(self) -> list[bool]:
-        """Return, for each layer, whether its cache keeps a sliding window only."""
+        """Return, for each layer of the whole model, whether its cache keeps a sliding window only."""
         return [isinstance(entry, RotatingKVCache) for entry in self.make_cache()]
 
+    def list_capabilities(self) -> set[Capability]:
+        """Return what a stage with this network can do beside what all can."""
+        if not self.is_last:
+            return set()
+        return {"logprobs"} if self._pick is None else {"logprobs", "hidden"}
+
     def run_tokens(self, tokens: Sequence[int], cache: Cache, wanted: Sequence[int]) -> mx.array:
-        """Append ``tokens`` to ``cache`` and return the logits at some of them, not evaluated yet.
-
-        Args:
-            tokens: token ids that follow what the cache holds.
-            cache: of one sequence; advanced at once, while its arrays are still to be computed.
-            wanted: indices into ``tokens``.
-
-        Returns:
-            Logits of shape [len(wanted), vocab_size]. Leaving them unevaluated costs no head.
-        """
+        """Append ``tokens`` of one sequence to ``cache`` and return the logits at some of them; see `run`."""
         places = mx.array(list(wanted), dtype=mx.int32)
         return self.run(mx.array([list(tokens)], dtype=mx.int32), None, cache, places)
 
@@ -89,26 +106,29 @@ class Network:
         Args:
             tokens: int32 of shape [rows, columns].
             hidden: what the stage before gave, shape [rows, columns, width]; None if this one begins with layer 0.
-            cache: as long as that of `make_cache`, and with the interface of its entries; advanced at once.
+            cache: as long as that of `make_cache`, and with the interface of its entries; its own are advanced at once.
+                Of the others, those of a kind with one of its own are not looked at.
             wanted: int32 of shape [places]: of which tokens logits are wanted, as row * columns + column; None if of
                 none. A network without the last layer does not look at it.
 
         Returns:
-            Logits of shape [places, vocab_size]; without the last layer, or if none are wanted, an array whose
-            evaluation brings every layer and so the cache up to date.
+            Logits of shape [places, vocab_size]; without the last layer, hidden states of shape [rows, columns, width];
+            if no logits are wanted, an array whose evaluation brings every layer and so the cache up to date.
         """
-        assert hidden is None
+        entry = self._carving.entry
+        if entry is not None:
+            entry.incoming = hidden
         if self._pick is not None:
             self._pick.places = wanted
-        logits: mx.array = self._model(tokens, cache=cache)
+        try:
+            logits: mx.array = self._model(tokens, cache=[cache[index] for index in self._aliases])
+        except Finished as finished:
+            return finished.hidden
+        finally:
+            if entry is not None:
+                entry.incoming = None
         logits = logits.reshape(-1, logits.shape[-1])
         return logits if self._pick is not None or wanted is None else logits[wanted]
-
-    def list_capabilities(self) -> set[Capability]:
-        """Return what a stage with this network can do beside what all can."""
-        if not self.is_last:
-            return set()
-        return {"logprobs"} if self._pick is None else {"logprobs", "hidden"}
 
     @property
     def states(self) -> mx.array | None:
@@ -120,29 +140,20 @@ class Network:
 
     def install_pick(self) -> None:
         """Have the head compute only the wanted positions, where the model allows it; checked by running it."""
-        probe, wanted = (0, 1, 0), (0, 2)
-        expected = self.run_tokens(probe, self.make_cache(), wanted)
-        for holder, name in self._list_bodies():
-            body = getattr(holder, name)
-            self._pick = Pick(body)
-            setattr(holder, name, self._pick)
-            if self._check_pick(probe, wanted, expected):
+        if not self.is_last:
+            return
+        expected = self._run_probe()
+        for holder, name in list_bodies(self._model):
+            self._pick = Pick(holder, name)
+            if self._check_pick(expected):
                 return
-            setattr(holder, name, body)
+            self._pick.remove()
             self._pick = None
         logger.info("head computes every position of a prompt")
 
-    def _list_bodies(self) -> Iterator[tuple[Any, str]]:
-        """Yield places where a model of mlx-lm may keep what comes before its head: holder and attribute."""
-        for path in HOLDERS:
-            holder = getattr(self._model, path, None) if path else self._model
-            for name in BODIES:
-                if isinstance(holder, Module) and isinstance(getattr(holder, name, None), Module):
-                    yield holder, name
-
-    def _check_pick(self, probe: Sequence[int], wanted: Sequence[int], expected: mx.array) -> bool:
+    def _check_pick(self, expected: mx.array) -> bool:
         try:
-            found = self.run_tokens(probe, self.make_cache(), wanted)
+            found = self._run_probe()
             if found.shape != expected.shape:
                 return False
             error = mx.max(mx.abs(found - expected)) / mx.max(mx.abs(expected))
@@ -150,38 +161,52 @@ class Network:
         except Exception:  # noqa: BLE001  # model files are of every kind; one that cannot be picked from just costs more
             return False
 
-    def _measure_shape(self) -> Shape:
+    def _run_probe(self) -> mx.array:
+        """Return the logits at the first and the last of three tokens."""
+        noise = mx.random.normal((1, 3, self.shape.width), key=mx.random.key(0)).astype(self.shape.dtype)
+        tokens = mx.array([[0, 1, 0]], dtype=mx.int32)
+        return self.run(tokens, None if self.is_first else noise, self.make_cache(), mx.array([0, 2], dtype=mx.int32))
+
+    def _place_entries(self) -> tuple[list[int], list[int]]:
+        """Return the entries of its own, and for each entry that whose position and mask is the same here."""
         cache = self.make_cache()
+        survey = self._carving.survey
+        if survey is None:
+            everything = list(range(len(cache)))
+            return everything, everything
+        held = survey.entries[self.layers.start : self.layers.stop]
+        owned = sorted(index for index in held if index is not None)
+        first = {name_kind(cache[index]): index for index in reversed(owned)}
+        # Models read masks off the first entry of a kind, wherever its layer is.
+        return owned, [
+            index if index in owned else first.get(name_kind(entry), index) for index, entry in enumerate(cache)
+        ]
+
+    def _guess_dtype(self) -> mx.Dtype:
+        """Return the dtype of most of its weights: what hidden states should come in."""
+        found = Counter(array.dtype for _, array in flatten_tree(self._model.parameters()))
+        floats = [dtype for dtype, _ in found.most_common() if mx.issubdtype(dtype, mx.floating)]
+        return floats[0] if floats else mx.float32
+
+    def _measure_shape(self, dtype: mx.Dtype) -> Shape:
+        survey, cache = self._carving.survey, self.make_cache()
+        width = survey.width if survey else 0
+        hidden = None if self.is_first else mx.zeros((1, 1, width), dtype=dtype)
         try:
-            logits = self._model(mx.array([[0]]), cache=cache)
+            output = self.run(mx.zeros((1, 1), dtype=mx.int32), hidden, cache, None)
+        except Unsupported:
+            raise
         except Exception as error:  # model files are of every kind, and fail in every way
             hint = "check config.json, update mlx-lm, or try another backend"
             raise BackendFailed(f"mlx-lm cannot run this model: {error}", hint) from error
-        floats = [array for array in list_arrays([cache]) if mx.issubdtype(array.dtype, mx.floating)]
+        own = [cache[index] for index in self._owned]
+        floats = [array for array in list_arrays([own]) if mx.issubdtype(array.dtype, mx.floating)]
         return Shape(
-            vocab_size=logits.shape[-1],
-            page_bytes=max(1, sum(entry.nbytes for entry in cache)),
-            dtype=floats[0].dtype if floats else logits.dtype,
+            vocab_size=survey.vocab_size if survey else output.shape[-1],
+            width=width,
+            page_bytes=max(1, sum(entry.nbytes for entry in own)),
+            dtype=floats[0].dtype if floats and self.is_last else output.dtype,
         )
 
-
-class Pick:
-    """Stands where the body of a model was, and hands the head the hidden states of the wanted places only."""
-
-    def __init__(self, body: Module) -> None:
-        self._body: Any = body
-        self.places: mx.array | None = None
-        self.states: mx.array | None = None
-
-    def __call__(self, *args: object, **kwargs: object) -> object:
-        """Run the body: hidden states of shape [rows, columns, width] become [1, places, width]."""
-        hidden: mx.array = self._body(*args, **kwargs)
-        if self.places is None:
-            self.states = None
-            return hidden
-        self.states = hidden.reshape(-1, hidden.shape[-1])[self.places]
-        return self.states[None]
-
-    def __getattr__(self, name: str) -> object:
-        """Return what the body has: the head may be its embedding."""
-        return getattr(self._body, name)
+    def _describe_hidden(self) -> TensorSpec:
+        return TensorSpec(self.shape.width, str(self.shape.dtype).rpartition(".")[2])

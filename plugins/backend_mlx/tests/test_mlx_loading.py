@@ -64,11 +64,17 @@ def test_dtype_asked_for_is_computed_in(llama: Path, dtype: DType) -> None:
     stage.close()
 
 
-def test_part_of_a_model_is_refused(llama: Path) -> None:
-    with pytest.raises(Unsupported, match="layers 0-2") as caught:
-        MlxBackend().open_stage(StagePlan(model=llama, layers=LayerRange(0, 2)))
+@pytest.mark.parametrize("layers", [(0, 4), (2, 2), (-1, 2), (3, 4)])
+def test_layers_that_are_not_there_are_refused(llama: Path, layers: tuple[int, int]) -> None:
+    with pytest.raises(Unsupported, match=f"layers {layers[0]}-{layers[1]}") as caught:
+        MlxBackend().open_stage(StagePlan(model=llama, layers=LayerRange(*layers)))
     assert "0-3" in caught.value.hint
-    MlxBackend().open_stage(StagePlan(model=llama, layers=LayerRange(0, 3))).close()
+
+
+def test_all_layers_are_the_whole_model(llama: Path) -> None:
+    stage = MlxBackend().open_stage(StagePlan(model=llama, layers=LayerRange(0, 3)))
+    assert (stage.info.takes, stage.info.gives) == ((), ())
+    stage.close()
 
 
 def test_unknown_architecture_is_refused_by_name(broken: Path) -> None:
@@ -173,12 +179,12 @@ def test_quantised_weights_are_dequantised_on_a_cpu(
 ) -> None:
     quantise(broken)
     with caplog.at_level(logging.INFO, logger="parallax_backend_mlx"):
-        model, _ = load_network(StagePlan(model=broken), read_checkpoint(broken).tensors)
+        carving, _ = load_network(StagePlan(model=broken), read_checkpoint(broken).tensors)
     assert [record.message for record in caplog.records if "dequantised" in record.message] != []
-    parameters = model.parameters()  # type: ignore[no-untyped-call]
+    parameters = carving.model.parameters()  # type: ignore[no-untyped-call]
     assert {array.dtype for _, array in flatten_tree(parameters)} == {mx.float32}
     exact, _ = load_network(StagePlan(model=llama), read_checkpoint(llama).tensors)
-    left, right = Network(model), Network(exact)
+    left, right = Network(carving), Network(exact)
     found = left.run_tokens(TOKENS, left.make_cache(), range(40))
     expected = right.run_tokens(TOKENS, right.make_cache(), range(40))
     error: Any = mx.mean(mx.abs(found - expected)) / mx.mean(mx.abs(expected))
