@@ -45,9 +45,9 @@ class Outcome:
         return self.result
 
 
-def answer_draw(output: Draw, logits: Sequence[float], history: History, tokens: Sequence[int]) -> Drawn:
-    """Draw after ``history`` and ``tokens`` more, the last of which gave ``logits``."""
-    drawn = tuple(draw(logits, history.draft(tokens, choice)) for choice in range(output.count))
+def answer_draw(output: Draw, logits: Sequence[float], drafts: Sequence[Draft]) -> Drawn:
+    """Draw once for each of ``drafts``."""
+    drawn = tuple(draw(logits, draft) for draft in drafts)
     if output.top < 0:
         return Drawn(drawn)
     found = logprobs(logits)

@@ -14,8 +14,10 @@ class Memory:
     A page that is handed out holds poison until it is written, so that nothing an earlier holder left is of use.
     """
 
+    pool_type = PagePool
+
     def __init__(self, info: PoolInfo, num_layers: int) -> None:
-        self.pool = PagePool(info)
+        self.pool = self.pool_type(info)
         self._size = 1 if info.kind == "state" else info.page_size
         self._cells = [[0] * (info.num_pages * self._size) for _ in range(num_layers)]
         self._num_poisoned = 0

@@ -17,9 +17,11 @@ States = list[list[int]]
 class PagedLayers:
     """Some layers of a toy with what they remember, one pool for each kind among them."""
 
+    memory_type = Memory
+
     def __init__(self, kinds: Sequence[Kind], layers: LayerRange, pools: Sequence[PoolInfo]) -> None:
         self._kinds = {layer: kinds[layer] for layer in range(layers.start, layers.stop)}
-        self.memories = [Memory(pool, [*self._kinds.values()].count(pool.kind)) for pool in pools]
+        self.memories = [self.memory_type(pool, [*self._kinds.values()].count(pool.kind)) for pool in pools]
         self._memories = {memory.pool.info.kind: memory for memory in self.memories}
 
     def run(self, batch: StageBatch) -> States:

@@ -17,6 +17,7 @@ from parallax_core.api import (
     Answer,
     BackendFailed,
     Draft,
+    Draw,
     Drop,
     Edit,
     Fork,
@@ -130,10 +131,12 @@ class ToyStage:
     Beyond the contract, for tests: what it was asked to do, and callables that are called before it does so.
     """
 
+    layers_type = PagedLayers
+
     def __init__(self, toy: Toy, layers: LayerRange | None = None, sizes: Sizes | None = None) -> None:
         self._info = describe_toy(toy, layers, sizes or Sizes())
         self.toy = toy
-        self.layers = self.make_layers()
+        self.layers = self.layers_type(toy.layers, self._info.layers, self._info.pools)
         self.histories: dict[SeqId, History] = {}
         self.batches: list[StageBatch] = []
         """The steps it has begun."""
@@ -145,10 +148,6 @@ class ToyStage:
         self.before_step: Callable[[StageBatch], None] = lambda _: None
         """Called with a legal batch; what it raises leaves the stage as it was."""
         self._thread: int | None = None
-
-    def make_layers(self) -> PagedLayers:
-        """Return the layers; another class of them may be another toy."""
-        return PagedLayers(self.toy.layers, self._info.layers, self._info.pools)
 
     @property
     def info(self) -> StageInfo:
@@ -176,7 +175,7 @@ class ToyStage:
         """
         self._check_usable()
         for edit in edits:
-            self._apply(edit)
+            self.apply_edit(edit)
 
     def step(self, batch: StageBatch) -> Outcome:
         """Run ``batch``; see `parallax_core.api.Stage.step`.
@@ -196,7 +195,7 @@ class ToyStage:
         if self.info.gives:
             result = StageResult((), (pack_states(chain(*hidden)),), self.free)
         else:
-            result = StageResult(*self._answer(batch.rows, hidden), self.free)
+            result = StageResult(*self.answer_rows(batch.rows, hidden), self.free)
         for row in batch.rows:
             self.histories[row.seq].tokens += row.tokens
         return Outcome(result)
@@ -206,6 +205,11 @@ class ToyStage:
         self.closed = True
         self.histories.clear()
 
+    def make_drafts(self, row: Row, output: Draw) -> list[Draft]:
+        """Return what is known at each draw of an output."""
+        history = self.histories[row.seq]
+        return [history.draft(row.tokens[: output.offset + 1], choice) for choice in range(output.count)]
+
     def _check_usable(self) -> None:
         if self.closed:
             raise BackendFailed("the stage is closed", "open the stage again")
@@ -213,7 +217,8 @@ class ToyStage:
         if self._thread != threading.get_ident():
             raise BackendFailed("the stage is used by two threads", "use one")
 
-    def _apply(self, edit: Edit) -> None:
+    def apply_edit(self, edit: Edit) -> None:
+        """Apply one edit."""
         specs = {seq: history.spec for seq, history in self.histories.items()}
         check_edit(edit, specs, [memory.pool for memory in self.layers.memories], self.info)
         if isinstance(edit, Open | Fork) and edit.spec:
@@ -231,23 +236,25 @@ class ToyStage:
             case Drop(seq):
                 del self.histories[seq]
 
-    def _answer(self, rows: Sequence[Row], hidden: States) -> tuple[tuple[Answer, ...], tuple[Tensor, ...]]:
+    def answer_rows(self, rows: Sequence[Row], hidden: States) -> tuple[tuple[Answer, ...], tuple[Tensor, ...]]:
+        """Return the answers to all outputs, and the tensors they name, given the hidden states of each row."""
         answers: list[Answer] = []
         tensors: list[Tensor] = []
         for row, states in zip(rows, hidden, strict=True):
             for output in row.outputs:
-                answers.append(self._answer_output(row, output, states[output.offset], len(tensors)))
+                answers.append(self.answer_output(row, output, states[output.offset], len(tensors)))
                 if isinstance(output, Hidden):
                     tensors.append(show_state(states[output.offset]))
         return tuple(answers), tuple(tensors)
 
-    def _answer_output(self, row: Row, output: Output, state: int, num_tensors: int) -> Answer:
+    def answer_output(self, row: Row, output: Output, state: int, num_tensors: int) -> Answer:
+        """Return the answer to an output, given the hidden state there, and how many tensors answers name so far."""
         if isinstance(output, Hidden):
             return State(num_tensors)
         logits = score_tokens(state, self.toy.vocab)
         if isinstance(output, Score):
             return answer_score(output, logits)
-        return answer_draw(output, logits, self.histories[row.seq], row.tokens[: output.offset + 1])
+        return answer_draw(output, logits, self.make_drafts(row, output))
 
 
 def describe_toy(toy: Toy, layers: LayerRange | None, sizes: Sizes) -> StageInfo:

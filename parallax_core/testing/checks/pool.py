@@ -37,12 +37,11 @@ class PoolChecks(StageSubject):
             tokens = self.make_tokens(chain, 2)
             rounds = 2 + 2 * min(*(pool.info.num_pages for pool in chain.pools[0]), ROUNDS)
             before = chain.free
-            for _ in range(rounds):
-                seq = chain.open()
-                chain.feed(seq, tokens)
-                forks = [chain.fork(seq, len(tokens))]
-                chain.edit(Truncate(forks[0], len(tokens)))
-                chain.drop(seq, *forks)
+            try:
+                for _ in range(rounds):
+                    self._come_and_go(chain, tokens)
+            except OutOfPages as error:
+                raise AssertionError(broken(f"pages of dropped sequences do not come back ({error})", FREE)) from error
             assert chain.free == before, "the account itself has lost pages"
             seq = chain.open()
             self._check_free(chain, chain.run(chain.row(seq, tokens[:1])), rounds)
@@ -96,6 +95,13 @@ class PoolChecks(StageSubject):
             for pools in chain.pools
             for pool in pools
         )
+
+    def _come_and_go(self, chain: Chain, tokens: tuple[int, ...]) -> None:
+        seq = chain.open()
+        chain.feed(seq, tokens)
+        fork = chain.fork(seq, len(tokens))
+        chain.edit(Truncate(fork, len(tokens)))
+        chain.drop(seq, fork)
 
     def _edit_somehow(self, chain: Chain, seqs: list[SeqId], source: random.Random) -> None:
         seq = source.choice(seqs)
