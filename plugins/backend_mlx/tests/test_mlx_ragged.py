@@ -12,6 +12,7 @@ import pytest
 
 from parallax_backend_mlx.backend import MlxBackend
 from parallax_backend_mlx.batch import Grouping
+from parallax_backend_mlx.cache import Cache
 from parallax_backend_mlx.checkpoint import read_checkpoint
 from parallax_backend_mlx.layout import read_layout
 from parallax_backend_mlx.loading import load_network
@@ -157,7 +158,11 @@ class OddCache(KVCache):
 def test_unknown_cache_is_left_to_mlx_lm(make_tiny: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows run one by one and share no pages, and give the same."""
     folder = make_tiny("llama")
-    monkeypatch.setattr(Network, "make_cache", lambda network: [OddCache() for _ in range(network.num_layers)])
+
+    def make_cache(network: Network) -> Cache:
+        return [OddCache() for _ in range(network.num_layers)]  # type: ignore[no-untyped-call]
+
+    monkeypatch.setattr(Network, "make_cache", make_cache)
     stage, histories = MlxBackend().open_stage(StagePlan(model=folder)), Histories(folder, 0)
     assert isinstance(stage._runner, SerialRunner)
     assert not stage.info.pools[0].shares

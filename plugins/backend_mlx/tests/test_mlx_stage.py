@@ -303,7 +303,7 @@ def test_stage_that_cannot_go_back_says_it_is_lost(shared: MlxStage, llama: Path
     runner = SerialRunner(network)
     stage = MlxStage(shared.info, Account(shared.info.pools), runner)
     open_sequence(stage, ONE)
-    runner._held[ONE].cache[2] = SpoiledCache()
+    runner._held[ONE].cache[2] = SpoiledCache()  # type: ignore[no-untyped-call]
     broken.runs_left = 1
     with pytest.raises(BackendFailed):
         run_row(stage, ONE, 0, PROMPT)

@@ -12,6 +12,7 @@ import transformers
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
 from parallax_backend_mlx.backend import MlxBackend
+from parallax_backend_mlx.paged import PagedRunner
 from parallax_backend_mlx.runtime import mx
 from parallax_backend_mlx.stage import MlxStage
 from parallax_core.api import Draw, Drawn, Open, Row, Sampling, SeqId, SequenceSpec, StageBatch, StagePlan
@@ -94,9 +95,10 @@ def _quiet() -> Iterator[None]:
 
 def find_error(stage: MlxStage, model: Any) -> float:
     """Return the largest difference of logits over the prompt, as a share of the largest."""
-    assert stage._network is not None
+    assert isinstance(stage._runner, PagedRunner)
+    network = stage._runner._network
     tokens = PROMPT[: stage.info.context_length]
-    found = stage._network.run_tokens(tokens, stage._network.make_cache(), range(len(tokens)))
+    found = network.run_tokens(tokens, network.make_cache(), range(len(tokens)))
     with torch.inference_mode():
         expected = mx.array(model(torch.tensor([list(tokens)])).logits[0].numpy())
     error: Any = mx.max(mx.abs(found - expected)) / mx.max(mx.abs(expected))
