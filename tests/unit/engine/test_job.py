@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from parallax_core.api import Unavailable
+from parallax_core.engine.head import Limits
 from parallax_core.testing.toy import Toy
 from tests.unit.engine.replica import LUCKY, TOY, Replica, decode, expect_logprobs, open_stages
 
@@ -55,6 +57,19 @@ def test_answers_outlive_the_first_of_them() -> None:
         replica.check_tokens()
 
 
+def test_request_is_not_waiting_while_any_answer_runs() -> None:
+    stop = TOY.continuation([1, 2, 3], 1, LUCKY)[0]
+    replica = Replica(TOY.open(num_pages=40), limits=Limits(max_waiting=1))
+    replica.ask([1, 2, 3], 9, n=2, sampling=LUCKY, stop_ids=frozenset({stop}))
+    replica.step()
+    replica.step()
+    replica.ask([5])
+    with pytest.raises(Unavailable, match="1 requests are waiting"):
+        replica.ask([6])
+    replica.run()
+    replica.check_tokens()
+
+
 def test_failure_ends_a_request_with_all_its_answers_once() -> None:
     replica = Replica(TOY.open(num_pages=40))
     request_id = replica.ask([1, 2, 3], 6, n=3, sampling=LUCKY)
@@ -87,6 +102,20 @@ def test_cancelled_request_leaves_nothing_running() -> None:
         pass
     replica.run()
     assert replica.stage.free == (40,)
+
+
+def test_cancelled_request_may_come_again_while_its_step_is_in_flight() -> None:
+    replica = Replica(TOY.open(num_pages=40))
+    request_id = replica.ask([1, 2, 3], n=2, sampling=LUCKY)
+    request = replica.requests[request_id]
+    step = replica.head.plan(0.0)
+    assert step is not None
+    replica.head.cancel(request_id)
+    replica.submit(request)
+    replica.head.absorb(replica.compute(step), 0.0)
+    assert replica.head.take_deltas() == []
+    replica.run()
+    replica.check_tokens()
 
 
 @pytest.mark.parametrize("num_stages", [1, 2])

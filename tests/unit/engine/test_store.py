@@ -174,3 +174,30 @@ def test_edits_of_a_request_carry_what_holds_for_it() -> None:
     for spec in (opened.spec, fork.spec):  # type: ignore[union-attr]
         assert spec is not None
         assert (spec.prompt_length, spec.sampling, spec.priority, spec.salt) == (3, request.sampling, 3, "s")
+
+
+def test_fork_waits_for_pages_that_a_row_of_the_same_step_gives_back() -> None:
+    replica = Replica(Toy(("window",), window=1).open(page_size=2, num_pages=3))
+    replica.ask([7], 1)
+    replica.run()
+    replica.ask([1, 2, 3], 4)
+    replica.step()
+    assert replica.stage.free == (0,)
+    replica.ask([7, 8], 1)
+    replica.step()
+    assert len(replica.stage.batches[-1].rows) == 2, "the page the first row gives back was not used"
+    replica.run()
+    replica.check_tokens()
+
+
+def test_what_is_cached_is_counted_when_a_request_first_comes_to_the_stages() -> None:
+    replica = Replica(TOY.open(num_pages=40))
+    first = replica.ask(range(8), 6)
+    replica.step()
+    second = replica.ask(range(8), 3)
+    replica.step()
+    replica.head._store.discard(replica.head._jobs[first].answers[0])
+    replica.run()
+    assert len(replica.stage.forks) == 2
+    assert (cached(replica, first), cached(replica, second)) == (0, 7)
+    replica.check_tokens()
