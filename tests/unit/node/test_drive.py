@@ -47,8 +47,14 @@ class Bench:
     task: asyncio.Task[None]
     deltas: list[tuple[RequestId, Delta]] = field(default_factory=list)
 
-    def ask(self, name: str, prompt: tuple[int, ...], max_tokens: int = 2) -> None:
-        request = Request(id=RequestId(name), prompt=prompt, max_tokens=max_tokens, sampling=Sampling(temperature=0))
+    def ask(self, name: str, prompt: tuple[int, ...], max_tokens: int = 2, timeout_s: float | None = None) -> None:
+        request = Request(
+            id=RequestId(name),
+            prompt=prompt,
+            max_tokens=max_tokens,
+            sampling=Sampling(temperature=0),
+            timeout_s=timeout_s,
+        )
         self.head.accept(request, asyncio.get_running_loop().time())
         self.drive.wake()
 
@@ -145,6 +151,8 @@ async def test_failed_step_ends_its_requests_once_those_before_are_absorbed() ->
         await bench.stages[0].send(Result(LEASE, first.epoch, first.step, 0))
         await bench.stages[0].send(Failure(LEASE, second.epoch, second.step, 0, "unlucky"))
         await bench.settle()
+        bench.ask("late", (7,))
+        await bench.settle()
         assert bench.deltas == []
         await bench.stages[LAST].send(answer(first, token=8))
         again = await bench.step()
@@ -153,7 +161,18 @@ async def test_failed_step_ends_its_requests_once_those_before_are_absorbed() ->
         assert finish is not None
         assert (finish.reason, finish.message) == ("error", "unlucky")
         assert (again.epoch, again.step) == (1, 1)
-        assert [row.tokens for row in again.rows] == [(5, 8)]
+        assert {row.tokens for row in again.rows} <= {(5, 8), (7,)}
+
+
+async def test_request_ends_on_time_though_no_stage_answers() -> None:
+    async with driving() as bench:
+        bench.ask("late", (5,), timeout_s=0.05)
+        for _ in range(1000):
+            await asyncio.sleep(0 if bench.deltas else 0.01)
+        [(name, delta)] = bench.deltas
+        assert name == "late"
+        assert delta.finish is not None
+        assert "timed out" in delta.finish.message
 
 
 async def test_earlier_of_two_failures_counts() -> None:
