@@ -44,6 +44,20 @@ Reason = Literal["stop", "length", "error", "timeout", "aborted"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Timing:
+    """Where the seconds of a request went, one part after the other; a part that was not reached is 0."""
+
+    queued_s: float = 0.0
+    """From arrival to the first step with a row of it."""
+    prefill_s: float = 0.0
+    """From then to its first token."""
+    decode_s: float = 0.0
+    """From then to its end."""
+    stages_s: tuple[float, ...] = ()
+    """Of the time after the queue, how long each stage computed steps with rows of it, alone or among others."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Finish:
     """How a stream ended, and what it cost."""
 
@@ -56,6 +70,8 @@ class Finish:
     what happened, in words for the client."""
     cached_tokens: int = 0
     """Prompt tokens that were not computed, since a cache held them."""
+    timing: Timing | None = None
+    """If the engine measures it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,3 +139,40 @@ class Engine(Protocol):
 
     def health(self) -> Health:
         """Answer from memory, at once."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PoolUse:
+    """One pool of one stage."""
+
+    stage: int
+    kind: str
+    """As `PoolInfo.kind`."""
+    used: int
+    """Pages that sequences hold, running or stored."""
+    total: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EngineStats:
+    """What a replica has done since it began, and does now."""
+
+    running: int = 0
+    """Requests that the stages hold a part of."""
+    waiting: int = 0
+    """Requests that wait for their first step, or for another after they gave way."""
+    steps: int = 0
+    prompt_tokens: int = 0
+    """Of the prompts of requests that were begun."""
+    cached_tokens: int = 0
+    """Of these, what a cache held."""
+    output_tokens: int = 0
+    preemptions: int = 0
+    pools: tuple[PoolUse, ...] = ()
+
+
+class Measured(Protocol):
+    """An optional protocol beside `Engine`."""
+
+    def stats(self) -> tuple[EngineStats, ...]:
+        """Return one for each replica; answered from memory, at once."""

@@ -36,6 +36,11 @@ class Flight:
             message = f"stage {stage} has {free} free pages after step {self.number}, and must have {expected}"
             raise StageLost(message)
 
+    def clock(self, stage: int, seconds: float) -> None:
+        """Count the time a stage took for the step to every request in it, once each."""
+        for journey in {id(sequence.task): sequence.task.journey for sequence in self.sequences}.values():
+            journey.stages[stage] = journey.stages.get(stage, 0.0) + seconds
+
     def check(self, answers: tuple[Answer, ...], vocab_size: int) -> None:
         """Compare the answers with what was asked.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections import deque
 from collections.abc import Hashable
@@ -12,7 +13,7 @@ from parallax_core.base.errors import InvalidRequest, Overloaded, StageLost
 from parallax_core.base.ids import Epoch, RequestId
 from parallax_core.builtin.batching import WorkConserving
 from parallax_core.builtin.preemption import LowestPriority
-from parallax_core.contracts.engine import Delta, Request
+from parallax_core.contracts.engine import Delta, EngineStats, PoolUse, Request
 from parallax_core.contracts.policy import BatchingPolicy, PreemptionPolicy, QueueView
 from parallax_core.contracts.stage import Edit, StageBatch, StageInfo, StageResult
 from parallax_core.engine.detokenizer import Decode
@@ -23,6 +24,7 @@ from parallax_core.engine.ledger import Ledger
 from parallax_core.engine.scheduler import Room, Scheduler
 from parallax_core.engine.sequence import Sequence, Task
 from parallax_core.engine.store import Store
+from parallax_core.engine.tally import Journey, Tally
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,6 +76,7 @@ class Head:
         self._preemption = preemption or LowestPriority()
         self._jobs: dict[RequestId, Job] = {}
         self._deltas: list[tuple[RequestId, Delta]] = []
+        self._tally = Tally()
         self.epoch = Epoch(0)
         self._begin_epoch(stages)
 
@@ -97,7 +100,7 @@ class Head:
         if num_waiting >= self._limits.max_waiting:
             message = f"{num_waiting} requests are waiting already"
             raise Overloaded(message, "try again later")
-        task = Task(request=request, max_output=max_output, decode=self._decode, arrived=now)
+        task = Task(request=request, max_output=max_output, decode=self._decode, journey=Journey(now, latest=now))
         self._jobs[request.id] = Job(task)
 
     def cancel(self, request_id: RequestId) -> None:
@@ -133,7 +136,7 @@ class Head:
             chosen = {} if is_held else self._choose(now)
             edits = self._store.take_edits()
             if edits or chosen:
-                return self._depart(edits, chosen)
+                return self._depart(edits, chosen, now)
             if is_held or not self._starve():
                 return None
 
@@ -156,8 +159,14 @@ class Head:
                 for delta in job.absorb(sequence, answers, now):
                     self._yield(job, delta)
 
-    def confirm(self, stage: int, step: int, free: tuple[int, ...]) -> None:
-        """Take what any stage says it has free after a step of this epoch; those long absorbed are ignored.
+    def confirm(self, stage: int, step: int, free: tuple[int, ...], seconds: float = 0.0) -> None:
+        """Take what any stage says of a step of this epoch; those long absorbed are ignored.
+
+        Args:
+            stage: which one speaks, counted from 0.
+            step: the number of the step.
+            free: the pages it has free after the step.
+            seconds: how long it computed.
 
         Raises:
             StageLost: if it is not what it must be.
@@ -165,6 +174,19 @@ class Head:
         for flight in (*self._absorbed, *self._in_flight):
             if flight.number == step:
                 flight.confirm(stage, free)
+                flight.clock(stage, seconds)
+
+    def stats(self) -> EngineStats:
+        """Return what the head has done, and what it holds now."""
+        running = sum(bool(job.running) for job in self._jobs.values())
+        pools = [
+            PoolUse(stage=index, kind=pool.kind, used=pool.num_pages - free, total=pool.num_pages)
+            for index, (stage, frees) in enumerate(zip(self._stages, self._ledger.free, strict=True))
+            for pool, free in zip(stage.pools, frees, strict=True)
+        ]
+        return EngineStats(
+            running=running, waiting=len(self._jobs) - running, pools=tuple(pools), **dataclasses.asdict(self._tally)
+        )
 
     def fail(self, message: str) -> None:
         """The oldest step in flight failed: its requests end; all others are computed again, in a new epoch."""
@@ -217,14 +239,21 @@ class Head:
         num_running = sum(sequence.seq is not None for sequence in live)
         share = -(-max(num_running, 1) // len(self._stages))
         room = Room(max_tokens=self._max_tokens, max_decodes=share, max_running=self._limits.max_running)
-        return Scheduler(self._ledger, self._store, self._preemption, now).choose(live, room)
+        scheduler = Scheduler(self._ledger, self._store, self._preemption, now)
+        chosen = scheduler.choose(live, room)
+        self._tally.preemptions += scheduler.num_preempted
+        return chosen
 
-    def _depart(self, edits: tuple[Edit, ...], chosen: dict[Sequence, int]) -> Step:
+    def _depart(self, edits: tuple[Edit, ...], chosen: dict[Sequence, int], now: float) -> Step:
         """Account for a step, and count it as in flight."""
         rows = tuple(sequence.make_row(count) for sequence, count in chosen.items())
         for row in rows:
             self._ledger.extend(row)
+        self._tally.steps += 1
         for sequence in chosen:
+            if sequence.task.journey.begin(now):
+                self._tally.prompt_tokens += sequence.num_prompt
+                self._tally.cached_tokens += sequence.num_cached or 0
             if sequence.planned >= sequence.num_prompt:
                 self._store.note_prompt(sequence)
         self._num_steps += 1
@@ -250,6 +279,7 @@ class Head:
     def _yield(self, job: Job, delta: Delta) -> None:
         """Hand over a delta, and take what is over off the stages."""
         self._deltas.append((job.request.id, delta))
+        self._tally.output_tokens += len(delta.tokens)
         if delta.finish is not None:
             del self._jobs[job.request.id]
             self._retire(job)

@@ -16,9 +16,9 @@ class Job:
     def __init__(self, task: Task) -> None:
         self.task = task
         self.request: Request = task.request
-        self.arrived = task.arrived
+        self.arrived = task.journey.arrived
         self.answers: list[Sequence] = []
-        self.answers.append(Sequence(task, self.answers, ready_since=task.arrived))
+        self.answers.append(Sequence(task, self.answers, ready_since=task.journey.arrived))
         self.live = [*self.answers]
         """The answers that go on."""
 
@@ -49,6 +49,7 @@ class Job:
 
     def _advance(self, sequence: Sequence, drawn: Drawn, now: float) -> Iterator[Delta]:
         is_first = not sequence.num_output
+        self.task.journey.advance(now)
         for index, answer in enumerate(self._branch(sequence, len(drawn.tokens))):
             answer.ready_since = now
             delta = answer.advance(drawn.tokens[index], _read_logprob(drawn, index))
@@ -74,6 +75,7 @@ class Job:
             output_tokens=sum(answer.num_output for answer in self.answers),
             message=message,
             cached_tokens=first.num_cached or 0,
+            timing=self.task.journey.read(),
         )
 
 

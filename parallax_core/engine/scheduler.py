@@ -32,6 +32,7 @@ class Scheduler:
         self._store = store
         self._preemption = preemption
         self._now = now
+        self.num_preempted = 0
         self._chosen: dict[Sequence, int] = {}
 
     def choose(self, live: Iterable[Sequence], room: Room) -> dict[Sequence, int]:
@@ -109,6 +110,7 @@ class Scheduler:
         victim = self._preemption.choose([self._describe(one) for one in lower.values()])
         if victim is None:
             return False
+        self.num_preempted += 1
         self._store.discard(lower[victim])
         return True
 

@@ -11,6 +11,7 @@ from parallax_core.contracts.stage import Draw, Output, Row, SequenceSpec
 from parallax_core.engine.detokenizer import Decode, Detokenizer
 from parallax_core.engine.score import PromptScore
 from parallax_core.engine.stop import StopFilter
+from parallax_core.engine.tally import Journey
 
 AGEING_S = 10.0
 """A request that has waited this long counts as one priority more urgent."""
@@ -24,7 +25,7 @@ class Task:
     max_output: int
     """The most tokens an answer may have."""
     decode: Decode
-    arrived: float
+    journey: Journey
 
 
 @dataclass(eq=False, slots=True)
@@ -68,7 +69,7 @@ class Sequence:
     @property
     def arrived(self) -> float:
         """When the request came."""
-        return self.task.arrived
+        return self.task.journey.arrived
 
     @property
     def num_output(self) -> int:
@@ -115,7 +116,7 @@ class Sequence:
 
     def urgency(self, now: float) -> float:
         """Return the priority with ageing taken off; lower is more urgent."""
-        return self.request.priority - (now - self.task.arrived) / AGEING_S
+        return self.request.priority - (now - self.arrived) / AGEING_S
 
     def begin(self, seq: SeqId, length: int) -> None:
         """Come to the stages, which have the first ``length`` tokens already."""

@@ -134,7 +134,7 @@ class Drive:
 
     def _note_result(self, stage: int, result: Result) -> None:
         self._tally.finished[stage] = result.step
-        self._head.confirm(stage, result.step, result.free)
+        self._head.confirm(stage, result.step, result.free, result.seconds)
         if stage == len(self._channels) - 1:
             self._head.absorb(StageResult(result.answers, result.tensors, result.free), _now())
 

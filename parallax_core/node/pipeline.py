@@ -9,7 +9,7 @@ from functools import partial
 
 from parallax_core.base.errors import BackendFailed, ParallaxError, Unavailable
 from parallax_core.base.ids import LeaseId, RequestId
-from parallax_core.contracts.engine import Delta, Finish, Health, Reason, Request
+from parallax_core.contracts.engine import Delta, EngineStats, Finish, Health, Reason, Request
 from parallax_core.contracts.stage import Stage, StageInfo
 from parallax_core.engine.detokenizer import Decode
 from parallax_core.engine.head import Head
@@ -87,6 +87,10 @@ class PipelineEngine:
     def health(self) -> Health:
         """Return the state of the engine."""
         return self._health
+
+    def stats(self) -> tuple[EngineStats, ...]:
+        """Return what the engine has done, once it is ready; see `Measured`."""
+        return (self._head.stats(),) if self._head else ()
 
     @property
     def infos(self) -> tuple[StageInfo, ...]:

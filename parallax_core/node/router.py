@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from parallax_core.base.errors import ParallaxError, Unavailable, UnknownName
-from parallax_core.contracts.engine import Engine, Health, Request, Stream
+from parallax_core.contracts.engine import Engine, EngineStats, Health, Request, Stream
 from parallax_core.contracts.policy import ArrivalView, RoutingPolicy
 from parallax_core.node.guard import RoutingGuard
 from parallax_core.node.recall import Recall, make_keys
@@ -98,6 +98,11 @@ class Router:
         placement = self._place(journey, request)
         self._num_arrivals += 1
         return Relay(placement, partial(self._move, journey))
+
+    def stats(self) -> tuple[EngineStats, ...]:
+        """Return what each replica says of itself; see `Measured`. One that does not measure counts as idle."""
+        asked = (getattr(replica.engine, "stats", None) for replica in self._replicas)
+        return tuple(next(iter(ask() if ask else ()), EngineStats()) for ask in asked)
 
     def health(self) -> Health:
         """Return ready if any replica takes requests; the reason says what is wrong with those that do not."""

@@ -36,8 +36,8 @@ class AccessLog:
             return
         given = Headers(scope=scope).get(REQUEST_ID, "")
         name = given if SOUND.fullmatch(given) else secrets.token_hex(8)
-        scope.setdefault("state", {})["request_id"] = name
         began, status, body = time.monotonic(), 0, bytearray()
+        scope.setdefault("state", {}).update(request_id=name, arrived=began)
 
         async def watch() -> Message:
             message = await receive()

@@ -8,7 +8,7 @@ from fastapi import APIRouter, FastAPI
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import JSONResponse
 
-from parallax_core.server import chat, completions, tokens
+from parallax_core.server import chat, completions, metrics, tokens
 from parallax_core.server.access import REQUEST_ID, AccessLog
 from parallax_core.server.auth import KeyCheck
 from parallax_core.server.edge import Edge
@@ -27,6 +27,7 @@ def make_app(served: Served, edge: Edge | None = None, gate: Gate | None = None)
     app = FastAPI(title="Parallax", docs_url=None, redoc_url=None, redirect_slashes=False)
     add_handlers(app)
     app.include_router(_make_basics(served, gate))
+    app.include_router(metrics.make_router(served.meter))
     for routes in (chat, completions, tokens):
         app.include_router(routes.make_router(served))
     _add_edge(app, edge, gate)

@@ -97,7 +97,7 @@ def make_router(served: Served) -> fastapi.APIRouter:
         name = f"chatcmpl-{secrets.token_hex(12)}"
         # Tokenizing a long conversation takes a while: others are answered meanwhile.
         request = await asyncio.to_thread(read_chat, served.text, body, name)
-        chat = Chat(served, body, Flow.submit(served.engine, [request]), name, int(time.time()))
+        chat = Chat(served, body, served.submit([request], http), name, int(time.time()))
         if body.stream:
             return EventStream(chat.stream(), chat.flow)
         return await until_gone(http, chat.collect(), chat.flow)

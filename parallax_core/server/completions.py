@@ -139,7 +139,7 @@ def make_router(served: Served) -> fastapi.APIRouter:
         served.check_model(body.model)
         name = f"cmpl-{secrets.token_hex(12)}"
         requests = await asyncio.to_thread(read_completion, served.text, body, name)
-        completion = Completion(served, body, requests, _submit(served, requests), name, int(time.time()))
+        completion = Completion(served, body, requests, _submit(served, requests, http), name, int(time.time()))
         if body.stream:
             return EventStream(completion.stream(), completion.flow)
         return await until_gone(http, completion.collect(), completion.flow)
@@ -147,9 +147,9 @@ def make_router(served: Served) -> fastapi.APIRouter:
     return router
 
 
-def _submit(served: Served, requests: list[Request]) -> Flow:
+def _submit(served: Served, requests: list[Request], http: fastapi.Request) -> Flow:
     try:
-        return Flow.submit(served.engine, requests)
+        return served.submit(requests, http)
     except InvalidRequest as error:
         if error.param == "messages":  # what an engine calls a prompt
             raise InvalidRequest(error.message, "prompt", "shorten it") from error

@@ -15,6 +15,7 @@ from starlette.types import Receive, Scope, Send
 from parallax_core.base.errors import BackendFailed, ParallaxError, RequestTimeout, Unavailable
 from parallax_core.contracts.engine import Delta, Engine, Finish, Request, Stream
 from parallax_core.server.errors import error_response
+from parallax_core.server.metrics import Meter, Trip
 from parallax_core.server.sse import DONE, event
 
 T = TypeVar("T")
@@ -23,15 +24,16 @@ T = TypeVar("T")
 class Flow:
     """The streams of the requests one body made, as one."""
 
-    def __init__(self, requests: Sequence[Request]) -> None:
+    def __init__(self, requests: Sequence[Request], trips: Sequence[Trip]) -> None:
         self._requests = requests
+        self._trips = trips
         self._streams: list[Stream] = []
         self._finishes: list[Finish] = []
 
     @classmethod
-    def submit(cls, engine: Engine, requests: Sequence[Request]) -> Flow:
-        """Submit all requests, or none if one is refused."""
-        flow = cls(requests)
+    def submit(cls, engine: Engine, requests: Sequence[Request], meter: Meter, arrived: float | None = None) -> Flow:
+        """Submit all requests, or none if one is refused; they arrived at ``arrived`` on the monotonic clock."""
+        flow = cls(requests, [meter.begin(arrived) for _ in requests])
         try:
             for request in requests:
                 flow._streams.append(engine.submit(request))
@@ -48,6 +50,7 @@ class Flow:
         """
         async with aclosing(_merge(self._streams)) as merged:
             async for number, delta in merged:
+                self._trips[number].note(delta)
                 if delta.finish is not None:
                     _check(delta.finish)
                     self._finishes.append(delta.finish)
@@ -72,8 +75,9 @@ class Flow:
 
     def close(self) -> None:
         """Stop generating. Harmless when everything has ended."""
-        for stream in self._streams:
+        for stream, trip in zip(self._streams, self._trips, strict=False):  # some may not have been submitted
             stream.close()
+            trip.abandon()
 
 
 class EventStream(StreamingResponse):

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from parallax_core.contracts.engine import Engine
+import fastapi
+
+from parallax_core.contracts.engine import Engine, Request
 from parallax_core.node.text import ModelText
 from parallax_core.server.errors import UnknownModel
+from parallax_core.server.flow import Flow
+from parallax_core.server.metrics import Meter
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,8 +22,16 @@ class Served:
     model_id: str
     engine: Engine
     text: ModelText
+    meter: Meter = field(default_factory=Meter)
     created: int = field(default_factory=lambda: int(time.time()))
     """When it was begun to be served, in seconds since 1970."""
+
+    def __post_init__(self) -> None:
+        self.meter.watch(self.engine)
+
+    def submit(self, requests: Sequence[Request], http: fastapi.Request) -> Flow:
+        """Submit what one HTTP request asks for."""
+        return Flow.submit(self.engine, requests, self.meter, getattr(http.state, "arrived", None))
 
     def check_model(self, name: str) -> None:
         """Raise UnknownModel, unless ``name`` is the model served here."""

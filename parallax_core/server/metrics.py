@@ -1,0 +1,155 @@
+"""Metrics in Prometheus's format, with the meanings docs/reference/metrics.md gives them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import fastapi
+from fastapi.responses import Response
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    Counter,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+)
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from parallax_core.contracts.engine import Delta, Engine, EngineStats, Finish
+
+SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
+SHORT_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+
+COUNTERS = {
+    "steps": "Steps run.",
+    "prompt_tokens": "Tokens of the prompts of requests that were begun.",
+    "cached_tokens": "Of these, tokens that a cache held.",
+    "output_tokens": "Tokens drawn.",
+    "preemptions": "Requests that gave way and were computed again.",
+}
+GAUGES = {"running": "Requests on the stages.", "waiting": "Requests that wait."}
+
+
+disable_created_metrics()  # nobody asks for them, and they double what is sent
+
+
+class Meter:
+    """The metrics of one server."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.requests = Counter(
+            "parallax_requests", "Generation requests, by how they ended.", ["outcome"], registry=self.registry
+        )
+        self.first_token = self._histogram("time_to_first_token", "From arrival to the first token.", SECONDS)
+        self.inter_token = self._histogram("inter_token", "Between tokens of one answer.", SHORT_SECONDS)
+        self.whole = self._histogram("request", "From arrival to the end.", SECONDS)
+        self.queued = self._histogram("queue", "From arrival to the first step.", SECONDS)
+        self.prefill = self._histogram("prefill", "From the first step to the first token.", SECONDS)
+        self.decode = self._histogram("decode", "From the first token to the end.", SECONDS)
+
+    def watch(self, engine: Engine) -> None:
+        """Show what ``engine`` says of itself, if it does."""
+        self.registry.register(EngineCollector(engine))
+
+    def begin(self, arrived: float | None = None) -> Trip:
+        """Begin to measure a request that arrived at ``arrived``, on the clock of `time.monotonic`."""
+        return Trip(self, time.monotonic() if arrived is None else arrived)
+
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+        return Histogram(f"parallax_{name}_seconds", text, buckets=buckets, registry=self.registry)
+
+
+@dataclass(slots=True)
+class Trip:
+    """One request on its way."""
+
+    meter: Meter
+    arrived: float
+    _last: dict[int, float] = field(default_factory=dict)
+    _is_over: bool = False
+
+    def note(self, delta: Delta) -> None:
+        """Take a delta as it comes."""
+        now = time.monotonic()
+        if delta.tokens:
+            if not self._last:
+                self.meter.first_token.observe(now - self.arrived)
+            elif delta.index in self._last:
+                for _ in delta.tokens:
+                    self.meter.inter_token.observe((now - self._last[delta.index]) / len(delta.tokens))
+            self._last[delta.index] = now
+        if delta.finish is not None:
+            self._end(delta.finish, now)
+
+    def abandon(self) -> None:
+        """The client is gone, unless the request has ended."""
+        if not self._is_over:
+            self._is_over = True
+            self.meter.requests.labels("abandoned").inc()
+
+    def _end(self, finish: Finish, now: float) -> None:
+        self._is_over = True
+        self.meter.requests.labels(finish.reason).inc()
+        self.meter.whole.observe(now - self.arrived)
+        if (timing := finish.timing) is not None:
+            self.meter.queued.observe(timing.queued_s)
+            self.meter.prefill.observe(timing.prefill_s)
+            self.meter.decode.observe(timing.decode_s)
+
+
+class EngineCollector(Collector):
+    """Asks an engine when it is asked."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def collect(self) -> Iterable[Metric]:
+        """Yield what the replicas have done and do."""
+        stats = list_stats(self._engine)
+        for name, text in COUNTERS.items():
+            counter = CounterMetricFamily(f"parallax_{name}", text, labels=["replica"])
+            for rank, each in enumerate(stats):
+                counter.add_metric([str(rank)], getattr(each, name))
+            yield counter
+        for name, text in GAUGES.items():
+            gauge = GaugeMetricFamily(f"parallax_requests_{name}", text, labels=["replica"])
+            for rank, each in enumerate(stats):
+                gauge.add_metric([str(rank)], getattr(each, name))
+            yield gauge
+        yield from _collect_pools(stats)
+
+
+def list_stats(engine: Engine) -> tuple[EngineStats, ...]:
+    """Return what an engine says of itself; nothing if it does not measure, or is not ready."""
+    ask = getattr(engine, "stats", None)
+    return ask() if ask else ()
+
+
+def _collect_pools(stats: Iterable[EngineStats]) -> Iterator[Metric]:
+    labels = ["replica", "stage", "kind"]
+    used = GaugeMetricFamily("parallax_pages_used", "Pages that sequences hold, running or stored.", labels=labels)
+    total = GaugeMetricFamily("parallax_pages_total", "Pages there are.", labels=labels)
+    for rank, each in enumerate(stats):
+        for pool in each.pools:
+            place = [str(rank), str(pool.stage), pool.kind]
+            used.add_metric(place, pool.used)
+            total.add_metric(place, pool.total)
+    yield used
+    yield total
+
+
+def make_router(meter: Meter) -> fastapi.APIRouter:
+    """Return the route that shows ``meter``."""
+    router = fastapi.APIRouter()
+
+    @router.get("/metrics")
+    def metrics() -> Response:
+        """Show the metrics in Prometheus's text format."""
+        return Response(generate_latest(meter.registry), media_type=CONTENT_TYPE_LATEST)
+
+    return router

@@ -1,0 +1,66 @@
+"""What ``/metrics`` shows is what happened."""
+
+from __future__ import annotations
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.unit.server.letters import Site, events
+
+
+def read(site: Site) -> dict[tuple[str, str], float]:
+    """Return the value of each sample, by name and the values of its labels."""
+    text = site.client.get("/metrics").text
+    return {
+        (sample.name, ",".join(sample.labels.values())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_requests_are_counted_by_how_they_ended(site: Site) -> None:
+    site.ask(max_tokens=3)
+    site.ask(max_tokens=3, stream=True)
+    site.ask(max_tokens=3, stop=["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l", "m", "n", "o", "p"])
+    found = read(site)
+    outcomes = {labels: value for (name, labels), value in found.items() if name == "parallax_requests_total"}
+    assert sum(outcomes.values()) == 3
+    assert outcomes["length"] >= 2
+
+
+def test_times_are_measured_once_for_each_request_and_gap(site: Site) -> None:
+    site.ask(max_tokens=4)
+    site.complete(["ab", "cd"], max_tokens=3)
+    found = read(site)
+    for name in ("time_to_first_token", "request", "queue", "prefill", "decode"):
+        assert found[f"parallax_{name}_seconds_count", ""] == 3, name
+    assert found["parallax_inter_token_seconds_count", ""] == 3 + 2 + 2
+    parts = sum(found[f"parallax_{name}_seconds_sum", ""] for name in ("queue", "prefill", "decode"))
+    assert 0 < parts <= found["parallax_request_seconds_sum", ""]
+
+
+def test_tokens_and_steps_are_those_of_the_engine(site: Site) -> None:
+    site.ask("hello world", max_tokens=4)
+    site.ask("hello world", max_tokens=4)
+    found = read(site)
+    assert found["parallax_prompt_tokens_total", "0"] == 22
+    assert found["parallax_cached_tokens_total", "0"] == 10
+    assert found["parallax_output_tokens_total", "0"] == 8
+    assert found["parallax_steps_total", "0"] >= 8
+    assert found["parallax_preemptions_total", "0"] == 0
+    assert found["parallax_requests_running", "0"] == found["parallax_requests_waiting", "0"] == 0
+    assert 0 < found["parallax_pages_used", "full,0,0"] <= found["parallax_pages_total", "full,0,0"] == 200
+
+
+def test_stream_that_fails_is_counted_as_an_error(site: Site) -> None:
+    def fail(batch: object) -> None:
+        raise RuntimeError("out of luck")
+
+    site.stage.before_step = fail
+    assert "error" in events(site.ask(stream=True))[-1]
+    assert read(site)["parallax_requests_total", "error"] == 1
+
+
+def test_metrics_are_there_before_the_engine_is() -> None:
+    site = Site()
+    with site.client:
+        assert site.client.get("/metrics").status_code == 200
