@@ -11,7 +11,7 @@ from parallax_core.testing.promise import broken, expect
 
 FREE = "Free pages of each pool after the step; what differs from the head's ledger means the stage is lost."
 FULL = "A pool of KV pages has fewer free pages than are needed."
-ROUNDS = 60
+ROUNDS = 150
 
 
 class PoolChecks(StageSubject):
@@ -58,7 +58,7 @@ class PoolChecks(StageSubject):
                     chain.stages[0].edit([Fork(src, dst, 1)])
             chain.drop(*others)
             chain.edit(Fork(src, dst, 1))
-            self._check_free(chain, chain.run(chain.row(dst, tokens[1:2])), "a fork was refused")
+            self._check_free(chain, chain.run(chain.row(dst, tokens[1:2])), "after a fork was refused")
             for seq in (src, dst):
                 start = chain.lengths[seq]
                 found = chain.trace(seq, tokens[start:])
@@ -78,6 +78,7 @@ class PoolChecks(StageSubject):
             chain.drop(*others)
             self.compare(chain.trace(src, tokens[1:]), expected[1:], "a step refused for want of pages moved a row")
             self.compare(chain.trace(seq, tokens), expected, "a step refused for want of pages moved a row")
+            self._check_free(chain, chain.run(), "after one was refused for want of pages")
 
     def _fill(self, chain: Chain, token: int) -> tuple[SeqId, list[SeqId]]:
         """Open sequences of one token until some pool is full; return the first, and the others."""

@@ -9,7 +9,16 @@ from parallax_core.api import Answer, Sampling, SeqId, Truncate
 from parallax_core.testing.checks.chain import Chain
 from parallax_core.testing.checks.subject import StageSubject
 
-PENALISED = Sampling(temperature=2.0, seed=5, presence_penalty=1.0, frequency_penalty=0.5, repetition_penalty=1.5)
+PENALISED = Sampling(
+    temperature=0.5,
+    seed=5,
+    logit_bias=((1, 2000.0), (2, 1000.0), (3, 400.0)),
+    presence_penalty=1500.0,
+    frequency_penalty=10.0,
+    repetition_penalty=1.5,
+)
+"""By which of these tokens is drawn one sees what counts as output."""
+HISTORY = (1, 2, 5, 1, 6, 1, 7, 2)
 
 
 class SplitChecks(StageSubject):
@@ -54,9 +63,12 @@ class SplitChecks(StageSubject):
 
     def test_split_draws_as_the_whole(self) -> None:
         """Seeds, penalties, and where the prompt ends reach the part that draws."""
-        tokens, expected = self._trace_whole(PENALISED)
+        hot = Sampling(temperature=50.0, seed=2**33 + 1)
+        tokens, expected = self._trace_whole(hot)
+        with self.open_whole() as whole:
+            expected += whole.trace_new(HISTORY, PENALISED, 4)
         for cuts, chain in self._open_splits():
-            found = chain.trace_new(tokens, PENALISED, 4)
+            found = [*chain.trace_new(tokens, hot, 4), *chain.trace_new(HISTORY, PENALISED, 4)]
             self.compare(found, expected, f"split at {cuts}: penalties and seeds do not draw as in the whole")
 
     def test_split_batches_and_forks_as_the_whole(self) -> None:

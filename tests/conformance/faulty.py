@@ -1,0 +1,37 @@
+"""Puts a faulty toy into the kit for stages."""
+
+from __future__ import annotations
+
+from parallax_core.testing.arithmetic import Kind
+from parallax_core.testing.memory import Memory
+from parallax_core.testing.paged import PagedLayers
+from parallax_core.testing.toy import Sizes, ToyStage
+from tests.conformance.harness import run_test
+from tests.conformance.test_toy import ToyKit
+
+SIZES = Sizes(num_pages=16, state_pages=16)
+Part = type[ToyStage] | type[PagedLayers] | type[Memory]
+
+
+def find_fault(part: Part, test: str, kinds: tuple[Kind, ...] = ("full", "full"), sizes: Sizes = SIZES) -> str:
+    """Run a test of the kit on a toy of which ``part`` is another one; return what it found.
+
+    The kit gets no reference to compare the model with: it has to see the fault from the stage alone. That the same
+    test passes on the toy as it is shows that it is the fault it sees.
+    """
+    kit = make_kit(make_stage(part), kinds, sizes)
+    healthy = make_kit(ToyStage, kinds, sizes)
+    assert run_test(healthy, test) == ""
+    return run_test(kit, test)
+
+
+def make_kit(stage: type[ToyStage], kinds: tuple[Kind, ...], sizes: Sizes) -> type[ToyKit]:
+    changes = {"stage": stage, "kinds": kinds, "sizes": sizes, "compute_logits": lambda _, tokens: None}
+    return type("FaultyKit", (ToyKit,), changes)
+
+
+def make_stage(part: Part) -> type[ToyStage]:
+    if issubclass(part, ToyStage):
+        return part
+    layers = type("FaultyLayers", (PagedLayers,), {"memory_type": part}) if issubclass(part, Memory) else part
+    return type("FaultyStage", (ToyStage,), {"layers_type": layers})
