@@ -84,6 +84,9 @@ def serve(
     request_timeout: Annotated[
         float, typer.Option(help="Seconds a client may take to send a request, or to take a piece.", min=0.1)
     ] = 30.0,
+    otlp_endpoint: Annotated[
+        str | None, typer.Option(help="Send traces to this OpenTelemetry collector.", metavar="URL")
+    ] = None,
     drain: Annotated[
         float, typer.Option(help="Seconds that answers under way may take to end after SIGTERM.", min=0, metavar="S")
     ] = 2.0,
@@ -107,6 +110,7 @@ def serve(
         logs_bodies=log_prompts,
         request_s=request_timeout,
         drain_s=drain,
+        otlp_endpoint=otlp_endpoint or "",
     )
     check_exposure(host, edge.keys, insecure=insecure)
     check_tls(edge)
@@ -159,8 +163,10 @@ def name_model(model: str, folder: ModelFolder) -> str:
 async def _run(serving: Serving, edge: Edge, sock: socket.socket, display: Display) -> None:
     from parallax_core.server.app import make_app
     from parallax_core.server.gate import Gate
+    from parallax_core.server.metrics import Meter
     from parallax_core.server.run import Site, run_server
     from parallax_core.server.served import Served
+    from parallax_core.server.tracing import OtelTracer
 
     engines = serving.make_engines()
 
@@ -169,7 +175,8 @@ async def _run(serving: Serving, edge: Edge, sock: socket.socket, display: Displ
 
     router = Router(engines, LeastPendingTokens(), lambda: min(info.context_length for info in list_stages()))
     gate = Gate()
-    app = make_app(Served(serving.model_id, router, serving.text), edge, gate)
+    tracer = OtelTracer(edge.otlp_endpoint) if edge.otlp_endpoint else None
+    app = make_app(Served(serving.model_id, router, serving.text, Meter(tracer)), edge, gate)
 
     def announce() -> None:
         display.__exit__(None, None, None)
@@ -178,6 +185,8 @@ async def _run(serving: Serving, edge: Edge, sock: socket.socket, display: Displ
         print(f"ready {_url(sock, edge)} model={serving.model_id}", flush=True)
 
     await run_server(Site(app, router, edge, gate), sock, announce)
+    if tracer is not None:
+        tracer.close()
 
 
 def _log_stage(info: StageInfo) -> None:

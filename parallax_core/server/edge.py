@@ -27,6 +27,8 @@ class Edge:
     """Name unknown fields in a response header and the log, instead of refusing them."""
     logs_bodies: bool = False
     """Put what clients send into the access log; prompts are private otherwise."""
+    otlp_endpoint: str = ""
+    """Where traces go; nowhere by default."""
     request_s: float = 30.0
     """Seconds in which a request must have arrived whole, and a client must take what it is sent."""
     drain_s: float = 2.0

@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 from parallax_core.base.errors import BackendFailed, ParallaxError, RequestTimeout, Unavailable
 from parallax_core.contracts.engine import Delta, Engine, Finish, Request, Stream
 from parallax_core.server.errors import error_response
-from parallax_core.server.metrics import Meter, Trip
+from parallax_core.server.metrics import Trip
 from parallax_core.server.sse import DONE, event
 
 T = TypeVar("T")
@@ -31,9 +31,9 @@ class Flow:
         self._finishes: list[Finish] = []
 
     @classmethod
-    def submit(cls, engine: Engine, requests: Sequence[Request], meter: Meter, arrived: float | None = None) -> Flow:
-        """Submit all requests, or none if one is refused; they arrived at ``arrived`` on the monotonic clock."""
-        flow = cls(requests, [meter.begin(arrived) for _ in requests])
+    def submit(cls, engine: Engine, requests: Sequence[Request], trips: Sequence[Trip]) -> Flow:
+        """Submit all requests, each measured by its trip, or none if one is refused."""
+        flow = cls(requests, trips)
         try:
             for request in requests:
                 flow._streams.append(engine.submit(request))

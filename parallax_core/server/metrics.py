@@ -20,6 +20,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from parallax_core.contracts.engine import Delta, Engine, EngineStats, Finish
+from parallax_core.server.tracing import Tracer
 
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 SHORT_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
@@ -34,13 +35,14 @@ COUNTERS = {
 GAUGES = {"running": "Requests on the stages.", "waiting": "Requests that wait."}
 
 
-disable_created_metrics()  # nobody asks for them, and they double what is sent
+disable_created_metrics()  # type: ignore[no-untyped-call]  # nobody asks for them, and they double what is sent
 
 
 class Meter:
-    """The metrics of one server."""
+    """The metrics of one server, and its traces if somebody collects them."""
 
-    def __init__(self) -> None:
+    def __init__(self, tracer: Tracer | None = None) -> None:
+        self.tracer = tracer
         self.registry = CollectorRegistry()
         self.requests = Counter(
             "parallax_requests", "Generation requests, by how they ended.", ["outcome"], registry=self.registry
@@ -56,9 +58,14 @@ class Meter:
         """Show what ``engine`` says of itself, if it does."""
         self.registry.register(EngineCollector(engine))
 
-    def begin(self, arrived: float | None = None) -> Trip:
-        """Begin to measure a request that arrived at ``arrived``, on the clock of `time.monotonic`."""
-        return Trip(self, time.monotonic() if arrived is None else arrived)
+    def begin(self, arrived: float | None = None, parent: str = "") -> Trip:
+        """Begin to measure a request.
+
+        Args:
+            arrived: when it came, on the clock of `time.monotonic`; None: now.
+            parent: the ``traceparent`` it came with.
+        """
+        return Trip(self, time.monotonic() if arrived is None else arrived, parent)
 
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
         return Histogram(f"parallax_{name}_seconds", text, buckets=buckets, registry=self.registry)
@@ -70,6 +77,7 @@ class Trip:
 
     meter: Meter
     arrived: float
+    parent: str
     _last: dict[int, float] = field(default_factory=dict)
     _is_over: bool = False
 
@@ -100,6 +108,8 @@ class Trip:
             self.meter.queued.observe(timing.queued_s)
             self.meter.prefill.observe(timing.prefill_s)
             self.meter.decode.observe(timing.decode_s)
+        if self.meter.tracer is not None:
+            self.meter.tracer.record(now - self.arrived, finish, self.parent)
 
 
 class EngineCollector(Collector):

@@ -31,7 +31,8 @@ class Served:
 
     def submit(self, requests: Sequence[Request], http: fastapi.Request) -> Flow:
         """Submit what one HTTP request asks for."""
-        return Flow.submit(self.engine, requests, self.meter, getattr(http.state, "arrived", None))
+        arrived, parent = getattr(http.state, "arrived", None), http.headers.get("traceparent", "")
+        return Flow.submit(self.engine, requests, [self.meter.begin(arrived, parent) for _ in requests])
 
     def check_model(self, name: str) -> None:
         """Raise UnknownModel, unless ``name`` is the model served here."""

@@ -68,9 +68,16 @@ def find_imported(project: Path) -> set[frozenset[str]]:
 PROJECTS = [path.parent for path in (ROOT / "pyproject.toml", *sorted(ROOT.glob("plugins/*/pyproject.toml")))]
 
 
+def list_declared(project: Path) -> set[str]:
+    """Return what a distribution depends on, always or as an extra."""
+    settings = read_project(project / "pyproject.toml")["project"]
+    extras = settings.get("optional-dependencies", {}).values()
+    return names([*settings["dependencies"], *(each for extra in extras for each in extra)])
+
+
 @pytest.mark.parametrize("project", PROJECTS, ids=lambda path: path.name)
 def test_project_declares_exactly_what_it_imports(project: Path) -> None:
-    declared = names(read_project(project / "pyproject.toml")["project"]["dependencies"])
+    declared = list_declared(project)
     imported = find_imported(project)
     assert [owners for owners in imported if not owners & declared] == []
     assert declared - set(NOT_IMPORTED) - frozenset.union(*imported) == set()
@@ -86,8 +93,8 @@ def list_reasons(heading: str) -> set[str]:
 
 @pytest.mark.parametrize("project", PROJECTS, ids=lambda path: path.name)
 def test_decision_gives_a_reason_for_each_dependency(project: Path) -> None:
-    settings = read_project(project / "pyproject.toml")["project"]
-    assert list_reasons(f"`{settings['name']}`:") == names(settings["dependencies"])
+    name = read_project(project / "pyproject.toml")["project"]["name"]
+    assert list_reasons(f"`{name}`:") == list_declared(project)
 
 
 def test_decision_gives_a_reason_for_each_tool() -> None:
@@ -97,5 +104,5 @@ def test_decision_gives_a_reason_for_each_tool() -> None:
 def test_constraints_pin_every_dependency() -> None:
     pinned = names((ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines())
     wanted = names(read_project(ROOT / "pyproject.toml")["dependency-groups"]["dev"])
-    wanted.update(*(names(read_project(path / "pyproject.toml")["project"]["dependencies"]) for path in PROJECTS))
+    wanted.update(*map(list_declared, PROJECTS))
     assert {name for name in wanted if not name.startswith("parallax-")} - pinned == set()

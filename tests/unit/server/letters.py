@@ -13,6 +13,7 @@ from parallax_core.node.pipeline import PipelineEngine
 from parallax_core.server.app import make_app
 from parallax_core.server.edge import Edge
 from parallax_core.server.gate import Gate
+from parallax_core.server.metrics import Meter
 from parallax_core.server.served import Served
 from parallax_core.testing.toy import Toy
 
@@ -60,12 +61,12 @@ def answer(prompt: str, length: int, sampling: Sampling = Letters.sampling, choi
 class Site:
     """A server in this process, with its engine and stage in reach."""
 
-    def __init__(self, edge: Edge | None = None) -> None:
+    def __init__(self, edge: Edge | None = None, meter: Meter | None = None) -> None:
         self.stage = TOY.open(num_pages=200, context=400, max_batch_tokens=64)
         self.text = Letters()
         self.engine = PipelineEngine([lambda: self.stage], self.text.decode)
         self.gate = Gate()
-        served = Served("toy", self.engine, self.text)  # type: ignore[arg-type]
+        served = Served("toy", self.engine, self.text, meter or Meter())  # type: ignore[arg-type]
         self.app = make_app(served, edge, self.gate)
         self.client = TestClient(self.app, raise_server_exceptions=False)
 

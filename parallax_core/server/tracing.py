@@ -1,0 +1,114 @@
+"""Traces in OpenTelemetry's format, one for each request: queue, prefill, decode, and each stage.
+
+Needs the extra ``otel``. Spans are made when a request has ended, from the times its engine measured, so that nothing
+is done for them while it runs.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Protocol
+
+from parallax_core.base.errors import ParallaxError
+from parallax_core.contracts.engine import Finish
+
+
+class Tracer(Protocol):
+    """Takes requests that have ended."""
+
+    def record(self, took_s: float, finish: Finish, parent: str) -> None:
+        """Record a request that ended just now.
+
+        Args:
+            took_s: seconds from its arrival.
+            finish: how it ended.
+            parent: the ``traceparent`` header it came with (W3C Trace Context), or nothing.
+        """
+
+    def close(self) -> None:
+        """Send what is left, for a moment at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a request's time, in seconds from its arrival."""
+
+    name: str
+    start_s: float
+    took_s: float
+
+
+def split_time(took_s: float, finish: Finish) -> list[Part]:
+    """Return the parts of a request's time that are known.
+
+    What the engine did ended when the request did; what came before is the server's own: reading and tokenizing. A
+    stage's time is a sum over steps, drawn as if it were one piece from the end of the queue on.
+    """
+    timing = finish.timing
+    if timing is None:
+        return []
+    inside = timing.queued_s + timing.prefill_s + timing.decode_s
+    begin = max(0.0, took_s - inside)
+    parts = [Part("read", 0.0, begin), Part("queue", begin, timing.queued_s)]
+    begun = begin + timing.queued_s
+    parts += [Part("prefill", begun, timing.prefill_s), Part("decode", begun + timing.prefill_s, timing.decode_s)]
+    return parts + [Part(f"stage {index}", begun, seconds) for index, seconds in enumerate(timing.stages_s)]
+
+
+class OtelTracer:
+    """Sends traces to a collector over OTLP (HTTP, protobuf).
+
+    Args:
+        endpoint: of the collector, such as ``http://127.0.0.1:4318``.
+
+    Raises:
+        ParallaxError: if the extra is not installed.
+    """
+
+    def __init__(self, endpoint: str) -> None:
+        try:
+            from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+            from opentelemetry.sdk.resources import Resource
+            from opentelemetry.sdk.trace import TracerProvider
+            from opentelemetry.sdk.trace.export import BatchSpanProcessor
+        except ImportError as error:
+            raise ParallaxError("traces need OpenTelemetry", "pip install 'parallax-core[otel]'") from error
+        exporter = OTLPSpanExporter(endpoint=f"{endpoint.rstrip('/')}/v1/traces", timeout=5)
+        self._provider = TracerProvider(resource=Resource.create({"service.name": "parallax"}))
+        self._provider.add_span_processor(BatchSpanProcessor(exporter))
+        self._tracer = self._provider.get_tracer("parallax")
+
+    def record(self, took_s: float, finish: Finish, parent: str) -> None:
+        """Record a request that ended just now."""
+        from opentelemetry import trace
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        context = TraceContextTextMapPropagator().extract({"traceparent": parent} if parent else {})
+        now = time.time_ns()
+        arrived = now - _to_ns(took_s)
+        attributes: dict[str, str | int] = {
+            "gen_ai.usage.input_tokens": finish.prompt_tokens,
+            "gen_ai.usage.output_tokens": finish.output_tokens,
+            "parallax.cached_tokens": finish.cached_tokens,
+            "parallax.outcome": finish.reason,
+        }
+        kind = trace.SpanKind.SERVER
+        span = self._tracer.start_span("request", context, kind, attributes=attributes, start_time=arrived)
+        inner = trace.set_span_in_context(span, context)
+        for part in split_time(took_s, finish):
+            start = arrived + _to_ns(part.start_s)
+            child = self._tracer.start_span(part.name, inner, start_time=start)
+            child.end(start + _to_ns(part.took_s))
+        if finish.reason in {"error", "timeout", "aborted"}:
+            span.set_status(trace.StatusCode.ERROR, finish.message)
+        span.end(now)
+
+    def close(self) -> None:
+        """Send what is left, for a second at most."""
+        self._provider.force_flush(1000)
+        self._provider.shutdown()
+
+
+def _to_ns(seconds: float) -> int:
+    return int(seconds * 1e9)

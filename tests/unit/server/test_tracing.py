@@ -1,0 +1,87 @@
+"""Traces reach a collector, and say where the time went."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+import pytest
+
+from parallax_core.api import Finish
+from parallax_core.contracts.engine import Timing
+from parallax_core.server.metrics import Meter
+from parallax_core.server.tracing import OtelTracer, split_time
+from tests.unit.server.letters import Site
+
+PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+class Collector(HTTPServer):
+    """Takes traces over OTLP on loopback."""
+
+    def __init__(self) -> None:
+        self.bodies: list[bytes] = []
+        super().__init__(("127.0.0.1", 0), Handler)
+
+    def spans(self) -> list[Any]:
+        from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+        requests = [ExportTraceServiceRequest.FromString(body) for body in self.bodies]
+        groups = [scope for each in requests for group in each.resource_spans for scope in group.scope_spans]
+        return [span for group in groups for span in group.spans]
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        assert isinstance(self.server, Collector)
+        self.server.bodies.append(self.rfile.read(int(self.headers["Content-Length"])))
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 -- its name in the library
+        pass
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    with Collector() as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def test_request_becomes_a_trace_of_its_parts(collector: Collector) -> None:
+    tracer = OtelTracer(f"http://127.0.0.1:{collector.server_port}")
+    with Site(meter=Meter(tracer)) as site:
+        site.ask(max_tokens=4)
+        site.post(
+            model="toy", max_tokens=1, messages=[{"role": "user", "content": "hi"}], headers={"traceparent": PARENT}
+        )
+    tracer.close()
+    spans = collector.spans()
+    first = [span for span in spans if span.trace_id == spans[0].trace_id]
+    assert {span.name for span in first} == {"request", "read", "queue", "prefill", "decode", "stage 0"}
+    [root] = [span for span in first if span.name == "request"]
+    for span in first:
+        assert span is root or span.parent_span_id == root.span_id
+        assert root.start_time_unix_nano <= span.start_time_unix_nano <= span.end_time_unix_nano
+        assert span.end_time_unix_nano <= root.end_time_unix_nano + 1000
+    assert any(span.trace_id.hex() == PARENT[3:35] for span in spans)
+
+
+def test_parts_follow_each_other_up_to_the_end() -> None:
+    timing = Timing(queued_s=1, prefill_s=2, decode_s=3, stages_s=(1.5, 0.5))
+    parts = split_time(7, Finish(reason="stop", prompt_tokens=1, output_tokens=1, timing=timing))
+    assert [(part.name, part.start_s, part.took_s) for part in parts] == [
+        ("read", 0, 1),
+        ("queue", 1, 1),
+        ("prefill", 2, 2),
+        ("decode", 4, 3),
+        ("stage 0", 2, 1.5),
+        ("stage 1", 2, 0.5),
+    ]
+    assert split_time(7, Finish(reason="stop", prompt_tokens=1, output_tokens=1)) == []
