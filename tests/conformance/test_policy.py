@@ -1,0 +1,233 @@
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import random
+from collections.abc import Sequence
+from typing import Any, cast
+
+import pytest
+
+from parallax_core.api import ArrivalView, Holder, QueueView, ReplicaView, RequestId
+from parallax_core.builtin.batching import Delay, Size, SizeOrDelay, WorkConserving
+from parallax_core.builtin.offers import POLICIES
+from parallax_core.builtin.preemption import LowestPriority, NewestFirst, Nobody
+from parallax_core.builtin.routing import LeastPendingTokens, PrefixAffinity, RoundRobin
+from parallax_core.testing.policy import (
+    BatchingConformance,
+    PolicyConformance,
+    PreemptionConformance,
+    RoutingConformance,
+)
+from tests.conformance.harness import find_failures, list_tests
+
+
+class TestWorkConserving(BatchingConformance):
+    policy = WorkConserving()
+    is_work_conserving = True
+    bound_s = 0.0
+
+
+class TestSize(BatchingConformance):
+    policy = Size(size=3)
+
+
+class TestDelay(BatchingConformance):
+    policy = Delay(delay_s=0.02)
+    bound_s = 0.02
+
+
+class TestSizeOrDelay(BatchingConformance):
+    policy = SizeOrDelay(size=2, delay_s=0.3)
+    bound_s = 0.3
+
+
+class TestLowestPriority(PreemptionConformance):
+    policy = LowestPriority()
+
+
+class TestNewestFirst(PreemptionConformance):
+    policy = NewestFirst()
+
+
+class TestNobody(PreemptionConformance):
+    policy = Nobody()
+
+
+class TestLeastPendingTokens(RoutingConformance):
+    policy = LeastPendingTokens()
+
+
+class TestRoundRobin(RoutingConformance):
+    policy = RoundRobin()
+
+
+class TestPrefixAffinity(RoutingConformance):
+    policy = PrefixAffinity(slack_tokens=100)
+
+
+def test_every_policy_of_core_is_held_to_its_contract() -> None:
+    kits = [kit for name, kit in globals().items() if name.startswith("Test")]
+    held = {type(cast("type[PolicyConformance[Any]]", kit).policy) for kit in kits}
+    assert {spec.factory.load() for spec in POLICIES} == held
+
+
+def fails(kit: type[PolicyConformance[Any]], policy: type[object], **changes: object) -> set[str]:
+    """Return the tests of a kit that fail on a policy."""
+    return set(find_failures(type("Kit", (kit,), {"policy": policy(), **changes})))
+
+
+@dataclasses.dataclass(frozen=True)
+class Never:
+    def wait_s(self, queue: QueueView) -> float:
+        return math.nan
+
+
+@dataclasses.dataclass(frozen=True)
+class Past:
+    def wait_s(self, queue: QueueView) -> float:
+        return -queue.oldest_wait_s
+
+
+@dataclasses.dataclass(frozen=True)
+class Growing:
+    def wait_s(self, queue: QueueView) -> float:
+        return 0.0 if queue.num_ready > 5 else queue.oldest_wait_s
+
+
+@dataclasses.dataclass(frozen=True)
+class Halving:
+    """Waits half of what is left, for ever."""
+
+    def wait_s(self, queue: QueueView) -> float:
+        return max(1.0 - queue.oldest_wait_s, 1e-12) / 2
+
+
+@dataclasses.dataclass
+class Counting:
+    asked: int = 0
+
+    def wait_s(self, queue: QueueView) -> float:
+        self.asked += 1
+        return 0.0 if self.asked % 2 else 0.01
+
+
+@dataclasses.dataclass(frozen=True)
+class Moody:
+    def wait_s(self, queue: QueueView) -> float:
+        return random.random() * 1e-9
+
+
+class Bare:
+    def wait_s(self, queue: QueueView) -> float:
+        return 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Demanding:
+    sizes: tuple[int, ...] = (1, 2)
+
+    def wait_s(self, queue: QueueView) -> float:
+        return 0.0
+
+
+WAIT, FROZEN = "test_wait_is_a_number_of_seconds", "test_policy_is_frozen"
+SAME, BEGINS = "test_same_input_gives_same_answer", "test_step_begins_at_last"
+LONGER, PLAIN = "test_waiting_longer_never_makes_the_wait_longer", "test_options_are_plain_and_have_defaults"
+
+
+@pytest.mark.parametrize(
+    ("policy", "changes", "expected"),
+    [
+        (Never, {}, {WAIT}),
+        (Past, {}, {WAIT}),
+        (Growing, {}, {LONGER}),
+        (Halving, {}, {BEGINS}),
+        (Counting, {}, {FROZEN, SAME, LONGER}),
+        (Moody, {}, {SAME, LONGER, BEGINS}),
+        (Bare, {}, {PLAIN, FROZEN}),
+        (Demanding, {}, {PLAIN}),
+        (Delay, {"bound_s": 0.01}, {BEGINS}),
+        (Size, {"bound_s": 1.0}, {BEGINS}),
+        (Delay, {"is_work_conserving": True}, {"test_work_conserving_policy_never_waits"}),
+    ],
+)
+def test_kit_catches_a_fault_of_batching(policy: type[object], changes: dict[str, object], expected: set[str]) -> None:
+    assert fails(BatchingConformance, policy, **changes) == expected
+
+
+@dataclasses.dataclass(frozen=True)
+class Ghost:
+    def choose(self, holders: Sequence[Holder]) -> RequestId | None:
+        return RequestId("nobody")
+
+
+@dataclasses.dataclass(frozen=True)
+class Sorting:
+    def choose(self, holders: Sequence[Holder]) -> RequestId | None:
+        cast("list[Holder]", holders).sort(key=lambda holder: holder.num_tokens)
+        return holders[-1].id if holders else None
+
+
+ASKED = itertools.count()
+
+
+@dataclasses.dataclass(frozen=True)
+class Turning:
+    """Remembers in a place of its module."""
+
+    def choose(self, holders: Sequence[Holder]) -> RequestId | None:
+        return holders[next(ASKED) % len(holders)].id if holders else None
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        (Ghost, {"test_one_of_the_holders_gives_way_or_nobody"}),
+        (Sorting, {"test_input_is_left_as_it_was", "test_any_sequence_will_do"}),
+        (Turning, {SAME, "test_any_sequence_will_do"}),
+    ],
+)
+def test_kit_catches_a_fault_of_preemption(policy: type[object], expected: set[str]) -> None:
+    assert fails(PreemptionConformance, policy) == expected
+
+
+@dataclasses.dataclass(frozen=True)
+class Indexing:
+    """Takes the index of a replica for its rank."""
+
+    def choose(self, arrival: ArrivalView, replicas: Sequence[ReplicaView]) -> int:
+        return arrival.number % len(replicas)
+
+
+@dataclasses.dataclass(frozen=True)
+class Popping:
+    def choose(self, arrival: ArrivalView, replicas: Sequence[ReplicaView]) -> int:
+        return cast("list[ReplicaView]", replicas).pop().rank
+
+
+@dataclasses.dataclass(frozen=True)
+class Drifting:
+    def choose(self, arrival: ArrivalView, replicas: Sequence[ReplicaView]) -> int:
+        return replicas[next(ASKED) % len(replicas)].rank
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        (Indexing, {"test_one_of_the_replicas_is_chosen"}),
+        (Popping, {"test_input_is_left_as_it_was", "test_any_sequence_will_do", "test_one_of_the_replicas_is_chosen"}),
+        (Drifting, {SAME, "test_any_sequence_will_do"}),
+    ],
+)
+def test_kit_catches_a_fault_of_routing(policy: type[object], expected: set[str]) -> None:
+    assert fails(RoutingConformance, policy) == expected
+
+
+def test_every_test_of_the_kits_is_shown_to_catch_something() -> None:
+    shown = {WAIT, FROZEN, SAME, BEGINS, LONGER, PLAIN, "test_work_conserving_policy_never_waits"}
+    shown |= {"test_one_of_the_holders_gives_way_or_nobody", "test_one_of_the_replicas_is_chosen"}
+    shown |= {"test_input_is_left_as_it_was", "test_any_sequence_will_do"}
+    kits = (BatchingConformance, PreemptionConformance, RoutingConformance)
+    assert {name for kit in kits for name in list_tests(kit)} == shown
