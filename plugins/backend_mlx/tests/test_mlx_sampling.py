@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from parallax_backend_mlx import sampling as module
 from parallax_backend_mlx.ranking import Inquiry, rank_tokens
 from parallax_backend_mlx.runtime import mx
 from parallax_backend_mlx.sampling import Sampler
@@ -105,6 +106,27 @@ def test_sampler_draws_what_the_reference_draws(seed: int, size: int, mixed: lis
     rng = random.Random(seed)
     drafts = [make_draft(rng, sampling, size) for sampling in mixed]
     check_rows([make_row(rng, size) for _ in mixed], drafts)
+
+
+narrow_samplings = st.builds(
+    Sampling,
+    temperature=st.sampled_from([0.0, 0.7, 1.0, 3.0]),
+    top_k=st.integers(1, 60),
+    top_p=st.floats(0.05, 1, exclude_min=True),
+    min_p=st.sampled_from([0.0, 0.1]),
+    seed=st.integers(0, 2**64 - 1),
+)
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(st.integers(0, 2**32), st.integers(2, 70), st.lists(narrow_samplings, min_size=1, max_size=5))
+def test_noise_for_the_best_tokens_only_draws_the_same(seed: int, best: int, mixed: list[Sampling]) -> None:
+    """Whether the filters leave more than these or not, and whether others tie with the last of them or not."""
+    rng = random.Random(seed)
+    drafts = [make_draft(rng, sampling, 71) for sampling in mixed]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "BEST", best)
+        check_rows([make_row(rng, 71) for _ in mixed], drafts)
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
