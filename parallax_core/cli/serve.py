@@ -89,7 +89,7 @@ def serve(
     ] = None,
     drain: Annotated[
         float, typer.Option(help="Seconds that answers under way may take to end after SIGTERM.", min=0, metavar="S")
-    ] = 2.0,
+    ] = 1.0,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more, with tracebacks.")] = False,
 ) -> None:
     """Serve a model over an OpenAI-compatible HTTP API.

@@ -31,5 +31,5 @@ class Edge:
     """Where traces go; nowhere by default."""
     request_s: float = 30.0
     """Seconds in which a request must have arrived whole, and a client must take what it is sent."""
-    drain_s: float = 2.0
+    drain_s: float = 1.0
     """Seconds that answers under way are given to end, once the server is told to."""
