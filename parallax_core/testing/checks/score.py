@@ -20,7 +20,7 @@ ROUNDING = 1e-5
 SMALLEST_BORDER = 1e-4
 SAMPLINGS = (
     Sampling(),
-    Sampling(temperature=0.7, top_p=0.9, seed=1),
+    Sampling(temperature=2.0, top_p=0.4, seed=1),
     Sampling(temperature=1.5, top_k=10, seed=2),
     Sampling(temperature=3.0, top_k=30, top_p=0.7, min_p=0.02, seed=2**63),
     Sampling(temperature=2.0, min_p=0.2, seed=4),
@@ -94,12 +94,9 @@ class ScoreChecks(StageSubject):
                 everything = self._score_all(chain, prompt, output)
                 logits = [everything[token] for token in range(chain.first.vocab_size)]
                 for sampling in SAMPLINGS:
-                    draft = Draft(sampling, prompt, output, 1)
-                    found = chain.draw_after(prompt, output, sampling, choice=1).tokens
-                    wrong = found != (draw(logits, draft),) and self._is_clear(logits, draft)
-                    assert not wrong, (
-                        f"{found} is drawn instead of {draw(logits, draft)}, after {output} with {sampling}"
-                    )
+                    answer = chain.draw_after(prompt, output, sampling, choice=1, draw=Draw(-1, 4))
+                    for choice, found in enumerate(answer.tokens, 1):
+                        self._check_draw(found, logits, Draft(sampling, prompt, output, choice))
 
     def test_golden_draws_come_out(self) -> None:
         """A bias makes the logits of the golden draws; the tokens are those the golden draws say."""
@@ -138,6 +135,11 @@ class ScoreChecks(StageSubject):
         scores = dict(found.top)
         assert scores.keys() == set(range(size)), f"Draw(top={size}) gives {len(scores)} of {size} tokens"
         return scores
+
+    def _check_draw(self, found: int, logits: Sequence[float], draft: Draft) -> None:
+        expected = draw(logits, draft)
+        wrong = found != expected and self._is_clear(logits, draft)
+        assert not wrong, f"{found} is drawn instead of {expected} by the reference: {draft}"
 
     def _is_clear(self, logits: Sequence[float], draft: Draft) -> bool:
         """Whether rounding can not decide which token is drawn."""

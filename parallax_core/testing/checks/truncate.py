@@ -60,7 +60,7 @@ class TruncateChecks(StageSubject):
             chain.feed(seq, tokens[:5])
             for edit in (Truncate(seq, 6), Fork(seq, chain.new_handle(), 6), Truncate(seq, 10**6)):
                 with expect(ValueError, f"{edit} of a sequence of 5 tokens", BEYOND):
-                    chain.edit(edit)
+                    chain.stages[0].edit([edit])
             expected = chain.trace_new(tokens)[5:]
             self.compare(chain.trace(seq, tokens[5:]), expected, "an edit that was refused changed its sequence")
 
@@ -75,6 +75,6 @@ class TruncateChecks(StageSubject):
                 if not chain.can_rewind(seq, length):
                     for edit in (Truncate(seq, length), Fork(seq, chain.new_handle(), length)):
                         with expect(Unsupported, f"{edit} of a sequence of {cut} tokens", TOO_FAR):
-                            chain.edit(edit)
+                            chain.stages[0].edit([edit])
             expected = chain.trace_new(tokens)[cut:]
             self.compare(chain.trace(seq, tokens[cut:]), expected, "an edit that was refused changed its sequence")
