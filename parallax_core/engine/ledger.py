@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from parallax_core.base.ids import SeqId
-from parallax_core.contracts.stage import Edit, Row, StageInfo
+from parallax_core.contracts.stage import Edit, PoolInfo, Row, StageInfo
 from parallax_core.pages.pool import PagePool
 
 
 class Ledger:
-    """The pools of all stages of a pipeline."""
+    """The pools of all stages of a pipeline.
+
+    Pools that differ in nothing but their size take the same numbers of pages in the same calls, so the smallest one
+    stands for all of them.
+    """
 
     def __init__(self, stages: Sequence[StageInfo]) -> None:
-        self._stages = [[PagePool(info) for info in stage.pools] for stage in stages]
-        self._pools = [pool for pools in self._stages for pool in pools]
+        infos = [info for stage in stages for info in stage.pools]
+        infos.sort(key=lambda info: -info.num_pages)
+        smallest = {_shape(info): info for info in infos}  # the last one of a shape stays
+        pools = {shape: PagePool(info) for shape, info in smallest.items()}
+        self._pools = list(pools.values())
+        self._stages = [[(pools[_shape(info)], info.num_pages) for info in stage.pools] for stage in stages]
 
     @property
     def free(self) -> tuple[tuple[int, ...], ...]:
         """Free pages: for each stage, of each pool."""
-        return tuple(tuple(pool.num_free for pool in pools) for pools in self._stages)
+        return tuple(
+            tuple(pool.num_free + num_pages - pool.info.num_pages for pool, num_pages in pools)
+            for pools in self._stages
+        )
 
     @property
     def capacity(self) -> int:
@@ -46,8 +58,9 @@ class Ledger:
 
     def extend(self, row: Row) -> None:
         """Apply a row to every pool."""
+        count = len(row.tokens)
         for pool in self._pools:
-            pool.extend(row.seq, len(row.tokens))
+            pool.extend(row.seq, count)
 
     def claim(self, max_tokens: int) -> Claim:
         """Begin to plan a step of at most ``max_tokens`` tokens."""
@@ -72,6 +85,8 @@ class Claim:
     def take(self, seq: SeqId, count: int) -> bool:
         """Claim ``count`` more tokens of ``seq``, if they fit beside what is claimed; return whether they do."""
         wanted = [pool.num_needed(seq, count) for pool in self._pools]
+        if not any(wanted):  # most rows of most steps
+            return True
         if any(
             pages > 0 and claimed + pages > pool.num_free
             for pool, claimed, pages in zip(self._pools, self._claimed, wanted, strict=True)
@@ -104,6 +119,10 @@ class Claim:
             count = min(count, pool.info.window + pool.info.rewind + self._max_tokens + size)
             shared = 0
         return -(-count // size) - (shared // size if pool.info.shares else 0)
+
+
+def _shape(info: PoolInfo) -> PoolInfo:
+    return replace(info, num_pages=0)
 
 
 def _capacity(pool: PagePool) -> int:

@@ -23,6 +23,19 @@ def test_every_stage_has_its_own_pages() -> None:
     assert ledger.capacity == 12
 
 
+def test_stages_of_different_pages_and_sizes_are_each_counted() -> None:
+    small, wide = PoolInfo(kind="full", page_size=2, num_pages=7), PoolInfo(kind="full", page_size=8, num_pages=2)
+    larger = PoolInfo(kind="full", page_size=2, num_pages=70)
+    ledger = Ledger([replace(TOY.open().info, pools=pools) for pools in ((larger,), (small, wide), (wide,))])
+    assert (ledger.free, ledger.capacity) == (((70,), (7, 2), (2,)), 14)
+    ledger.edit(Open(A, SPEC))
+    ledger.extend(Row(A, 0, (1,) * 9))
+    assert ledger.free == ((65,), (2, 0), (0,))
+    assert not ledger.claim(8).take(A, 6)
+    with pytest.raises(OutOfPages):
+        ledger.extend(Row(A, 9, (1,) * 6))
+
+
 def test_claims_add_up_before_anything_is_taken() -> None:
     ledger = make_ledger(3, 5)
     for seq in (A, B):
