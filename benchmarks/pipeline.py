@@ -1,0 +1,153 @@
+"""How well a pipeline of stages is kept busy: the time of its steps against that of its slowest stage.
+
+    python benchmarks/pipeline.py --out benchmarks/results/pipeline.json
+
+Three stages that only sleep, each on a thread of its own; head, links and codec are the real ones. N steps cannot take
+less than N times the slowest stage; the goal is at most 1.15 times that, filling and draining included. Decodes: many
+short requests at once. Prefill: one long prompt, in chunks, several of which are in flight. Idle: stages that take no
+time, which leaves what head, links and threads cost per step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import dataclasses
+import json
+import os
+import platform
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from parallax_core.api import LayerRange, PoolInfo, Request, RequestId, Sampling, Stage, StageBatch
+from parallax_core.node.pipeline import PipelineEngine
+from parallax_core.testing.sleep import NUM_LAYERS, SleepStage, describe_sleeper
+
+GOAL = 1.15
+EVEN_MS, UNEVEN_MS, IDLE_MS = (20, 20, 20), (10, 30, 20), (0, 0, 0)
+CHUNK, CHUNKS = 64, 60
+REQUESTS, TOKENS = 24, 40
+RUNS = 3
+
+
+class Watch:
+    """How often a stage was busy, and for how long."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.busy_s = 0.0
+
+    def sleep(self, seconds: float) -> None:
+        """Sleep, and count how long it took."""
+        begun = time.perf_counter()
+        if seconds:
+            time.sleep(seconds)
+        self.busy_s += time.perf_counter() - begun
+        self.steps += 1
+
+
+def take_time(seconds: float, batch: StageBatch) -> float:
+    """Return how long a step is to take: the same for every batch."""
+    del batch
+    return seconds
+
+
+def make_stages(times_ms: Sequence[int], watches: Sequence[Watch]) -> list[Callable[[], Stage]]:
+    """Return what opens stages that sleep so many milliseconds a step, each told to a watch."""
+    cuts = [NUM_LAYERS * index // len(times_ms) for index in range(len(times_ms) + 1)]
+    pools = (PoolInfo(kind="full", page_size=16, num_pages=4096),)
+    stages: list[Callable[[], Stage]] = []
+    for (start, stop), time_ms, watch in zip(pairwise(cuts), times_ms, watches, strict=True):
+        info = describe_sleeper(LayerRange(start, stop))
+        info = dataclasses.replace(info, pools=pools, max_batch_tokens=CHUNK)
+        stages.append(partial(SleepStage, info, partial(take_time, time_ms / 1000), watch.sleep))
+    return stages
+
+
+def make_requests(count: int, num_prompt: int, num_output: int) -> list[Request]:
+    """Return requests with prompts of their own."""
+    return [
+        Request(
+            id=RequestId(str(number)),
+            prompt=(number, *(token % 256 for token in range(1, num_prompt))),
+            max_tokens=num_output,
+            sampling=Sampling(temperature=0),
+        )
+        for number in range(count)
+    ]
+
+
+async def run_requests(stages: Sequence[Callable[[], Stage]], requests: Sequence[Request]) -> tuple[float, int]:
+    """Return how many seconds all answers took together, and how many tokens they have."""
+    engine = PipelineEngine(stages, lambda tokens: " word" * len(tokens))
+    await engine.start()
+
+    async def read(request: Request) -> int:
+        return sum([len(delta.tokens) async for delta in engine.submit(request)])
+
+    begun = time.perf_counter()
+    tokens = sum(await asyncio.gather(*map(read, requests)))
+    seconds = time.perf_counter() - begun
+    await engine.stop()
+    return seconds, tokens
+
+
+def measure(what: str, times_ms: Sequence[int], requests: Sequence[Request]) -> dict[str, Any]:
+    """Return the fastest of several runs, since whatever else the machine does only adds; and the ratios of all."""
+    runs = [run_once(what, times_ms, requests) for _ in range(RUNS)]
+    best = min(runs, key=lambda run: float(run["ms_per_step"]))
+    return best | {"ratios": [run["ratio"] for run in runs if "ratio" in run]}
+
+
+def run_once(what: str, times_ms: Sequence[int], requests: Sequence[Request]) -> dict[str, Any]:
+    """Return how long the steps took, against the slowest stage, and the share of the time each stage was busy."""
+    watches = [Watch() for _ in times_ms]
+    seconds, tokens = asyncio.run(run_requests(make_stages(times_ms, watches), requests))
+    assert tokens == sum(request.max_tokens or 0 for request in requests)
+    steps = watches[-1].steps
+    found: dict[str, Any] = {
+        "what": what,
+        "stages_ms": list(times_ms),
+        "requests": len(requests),
+        "prompt": len(requests[0].prompt),
+        "steps": steps,
+        "ms_per_step": round(seconds / steps * 1e3, 3),
+    }
+    if floor := steps * max(times_ms) / 1e3:
+        found["ratio"] = round(seconds / floor, 3)
+        found["goal"] = GOAL
+        found["busy"] = [round(watch.busy_s / seconds, 3) for watch in watches]
+    return found
+
+
+def main() -> None:
+    """Measure, print, and write with what a number needs beside it."""
+    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)  # noqa: S607
+    decodes, prompt = make_requests(REQUESTS, 4, TOKENS), make_requests(1, CHUNK * CHUNKS, 1)
+    found = {
+        "pipelines": [
+            measure("decodes", EVEN_MS, decodes),
+            measure("decodes", UNEVEN_MS, decodes),
+            measure("prefill", EVEN_MS, prompt),
+            measure("prefill", UNEVEN_MS, prompt),
+            measure("idle", IDLE_MS, decodes),
+        ],
+        "commit": commit.stdout.strip(),
+        "command": "python benchmarks/pipeline.py",
+        "machine": {"system": platform.platform(), "python": platform.python_version(), "load": os.getloadavg()},
+    }
+    print(json.dumps(found, indent=2))
+    if options.out:
+        options.out.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
