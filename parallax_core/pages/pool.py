@@ -42,7 +42,7 @@ class Holding:
     pages: list[int] = field(default_factory=list)
     """Page ids, the one at index i holding the tokens from ``(first + i) * page_size`` on."""
     room: int = 0
-    """Growing up to this length takes, copies and forgets no page, which is so for most steps of most sequences."""
+    """Growing up to this length takes, copies and forgets no page, as in most steps of most sequences; 0: unknown."""
 
 
 class PagePool:
@@ -156,7 +156,7 @@ class PagePool:
         keep = max(0, self._num_pages(length) - holding.first)
         self._release(holding.pages[keep:])
         del holding.pages[keep:]
-        holding.length = holding.room = length
+        holding.length, holding.room = length, 0
 
     def drop(self, seq: SeqId) -> None:
         """Forget a sequence.
