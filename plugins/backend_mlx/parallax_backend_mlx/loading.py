@@ -161,9 +161,10 @@ def _list_parameters(model: Module) -> list[tuple[str, mx.array]]:
 
 def _describe_absent(name: str, plan: StagePlan, tensors: Mapping[str, str]) -> str:
     """Say which file is missing: one that holds a tensor of the same layer, or of the same name."""
-    layer = _name_layer(name).rpartition("layers.")[2]
+    layer = _name_layer(name)
+    part = layer[layer.find("layers.") :] if layer != name else name
     absent = {tensor: file for tensor, file in tensors.items() if not (plan.model / file).exists()}
-    files = [file for tensor, file in absent.items() if f".{layer}" in tensor or tensor.endswith(name)]
+    files = [file for tensor, file in absent.items() if part in tensor]
     return f"{plan.model} lacks {[*files, *absent.values()][0]}, which holds weights of the layers asked for"
 
 
