@@ -11,21 +11,19 @@ from parallax_core.api import (
     Drop,
     Edit,
     Fork,
-    LayerRange,
     Open,
     PoolInfo,
     Row,
-    SeqId,
     SequenceSpec,
     StageBatch,
     StageInfo,
     TensorSpec,
     Truncate,
 )
-from parallax_core.testing.answer import History, Outcome
+from parallax_core.testing.answer import Outcome
 from parallax_core.testing.arithmetic import Kind
 from parallax_core.testing.memory import Memory
-from parallax_core.testing.toy import Sizes, Toy, ToyStage
+from parallax_core.testing.toy import Sizes, ToyStage
 from tests.conformance.faulty import Part, find_fault
 
 
@@ -92,17 +90,6 @@ class Shared(Memory):
     def __init__(self, info: PoolInfo, num_layers: int) -> None:
         super().__init__(info, num_layers)
         self._cells = self.cells.setdefault(num_layers, self._cells)
-
-
-class SharedHistories(ToyStage):
-    """Knows the sequences of every stage."""
-
-    everywhere: dict[SeqId, History] = {}  # noqa: RUF012 -- the fault
-
-    def __init__(self, toy: Toy, layers: LayerRange | None = None, sizes: Sizes | None = None) -> None:
-        super().__init__(toy, layers, sizes)
-        self.everywhere.clear() if not layers else None
-        self.histories = self.everywhere
 
 
 class OpensAPage(ToyStage):

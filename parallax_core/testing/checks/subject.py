@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from itertools import pairwise, zip_longest
+from itertools import pairwise
 
 from parallax_core.api import Answer, Drawn, LayerRange, Scored, Stage, StageInfo
 from parallax_core.testing.checks.chain import Chain
@@ -68,8 +68,8 @@ class StageSubject:
 
     def compare(self, found: Sequence[Answer], expected: Sequence[Answer], fault: str) -> None:
         """Fail with ``fault`` unless the answers are the same, or as nearly as they have to be."""
-        for index, pair in enumerate(zip_longest(found, expected)):
-            assert None not in pair, f"{fault}: {len(found)} answers instead of {len(expected)}"
+        assert len(found) == len(expected), f"{fault}: {len(found)} answers instead of {len(expected)}"
+        for index, pair in enumerate(zip(found, expected, strict=True)):
             problem = self.find_difference(*pair)
             assert not problem, f"{fault}: at answer {index}, {problem}"
 
