@@ -1,0 +1,25 @@
+"""When requests are sent."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+
+
+def make_gaps(num: int, rate: float, burstiness: float, seed: int) -> Iterator[float]:
+    """Yield the seconds to wait before each of ``num`` requests.
+
+    Args:
+        num: how many requests there are.
+        rate: requests a second on average; infinity sends all at once.
+        burstiness: the shape of the gamma distribution of gaps. 1 makes a Poisson process; less comes in bursts, more
+            is more even.
+        seed: of the random numbers.
+    """
+    if math.isinf(rate):
+        yield from [0.0] * num
+        return
+    chance = random.Random(seed)  # noqa: S311 -- to be repeatable, not secret
+    for _ in range(num):
+        yield chance.gammavariate(burstiness, 1 / (rate * burstiness))

@@ -1,0 +1,123 @@
+"""``parallax bench``."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+from dataclasses import replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from parallax_bench.arrival import make_gaps
+from parallax_bench.client import Target, find_model, run_tasks
+from parallax_bench.dataset import Sizes, make_random, read_file
+from parallax_bench.show import print_summary, write_json, write_page
+from parallax_bench.summary import parse_limits, summarize
+from parallax_bench.task import Outcome, Task
+from parallax_core.api import ParallaxError
+
+app = typer.Typer(help="Measure servers.", no_args_is_help=True, pretty_exceptions_enable=False)
+
+
+class Kind(StrEnum):
+    """Kinds of datasets that are made up."""
+
+    random = "random"
+    shared_prefix = "shared-prefix"
+
+
+@app.callback()
+def bench() -> None:
+    """Measure servers."""
+
+
+@app.command()
+def serve(  # noqa: PLR0913, PLR0917 -- options of a command
+    url: Annotated[str, typer.Option(help="The server's address.", metavar="URL")] = "http://127.0.0.1:8000",
+    model: Annotated[str, typer.Option(help="The model to ask; by default the first the server has.")] = "",
+    dataset: Annotated[
+        str, typer.Option(help="random, shared-prefix, or file:PATH with JSON lines.", metavar="KIND")
+    ] = "random",
+    num_prompts: Annotated[int, typer.Option(help="How many requests.", min=1, metavar="N")] = 100,
+    input_len: Annotated[int, typer.Option(help="Words of a prompt, about a token each.", min=1, metavar="N")] = 128,
+    output_len: Annotated[int, typer.Option(help="Tokens of an answer.", min=1, metavar="N")] = 128,
+    spread: Annotated[float, typer.Option(help="Share by which lengths vary.", min=0, max=1)] = 0.0,
+    prefix_len: Annotated[int, typer.Option(help="Words of a shared beginning.", min=1, metavar="N")] = 512,
+    groups: Annotated[int, typer.Option(help="How many different beginnings.", min=1, metavar="N")] = 1,
+    rate: Annotated[float, typer.Option(help="Requests a second; inf sends all at once.", min=0.001)] = math.inf,
+    burstiness: Annotated[
+        float, typer.Option(help="1: a Poisson process; less comes in bursts, more is more even.", min=0.01)
+    ] = 1.0,
+    concurrency: Annotated[int, typer.Option(help="Most requests at once; 0: any number.", min=0, metavar="N")] = 0,
+    slo: Annotated[str, typer.Option(help="Limits in ms for goodput: ttft=500,tpot=50,e2e=5000.")] = "",
+    temperature: Annotated[float, typer.Option(help="Of the draws.", min=0, max=2)] = 0.0,
+    ignore_eos: Annotated[bool, typer.Option(help="Ask for answers of full length.")] = True,  # noqa: FBT002 -- a flag
+    warmup: Annotated[int, typer.Option(help="Requests before the measured ones.", min=0, metavar="N")] = 1,
+    seed: Annotated[int, typer.Option(help="Of prompts and arrivals.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Write all figures here, as JSON.", metavar="FILE")] = None,
+    page: Annotated[Path | None, typer.Option("--html", help="Write a report with plots here.", metavar="FILE")] = None,
+) -> None:
+    """Send requests to an OpenAI-compatible server, and measure the answers.
+
+    The key in PARALLAX_API_KEY is sent, if there is one.
+    """
+    settings = {name: value for name, value in locals().items() if name not in {"out", "page"}}
+    limits = parse_limits(slo)
+    is_shared = dataset == Kind.shared_prefix
+    sizes = Sizes(
+        input_len=input_len,
+        output_len=output_len,
+        spread=spread,
+        prefix_len=prefix_len if is_shared else 0,
+        groups=groups if is_shared else 1,
+    )
+    tasks = make_tasks(dataset, num_prompts + warmup, sizes, seed)
+    target = Target(
+        url=url.rstrip("/").removesuffix("/v1"),
+        model=model,
+        api_key=os.environ.get("PARALLAX_API_KEY", ""),
+        ignores_eos=ignore_eos,
+        temperature=temperature,
+    )
+    gaps = list(make_gaps(num_prompts, rate, burstiness, seed))
+    outcomes = asyncio.run(measure(target, tasks, gaps, concurrency))
+    summary = summarize(outcomes, limits)
+    print_summary(summary)
+    if out is not None:
+        write_json(out, summary, outcomes, settings)
+    if page is not None:
+        write_page(page, summary, outcomes, settings)
+    if summary.failed == summary.requests:
+        raise ParallaxError(f"every request failed: {next(iter(summary.errors))}", "see what the server says")
+
+
+def make_tasks(dataset: str, num: int, sizes: Sizes, seed: int) -> list[Task]:
+    """Return the requests of a dataset.
+
+    Raises:
+        ParallaxError: if there is no such dataset.
+    """
+    kind, _, path = dataset.partition(":")
+    if kind == "file" and path:
+        return read_file(Path(path), num, sizes.output_len)
+    if dataset not in set(Kind):
+        raise ParallaxError(f"there is no dataset {dataset!r}", "give random, shared-prefix, or file:PATH")
+    return make_random(num, sizes, seed)
+
+
+async def measure(target: Target, tasks: list[Task], gaps: list[float], concurrency: int) -> list[Outcome]:
+    """Warm the server up with the requests there are more than gaps, then send the others; show how far it is."""
+    if not target.model:
+        target = replace(target, model=await find_model(target))
+    num_warm = len(tasks) - len(gaps)
+    await run_tasks(target, tasks[:num_warm], [0.0] * num_warm, 0, lambda _: None)
+    columns = (TextColumn("requests"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        bar = progress.add_task("requests", total=len(gaps))
+        return await run_tasks(target, tasks[num_warm:], gaps, concurrency, lambda _: progress.advance(bar))

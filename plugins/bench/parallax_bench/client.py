@@ -1,0 +1,126 @@
+"""Sends requests, and watches the answers come."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+
+from parallax_bench.task import Outcome, Task
+from parallax_core.api import ParallaxError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Target:
+    """The server."""
+
+    url: str
+    """Its address without ``/v1``."""
+    model: str
+    api_key: str = ""
+    ignores_eos: bool = True
+    """Ask for answers of full length; not every server knows the field."""
+    temperature: float = 0.0
+    timeout_s: float = 600.0
+
+    def make_body(self, task: Task) -> dict[str, Any]:
+        """Return the body of a request."""
+        extra = {"ignore_eos": True} if self.ignores_eos else {}
+        common = {"model": self.model, "stream": True, "stream_options": {"include_usage": True}}
+        return {"temperature": self.temperature, **extra, **task.body, **common}
+
+
+async def run_tasks(
+    target: Target,
+    tasks: Sequence[Task],
+    gaps: Iterable[float],
+    concurrency: int,
+    on_end: Callable[[Outcome], None],
+) -> list[Outcome]:
+    """Send ``tasks``, each after its gap, and return what came of them; ``concurrency`` 0 is any number at once."""
+    room = asyncio.Semaphore(concurrency) if concurrency else nullcontext()
+    began = time.perf_counter()
+    connector = aiohttp.TCPConnector(limit=0)
+    headers = {"Authorization": f"Bearer {target.api_key}"} if target.api_key else {}
+    timeout = aiohttp.ClientTimeout(total=target.timeout_s)
+
+    async def run_one(task: Task) -> Outcome:
+        async with room:
+            outcome = await _ask(session, target, task, began)
+        on_end(outcome)
+        return outcome
+
+    async with aiohttp.ClientSession(connector=connector, headers=headers, timeout=timeout) as session:
+        running = []
+        for task, gap in zip(tasks, gaps, strict=True):
+            if gap:
+                await asyncio.sleep(gap)
+            running.append(asyncio.create_task(run_one(task)))
+        return list(await asyncio.gather(*running))
+
+
+async def _ask(session: aiohttp.ClientSession, target: Target, task: Task, began: float) -> Outcome:
+    outcome = Outcome(sent=time.perf_counter() - began)
+    try:
+        async with session.post(target.url + task.route, json=target.make_body(task)) as response:
+            if response.status != 200:  # noqa: PLR2004 -- the status of an answer
+                outcome.error = f"{response.status}: {(await response.text())[:200]}"
+                return outcome
+            async for line in response.content:
+                _read_line(line, outcome, time.perf_counter() - began)
+    except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+        outcome.error = f"{type(error).__name__}: {error}"
+    if not outcome.error and outcome.last is None:
+        outcome.error = "the answer ended before it was over"
+    return outcome
+
+
+def _read_line(line: bytes, outcome: Outcome, now: float) -> None:
+    """Take a line of a stream of events."""
+    data = line.strip().removeprefix(b"data: ")
+    if not data or line.startswith(b":"):
+        return
+    if data == b"[DONE]":
+        outcome.last = outcome.last or now
+        return
+    chunk = json.loads(data)
+    if "error" in chunk:
+        outcome.error = str(chunk["error"].get("message", chunk["error"]))
+    if usage := chunk.get("usage"):
+        outcome.prompt_tokens, outcome.output_tokens = usage["prompt_tokens"], usage["completion_tokens"]
+        outcome.cached_tokens = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+    if any(_read_text(choice) for choice in chunk.get("choices", ())):
+        if outcome.first is None:
+            outcome.first = now
+        else:
+            outcome.gaps.append(now - (outcome.last or now))
+        outcome.last = now
+
+
+def _read_text(choice: dict[str, Any]) -> str:
+    return str(choice.get("text") or (choice.get("delta") or {}).get("content") or "")
+
+
+async def find_model(target: Target) -> str:
+    """Return the first model a server has.
+
+    Raises:
+        ParallaxError: if it cannot be asked.
+    """
+    headers = {"Authorization": f"Bearer {target.api_key}"} if target.api_key else {}
+    try:
+        async with (
+            aiohttp.ClientSession(headers=headers) as session,
+            session.get(f"{target.url}/v1/models") as response,
+        ):
+            response.raise_for_status()
+            return str((await response.json())["data"][0]["id"])
+    except (aiohttp.ClientError, OSError, LookupError, ValueError) as error:
+        message = f"no server answers at {target.url}: {error}"
+        raise ParallaxError(message, "start one with `parallax serve`, or give --url and --api-key") from error

@@ -1,0 +1,104 @@
+"""What requests are made of: random text, text with shared beginnings, or those of a file."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from parallax_bench.task import Task
+from parallax_core.api import ParallaxError
+
+WORDS = tuple(
+    word
+    for line in (
+        "time year people way day man thing woman life child world school state family student group country",
+        "problem hand part place case week company system program question work government number night point",
+        "home water room mother area money story fact month lot right study book eye job word business issue",
+        "side kind head house service friend father power hour game line end member law car city community",
+        "name president team minute idea kid body information back parent face others level office door",
+        "health person art war history party result change morning reason research girl guy moment air",
+        "teacher force education",
+    )
+    for word in line.split()
+)
+"""Each is one token, or little more, of nearly every tokenizer; the server says how many there were."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sizes:
+    """How long prompts and answers are, in words and tokens."""
+
+    input_len: int = 128
+    output_len: int = 128
+    spread: float = 0.0
+    """Lengths lie evenly within this share around those; 0 to 1."""
+    prefix_len: int = 0
+    """Of shared beginnings: their length, which comes before ``input_len``."""
+    groups: int = 1
+    """How many different beginnings there are."""
+
+
+def make_random(num: int, sizes: Sizes, seed: int) -> list[Task]:
+    """Return requests of random words, each with a beginning of its own group if there is one."""
+    chance = random.Random(seed)  # noqa: S311 -- to be repeatable, not secret
+    prefixes = [_write(chance, sizes.prefix_len) for _ in range(sizes.groups)]
+    return [
+        _complete(
+            f"{prefixes[index % sizes.groups]} {_write(chance, _vary(chance, sizes.input_len, sizes.spread))}".strip(),
+            _vary(chance, sizes.output_len, sizes.spread),
+        )
+        for index in range(num)
+    ]
+
+
+def read_file(path: Path, num: int, output_len: int) -> list[Task]:
+    """Return the requests of a file, from the first again when there are fewer than ``num``.
+
+    Each line is JSON with ``prompt`` or ``messages``, and other fields of a request if it likes.
+
+    Raises:
+        ParallaxError: naming the line that is none of that.
+    """
+    tasks = []
+    try:
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            if line.strip():
+                tasks.append(_read_line(line, output_len, f"line {number} of {path}"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ParallaxError(
+            f"the dataset cannot be read: {error}", "give --dataset file:PATH a readable file"
+        ) from error
+    if not tasks:
+        raise ParallaxError(f"there is no request in {path}", "write one JSON object a line")
+    return _repeat(tasks, num)
+
+
+def _read_line(line: str, output_len: int, where: str) -> Task:
+    try:
+        body = json.loads(line)
+    except ValueError as error:
+        raise ParallaxError(f"{where} is not JSON: {error}", "write one JSON object a line") from error
+    if not isinstance(body, dict) or ("prompt" in body) == ("messages" in body):
+        raise ParallaxError(f"{where} has not one of 'prompt' and 'messages'", "give each line one of them")
+    route = "/v1/completions" if "prompt" in body else "/v1/chat/completions"
+    return Task(route=route, body={"max_tokens": output_len, **body})
+
+
+def _repeat(tasks: Sequence[Task], num: int) -> list[Task]:
+    return [tasks[index % len(tasks)] for index in range(num)]
+
+
+def _complete(prompt: str, max_tokens: int) -> Task:
+    return Task(route="/v1/completions", body={"prompt": prompt, "max_tokens": max_tokens})
+
+
+def _write(chance: random.Random, num: int) -> str:
+    return " ".join(chance.choices(WORDS, k=num))
+
+
+def _vary(chance: random.Random, length: int, spread: float) -> int:
+    low, high = round(length * (1 - spread)), round(length * (1 + spread))
+    return max(1, chance.randint(low, high))

@@ -1,0 +1,110 @@
+"""From the outcomes of a run to figures."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+import msgspec
+
+from parallax_bench.task import Outcome
+from parallax_core.api import ParallaxError
+
+PERCENTILES = (50, 90, 99)
+
+
+class Spread(msgspec.Struct, frozen=True):
+    """How a time is spread over requests, in milliseconds."""
+
+    mean: float
+    p50: float
+    p90: float
+    p99: float
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """The figures of a run."""
+
+    requests: int
+    failed: int
+    seconds: float
+    """From the first request sent to the last answer."""
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    requests_per_s: float
+    output_tokens_per_s: float
+    total_tokens_per_s: float
+    goodput_per_s: float | None
+    """Requests a second that met every limit; None when there is none."""
+    ttft_ms: Spread | None
+    tpot_ms: Spread | None
+    itl_ms: Spread | None
+    e2e_ms: Spread | None
+    errors: dict[str, int]
+    """What went wrong, and how often."""
+
+
+def summarize(outcomes: Sequence[Outcome], limits: dict[str, float]) -> Summary:
+    """Return the figures of a run; ``limits`` are in milliseconds, by the names of `parse_limits`."""
+    good = [each for each in outcomes if not each.error]
+    begin = min((each.sent for each in outcomes), default=0.0)
+    seconds = max((each.last or each.sent for each in outcomes), default=0.0) - begin or 1e-9
+    errors: dict[str, int] = {}
+    for each in outcomes:
+        if each.error:
+            errors[each.error] = errors.get(each.error, 0) + 1
+    prompt, output = sum(each.prompt_tokens for each in good), sum(each.output_tokens for each in good)
+    return Summary(
+        requests=len(outcomes),
+        failed=len(outcomes) - len(good),
+        seconds=seconds,
+        prompt_tokens=prompt,
+        cached_tokens=sum(each.cached_tokens for each in good),
+        output_tokens=output,
+        requests_per_s=len(good) / seconds,
+        output_tokens_per_s=output / seconds,
+        total_tokens_per_s=(prompt + output) / seconds,
+        goodput_per_s=sum(_meets(each, limits) for each in good) / seconds if limits else None,
+        ttft_ms=spread([each.ttft for each in good]),
+        tpot_ms=spread([each.tpot for each in good]),
+        itl_ms=spread([gap for each in good for gap in each.gaps]),
+        e2e_ms=spread([each.e2e for each in good]),
+        errors=errors,
+    )
+
+
+def spread(seconds: Sequence[float | None]) -> Spread | None:
+    """Return how times are spread, in milliseconds; None when there are none."""
+    values = sorted(1000 * value for value in seconds if value is not None)
+    if not values:
+        return None
+    return Spread(statistics.fmean(values), *(percentile(values, rank) for rank in PERCENTILES))
+
+
+def percentile(ordered: Sequence[float], rank: float) -> float:
+    """Return a percentile by linear interpolation between the two nearest values."""
+    place = (len(ordered) - 1) * rank / 100
+    low = int(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+
+
+def parse_limits(text: str) -> dict[str, float]:
+    """Return the limits of ``ttft=500,tpot=50``, in milliseconds.
+
+    Raises:
+        ParallaxError: naming what is none.
+    """
+    limits = {}
+    for part in filter(None, text.split(",")):
+        name, _, value = part.partition("=")
+        if name not in {"ttft", "tpot", "e2e"} or not value.replace(".", "", 1).isdecimal():
+            raise ParallaxError(f"{part!r} is no limit", "write --slo ttft=500,tpot=50,e2e=5000, in milliseconds")
+        limits[name] = float(value)
+    return limits
+
+
+def _meets(outcome: Outcome, limits: dict[str, float]) -> bool:
+    times = {"ttft": outcome.ttft, "tpot": outcome.tpot, "e2e": outcome.e2e}
+    return all((times[name] or 0.0) * 1000 <= limit for name, limit in limits.items())
