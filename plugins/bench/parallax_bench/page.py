@@ -14,7 +14,8 @@ from parallax_bench.summary import Spread, Summary
 from parallax_bench.task import Outcome
 
 STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: black; background: white }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem }
+body { color: black; background: white }
 table { border-collapse: collapse; margin: 1rem 0 } td, th { padding: .25rem .8rem; border-bottom: 1px solid silver }
 td { text-align: right } td:first-child, th { text-align: left } svg { max-width: 100%; height: auto }
 """
