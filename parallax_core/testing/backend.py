@@ -1,0 +1,217 @@
+"""The kit for backends: what they offer, what they load, and what they refuse.
+
+Its author names the spec and a small model; together with `StageConformance` it tests all a backend does::
+
+    class TestMine(BackendConformance, StageConformance):
+        spec = SPEC
+        num_layers = 4
+        exact = False
+
+        def make_model(self):
+            return FOLDER
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+from parallax_core.api import (
+    Backend,
+    BackendSpec,
+    DType,
+    LayerRange,
+    ParallaxError,
+    Stage,
+    StagePlan,
+    Unit,
+    Unsupported,
+)
+from parallax_core.testing.checks.life import LifeChecks
+from parallax_core.testing.probe import try_probe
+from parallax_core.testing.promise import broken, expect, expect_hint
+
+CANNOT = "if this backend cannot run the model, its architecture or its dtype."
+DAMAGED = "with a hint, if the files are damaged or there is too little memory."
+ENDS = "An exception it raises ends the work."
+FINISHED = "a task is finished when ``done`` reaches ``total``"
+PROBE = "Can this machine run it? Answers within 200 ms and imports no framework."
+FRACTION = "The share of the memory that is free after loading the weights that KV pages may take."
+TRIALS = 3
+FRAMEWORKS = ("jax", "mlx", "mlx_lm", "numpy", "sglang", "tensorflow", "torch", "transformers", "vllm")
+
+
+class Interrupted(Exception):
+    """Raised by a progress callback."""
+
+
+class BackendConformance(LifeChecks):
+    """Holds a backend to `parallax_core.contracts.backend`; its stages describe themselves, and close."""
+
+    spec: BackendSpec
+    dtype: DType = "float32"
+    memory_fraction: float = 0.001
+    """Little, so that the pools stay small enough to be filled."""
+    frameworks: tuple[str, ...] = FRAMEWORKS
+    """Modules that a probe must not import."""
+    probe_s: float = 0.2
+
+    def make_model(self) -> Path:
+        """Return the folder of a small model in the standard layout; nothing writes to it."""
+        raise NotImplementedError
+
+    def open_stage(self, layers: LayerRange | None) -> Stage:
+        """Open a stage through the spec."""
+        return self.open_plan(self.make_plan(layers))
+
+    def make_plan(self, layers: LayerRange | None = None) -> StagePlan:
+        """Return what a stage is opened with."""
+        return StagePlan(model=self.make_model(), layers=layers, dtype=self.dtype, memory_fraction=self.memory_fraction)
+
+    def open_plan(self, plan: StagePlan) -> Stage:
+        """Open a stage with a backend of its own."""
+        backend: Backend = self.spec.factory.load()()
+        return backend.open_stage(plan)
+
+    def test_spec_names_what_it_offers(self) -> None:
+        """A name that can be typed, a line that says what it is, and references that load."""
+        name, summary = self.spec.name, self.spec.summary
+        assert name == name.strip().lower(), f"{name!r} is no name for a command line"
+        assert name.replace("-", "").isalnum(), f"{name!r} is no name for a command line"
+        assert summary.strip() and "\n" not in summary, f"the summary is one line, not {summary!r}"  # noqa: PT018
+        assert callable(self.spec.factory.load()), f"{self.spec.factory.target} cannot be called"
+
+    def test_probe_is_quick_and_light(self) -> None:
+        """In a fresh process it answers in time, with a device or a reason, and has imported no framework."""
+        for _ in range(TRIALS):  # another process may have been in the way
+            trial = try_probe(self.spec.probe.target, self.frameworks)
+            if trial.error or trial.seconds <= self.probe_s:
+                break
+        assert not trial.error, broken(f"the probe failed in a fresh process: {trial.error}", PROBE)
+        fault = f"the probe took {trial.seconds:.3f} s"
+        assert trial.seconds <= self.probe_s, broken(fault, PROBE)
+        assert not trial.imported, broken(f"the probe imported {', '.join(trial.imported)}", PROBE)
+        assert trial.device if trial.ok else trial.reason, "the probe names no device it can use, and no reason why not"
+
+    def test_backends_of_one_factory_are_independent(self) -> None:
+        """Each call of the factory gives a backend; weights have the same version in the stages of both."""
+        first, second = self.open_stage(None), self.open_stage(None)
+        versions = first.info.weights_version, second.info.weights_version
+        first.close()
+        second.close()
+        assert versions[0] == versions[1], f"the same weights have the versions {versions}"
+
+    def test_layers_that_do_not_exist_are_refused(self) -> None:
+        """A range beyond the model, before it, or empty, is an error that says what to ask for instead."""
+        last = self.num_layers
+        for layers in (LayerRange(0, last + 1), LayerRange(last, last + 1), LayerRange(-1, last), LayerRange(1, 1)):
+            with expect_hint(f"layers {layers.start}-{layers.stop} of a model of {last}", CANNOT):
+                self.open_plan(self.make_plan(layers)).close()
+
+    def test_dtype_that_does_not_exist_is_refused(self) -> None:
+        """A dtype the backend does not have raises Unsupported, and is not silently another one."""
+        with expect(Unsupported, "a dtype called float7", CANNOT) as caught:
+            self.open_plan(replace(self.make_plan(), dtype=cast("DType", "float7"))).close()
+        assert caught.error, "no error was caught"
+        assert caught.error.hint, broken(f"{caught.error.message!r} has no hint", DAMAGED)
+
+    def test_device_that_does_not_exist_is_refused(self) -> None:
+        """A device the backend does not have is an error with a hint, and is not silently another one."""
+        with expect_hint("a device called no-such-device", DAMAGED):
+            self.open_plan(replace(self.make_plan(), device="no-such-device")).close()
+
+    def test_architecture_nobody_knows_is_refused(self) -> None:
+        """Another name in config.json raises Unsupported, with a hint."""
+        with self._copied() as plan:
+            path = plan.model / "config.json"
+            config = json.loads(path.read_bytes())
+            config |= {"architectures": ["NoSuchForCausalLM"], "model_type": "no_such"}
+            path.write_text(json.dumps(config), encoding="utf-8")
+            with expect(Unsupported, "a model of the architecture NoSuchForCausalLM", CANNOT) as caught:
+                self.open_plan(plan).close()
+        assert caught.error, "no error was caught"
+        assert caught.error.hint, broken(f"{caught.error.message!r} has no hint", DAMAGED)
+
+    def test_damaged_folder_is_refused(self) -> None:
+        """A config.json or weights cut in half, or gone, are errors with a hint, and never a wrong model."""
+        for pattern in ("config.json", "*.safetensors"):
+            for keep in (0.5, 0.0, None):
+                with self._copied() as plan:
+                    for path in plan.model.glob(pattern):
+                        self._damage(path, keep)
+                    what = "gone" if keep is None else f"cut to {keep:.0%}"
+                    with expect_hint(f"a folder with {pattern} {what}", DAMAGED):
+                        self.open_plan(plan).close()
+
+    def test_folder_that_does_not_exist_is_refused(self) -> None:
+        """A model folder that is not there is an error with a hint."""
+        with self._copied() as plan, expect_hint("a folder that is not there", DAMAGED):
+            self.open_plan(replace(plan, model=plan.model / "nowhere")).close()
+
+    def test_progress_is_told(self) -> None:
+        """Loading reports tasks that grow, never beyond their total, and come to it."""
+        last: dict[str, tuple[int, int | None]] = {}
+
+        def note(task: str, done: int, total: int | None, unit: Unit = "bytes") -> None:
+            before, _ = last.get(task, (0, None))
+            assert unit in {"bytes", "items"}, f"{task}: progress in {unit}"
+            assert before <= done, broken(f"{task}: {done} after {before}", FINISHED)
+            assert total is None or done <= total, broken(f"{task}: {done} of {total}", FINISHED)
+            last[task] = done, total
+
+        self.open_plan(replace(self.make_plan(), progress=note)).close()
+        assert last, broken("loading a model reports no progress", FINISHED)
+        unfinished = {task: state for task, state in last.items() if state[1] not in {None, state[0]}}
+        assert not unfinished, broken(f"these tasks do not come to their end: {unfinished}", FINISHED)
+
+    def test_progress_that_raises_ends_the_work(self) -> None:
+        """What the callback raises comes out of open_stage, no thread goes on, and the next stage opens."""
+
+        def interrupt(task: str, done: int, total: int | None, unit: Unit = "bytes") -> None:
+            raise Interrupted(f"{task} {done} {total} {unit}")
+
+        before = threading.active_count()
+        with expect(Interrupted, "loading, when the progress callback raises Interrupted,", ENDS):
+            self.open_plan(replace(self.make_plan(), progress=interrupt)).close()
+        left = threading.active_count() - before
+        assert left <= 0, broken(f"{left} threads go on after a load that was interrupted", ENDS)
+        self.open_stage(None).close()
+
+    def test_memory_fraction_is_kept(self) -> None:
+        """Next to no memory gives fewer pages than half of it, or is an error with a hint."""
+        plenty = self._count_pages(0.5)
+        few, hint = 0, ""
+        try:
+            few = self._count_pages(1e-9)
+        except ParallaxError as error:
+            hint = error.hint
+        assert few or hint, broken("an error for want of memory has no hint", DAMAGED)
+        assert few < plenty, broken(f"a billionth of the memory gives {few} pages, half of it {plenty}", FRACTION)
+
+    def _count_pages(self, fraction: float) -> int:
+        stage = self.open_plan(replace(self.make_plan(), memory_fraction=fraction))
+        pages = sum(pool.num_pages for pool in stage.info.pools)
+        stage.close()
+        return pages
+
+    @contextmanager
+    def _copied(self) -> Iterator[StagePlan]:
+        """Yield a plan with a copy of the model, to be damaged."""
+        plan = self.make_plan()
+        with tempfile.TemporaryDirectory() as folder:
+            copy = Path(folder) / "model"
+            shutil.copytree(plan.model, copy)
+            yield replace(plan, model=copy)
+
+    def _damage(self, path: Path, keep: float | None) -> None:
+        data = path.read_bytes()
+        path.unlink()
+        if keep is not None:
+            path.write_bytes(data[: int(len(data) * keep)])

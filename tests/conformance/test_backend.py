@@ -1,0 +1,214 @@
+"""The kit for backends passes on the toy as a backend, and sees each fault that is planted into it."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from parallax_core.api import BackendSpec, LayerRange, ParallaxError, Ref, StagePlan, silent
+from parallax_core.testing.backend import BackendConformance
+from parallax_core.testing.stage import StageConformance
+from parallax_core.testing.toy import ToyStage
+from tests.conformance.harness import list_tests, run_test
+from tests.conformance.toybackend import KINDS, SPEC, WEIGHTS, ToyBackend, write_model
+
+
+@cache
+def make_model() -> Path:
+    return write_model(Path(tempfile.mkdtemp()) / "toy")
+
+
+class ToyBackendKit(BackendConformance):
+    spec = SPEC
+    num_layers = len(KINDS)
+
+    def make_model(self) -> Path:
+        return make_model()
+
+
+class TestToyBackend(ToyBackendKit):
+    pass
+
+
+class TestToyBackendAndItsStages(ToyBackendKit, StageConformance):
+    pass
+
+
+class AnyDtype(ToyBackend):
+    """Takes any dtype, and computes in its own."""
+
+    def list_dtypes(self) -> set[str]:
+        return super().list_dtypes() | {"float7"}
+
+
+class AnyModel(ToyBackend):
+    """Takes any model to be one of its own."""
+
+    def read_config(self, plan: StagePlan) -> dict[str, Any]:
+        return super().read_config(plan) | {"model_type": "toy"}
+
+
+class AnyDevice(ToyBackend):
+    def open_stage(self, plan: StagePlan) -> ToyStage:
+        return super().open_stage(replace(plan, device=""))
+
+
+class TruncatedWeights(ToyBackend):
+    """Loads what is there of the weights."""
+
+    def load_weights(self, plan: StagePlan) -> None:
+        plan.progress("loading", 0, WEIGHTS)
+        plan.progress("loading", WEIGHTS, WEIGHTS)
+
+
+class RawErrors(ToyBackend):
+    """Lets the errors of the file system through."""
+
+    def read_config(self, plan: StagePlan) -> dict[str, Any]:
+        (plan.model / "config.json").read_bytes()
+        return super().read_config(plan)
+
+
+class NoHints(ToyBackend):
+    def open_stage(self, plan: StagePlan) -> ToyStage:
+        try:
+            return super().open_stage(plan)
+        except ParallaxError as error:
+            raise type(error)(error.message) from error
+
+
+class NoProgress(ToyBackend):
+    def load_weights(self, plan: StagePlan) -> None:
+        super().load_weights(replace(plan, progress=silent))
+
+
+class UnfinishedProgress(ToyBackend):
+    def load_weights(self, plan: StagePlan) -> None:
+        super().load_weights(plan)
+        plan.progress("warming up", 1, 2, "items")
+
+
+class BackwardProgress(ToyBackend):
+    def load_weights(self, plan: StagePlan) -> None:
+        super().load_weights(plan)
+        plan.progress("loading", 0, WEIGHTS)
+
+
+class ProgressTooFar(ToyBackend):
+    def load_weights(self, plan: StagePlan) -> None:
+        plan.progress("loading", WEIGHTS + 1, WEIGHTS)
+
+
+class DeafToProgress(ToyBackend):
+    """Goes on whatever the callback raises."""
+
+    def load_weights(self, plan: StagePlan) -> None:
+        with suppress(Exception):
+            super().load_weights(plan)
+
+
+class LeavesAThread(ToyBackend):
+    """Loads in a thread that goes on when the load was interrupted."""
+
+    over = threading.Event()
+
+    def load_weights(self, plan: StagePlan) -> None:
+        threading.Thread(target=self.over.wait, daemon=True).start()
+        super().load_weights(plan)
+
+
+class ClampedLayers(ToyBackend):
+    """Gives the layers there are of those that were asked for."""
+
+    def choose_layers(self, plan: StagePlan, num_layers: int) -> LayerRange:
+        asked = plan.layers or LayerRange(0, num_layers)
+        start = min(max(asked.start, 0), num_layers - 1)
+        return LayerRange(start, max(start + 1, min(asked.stop, num_layers)))
+
+
+class AllMemory(ToyBackend):
+    def count_pages(self, plan: StagePlan) -> int:
+        return 100
+
+
+class OtherVersions(ToyBackend):
+    """Gives its weights another version each time it loads them."""
+
+    count = 0
+
+    def open_stage(self, plan: StagePlan) -> ToyStage:
+        type(self).count += 1
+        stage = super().open_stage(plan)
+        stage._info = replace(stage.info, weights_version=str(self.count))
+        return stage
+
+
+FAULTS: list[tuple[Callable[[], ToyBackend], str, str]] = [
+    (AnyDtype, "test_dtype_that_does_not_exist_is_refused", "did not raise Unsupported"),
+    (AnyModel, "test_architecture_nobody_knows_is_refused", "did not raise Unsupported"),
+    (AnyDevice, "test_device_that_does_not_exist_is_refused", "did not raise ParallaxError"),
+    (TruncatedWeights, "test_damaged_folder_is_refused", "*.safetensors cut to 50% did not raise"),
+    (RawErrors, "test_damaged_folder_is_refused", "config.json gone raised FileNotFoundError"),
+    (RawErrors, "test_folder_that_does_not_exist_is_refused", "raised FileNotFoundError"),
+    (NoHints, "test_dtype_that_does_not_exist_is_refused", "has no hint"),
+    (NoHints, "test_architecture_nobody_knows_is_refused", "has no hint"),
+    (NoHints, "test_layers_that_do_not_exist_are_refused", "without a hint"),
+    (NoHints, "test_memory_fraction_is_kept", "has no hint"),
+    (NoProgress, "test_progress_is_told", "reports no progress"),
+    (UnfinishedProgress, "test_progress_is_told", "do not come to their end"),
+    (BackwardProgress, "test_progress_is_told", "0 after 4096"),
+    (ProgressTooFar, "test_progress_is_told", "4097 of 4096"),
+    (DeafToProgress, "test_progress_that_raises_ends_the_work", "did not raise Interrupted"),
+    (LeavesAThread, "test_progress_that_raises_ends_the_work", "1 threads go on"),
+    (ClampedLayers, "test_layers_that_do_not_exist_are_refused", "layers 0-4 of a model of 3 did not raise"),
+    (AllMemory, "test_memory_fraction_is_kept", "a billionth of the memory gives 200 pages"),
+    (OtherVersions, "test_backends_of_one_factory_are_independent", "the same weights have the versions"),
+]
+
+
+@pytest.fixture(autouse=True)
+def end_threads() -> Iterator[None]:
+    LeavesAThread.over.clear()
+    yield
+    LeavesAThread.over.set()
+
+
+@pytest.mark.parametrize(("backend", "test", "words"), FAULTS, ids=lambda value: getattr(value, "__name__", None))
+def test_fault_is_found(backend: Callable[[], ToyBackend], test: str, words: str) -> None:
+    spec = replace(SPEC, factory=Ref(f"tests.conformance.test_backend:{getattr(backend, '__name__', '')}"))
+    assert words in run_spec(spec, test)
+
+
+SPECS: list[tuple[dict[str, Any], str, str]] = [
+    ({"name": "My Backend"}, "test_spec_names_what_it_offers", "no name for a command line"),
+    ({"summary": ""}, "test_spec_names_what_it_offers", "the summary is one line"),
+    ({"factory": Ref("tests.conformance.toybackend:ROOM")}, "test_spec_names_what_it_offers", "cannot be called"),
+    ({"probe": Ref("tests.conformance.toyprobe:probe_slowly")}, "test_probe_is_quick_and_light", "the probe took 0.4"),
+    ({"probe": Ref("tests.conformance.toyprobe:probe_heavily")}, "test_probe_is_quick_and_light", "imported torch"),
+    ({"probe": Ref("tests.conformance.toyprobe:probe_badly")}, "test_probe_is_quick_and_light", "no such device"),
+    ({"probe": Ref("tests.conformance.toyprobe:probe_wordlessly")}, "test_probe_is_quick_and_light", "no reason why"),
+    ({"probe": Ref("tests.conformance.toyprobe:nothing")}, "test_probe_is_quick_and_light", "has no attribute"),
+]
+
+
+@pytest.mark.parametrize(("changes", "test", "words"), SPECS)
+def test_fault_of_a_spec_is_found(changes: dict[str, Any], test: str, words: str) -> None:
+    assert words in run_spec(replace(SPEC, **changes), test)
+
+
+def run_spec(spec: BackendSpec, test: str) -> str:
+    """Run a test of the kit on a backend with a fault."""
+    return run_test(type("FaultyKit", (ToyBackendKit,), {"spec": spec}), test)
+
+
+def test_every_test_of_the_kit_finds_some_fault() -> None:
+    own = {name for name in list_tests(BackendConformance) if name in vars(BackendConformance)}
+    assert own - {test for _, test, _ in [*FAULTS, *SPECS]} == set()

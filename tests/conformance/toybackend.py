@@ -1,0 +1,87 @@
+"""The toy as a backend that loads a folder in the standard layout."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, cast
+
+from parallax_core.api import (
+    BackendSpec,
+    LayerRange,
+    ParallaxError,
+    Ref,
+    StagePlan,
+    Unsupported,
+    read_object,
+)
+from parallax_core.testing.arithmetic import Kind
+from parallax_core.testing.toy import Toy, ToyStage
+
+KINDS: tuple[Kind, ...] = ("full", "window", "full")
+WEIGHTS = 4096
+ROOM = 100_000
+"""Pages that fit into all memory there is."""
+
+
+def write_model(folder: Path) -> Path:
+    """Write a model: a config, and weights that only have a size."""
+    folder.mkdir()
+    config = {"architectures": ["ToyForCausalLM"], "model_type": "toy", "layers": list(KINDS)}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "model.safetensors").write_bytes(bytes(range(256)) * (WEIGHTS // 256))
+    return folder
+
+
+class ToyBackend:
+    """Loads toys, part by part."""
+
+    def open_stage(self, plan: StagePlan) -> ToyStage:
+        config = self.read_config(plan)
+        if config.get("model_type") != "toy":
+            raise Unsupported(f"the toy cannot be a {config.get('model_type')}", "choose another backend")
+        if plan.dtype not in self.list_dtypes():
+            raise Unsupported(f"the toy has no dtype {plan.dtype}", "leave it out")
+        if plan.device not in {"", "toy"}:
+            raise ParallaxError(f"the toy does not run on {plan.device}", "leave the device out")
+        self.load_weights(plan)
+        kinds = cast("tuple[Kind, ...]", tuple(config["layers"]))
+        pages = self.count_pages(plan)
+        return Toy(kinds).open(self.choose_layers(plan, len(kinds)), num_pages=pages, context=64)
+
+    def list_dtypes(self) -> set[str]:
+        return {"auto", "float32"}
+
+    def read_config(self, plan: StagePlan) -> dict[str, Any]:
+        try:
+            return read_object(plan.model / "config.json")
+        except FileNotFoundError as error:
+            raise ParallaxError(f"there is no model in {plan.model}", "name its folder") from error
+
+    def load_weights(self, plan: StagePlan) -> None:
+        path = plan.model / "model.safetensors"
+        size = path.stat().st_size if path.exists() else 0
+        if size != WEIGHTS:
+            raise ParallaxError(f"{path} has {size} bytes instead of {WEIGHTS}", "download it again")
+        for done in range(0, size + 1, size // 4):
+            plan.progress("loading", done, size)
+
+    def count_pages(self, plan: StagePlan) -> int:
+        pages = int(ROOM * plan.memory_fraction)
+        if pages < 1:
+            raise ParallaxError("no page fits into the memory that is free", "close other programs")
+        return pages
+
+    def choose_layers(self, plan: StagePlan, num_layers: int) -> LayerRange:
+        layers = plan.layers or LayerRange(0, num_layers)
+        if plan.layers is not None and not 0 <= plan.layers.start < plan.layers.stop <= num_layers:
+            raise ParallaxError(f"the model has {num_layers} layers", f"ask for some of 0-{num_layers}")
+        return layers
+
+
+SPEC = BackendSpec(
+    name="toy",
+    summary="integers in place of tensors",
+    probe=Ref("tests.conformance.toyprobe:probe_machine"),
+    factory=Ref("tests.conformance.toybackend:ToyBackend"),
+)
