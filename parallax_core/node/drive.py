@@ -69,6 +69,8 @@ class Drive:
                 group.create_task(self._plan())
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from errors
+        finally:
+            self._deliver(self._head.take_deltas())
         raise AssertionError("none of the tasks ends by itself")
 
     async def _plan(self) -> None:
@@ -83,6 +85,7 @@ class Drive:
                 self._outbox.put_nowait(
                     Step(self._lease, step.epoch, batch.step, step.edits, batch.rows, (), batch.embeddings)
                 )
+            await asyncio.sleep(0)  # the step goes first: whoever reads the streams has work to do, too
             self._deliver(head.take_deltas())
             try:
                 async with asyncio.timeout(self._patience_s()):
@@ -111,7 +114,6 @@ class Drive:
                 self._take(stage, await channel.receive())
             except (PeerLost, StageLost) as error:
                 raise self._lost(stage, error) from error
-            self._deliver(self._head.take_deltas())
             self._news.set()
 
     def _take(self, stage: int, message: Message) -> None:
