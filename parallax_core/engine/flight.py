@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
 
 from parallax_core.base.errors import StageLost
 from parallax_core.contracts.stage import Answer, Draw, Drawn, Output, Row, Score, Scored, State
@@ -57,9 +56,10 @@ class Flight:
 
     def share_out(self, answers: tuple[Answer, ...]) -> Iterator[tuple[Sequence, tuple[Answer, ...]]]:
         """Yield each sequence with the answers to its row."""
-        rest = iter(answers)
+        stop = 0
         for row, sequence in zip(self.rows, self.sequences, strict=True):
-            yield sequence, tuple(islice(rest, len(row.outputs)))
+            start, stop = stop, stop + len(row.outputs)
+            yield sequence, answers[start:stop]
 
 
 def _fits(output: Output, answer: Answer, vocab_size: int) -> bool:

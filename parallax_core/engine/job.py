@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 
 from parallax_core.contracts.engine import Delta, Finish, Reason, Request, TokenLogprob
@@ -38,7 +38,10 @@ class Job:
         deltas: list[Delta] = []
         for answer in answers:
             if isinstance(answer, Drawn):
-                deltas += self._advance(sequence, answer, now)
+                deltas += [
+                    self._advance(branch, answer, index, now)
+                    for index, branch in enumerate(self._branch(sequence, len(answer.tokens)))
+                ]
             elif isinstance(answer, Scored) and sequence.score is not None:
                 sequence.score.take(answer)
         return deltas
@@ -47,21 +50,23 @@ class Job:
         """Return the terminal delta of a request that could not be finished."""
         return Delta(finish=self._finish(reason, message))
 
-    def _advance(self, sequence: Sequence, drawn: Drawn, now: float) -> Iterator[Delta]:
-        is_first = not sequence.num_output
+    def _advance(self, sequence: Sequence, drawn: Drawn, index: int, now: float) -> Delta:
+        """Take one of the tokens drawn at one place."""
         self.task.journey.advance(now)
-        for index, answer in enumerate(self._branch(sequence, len(drawn.tokens))):
-            answer.ready_since = now
-            delta = answer.advance(drawn.tokens[index], _read_logprob(drawn, index))
-            if is_first and answer.score is not None:
-                delta = replace(delta, prompt_logprobs=answer.score.read())
-            if delta.ended is not None:
-                self.live.remove(answer)
-                delta = delta if self.live else replace(delta, finish=self._finish(delta.ended))
-            yield delta
+        is_first = sequence.score is not None and not sequence.num_output
+        sequence.ready_since = now
+        delta = sequence.advance(drawn.tokens[index], _read_logprob(drawn, index))
+        if is_first and sequence.score is not None:
+            delta = replace(delta, prompt_logprobs=sequence.score.read())
+        if delta.ended is not None:
+            self.live.remove(sequence)
+            delta = delta if self.live else replace(delta, finish=self._finish(delta.ended))
+        return delta
 
     def _branch(self, sequence: Sequence, num_tokens: int) -> list[Sequence]:
         """Return who takes so many tokens drawn at one place: beside ``sequence``, answers that begin with it."""
+        if num_tokens == 1:
+            return [sequence]
         branches = [Sequence(self.task, self.answers, choice) for choice in range(1, num_tokens)]
         self.answers += branches
         self.live += branches

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
+from operator import attrgetter
 
 from parallax_core.contracts.policy import Holder, PreemptionPolicy
 from parallax_core.engine.ledger import Claim, Ledger
@@ -37,12 +39,13 @@ class Scheduler:
 
     def choose(self, live: Iterable[Sequence], room: Room) -> dict[Sequence, int]:
         """Return the sequences of the step with their numbers of tokens; decodes first, so that no stream stalls."""
-        ranked = sorted(live, key=self._rank)
+        ranked = sorted(live, key=attrgetter("rank"))
         claim, budget = self._ledger.claim(room.max_tokens), room.max_tokens
         if not self._ledger.is_rewindable:
             self._branch(ranked, claim, room)
-        running = sorted((one for one in ranked if one.is_ready), key=lambda one: one.num_missing > 1)
-        for sequence in running:
+        running = [one for one in ranked if one.is_ready]
+        decodes = [one for one in running if one.num_missing == 1]
+        for sequence in chain(decodes, [one for one in running if one.num_missing != 1]):
             is_over = sequence.num_missing == 1 and len(self._chosen) >= room.max_decodes
             if budget and sequence.is_ready and not is_over:
                 budget -= self._take(sequence, claim, budget, ranked)
@@ -71,9 +74,6 @@ class Scheduler:
                 break
             num_running += 1
             budget -= self._take(sequence, claim, budget, ranked)
-
-    def _rank(self, sequence: Sequence) -> tuple[float, float]:
-        return sequence.urgency(self._now), sequence.arrived
 
     def _take(self, sequence: Sequence, claim: Claim, budget: int, ranked: list[Sequence]) -> int:
         wanted = min(sequence.num_missing, budget)

@@ -50,6 +50,8 @@ class Sequence:
     """What it answers."""
     num_prompt: int = field(init=False)
     """Tokens of the prompt."""
+    rank: tuple[float, float] = field(init=False)
+    """By urgency, which ageing changes for all alike, then by arrival; lower is served first."""
     tokens: list[int] = field(init=False)
     """The prompt, then what was drawn."""
     score: PromptScore | None = field(init=False, default=None)
@@ -60,6 +62,7 @@ class Sequence:
     def __post_init__(self) -> None:
         request = self.request = self.task.request
         self.num_prompt = len(request.prompt)
+        self.rank = request.priority + self.arrived / AGEING_S, self.arrived
         self.tokens = list(request.prompt)
         if request.prompt_logprobs is not None and self.choice == 0:
             self.score = PromptScore(request.prompt, request.prompt_logprobs)
