@@ -6,6 +6,9 @@ Three stages that only sleep, each on a thread of its own; head, links and codec
 less than N times the slowest stage; the goal is at most 1.15 times that, filling and draining included. Decodes: many
 short requests at once. Prefill: one long prompt, in chunks, several of which are in flight. Idle: stages that take no
 time, which leaves what head, links and threads cost per step.
+
+On a machine that is busy with something else threads wake up late, which is no cost of the pipeline's: "load" and "nice"
+say what else there was, and at which priority this ran.
 """
 
 from __future__ import annotations
@@ -142,7 +145,12 @@ def main() -> None:
         ],
         "commit": commit.stdout.strip(),
         "command": "python benchmarks/pipeline.py",
-        "machine": {"system": platform.platform(), "python": platform.python_version(), "load": os.getloadavg()},
+        "machine": {
+            "system": platform.platform(),
+            "python": platform.python_version(),
+            "load": [round(load, 2) for load in os.getloadavg()],
+            "nice": os.nice(0),
+        },
     }
     print(json.dumps(found, indent=2))
     if options.out:
