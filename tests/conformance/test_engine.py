@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from itertools import pairwise
+
+from parallax_core.api import BackendFailed, Engine, LayerRange, Stage
+from parallax_core.builtin.routing import RoundRobin
+from parallax_core.node.pipeline import PipelineEngine
+from parallax_core.node.router import Router
+from parallax_core.testing.engine import EngineConformance
+from parallax_core.testing.toy import Toy
+
+TOY = Toy(("full", "window", "full"))
+
+
+def decode(tokens: Sequence[int]) -> str:
+    return "".join(f"<{token}>" for token in tokens)
+
+
+def break_stage() -> Stage:
+    raise BackendFailed("the stage cannot be opened", "try another")
+
+
+class ToyKit(EngineConformance):
+    prompts = ((3, 1, 4), (1, 5, 9, 2, 6, 5), (3, 5), (8,) * 20)
+    context = 64
+    num_stages = 1
+
+    def make_engine(self) -> Engine:
+        cuts = [len(TOY.layers) * index // self.num_stages for index in range(self.num_stages + 1)]
+        stages = [partial(TOY.open, LayerRange(*pair), num_pages=80) for pair in pairwise(cuts)]
+        return PipelineEngine(stages, decode)
+
+    def make_broken_engine(self) -> Engine:
+        return PipelineEngine([partial(TOY.open), break_stage], decode)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return decode(tokens)
+
+
+class TestPipelineOfOne(ToyKit):
+    num_stages = 1
+
+
+class TestPipelineOfThree(ToyKit):
+    num_stages = 3
+
+
+class TestRouter(ToyKit):
+    def make_engine(self) -> Engine:
+        engines = [super().make_engine(), super().make_engine()]
+        return Router(engines, RoundRobin(), lambda: self.context)
+
+    def make_broken_engine(self) -> Engine:
+        engines = [super().make_engine(), super().make_broken_engine()]
+        return Router(engines, RoundRobin(), lambda: self.context)
