@@ -17,7 +17,10 @@ QUOTING = {"broken": 1, "expect": 2, "expect_hint": 1, "within": 3}
 
 def read_sources(package: object) -> dict[str, ast.Module]:
     folder = Path(str(getattr(package, "__file__", ""))).parent
-    return {path.name: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.py"))}
+    return {
+        str(path.relative_to(folder)): ast.parse(path.read_text(encoding="utf-8"))
+        for path in sorted(folder.rglob("*.py"))
+    }
 
 
 def flatten(text: str) -> str:

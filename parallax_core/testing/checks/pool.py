@@ -10,7 +10,7 @@ from parallax_core.testing.checks.subject import StageSubject
 from parallax_core.testing.promise import broken, expect
 
 FREE = "Free pages of each pool after the step; what differs from the head's ledger means the stage is lost."
-FULL = "A pool of KV pages has fewer free pages than are needed."
+UNMOVED = "A step that raises leaves every sequence at its length before the step."
 ROUNDS = 150
 
 
@@ -54,7 +54,7 @@ class PoolChecks(StageSubject):
             src, others = self._fill(chain, tokens[0])
             dst = chain.new_handle()
             if self._needs_page(chain, 1):
-                with expect(OutOfPages, "a fork that needs a page of a full pool", FULL):
+                with expect(OutOfPages, "a fork that needs a page of a full pool", FREE):
                     chain.stages[0].edit([Fork(src, dst, 1)])
             chain.drop(*others)
             chain.edit(Fork(src, dst, 1))
@@ -71,9 +71,9 @@ class PoolChecks(StageSubject):
             expected = chain.trace_new(tokens)
             src, others = self._fill(chain, tokens[0])
             seq = chain.open()
-            with expect(OutOfPages, "a step that needs a page of a full pool", FULL):
+            with expect(OutOfPages, "a step that needs a page of a full pool", UNMOVED):
                 chain.step(chain.row(src, tokens[1:2]), chain.row(seq, tokens[:2]))
-            with expect(OutOfPages, "a step that needs a page of a full pool", FULL):
+            with expect(OutOfPages, "a step that needs a page of a full pool", UNMOVED):
                 chain.step(chain.row(seq, tokens[:2]), chain.row(src, tokens[1:2]))
             chain.drop(*others)
             self.compare(chain.trace(src, tokens[1:]), expected[1:], "a step refused for want of pages moved a row")
