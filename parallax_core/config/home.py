@@ -13,6 +13,11 @@ def models_folder() -> Path:
     return _folder("models", platformdirs.user_data_path("parallax") / "models")
 
 
+def config_folder() -> Path:
+    """Return the folder a person's own ``parallax.toml`` is looked for in."""
+    return _folder("config", platformdirs.user_config_path("parallax"))
+
+
 def cache_folder(name: str) -> Path:
     """Return a folder for files of ``name`` that can be made again, created with access for the owner only."""
     folder = _folder("cache", platformdirs.user_cache_path("parallax")) / name

@@ -1,0 +1,111 @@
+"""The configuration: flags before environment before file before defaults."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, TypeVar
+
+from parallax_core.base.errors import UsageError
+from parallax_core.config.schema import Key, list_keys
+from parallax_core.config.source import Origin, Sections, Written, read_all
+from parallax_core.config.value import HIDDEN, read_value
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Setting:
+    """A key with its value, for people."""
+
+    section: str
+    key: Key
+    value: object
+    origin: Origin
+
+    @property
+    def shown(self) -> object:
+        """The value in JSON's types; nothing of a secret but that it is set."""
+        return HIDDEN if self.key.is_secret and self.value else _simplify(self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Everything that is written, by section and key. A section gets its types when it is read."""
+
+    sections: Mapping[str, Mapping[str, Written]] = field(default_factory=dict)
+    file: Path | None = None
+    """The file in use."""
+
+    @classmethod
+    def load(cls, file: Path | None = None, environ: Mapping[str, str] | None = None) -> Config:
+        """Read the file, found as `parallax_core.config.source.find_file` says, and the environment.
+
+        Raises:
+            UsageError: if the file is named and not there, or is no TOML.
+        """
+        path, sources = read_all(file, environ)
+        return cls(_merge(sources), path)
+
+    def read(self, section: str, schema: type[T], flags: Mapping[str, object] | None = None) -> T:
+        """Return a section as an object of its type; ``flags`` are values that come before all else.
+
+        Raises:
+            UsageError: naming the place, if a key is unknown, or its value is none.
+            BrokenPlugin: if ``schema`` is no dataclass with a default for each field.
+        """
+        keys = list_keys(schema)
+        given = self.sections.get(section, {})
+        values = {
+            name: read_value(section, _find_key(section, name, written, keys), written)
+            for name, written in given.items()
+        }
+        try:
+            return schema(**{**values, **(flags or {})})
+        except ValueError as error:  # of a check of its own
+            raise UsageError(f"[{section}]: {error}", "`parallax config` shows where each value comes from") from error
+
+    def explain(self, section: str, schema: type[Any]) -> list[Setting]:
+        """Return every key of a section with its value and where that comes from.
+
+        Raises:
+            UsageError: as `read` does.
+        """
+        found, given = self.read(section, schema), self.sections.get(section, {})
+        return [
+            Setting(section=section, key=key, value=getattr(found, name), origin=_find_origin(given, name))
+            for name, key in list_keys(schema).items()
+        ]
+
+
+def _find_origin(given: Mapping[str, Written], name: str) -> Origin:
+    return given[name].origin if name in given else Origin("default")
+
+
+def _find_key(section: str, name: str, written: Written, keys: Mapping[str, Key]) -> Key:
+    if name in keys:
+        return keys[name]
+    near = get_close_matches(name.replace("-", "_"), keys, n=1)
+    message = f"{written.origin.locate(section, name)}: there is no such setting"
+    raise UsageError(message, f"did you mean {near[0]!r}?" if near else f"[{section}] has: {', '.join(keys)}")
+
+
+def _merge(sources: Sequence[Sections]) -> dict[str, dict[str, Written]]:
+    merged: dict[str, dict[str, Written]] = {}
+    for source in sources:
+        for section, values in source.items():
+            merged.setdefault(section, {}).update(values)
+    return merged
+
+
+def _simplify(value: object) -> object:
+    if isinstance(value, str | bool | int | float | None):
+        return value
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, Mapping):
+        return {str(name): _simplify(each) for name, each in value.items()}
+    return [_simplify(each) for each in value] if isinstance(value, Sequence | frozenset | set) else repr(value)

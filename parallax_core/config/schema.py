@@ -1,0 +1,122 @@
+"""What a section of the configuration is made of: a dataclass whose fields are the keys."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from msgspec import Meta
+
+from parallax_core.base.errors import BrokenPlugin
+
+SECRET = re.compile(r"(^|_)(key|token|secret|password)$")
+"""Keys that hold text and are called like this are not shown, nor is what is marked as secret."""
+
+WORDS = {bool: "true or false", int: "an integer", float: "a number", str: "text", Path: "a path"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Key:
+    """One key of a section."""
+
+    name: str
+    type: Any
+    """As annotated, with its `msgspec.Meta`."""
+    default: object
+    meta: Meta
+
+    @property
+    def description(self) -> str:
+        """One line for people; empty if there is none."""
+        return self.meta.description or ""
+
+    @property
+    def expected(self) -> str:
+        """What a value has to be, in words."""
+        return describe_type(self.type)
+
+    @property
+    def is_secret(self) -> bool:
+        """Whether its value is never shown."""
+        named = bool(SECRET.search(self.name)) and describe_type(self.type) == WORDS[str]
+        return bool((self.meta.extra or {}).get("secret", named))
+
+
+def list_keys(schema: type[Any]) -> dict[str, Key]:
+    """Return the keys of a section by name.
+
+    Raises:
+        BrokenPlugin: if ``schema`` is no dataclass, or one of its fields has no default.
+    """
+    if not dataclasses.is_dataclass(schema):
+        raise BrokenPlugin(f"{schema!r} is no dataclass: nothing says what its keys are", "report it to its authors")
+    types = get_type_hints(schema, include_extras=True)
+    keys = [_make_key(schema, field, types[field.name]) for field in dataclasses.fields(schema)]
+    return {key.name: key for key in keys}
+
+
+def _make_key(schema: type[Any], field: dataclasses.Field[Any], annotated: Any) -> Key:  # noqa: ANN401 -- a type of any kind
+    if field.default_factory is not dataclasses.MISSING:
+        default = field.default_factory()
+    elif field.default is not dataclasses.MISSING:
+        default = field.default
+    else:
+        message = f"{field.name!r} of {schema.__qualname__} has no default, and every setting needs one"
+        raise BrokenPlugin(message, "report it to its authors")
+    meta = next((each for each in get_args(annotated)[1:] if isinstance(each, Meta)), Meta())
+    return Key(name=field.name, type=annotated, default=default, meta=meta)
+
+
+def strip_type(annotated: Any) -> Any:  # noqa: ANN401 -- a type of any kind
+    """Return a type without its annotations, and without the None of an optional one."""
+    if get_origin(annotated) is Annotated:
+        return strip_type(get_args(annotated)[0])
+    if get_origin(annotated) in {Union, UnionType}:
+        kept = [each for each in get_args(annotated) if each is not NoneType]
+        return strip_type(kept[0]) if len(kept) == 1 else annotated
+    return annotated
+
+
+def is_sequence(plain: Any) -> bool:  # noqa: ANN401 -- a type of any kind
+    """Whether values of the type are lists."""
+    origin = get_origin(plain)
+    return isinstance(origin, type) and issubclass(origin, Sequence | frozenset | set)
+
+
+def is_mapping(plain: Any) -> bool:  # noqa: ANN401 -- a type of any kind
+    """Whether values of the type are tables."""
+    origin = get_origin(plain)
+    return isinstance(origin, type) and issubclass(origin, Mapping)
+
+
+def describe_type(annotated: Any) -> str:  # noqa: ANN401 -- a type of any kind
+    """Say what a value of the type is, such as ``an integer from 0 to 65535``."""
+    plain = strip_type(annotated)
+    if get_origin(plain) is Literal:
+        return f"one of {', '.join(map(str, get_args(plain)))}"
+    if is_sequence(plain):
+        return f"a list, each of it {describe_type(get_args(plain)[0])}"
+    if is_mapping(plain):
+        name, value = map(describe_type, get_args(plain))
+        return f"a table, each name {name}, each value {value}"
+    word = WORDS.get(plain, getattr(plain, "__name__", str(plain)))
+    return word + _describe_bounds(annotated)
+
+
+def _describe_bounds(annotated: Any) -> str:  # noqa: ANN401 -- a type of any kind
+    metas = [each for each in get_args(annotated)[1:] if isinstance(each, Meta)]
+    low = next((meta.ge for meta in metas if meta.ge is not None), None)
+    high = next((meta.le for meta in metas if meta.le is not None), None)
+    match low, high:
+        case None, None:
+            return ""
+        case _, None:
+            return f" of at least {low}"
+        case None, _:
+            return f" of at most {high}"
+    return f" from {low} to {high}"

@@ -1,0 +1,83 @@
+"""The section ``[serve]``, of which the options of ``parallax serve`` are made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from msgspec import Meta
+
+from parallax_core.contracts.backend import DType
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServeSettings:
+    """What is served, how, and to whom. A description is the help of the option, ``extra`` what else it has."""
+
+    model: Annotated[
+        str,
+        Meta(
+            description="A folder, a hub id such as org/name, pypi:NAME, or an alias.",
+            extra={"is_argument": True},
+        ),
+    ] = "smollm2-135m"
+    backend: Annotated[
+        str | None,
+        Meta(description="What runs the model; by default the best for this machine.", extra={"metavar": "NAME"}),
+    ] = None
+    host: Annotated[str, Meta(description="The address to listen on.")] = "127.0.0.1"
+    port: Annotated[int, Meta(description="The port to listen on; 0 takes a free one.", ge=0, le=65535)] = 8000
+    dtype: Annotated[DType, Meta(description="What to compute in; auto suits the device.")] = "auto"
+    batching: Annotated[
+        str,
+        Meta(
+            description="When a step begins: a policy, with options as NAME:key=value,...",
+            extra={"metavar": "POLICY"},
+        ),
+    ] = "work-conserving"
+    preemption: Annotated[
+        str, Meta(description="Who gives way when memory runs out: a policy.", extra={"metavar": "POLICY"})
+    ] = "lowest-priority"
+    api_key_file: Annotated[
+        Path | None,
+        Meta(description="A file of API keys, one a line; PARALLAX_API_KEY adds one more.", extra={"metavar": "FILE"}),
+    ] = None
+    insecure: Annotated[bool, Meta(description="Listen off loopback without an API key.")] = False
+    tls_cert: Annotated[
+        Path | None,
+        Meta(description="Serve HTTPS with this certificate chain, in PEM.", extra={"metavar": "FILE"}),
+    ] = None
+    tls_key: Annotated[
+        Path | None,
+        Meta(
+            description="The certificate's private key, if it is in a file of its own.",
+            extra={"metavar": "FILE"},
+        ),
+    ] = None
+    cors_origin: Annotated[
+        tuple[str, ...],
+        Meta(description="Let web pages of this origin ask; may be given again.", extra={"metavar": "URL"}),
+    ] = ()
+    max_concurrent: Annotated[
+        int, Meta(description="The most requests of one key at once; 0: any number.", ge=0, extra={"metavar": "N"})
+    ] = 0
+    max_per_minute: Annotated[
+        int, Meta(description="The most requests of one key a minute; 0: any number.", ge=0, extra={"metavar": "N"})
+    ] = 0
+    lenient: Annotated[bool, Meta(description="Ignore unknown fields, naming them, instead of refusing them.")] = False
+    log_prompts: Annotated[bool, Meta(description="Log what clients send.")] = False
+    request_timeout: Annotated[
+        float,
+        Meta(
+            description="Seconds a client may take to send a request, or to take a piece.",
+            ge=0.1,
+            extra={"metavar": "S"},
+        ),
+    ] = 30.0
+    drain: Annotated[
+        float,
+        Meta(description="Seconds that answers under way may take to end after SIGTERM.", ge=0, extra={"metavar": "S"}),
+    ] = 2.0
+    strict_plugins: Annotated[bool, Meta(description="Refuse to start while a plugin cannot be loaded.")] = False
+    verbose: Annotated[bool, Meta(description="Log more, with tracebacks.", extra={"short": "-v"})] = False

@@ -1,0 +1,107 @@
+"""Where values are written: a file, the environment, flags."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from parallax_core.base.errors import UsageError
+from parallax_core.config.home import config_folder
+
+FILE_NAME = "parallax.toml"
+FILE_VARIABLE = "PARALLAX_CONFIG"
+VARIABLE = re.compile(r"PARALLAX_([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*)__([A-Z][A-Z0-9_]*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Who says so."""
+
+    kind: Literal["default", "file", "environment", "flag"]
+    name: str = ""
+    """The path of the file, the variable, or the option; empty for a default."""
+
+    def locate(self, section: str, key: str = "") -> str:
+        """Name a place in it, as a person would look for it."""
+        if self.kind == "file":
+            return f"[{section}] {key} in {self.name}".replace("]  in", "] in")
+        return self.name or f"the default of [{section}] {key}"
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A value as it is written somewhere."""
+
+    value: object
+    origin: Origin
+
+
+Sections = Mapping[str, Mapping[str, Written]]
+
+
+def find_file(given: Path | None, environ: Mapping[str, str]) -> Path | None:
+    """Return the configuration file: the one given, that of ``PARALLAX_CONFIG``, one here, or a person's own.
+
+    Raises:
+        UsageError: if one is named that is not there.
+    """
+    named, by = (given, "--config") if given else (Path(environ.get(FILE_VARIABLE, "")), FILE_VARIABLE)
+    if named != Path():
+        path = named.expanduser()
+        if path.is_dir() or not path.exists():
+            message = f"there is no configuration file {path}"
+            raise UsageError(message, f"{by} names it: write the file, or name another")
+        return path
+    candidates = (Path(FILE_NAME), config_folder() / FILE_NAME)
+    return next((path.absolute() for path in candidates if path.is_file()), None)
+
+
+def read_file(path: Path) -> Sections:
+    """Read a TOML file of sections.
+
+    Raises:
+        UsageError: if it cannot be read, or is something else; it says where.
+    """
+    import tomllib
+
+    try:
+        found = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"the configuration {path} cannot be read: {error.strerror or error}") from error
+    except ValueError as error:  # what tomllib raises, and text that is not UTF-8
+        raise UsageError(f"{path} is not valid TOML: {error}", "see https://toml.io") from error
+    origin = Origin("file", str(path))
+    return {section: _read_section(section, table, origin) for section, table in found.items()}
+
+
+def _read_section(section: str, table: Any, origin: Origin) -> Mapping[str, Written]:  # noqa: ANN401 -- whatever TOML holds
+    if not isinstance(table, dict):
+        message = f"{section!r} in {origin.name} stands outside a section"
+        raise UsageError(message, f"put it below a line with a section, such as [serve]: {section} = ...")
+    return {key: Written(value, origin) for key, value in table.items()}
+
+
+def read_environment(environ: Mapping[str, str]) -> Sections:
+    """Return what ``PARALLAX_SECTION__KEY`` variables say; one that is empty counts as not set."""
+    sections: dict[str, dict[str, Written]] = {}
+    for variable, text in environ.items():
+        if text and (found := VARIABLE.fullmatch(variable)):
+            section, key = (part.lower() for part in found.groups())
+            sections.setdefault(section, {})[key] = Written(text, Origin("environment", variable))
+    return sections
+
+
+def name_variable(section: str, key: str) -> str:
+    """Return the variable that sets a key."""
+    return f"PARALLAX_{section}__{key}".upper()
+
+
+def read_all(given: Path | None, environ: Mapping[str, str] | None = None) -> tuple[Path | None, list[Sections]]:
+    """Return the file in use, if any, and what it and the environment say, the weaker first."""
+    environ = os.environ if environ is None else environ
+    path = find_file(given, environ)
+    return path, [read_file(path) if path else {}, read_environment(environ)]

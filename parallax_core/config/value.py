@@ -1,0 +1,77 @@
+"""From what is written to a value of the type that a key has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from parallax_core.base.errors import BrokenPlugin, UsageError
+from parallax_core.config.schema import Key, is_mapping, is_sequence, strip_type
+from parallax_core.config.source import Written
+
+HIDDEN = "***"
+
+
+def read_value(section: str, key: Key, written: Written) -> object:
+    """Return the value of a key.
+
+    Paths begin with ``~`` for the home folder; those of a file are relative to its folder.
+
+    Raises:
+        UsageError: if it is of another type or out of its range; it says where, what, and what is expected.
+        BrokenPlugin: if the key is of a type that no value can have.
+    """
+    value, origin = written.value, written.origin
+    is_text = origin.kind == "environment" and isinstance(value, str)
+    folder = Path(origin.name).parent if origin.kind == "file" else Path()
+
+    def read_path(wanted: type[Any], given: object) -> object:
+        if wanted is Path and isinstance(given, str):
+            return folder / Path(given).expanduser()
+        raise TypeError(f"{wanted!r} is not read from a configuration")
+
+    try:
+        parsed = _parse_text(str(value), key) if is_text else value
+        return msgspec.convert(parsed, key.type, strict=not is_text, dec_hook=read_path)
+    except (msgspec.ValidationError, ValueError) as error:
+        shown = HIDDEN if key.is_secret else repr(value)
+        message = f"{origin.locate(section, key.name)} is {shown}: expected {key.expected}{_locate_part(str(error))}"
+        raise UsageError(message, "`parallax config` shows every setting, and where it comes from") from error
+    except TypeError as error:
+        message = f"[{section}] {key.name} cannot be read: {error}"
+        raise BrokenPlugin(message, "report it to the authors of the plugin that declares it") from error
+
+
+def _locate_part(reason: str) -> str:
+    """Return which part of a list or table is meant, from the words of msgspec."""
+    _, dollar, place = reason.partition("`$")
+    return f" (at {place.rstrip('`')})" if dollar and place.strip("`") else ""
+
+
+def _parse_text(text: str, key: Key) -> object:
+    """Take a list apart at commas, and a table at commas and ``=``, with dots between names within names."""
+    plain = strip_type(key.type)
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if is_sequence(plain):
+        return parts
+    if is_mapping(plain):
+        return _make_table(parts)
+    return text
+
+
+def _make_table(parts: list[str]) -> dict[str, Any]:
+    table: dict[str, Any] = {}
+    for part in parts:
+        path, equals, value = part.partition("=")
+        if not equals:
+            raise ValueError(f"{part!r} has no '='")
+        *above, last = path.strip().split(".")
+        inner = table
+        for name in above:
+            inner = inner.setdefault(name, {})
+            if not isinstance(inner, dict):
+                raise ValueError(f"{name!r} is a value and a table")  # noqa: TRY004 -- it is what the user wrote
+        inner[last] = value.strip()
+    return table
