@@ -17,6 +17,7 @@ from parallax_core.config.home import cache_folder
 from parallax_core.contracts.backend import Availability, Backend, BackendSpec, DType, StagePlan
 from parallax_core.contracts.capability import Capability
 from parallax_core.contracts.engine import Delta, Engine, Finish, Health, Reason, Request, Stream, TokenLogprob
+from parallax_core.contracts.event import EngineReady, Event, RequestBegan, RequestEnded, StageLoss
 from parallax_core.contracts.finding import Finding
 from parallax_core.contracts.model import LayerShape, ModelAdapter, ModelShape, ModelSpec, Part
 from parallax_core.contracts.parser import Content, Parser, ParserSpec, Piece, Reasoning, ToolCall
@@ -34,6 +35,7 @@ from parallax_core.contracts.policy import (
 )
 from parallax_core.contracts.progress import Progress, Unit, silent
 from parallax_core.contracts.sample import Sampling
+from parallax_core.contracts.setting import Settings, SettingsSpec
 from parallax_core.contracts.source import (
     ModelFolder,
     ModelSource,
@@ -66,6 +68,7 @@ from parallax_core.contracts.stage import (
     State,
     Truncate,
 )
+from parallax_core.contracts.surface import HttpSurface
 from parallax_core.contracts.tensor import ITEM_BYTES, Data, Tensor, TensorSpec
 from parallax_core.contracts.transport import Frame, FrameLimits, Link, Transport, TransportPlan, TransportSpec
 from parallax_core.hookspecs import PLUGIN_API, hookimpl
@@ -102,7 +105,9 @@ __all__ = [
     "Drop",
     "Edit",
     "Engine",
+    "EngineReady",
     "Epoch",
+    "Event",
     "Failure",
     "Finding",
     "Finish",
@@ -114,6 +119,7 @@ __all__ = [
     "Hello",
     "Hidden",
     "Holder",
+    "HttpSurface",
     "InvalidRequest",
     "LayerRange",
     "LayerShape",
@@ -148,6 +154,8 @@ __all__ = [
     "Ref",
     "ReplicaView",
     "Request",
+    "RequestBegan",
+    "RequestEnded",
     "RequestId",
     "Result",
     "RoutingPolicy",
@@ -157,12 +165,15 @@ __all__ = [
     "Scored",
     "SeqId",
     "SequenceSpec",
+    "Settings",
+    "SettingsSpec",
     "SourceContext",
     "SourceSpec",
     "Span",
     "Stage",
     "StageBatch",
     "StageInfo",
+    "StageLoss",
     "StageOutput",
     "StagePlan",
     "StageResult",

@@ -1,9 +1,10 @@
-"""The policies core brings, as its plugin offers them."""
+"""The policies and sections of the configuration that core brings, as its plugin offers them."""
 
 from __future__ import annotations
 
 from parallax_core.base.refs import Ref
 from parallax_core.contracts.policy import PolicyKind, PolicySpec
+from parallax_core.contracts.setting import SettingsSpec
 
 
 def _offer(kind: PolicyKind, name: str, factory: str, summary: str) -> PolicySpec:
@@ -23,3 +24,17 @@ POLICIES = (
     _offer("routing", "round-robin", "RoundRobin", "one replica after the other"),
     _offer("routing", "prefix-affinity", "PrefixAffinity", "the replica that knows most of the prompt, within bounds"),
 )
+
+SETTINGS = (
+    SettingsSpec(
+        name="serve",
+        summary="the options of parallax serve",
+        schema=Ref("parallax_core.config.serve:ServeSettings"),
+    ),
+    SettingsSpec(
+        name="plugins",
+        summary="which plugins are loaded, and which wins",
+        schema=Ref("parallax_core.config.plugins:PluginSettings"),
+    ),
+)
+"""The sections of core."""

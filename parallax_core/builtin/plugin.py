@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from parallax_core.api import Finding, PolicySpec, Ref, SourceSpec, TransportSpec, hookimpl
+from parallax_core.api import Finding, PolicySpec, Ref, SettingsSpec, SourceSpec, TransportSpec, hookimpl
 
 
 @hookimpl
@@ -42,6 +42,14 @@ def parallax_register_transports() -> Iterable[TransportSpec]:
             factory=Ref("parallax_core.builtin.inprocess:InProcessTransport"),
         )
     ]
+
+
+@hookimpl
+def parallax_register_settings() -> Iterable[SettingsSpec]:
+    """Declare the sections of core."""
+    from parallax_core.builtin.offers import SETTINGS
+
+    return SETTINGS
 
 
 @hookimpl

@@ -22,9 +22,10 @@ COMMANDS = {
     "chat": "Talk to a running server in the terminal.",
     "models": "List, fetch, describe and remove models.",
     "plugins": "Show the installed plugins and what they offer.",
+    "config": "Show every setting, and where it comes from.",
     "doctor": "Examine this machine and this installation.",
 }
-"""Each is a Typer application named ``app`` in the module of that name beside this one."""
+"""Each is a Typer application named ``app`` in the module of that name beside this one; plugins may add others."""
 
 
 class LazyGroup(TyperGroup):
@@ -33,24 +34,40 @@ class LazyGroup(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ANN401 -- the type is private to typer
         """Return the names, in the order of a first day's use."""
         del ctx
-        return list(COMMANDS)
+        return list(_describe_commands())
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ANN401
         """Import the command of that name."""
         del ctx
-        if cmd_name not in COMMANDS:
-            return None
-        from importlib import import_module
-
-        command = typer.main.get_command(import_module(f"parallax_core.cli.{cmd_name}").app)
-        command.name = cmd_name
+        command = _load_command(cmd_name)
+        if command is not None:
+            command.name = cmd_name
         return command
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401
         """Write the list of commands without importing any."""
         del ctx
         with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+            formatter.write_dl(list(_describe_commands().items()))
+
+
+def _describe_commands() -> dict[str, str]:
+    """Return our commands, then those of plugins, each with a line; a plugin cannot take a name of ours."""
+    from parallax_core.cli.stranger import describe, find_commands
+
+    others = {name: describe(points) for name, points in find_commands().items() if name not in COMMANDS}
+    return {**COMMANDS, **others}
+
+
+def _load_command(name: str) -> Any:  # noqa: ANN401 -- the type is private to typer
+    from importlib import import_module
+
+    if name in COMMANDS:
+        return typer.main.get_command(import_module(f"parallax_core.cli.{name}").app)
+    from parallax_core.cli.stranger import find_commands, load_command
+
+    points = find_commands().get(name)
+    return load_command(name, points) if points else None
 
 
 app = typer.Typer(cls=LazyGroup, rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
@@ -122,7 +139,9 @@ def _complain(message: str, hint: str, code: int) -> int:
 
 def _help_hint() -> str:
     given = sys.argv[1:2]
-    return f"see `parallax {given[0]} --help`" if given and given[0] in COMMANDS else "see `parallax --help`"
+    return (
+        f"see `parallax {given[0]} --help`" if given and given[0] in _describe_commands() else "see `parallax --help`"
+    )
 
 
 def _leave(code: int) -> NoReturn:

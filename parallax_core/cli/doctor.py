@@ -2,33 +2,58 @@
 
 from __future__ import annotations
 
+from typing import Annotated, Literal
+
 import typer
 
+from parallax_core.base.errors import ParallaxError
 from parallax_core.cli.command import new_app
+from parallax_core.cli.option import ConfigFile
+from parallax_core.cli.plugins import describe_plugins
+from parallax_core.config.config import Config
 from parallax_core.contracts.finding import Finding
 from parallax_core.node.choice import probe
 from parallax_core.plugins.host import PluginHost
 
 app = new_app()
 
+Status = Literal["ok", "warning", "error"]
+
 MARKS = {"ok": "ok     ", "warning": "WARNING", "error": "ERROR  "}
 
 
 @app.command()
-def doctor() -> None:
+def doctor(
+    strict_plugins: Annotated[
+        bool, typer.Option("--strict-plugins", help="Name every plugin that is not loaded in one error.")
+    ] = False,
+    config: ConfigFile = None,
+) -> None:
     """Examine this machine and this installation, and say what to do about what is wrong.
 
     Exits with 1 when something is broken.
     """
-    host = PluginHost.discover()
-    findings = [finding for _, finding in host.diagnose()] + _examine_backends(host)
-    findings += _examine_plugins(host)
+    loaded = Config.load(config)
+    host = PluginHost.discover(loaded)
+    findings = [_examine_config(loaded, host), *(finding for _, finding in host.diagnose())]
+    findings += [*_examine_backends(host), *_examine_plugins(host)]
     for finding in findings:
         print(f"{MARKS[finding.status]} {finding.topic}: {finding.message}")
         if finding.remedy:
             print(f"        {finding.remedy}")
+    if strict_plugins:
+        host.require_all()
     if any(finding.status == "error" for finding in findings):
         raise typer.Exit(1)
+
+
+def _examine_config(loaded: Config, host: PluginHost) -> Finding:
+    try:
+        host.configure(loaded)
+    except ParallaxError as error:
+        return Finding(topic="configuration", status="error", message=error.message, remedy=error.hint)
+    message = str(loaded.file) if loaded.file else "no file, which is fine"
+    return Finding(topic="configuration", status="ok", message=message)
 
 
 def _examine_backends(host: PluginHost) -> list[Finding]:
@@ -40,19 +65,21 @@ def _examine_backends(host: PluginHost) -> list[Finding]:
     for offer in offers:
         found = probe(offer)
         message = f"can run on {found.device}" if found.ok else found.reason
-        status = "ok" if found.ok else "warning"
-        findings.append(Finding(topic=f"backend {offer.spec.name}", status=status, message=message))  # type: ignore[arg-type]
+        status: Status = "ok" if found.ok else "warning"
+        findings.append(Finding(topic=f"backend {offer.spec.name}", status=status, message=message))
     return findings
 
 
 def _examine_plugins(host: PluginHost) -> list[Finding]:
     findings = []
-    for record in host.records:
-        if record.state == "loaded":
-            finding = Finding(topic=f"plugin {record.name}", status="ok", message=record.origin)
+    for plugin in describe_plugins(host):
+        origin, state = f"{plugin['distribution']} {plugin['version']}", plugin["state"]
+        topic = f"plugin {plugin['name']}"
+        if state == "loaded":
+            findings.append(Finding(topic=topic, status="ok", message=origin))
         else:
-            status = "warning" if record.state == "disabled" else "error"
-            message = f"{record.origin} is {record.state}: {record.reason}"
-            finding = Finding(topic=f"plugin {record.name}", status=status, message=message, remedy=record.remedy)  # type: ignore[arg-type]
-        findings.append(finding)
+            message = f"{origin} is {state}: {plugin['reason']}"
+            status: Status = "warning" if state == "disabled" else "error"
+            findings.append(Finding(topic=topic, status=status, message=message, remedy=plugin["remedy"]))
+        findings += [Finding(topic=topic, status="warning", message=each) for each in plugin["refused"]]
     return findings

@@ -9,9 +9,30 @@ import ssl
 from pathlib import Path
 
 from parallax_core.base.errors import UsageError
+from parallax_core.config.serve import ServeSettings
 from parallax_core.server.edge import Edge
 
 logger = logging.getLogger(__name__)
+
+
+def make_edge(settings: ServeSettings) -> Edge:
+    """Return the edge that the settings of ``serve`` describe.
+
+    Raises:
+        UsageError: as `read_keys` does.
+    """
+    return Edge(
+        keys=read_keys(settings.api_key_file),
+        max_concurrent=settings.max_concurrent,
+        max_per_minute=settings.max_per_minute,
+        cors_origins=settings.cors_origin,
+        tls_cert=settings.tls_cert,
+        tls_key=settings.tls_key,
+        is_lenient=settings.lenient,
+        logs_bodies=settings.log_prompts,
+        request_s=settings.request_timeout,
+        drain_s=settings.drain,
+    )
 
 
 def read_keys(path: Path | None) -> frozenset[str]:

@@ -51,7 +51,7 @@ def pull(model: Model) -> None:
 @app.command()
 def show(model: Model) -> None:
     """Describe a model that is on this machine."""
-    host = PluginHost.discover()
+    host = PluginHost.prepare()
     folder = Catalog(host).find(model)
     if folder is None:
         message = f"{model!r} is not on this machine"
@@ -67,7 +67,7 @@ def rm(model: Model) -> None:
 
 
 def _catalog() -> Catalog:
-    return Catalog(PluginHost.discover())
+    return Catalog(PluginHost.prepare())
 
 
 def _presence(catalog: Catalog, alias: str) -> str:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Iterator
-from typing import Annotated, Any, get_args
+from dataclasses import dataclass, field
+from typing import Annotated, Any
 
 import typer
 
+from parallax_core.cli import COMMANDS
 from parallax_core.cli.command import new_app
+from parallax_core.cli.option import ConfigFile
+from parallax_core.cli.stranger import examine_command, find_commands
 from parallax_core.cli.table import print_table
-from parallax_core.contracts.policy import PolicyKind
+from parallax_core.config.config import Config
 from parallax_core.plugins.discovery import PluginRecord
 from parallax_core.plugins.host import PluginHost
-from parallax_core.plugins.registry import Registry
 
 app = new_app()
 
@@ -21,9 +25,10 @@ app = new_app()
 @app.command()
 def plugins(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON: a list with one object per plugin.")] = False,
+    config: ConfigFile = None,
 ) -> None:
     """Show the installed plugins, the state of each, and what it offers."""
-    found = describe_plugins(PluginHost.discover())
+    found = describe_plugins(PluginHost.discover(Config.load(config)))
     if as_json:
         print(json.dumps(found, indent=2))
         return
@@ -32,14 +37,30 @@ def plugins(
     for each in found:
         if each["reason"]:
             print(f"\n{each['name']} is {each['state']}: {each['reason']}\n  {each['remedy']}")
+        for sentence in each["refused"]:
+            print(f"\n{each['name']}: {sentence}")
+
+
+@dataclass(slots=True)
+class Contribution:
+    """What one plugin brings."""
+
+    offers: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    """Names by kind."""
+    refused: list[str] = field(default_factory=list)
+    """Sentences about what it offers and nobody gets."""
 
 
 def describe_plugins(host: PluginHost) -> list[dict[str, Any]]:
     """Return one dictionary per plugin: its record, and the names it offers of each kind."""
-    offers: dict[PluginRecord, dict[str, list[str]]] = {}
-    for kind, registry in _list_registries(host):
+    found: dict[str, Contribution] = defaultdict(Contribution)
+    for kind, registry in host.list_registries().items():
         for offer in registry.offers:
-            offers.setdefault(offer.plugin, {}).setdefault(kind, []).append(offer.spec.name)
+            found[offer.plugin.key].offers[kind].append(offer.spec.name)
+        for offer in registry.passed:
+            sentence = f"{registry.shelf.title} {offer.spec.name!r} is not used: another distribution is preferred"
+            found[offer.plugin.key].refused.append(sentence)
+    records = [*host.records, *_add_commands(host.records, found)]
     return [
         {
             "name": record.name,
@@ -49,19 +70,29 @@ def describe_plugins(host: PluginHost) -> list[dict[str, Any]]:
             "state": record.state,
             "reason": record.reason,
             "remedy": record.remedy,
-            "offers": offers.get(record, {}),
+            "offers": dict(found[record.key].offers),
+            "refused": found[record.key].refused,
         }
-        for record in host.records
+        for record in records
     ]
 
 
-def _list_registries(host: PluginHost) -> Iterator[tuple[str, Registry[Any]]]:
-    yield "backends", host.backends()
-    yield "models", host.models()
-    yield "sources", host.sources()
-    yield "transports", host.transports()
-    for kind in get_args(PolicyKind):
-        yield kind, host.policies(kind)
+def _add_commands(records: list[PluginRecord], found: dict[str, Contribution]) -> list[PluginRecord]:
+    """Add every command to a plugin of its distribution; return a record for each distribution that has no other."""
+    owners = {record.distribution: record for record in reversed(records)}
+    extra = []
+    for name, points in find_commands().items():
+        for point in points:
+            record = examine_command(point)
+            if record.distribution not in owners:
+                owners[record.distribution] = record
+                extra.append(record)
+            owner = found[owners[record.distribution].key]
+            if name in COMMANDS:
+                owner.refused.append(f"command {name!r} is refused: it is one of Parallax's own")
+            elif record.state == "loaded":
+                owner.offers["commands"].append(name)
+    return extra
 
 
 def _make_rows(plugin: dict[str, Any]) -> Iterator[tuple[str, ...]]:

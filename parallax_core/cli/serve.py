@@ -6,34 +6,41 @@ import asyncio
 import dataclasses
 import logging
 import socket
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from parallax_core.base import log
+from parallax_core.base.files import read_object
 from parallax_core.builtin.routing import LeastPendingTokens
 from parallax_core.cli.command import new_app
-from parallax_core.cli.edge import check_exposure, check_tls, read_keys
+from parallax_core.cli.edge import check_exposure, check_tls, make_edge
+from parallax_core.cli.option import from_section
 from parallax_core.cli.progress import Display, make_display
+from parallax_core.config.config import Config
 from parallax_core.config.parallel import ParallelConfig, StagePlace
-from parallax_core.contracts.backend import BackendSpec, DType, StagePlan
+from parallax_core.config.serve import ServeSettings
+from parallax_core.contracts.backend import BackendSpec, StagePlan
+from parallax_core.contracts.event import StageLoss
 from parallax_core.contracts.source import ModelFolder
 from parallax_core.contracts.stage import Stage, StageInfo
 from parallax_core.node.catalog import Catalog
-from parallax_core.node.choice import choose_backend, choose_transport
+from parallax_core.node.choice import choose_backend, choose_transport, find_backends
+from parallax_core.node.observer import Audience
 from parallax_core.node.pipeline import PipelineEngine
 from parallax_core.node.plan import PipelinePlan
 from parallax_core.node.policy import make_policy
 from parallax_core.node.router import Router
 from parallax_core.node.text import ModelText
+from parallax_core.node.watch import Watch, WatchedRouter
 from parallax_core.plugins.host import PluginHost
 from parallax_core.plugins.registry import Offer
 from parallax_core.server.edge import Edge
 
-DEFAULT_MODEL = "smollm2-135m"
+AUDIENCE_S, SHUTDOWN_S = 0.5, 1.0
+"""How long plugins may take at the end: to see what has happened, and to put things in order."""
 
 logger = logging.getLogger(__name__)
 
@@ -41,93 +48,50 @@ app = new_app()
 
 
 @app.command()
-def serve(
-    model: Annotated[
-        str, typer.Argument(help="A folder, a hub id such as org/name, pypi:NAME, or an alias.")
-    ] = DEFAULT_MODEL,
-    backend: Annotated[
-        str | None, typer.Option(help="What runs the model; by default the best for this machine.", metavar="NAME")
-    ] = None,
-    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="The port to listen on; 0 takes a free one.", min=0, max=65535)] = 8000,
-    dtype: Annotated[DType, typer.Option(help="What to compute in; auto suits the device.")] = "auto",
-    batching: Annotated[
-        str, typer.Option(help="When a step begins: a policy, with options as NAME:key=value,...", metavar="POLICY")
-    ] = "work-conserving",
-    preemption: Annotated[
-        str, typer.Option(help="Who gives way when memory runs out: a policy.", metavar="POLICY")
-    ] = "lowest-priority",
-    api_key_file: Annotated[
-        Path | None,
-        typer.Option(help="A file of API keys, one a line; PARALLAX_API_KEY adds one more.", metavar="FILE"),
-    ] = None,
-    insecure: Annotated[bool, typer.Option("--insecure", help="Listen off loopback without an API key.")] = False,
-    tls_cert: Annotated[
-        Path | None, typer.Option(help="Serve HTTPS with this certificate chain, in PEM.", metavar="FILE")
-    ] = None,
-    tls_key: Annotated[
-        Path | None, typer.Option(help="The certificate's private key, if it is in a file of its own.", metavar="FILE")
-    ] = None,
-    cors_origin: Annotated[
-        list[str] | None, typer.Option(help="Let web pages of this origin ask; may be given again.", metavar="URL")
-    ] = None,
-    max_concurrent: Annotated[
-        int, typer.Option(help="The most requests of one key at once; 0: any number.", min=0, metavar="N")
-    ] = 0,
-    max_per_minute: Annotated[
-        int, typer.Option(help="The most requests of one key a minute; 0: any number.", min=0, metavar="N")
-    ] = 0,
-    lenient: Annotated[
-        bool, typer.Option("--lenient", help="Ignore unknown fields, naming them, instead of refusing them.")
-    ] = False,
-    log_prompts: Annotated[bool, typer.Option("--log-prompts", help="Log what clients send.")] = False,
-    request_timeout: Annotated[
-        float, typer.Option(help="Seconds a client may take to send a request, or to take a piece.", min=0.1)
-    ] = 30.0,
-    otlp_endpoint: Annotated[
-        str | None, typer.Option(help="Send traces to this OpenTelemetry collector.", metavar="URL")
-    ] = None,
-    drain: Annotated[
-        float, typer.Option(help="Seconds that answers under way may take to end after SIGTERM.", min=0, metavar="S")
-    ] = 1.0,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more, with tracebacks.")] = False,
-) -> None:
+@from_section("serve", ServeSettings)
+def serve(settings: ServeSettings, config: Config) -> None:
     """Serve a model over an OpenAI-compatible HTTP API.
 
     The model is fetched first if it is not on this machine. When it can answer, one line is printed:
 
     ready http://127.0.0.1:8000/v1 model=smollm2-135m
     """
-    log.configure(verbose=verbose)
-    edge = Edge(
-        keys=read_keys(api_key_file),
-        max_concurrent=max_concurrent,
-        max_per_minute=max_per_minute,
-        cors_origins=tuple(cors_origin or ()),
-        tls_cert=tls_cert,
-        tls_key=tls_key,
-        is_lenient=lenient,
-        logs_bodies=log_prompts,
-        request_s=request_timeout,
-        drain_s=drain,
-        otlp_endpoint=otlp_endpoint or "",
-    )
-    check_exposure(host, edge.keys, insecure=insecure)
+    log.configure(verbose=settings.verbose)
+    if config.file:
+        logger.info("configuration from %s", config.file)
+    edge = make_edge(settings)
+    check_exposure(settings.host, edge.keys, insecure=settings.insecure)
     check_tls(edge)
-    plugins = PluginHost.discover()
-    offer = choose_backend(plugins, backend)
+    plugins = PluginHost.prepare(config)
+    if settings.strict_plugins:
+        plugins.require_all()
+    try:
+        _serve(settings, edge, plugins)
+    finally:
+        plugins.shutdown(SHUTDOWN_S)
+
+
+def _serve(settings: ServeSettings, edge: Edge, plugins: PluginHost) -> None:
+    backends = find_backends(plugins, settings.backend)
     pipeline = PipelinePlan(
-        batching=make_policy(plugins, "batching", batching),
-        preemption=make_policy(plugins, "preemption", preemption),
+        batching=make_policy(plugins, "batching", settings.batching),
+        preemption=make_policy(plugins, "preemption", settings.preemption),
         transport=choose_transport(plugins),
     )
     from parallax_core.server.run import bind_socket
 
-    with bind_socket(host, port) as sock, make_display() as display:
-        folder = Catalog(plugins).fetch(model, display)
-        plan = StagePlan(model=folder.path, dtype=dtype, progress=display)
-        serving = Serving(name_model(model, folder), ModelText(folder.path), offer, plan, pipeline)
-        asyncio.run(_run(serving, edge, sock, display))
+    with bind_socket(settings.host, settings.port) as sock, make_display() as display:
+        folder = Catalog(plugins).fetch(settings.model, display)
+        plan = StagePlan(model=folder.path, dtype=settings.dtype, progress=display)
+        offer = backends[0]
+        if settings.backend is None:
+            offer = choose_backend(plugins, backends, read_object(folder.path / "config.json"))
+        serving = Serving(name_model(settings.model, folder), ModelText(folder.path), offer, plan, pipeline)
+        audience = Audience(plugins.observers())
+        try:
+            asyncio.run(_run(serving, Front(edge, sock, display, plugins, audience)))
+        finally:
+            audience.close(AUDIENCE_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,12 +106,14 @@ class Serving:
     pipeline: PipelinePlan
     topology: ParallelConfig = field(default_factory=ParallelConfig)
 
-    def make_engines(self) -> list[PipelineEngine]:
-        """Return an engine for each replica."""
-        return [
-            PipelineEngine([partial(self.open_stage, place) for place in places], self.text.decode, self.pipeline)
-            for places in self.topology.replicas
-        ]
+    def make_engines(self, on_lost: Callable[[int, str], None] | None = None) -> list[PipelineEngine]:
+        """Return an engine for each replica; ``on_lost`` is told its rank and the reason when one loses a stage."""
+        engines = []
+        for rank, places in enumerate(self.topology.replicas):
+            stages = [partial(self.open_stage, place) for place in places]
+            lost = partial(on_lost, rank) if on_lost else None
+            engines.append(PipelineEngine(stages, self.text.decode, self.pipeline, lost))
+        return engines
 
     def open_stage(self, place: StagePlace) -> Stage:
         """Load the layers that go there; to be called on the thread that will run them."""
@@ -160,33 +126,49 @@ def name_model(model: str, folder: ModelFolder) -> str:
     return folder.path.resolve().name if Path(model).expanduser().is_dir() else model
 
 
-async def _run(serving: Serving, edge: Edge, sock: socket.socket, display: Display) -> None:
+@dataclass(frozen=True, slots=True)
+class Front:
+    """What stands around the engine."""
+
+    edge: Edge
+    sock: socket.socket
+    display: Display
+    plugins: PluginHost
+    audience: Audience
+
+
+async def _run(serving: Serving, front: Front) -> None:
     from parallax_core.server.app import make_app
     from parallax_core.server.gate import Gate
-    from parallax_core.server.metrics import Meter
     from parallax_core.server.run import Site, run_server
     from parallax_core.server.served import Served
-    from parallax_core.server.tracing import OtelTracer
+    from parallax_core.server.surface import extend_app
 
-    engines = serving.make_engines()
+    engines = serving.make_engines(partial(_tell_loss, front.audience, serving.model_id))
 
     def list_stages() -> list[StageInfo]:
         return [info for engine in engines for info in engine.infos]
 
-    router = Router(engines, LeastPendingTokens(), lambda: min(info.context_length for info in list_stages()))
+    def find_room() -> int:
+        return min(info.context_length for info in list_stages())
+
+    watch, policy = Watch(serving.model_id, front.audience.tell), LeastPendingTokens()
+    router = WatchedRouter(engines, policy, find_room, watch) if front.audience else Router(engines, policy, find_room)
     gate = Gate()
-    tracer = OtelTracer(edge.otlp_endpoint) if edge.otlp_endpoint else None
-    app = make_app(Served(serving.model_id, router, serving.text, Meter(tracer)), edge, gate)
+    app = make_app(Served(serving.model_id, router, serving.text), front.edge, gate)
+    extend_app(app, router, front.plugins)
 
     def announce() -> None:
-        display.__exit__(None, None, None)
+        front.display.__exit__(None, None, None)
         for info in list_stages():
             _log_stage(info)
-        print(f"ready {_url(sock, edge)} model={serving.model_id}", flush=True)
+        print(f"ready {_url(front.sock, front.edge)} model={serving.model_id}", flush=True)
 
-    await run_server(Site(app, router, edge, gate), sock, announce)
-    if tracer is not None:
-        tracer.close()
+    await run_server(Site(app, router, front.edge, gate), front.sock, announce)
+
+
+def _tell_loss(audience: Audience, model: str, replica: int, reason: str) -> None:
+    audience.tell(StageLoss(at=time.time(), model=model, replica=replica, reason=reason))
 
 
 def _log_stage(info: StageInfo) -> None:

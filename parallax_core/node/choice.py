@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 from parallax_core.base.errors import ParallaxError
 from parallax_core.contracts.backend import Availability, BackendSpec
 from parallax_core.contracts.transport import Transport, TransportPlan
 from parallax_core.plugins.host import PluginHost
+from parallax_core.plugins.limit import Errand
+from parallax_core.plugins.output import divert_output
 from parallax_core.plugins.registry import Offer
+from parallax_core.plugins.remedy import describe_error
+
+PROBE_S = 5.0
+"""How long a backend may think about whether it can run here."""
 
 
-def choose_backend(host: PluginHost, name: str | None) -> Offer[BackendSpec]:
-    """Return the backend of that name, or without one the best that this machine can run.
+def find_backends(host: PluginHost, name: str | None) -> list[Offer[BackendSpec]]:
+    """Return the backend of that name, or without one all that this machine can run, the best rank first.
 
     Raises:
         ParallaxError: if there is none, or this machine cannot run it; the message says why.
@@ -24,21 +32,41 @@ def choose_backend(host: PluginHost, name: str | None) -> Offer[BackendSpec]:
         if not availability.ok:
             message = f"backend {name!r} cannot run here: {availability.reason}"
             raise ParallaxError(message, "`parallax doctor` says more")
-        return offer
-    names = sorted(registry.names(), key=lambda each: registry.get(each).spec.rank, reverse=True)
-    for offer in map(registry.get, names):
-        if probe(offer).ok:
-            return offer
-    message = "no installed backend can run on this machine"
-    raise ParallaxError(message, "install one, such as parallax-backend-mlx; `parallax doctor` says what is missing")
+        return [offer]
+    ranked = sorted(map(registry.get, registry.names()), key=lambda offer: offer.spec.rank, reverse=True)
+    if not (found := [offer for offer in ranked if probe(offer).ok]):
+        hint = "install one, such as parallax-backend-mlx; `parallax doctor` says what is missing"
+        raise ParallaxError("no installed backend can run on this machine", hint)
+    return found
 
 
-def probe(offer: Offer[BackendSpec]) -> Availability:
-    """Ask a backend whether this machine can run it; a probe that cannot be loaded is a no."""
+def choose_backend(
+    host: PluginHost, offers: Sequence[Offer[BackendSpec]], model_config: Mapping[str, Any]
+) -> Offer[BackendSpec]:
+    """Return the one of ``offers`` that a plugin wants for a model, or else the first."""
+    name = host.select_backend(model_config, [offer.spec.name for offer in offers])
+    return next((offer for offer in offers if offer.spec.name == name), offers[0])
+
+
+def probe(offer: Offer[BackendSpec], limit_s: float = PROBE_S) -> Availability:
+    """Ask a backend whether this machine can run it; a probe that cannot be loaded, raises or hangs is a no."""
     try:
-        return offer.load(offer.spec.probe)()
+        with divert_output():
+            return Errand(partial(_ask, offer)).wait(limit_s)
     except ParallaxError as error:
-        return Availability(ok=False, reason=error.message)
+        reason = error.message
+    except TimeoutError:
+        reason = f"{offer.plugin.origin} did not say within {limit_s:g} s whether it can"
+    except (Exception, SystemExit) as error:  # noqa: BLE001 -- a plugin may raise anything, and must not harm the others
+        reason = f"{offer.plugin.origin} could not say whether it can: {describe_error(error)}"
+    return Availability(ok=False, reason=reason)
+
+
+def _ask(offer: Offer[BackendSpec]) -> Availability:
+    answer: object = offer.load(offer.spec.probe)()
+    if not isinstance(answer, Availability):
+        raise TypeError(f"its probe returned {answer!r}")
+    return answer
 
 
 def choose_transport(host: PluginHost, name: str = "inprocess") -> Callable[[TransportPlan], Transport]:

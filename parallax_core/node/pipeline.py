@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from parallax_core.base.errors import BackendFailed, ParallaxError, Unavailable
+from parallax_core.base.errors import BackendFailed, ParallaxError, StageLost, Unavailable
 from parallax_core.base.ids import LeaseId, RequestId
 from parallax_core.contracts.engine import Delta, EngineStats, Finish, Health, Reason, Request
 from parallax_core.contracts.stage import Stage, StageInfo
@@ -30,11 +30,18 @@ class PipelineEngine:
     """A replica whose stages are in this process: a head on the event loop, each stage on a thread of its own.
 
     Each of ``stages`` opens one, in the order of the layers. All that head and stages say to each other goes over the
-    links of a transport, as it would between machines.
+    links of a transport, as it would between machines. ``on_lost`` is told the reason when a stage is lost.
     """
 
-    def __init__(self, stages: Sequence[Callable[[], Stage]], decode: Decode, plan: PipelinePlan | None = None) -> None:
+    def __init__(
+        self,
+        stages: Sequence[Callable[[], Stage]],
+        decode: Decode,
+        plan: PipelinePlan | None = None,
+        on_lost: Callable[[str], None] | None = None,
+    ) -> None:
         self._plan = plan or PipelinePlan()
+        self._on_lost = on_lost
         self._crew = Crew(stages, LEASE, self._plan)
         self._decode = decode
         self._infos: tuple[StageInfo, ...] = ()
@@ -115,6 +122,8 @@ class PipelineEngine:
             reason = error.message if isinstance(error, ParallaxError) else f"{type(error).__name__}: {error}"
             self._health = Health(state="failed", reason=reason)
             self._end_streams("error", reason)
+            if self._on_lost is not None and isinstance(error, StageLost):
+                self._on_lost(reason)
 
     def _deliver(self, deltas: list[tuple[RequestId, Delta]]) -> None:
         for request_id, delta in deltas:

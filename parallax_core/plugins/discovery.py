@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
 from typing import Literal
 
+from parallax_core.config.config import Config
+from parallax_core.config.plugins import PluginSettings
 from parallax_core.hookspecs import PLUGIN_API
+from parallax_core.plugins.output import divert_output
+from parallax_core.plugins.remedy import describe_error, find_remedy, normalize
 
 GROUP = "parallax"
 API_GROUP = "parallax.api"
@@ -35,6 +39,11 @@ class PluginRecord:
     """What would help; empty when it is loaded."""
 
     @property
+    def key(self) -> str:
+        """What it is told from all others by: a distribution may have several plugins, and two the same name."""
+        return f"{self.distribution}:{self.name}"
+
+    @property
     def origin(self) -> str:
         """The distribution and its version, as error messages name it."""
         return f"{self.distribution} {self.version}"
@@ -46,68 +55,75 @@ def find_plugins() -> list[EntryPoint]:
     return sorted(found, key=lambda point: (_distribution(point) != BUILTIN, point.name, _distribution(point)))
 
 
-def load_plugins(points: Iterable[EntryPoint]) -> Iterator[tuple[PluginRecord, ModuleType | None]]:
+def find_disabled(config: Config) -> dict[str, str]:
+    """Return what is disabled, by name or distribution in one spelling, each with the place that says so."""
+    written = config.sections.get("plugins", {}).get("disabled")
+    place = written.origin.locate("plugins", "disabled") if written else ""
+    names = os.environ.get(DISABLED_VARIABLE, "").split(",")
+    return {
+        **{normalize(name): place for name in config.read("plugins", PluginSettings).disabled},
+        **{normalize(name.strip()): DISABLED_VARIABLE for name in names if name.strip()},
+    }
+
+
+def load_plugins(
+    points: Iterable[EntryPoint], disabled: Mapping[str, str]
+) -> Iterator[tuple[PluginRecord, ModuleType | None]]:
     """Yield a record for each plugin, with its module when it could be loaded."""
-    disabled = _disabled_names()
     for point in points:
-        yield _load(point, disabled)
+        record = examine(point, disabled)
+        yield _import(record) if record.state == "loaded" else (record, None)
 
 
-def _load(point: EntryPoint, disabled: frozenset[str]) -> tuple[PluginRecord, ModuleType | None]:
-    if point.name in disabled or _distribution(point) in disabled:
-        remedy = f"take {point.name!r} out of {DISABLED_VARIABLE}"
-        return _record(point, "disabled", f"named in {DISABLED_VARIABLE}", remedy), None
-    if problem := _api_problem(point):
-        remedy = f"install a version of {_distribution(point)} made for plugin API {PLUGIN_API}"
-        return _record(point, "incompatible", problem, remedy), None
-    try:
-        module = import_module(point.value)
-    except Exception as error:  # noqa: BLE001 -- a plugin may raise anything, and must not harm the others
-        return broken(_record(point, "loaded"), error), None
-    return _record(point, "loaded"), module
-
-
-def broken(record: PluginRecord, error: Exception) -> PluginRecord:
-    """Return ``record`` in state broken, with the error as its reason."""
-    return PluginRecord(
-        name=record.name,
-        distribution=record.distribution,
-        version=record.version,
-        module=record.module,
-        state="broken",
-        reason=f"{type(error).__name__}: {error}",
-        remedy=f"pip install --force-reinstall {record.distribution}, or report it to its authors",
-    )
-
-
-def _record(point: EntryPoint, state: State, reason: str = "", remedy: str = "") -> PluginRecord:
-    return PluginRecord(
+def examine(point: EntryPoint, disabled: Mapping[str, str]) -> PluginRecord:
+    """Return what the metadata of a plugin say, importing nothing."""
+    record = PluginRecord(
         name=point.name,
         distribution=_distribution(point),
         version=point.dist.version if point.dist else "?",
         module=point.value,
-        state=state,
-        reason=reason,
-        remedy=remedy,
+        state="loaded",
     )
+    for name in (point.name, record.distribution):
+        if place := disabled.get(normalize(name)):
+            return replace(record, state="disabled", reason=f"named in {place}", remedy=f"take {name!r} out of {place}")
+    if problem := _find_problem(point, record.distribution):
+        return replace(record, state="incompatible", reason=problem[0], remedy=problem[1])
+    return record
 
 
-def _api_problem(point: EntryPoint) -> str:
-    stated = [
-        other.name
-        for other in (point.dist.entry_points if point.dist else ())
-        if other.group == API_GROUP and other.value == point.value
-    ]
+def break_record(record: PluginRecord, error: BaseException) -> PluginRecord:
+    """Return ``record`` in state broken, with the error as its reason."""
+    remedy = find_remedy(error, record.distribution, record.module)
+    return replace(record, state="broken", reason=describe_error(error), remedy=remedy)
+
+
+def _import(record: PluginRecord) -> tuple[PluginRecord, ModuleType | None]:
+    try:
+        with divert_output():
+            return record, import_module(record.module)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 -- a plugin may raise anything, and must not harm the others
+        return break_record(record, error), None
+
+
+def _find_problem(point: EntryPoint, distribution: str) -> tuple[str, str] | None:
+    """Return why the plugin is not for this core, and what would help."""
+    stated = _list_versions(point)
+    if str(PLUGIN_API) in stated or (point.group != GROUP and not stated):  # a command may do without the API
+        return None
     if not stated:
-        return f"states no plugin API in entry-point group {API_GROUP!r}; this is {PLUGIN_API}"
-    if str(PLUGIN_API) not in stated:
-        return f"built for plugin API {', '.join(sorted(stated))}; this is {PLUGIN_API}"
-    return ""
+        reason = f"states no plugin API in entry-point group {API_GROUP!r}; this is {PLUGIN_API}"
+        return reason, f"install a version of {distribution} that states it, or report it to its authors"
+    reason = f"built for plugin API {', '.join(stated)}; this is {PLUGIN_API}"
+    is_newer = all(each.isdigit() and int(each) > PLUGIN_API for each in stated)
+    install = f"install a version of {distribution} made for plugin API {PLUGIN_API}"
+    return reason, f"update {BUILTIN}, or {install}" if is_newer else install
 
 
-def _disabled_names() -> frozenset[str]:
-    names = os.environ.get(DISABLED_VARIABLE, "").split(",")
-    return frozenset(name.strip() for name in names if name.strip())
+def _list_versions(point: EntryPoint) -> list[str]:
+    """Return what is stated for a plugin's module, or for any module of a distribution that offers something else."""
+    found = [each for each in (point.dist.entry_points if point.dist else ()) if each.group == API_GROUP]
+    return sorted({each.name for each in found if point.group != GROUP or each.value == point.value})
 
 
 def _distribution(point: EntryPoint) -> str:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Generic, Protocol, TypeVar
 
 from parallax_core.base.errors import BrokenPlugin, PluginConflict, UnknownName
 from parallax_core.base.refs import Ref
+from parallax_core.config.plugins import Kind
 from parallax_core.plugins.discovery import DISABLED_VARIABLE, PluginRecord
+from parallax_core.plugins.remedy import describe_error, find_remedy, normalize
 
 
 class Spec(Protocol):
@@ -47,17 +49,38 @@ class Offer(Generic[S]):
         """
         try:
             return ref.load()
-        except Exception as error:
-            message = f"{self.spec.name!r} of {self.plugin.origin} cannot be loaded: {type(error).__name__}: {error}"
-            raise BrokenPlugin(message, self.spec.remedy or self.plugin.remedy) from error
+        except (Exception, SystemExit) as error:
+            message = f"{self.spec.name!r} of {self.plugin.origin} cannot be loaded: {describe_error(error)}"
+            remedy = self.spec.remedy or find_remedy(error, self.plugin.distribution, self.plugin.module)
+            raise BrokenPlugin(message, remedy) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Shelf:
+    """What a registry has, such as backends."""
+
+    title: str
+    """In messages: ``model source``."""
+    key: Kind
+    """In ``[plugins] prefer``: ``source``."""
 
 
 class Registry(Generic[S]):
-    """All offers of one kind, such as "backend"."""
+    """All offers of one kind.
 
-    def __init__(self, kind: str, offers: Sequence[Offer[S]], records: Sequence[PluginRecord]) -> None:
-        self.kind = kind
-        self.offers = tuple(offers)
+    Of several offers of one name, those that give way to a preferred one are not among ``offers``, but in ``passed``.
+    """
+
+    def __init__(
+        self,
+        shelf: Shelf,
+        offers: Sequence[Offer[S]],
+        records: Sequence[PluginRecord],
+        prefer: Mapping[str, str] | None = None,
+    ) -> None:
+        self.shelf = shelf
+        self.passed = tuple(_find_passed(offers, prefer or {}))
+        self.offers = tuple(offer for offer in offers if offer not in self.passed)
         self._records = tuple(records)
 
     def names(self) -> list[str]:
@@ -69,28 +92,45 @@ class Registry(Generic[S]):
 
         Raises:
             UnknownName: if nobody offers it; the hint says which plugins could not be loaded, and why.
-            PluginConflict: if several plugins do.
+            PluginConflict: if several plugins do, and none is preferred.
         """
         found = [offer for offer in self.offers if offer.spec.name == name]
         if not found:
-            message = f"no {self.kind} named {name!r}"
+            message = f"no {self.shelf.title} named {name!r}"
             raise UnknownName(message, self._suggestion(name))
         if len(found) > 1:
             raise self._conflict(found)
         return found[0]
 
     def _conflict(self, found: Sequence[Offer[S]]) -> PluginConflict:
+        name, distribution = found[0].spec.name, found[-1].plugin.distribution
         origins = " and ".join(offer.plugin.origin for offer in found)
-        message = f"{self.kind} {found[0].spec.name!r} is offered by both {origins}"
-        return PluginConflict(message, f"keep one: {DISABLED_VARIABLE}={found[-1].plugin.distribution}")
+        message = f"{self.shelf.title} {name!r} is offered by both {origins}"
+        prefer = f'prefer.{self.shelf.key}.{name} = "{found[0].plugin.distribution}"'
+        hint = f"choose one, with {prefer} in [plugins] of parallax.toml, or with {DISABLED_VARIABLE}={distribution}"
+        return PluginConflict(message, hint)
 
     def _suggestion(self, name: str) -> str:
+        missing = [record for record in self._records if record.state != "loaded"]
+        if own := [record for record in missing if record.name == name]:
+            return _explain(own)
         near = get_close_matches(name, self.names(), n=1)
-        known = f"there is: {', '.join(self.names())}." if self.offers else f"no installed plugin offers a {self.kind}."
-        parts = [f"did you mean {near[0]!r}?" if near else known]
-        parts += [
-            f"plugin {record.name!r} ({record.origin}) is {record.state}: {record.reason}. {record.remedy}."
-            for record in self._records
-            if record.state != "loaded"
-        ]
-        return " ".join(parts)
+        none = f"no installed plugin offers a {self.shelf.title}."
+        known = f"there is: {', '.join(self.names())}." if self.offers else none
+        return " ".join([f"did you mean {near[0]!r}?" if near else known, _explain(missing)]).strip()
+
+
+def _explain(records: Sequence[PluginRecord]) -> str:
+    return " ".join(
+        f"plugin {record.name!r} ({record.origin}) is {record.state}: {record.reason}. {record.remedy}."
+        for record in records
+    )
+
+
+def _find_passed(offers: Sequence[Offer[S]], prefer: Mapping[str, str]) -> Iterator[Offer[S]]:
+    """Yield the offers that give way: their name is also offered by the distribution that is preferred for it."""
+    for name, distribution in prefer.items():
+        same = [offer for offer in offers if offer.spec.name == name]
+        wins = [offer for offer in same if normalize(offer.plugin.distribution) == normalize(distribution)]
+        if wins:
+            yield from (offer for offer in same if offer not in wins)

@@ -33,7 +33,7 @@ def test_plugin_that_offers_nothing_is_listed_with_its_reason(
     record = PluginRecord(
         name="bad", distribution="bad", version="1", module="bad", state="broken", reason="boom", remedy="mend it"
     )
-    monkeypatch.setattr(PluginHost, "discover", lambda: PluginHost([(record, None)]))
+    monkeypatch.setattr(PluginHost, "discover", lambda _: PluginHost([(record, None)]))
     plugins(as_json=False)
     written = capsys.readouterr().out
     assert [line.split() for line in written.splitlines()][1] == ["bad", "bad", "1", "broken", "-"]

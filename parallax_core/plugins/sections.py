@@ -1,0 +1,78 @@
+"""Sections of the configuration that plugins declare."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from typing import TypeVar
+
+from parallax_core.base.errors import UnknownName, UsageError
+from parallax_core.config.config import Config
+from parallax_core.config.source import Written
+from parallax_core.contracts.setting import SettingsSpec
+from parallax_core.plugins.discovery import PluginRecord
+from parallax_core.plugins.registry import Registry
+from parallax_core.plugins.remedy import normalize
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+
+class PluginConfig:
+    """The configuration as plugins see it."""
+
+    def __init__(self, config: Config, registry: Registry[SettingsSpec]) -> None:
+        self._config = config
+        self._registry = registry
+
+    def section(self, schema: type[T]) -> T:
+        """Return the section that was declared with this dataclass; see `Settings`."""
+        target = f"{schema.__module__}:{schema.__qualname__}"
+        names = [offer.spec.name for offer in self._registry.offers if offer.spec.schema.target == target]
+        if not names:
+            raise UnknownName(f"no plugin declares a section with {target}", "implement parallax_register_settings")
+        return self._config.read(self._registry.get(names[0]).spec.name, schema)
+
+
+def check_sections(config: Config, registry: Registry[SettingsSpec], records: Sequence[PluginRecord]) -> None:
+    """Read every section that is written somewhere, so that mistakes are told before anything begins.
+
+    A section of a plugin that is not loaded is left alone, and a variable for a section that nobody knows: other
+    environments may have what it is for. Both are logged.
+
+    Raises:
+        UsageError: naming the place, if a section or key is unknown, or a value is none.
+        PluginConflict: if several plugins declare a section.
+        BrokenPlugin: if a plugin's dataclass cannot be used.
+    """
+    for name, values in config.sections.items():
+        if name in registry.names():
+            offer = registry.get(name)
+            config.read(name, offer.load(offer.spec.schema))
+        else:
+            _check_unknown(name, values, registry, records)
+
+
+def _check_unknown(
+    name: str, values: Mapping[str, Written], registry: Registry[SettingsSpec], records: Sequence[PluginRecord]
+) -> None:
+    origins = [written.origin for written in values.values()]
+    place = origins[0].locate(name) if origins else f"[{name}]"
+    if owner := next((record for record in records if _may_own(record, name)), None):
+        logger.warning("%s is not used: plugin %r is %s", place, owner.name, owner.state)
+        return
+    near = get_close_matches(name, registry.names(), n=1)
+    if not near and origins and all(origin.kind == "environment" for origin in origins):
+        logger.warning("%s is not used: no plugin has a section [%s]", place, name)
+        return
+    message = f"{place}: there is no section [{name}]"
+    known = f"there is: {', '.join(registry.names())}; a plugin that has it may not be installed"
+    raise UsageError(message, f"did you mean [{near[0]}]?" if near else known)
+
+
+def _may_own(record: PluginRecord, section: str) -> bool:
+    """Whether a section may be that of a plugin which is not loaded, and so cannot say."""
+    names = {normalize(record.name), normalize(record.distribution), normalize(record.distribution).rpartition("-")[2]}
+    return record.state != "loaded" and normalize(section) in names
