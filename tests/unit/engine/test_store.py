@@ -201,3 +201,14 @@ def test_what_is_cached_is_counted_when_a_request_first_comes_to_the_stages() ->
     assert len(replica.stage.forks) == 2
     assert (cached(replica, first), cached(replica, second)) == (0, 7)
     replica.check_tokens()
+
+
+def test_answers_are_forked_before_their_source_forgets_what_they_share() -> None:
+    replica = Replica(Toy(("window",), window=1).open(page_size=2, num_pages=3))
+    replica.ask([7], 12, priority=-1)
+    replica.step()
+    replica.ask([1, 2, 3, 4], 3, n=2, sampling=LUCKY)
+    replica.step()
+    assert replica.stage.free == (0,)
+    replica.run()
+    replica.check_tokens()
