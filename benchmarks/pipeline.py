@@ -7,8 +7,9 @@ less than N times the slowest stage; the goal is at most 1.15 times that, fillin
 short requests at once. Prefill: one long prompt, in chunks, several of which are in flight. Idle: stages that take no
 time, which leaves what head, links and threads cost per step.
 
-On a machine that is busy with something else threads wake up late, which is no cost of the pipeline's: "load" and "nice"
-say what else there was, and at which priority this ran.
+On a machine that is busy with something else threads wake up late, which is no cost of the pipeline's. "threads" is the
+ratio of three bare threads that sleep and hand each other three marks in a ring, measured in between: what this machine
+could do at that time.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ import dataclasses
 import json
 import os
 import platform
+import queue
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -35,7 +38,7 @@ GOAL = 1.15
 EVEN_MS, UNEVEN_MS, IDLE_MS = (20, 20, 20), (10, 30, 20), (0, 0, 0)
 CHUNK, CHUNKS = 64, 60
 REQUESTS, TOKENS = 24, 40
-RUNS = 3
+RUNS = 5
 
 
 class Watch:
@@ -101,10 +104,32 @@ async def run_requests(stages: Sequence[Callable[[], Stage]], requests: Sequence
 
 
 def measure(what: str, times_ms: Sequence[int], requests: Sequence[Request]) -> dict[str, Any]:
-    """Return the fastest of several runs, since whatever else the machine does only adds; and the ratios of all."""
+    """Return the fastest of several runs, since whatever else the machine does only adds; and the ratios of each."""
     runs = [run_once(what, times_ms, requests) for _ in range(RUNS)]
     best = min(runs, key=lambda run: float(run["ms_per_step"]))
-    return best | {"ratios": [run["ratio"] for run in runs if "ratio" in run]}
+    every = [(run["ratio"], run["threads"]) for run in runs if "ratio" in run]
+    return best | {"runs": every}
+
+
+def time_ring(times_ms: Sequence[int], rounds: int) -> float:
+    """Return how many seconds bare threads take that do nothing but sleep and pass marks on, as many as there are."""
+    queues: list[queue.SimpleQueue[int]] = [queue.SimpleQueue() for _ in times_ms]
+
+    def work(index: int) -> None:
+        for _ in range(rounds):
+            mark = queues[index].get()
+            time.sleep(times_ms[index] / 1e3)
+            queues[(index + 1) % len(queues)].put(mark)
+
+    for mark in range(len(queues)):
+        queues[0].put(mark)
+    threads = [threading.Thread(target=work, args=(index,)) for index in range(len(queues))]
+    begun = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return time.perf_counter() - begun
 
 
 def run_once(what: str, times_ms: Sequence[int], requests: Sequence[Request]) -> dict[str, Any]:
@@ -123,6 +148,7 @@ def run_once(what: str, times_ms: Sequence[int], requests: Sequence[Request]) ->
     }
     if floor := steps * max(times_ms) / 1e3:
         found["ratio"] = round(seconds / floor, 3)
+        found["threads"] = round(time_ring(times_ms, steps) / floor, 3)
         found["goal"] = GOAL
         found["busy"] = [round(watch.busy_s / seconds, 3) for watch in watches]
     return found
@@ -149,7 +175,6 @@ def main() -> None:
             "system": platform.platform(),
             "python": platform.python_version(),
             "load": [round(load, 2) for load in os.getloadavg()],
-            "nice": os.nice(0),
         },
     }
     print(json.dumps(found, indent=2))
