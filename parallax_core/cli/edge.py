@@ -32,6 +32,7 @@ def make_edge(settings: ServeSettings) -> Edge:
         logs_bodies=settings.log_prompts,
         request_s=settings.request_timeout,
         drain_s=settings.drain,
+        otlp_endpoint=settings.otlp_endpoint or "",
     )
 
 

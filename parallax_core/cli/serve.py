@@ -140,9 +140,11 @@ class Front:
 async def _run(serving: Serving, front: Front) -> None:
     from parallax_core.server.app import make_app
     from parallax_core.server.gate import Gate
+    from parallax_core.server.metrics import Meter
     from parallax_core.server.run import Site, run_server
     from parallax_core.server.served import Served
     from parallax_core.server.surface import extend_app
+    from parallax_core.server.tracing import OtelTracer
 
     engines = serving.make_engines(partial(_tell_loss, front.audience, serving.model_id))
 
@@ -155,7 +157,8 @@ async def _run(serving: Serving, front: Front) -> None:
     watch, policy = Watch(serving.model_id, front.audience.tell), LeastPendingTokens()
     router = WatchedRouter(engines, policy, find_room, watch) if front.audience else Router(engines, policy, find_room)
     gate = Gate()
-    app = make_app(Served(serving.model_id, router, serving.text), front.edge, gate)
+    tracer = OtelTracer(front.edge.otlp_endpoint) if front.edge.otlp_endpoint else None
+    app = make_app(Served(serving.model_id, router, serving.text, Meter(tracer)), front.edge, gate)
     extend_app(app, router, front.plugins)
 
     def announce() -> None:
@@ -165,6 +168,8 @@ async def _run(serving: Serving, front: Front) -> None:
         print(f"ready {_url(front.sock, front.edge)} model={serving.model_id}", flush=True)
 
     await run_server(Site(app, router, front.edge, gate), front.sock, announce)
+    if tracer is not None:
+        tracer.close()
 
 
 def _tell_loss(audience: Audience, model: str, replica: int, reason: str) -> None:

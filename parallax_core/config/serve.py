@@ -75,9 +75,12 @@ class ServeSettings:
             extra={"metavar": "S"},
         ),
     ] = 30.0
+    otlp_endpoint: Annotated[
+        str | None, Meta(description="Send traces to this OpenTelemetry collector.", extra={"metavar": "URL"})
+    ] = None
     drain: Annotated[
         float,
         Meta(description="Seconds that answers under way may take to end after SIGTERM.", ge=0, extra={"metavar": "S"}),
-    ] = 2.0
+    ] = 1.0
     strict_plugins: Annotated[bool, Meta(description="Refuse to start while a plugin cannot be loaded.")] = False
     verbose: Annotated[bool, Meta(description="Log more, with tracebacks.", extra={"short": "-v"})] = False
