@@ -1,0 +1,232 @@
+"""The kit for model adapters: what they read of a configuration is what a checkpoint of the family weighs."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import struct
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from parallax_core.base.errors import Unsupported
+from parallax_core.base.files import read_object
+from parallax_core.contracts.model import LayerShape, ModelAdapter, ModelShape, ModelSpec, Part
+from parallax_core.contracts.tensor import ITEM_BYTES
+from parallax_core.testing.promise import broken, expect
+
+CALLED = "What config.json calls them"
+BELONGS = "Return where the tensor of this name belongs"
+PARTS = "a layer by its number, or what comes before the layers or after them"
+NO_TENSOR = "if a checkpoint of this family has no such tensor"
+WEIGHTS = "Parameters of the layer"
+BEFORE = "Parameters of what comes before the layers: embeddings"
+AFTER = "Parameters of what comes after them: the final norm, and the head unless it is tied"
+TIED = "Whether the head is the embedding, which then both ends of a pipeline hold"
+ACTIVE = "Parameters a token meets: fewer than ``weights`` where there are experts"
+KV = "Numbers kept per token: keys and values of all heads, or a latent; none for a state"
+STATE = "Numbers kept per sequence, whatever its length"
+WINDOW = "For a window: how many tokens a token sees, itself included"
+READ = "Read the shape of a model"
+REFUSED = "naming the setting, if it asks for what this family does not have"
+
+NOWHERE = ("kit.no.such.tensor", "", "model.layers.x.weight")
+FORMATS = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
+LENGTH = struct.Struct("<Q")
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A model folder as the kit reads it."""
+
+    path: Path
+    config: dict[str, Any]
+    tensors: dict[str, tuple[int, ...]]
+    """The shape of each tensor."""
+
+
+class ModelConformance:
+    """Holds the adapter of a family to its contract.
+
+    Subclass it in a test module under a name that begins with ``Test``, and give `spec`, `refused` and
+    `make_checkpoints`.
+    """
+
+    spec: ModelSpec
+    refused: Sequence[tuple[str, Any]]
+    """Settings of config.json, each with a value that this family cannot have."""
+
+    def make_checkpoints(self, folder: Path) -> Sequence[Path]:
+        """Return tiny models of the family, written below ``folder``; one tied and one not, if there are both.
+
+        A model is a folder with config.json and safetensors files; `write_checkpoint` writes one. What the tensors
+        hold does not matter, and their sizes should differ from each other.
+        """
+        raise NotImplementedError
+
+    @property
+    def adapter(self) -> ModelAdapter:
+        """The adapter."""
+        return self.spec.adapter.load()
+
+    def test_family_answers_to_the_architecture(self, tmp_path: Path) -> None:
+        """What config.json calls the model is one of ``architectures``."""
+        for checkpoint in self._read_all(tmp_path):
+            named = checkpoint.config.get("architectures") or []
+            is_ours = any(name in self.spec.architectures for name in named)
+            fault = f"{checkpoint.path.name} is a {named}, and the family answers to {self.spec.architectures}"
+            assert is_ours, broken(fault, CALLED)
+
+    def test_every_tensor_has_a_part(self, tmp_path: Path) -> None:
+        """Each belongs to a layer there is, before the layers or after them; and each of these has some."""
+        for checkpoint in self._read_all(tmp_path):
+            num_layers = len(self.adapter.read_shape(checkpoint.config).layers)
+            wanted: set[Part] = {*range(num_layers), "before", "after"}
+            parts = set()
+            for name in checkpoint.tensors:
+                part = self._find(name)
+                assert part in wanted, broken(f"{name!r} belongs to {part!r}, with {num_layers} layers", PARTS)
+                parts.add(part)
+            missing = sorted(map(str, wanted - parts))
+            assert not missing, broken(f"no tensor belongs to {missing}", BELONGS)
+
+    def test_layers_weigh_what_their_tensors_do(self, tmp_path: Path) -> None:
+        """For each layer, ``weights`` is the number of elements of its tensors."""
+        for checkpoint in self._read_all(tmp_path):
+            found = self._weigh(checkpoint)
+            for index, layer in enumerate(self.adapter.read_shape(checkpoint.config).layers):
+                fault = f"layer {index} of {checkpoint.path.name} has {found[index]} parameters, not {layer.weights}"
+                assert layer.weights == found[index], broken(fault, WEIGHTS)
+
+    def test_ends_weigh_what_their_tensors_do(self, tmp_path: Path) -> None:
+        """What comes before the layers and after them has as many parameters as the shape says."""
+        for checkpoint in self._read_all(tmp_path):
+            found, shape = self._weigh(checkpoint), self.adapter.read_shape(checkpoint.config)
+            fault = f"before the layers of {checkpoint.path.name} are {found['before']} parameters"
+            assert shape.before_weights == found["before"], broken(f"{fault}, not {shape.before_weights}", BEFORE)
+            fault = f"after the layers of {checkpoint.path.name} are {found['after']} parameters"
+            assert shape.after_weights == found["after"], broken(f"{fault}, not {shape.after_weights}", AFTER)
+
+    def test_embedding_and_head_are_where_they_belong(self, tmp_path: Path) -> None:
+        """A tensor [vocabulary, hidden] comes before the layers, and one after them unless the head is tied."""
+        for checkpoint in self._read_all(tmp_path):
+            shape = self.adapter.read_shape(checkpoint.config)
+            matrix = (shape.vocab_size, shape.hidden_size)
+            places = [self._find(name) for name, size in checkpoint.tensors.items() if size == matrix]
+            assert "before" in places, broken(f"no tensor of {matrix} comes before the layers", BEFORE)
+            has_head = "after" in places
+            fault = f"is_tied is {shape.is_tied}, and a head of {matrix} is {'' if has_head else 'not '}there"
+            assert shape.is_tied != has_head, broken(fault, TIED)
+
+    def test_numbers_make_sense(self, tmp_path: Path) -> None:
+        """Nothing is zero that cannot be, and each layer remembers what its kind does."""
+        for checkpoint in self._read_all(tmp_path):
+            shape = self.adapter.read_shape(checkpoint.config)
+            counts = (shape.hidden_size, shape.vocab_size, shape.context_length, shape.num_heads, shape.head_dim)
+            is_sane = min(counts) > 0 and shape.num_kv_heads > 0 and shape.num_heads % shape.num_kv_heads == 0
+            assert is_sane, broken(f"a model cannot have the shape {shape}", READ)
+            for layer in shape.layers:
+                check_layer(layer)
+
+    def test_tensor_of_nowhere_is_refused(self) -> None:
+        """`Unsupported` for a name that no checkpoint of the family has."""
+        for name in NOWHERE:
+            with expect(Unsupported, f"looking for the tensor {name!r}", NO_TENSOR):
+                self.adapter.find_part(name)
+
+    def test_setting_the_family_lacks_is_refused_by_name(self, tmp_path: Path) -> None:
+        """`Unsupported` that names the setting; and for a configuration with nothing in it."""
+        for checkpoint in self._read_all(tmp_path):
+            for name, value in self.refused:
+                with expect(Unsupported, f"reading a model with {name} = {value!r}", REFUSED) as caught:
+                    self.adapter.read_shape(_change(checkpoint.config, name, value))
+                assert caught.error
+                message = caught.error.message
+                assert name in message, broken(f"the error for {name} = {value!r} is {message!r}", REFUSED)
+        with expect(Unsupported, "reading an empty config.json", REFUSED):
+            self.adapter.read_shape({})
+
+    def test_same_configuration_gives_the_same_shape_and_stays_as_it_is(self, tmp_path: Path) -> None:
+        """Reading changes nothing of what is read, and remembers nothing of what was read before."""
+        checkpoints = self._read_all(tmp_path)
+        shapes = [self.adapter.read_shape(checkpoint.config) for checkpoint in checkpoints]
+        for checkpoint, shape in zip(checkpoints, shapes, strict=True):
+            config = copy.deepcopy(checkpoint.config)
+            again = self._read_sealed(config)
+            assert again == shape, broken(f"{checkpoint.path.name} was read as {shape}, and again as {again}", READ)
+            assert config == checkpoint.config, broken("reading a configuration has changed it", READ)
+
+    def _read_all(self, folder: Path) -> list[Checkpoint]:
+        checkpoints = [read_checkpoint(path) for path in self.make_checkpoints(folder)]
+        assert checkpoints, "make_checkpoints gives no checkpoint: there is nothing to compare the adapter with"
+        return checkpoints
+
+    def _read_sealed(self, config: dict[str, Any]) -> ModelShape:
+        try:
+            return self.adapter.read_shape(MappingProxyType(config))
+        except (AttributeError, TypeError) as error:
+            raise AssertionError(broken(f"read_shape needs more than a mapping: {error}", READ)) from error
+
+    def _find(self, name: str) -> Part:
+        try:
+            return self.adapter.find_part(name)
+        except Unsupported as error:
+            raise AssertionError(broken(f"{name!r} of a checkpoint is refused: {error.message}", BELONGS)) from error
+
+    def _weigh(self, checkpoint: Checkpoint) -> Counter[Part]:
+        found: Counter[Part] = Counter()
+        for name, size in checkpoint.tensors.items():
+            found[self._find(name)] += math.prod(size)
+        return found
+
+
+def check_layer(layer: LayerShape) -> None:
+    """Check that the numbers of a layer fit its kind."""
+    is_active = 0 < layer.active_weights <= layer.weights
+    assert is_active, broken(f"a token meets {layer.active_weights} of {layer.weights} parameters", ACTIVE)
+    has_kv = layer.kind != "state"
+    assert (layer.kv_width > 0) == has_kv, broken(f"a {layer.kind} layer has kv_width {layer.kv_width}", KV)
+    has_state = layer.kind == "state"
+    assert (layer.state_width > 0) == has_state, broken(f"a {layer.kind} layer has {layer}", STATE)
+    has_window = layer.kind == "window"
+    assert (layer.window > 0) == has_window, broken(f"a {layer.kind} layer has window {layer.window}", WINDOW)
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """Read the configuration of a model folder and the headers of its safetensors files."""
+    tensors: dict[str, tuple[int, ...]] = {}
+    for file in sorted(path.glob("*.safetensors")):
+        with file.open("rb") as stream:
+            [size] = LENGTH.unpack(stream.read(LENGTH.size))
+            header: Mapping[str, Any] = json.loads(stream.read(size))
+        tensors |= {name: tuple(entry["shape"]) for name, entry in header.items() if name != "__metadata__"}
+    assert tensors, f"{path} has no safetensors file with tensors in it"
+    return Checkpoint(path, read_object(path / "config.json"), tensors)
+
+
+def write_checkpoint(
+    path: Path, config: Mapping[str, Any], tensors: Mapping[str, Sequence[int]], dtype: str = "float32"
+) -> Path:
+    """Write a model folder whose tensors, of the shapes given, are all zero; return it."""
+    path.mkdir(parents=True)
+    header: dict[str, Any] = {}
+    end = 0
+    for name, shape in tensors.items():
+        start, end = end, end + math.prod(shape) * ITEM_BYTES[dtype]
+        header[name] = {"dtype": FORMATS[dtype], "shape": list(shape), "data_offsets": [start, end]}
+    encoded = json.dumps(header).encode()
+    (path / "model.safetensors").write_bytes(LENGTH.pack(len(encoded)) + encoded + bytes(end))
+    (path / "config.json").write_text(json.dumps(dict(config)), encoding="utf-8")
+    return path
+
+
+def _change(config: Mapping[str, Any], name: str, value: object) -> dict[str, Any]:
+    """Return a configuration with another setting, where the settings of the text are."""
+    text = config.get("text_config")
+    if isinstance(text, Mapping):
+        return {**config, "text_config": {**text, name: value}}
+    return {**config, name: value}

@@ -1,0 +1,74 @@
+"""The simplest family and one with experts, held to the contract of adapters by core's kit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from parallax_core.testing.model import ModelConformance, write_checkpoint
+from parallax_models.plugin import parallax_register_models
+
+SPECS = {spec.name: spec for spec in parallax_register_models()}
+HIDDEN, HEADS, MIDDLE, EXPERTS, VOCAB = 32, 4 * 8, 48, 4, 97
+CONFIG: Mapping[str, Any] = {
+    "vocab_size": VOCAB,
+    "hidden_size": HIDDEN,
+    "intermediate_size": MIDDLE,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 64,
+}
+
+Shapes = dict[str, tuple[int, ...]]
+
+
+def make_attention() -> Shapes:
+    return {
+        "self_attn.q_proj.weight": (HEADS, HIDDEN),
+        "self_attn.k_proj.weight": (HEADS // 2, HIDDEN),
+        "self_attn.v_proj.weight": (HEADS // 2, HIDDEN),
+        "self_attn.o_proj.weight": (HIDDEN, HEADS),
+        "input_layernorm.weight": (HIDDEN,),
+        "post_attention_layernorm.weight": (HIDDEN,),
+    }
+
+
+def make_mlp(prefix: str, middle: int) -> Shapes:
+    up, down = (middle, HIDDEN), (HIDDEN, middle)
+    return {f"{prefix}.{name}_proj.weight": down if name == "down" else up for name in ("gate", "up", "down")}
+
+
+def make_model(layer: Shapes, *, is_tied: bool) -> Shapes:
+    layers = {f"model.layers.{index}.{name}": shape for index in range(2) for name, shape in layer.items()}
+    head: Shapes = {} if is_tied else {"lm_head.weight": (VOCAB, HIDDEN)}
+    return {"model.embed_tokens.weight": (VOCAB, HIDDEN), **layers, "model.norm.weight": (HIDDEN,), **head}
+
+
+class TestLlama(ModelConformance):
+    spec = SPECS["llama"]
+    refused = (("num_hidden_layers", "two"), ("vocab_size", 0), ("tie_word_embeddings", "yes"))
+
+    def make_checkpoints(self, folder: Path) -> Sequence[Path]:
+        layer = make_attention() | make_mlp("mlp", MIDDLE)
+        named = {"architectures": ["LlamaForCausalLM"]}
+        return [
+            write_checkpoint(folder / f"tied {tied}", {**CONFIG, **named, "tie_word_embeddings": tied}, shapes)
+            for tied, shapes in ((tied, make_model(layer, is_tied=tied)) for tied in (True, False))
+        ]
+
+
+class TestQwen3WithExperts(ModelConformance):
+    spec = SPECS["qwen3_moe"]
+    refused = (("num_experts_per_tok", 0), ("hidden_size", None))
+
+    def make_checkpoints(self, folder: Path) -> Sequence[Path]:
+        layer = make_attention() | {"self_attn.q_norm.weight": (8,), "self_attn.k_norm.weight": (8,)}
+        layer |= {"mlp.gate.weight": (EXPERTS, HIDDEN)}
+        for expert in range(EXPERTS):
+            layer |= make_mlp(f"mlp.experts.{expert}", 16)
+        experts = {"num_experts": EXPERTS, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+        config = {**CONFIG, **experts, "architectures": ["Qwen3MoeForCausalLM"], "tie_word_embeddings": False}
+        return [write_checkpoint(folder / "model", config, make_model(layer, is_tied=False))]

@@ -1,0 +1,238 @@
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from parallax_core.api import LayerShape, ModelShape, ModelSpec, Part, Ref, Unsupported
+from parallax_core.testing.model import ModelConformance, read_checkpoint, write_checkpoint
+from tests.conformance.harness import list_tests, run_test
+
+CONFIG = {
+    "architectures": ["TinyForCausalLM"],
+    "vocab_size": 11,
+    "hidden_size": 6,
+    "width": 10,
+    "layers": ["full", "window", "state"],
+    "tied": False,
+}
+LAYER = re.compile(r"layer\.(\d+)\.(mix|norm)")
+
+
+class TinyAdapter:
+    """A family made up for this test: one square matrix and a norm a layer."""
+
+    def read_shape(self, config: Mapping[str, Any]) -> ModelShape:
+        try:
+            hidden, vocab, kinds = config["hidden_size"], config["vocab_size"], config["layers"]
+        except KeyError as error:
+            raise Unsupported(f"config.json has no {error}") from error
+        if config.get("rotation", "none") != "none":
+            raise Unsupported(f"rotation is {config['rotation']!r}, which this family lacks")
+        tied = config["tied"]
+        return ModelShape(
+            hidden_size=hidden,
+            vocab_size=vocab,
+            context_length=32,
+            num_heads=2,
+            num_kv_heads=1,
+            head_dim=3,
+            layers=tuple(self.read_layer(kind, hidden) for kind in kinds),
+            before_weights=vocab * hidden,
+            after_weights=hidden + (0 if tied else vocab * hidden),
+            is_tied=tied,
+        )
+
+    def read_layer(self, kind: Any, hidden: int) -> LayerShape:
+        weights = hidden * hidden + hidden
+        return LayerShape(
+            kind=kind,
+            weights=weights,
+            active_weights=weights,
+            kv_width=0 if kind == "state" else 6,
+            state_width=9 if kind == "state" else 0,
+            window=4 if kind == "window" else 0,
+        )
+
+    def find_part(self, tensor: str) -> Part:
+        if match := LAYER.fullmatch(tensor):
+            return int(match[1])
+        parts: dict[str, Part] = {"embedding": "before", "last": "after", "head": "after"}
+        if tensor not in parts:
+            raise Unsupported(f"this family has no tensor {tensor!r}")
+        return parts[tensor]
+
+
+ADAPTER = TinyAdapter()
+
+
+def write_tiny(path: Path, *, tied: bool) -> Path:
+    layers: dict[str, tuple[int, ...]] = {
+        f"layer.{i}.{name}": shape for i in range(3) for name, shape in (("mix", (6, 6)), ("norm", (6,)))
+    }
+    ends: dict[str, tuple[int, ...]] = {"embedding": (11, 6), "last": (6,)} | ({} if tied else {"head": (11, 6)})
+    return write_checkpoint(path, CONFIG | {"tied": tied}, layers | ends)
+
+
+class TinyKit(ModelConformance):
+    spec = ModelSpec(
+        name="tiny",
+        summary="made up",
+        architectures=("TinyForCausalLM",),
+        adapter=Ref("tests.conformance.test_model:ADAPTER"),
+    )
+    refused = (("rotation", "twice"),)
+
+    def make_checkpoints(self, folder: Path) -> Sequence[Path]:
+        return [write_tiny(folder / "tied", tied=True), write_tiny(folder / "untied", tied=False)]
+
+
+class TestTiny(TinyKit):
+    """The healthy one passes."""
+
+
+def test_written_checkpoint_can_be_read(tmp_path: Path) -> None:
+    checkpoint = read_checkpoint(write_tiny(tmp_path / "model", tied=True))
+    assert checkpoint.config == CONFIG | {"tied": True}
+    assert checkpoint.tensors["layer.2.mix"] == (6, 6)
+    assert "head" not in checkpoint.tensors
+
+
+class Heavy(TinyAdapter):
+    """Counts no norms."""
+
+    def read_layer(self, kind: Any, hidden: int) -> LayerShape:
+        shape = super().read_layer(kind, hidden)
+        return dataclasses.replace(shape, weights=shape.weights - hidden, active_weights=shape.weights - hidden)
+
+
+class Changed(TinyAdapter):
+    """Says something else of the whole model."""
+
+    changes: Mapping[str, Any]
+
+    def read_shape(self, config: Mapping[str, Any]) -> ModelShape:
+        return dataclasses.replace(super().read_shape(config), **self.changes)
+
+
+class Busy(TinyAdapter):
+    """Says that a token meets more than there is."""
+
+    def read_layer(self, kind: Any, hidden: int) -> LayerShape:
+        return dataclasses.replace(super().read_layer(kind, hidden), active_weights=10**6)
+
+
+class Windowless(TinyAdapter):
+    """Forgets how wide windows are."""
+
+    def read_layer(self, kind: Any, hidden: int) -> LayerShape:
+        return dataclasses.replace(super().read_layer(kind, hidden), window=0)
+
+
+class Blind(TinyAdapter):
+    """Does not know the norms."""
+
+    def find_part(self, tensor: str) -> Part:
+        if tensor.endswith("norm"):
+            raise Unsupported(f"what is {tensor}?")
+        return super().find_part(tensor)
+
+
+class Shifted(TinyAdapter):
+    """Counts layers from 1."""
+
+    def find_part(self, tensor: str) -> Part:
+        part = super().find_part(tensor)
+        return part + 1 if isinstance(part, int) else part
+
+
+class Generous(TinyAdapter):
+    """Has a place for everything."""
+
+    def find_part(self, tensor: str) -> Part:
+        try:
+            return super().find_part(tensor)
+        except Unsupported:
+            return "after"
+
+
+class Tolerant(TinyAdapter):
+    """Overlooks what it lacks."""
+
+    def read_shape(self, config: Mapping[str, Any]) -> ModelShape:
+        return super().read_shape({**config, "rotation": "none"})
+
+
+class Vague(TinyAdapter):
+    """Does not say what it lacks."""
+
+    def read_shape(self, config: Mapping[str, Any]) -> ModelShape:
+        try:
+            return super().read_shape(config)
+        except Unsupported as error:
+            raise Unsupported("this model cannot be used") from error
+
+
+class Tidying(TinyAdapter):
+    """Leaves its marks in what it reads."""
+
+    def read_shape(self, config: Mapping[str, Any]) -> ModelShape:
+        config.setdefault("tied", False)  # type: ignore[attr-defined]
+        return super().read_shape(config)
+
+
+class Sorting(TinyAdapter):
+    """Changes a list in what it reads."""
+
+    def read_shape(self, config: Mapping[str, Any]) -> ModelShape:
+        shape = super().read_shape(config)
+        config["layers"].append(config["layers"].pop(0))
+        return shape
+
+
+def say(**changes: Any) -> TinyAdapter:
+    adapter = Changed()
+    adapter.changes = changes
+    return adapter
+
+
+FAULTS: list[tuple[TinyAdapter, str, str]] = [
+    (Heavy(), "test_layers_weigh_what_their_tensors_do", "layer 0 of tied has 42 parameters, not 36"),
+    (
+        say(before_weights=1),
+        "test_ends_weigh_what_their_tensors_do",
+        "before the layers of tied are 66 parameters, not 1",
+    ),
+    (say(after_weights=1), "test_ends_weigh_what_their_tensors_do", "after the layers of tied are 6 parameters, not 1"),
+    (say(is_tied=True), "test_embedding_and_head_are_where_they_belong", "is_tied is True"),
+    (say(num_kv_heads=0), "test_numbers_make_sense", "cannot have the shape"),
+    (Busy(), "test_numbers_make_sense", "a token meets"),
+    (Windowless(), "test_numbers_make_sense", "has window 0"),
+    (Blind(), "test_every_tensor_has_a_part", "is refused"),
+    (Shifted(), "test_every_tensor_has_a_part", "belongs to 3, with 3 layers"),
+    (Generous(), "test_tensor_of_nowhere_is_refused", "did not raise Unsupported"),
+    (Tolerant(), "test_setting_the_family_lacks_is_refused_by_name", "did not raise Unsupported"),
+    (Vague(), "test_setting_the_family_lacks_is_refused_by_name", "this model cannot be used"),
+    (Tidying(), "test_same_configuration_gives_the_same_shape_and_stays_as_it_is", "needs more than a mapping"),
+    (Sorting(), "test_same_configuration_gives_the_same_shape_and_stays_as_it_is", "was read as"),
+]
+
+
+@pytest.mark.parametrize(("adapter", "name", "finding"), FAULTS)
+def test_kit_catches_a_fault(adapter: TinyAdapter, name: str, finding: str) -> None:
+    assert finding in run_test(type("Kit", (TinyKit,), {"adapter": adapter}), name)
+
+
+def test_kit_catches_a_family_that_answers_to_another_name() -> None:
+    spec = dataclasses.replace(TinyKit.spec, architectures=("OtherForCausalLM",))
+    found = run_test(type("Kit", (TinyKit,), {"spec": spec}), "test_family_answers_to_the_architecture")
+    assert "answers to ('OtherForCausalLM',)" in found
+
+
+def test_every_test_of_the_kit_catches_something() -> None:
+    shown = {name for _, name, _ in FAULTS} | {"test_family_answers_to_the_architecture"}
+    assert set(list_tests(ModelConformance)) == shown
