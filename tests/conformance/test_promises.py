@@ -7,8 +7,10 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import parallax_core.base
 import parallax_core.contracts
 import parallax_core.testing
+import parallax_core.wire
 from parallax_core.testing import promise
 
 QUOTING = {"broken": 1, "expect": 2, "expect_hint": 1, "within": 3}
@@ -48,7 +50,8 @@ def list_quotes(module: ast.Module) -> Iterator[str]:
 def test_every_promise_is_one_of_the_contracts() -> None:
     texts = [
         flatten(node.value)
-        for module in read_sources(parallax_core.contracts).values()
+        for package in (parallax_core.base, parallax_core.contracts, parallax_core.wire)
+        for module in read_sources(package).values()
         for node in ast.walk(module)
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     ]

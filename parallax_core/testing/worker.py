@@ -1,0 +1,259 @@
+"""The kit for whoever speaks our wire as a stage: what comes back for the steps it is sent, and for those it is not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+
+from parallax_core.base.errors import BackendFailed
+from parallax_core.base.ids import LeaseId
+from parallax_core.contracts.stage import Drawn, LayerRange, Stage
+from parallax_core.testing.bench import (
+    LAST,
+    LEASE,
+    MIDDLE,
+    TOY,
+    WHOLE,
+    Bench,
+    WorkerLinks,
+    drop_sequence,
+    give_hidden,
+    make_step,
+    open_sequence,
+    set_up,
+)
+from parallax_core.testing.fault import Fault, FaultStage
+from parallax_core.testing.promise import broken
+from parallax_core.testing.runner import in_loop, within
+from parallax_core.testing.toy import ToyStage
+from parallax_core.wire.messages import Failure, Result, Step
+
+RESULT = "A stage has finished a step: the last one with the answers, any with its page counts; straight to the head"
+ANSWERS = "One for each output of each row, in row order; none from a stage before the last"
+FREE = "Free pages of each pool of the stage after the step"
+CHANNEL = "Edits and rows, from the head to stage 0 and from each stage to the next: one ordered channel"
+EDITS_ONLY = "None: the step only edits, and takes its place in the order"
+OLDER = "Raised by a head when it builds, repairs or reloads a pipeline; what is older is discarded"
+STALE = "a receiver discards what is of an older epoch"
+OWN = "A head's claim on a stage: its own pages, handles and epoch"
+FAILED = "A step failed on a stage; straight to the head"
+GOES_ON = "False: every row is at its start, and the stage goes on. True: nothing more is known of what it holds"
+
+PROMPT = (3, 1, 4)
+STEPS = 20
+OTHER = LeaseId(LEASE + 1)
+
+
+class WorkerConformance:
+    """Holds a worker, whatever it is made of, to what the messages of the wire promise.
+
+    Subclass it in a test module under a name that begins with ``Test``, and give `work`. The stages are toys.
+    """
+
+    patience_s: float = 20.0
+    """How long a test waits for what must happen."""
+
+    async def work(self, open_stage: Callable[[], Stage], number: int, links: WorkerLinks) -> None:
+        """Open a stage and have it work for the lease `LEASE`, as stage ``number``, until its work is over.
+
+        It is cancelled in the end, and has to leave nothing running then.
+        """
+        raise NotImplementedError
+
+    @in_loop
+    async def test_answers_are_those_of_the_stage(self) -> None:
+        """A stage that is the whole model draws what the model draws, and says how many pages are free."""
+        stage = TOY.open(WHOLE)
+        expected = TOY.continuation(PROMPT, 4)
+        async with self._bench(stage) as bench:
+            drawn = await self._generate(bench, 4)
+            assert drawn == expected, broken(
+                f"the worker answers with {drawn}, and the stage draws {expected}", ANSWERS
+            )
+            await bench.head.send(make_step(5, [drop_sequence(1), open_sequence(2)], [(2, 0, PROMPT)]))
+            result = await bench.head.hear_result()
+            assert result.free == stage.free, broken(f"free are {stage.free}, and it says {result.free}", FREE)
+
+    @in_loop
+    async def test_results_keep_the_order_of_the_steps(self) -> None:
+        """However many steps are in flight, there is one result for each, in their order."""
+        async with self._bench(TOY.open(WHOLE, context=200, num_pages=100)) as bench:
+            await bench.head.send(*self._make_steps(STEPS))
+            numbers = [(await bench.head.hear_result()).step for _ in range(STEPS)]
+            assert numbers == list(range(1, STEPS + 1)), broken(f"results came of steps {numbers}", CHANNEL)
+            rest = await bench.head.hear_rest()
+            assert not rest, broken(f"after all results, the worker says {rest}", RESULT)
+
+    @in_loop
+    async def test_step_goes_on_to_the_next_stage(self) -> None:
+        """A stage in the middle hands on edits, rows and its own hidden states, in order, and reports to the head."""
+        stage = TOY.open(MIDDLE, context=200, num_pages=100)
+        steps = [give_hidden(step) for step in self._make_steps(STEPS)]
+        async with self._bench(stage, MIDDLE) as bench:
+            await bench.before.send(*steps)
+            for step in steps:
+                onward, result = await bench.after.hear(), await bench.head.hear_result()
+                assert isinstance(onward, Step), broken(f"the next stage is told {onward}", CHANNEL)
+                same = (onward.lease, onward.epoch, onward.step, onward.edits, onward.rows)
+                wanted = (step.lease, step.epoch, step.step, step.edits, step.rows)
+                assert same == wanted, broken(f"of {wanted}, {same} was handed on", CHANNEL)
+                is_new = len(onward.hidden) == len(stage.info.gives) and onward.hidden != step.hidden
+                assert is_new, broken("the hidden states handed on are not those the stage gave", CHANNEL)
+                is_bare = not result.answers and (result.step, result.stage) == (step.step, MIDDLE.start)
+                assert is_bare, broken(f"a stage before the last reports {result}", ANSWERS)
+
+    @in_loop
+    async def test_last_stage_answers_to_the_head(self) -> None:
+        """A stage that has neighbours before it only takes steps from there, and answers to the head."""
+        async with self._bench(TOY.open(LAST), LAST) as bench:
+            await bench.before.send(give_hidden(make_step(1, [open_sequence(1, 3)], [(1, 0, PROMPT)])))
+            result = await bench.head.hear_result()
+            assert len(result.answers) == 1, broken(f"one draw is answered with {result.answers}", ANSWERS)
+
+    @in_loop
+    async def test_step_that_only_edits_takes_its_place(self) -> None:
+        """It is done and handed on like any other, and its result has no answers."""
+        async with self._bench(TOY.open(MIDDLE), MIDDLE) as bench:
+            steps = [make_step(1, [open_sequence(1)]), make_step(2, [drop_sequence(1)]), make_step(3)]
+            await bench.before.send(*steps)
+            for step in steps:
+                onward, result = await bench.after.hear(), await bench.head.hear_result()
+                assert onward == step, broken(f"{step} was handed on as {onward}", EDITS_ONLY)
+                is_bare = result.step == step.step and not result.answers
+                assert is_bare, broken(f"a step of edits has the result {result}", EDITS_ONLY)
+
+    @in_loop
+    async def test_new_epoch_begins_with_nothing(self) -> None:
+        """All sequences of the old one are dropped, their handles and pages are free, and steps count from 1."""
+        stage = TOY.open(WHOLE)
+        async with self._bench(stage) as bench:
+            await self._generate(bench, 3)
+            await bench.head.send(make_step(1, epoch=1))
+            free = (await bench.head.hear_result()).free
+            full = tuple(pool.num_pages for pool in stage.info.pools)
+            assert stage.tokens == {}, broken(f"in a new epoch, {stage.tokens} are open", OLDER)
+            assert free in ((), full), broken(f"in a new epoch, {free} pages of {full} are free", OLDER)
+            await bench.head.send(make_step(2, [open_sequence(1, 3)], [(1, 0, PROMPT)], epoch=1))
+            drawn = _read_token(await bench.head.hear_result())
+            assert drawn == TOY.continuation(PROMPT, 1), broken(f"in a new epoch, {drawn} is drawn", OLDER)
+
+    @in_loop
+    async def test_stale_steps_are_discarded(self) -> None:
+        """What is of an older epoch is not run, not answered and not handed on."""
+        stage = TOY.open(MIDDLE)
+        stale = give_hidden(make_step(2, [open_sequence(9)], [(9, 0, PROMPT)], epoch=4))
+        async with self._bench(stage, MIDDLE) as bench:
+            await bench.before.send(make_step(1, [open_sequence(1)], epoch=5), stale, make_step(2, epoch=5))
+            await self._check_only(bench, [(5, 1), (5, 2)], STALE)
+            assert list(stage.tokens) == [1], broken(f"after a stale step, {stage.tokens} are open", OLDER)
+
+    @in_loop
+    async def test_steps_of_other_leases_are_discarded(self) -> None:
+        """What belongs to another head is not run, not answered and not handed on, whatever its epoch."""
+        stage = TOY.open(MIDDLE)
+        strange = [make_step(2, [open_sequence(9)], epoch=epoch, lease=OTHER) for epoch in (0, 9)]
+        async with self._bench(stage, MIDDLE) as bench:
+            await bench.before.send(make_step(1, [open_sequence(1)]), *strange, make_step(2))
+            await self._check_only(bench, [(0, 1), (0, 2)], OWN)
+            assert list(stage.tokens) == [1], broken(f"after another head's step, {stage.tokens} are open", OWN)
+
+    @in_loop
+    async def test_gap_in_the_steps_is_a_loss(self) -> None:
+        """A step that is not the next one of its epoch cannot be right: nothing more is known of the stage."""
+        for numbers in ((2,), (1, 3), (1, 1), (1, 2, 1)):
+            async with self._bench(TOY.open(MIDDLE), MIDDLE) as bench:
+                await bench.before.send(*(make_step(number) for number in numbers))
+                for _ in numbers[:-1]:
+                    await bench.head.hear_result()
+                failure = await bench.head.hear_failure()
+                assert failure.lost, broken(f"steps {numbers} came, and the worker says {failure}", GOES_ON)
+
+    @in_loop
+    async def test_failed_step_is_told_and_the_stage_goes_on(self) -> None:
+        """One failure with the cause, not lost; what follows in the epoch is discarded, and the next epoch is well."""
+        toy = TOY.open(WHOLE)
+        stage = FaultStage(toy, Fault("step", at=1, error=BackendFailed("no more of this")))
+        async with self._bench(stage) as bench:
+            await bench.head.send(*self._make_steps(4))
+            await bench.head.hear_result()
+            failure = await bench.head.hear_failure()
+            place = (failure.lease, failure.epoch, failure.step, failure.stage)
+            assert place == (LEASE, 0, 2, 0), broken(f"step 2 failed, and the worker says {failure}", FAILED)
+            assert "no more of this" in failure.message, broken(
+                f"{failure} does not say why", "What happened, in words"
+            )
+            assert not failure.lost, broken("a step that left all as it was is called a loss", GOES_ON)
+            rest = await bench.head.hear_rest()
+            assert not rest, broken(f"after a step that failed, the worker says {rest}", OLDER)
+            assert len(toy.batches) == 1, broken("steps after one that failed were run", GOES_ON)
+            await bench.head.send(make_step(1, [open_sequence(1, 3)], [(1, 0, PROMPT)], epoch=1))
+            drawn = _read_token(await bench.head.hear_result())
+            assert drawn == TOY.continuation(PROMPT, 1), broken(f"after a failure, {drawn} is drawn", GOES_ON)
+
+    @in_loop
+    async def test_failed_step_is_not_handed_on(self) -> None:
+        """The next stage hears neither of the step that failed nor of those after it."""
+        stage = FaultStage(TOY.open(MIDDLE, context=200, num_pages=100), Fault("step", at=1))
+        async with self._bench(stage, MIDDLE) as bench:
+            await bench.before.send(*(give_hidden(step) for step in self._make_steps(4)))
+            await bench.head.hear_result()
+            await bench.head.hear_failure()
+            numbers = [message.step for message in await bench.after.hear_rest() if isinstance(message, Step)]
+            assert numbers == [1], broken(f"step 2 failed, and the next stage was given steps {numbers}", FAILED)
+
+    @in_loop
+    async def test_failed_edit_is_a_loss(self) -> None:
+        """A stage that could not do an edit is not what its head believes."""
+        async with self._bench(TOY.open(WHOLE)) as bench:
+            await bench.head.send(make_step(1, [drop_sequence(9)]))
+            failure = await bench.head.hear_failure()
+            assert failure.lost, broken(f"an edit failed, and the worker says {failure}", GOES_ON)
+
+    @in_loop
+    async def test_lost_neighbour_is_told_to_the_head(self) -> None:
+        """When a neighbour is gone, the head is told, since nothing more can come of this stage."""
+        for name in ("before", "after"):
+            async with self._bench(TOY.open(MIDDLE), MIDDLE) as bench:
+                await (bench.before if name == "before" else bench.after).link.close()
+                failure = await bench.head.hear_failure()
+                assert failure.lost, broken(f"the stage {name} is gone, and the worker says {failure}", GOES_ON)
+
+    @in_loop
+    async def test_work_ends_when_the_head_is_lost(self) -> None:
+        """Whoever has no head any more has nothing to do."""
+        for layers in (WHOLE, MIDDLE):
+            async with self._bench(TOY.open(layers), layers) as bench:
+                await bench.head.link.close()
+                done = asyncio.wait([bench.working])
+                await within(self.patience_s, done, "the worker works on without a head", OWN)
+
+    def _bench(self, stage: ToyStage | FaultStage, layers: LayerRange = WHOLE) -> AbstractAsyncContextManager[Bench]:
+        return set_up(self.work, stage, layers, self.patience_s)
+
+    def _make_steps(self, count: int) -> list[Step]:
+        """Return steps that open a sequence and give it a token each."""
+        first = make_step(1, [open_sequence(1)], [(1, 0, (5,))])
+        return [first, *(make_step(number, [], [(1, number - 1, (5 + number,))]) for number in range(2, count + 1))]
+
+    async def _generate(self, bench: Bench, count: int) -> list[int]:
+        """Have the whole model answer `PROMPT` with ``count`` tokens, in as many steps."""
+        tokens = list(PROMPT)
+        for number in range(1, count + 1):
+            start = 0 if number == 1 else len(tokens) - 1
+            edits = [open_sequence(1, len(PROMPT))] if number == 1 else []
+            await bench.head.send(make_step(number, edits, [(1, start, tokens[start:])]))
+            tokens += _read_token(await bench.head.hear_result())
+            assert len(tokens) == len(PROMPT) + number, broken(f"step {number} drew no token", ANSWERS)
+        return tokens[len(PROMPT) :]
+
+    async def _check_only(self, bench: Bench, expected: Sequence[tuple[int, int]], promise: str) -> None:
+        """Check that these (epoch, step) are all that is reported and handed on."""
+        for post, who in ((bench.head, "the head"), (bench.after, "the next stage")):
+            heard = [message for message in await post.hear_rest() if isinstance(message, Result | Step | Failure)]
+            found = [(message.epoch, message.step) for message in heard]
+            assert found == list(expected), broken(f"{who} hears of (epoch, step) {found}, not {expected}", promise)
+
+
+def _read_token(result: Result) -> list[int]:
+    return [token for answer in result.answers if isinstance(answer, Drawn) for token in answer.tokens]
