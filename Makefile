@@ -11,7 +11,7 @@ PROJECTS := . $(PLUGINS)
 SOURCES  := pyproject.toml $(wildcard plugins/*/pyproject.toml) constraints.txt
 EDITABLE := $(foreach project,$(PROJECTS),-e ./$(project))
 
-RESULTS  := $(addprefix benchmarks/results/,parity-smollm2.json memory.json prefix.json head.json pipeline.json wire-fuzz.json)
+RESULTS  := $(addprefix benchmarks/results/,parity-smollm2.json memory.json prefix.json head.json pipeline.json mlx.json wire-fuzz.json)
 
 SERVE := .venv
 DEV   := .venv-dev
@@ -68,6 +68,10 @@ benchmarks/results/memory.json: | $(DEV)/.stamp
 benchmarks/results/prefix.json benchmarks/results/head.json benchmarks/results/pipeline.json: benchmarks/results/%.json: | $(DEV)/.stamp
 	@echo "measuring $@"
 	@$(DEV)/bin/python benchmarks/$*.py --out $@
+
+benchmarks/results/mlx.json: | $(DEV)/.stamp
+	@echo "measuring $@"
+	@$(DEV)/bin/python benchmarks/backend_mlx.py "$$($(DEV)/bin/parallax models pull smollm2-135m)" --out $@
 
 benchmarks/results/wire-fuzz.json: | $(DEV)/.stamp
 	@echo "measuring $@"

@@ -15,6 +15,7 @@ from parallax_backend_mlx.network import PAGE_TOKENS, Network
 from parallax_backend_mlx.runtime import BLAS, mx
 from parallax_backend_mlx.stage import MlxStage
 from parallax_backend_mlx.start import Room, start_runner
+from parallax_backend_mlx.turn import turn_weights
 from parallax_backend_mlx.window import limit_context
 from parallax_core.api import LayerRange, OutOfPages, ParallaxError, StageInfo, StagePlan, Unsupported
 
@@ -35,6 +36,7 @@ class MlxBackend:
         plan = _check_layers(plan, _count_layers(config))
         checkpoint = read_checkpoint(plan.model, is_part=plan.layers is not None)
         carving, weight_bytes = load_network(plan, checkpoint.tensors)
+        turn_weights(carving.model)
         network = Network(carving)
         network.install_pick()
         num_bytes = find_room() * plan.memory_fraction

@@ -47,7 +47,7 @@ def plan_pools(layout: Layout, num_bytes: float, context_length: int, chunk: int
     """
     needs = [_find_need(layout, pool, context_length, chunk) for pool in layout.list_pools()]
     counts = _share_out(needs, num_bytes)
-    if min(counts) < 1:
+    if sum(count * need.page_bytes for need, count in zip(needs, counts, strict=True)) > num_bytes:
         raise OutOfPages(1, 0)
     return tuple(_make_info(need, count) for need, count in zip(needs, counts, strict=True))
 
@@ -84,7 +84,7 @@ def _share_out(needs: list[Need], num_bytes: float) -> list[int]:
         taken = [counts[index] * need.page_bytes for index, need in enumerate(needs) if index not in open_ones]
         each = sum(needs[index].page_bytes * needs[index].pages_each for index in open_ones)
         for index in open_ones:
-            counts[index] = int((num_bytes - sum(taken)) * needs[index].pages_each // each)
+            counts[index] = max(1, int((num_bytes - sum(taken)) * needs[index].pages_each // each))
         full = {index for index in open_ones if counts[index] >= needs[index].most}
         for index in full:
             counts[index] = needs[index].most

@@ -31,6 +31,11 @@ class PagedRunner:
         self._views: list[View] = []
         """Of the step in progress: what `undo` puts back."""
 
+    def reserve(self, num_pages: int) -> None:
+        """Have memory for so many pages of each pool now, and not when they are needed."""
+        for index in range(len(self._account.pools)):
+            self._store.reserve(index, [num_pages - 1])
+
     def edit(self, edit: Edit, copies: Copies) -> None:
         """Follow an edit that the account has made."""
         del edit
@@ -95,16 +100,14 @@ class PagedRunner:
 
     def _make_cache(self, rows: Sequence[Row]) -> tuple[list[Any], list[View]]:
         """Return a cache of the network whose own entries are views of pages, and these views."""
-        cache: list[Any] = list(self._network.make_cache())
+        cache: list[Any] = self._network.make_cache()
         places = [self._find_places(rows, pool) for pool in range(len(self._account.pools))]
         views: list[View] = []
-        stand_ins: dict[int, Any] = {}
         for entry, banks in self._store.banks.items():
             made = [self._make_view(bank, rows, places[bank.pool]) for bank in banks]
             views += made
-            stand_ins[id(cache[entry])] = _nest(cache[entry], made)
-        # An entry of a layer elsewhere may be one of ours, whose position it shares.
-        return [stand_ins.get(id(entry), entry) for entry in cache], views
+            cache[entry] = _nest(cache[entry], made)
+        return cache, views
 
     def _make_view(self, bank: Bank, rows: Sequence[Row], places: Places) -> View:
         if bank.leaf.kind != "state":

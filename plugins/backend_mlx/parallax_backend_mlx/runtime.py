@@ -17,6 +17,8 @@ BLAS = activate()
 # MLX binds to its BLAS when it is imported, so what stands above has to stand above.
 import mlx.core as mx  # noqa: E402
 from mlx.nn.layers.base import Module  # noqa: E402
+from mlx.nn.layers.embedding import Embedding  # noqa: E402
+from mlx.nn.layers.linear import Linear  # noqa: E402
 from mlx.utils import tree_flatten, tree_map, tree_unflatten  # noqa: E402
 
 
@@ -34,6 +36,7 @@ def _keep_limits() -> Iterator[None]:
 
 
 with _keep_limits():
+    from mlx_lm.models.base import scaled_dot_product_attention as plain_attention
     from mlx_lm.models.cache import ArraysCache, CacheList, KVCache, RotatingKVCache, make_prompt_cache
     from mlx_lm.utils import (
         MODEL_ARCHITECTURE_REMAPPING,
@@ -54,7 +57,9 @@ __all__ = [
     "MODEL_REMAPPING",
     "ArraysCache",
     "CacheList",
+    "Embedding",
     "KVCache",
+    "Linear",
     "Module",
     "RotatingKVCache",
     "dequantize_model",
@@ -62,6 +67,7 @@ __all__ = [
     "load_model",
     "make_prompt_cache",
     "mx",
+    "plain_attention",
     "tree_map",
     "tree_unflatten",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from parallax_backend_mlx.account import Account
+from parallax_backend_mlx.attention import install_attention
 from parallax_backend_mlx.budget import plan_account, plan_pools
 from parallax_backend_mlx.found import Runner
 from parallax_backend_mlx.layout import Layout, read_layout
@@ -36,6 +37,7 @@ def start_runner(network: Network, room: Room) -> tuple[Account, Runner]:
     Raises:
         OutOfPages: if there is not memory for a page.
     """
+    install_attention()
     layout = read_layout(network)
     grouping = choose_grouping(network, layout) if layout is not None else None
     if layout is None or grouping is None:
