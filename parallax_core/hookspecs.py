@@ -145,5 +145,5 @@ def parallax_diagnose() -> Iterable[Finding]:  # type: ignore[empty-body]
 def parallax_shutdown() -> None:
     """Put things in order: ``parallax serve`` ends, the engine has stopped.
 
-    Called on a thread of its own. What takes longer than a second together with all other plugins is not waited for.
+    Called on a thread of its own. What takes longer than half a second is not waited for.
     """

@@ -39,7 +39,7 @@ from parallax_core.plugins.host import PluginHost
 from parallax_core.plugins.registry import Offer
 from parallax_core.server.edge import Edge
 
-AUDIENCE_S, SHUTDOWN_S = 0.5, 1.0
+AUDIENCE_S, SHUTDOWN_S = 0.3, 0.5
 """How long plugins may take at the end: to see what has happened, and to put things in order."""
 
 logger = logging.getLogger(__name__)

@@ -116,7 +116,7 @@ def _describe_bounds(annotated: Any) -> str:  # noqa: ANN401 -- a type of any ki
         case None, None:
             return ""
         case _, None:
-            return f" of at least {low}"
+            return f" of at least {low:.12g}"
         case None, _:
-            return f" of at most {high}"
-    return f" from {low} to {high}"
+            return f" of at most {high:.12g}"
+    return f" from {low:.12g} to {high:.12g}"

@@ -12,6 +12,7 @@ from parallax_core.config.schema import Key, is_mapping, is_sequence, strip_type
 from parallax_core.config.source import Written
 
 HIDDEN = "***"
+BLAME = "report it to the authors of the plugin that declares it"
 
 
 def read_value(section: str, key: Key, written: Written) -> object:
@@ -28,9 +29,12 @@ def read_value(section: str, key: Key, written: Written) -> object:
     folder = Path(origin.name).parent if origin.kind == "file" else Path()
 
     def read_path(wanted: type[Any], given: object) -> object:
-        if wanted is Path and isinstance(given, str):
-            return folder / Path(given).expanduser()
-        raise TypeError(f"{wanted!r} is not read from a configuration")
+        if wanted is not Path:
+            message = f"[{section}] {key.name} is a {wanted.__name__}, which nothing in a configuration can be"
+            raise BrokenPlugin(message, BLAME)
+        if not isinstance(given, str):
+            raise TypeError("a path is written as text")
+        return folder / Path(given).expanduser()
 
     try:
         parsed = _parse_text(str(value), key) if is_text else value
@@ -40,8 +44,7 @@ def read_value(section: str, key: Key, written: Written) -> object:
         message = f"{origin.locate(section, key.name)} is {shown}: expected {key.expected}{_locate_part(str(error))}"
         raise UsageError(message, "`parallax config` shows every setting, and where it comes from") from error
     except TypeError as error:
-        message = f"[{section}] {key.name} cannot be read: {error}"
-        raise BrokenPlugin(message, "report it to the authors of the plugin that declares it") from error
+        raise BrokenPlugin(f"[{section}] {key.name} cannot be read: {error}", BLAME) from error
 
 
 def _locate_part(reason: str) -> str:

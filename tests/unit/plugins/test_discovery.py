@@ -1,10 +1,6 @@
-"""Plugins as a user has them: distributions on ``sys.path``, written here as folders with metadata."""
+"""Plugins as a user has them: distributions on ``sys.path``; what becomes of each."""
 
 from __future__ import annotations
-
-import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -13,6 +9,7 @@ from parallax_core.builtin.inprocess import InProcessTransport
 from parallax_core.node.choice import choose_transport
 from parallax_core.plugins.discovery import PluginRecord
 from parallax_core.plugins.host import PluginHost
+from tests.unit.plugins.site import Site
 
 GOOD = """
 from parallax_core.api import BackendSpec, Ref, hookimpl
@@ -42,32 +39,6 @@ def parallax_register_transports():
 """
 
 
-class Site:
-    """A folder of installed distributions."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def install(self, name: str, code: str, api: str = "1") -> None:
-        module = f"{name}_plugin"
-        (self._folder / f"{module}.py").write_text(code.format(name=name, module=module))
-        info = self._folder / f"{name}-1.0.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-        lines = [f"[parallax]\n{name} = {module}\n", f"[parallax.api]\n{api} = {module}\n" if api else ""]
-        (info / "entry_points.txt").write_text("".join(lines))
-
-
-@pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    monkeypatch.syspath_prepend(tmp_path)
-    before = set(sys.modules)
-    yield Site(tmp_path)
-    for module in set(sys.modules) - before:
-        if module.endswith("_plugin"):
-            del sys.modules[module]
-
-
 def record(host: PluginHost, name: str) -> PluginRecord:
     return next(record for record in host.records if record.name == name)
 
@@ -89,25 +60,131 @@ def test_plugin_that_raises_on_import_is_broken_and_harms_nobody(site: Site) -> 
 
 
 def test_broken_plugin_is_named_when_something_unknown_is_asked_for(site: Site) -> None:
-    site.install("bad", "import a_module_that_is_not_there")
+    site.install("bad", "raise RuntimeError('boom')")
     with pytest.raises(UnknownName, match="no backend named 'bad'") as caught:
         PluginHost.discover().backends().get("bad")
-    assert "a_module_that_is_not_there" in caught.value.hint
+    assert caught.value.hint == (
+        "plugin 'bad' (bad 1.0) is broken: RuntimeError: boom. "
+        "pip install --force-reinstall bad, or report it to its authors."
+    )
 
 
-@pytest.mark.parametrize(("api", "reason"), [("2", "built for plugin API 2; this is 1"), ("", "states no plugin API")])
-def test_plugin_for_another_api_is_incompatible_and_not_imported(site: Site, api: str, reason: str) -> None:
-    site.install("other", "raise SystemExit('imported')", api=api)
+@pytest.mark.parametrize(
+    ("requires", "remedy"),
+    [
+        ((), "module 'not_there' is missing: pip install not_there"),
+        (
+            ("py-not-there>=2", "pytest", "other; extra == 'x'"),
+            "module 'not_there' is missing: pip install py-not-there",
+        ),
+    ],
+)
+def test_plugin_whose_dependency_is_missing_says_what_to_install(
+    site: Site, requires: tuple[str, ...], remedy: str
+) -> None:
+    site.install("needy", "import not_there.part", requires=requires)
+    found = record(PluginHost.discover(), "needy")
+    assert (found.state, found.remedy) == ("broken", remedy)
+    assert "No module named 'not_there'" in found.reason
+
+
+def test_object_whose_dependency_is_missing_says_what_to_install(site: Site) -> None:
+    site.install("lazy", GOOD.replace("{module}:missing", "lazy_backend:make"))
+    (site.folder / "lazy_backend.py").write_text("import not_there")
+    offer = PluginHost.discover().backends().get("lazy")
+    with pytest.raises(BrokenPlugin, match="ModuleNotFoundError") as caught:
+        offer.load(offer.spec.factory)
+    assert caught.value.hint == "module 'not_there' is missing: pip install not_there"
+
+
+def test_plugin_that_ends_the_process_is_broken(site: Site) -> None:
+    site.install("bad", "raise SystemExit(3)")
+    found = record(PluginHost.discover(), "bad")
+    assert (found.state, found.reason) == ("broken", "it tried to end the process: SystemExit(3)")
+
+
+def test_what_plugins_print_goes_to_standard_error(site: Site, capfd: pytest.CaptureFixture[str]) -> None:
+    noise = "import os\nprint('one')\nos.write(1, b'two')\nos.system('echo three')\n"
+    site.install("loud", noise + GOOD.replace("return", "print('four')\n    return"))
+    assert "loud" in PluginHost.discover().backends().names()
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert all(word in err for word in ("one", "two", "three", "four"))
+
+
+@pytest.mark.parametrize(
+    ("api", "reason", "remedy"),
+    [
+        ("2", "built for plugin API 2; this is 1", "update parallax-core, or install a version of other made for"),
+        ("0", "built for plugin API 0; this is 1", "install a version of other made for plugin API 1"),
+        ("", "states no plugin API in entry-point group 'parallax.api'", "install a version of other that states it"),
+    ],
+)
+def test_plugin_for_another_api_is_incompatible_and_not_imported(
+    site: Site, api: str, reason: str, remedy: str
+) -> None:
+    site.install("other", "open('imported', 'w')", api=api)
     found = record(PluginHost.discover(), "other")
     assert found.state == "incompatible"
-    assert reason in found.reason
+    assert found.reason.startswith(reason)
+    assert found.remedy.startswith(remedy)
+    assert not (site.folder / "imported").exists()
 
 
 @pytest.mark.parametrize("name", ["off", " off , else"])
 def test_disabled_plugin_is_not_imported(site: Site, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    site.install("off", "raise SystemExit('imported')")
+    site.install("off", "open('imported', 'w')")
     monkeypatch.setenv("PARALLAX_PLUGINS_DISABLED", name)
-    assert record(PluginHost.discover(), "off").state == "disabled"
+    found = record(PluginHost.discover(), "off")
+    assert (found.state, found.remedy) == ("disabled", "take 'off' out of PARALLAX_PLUGINS_DISABLED")
+    assert not (site.folder / "imported").exists()
+
+
+def test_file_disables_plugins_by_name_or_distribution(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.install("by_name", GOOD)
+    site.install("by_dist", GOOD)
+    site.install("by_variable", GOOD)
+    (site.folder / "parallax.toml").write_text('[plugins]\ndisabled = ["by_name", "by-dist"]\n')
+    monkeypatch.setenv("PARALLAX_PLUGINS_DISABLED", "by_variable")
+    host = PluginHost.discover()
+    assert {record(host, name).state for name in ("by_name", "by_dist", "by_variable")} == {"disabled"}
+    place = f"[plugins] disabled in {site.folder / 'parallax.toml'}"
+    assert record(host, "by_dist").remedy == f"take 'by_dist' out of {place}"
+    with pytest.raises(UnknownName) as caught:
+        host.backends().get("by_name")
+    assert place in caught.value.hint
+
+
+def test_preferred_distribution_wins(site: Site) -> None:
+    site.install("one", GOOD.replace('"{name}"', '"same"'))
+    site.install("two", GOOD.replace('"{name}"', '"same"'))
+    (site.folder / "parallax.toml").write_text('[plugins]\nprefer.backend.same = "Two"\n')
+    registry = PluginHost.discover().backends()
+    assert registry.get("same").plugin.distribution == "two"
+    assert [offer.plugin.distribution for offer in registry.passed] == ["one"]
+
+
+def test_preference_for_who_does_not_offer_it_changes_nothing(site: Site) -> None:
+    site.install("one", GOOD)
+    (site.folder / "parallax.toml").write_text('[plugins.prefer.backend]\none = "elsewhere"\n')
+    assert PluginHost.discover().backends().get("one").plugin.distribution == "one"
+
+
+def test_strict_names_every_plugin_that_is_not_loaded_but_by_choice(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.install("off", GOOD)
+    monkeypatch.setenv("PARALLAX_PLUGINS_DISABLED", "off")
+    PluginHost.discover().require_all()
+    site.install("bad", "import not_there")
+    site.install("late", GOOD.replace("return", "raise OSError('late') #"))
+    site.install("old", GOOD, api="0")
+    with pytest.raises(BrokenPlugin) as caught:
+        PluginHost.discover().require_all()
+    assert caught.value.message.startswith("3 of ")
+    for said in ("'bad' (bad 1.0) is broken", "'late' (late 1.0) is broken: OSError: late", "'old' (old 1.0) is incom"):
+        assert said in caught.value.message
+    assert "pip install not_there" in caught.value.hint
 
 
 def test_two_plugins_with_one_name_conflict_only_when_it_is_asked_for(site: Site) -> None:
@@ -116,7 +193,8 @@ def test_two_plugins_with_one_name_conflict_only_when_it_is_asked_for(site: Site
     registry = PluginHost.discover().backends()
     with pytest.raises(PluginConflict, match=r"offered by both one 1.0 and two 1.0") as caught:
         registry.get("same")
-    assert "PARALLAX_PLUGINS_DISABLED=two" in caught.value.hint
+    prefer = 'prefer.backend.same = "one" in [plugins] of parallax.toml'
+    assert caught.value.hint == f"choose one, with {prefer}, or with PARALLAX_PLUGINS_DISABLED=two"
 
 
 def test_plugin_that_raises_in_a_hook_is_broken_from_then_on(site: Site) -> None:
@@ -132,6 +210,14 @@ def test_plugin_with_an_unknown_hook_is_broken(site: Site) -> None:
     found = record(PluginHost.discover(), "newer")
     assert found.state == "broken"
     assert "parallax_from_the_future" in found.reason
+
+
+@pytest.mark.parametrize("how", ["wrapper", "hookwrapper"])
+def test_plugin_that_wraps_a_hook_is_broken(site: Site, how: str) -> None:
+    site.install("wrapping", GOOD.replace("@hookimpl", f"@hookimpl({how}=True)").replace("return", "yield"))
+    found = record(PluginHost.discover(), "wrapping")
+    assert found.state == "broken"
+    assert "as a wrapper" in found.reason
 
 
 def test_plugin_that_asks_a_hook_for_too_much_is_broken(site: Site) -> None:

@@ -1,0 +1,67 @@
+"""A folder of installed distributions, written here with their metadata."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+PARALLAX = str(Path(sys.executable).with_name("parallax"))
+HEADER = "from parallax_core.api import *\n"
+
+
+class Site:
+    """Installs distributions of one module each, and runs the command line among them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.home = folder / "home"
+
+    def install(self, name: str, code: str, api: str = "1", requires: Sequence[str] = ()) -> None:
+        """Install a plugin; ``{name}`` and ``{module}`` in its code are filled in."""
+        module = f"{name}_plugin"
+        self.add(name, {module: code.replace("{name}", name).replace("{module}", module)}, requires)
+        groups = {"parallax": f"{name} = {module}", **({"parallax.api": f"{api} = {module}"} if api else {})}
+        self.state(name, groups)
+
+    def install_command(self, name: str, command: str, code: str, groups: Mapping[str, str] | None = None) -> None:
+        """Install a distribution with a sub-command."""
+        self.add(name, {f"{name}_plugin": code})
+        self.state(name, {"parallax.commands": f"{command} = {name}_plugin:app", **(groups or {})})
+
+    def add(self, name: str, modules: Mapping[str, str], requires: Sequence[str] = ()) -> None:
+        """Install a distribution without entry points."""
+        for module, code in modules.items():
+            (self.folder / f"{module}.py").write_text(code)
+        info = self._info(name)
+        info.mkdir()
+        needs = "".join(f"Requires-Dist: {each}\n" for each in requires)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n{needs}")
+
+    def state(self, name: str, groups: Mapping[str, str]) -> None:
+        """Write the entry points of a distribution."""
+        text = "".join(f"[{group}]\n{line}\n" for group, line in groups.items())
+        (self._info(name) / "entry_points.txt").write_text(text)
+
+    def run(self, *arguments: str, timeout: float = 60, **changes: str) -> subprocess.CompletedProcess[str]:
+        """Run ``parallax``, in this folder, where nothing of this user's is known."""
+        return subprocess.run(
+            [PARALLAX, *arguments],
+            cwd=self.folder,
+            env=self.environment(**changes),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+
+    def environment(self, **changes: str) -> dict[str, str]:
+        """Return the environment of such a process."""
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("PARALLAX_")}
+        return {**kept, "PYTHONPATH": str(self.folder), "PARALLAX_HOME": str(self.home), **changes}
+
+    def _info(self, name: str) -> Path:
+        return self.folder / f"{name}-1.0.dist-info"
