@@ -3,7 +3,8 @@
     python benchmarks/head.py --out benchmarks/results/head.json
 
 A head with 1, 32 and 256 running requests, one step of which is a decode of each. The stage is left out: its answers
-are made up. Medians over the steps, in milliseconds; the goal is 0.3, 1 and 3.
+are made up. Over the steps: the least, the median and the 90th percentile, in milliseconds. On a machine that does
+something else beside, the least is what the head costs; the goals are for the median.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ def run_step(head: Head, token: int) -> None:
 
 
 def measure(num_requests: int) -> dict[str, Any]:
-    """Return the median and the 90th percentile of a step, in milliseconds."""
+    """Return the least, the median and the 90th percentile of a step, in milliseconds."""
     head = make_head(num_requests)
     times = []
     for number in range(WARM_UP + STEPS):
@@ -100,6 +101,7 @@ def measure(num_requests: int) -> dict[str, Any]:
     median, p90 = statistics.median(kept), kept[int(len(kept) * 0.9)]
     return {
         "requests": num_requests,
+        "least_ms": round(kept[0], 3),
         "median_ms": round(median, 3),
         "p90_ms": round(p90, 3),
         "goal_ms": GOALS_MS[num_requests],

@@ -61,7 +61,7 @@ class Outcome:
     damage: dict[str, int] = field(default_factory=dict)
     """Frames by the way they were damaged."""
     worst_us: float = 0.0
-    """The most processor time one frame took, which is not that of whatever else the machine does."""
+    """The most processor time one frame took, by the fastest of several readings."""
     worst_damage: str = ""
     worst_bytes: int = 0
     """What that frame was, and the size of its header."""
@@ -171,16 +171,23 @@ def read_damaged(count: int, seed: int) -> Outcome:
     for damage, frame in damage_frames(count, seed):
         outcome.frames += 1
         outcome.damage[damage] = outcome.damage.get(damage, 0) + 1
-        began = time.thread_time()
         try:
-            kind = classify_frame(frame)
+            kind, took_us = time_frame(frame)
         except Exception as error:
             raise AssertionError(f"{damage}: {frame}") from error
-        took_us = 1e6 * (time.thread_time() - began)
         setattr(outcome, kind, getattr(outcome, kind) + 1)
+        if took_us > outcome.worst_us:
+            took_us = min(took_us, *[time_frame(frame)[1] for _ in range(5)])  # one slow reading may be the machine's
         if took_us > outcome.worst_us:
             outcome.worst_us, outcome.worst_damage, outcome.worst_bytes = took_us, damage, len(frame.header)
     return outcome
+
+
+def time_frame(frame: Frame) -> tuple[str, float]:
+    """Return what `classify_frame` does, and the microseconds of processor time it took."""
+    began = time.thread_time()
+    kind = classify_frame(frame)
+    return kind, 1e6 * (time.thread_time() - began)
 
 
 def classify_frame(frame: Frame) -> str:
