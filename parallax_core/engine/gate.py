@@ -37,7 +37,11 @@ class Gate:
         if request.adapter and not all(_has(stage, "adapters") for stage in self.stages):
             message = f"the adapter {request.adapter!r} cannot be used: this model's backend has none"
             raise InvalidRequest(message, "model", "ask for the model itself")
-        return self._limit_output(request)
+        max_output = self._limit_output(request)
+        if request.sampling.min_tokens > max_output:
+            message = f"min_tokens is {request.sampling.min_tokens}, and there is room for {max_output} tokens"
+            raise InvalidRequest(message, "min_tokens", f"ask for at most {max_output}")
+        return max_output
 
     def _check_prompt(self, prompt: tuple[int, ...]) -> None:
         if not prompt:

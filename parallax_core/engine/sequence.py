@@ -161,7 +161,8 @@ class Sequence:
         """Return the text a token completes, and why it is the last one, if it is."""
         if token in self.request.stop_ids:
             return self._end(self._stop.feed(self._detokenizer.finish()), "stop")
-        text = self._stop.feed(self._detokenizer.feed(token))
+        is_exempt = self.num_output <= self.request.sampling.min_tokens
+        text = self._stop.feed(self._detokenizer.feed(token), is_exempt=is_exempt)
         if self._stop.stopped:
             return text, "stop"
         if self.num_output >= self.task.max_output:

@@ -11,14 +11,21 @@ class StopFilter:
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = tuple(stops)
         self._held = ""
+        self._num_exempt = 0
         self.stopped = False
 
-    def feed(self, text: str) -> str:
-        """Take the next text and return what is certain to come before any stop string."""
+    def feed(self, text: str, *, is_exempt: bool = False) -> str:
+        """Take the next text and return what is certain to come before any stop string.
+
+        Text that is exempt is the beginning of an answer that must not end yet: a stop string that ends in it is none,
+        and one that only begins in it is one.
+        """
         if not self._stops:
             return text
         self._held += text
-        found = [at for stop in self._stops if (at := self._held.find(stop)) >= 0]
+        if is_exempt:
+            self._num_exempt = len(self._held)
+        found = [at for stop in self._stops if (at := self._held.find(stop, self._find_start(stop))) >= 0]
         if found:
             self.stopped = True
             return self._release(min(found), drop_rest=True)
@@ -27,6 +34,10 @@ class StopFilter:
     def finish(self) -> str:
         """Return what is still held back: the text is over, so it is no stop string after all."""
         return self._release(len(self._held))
+
+    def _find_start(self, stop: str) -> int:
+        """Return where a stop string has to begin, at the least, to end behind what is exempt."""
+        return max(0, self._num_exempt - len(stop) + 1)
 
     def _num_undecided(self) -> int:
         """Return how many characters at the end could be the beginning of a stop string."""
@@ -38,4 +49,5 @@ class StopFilter:
 
     def _release(self, size: int, *, drop_rest: bool = False) -> str:
         text, self._held = self._held[:size], "" if drop_rest else self._held[size:]
+        self._num_exempt = max(0, self._num_exempt - size)
         return text

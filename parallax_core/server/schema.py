@@ -59,7 +59,8 @@ class Generation(Strict):
     max_tokens: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
     """The most tokens of an answer."""
     min_tokens: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
-    """No end of text and no stop token is drawn before an answer has so many tokens."""
+    """No end of text and no stop token is drawn before an answer has so many tokens, and none of ``stop`` that is
+    complete by then ends it."""
     n: Answers | None = None
     """How many answers, each drawn for itself; 1 to 128."""
     temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] | None = None

@@ -154,3 +154,19 @@ def test_tokens_of_a_conversation_are_those_the_model_gets(site: Site) -> None:
     error_of(site.post("/tokenize", model="toy"))
     error_of(site.post("/tokenize", model="other", prompt="a"), 404)
     assert error_of(site.post("/detokenize", model="toy", tokens=[99]))["param"] == "tokens"
+
+
+def test_stop_string_does_not_end_an_answer_before_the_least_length(site: Site) -> None:
+    whole = answer("hello", 12)
+    early, late = whole[1], whole[6:8]
+    assert texts(site.ask(max_tokens=12, stop=[early])) == [whole[: whole.index(early)]]
+    response = site.ask(max_tokens=12, min_tokens=6, stop=[early, late])
+    [choice] = response.json()["choices"]
+    ends = [at for stop in (early, late) if (at := whole.find(stop, 7 - len(stop))) >= 0]
+    assert (choice["message"]["content"], choice["finish_reason"]) == (whole[: min(ends)], "stop")
+    assert response.json()["usage"]["completion_tokens"] > 6
+
+
+def test_least_length_that_cannot_be_reached_is_refused(site: Site) -> None:
+    assert error_of(site.ask(min_tokens=396))["param"] == "min_tokens"
+    assert site.ask("hello", min_tokens=395).json()["usage"]["completion_tokens"] == 395
