@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 
 from fastapi import APIRouter, FastAPI
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute, Match, Route
 
 from parallax_core.contracts.engine import Engine
 from parallax_core.plugins.host import PluginHost
@@ -29,10 +28,10 @@ class Surface:
         """Take the routes of a router, unless one of them would never be reached."""
         if not isinstance(router, APIRouter):
             raise TypeError(f"{router!r} is no fastapi.APIRouter")
-        for route in _list_routes(router.routes):
-            others = (*self._app.routes, *(each for taken in self.routers for each in taken.routes))
-            if other := next((each for each in _list_routes(others) if _covers(each, route)), None):
-                raise ValueError(f"{route.path} is taken by {other.path}")
+        others = (*self._app.routes, *(route for taken in self.routers for route in taken.routes))
+        for route in router.routes:
+            if isinstance(route, Route) and any(_covers(other, route) for other in others):
+                raise ValueError(f"{route.path} is taken")
         self.routers.append(router)
 
 
@@ -43,11 +42,8 @@ def extend_app(app: FastAPI, engine: Engine, plugins: PluginHost) -> None:
             app.include_router(router)
 
 
-def _list_routes(routes: Iterable[BaseRoute]) -> list[Route]:
-    return [route for route in routes if isinstance(route, Route)]
-
-
-def _covers(taken: Route, route: Route) -> bool:
-    """Whether requests for ``route`` would go to ``taken``."""
+def _covers(taken: BaseRoute, route: Route) -> bool:
+    """Whether requests for ``route`` would go to ``taken``, which comes before it."""
     sample = re.sub(r"{.*?}", "x", route.path)
-    return bool(taken.path_regex.match(sample)) and bool((taken.methods or set()) & (route.methods or set()))
+    scopes = ({"type": "http", "path": sample, "method": method, "headers": []} for method in route.methods or ())
+    return any(taken.matches(scope)[0] is Match.FULL for scope in scopes)
