@@ -72,7 +72,10 @@ from parallax_core.contracts.surface import HttpSurface
 from parallax_core.contracts.tensor import ITEM_BYTES, Data, Tensor, TensorSpec
 from parallax_core.contracts.transport import Frame, FrameLimits, Link, Transport, TransportPlan, TransportSpec
 from parallax_core.hookspecs import PLUGIN_API, hookimpl
+from parallax_core.pages.account import Account, Entry, Outcome
+from parallax_core.pages.check import check_batch, check_edit, check_room
 from parallax_core.pages.pool import Copy, PagePool
+from parallax_core.sampling.answer import answer_draw, answer_output, answer_score, make_draft
 from parallax_core.sampling.draw import GOLDEN32, MASK32, draw_key, gumbel, hash32, mix32
 from parallax_core.sampling.reference import Draft, adjust, best, draw, keep, logprobs
 from parallax_core.wire.codec import WIRE_VERSION, decode, encode
@@ -85,6 +88,7 @@ __all__ = [
     "MASK32",
     "PLUGIN_API",
     "WIRE_VERSION",
+    "Account",
     "Answer",
     "ArrivalView",
     "Availability",
@@ -106,6 +110,7 @@ __all__ = [
     "Edit",
     "Engine",
     "EngineReady",
+    "Entry",
     "Epoch",
     "Event",
     "Failure",
@@ -134,6 +139,7 @@ __all__ = [
     "ModelSpec",
     "Open",
     "OutOfPages",
+    "Outcome",
     "Output",
     "PagePool",
     "ParallaxError",
@@ -196,8 +202,14 @@ __all__ = [
     "Welcome",
     "WireVersionMismatch",
     "adjust",
+    "answer_draw",
+    "answer_output",
+    "answer_score",
     "best",
     "cache_folder",
+    "check_batch",
+    "check_edit",
+    "check_room",
     "decode",
     "draw",
     "draw_key",
@@ -207,6 +219,7 @@ __all__ = [
     "hookimpl",
     "keep",
     "logprobs",
+    "make_draft",
     "mix32",
     "read_object",
     "silent",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import deepcopy
 
 from parallax_core.api import Copy, Drop, Edit, Fork, OutOfPages, PagePool, PoolInfo, Row, SeqId
 
@@ -72,17 +71,6 @@ class Memory:
             self._num_poisoned += 1
             for cells in self._cells:
                 cells[page * self._size : (page + 1) * self._size] = [-self._num_poisoned] * self._size
-
-
-def check_room(memories: Sequence[Memory], rows: Sequence[Row]) -> None:
-    """Raise OutOfPages, and change nothing, if the pages of some pool do not suffice for all rows, one by one."""
-    for memory in memories:
-        pool = memory.pool
-        if sum(max(0, pool.num_needed(row.seq, len(row.tokens))) for row in rows) <= pool.num_free:
-            continue
-        trial = deepcopy(pool)  # what one row gives back, another may take
-        for row in rows:
-            trial.extend(row.seq, len(row.tokens))
 
 
 def edit_memories(memories: Sequence[Memory], edit: Edit) -> None:

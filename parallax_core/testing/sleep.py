@@ -15,6 +15,7 @@ from parallax_core.api import (
     Fork,
     LayerRange,
     Open,
+    Outcome,
     PoolInfo,
     Row,
     SeqId,
@@ -25,10 +26,11 @@ from parallax_core.api import (
     Tensor,
     TensorSpec,
     Truncate,
+    check_batch,
+    check_edit,
+    check_room,
 )
-from parallax_core.testing.answer import Outcome
-from parallax_core.testing.check import check_batch, check_edit
-from parallax_core.testing.memory import Memory, check_room, edit_memories
+from parallax_core.testing.memory import Memory, edit_memories
 
 NUM_LAYERS = 8
 HIDDEN = TensorSpec(width=8, dtype="float32")
@@ -90,7 +92,7 @@ class SleepStage:
         """Sleep, and answer; raises as `parallax_core.api.Stage.step` does, and OutOfPages."""
         self._check_open()
         check_batch(batch, self._lengths, self._info)
-        check_room(self._memories, batch.rows)
+        check_room([memory.pool for memory in self._memories], batch.rows)
         self._sleep(self._seconds(batch))
         for row in batch.rows:
             self._lengths[row.seq] += len(row.tokens)

@@ -24,6 +24,7 @@ from parallax_core.api import (
     Hidden,
     LayerRange,
     Open,
+    Outcome,
     Output,
     PoolInfo,
     Row,
@@ -38,12 +39,16 @@ from parallax_core.api import (
     Tensor,
     TensorSpec,
     Truncate,
+    answer_draw,
+    answer_score,
+    check_batch,
+    check_edit,
+    check_room,
     draw,
 )
-from parallax_core.testing.answer import History, Outcome, answer_draw, answer_score
+from parallax_core.testing.answer import History
 from parallax_core.testing.arithmetic import Kind, embed_token, finish_token, gather_notes, note_token, score_tokens
-from parallax_core.testing.check import check_batch, check_edit
-from parallax_core.testing.memory import check_room, edit_memories
+from parallax_core.testing.memory import edit_memories
 from parallax_core.testing.paged import PagedLayers, States, pack_states, show_state
 
 GREEDY = Sampling(temperature=0)
@@ -188,7 +193,7 @@ class ToyStage:
         """
         self._check_usable()
         check_batch(batch, self.tokens, self.info)
-        check_room(self.layers.memories, batch.rows)
+        check_room([memory.pool for memory in self.layers.memories], batch.rows)
         self.batches.append(batch)
         self.before_step(batch)
         hidden = self.layers.run(batch)

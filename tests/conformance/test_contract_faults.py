@@ -12,6 +12,7 @@ from parallax_core.api import (
     Edit,
     Fork,
     Open,
+    Outcome,
     PoolInfo,
     Row,
     SequenceSpec,
@@ -20,7 +21,6 @@ from parallax_core.api import (
     TensorSpec,
     Truncate,
 )
-from parallax_core.testing.answer import Outcome
 from parallax_core.testing.arithmetic import Kind
 from parallax_core.testing.memory import Memory
 from parallax_core.testing.toy import Sizes, ToyStage

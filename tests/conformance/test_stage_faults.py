@@ -13,14 +13,15 @@ from parallax_core.api import (
     Drop,
     Edit,
     Fork,
+    Outcome,
     OutOfPages,
     PagePool,
     Row,
     SeqId,
     StageBatch,
     StageResult,
+    answer_draw,
 )
-from parallax_core.testing.answer import Outcome, answer_draw
 from parallax_core.testing.arithmetic import Kind, finish_token, gather_notes, score_tokens
 from parallax_core.testing.memory import Memory
 from parallax_core.testing.paged import PagedLayers, States

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from parallax_core.api import Draft, Draw, Drawn, Edit, Fork, PagePool, Row, SeqId, StageBatch, Truncate
-from parallax_core.testing.answer import Outcome
+from parallax_core.api import Draft, Draw, Drawn, Edit, Fork, Outcome, PagePool, Row, SeqId, StageBatch, Truncate
 from parallax_core.testing.arithmetic import Kind
 from parallax_core.testing.memory import Memory
 from parallax_core.testing.paged import PagedLayers, States, show_state

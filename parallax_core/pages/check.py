@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from itertools import pairwise
 
-from parallax_core.api import (
+from parallax_core.base.errors import Unsupported
+from parallax_core.base.ids import SeqId
+from parallax_core.contracts.stage import (
     Draw,
     Edit,
     Fork,
     Hidden,
     Open,
     Output,
-    PagePool,
     Row,
     Score,
-    SeqId,
     SequenceSpec,
     StageBatch,
     StageInfo,
     Truncate,
-    Unsupported,
 )
+from parallax_core.pages.pool import PagePool
 
 HINT = "leave it out, or choose another backend"
 
@@ -67,6 +68,20 @@ def check_edit(edit: Edit, specs: Mapping[SeqId, SequenceSpec], pools: Sequence[
         raise ValueError(f"a fork of {edit.src} cannot have the adapter {edit.spec.adapter!r}")
     if isinstance(edit, Fork | Truncate) and named is not None:
         _check_length(named, edit.length, pools)
+
+
+def check_room(pools: Sequence[PagePool], rows: Sequence[Row]) -> None:
+    """Refuse rows for which the pages of some pool do not suffice, one row after the other; nothing changes.
+
+    Raises:
+        OutOfPages: if so.
+    """
+    for pool in pools:
+        if sum(max(0, pool.num_needed(row.seq, len(row.tokens))) for row in rows) <= pool.num_free:
+            continue
+        trial = deepcopy(pool)  # what one row gives back, another may take
+        for row in rows:
+            trial.extend(row.seq, len(row.tokens))
 
 
 def _find_handles(edit: Edit) -> tuple[SeqId | None, SeqId | None]:

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import pytest
+
+from parallax_core.api import (
+    Account,
+    Drop,
+    Fork,
+    LayerRange,
+    Open,
+    OutOfPages,
+    PoolInfo,
+    Row,
+    Sampling,
+    SeqId,
+    SequenceSpec,
+    StageBatch,
+    StageInfo,
+    Truncate,
+)
+
+A, B = SeqId(1), SeqId(2)
+SPEC = SequenceSpec(prompt_length=1, sampling=Sampling())
+
+
+def make_account(*pages: int) -> Account:
+    info = StageInfo(
+        layers=LayerRange(0, 1),
+        num_layers=1,
+        vocab_size=10,
+        context_length=64,
+        max_batch_tokens=16,
+        pools=tuple(PoolInfo(kind="full", page_size=4, num_pages=number) for number in pages),
+        device="none",
+        dtype="float32",
+        weight_bytes=0,
+        weights_version="1",
+    )
+    account = Account(info)
+    account.edit(Open(A, SPEC))
+    return account
+
+
+def run(account: Account, seq: SeqId, *tokens: int) -> None:
+    account.step(StageBatch((Row(seq, len(account.entries[seq].tokens), tokens),)))
+
+
+def test_account_keeps_the_tokens_of_each_sequence() -> None:
+    account = make_account(4)
+    run(account, A, 1, 2, 3)
+    account.edit(Fork(A, B, 2, choice=3))
+    run(account, B, 7)
+    account.edit(Truncate(A, 1))
+    assert [account.entries[seq].tokens for seq in (A, B)] == [[1], [1, 2, 7]]
+    assert (account.entries[B].spec, account.entries[B].choice) == (SPEC, 3)
+    account.edit(Drop(A))
+    assert list(account.entries) == [B]
+    assert account.free == (3,)
+
+
+def test_fork_without_a_page_in_one_pool_takes_none_in_another() -> None:
+    account = make_account(4, 1)
+    run(account, A, 1, 2)
+    with pytest.raises(OutOfPages):
+        account.edit(Fork(A, B, 1))
+    assert account.free == (3, 0)
+    assert list(account.entries) == [A]
+
+
+def test_step_without_pages_changes_nothing() -> None:
+    account = make_account(4, 1)
+    with pytest.raises(OutOfPages):
+        run(account, A, 1, 2, 3, 4, 5)
+    assert account.free == (4, 1)
+    assert account.entries[A].tokens == []
+
+
+def test_refused_row_moves_no_other() -> None:
+    account = make_account(4)
+    with pytest.raises(KeyError):
+        account.step(StageBatch((Row(A, 0, (1,)), Row(B, 0, (1,)))))
+    assert account.free == (4,)
+    assert account.entries[A].tokens == []
+
+
+def test_copies_are_those_of_the_pools() -> None:
+    account = make_account(4, 4)
+    run(account, A, 1, 2, 3, 4, 5, 6)
+    copies = account.edit(Fork(A, B, 6))
+    assert [[copy.num_slots for copy in each] for each in copies] == [[2], [2]]
+    account.edit(Truncate(A, 3))
+    account.edit(Drop(B))
+    assert account.step(StageBatch((Row(A, 3, (9,)),))) == [[], []]
