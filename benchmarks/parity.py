@@ -1,6 +1,6 @@
 """Does the MLX backend choose the tokens transformers chooses? Greedy, float32, on a real model.
 
-    python benchmarks/parity.py MODEL_FOLDER --prompts 10 --tokens 32 --out benchmarks/results/parity-smollm2.json
+    python -m benchmarks.parity MODEL_FOLDER --prompts 10 --tokens 32 --out benchmarks/results/parity-smollm2.json
 
 Every prompt runs through the stage as a server would run it: prefilled in chunks, then decoded a token at a time.
 Where the two differ, the gap between the two best scores of transformers is printed: nearly equal scores may be told
@@ -11,18 +11,14 @@ or more. Needs torch and transformers.
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import platform
-import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from benchmarks.record import count_cores, describe_run, write_report
 from parallax_backend_mlx.backend import MlxBackend
 from parallax_backend_mlx.runtime import BLAS
 from parallax_core.api import Draw, Drawn, Drop, Open, Row, Sampling, SeqId, SequenceSpec, Stage, StageBatch, StagePlan
@@ -175,33 +171,6 @@ def compare_prompts(folder: Path, prompts: Sequence[str], count: int) -> dict[st
     }
 
 
-def describe_machine(arguments: Sequence[str]) -> dict[str, Any]:
-    """Return what a number needs beside it to be worth anything."""
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()  # noqa: S607
-    return {
-        "commit": commit,
-        "command": " ".join(["python", "benchmarks/parity.py", *arguments]),
-        "machine": {
-            "cpu": read_processor(Path("/proc/cpuinfo")),
-            "cores": count_cores(),
-            "system": platform.platform(),
-        },
-        "versions": {name: metadata.version(name) for name in VERSIONS} | {"BLAS": BLAS.name},
-    }
-
-
-def read_processor(path: Path) -> str:
-    """Return the name of the processor."""
-    lines: Iterable[str] = path.read_text().splitlines() if path.exists() else ()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()
-
-
-def count_cores() -> int:
-    """Return the cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def judge_report(report: dict[str, Any]) -> bool:
     """Return whether the differences are few and small enough."""
     differences = report["differences"]
@@ -219,7 +188,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     report = compare_prompts(options.model, PROMPTS[: options.prompts], options.tokens)
     # The folder by its name alone: where it lies is the business of one machine.
     shown = [options.model.name, "--prompts", str(options.prompts), "--tokens", str(options.tokens)]
-    report |= describe_machine(shown)
+    report |= describe_run(["benchmarks.parity", *shown], VERSIONS) | {"blas": BLAS.name}
     for difference in report["differences"]:
         line = "differs after {at} tokens, gap {gap:.1e}: mlx {mlx}, transformers {transformers}: {prompt!r}"
         print(line.format(**difference))
@@ -227,9 +196,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     equal = report["prompts"] - len(report["differences"])
     print(f"{equal} of {report['prompts']} prompts equal over {options.tokens} tokens: {'pass' if passed else 'fail'}")
     print(f"prefill {report['prefill_tokens_per_s']} tokens/s, decode {report['decode_tokens_per_s']} tokens/s")
-    if options.out:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(report | {"passed": passed}, indent=2) + "\n")
+    write_report(options.out, report | {"passed": passed})
     return 0 if passed else 1
 
 

@@ -13,9 +13,10 @@ PROMPTS, TOKENS = 10, 8
 
 
 def test_greedy_tokens_are_those_of_transformers(model_folder: Path, tmp_path: Path) -> None:
-    script, out = ROOT / "benchmarks" / "parity.py", tmp_path / "parity.json"
-    command = [sys.executable, str(script), str(model_folder), "--prompts", str(PROMPTS), "--tokens", str(TOKENS)]
-    done = subprocess.run([*command, "--out", str(out)], capture_output=True, text=True, timeout=170, check=False)
+    out = tmp_path / "parity.json"
+    sizes = ["--prompts", str(PROMPTS), "--tokens", str(TOKENS), "--out", str(out)]
+    command = [sys.executable, "-m", "benchmarks.parity", str(model_folder), *sizes]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=170, check=False)
     print(done.stdout)
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(out.read_text())
