@@ -45,7 +45,7 @@ class Site:
         text = "".join(f"[{group}]\n{line}\n" for group, line in groups.items())
         (self._info(name) / "entry_points.txt").write_text(text)
 
-    def run(self, *arguments: str, timeout: float = 60, **changes: str) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:
         """Run ``parallax``, in this folder, where nothing of this user's is known."""
         return subprocess.run(
             [PARALLAX, *arguments],
@@ -54,7 +54,7 @@ class Site:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=timeout,
+            timeout=60,
             check=False,
         )
 

@@ -1,0 +1,125 @@
+"""The options of serve are the settings of serve, whoever writes them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from parallax_core.cli.edge import make_edge
+from parallax_core.cli.option import from_section
+from parallax_core.cli.serve import app
+from parallax_core.config.config import Config
+from parallax_core.config.schema import list_keys
+from parallax_core.config.serve import ServeSettings
+from parallax_core.config.source import name_variable
+
+VALUES: dict[str, Any] = {
+    "model": "org/name",
+    "backend": "torch",
+    "host": "::1",
+    "port": 9,
+    "dtype": "float16",
+    "batching": "size",
+    "preemption": "nobody",
+    "api_key_file": "keys",
+    "insecure": True,
+    "tls_cert": "cert",
+    "tls_key": "key",
+    "cors_origin": ["https://a", "https://b"],
+    "max_concurrent": 1,
+    "max_per_minute": 2,
+    "lenient": True,
+    "log_prompts": True,
+    "request_timeout": 3.5,
+    "otlp_endpoint": "http://o",
+    "drain": 4.5,
+    "strict_plugins": True,
+    "verbose": True,
+}
+"""For each setting, a value that is not its default, as a file has it."""
+
+
+def run(*arguments: str) -> ServeSettings:
+    """Return what a command with the options of serve gets."""
+    seen: list[ServeSettings] = []
+    command = typer.Typer()
+
+    @command.command()
+    @from_section("serve", ServeSettings)
+    def serve(settings: ServeSettings, config: Config) -> None:
+        seen.append(settings)
+
+    done = CliRunner().invoke(command, arguments)
+    assert done.exit_code == 0, done.output
+    return seen[0]
+
+
+def as_flags(name: str, value: Any) -> list[str]:
+    option = f"--{name.replace('_', '-')}"
+    match value:
+        case True:
+            return [option]
+        case list():
+            return [word for each in value for word in (option, each)]
+        case _ if name == "model":
+            return [value]
+    return [option, str(value)]
+
+
+def as_value(name: str, folder: Path = Path()) -> Any:
+    value = VALUES[name]
+    if isinstance(value, list):
+        return tuple(value)
+    return folder / value if name in {"api_key_file", "tls_cert", "tls_key"} else value
+
+
+@pytest.fixture(autouse=True)
+def _away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PARALLAX_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+
+
+def test_every_setting_is_tried() -> None:
+    assert list(VALUES) == list(list_keys(ServeSettings))
+
+
+def test_options_of_serve_are_its_settings_with_their_defaults() -> None:
+    command = typer.main.get_command(app)
+    options = {each.name: each.default for each in command.params if each.name not in {"config", "help"}}
+    assert set(options) == set(VALUES)
+    defaults = {name: key.default for name, key in list_keys(ServeSettings).items()}
+    assert {name: value or None for name, value in options.items()} == {n: v or None for n, v in defaults.items()}
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_setting_can_be_given_as_flag_variable_and_in_a_file(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    value = VALUES[name]
+    assert getattr(run(), name) != as_value(name)
+    assert getattr(run(*as_flags(name, value)), name) == as_value(name)
+    (tmp_path / "own.toml").write_text(f"[serve]\n{name} = {json.dumps(value)}\n")
+    assert getattr(run("--config", "own.toml"), name) == as_value(name)
+    text = ",".join(value) if isinstance(value, list) else json.dumps(value).strip('"')
+    monkeypatch.setenv(name_variable("serve", name), text)
+    assert getattr(run(), name) == as_value(name)
+
+
+def test_flag_comes_first_even_when_it_says_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PARALLAX_SERVE__PORT", "9")
+    monkeypatch.setenv("PARALLAX_SERVE__VERBOSE", "true")
+    assert (run("--port", "8000").port, run("--no-verbose").verbose, run("-v").verbose) == (8000, False, True)
+
+
+def test_every_setting_of_the_edge_reaches_it(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("k")
+    edge = make_edge(run(*(word for name, value in VALUES.items() for word in as_flags(name, value))))
+    assert (edge.keys, list(edge.cors_origins)) == (frozenset({"k"}), ["https://a", "https://b"])
+    assert (edge.max_concurrent, edge.max_per_minute, edge.is_lenient, edge.logs_bodies) == (1, 2, True, True)
+    assert (edge.tls_cert, edge.tls_key, edge.request_s, edge.drain_s) == (Path("cert"), Path("key"), 3.5, 4.5)
+    assert edge.otlp_endpoint == "http://o"
