@@ -29,6 +29,8 @@ class Observer:
         self._is_closing = False
         self.num_dropped = 0
         self.num_failed = 0
+        self._num_put = 0
+        self._num_taken = 0
         self._thread = threading.Thread(target=self._run, daemon=True, name=f"observer {name}")
         self._thread.start()
 
@@ -36,6 +38,7 @@ class Observer:
         """Hand over an event, or drop it; returns at once."""
         try:
             self._events.put_nowait(event)
+            self._num_put += 1
         except queue.Full:
             self.num_dropped += 1
             if self.num_dropped == 1:
@@ -52,9 +55,7 @@ class Observer:
     def join(self, limit_s: float) -> None:
         """Wait for the end, and log what got lost."""
         self._thread.join(max(0.0, limit_s))
-        lost = self.num_dropped
-        if self._thread.is_alive():
-            lost += self._events.qsize()
+        lost = self.num_dropped + self._num_put - self._num_taken
         if lost or self.num_failed:
             logger.warning("plugin %r missed %d events, and raised on %d", self._name, lost, self.num_failed)
 
@@ -63,6 +64,7 @@ class Observer:
             event = self._events.get()
             if event is None:
                 return
+            self._num_taken += 1
             try:
                 self._observe(event)
             except (Exception, SystemExit):

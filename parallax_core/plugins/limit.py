@@ -29,7 +29,7 @@ class Errand(Generic[T]):
         if self._errors:
             raise self._errors[0]
         if not self._results:
-            raise TimeoutError(f"there was no answer within {limit_s:g} s")
+            raise TimeoutError(f"there was no answer within {limit_s:.2g} s")
         return self._results[0]
 
     def _run(self) -> None:
