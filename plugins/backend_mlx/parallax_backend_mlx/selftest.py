@@ -24,7 +24,7 @@ from parallax_core.api import Draw, Open, PoolInfo, Row, Sampling, SeqId, Sequen
 PAGES = 16
 PAGE_SIZE = 4
 """So small that these few tokens take several pages."""
-STEPS = (((0, 5), (1, 3), (2, 5)), ((0, 1), (1, 1), (2, 1)), ((0, 3), (1, 1), (2, 2)), ((0, 1), (1, 1), (2, 1)))
+STEPS = (((0, 5), (1, 3), (2, 5)), ((0, 1), (1, 1), (2, 2)), ((0, 1), (1, 1), (2, 1)))
 """In each step: which sequence goes on by how many tokens."""
 
 logger = logging.getLogger(__name__)
