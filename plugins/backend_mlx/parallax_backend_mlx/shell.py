@@ -54,10 +54,10 @@ class Hole(Shell):
         super().__init__(layer)
         self.incoming: mx.array | None = None
 
-    def __call__(self, hidden: mx.array, *_args: object, **_kwargs: object) -> mx.array:
-        """Return the hidden states that came from the stage before, or ``hidden`` as it is."""
+    def __call__(self, *args: object, **kwargs: object) -> object:
+        """Return the hidden states that came from the stage before, or what is given first as it is."""
         # A view of its own: some models scale hidden states in place.
-        return hidden if self.incoming is None else self.incoming[...]
+        return next(iter((*args, *kwargs.values()))) if self.incoming is None else self.incoming[...]
 
 
 class Exit(Shell):

@@ -109,17 +109,17 @@ class Recorder(Shell):
         super().__init__(layer)
         self.watch = watch
 
-    def __call__(self, hidden: object, *args: object, **kwargs: object) -> mx.array:
-        """Return hidden states of our own.
+    def __call__(self, *args: object, **kwargs: object) -> mx.array:
+        """Return hidden states of our own; those given come first, by whatever name.
 
         Raises:
             Unsupported: if what comes in is not what the layer before gave out.
         """
         watch = self.watch
+        hidden, *parts = *args, *kwargs.values()
         if not isinstance(hidden, mx.array) or hidden.ndim != AXES or not watch.continues(hidden):
             message = f"layer {watch.passed} is given something else than the hidden states of the layer before"
             raise Unsupported(message, HINT)
-        parts = [*args, *kwargs.values()]
         found = [watch.find_entry(part) for part in parts]
         watch.entries.append(next((index for index in found if index is not None), None))
         watch.given.append([part for part, index in zip(parts, found, strict=True) if index is None])
