@@ -72,6 +72,8 @@ from parallax_core.contracts.surface import HttpSurface
 from parallax_core.contracts.tensor import ITEM_BYTES, Data, Tensor, TensorSpec
 from parallax_core.contracts.transport import Frame, FrameLimits, Link, Transport, TransportPlan, TransportSpec
 from parallax_core.hookspecs import PLUGIN_API, hookimpl
+from parallax_core.loading.checkpoint import read_config, read_tensors
+from parallax_core.loading.plan import check_device, choose_layers
 from parallax_core.pages.account import Account, Entry, Outcome
 from parallax_core.pages.check import check_batch, check_edit, check_room
 from parallax_core.pages.pool import Copy, PagePool
@@ -208,8 +210,10 @@ __all__ = [
     "best",
     "cache_folder",
     "check_batch",
+    "check_device",
     "check_edit",
     "check_room",
+    "choose_layers",
     "decode",
     "draw",
     "draw_key",
@@ -221,6 +225,8 @@ __all__ = [
     "logprobs",
     "make_draft",
     "mix32",
+    "read_config",
     "read_object",
+    "read_tensors",
     "silent",
 ]

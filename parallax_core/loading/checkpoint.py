@@ -1,0 +1,135 @@
+"""A model folder as bytes: its settings, and its tensors in the safetensors format, which runs no code.
+
+The format: eight bytes with the length of a header, the header, which is JSON, and the data of all tensors one after
+the other (https://github.com/huggingface/safetensors#format).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import mmap
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from parallax_core.base.errors import ParallaxError, Unsupported
+from parallax_core.base.files import read_object
+from parallax_core.contracts.progress import Progress
+from parallax_core.contracts.tensor import ITEM_BYTES, Tensor
+
+DTYPES = {
+    "F32": "float32",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "U8": "uint8",
+    "I32": "int32",
+    "U32": "uint32",
+    "I64": "int64",
+}
+LENGTH_BYTES = 8
+TASK = "loading weights"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a tensor lies in a file."""
+
+    name: str
+    kind: str
+    """Its dtype, in the words of the format."""
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Return the contents of a model's config.json.
+
+    Raises:
+        ParallaxError: if there is none, or it is damaged.
+    """
+    try:
+        return read_object(folder / "config.json")
+    except (FileNotFoundError, NotADirectoryError) as error:
+        message = f"there is no config.json in {folder}"
+        raise ParallaxError(message, "name the folder of a model") from error
+
+
+def read_tensors(folder: Path, is_wanted: Callable[[str], bool], progress: Progress) -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors that are wanted, with their names; of the others, no byte is read.
+
+    Their data are memory-mapped: copy what is to be kept.
+
+    Args:
+        folder: a model in the standard layout.
+        is_wanted: told the name of each tensor.
+        progress: told of bytes as tensors are yielded.
+
+    Raises:
+        ParallaxError: if there are no weights, or a file is damaged.
+        Unsupported: if a tensor that is wanted has a dtype that is no `Tensor`'s.
+    """
+    paths = sorted(folder.glob("*.safetensors"))
+    if not paths:
+        message = f"there are no weights in {folder}"
+        raise ParallaxError(message, "a model is a folder with config.json and *.safetensors")
+    places = {path: [place for place in find_places(path) if is_wanted(place.name)] for path in paths}
+    done, total = 0, sum(len(place) for found in places.values() for place in found)
+    progress(TASK, done, total)
+    for path, found in places.items():
+        with path.open("rb") as file:
+            data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        for place in found:
+            yield place.name, _make_tensor(place, data)
+            done += len(place)
+            progress(TASK, done, total)
+
+
+def find_places(path: Path) -> list[Place]:
+    """Return where the tensors of a file lie, having read its header only.
+
+    Raises:
+        ParallaxError: if it is damaged.
+    """
+    try:
+        header, start = _read_header(path)
+        return [_read_place(name, entry, start) for name, entry in header.items() if name != "__metadata__"]
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        message = f"{path} is damaged: {error}"
+        raise ParallaxError(message, "fetch or copy the model again") from error
+
+
+def _read_header(path: Path) -> tuple[dict[str, Any], int]:
+    """Return the header, and where the data begin; ValueError unless the file is as long as the header says."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        start = LENGTH_BYTES + int.from_bytes(file.read(LENGTH_BYTES), "little")
+        if not LENGTH_BYTES < start <= size:
+            raise ValueError(f"its header does not lie within its {size} bytes")
+        header = json.loads(file.read(start - LENGTH_BYTES))
+    ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
+    if start + max(ends, default=0) != size:
+        raise ValueError(f"it has {size} bytes instead of {start + max(ends, default=0)}")
+    return header, start
+
+
+def _read_place(name: str, entry: Mapping[str, Any], start: int) -> Place:
+    """Return the place of a tensor; ValueError unless it has as many bytes as its shape asks for."""
+    kind, shape = entry["dtype"], tuple(map(int, entry["shape"]))
+    first, last = map(int, entry["data_offsets"])
+    size = math.prod(shape) * ITEM_BYTES[DTYPES[kind]] if kind in DTYPES else last - first
+    if first < 0 or size < 0 or last - first != size:
+        raise ValueError(f"{name} of shape {shape} is not {last - first} bytes of {kind}")
+    return Place(name, kind, shape, start + first, start + last)
+
+
+def _make_tensor(place: Place, data: memoryview) -> Tensor:
+    if place.kind not in DTYPES:
+        message = f"the tensor {place.name} is {place.kind}, and only {', '.join(DTYPES)} can be read"
+        raise Unsupported(message, "choose a model that is not quantized, or another backend")
+    return Tensor(DTYPES[place.kind], place.shape, data[place.start : place.stop])
