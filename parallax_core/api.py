@@ -13,7 +13,7 @@ from parallax_core.base.errors import (
 from parallax_core.base.files import read_object
 from parallax_core.base.ids import Epoch, LeaseId, RequestId, SeqId
 from parallax_core.base.refs import Ref
-from parallax_core.config.home import cache_folder
+from parallax_core.config.home import cache_folder, keys_folder
 from parallax_core.contracts.backend import Availability, Backend, BackendSpec, DType, StagePlan
 from parallax_core.contracts.capability import Capability
 from parallax_core.contracts.engine import Delta, Engine, Finish, Health, Reason, Request, Stream, TokenLogprob
@@ -222,6 +222,7 @@ __all__ = [
     "hash32",
     "hookimpl",
     "keep",
+    "keys_folder",
     "logprobs",
     "make_draft",
     "mix32",

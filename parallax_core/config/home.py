@@ -18,6 +18,11 @@ def config_folder() -> Path:
     return _folder("config", platformdirs.user_config_path("parallax"))
 
 
+def keys_folder() -> Path:
+    """Return the folder keys are kept in; made, with access for the owner only, by who writes there."""
+    return _folder("keys", platformdirs.user_data_path("parallax") / "keys")
+
+
 def cache_folder(name: str) -> Path:
     """Return a folder for files of ``name`` that can be made again, created with access for the owner only."""
     folder = _folder("cache", platformdirs.user_cache_path("parallax")) / name
