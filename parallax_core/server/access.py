@@ -57,4 +57,11 @@ class AccessLog:
         finally:
             asked = f" body={bytes(body)!r}" if self._logs_bodies else ""
             took = (time.monotonic() - began) * 1000
-            logger.info("%s %s %s %.0f ms id=%s%s", scope["method"], scope["path"], status or "gone", took, name, asked)
+            path = _read_path(scope)
+            logger.info("%s %s %s %.0f ms id=%s%s", scope["method"], path, status or "gone", took, name, asked)
+
+
+def _read_path(scope: Scope) -> str:
+    """Return the path as it was sent: decoded, it could hold the end of a line."""
+    raw = scope.get("raw_path") or b""
+    return str(raw.decode("ascii", "replace"))

@@ -42,7 +42,7 @@ def _add_edge(app: FastAPI, edge: Edge, gate: Gate) -> None:
     app.add_middleware(Patience, limit_s=edge.request_s)
     app.add_middleware(Gatekeeper, gate=gate)
     if edge.max_concurrent or edge.max_per_minute:
-        app.add_middleware(RateLimit, max_concurrent=edge.max_concurrent, max_per_minute=edge.max_per_minute)
+        app.add_middleware(RateLimit, edge=edge)
     if edge.keys:
         app.add_middleware(KeyCheck, keys=edge.keys)
     if edge.cors_origins:

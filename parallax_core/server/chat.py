@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 import fastapi
 from fastapi.responses import JSONResponse, Response
 
-from parallax_core.contracts.engine import Delta, Reason, TokenLogprob
+from parallax_core.base.errors import InvalidRequest
+from parallax_core.contracts.engine import Delta, Reason, Request, TokenLogprob
 from parallax_core.server.flow import EventStream, Flow, until_gone
 from parallax_core.server.intake import read_chat
 from parallax_core.server.logprobs import Shape, chat_logprobs
@@ -86,6 +87,15 @@ class Answer:
         self.reason = delta.ended or self.reason
 
 
+def _submit(served: Served, request: Request, body: ChatRequest, http: fastapi.Request) -> Flow:
+    try:
+        return served.submit([request], http)
+    except InvalidRequest as error:
+        if error.param == "max_tokens" and body.max_tokens is None:  # the client's word for it is the newer one
+            raise InvalidRequest(error.message, "max_completion_tokens", error.hint) from error
+        raise
+
+
 def make_router(served: Served) -> fastapi.APIRouter:
     """Return the route for ``served``."""
     router = fastapi.APIRouter()
@@ -97,7 +107,7 @@ def make_router(served: Served) -> fastapi.APIRouter:
         name = f"chatcmpl-{secrets.token_hex(12)}"
         # Tokenizing a long conversation takes a while: others are answered meanwhile.
         request = await asyncio.to_thread(read_chat, served.text, body, name)
-        chat = Chat(served, body, served.submit([request], http), name, int(time.time()))
+        chat = Chat(served, body, _submit(served, request, body, http), name, int(time.time()))
         if body.stream:
             return EventStream(chat.stream(), chat.flow)
         return await until_gone(http, chat.collect(), chat.flow)

@@ -1,37 +1,100 @@
-"""The server's side of a connection, before there is a request."""
+"""The server's side of a connection: what no request can see to."""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import socket
 from typing import Any
 
+import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from parallax_core.server.errors import error_body
+
+LOOKS = 4
+"""How often a connection is looked at in the time it may stall for."""
+PROBES = 3
+"""So many unanswered probes mean that a client has vanished."""
 
 
 class Connection(H11Protocol):
-    """uvicorn's protocol, closing connections on which no request arrives.
+    """uvicorn's protocol, ending connections that stall, and answering what is no HTTP as everything is answered.
 
-    uvicorn waits for the first line and the headers for ever; a client that opens many connections and sends nothing
-    would use up the server's.
+    uvicorn waits for ever for the head of a request, for the rest of a body nobody wants, and for a client to take what
+    it was sent; many clients that stall would use up the server's connections. A connection is given up when nothing
+    has moved for ``limit_s`` seconds, or up to a quarter more. (A body that is wanted is `Patience`'s to wait for.)
     """
 
     limit_s = 30.0
 
     def connection_made(self, transport: Any) -> None:  # noqa: ANN401 -- uvicorn's own types differ between versions
-        """Begin to wait for the first request."""
+        """Begin to watch the connection."""
         super().connection_made(transport)
-        self._patience = self.loop.call_later(self.limit_s, self._give_up)
+        _guard_socket(transport.get_extra_info("socket"), self.limit_s)
+        self._stall, self._since = self._find_stall(), self.loop.time()
+        self._watch = self.loop.call_later(self.limit_s / LOOKS, self._look)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop waiting."""
-        self._patience.cancel()
+        """Watch it no more."""
+        self._watch.cancel()
         super().connection_lost(exc)
 
-    def _give_up(self) -> None:
-        if getattr(self, "cycle", None) is None:  # uvicorn sets it with the first request
-            self.transport.close()
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is no HTTP; when an answer is under way already, just end the connection."""
+        cycle = getattr(self, "cycle", None)  # uvicorn sets it with the first request
+        if cycle is not None and not cycle.response_complete:
+            cycle.disconnected = True
+            cycle.message_event.set()
+        if self.conn.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
+            body = json.dumps(error_body(400, msg)).encode()
+            size = str(len(body)).encode()
+            headers = [(b"content-type", b"application/json"), (b"content-length", size), (b"connection", b"close")]
+            head = self.conn.send(h11.Response(status_code=400, headers=headers, reason=b"Bad Request"))
+            self.transport.write((head or b"") + body)
+        self.transport.close()
+
+    def _look(self) -> None:
+        stall, now = self._find_stall(), self.loop.time()
+        if stall is None or stall != self._stall:
+            self._stall, self._since = stall, now
+        elif now - self._since >= self.limit_s * 0.99:  # timers may be early by a little
+            self.transport.abort()
+            return
+        self._watch = self.loop.call_later(self.limit_s / LOOKS, self._look)
+
+    def _find_stall(self) -> tuple[str, int] | None:
+        """Return what the connection waits for that only its client can bring about, if it does."""
+        if unsent := self.transport.get_write_buffer_size():
+            return "takes what it is sent", unsent
+        if self.conn.our_state is h11.IDLE and self.timeout_keep_alive_task is None:
+            return "sends the head of a request", id(self.cycle)
+        if self.conn.our_state is h11.DONE and self.conn.their_state is h11.SEND_BODY:
+            return "sends the rest of a body", id(self.cycle)
+        return None
 
 
 def make_protocol(limit_s: float) -> type[asyncio.Protocol]:
     """Return the protocol with a limit of its own, in seconds."""
     return type("LimitedConnection", (Connection,), {"limit_s": limit_s})
+
+
+def _guard_socket(sock: socket.socket, limit_s: float) -> None:
+    """Let the kernel find out when a client has vanished without a word, as far as it can.
+
+    It probes a silent client, and gives up when nothing of what is sent arrives. (RFC 1122, section 4.2.3.6; RFC 5482.)
+    """
+    if sock.family not in {socket.AF_INET, socket.AF_INET6}:
+        return
+    pause = max(1, round(limit_s / PROBES))
+    options = {
+        "TCP_KEEPIDLE": max(1, round(limit_s)),
+        "TCP_KEEPALIVE": max(1, round(limit_s)),  # the same on macOS
+        "TCP_KEEPINTVL": pause,
+        "TCP_KEEPCNT": PROBES,
+        "TCP_USER_TIMEOUT": max(1, round(limit_s * 1000)),
+    }
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in options.items():
+        if (option := getattr(socket, name, None)) is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
+import msgspec
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 MAX_SEED = 2**63 - 1
@@ -13,12 +14,14 @@ MAX_ANSWERS = 128
 MAX_TOP = 20
 MAX_TOKEN = 2**31 - 1
 MAX_BIASES = 1024
+MAX_PROMPTS = 256
+"""As many as an engine lets wait."""
 
 
 class Strict(BaseModel):
     """No unknown fields, and no guessing: ``"1"`` is not a number."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", strict=True, use_attribute_docstrings=True, allow_inf_nan=False)
 
 
 def _check_text(text: str) -> str:
@@ -37,11 +40,24 @@ def _check_token(text: str) -> str:
     return text
 
 
+def _check_variables(variables: dict[str, Any]) -> dict[str, Any]:
+    """Refuse what no template could write into a text: halves of surrogate pairs anywhere, or endless depth."""
+    try:
+        msgspec.json.encode(variables)
+    except (UnicodeEncodeError, RecursionError) as error:
+        raise ValueError("not valid Unicode, or too deep") from error
+    return variables
+
+
 Text = Annotated[str, AfterValidator(_check_text)]
+Variables = Annotated[dict[Text, Any], AfterValidator(_check_variables)]
 Stop = Annotated[Text, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
 Stops = Stop | Annotated[list[Stop], Field(max_length=MAX_STOPS)]
+Texts = Annotated[list[Text], Field(min_length=1, max_length=MAX_PROMPTS, fail_fast=True)]
 Token = Annotated[int, Field(ge=0, le=MAX_TOKEN)]
-Tokens = Annotated[list[Token], Field(min_length=1)]
+Tokens = Annotated[list[Token], Field(min_length=1, fail_fast=True)]
+"""The first wrong one is told, and a million others are not looked for."""
+TokenLists = Annotated[list[Tokens], Field(min_length=1, max_length=MAX_PROMPTS, fail_fast=True)]
 Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Seed = Annotated[int, Field(ge=-MAX_SEED - 1, le=MAX_SEED)]
 Bias = Annotated[float, Field(ge=-100, le=100)]

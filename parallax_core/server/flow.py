@@ -20,6 +20,9 @@ from parallax_core.server.sse import DONE, event
 
 T = TypeVar("T")
 
+Queue = asyncio.Queue[tuple[int, Delta | Exception]]
+"""What comes from several streams, each with its number."""
+
 
 class Flow:
     """The streams of the requests one body made, as one."""
@@ -132,22 +135,27 @@ async def _merge(streams: Sequence[Stream]) -> AsyncGenerator[tuple[int, Delta]]
         async for delta in streams[0]:
             yield 0, delta
         return
-    queue: asyncio.Queue[tuple[int, Delta]] = asyncio.Queue()
+    queue: Queue = asyncio.Queue()
     num_open = len(streams)
     tasks = [asyncio.create_task(_pump(number, stream, queue)) for number, stream in enumerate(streams)]
     try:
         while num_open:
-            number, delta = await queue.get()
-            num_open -= delta.finish is not None
-            yield number, delta
+            number, news = await queue.get()
+            if isinstance(news, Exception):
+                raise news
+            num_open -= news.finish is not None
+            yield number, news
     finally:
         for task in tasks:
             task.cancel()
 
 
-async def _pump(number: int, stream: Stream, queue: asyncio.Queue[tuple[int, Delta]]) -> None:
-    async for delta in stream:
-        queue.put_nowait((number, delta))
+async def _pump(number: int, stream: Stream, queue: Queue) -> None:
+    try:
+        async for delta in stream:
+            queue.put_nowait((number, delta))
+    except Exception as error:  # noqa: BLE001 -- it is raised again where the deltas are read
+        queue.put_nowait((number, error))
 
 
 def _check(finish: Finish) -> None:

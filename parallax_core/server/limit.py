@@ -26,9 +26,14 @@ class BodyLimit:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        stated = Headers(scope=scope).get("content-length", "")
-        if stated.isdigit() and int(stated) > self._limit:
-            await self._refuse(scope, receive, send)
+        headers = Headers(scope=scope)
+        stated = headers.get("content-length", "")
+        if stated and "transfer-encoding" in headers:  # whoever passed it on may have believed the other one
+            body = error_body(400, "the request has both Content-Length and Transfer-Encoding")
+            await JSONResponse(body, 400, {"Connection": "close"})(scope, receive, send)
+            return
+        if stated.isdecimal() and int(stated) > self._limit:
+            await JSONResponse(error_body(413, self._message), 413)(scope, receive, send)
             return
         await self._app(scope, self._count(receive), send)
 
@@ -44,7 +49,3 @@ class BodyLimit:
             return message
 
         return counted
-
-    async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body = error_body(413, self._message)
-        await JSONResponse(body, 413, {"Connection": "close"})(scope, receive, send)

@@ -1,4 +1,4 @@
-"""How long a client may take: to send its request, and to take what it is sent."""
+"""How long a client may take to send its request."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 
 class Patience:
-    """Middleware that gives up on a client that sends its body too slowly, or does not take its answer."""
+    """Middleware that answers 408 to a client that sends its body too slowly."""
 
     def __init__(self, app: ASGIApp, limit_s: float) -> None:
         self._app = app
@@ -34,11 +34,4 @@ class Patience:
             is_whole = not message.get("more_body", False)
             return message
 
-        async def push(message: Message) -> None:
-            try:
-                async with asyncio.timeout(self._limit_s):
-                    await send(message)
-            except TimeoutError:
-                raise ConnectionAbortedError("the client does not take its answer") from None
-
-        await self._app(scope, hurry, push)
+        await self._app(scope, hurry, send)

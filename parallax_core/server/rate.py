@@ -12,6 +12,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from parallax_core.server.caller import identify
+from parallax_core.server.edge import Edge
 from parallax_core.server.errors import error_body
 
 MOST_CALLERS = 10_000
@@ -32,12 +33,11 @@ class RateLimit:
     Only requests that make a model work are counted: those with a body.
     """
 
-    def __init__(
-        self, app: ASGIApp, max_concurrent: int, max_per_minute: int, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, app: ASGIApp, edge: Edge, clock: Callable[[], float] = time.monotonic) -> None:
         self._app = app
-        self._max_concurrent = max_concurrent or math.inf
-        self._per_minute = max_per_minute
+        self._has_keys = bool(edge.keys)
+        self._max_concurrent = edge.max_concurrent or math.inf
+        self._per_minute = edge.max_per_minute
         self._clock = clock
         self._running: Counter[bytes] = Counter()
         self._buckets: OrderedDict[bytes, Bucket] = OrderedDict()
@@ -47,7 +47,7 @@ class RateLimit:
         if scope["type"] != "http" or scope["method"] != "POST":
             await self._app(scope, receive, send)
             return
-        caller = identify(scope)
+        caller = identify(scope, by_key=self._has_keys)
         if self._running[caller] >= self._max_concurrent:
             await self._refuse(f"{self._running[caller]} requests of yours are under way already", 1)(
                 scope, receive, send

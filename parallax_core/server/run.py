@@ -15,6 +15,7 @@ from fastapi import FastAPI
 from parallax_core.base.errors import ParallaxError
 from parallax_core.contracts.engine import Engine
 from parallax_core.server.connection import make_protocol
+from parallax_core.server.descriptor import raise_limit
 from parallax_core.server.edge import Edge
 from parallax_core.server.gate import Gate
 
@@ -72,6 +73,7 @@ async def run_server(site: Site, sock: socket.socket, on_ready: Callable[[], Non
     Raises:
         ParallaxError: if the engine cannot start.
     """
+    raise_limit()
     engine, server = site.engine, Server(_configure(site))
     ending = asyncio.create_task(_wait_for_signal(site))
     serving = asyncio.create_task(server.serve(sockets=[sock]))

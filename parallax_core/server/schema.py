@@ -17,9 +17,12 @@ from parallax_core.server.fields import (
     StreamOptions,
     Strict,
     Text,
+    Texts,
     Token,
+    TokenLists,
     Tokens,
     Top,
+    Variables,
 )
 from parallax_core.server.lenience import drop_unknown
 
@@ -151,7 +154,7 @@ class Message(Strict):
         return {"role": "system" if self.role == "developer" else self.role, "content": text}
 
 
-Messages = Annotated[list[Message], Field(min_length=1)]
+Messages = Annotated[list[Message], Field(min_length=1, fail_fast=True)]
 
 
 class ChatRequest(Generation):
@@ -170,7 +173,7 @@ class ChatRequest(Generation):
     """Give the log-probability of each token of the answer."""
     top_logprobs: Top | None = None
     """And of so many most probable ones in its place; 0 to 20, only with ``logprobs``."""
-    chat_template_kwargs: dict[Text, Any] | None = None
+    chat_template_kwargs: Variables | None = None
     """Further variables for the model's chat template."""
     metadata: dict[Text, Text] | None = None
     """Labels of yours, without effect on the answer."""
@@ -190,8 +193,9 @@ class CompletionRequest(Generation):
 
     neutral = NEUTRAL_COMPLETION
 
-    prompt: Text | Annotated[list[Text], Field(min_length=1)] | Tokens | Annotated[list[Tokens], Field(min_length=1)]
-    """What is to be continued: a string, token ids, or a list of either; each prompt has its own answers."""
+    prompt: Text | Texts | Tokens | TokenLists
+    """What is to be continued: a string, token ids, or a list of up to 256 of either; each prompt has its own
+    answers."""
     max_tokens: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
     """The most tokens of an answer; 16 unless told otherwise, and 0 only with ``echo``."""
     echo: bool | None = None
@@ -219,7 +223,7 @@ class TokenizeRequest(Strict):
     model: Text
     prompt: Text | None = None
     messages: Messages | None = None
-    chat_template_kwargs: dict[Text, Any] | None = None
+    chat_template_kwargs: Variables | None = None
 
     @model_validator(mode="after")
     def check_together(self) -> Self:
@@ -233,4 +237,4 @@ class DetokenizeRequest(Strict):
     """The body of ``POST /detokenize``."""
 
     model: Text
-    tokens: list[Token]
+    tokens: Annotated[list[Token], Field(fail_fast=True)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -123,6 +124,8 @@ def test_booleans_are_no_numbers(site: Site) -> None:
         ({"priority": 0.5}, "priority"),
         ({"timeout": 0}, "timeout"),
         ({"metadata": {"a": 1}}, "metadata.a"),
+        ({"chat_template_kwargs": {"a": ["\ud800"]}}, "chat_template_kwargs"),
+        ({"top_p": math.nan}, "top_p"),
         ({"stop": 3}, "stop"),
         ({"stop": ""}, "stop"),
         ({"stop": ["x", ""]}, "stop.1"),
@@ -142,6 +145,7 @@ def test_booleans_are_no_numbers(site: Site) -> None:
         ({"messages": [{"role": "user", "content": "x", "name": "me"}]}, "messages.0.name"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages.0.content.0.type"),
         ({"max_tokens": 500}, "max_tokens"),
+        ({"max_completion_tokens": 500}, "max_completion_tokens"),
     ],
 )
 def test_wrong_value_is_refused_by_name(site: Site, fields: dict[str, Any], param: str) -> None:

@@ -1,0 +1,197 @@
+"""What clients do to a real socket; the server goes on after each."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import time
+from typing import Any
+
+import pytest
+
+from parallax_core.server.edge import Edge
+from parallax_core.server.limit import MAX_BODY_BYTES
+from tests.unit.server.letters import answer
+from tests.unit.server.listening import Listening, head, request, until
+
+QUICK = Edge(request_s=0.4)
+
+
+def content_of(body: bytes) -> str:
+    return str(json.loads(body)["choices"][0]["message"]["content"])
+
+
+def is_idle(server: Listening) -> bool:
+    [stats] = server.site.engine.stats()
+    return stats.running == stats.waiting == 0
+
+
+@pytest.mark.parametrize("opening", [b"", b"POST /v1/chat", b"GET / HTTP/1.1\r\nHost: toy\r\nX: "])
+async def test_client_that_never_sends_its_head_is_cut_off(opening: bytes) -> None:
+    async with Listening(QUICK) as server:
+        client = await server.connect()
+        client.send(opening)
+        began = time.monotonic()
+        assert await client.is_cut()
+        assert 0.35 < time.monotonic() - began < 5
+        assert await server.answers()
+
+
+async def test_client_that_stalls_in_its_second_head_is_cut_off_too() -> None:
+    async with Listening(QUICK) as server:
+        client = await server.connect()
+        client.send(request(max_tokens=1))
+        assert (await client.read())[0] == 200
+        client.send(b"POST /v1/ch")
+        assert await client.is_cut()
+
+
+async def test_body_that_never_comes_is_a_408_and_its_rest_is_not_waited_for() -> None:
+    async with Listening(QUICK) as server:
+        client = await server.connect()
+        client.send(head(100) + b"{")
+        status, _, body = await client.read()
+        assert (status, json.loads(body)["error"]["code"]) == (408, None)
+        for _ in range(3):  # what trickles in does not count
+            client.send(b" ")
+            await asyncio.sleep(0.1)
+        assert await client.is_cut(within_s=4)
+        assert await server.answers()
+
+
+async def test_client_that_does_not_take_its_stream_is_cut_off_and_its_generation_stops() -> None:
+    async with Listening(QUICK) as server:
+        server.site.stage.before_step = lambda batch: time.sleep(0.001)
+        client = await server.connect(receive_buffer=2048)
+        server_side = await _shrink(server)
+        client.send(request(max_tokens=390, n=24, stream=True, logprobs=True, top_logprobs=20, content="go"))
+        await until(lambda: server_side.transport.get_write_buffer_size() > 0)
+        await until(lambda: server.num_connections == 0)
+        await until(lambda: is_idle(server))
+        assert await server.answers()
+        await client.close()
+
+
+async def _shrink(server: Listening) -> Any:
+    """Return the server's side of the only connection, with a small buffer of the kernel's."""
+    await until(lambda: server.num_connections == 1)
+    [connection] = server.server.server_state.connections
+    connection.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2048)
+    return connection
+
+
+async def test_client_that_is_slow_but_reads_gets_all_of_its_answer() -> None:
+    async with Listening(Edge(request_s=0.6)) as server:
+        client = await server.connect(receive_buffer=4096)
+        await _shrink(server)
+        client.send(request(max_tokens=100, stream=True, logprobs=True, top_logprobs=5))
+        text, began = b"", time.monotonic()
+        while b"[DONE]" not in text:
+            text += await client.reader.read(2048)
+            await asyncio.sleep(0.02)
+        assert time.monotonic() - began > 0.6
+        chunks = [json.loads(line[6:]) for line in text.decode().splitlines() if line.startswith("data: {")]
+        assert "".join(each["choices"][0]["delta"].get("content", "") for each in chunks) == answer("hello", 100)
+        await client.close()
+
+
+async def test_client_that_vanishes_is_noticed_by_the_kernel() -> None:
+    async with Listening(Edge(request_s=6)) as server:
+        await server.connect()
+        await until(lambda: server.num_connections == 1)
+        [connection] = server.server.server_state.connections
+        sock = connection.transport.get_extra_info("socket")
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL) == 2
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 6000
+
+
+async def test_client_that_leaves_while_it_waits_stops_its_generation() -> None:
+    async with Listening() as server:
+        server.site.stage.before_step = lambda batch: time.sleep(0.01)
+        for stream in (False, True):
+            client = await server.connect()
+            client.send(request(max_tokens=390, stream=stream))
+            await until(lambda: not is_idle(server))
+            await client.close()
+            await until(lambda: is_idle(server))
+        assert await server.answers()
+
+
+async def test_body_over_the_limit_is_answered_while_it_is_being_sent() -> None:
+    async with Listening() as server:
+        client = await server.connect()
+        client.send(head(6 * MAX_BODY_BYTES))
+        status, _, body = await client.read()
+        assert (status, json.loads(body)["error"]["type"]) == (413, "invalid_request_error")
+        for _ in range(6):  # a client that looks at the answer only when it has sent everything finds it
+            client.send(b" " * MAX_BODY_BYTES)
+            await client.writer.drain()
+        client.send(request(max_tokens=2))
+        status, _, body = await client.read()
+        assert (status, content_of(body)) == (200, answer("hello", 2))
+
+
+async def test_requests_in_one_packet_are_answered_in_order() -> None:
+    async with Listening() as server:
+        client = await server.connect()
+        client.send(b"".join(request(max_tokens=count) for count in (5, 1, 3)))
+        texts = [content_of((await client.read())[2]) for _ in range(3)]
+        assert texts == [answer("hello", count) for count in (5, 1, 3)]
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (b"\x16\x03\x01\x02\x00\x01\x00", 400),  # TLS
+        (b"GET / HTTP/1.1\r\n\r\n", 400),  # no Host
+        (b"GET /\xff HTTP/1.1\r\nHost: toy\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\nHost: toy\r\nContent-Length: -1\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\nHost: toy\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab", 400),
+        (b"POST /tokenize HTTP/1.1\r\nHost: toy\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 400),
+        (request("Transfer-Encoding: chunked\r\n"), 400),
+        (b"GET / HTTP/1.1\r\nHost: toy\r\nX: " + b"x" * 200_000 + b"\r\n\r\n", 400),
+    ],
+)
+async def test_what_is_no_http_is_refused_in_our_shape(data: bytes, status: int) -> None:
+    async with Listening() as server:
+        client = await server.connect()
+        client.send(data)
+        found, headers, body = await client.read()
+        assert (found, headers["connection"]) == (status, "close")
+        assert json.loads(body)["error"]["type"] == "invalid_request_error"
+        assert await client.is_cut()
+        assert await server.answers()
+
+
+async def test_broken_chunk_after_an_answer_ends_the_connection_quietly(caplog: pytest.LogCaptureFixture) -> None:
+    async with Listening() as server:
+        client = await server.connect()
+        client.send(b"POST /nowhere HTTP/1.1\r\nHost: toy\r\nTransfer-Encoding: chunked\r\n\r\n")
+        assert (await client.read())[0] == 404
+        client.send(b"zz\r\n")
+        assert await client.is_cut()
+        assert "Traceback" not in caplog.text
+        assert await server.answers()
+
+
+@pytest.mark.parametrize("body", [b'{"model": "\xff"}', b"\xfe\xff", b'{"model": "toy", "messages": "\xc3\x28"}'])
+async def test_body_that_is_no_unicode_is_refused(body: bytes) -> None:
+    async with Listening() as server:
+        client = await server.connect()
+        client.send(head(len(body)) + body)
+        status, _, found = await client.read()
+        assert (status, json.loads(found)["error"]["type"]) == (400, "invalid_request_error")
+        assert await server.answers()
+
+
+async def test_many_connections_that_say_nothing_keep_nobody_out() -> None:
+    async with Listening() as server:
+        clients = [await server.connect() for _ in range(500)]
+        await until(lambda: server.num_connections == len(clients))
+        assert await server.answers()
+        for client in clients:
+            await client.close()
+        await until(lambda: server.num_connections == 0)
