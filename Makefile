@@ -11,7 +11,7 @@ PROJECTS := . $(PLUGINS)
 SOURCES  := pyproject.toml $(wildcard plugins/*/pyproject.toml) constraints.txt
 EDITABLE := $(foreach project,$(PROJECTS),-e ./$(project))
 
-RESULTS  := $(addprefix benchmarks/results/,parity-smollm2.json stages.json memory.json prefix.json head.json pipeline.json mlx.json wire-fuzz.json)
+RESULTS  := $(addprefix benchmarks/results/,parity-smollm2.json stages.json peer-mlx.json memory.json prefix.json head.json pipeline.json mlx.json wire-fuzz.json)
 
 SERVE := .venv
 DEV   := .venv-dev
@@ -65,6 +65,10 @@ benchmarks/results/stages.json: | $(DEV)/.stamp
 	@mkdir -p $(@D)
 	@echo "measuring $@"
 	@$(DEV)/bin/python -m benchmarks.stages "$$($(DEV)/bin/parallax models pull smollm2-135m)" --out $@
+
+benchmarks/results/peer-mlx.json: | $(DEV)/.stamp
+	@echo "measuring $@"
+	@$(DEV)/bin/python -m benchmarks.peer_mlx "$$($(DEV)/bin/parallax models pull smollm2-135m)" --out $@
 
 benchmarks/results/memory.json: | $(DEV)/.stamp
 	@echo "measuring $@"

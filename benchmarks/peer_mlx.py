@@ -1,0 +1,179 @@
+"""Our server with the MLX backend beside `mlx_lm.server`: tokens a second, time to first token, shared beginnings.
+
+    python -m benchmarks.peer_mlx MODEL_FOLDER --out benchmarks/results/peer-mlx.json
+
+Both serve one folder whose weights were stored in float32 for this, with a config.json that mlx-lm reads rightly, and
+both compute with the same BLAS. They are asked the same over HTTP, by the same client, in turns; figures are medians
+over the turns. A ratio above 1 means that ours is better.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.record import describe_run, write_report
+from parallax_backend_mlx.runtime import BLAS, mx
+from parallax_bench.client import Target, run_tasks
+from parallax_bench.dataset import Sizes, make_random
+from parallax_bench.summary import summarize
+from parallax_bench.task import Outcome, Task
+
+TURNS = 3
+OUTPUT = 64
+PREFIX = 1000
+START_TIMEOUT_S = 180
+VERSIONS = ("mlx", "mlx-lm")
+PEER = "from parallax_backend_mlx.runtime import mx; from mlx_lm.server import main; main()"
+"""Loads the same BLAS first."""
+
+
+def store_floats(folder: Path, target: Path) -> None:
+    """Copy a model folder with its weights in float32."""
+    shutil.copytree(folder, target, ignore=shutil.ignore_patterns("*.safetensors*"))
+    weights: dict[str, mx.array] = {}
+    for path in folder.glob("*.safetensors"):
+        loaded: Any = mx.load(str(path))
+        weights |= {name: array.astype(mx.float32) for name, array in loaded.items()}
+    mx.save_safetensors(str(target / "model.safetensors"), weights, {"format": "pt"})
+
+
+def find_port() -> int:
+    """Return a port nobody listens on."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+@contextlib.contextmanager
+def serve(command: Sequence[str], path: str) -> Iterator[str]:
+    """Run a server, wait until it answers, and yield its address."""
+    port = find_port()
+    process = subprocess.Popen([*command, "--port", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    url = f"http://127.0.0.1:{port}"
+    try:
+        wait_for(f"{url}{path}", process)
+        yield url
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def wait_for(url: str, process: subprocess.Popen[bytes]) -> None:
+    """Wait until ``url`` is there."""
+    until = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < until and process.poll() is None:
+        with contextlib.suppress(OSError), urllib.request.urlopen(url) as response:  # noqa: S310 -- our own address
+            if response.status == 200:  # noqa: PLR2004 -- it is there
+                return
+        time.sleep(0.3)
+    raise RuntimeError(f"no server answers at {url}")
+
+
+def ask(url: str, model: str, tasks: Sequence[Task], concurrency: int) -> list[Outcome]:
+    """Send ``tasks``, so many at once, and return what came of them; greedy, of full length."""
+    target = Target(url=url, model=model, ignores_eos=False)
+    outcomes = asyncio.run(run_tasks(target, tasks, [0.0] * len(tasks), concurrency, lambda _: None))
+    if errors := [each.error for each in outcomes if each.error]:
+        raise RuntimeError(errors[0])
+    return outcomes
+
+
+def make_tasks(num: int, prompt: int, output: int, seed: int) -> list[Task]:
+    """Return requests of random words whose answers do not end early."""
+    tasks = make_random(num, Sizes(input_len=prompt, output_len=output), seed)
+    return [Task(route=task.route, body={**task.body, "logit_bias": {"2": -100}}) for task in tasks]
+
+
+def measure_load(url: str, model: str, concurrency: int, seed: int) -> dict[str, float]:
+    """Return tokens a second and the median time to the first token, in milliseconds."""
+    summary = summarize(ask(url, model, make_tasks(max(2, 2 * concurrency), 128, OUTPUT, seed), concurrency), {})
+    assert summary.ttft_ms is not None
+    return {"tokens_per_s": summary.output_tokens_per_s, "ttft_ms": summary.ttft_ms.p50}
+
+
+def measure_prefix(url: str, model: str, seed: int) -> dict[str, float]:
+    """Return the time to the first token after a long beginning that is new, and after it again, in milliseconds."""
+    [first] = make_tasks(1, PREFIX, 4, seed)
+    endings = [" and then she said", " but nobody had seen the"]
+    tasks = [Task(route=first.route, body={**first.body, "prompt": first.body["prompt"] + end}) for end in endings]
+    cold, warm = (ask(url, model, [task], 1)[0].ttft or 0.0 for task in tasks)
+    return {"cold_ms": 1000 * cold, "warm_ms": 1000 * warm}
+
+
+def measure_both(servers: dict[str, tuple[str, str]]) -> dict[str, dict[str, dict[str, float]]]:
+    """Measure every case on each server in turns; return medians by case, server and figure."""
+    found: dict[str, dict[str, list[dict[str, float]]]] = {}
+    for turn in range(TURNS):
+        for name, (url, model) in servers.items():
+            for case, figures in (
+                ("1 at once", measure_load(url, model, 1, 10 + turn)),
+                ("8 at once", measure_load(url, model, 8, 20 + turn)),
+                ("shared beginning", measure_prefix(url, model, 30 + turn)),
+            ):
+                found.setdefault(case, {}).setdefault(name, []).append(figures)
+                print(
+                    f"turn {turn} {case} {name}: " + ", ".join(f"{k} {v:.1f}" for k, v in figures.items()), flush=True
+                )
+    return {
+        case: {
+            name: {key: statistics.median(each[key] for each in turns) for key in turns[0]}
+            for name, turns in both.items()
+        }
+        for case, both in found.items()
+    }
+
+
+def compare_cases(cases: dict[str, dict[str, dict[str, float]]]) -> dict[str, float]:
+    """Return the ratios that matter."""
+    ratios = {}
+    for case in ("1 at once", "8 at once"):
+        ours, peer = cases[case]["parallax"], cases[case]["mlx_lm.server"]
+        ratios[f"{case}: tokens/s"] = ours["tokens_per_s"] / peer["tokens_per_s"]
+        ratios[f"{case}: time to first token"] = peer["ttft_ms"] / ours["ttft_ms"]
+    ours, peer = cases["shared beginning"]["parallax"], cases["shared beginning"]["mlx_lm.server"]
+    ratios["shared beginning: our cold / our warm"] = ours["cold_ms"] / ours["warm_ms"]
+    ratios["shared beginning: its warm / our warm"] = peer["warm_ms"] / ours["warm_ms"]
+    return ratios
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print and write."""
+    parser = argparse.ArgumentParser(description="Compare our server with mlx_lm.server.")
+    parser.add_argument("model", type=Path, help="a model folder")
+    parser.add_argument("--out", type=Path, help="where to write the report as JSON")
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch) / "model"
+        store_floats(options.model, folder)
+        ours = [str(Path(sys.executable).with_name("parallax")), "serve", str(folder), "--backend", "mlx"]
+        peer = [sys.executable, "-c", PEER, "--model", str(folder)]
+        with (
+            serve([*ours, "--dtype", "float32"], "/health") as our_url,
+            serve(peer, "/v1/models") as peer_url,
+        ):
+            cases = measure_both({"parallax": (our_url, folder.name), "mlx_lm.server": (peer_url, str(folder))})
+    ratios = compare_cases(cases)
+    for name, ratio in ratios.items():
+        print(f"{name}: {ratio:.2f}")
+    report = describe_run(["benchmarks.peer_mlx", options.model.name], VERSIONS)
+    settings = {"dtype": "float32", "blas": BLAS.name, "turns": TURNS, "prompt_words": 128, "output_tokens": OUTPUT}
+    write_report(options.out, {**report, "settings": settings, "medians": cases, "ratios": ratios})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
