@@ -84,18 +84,10 @@ class Claim:
 
     def take(self, seq: SeqId, count: int) -> bool:
         """Claim ``count`` more tokens of ``seq``, if they fit beside what is claimed; return whether they do."""
-        wanted = [pool.num_needed(seq, count) for pool in self._pools]
-        if not any(wanted):  # most rows of most steps
-            return True
-        if any(
-            pages > 0 and claimed + pages > pool.num_free
-            for pool, claimed, pages in zip(self._pools, self._claimed, wanted, strict=True)
-        ):
-            return False
-        for index, pages in enumerate(wanted):
-            self._claimed[index] += pages
-            self._most[index] = max(self._most[index], self._claimed[index])
-        return True
+        for pool in self._pools:
+            if pool.num_needed(seq, count):
+                return self._take_pages(seq, count)
+        return True  # most rows of most steps need none
 
     def fits_fork(self, seq: SeqId, length: int) -> bool:
         """Whether a fork at ``length`` finds its pages now, before the rows of the step, and leaves theirs."""
@@ -110,6 +102,18 @@ class Claim:
             claimed + self._num_new(pool, count, shared) <= pool.num_free
             for pool, claimed in zip(self._pools, self._claimed, strict=True)
         )
+
+    def _take_pages(self, seq: SeqId, count: int) -> bool:
+        wanted = [pool.num_needed(seq, count) for pool in self._pools]
+        if any(
+            pages > 0 and claimed + pages > pool.num_free
+            for pool, claimed, pages in zip(self._pools, self._claimed, wanted, strict=True)
+        ):
+            return False
+        for index, pages in enumerate(wanted):
+            self._claimed[index] += pages
+            self._most[index] = max(self._most[index], self._claimed[index])
+        return True
 
     def _num_new(self, pool: PagePool, count: int, shared: int) -> int:
         if pool.info.kind == "state":
