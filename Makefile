@@ -80,7 +80,7 @@ benchmarks/results/prefix.json benchmarks/results/head.json benchmarks/results/p
 
 benchmarks/results/mlx.json: | $(DEV)/.stamp
 	@echo "measuring $@"
-	@$(DEV)/bin/python benchmarks/backend_mlx.py "$$($(DEV)/bin/parallax models pull smollm2-135m)" --out $@
+	@$(DEV)/bin/python -P benchmarks/backend_mlx.py "$$($(DEV)/bin/parallax models pull smollm2-135m)" --out $@
 
 benchmarks/results/wire-fuzz.json: | $(DEV)/.stamp
 	@echo "measuring $@"

@@ -198,7 +198,7 @@ def compare_pools(stage: MlxStage, network: Network, turns: int) -> dict[str, An
         runner = PagedRunner(network, layout, account, grouping)
         runner.reserve(pages)
         runs.append(Ours(MlxStage(stage.info, account, runner), make_prompts(8, 64, stage.info.vocab_size)))
-    small, large = take_turns(runs[0].step, runs[1].step, turns, 4)
+    small, large = take_turns(runs[0].step, runs[1].step, 8 * turns, 1)
     ratio = statistics.median(after / before for before, after in zip(small, large, strict=True))
     return {
         "pages": PAGES,
