@@ -213,8 +213,8 @@ def test_plugins_are_listed_as_json(model_home: Path) -> None:
     found = {plugin["name"]: plugin for plugin in json.loads(run(model_home, "plugins", "--json").stdout)}
     assert found["mlx"]["distribution"] == "parallax-backend-mlx"
     assert found["mlx"]["state"] == "loaded"
-    assert found["mlx"]["offers"] == {"backends": ["mlx"]}
-    assert found["core"]["offers"] == {"sources": ["file", "hf"]}
+    assert found["mlx"]["offers"] == {"backends": ["mlx"], "settings": ["mlx"]}
+    assert found["core"]["offers"]["sources"] == ["file", "hf"]
     assert found["pypi"]["offers"] == {"sources": ["pypi"]}
 
 

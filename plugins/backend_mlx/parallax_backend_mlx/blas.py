@@ -20,9 +20,9 @@ from pathlib import Path
 
 from parallax_backend_mlx.limits import count_cores
 from parallax_backend_mlx.openblas import PREFIX, prepare_library
+from parallax_backend_mlx.settings import VARIABLE
 from parallax_core.api import Unsupported, cache_folder
 
-VARIABLE = "PARALLAX_MLX__BLAS"
 BUNDLED = "bundled BLAS"
 
 logger = logging.getLogger(__name__)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterable
 
-from parallax_core.api import BackendSpec, Finding, Ref, hookimpl
+from parallax_core.api import BackendSpec, Finding, Ref, Settings, SettingsSpec, hookimpl
 
 
 @hookimpl
@@ -21,6 +21,21 @@ def parallax_register_backends() -> Iterable[BackendSpec]:
             remedy="reinstall it: pip install --force-reinstall parallax-backend-mlx",
         )
     ]
+
+
+@hookimpl
+def parallax_register_settings() -> Iterable[SettingsSpec]:
+    """Declare the section ``[mlx]``."""
+    schema = Ref[type[object]]("parallax_backend_mlx.settings:MlxSettings")
+    return [SettingsSpec(name="mlx", summary="how MLX is used", schema=schema)]
+
+
+@hookimpl
+def parallax_configure(config: Settings) -> None:
+    """Take that section."""
+    from parallax_backend_mlx.settings import MlxSettings, apply_settings
+
+    apply_settings(config.section(MlxSettings))
 
 
 @hookimpl

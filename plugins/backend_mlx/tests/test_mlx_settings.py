@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+import pytest
+
+from parallax_backend_mlx import plugin
+from parallax_backend_mlx.settings import VARIABLE, MlxSettings, apply_settings
+from parallax_core.config.config import Config
+from parallax_core.config.source import Origin, Written
+from parallax_core.plugins.discovery import PluginRecord
+from parallax_core.plugins.host import PluginHost
+
+
+@pytest.mark.parametrize(("given", "value"), [("off", "off"), ("/lib/own.so", "/lib/own.so"), ("auto", None)])
+def test_blas_of_a_file_is_put_where_it_is_looked_for(
+    given: str, value: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environ: dict[str, str] = {}
+    monkeypatch.setattr("os.environ", environ)
+    record = PluginRecord(name="mlx", distribution="d", version="1", module=plugin.__name__, state="loaded")
+    host = PluginHost([(record, plugin)])
+    host.configure(Config({"mlx": {"blas": Written(given, Origin("file", "parallax.toml"))}}))
+    assert [each.state for each in host.records] == ["loaded"]
+    assert environ.get(VARIABLE) == value
+
+
+def test_blas_of_the_environment_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "off")
+    apply_settings(MlxSettings())
+    assert Config.load().read("mlx", MlxSettings) == MlxSettings(blas="off")
