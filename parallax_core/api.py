@@ -80,6 +80,7 @@ from parallax_core.pages.pool import Copy, PagePool
 from parallax_core.sampling.answer import answer_draw, answer_output, answer_score, make_draft
 from parallax_core.sampling.draw import GOLDEN32, MASK32, draw_key, gumbel, hash32, mix32
 from parallax_core.sampling.reference import Draft, adjust, best, draw, keep, logprobs
+from parallax_core.stages.row import RowModel, RowStage
 from parallax_core.wire.codec import WIRE_VERSION, decode, encode
 from parallax_core.wire.errors import BadFrame, WireVersionMismatch
 from parallax_core.wire.messages import Failure, Heartbeat, Hello, Mask, Message, Result, Step, Welcome
@@ -168,6 +169,8 @@ __all__ = [
     "Result",
     "RoutingPolicy",
     "Row",
+    "RowModel",
+    "RowStage",
     "Sampling",
     "Score",
     "Scored",

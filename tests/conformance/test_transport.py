@@ -5,7 +5,7 @@ from itertools import count
 from parallax_core.api import Transport, TransportPlan
 from parallax_core.builtin.inprocess import InProcessTransport
 from parallax_core.testing.transport import TransportConformance
-from tests.conformance.tcp import TcpTransport
+from parallax_transport_tcp.transport import TcpTransport
 
 NUMBERS = count()
 

@@ -8,8 +8,9 @@ from collections import deque
 import pytest
 
 from parallax_core.api import Frame, ParallaxError, PeerLost
+from parallax_transport_tcp.link import TcpLink
+from parallax_transport_tcp.transport import TcpTransport, parse_address
 from tests.conformance.harness import run_test
-from tests.conformance.tcp import TcpLink, TcpTransport, parse_address
 from tests.conformance.test_transport import TcpKit
 
 

@@ -8,12 +8,13 @@ import pytest
 from parallax_core.api import Frame, FrameLimits, Ref, Transport, TransportPlan
 from parallax_core.testing.process import ProcessTransportConformance
 from parallax_core.testing.transport import TransportConformance
+from parallax_transport_tcp.link import TcpLink
+from parallax_transport_tcp.transport import TcpTransport
 from tests.conformance.harness import list_tests, run_test
-from tests.conformance.tcp import TcpLink, TcpTransport
 
 
 class ProcessKit(ProcessTransportConformance):
-    factory: Ref[Callable[[TransportPlan], Transport]] = Ref("tests.conformance.tcp:TcpTransport")
+    factory: Ref[Callable[[TransportPlan], Transport]] = Ref("parallax_transport_tcp.transport:TcpTransport")
 
     def make_address(self, node: str) -> str:
         return "tcp://127.0.0.1:0"

@@ -1,0 +1,1 @@
+"""TCP on loopback, as a transport for Parallax."""

@@ -1,0 +1,127 @@
+"""A transport over TCP on loopback, on the streams of asyncio.
+
+A connection begins with the names of both ends: who connects says who it is, hears who is there, and hangs up unless
+that is who it was looking for. Nothing is proven and nothing is encrypted, so it listens on loopback only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+from parallax_core.api import ParallaxError, PeerLost, TransportPlan
+from parallax_transport_tcp.link import TcpLink
+
+MAGIC = b"parallax-tcp-1\n"
+"""What a node says first."""
+
+
+class TcpTransport:
+    """See `parallax_core.api.Transport`; its links are of the class `link`."""
+
+    link: type[TcpLink] = TcpLink
+
+    def __init__(self, plan: TransportPlan) -> None:
+        self._plan = plan
+        self._server: asyncio.Server | None = None
+        self._links: list[TcpLink] = []
+        self._accepted: deque[TcpLink] = deque()
+        self._changed = asyncio.Condition()
+        self._stopped = False
+        self.address = ""
+
+    async def start(self) -> None:
+        """Listen, if asked to; port 0 takes a free one."""
+        if not self._plan.listen:
+            return
+        host, port = parse_address(self._plan.listen)
+        try:
+            self._server = await asyncio.start_server(self._greet, host, port)
+        except OSError as error:
+            raise ParallaxError(f"cannot listen at {self._plan.listen}: {error}", "choose another port") from error
+        self.address = f"tcp://{host}:{self._server.sockets[0].getsockname()[1]}"
+
+    async def connect(self, address: str, node: str) -> TcpLink:
+        """Connect, exchange names, and return a link if they are as they should be."""
+        host, port = parse_address(address)
+        try:
+            async with asyncio.timeout(self._plan.timeout_s):
+                reader, out = await asyncio.open_connection(host, port)
+                try:
+                    out.write(MAGIC + f"{self._plan.node}\n".encode())
+                    name = (await reader.readline()).decode().strip()
+                    self.check_name(name, node, address)
+                except BaseException:
+                    out.close()
+                    raise
+        except (OSError, ValueError) as error:  # TimeoutError is an OSError
+            raise PeerLost(f"nobody answers at {address}: {error}") from error
+        out.write(b"\n")
+        return self.add_link(name, reader, out)
+
+    def check_name(self, name: str, wanted: str, address: str) -> None:
+        """Raise PeerLost if somebody else is there."""
+        if name != wanted:
+            raise PeerLost(f"{name!r} is at {address}, not {wanted!r}")
+
+    def add_link(self, peer: str, reader: asyncio.StreamReader, out: asyncio.StreamWriter) -> TcpLink:
+        """Make a link of a connection whose ends know each other."""
+        link = self.link(self._plan, peer, reader, out)
+        self._links.append(link)
+        return link
+
+    async def accept(self) -> TcpLink:
+        """Wait for the next link that another node makes."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._accepted or self._stopped)
+            if self._stopped:
+                raise PeerLost("this transport is stopped")
+            return self._accepted.popleft()
+
+    async def stop(self) -> None:
+        """Close every link, and listen no more."""
+        self._stopped = True
+        if self._server:
+            self._server.close()
+        async with self._changed:
+            self._changed.notify_all()
+        await asyncio.gather(*(link.close() for link in self._links))
+
+    async def identify(self, reader: asyncio.StreamReader, out: asyncio.StreamWriter) -> str:
+        """Exchange names with who connects; return nothing for who does not know how, or takes too long."""
+        try:
+            async with asyncio.timeout(self._plan.timeout_s):
+                if await reader.readexactly(len(MAGIC)) != MAGIC:
+                    return ""
+                name = (await reader.readline()).decode().strip()
+                out.write(f"{self._plan.node}\n".encode())
+                return name if await reader.readline() == b"\n" else ""
+        except (OSError, ValueError, EOFError):
+            return ""
+
+    async def _greet(self, reader: asyncio.StreamReader, out: asyncio.StreamWriter) -> None:
+        """Attend to one who connects; each has a task of its own, so a silent one holds nobody up."""
+        name = ""
+        try:
+            name = await self.identify(reader, out)
+        finally:
+            if not name:
+                out.close()
+        if name:
+            async with self._changed:
+                self._accepted.append(self.add_link(name, reader, out))
+                self._changed.notify_all()
+
+
+def parse_address(address: str) -> tuple[str, int]:
+    """Return the host and the port of ``tcp://HOST:PORT``; raise ParallaxError for any other address."""
+    try:
+        parts = urlsplit(address)
+        host, port = parts.hostname or "", parts.port
+        if parts.scheme == "tcp" and port is not None and ip_address(host).is_loopback:
+            return host, port
+    except ValueError:
+        pass
+    raise ParallaxError(f"{address!r} is no TCP address on loopback", "write tcp://127.0.0.1:PORT")

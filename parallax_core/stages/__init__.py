@@ -1,0 +1,1 @@
+"""Stages that are made of less than a whole one."""
