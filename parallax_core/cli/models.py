@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from parallax_core.base.errors import UnknownName, Unsupported
+from parallax_core.base.errors import PluginConflict, UnknownName, Unsupported
 from parallax_core.base.files import read_object
 from parallax_core.cli.command import new_app
 from parallax_core.cli.progress import make_display
@@ -71,7 +71,10 @@ def _catalog() -> Catalog:
 
 
 def _presence(catalog: Catalog, alias: str) -> str:
-    return "on this machine" if catalog.find(alias) else "not fetched"
+    try:
+        return "on this machine" if catalog.find(alias) else "not fetched"
+    except PluginConflict:
+        return "offered by several plugins"
 
 
 def _describe(folder: ModelFolder, host: PluginHost) -> list[tuple[str, object]]:

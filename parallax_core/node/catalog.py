@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
-from parallax_core.base.errors import UnknownName
+from parallax_core.base.errors import PluginConflict, UnknownName
 from parallax_core.config.home import models_folder
 from parallax_core.contracts.progress import Progress
 from parallax_core.contracts.source import ModelFolder, ModelSource, SourceContext, SourceSpec, StoredModel
+from parallax_core.plugins.discovery import DISABLED_VARIABLE
 from parallax_core.plugins.host import PluginHost
 from parallax_core.plugins.registry import Offer
 
@@ -41,11 +42,12 @@ class Catalog:
 
         Raises:
             UnknownName: if it is none of these; the hint names what comes near.
+            PluginConflict: if several plugins offer the alias.
         """
         scheme, colon, rest = text.partition(":")
         if colon and rest and scheme in self._registry.names():
             return Located(scheme, rest)
-        if alias := self._aliases().get(text):
+        if alias := self._locate_alias(text):
             return alias
         if text.startswith((".", "/", "~")) or Path(text).is_dir():
             return Located("file", text)
@@ -74,14 +76,27 @@ class Catalog:
 
     def aliases(self) -> dict[str, str]:
         """Return every alias, with what it stands for written out."""
-        return {alias: f"{located.source}:{located.name}" for alias, located in sorted(self._aliases().items())}
+        found = sorted(self._aliases().items())
+        return {alias: " or ".join(f"{offer.spec.name}:{name}" for offer, name in each) for alias, each in found}
 
-    def _aliases(self) -> dict[str, Located]:
-        return {
-            alias: Located(offer.spec.name, name)
-            for offer in self._registry.offers
-            for alias, name in offer.spec.aliases.items()
-        }
+    def _aliases(self) -> dict[str, list[tuple[Offer[SourceSpec], str]]]:
+        found: dict[str, list[tuple[Offer[SourceSpec], str]]] = {}
+        for offer in self._registry.offers:
+            for alias, name in offer.spec.aliases.items():
+                found.setdefault(alias, []).append((offer, name))
+        return found
+
+    def _locate_alias(self, alias: str) -> Located | None:
+        match self._aliases().get(alias, []):
+            case []:
+                return None
+            case [(offer, name)]:
+                return Located(offer.spec.name, name)
+            case [(one, _), *_, (other, _)]:
+                message = f"alias {alias!r} is offered by both {one.plugin.origin} and {other.plugin.origin}"
+                hint = f"disable one, with {DISABLED_VARIABLE}={other.plugin.distribution}, or write source:name"
+                raise PluginConflict(message, hint)
+        raise AssertionError("all lengths are dealt with")
 
     def _source(self, name: str) -> ModelSource:
         if name not in self._sources:

@@ -18,6 +18,7 @@ from parallax_core.api import (
     hookimpl,
     silent,
 )
+from parallax_core.base.errors import PluginConflict
 from parallax_core.builtin import plugin as builtin_plugin
 from parallax_core.node.catalog import Catalog, Located
 from parallax_core.plugins.discovery import PluginRecord
@@ -103,3 +104,17 @@ def test_catalog_asks_the_source_in_its_own_folder(catalog: Catalog, tmp_path: P
     assert catalog.remove("shelf:abc") == 3
     assert [source for source, _ in catalog.stored()] == ["shelf"]
     assert catalog.aliases() == {"small": "shelf:tiny==1"}
+
+
+def test_alias_that_two_plugins_offer_is_a_conflict_only_when_it_is_asked_for(tmp_path: Path) -> None:
+    class Other:
+        @hookimpl
+        def parallax_register_sources(self) -> list[SourceSpec]:
+            aliases = {"small": "mini", "large": "maxi"}
+            return [SourceSpec(name="rack", summary="s", factory=Ref("shelf:Shelf"), aliases=aliases)]
+
+    catalog = Catalog(PluginHost([(record("shelf"), ShelfPlugin()), (record("rack"), Other())]))
+    assert catalog.locate("large") == Located("rack", "maxi")
+    assert catalog.aliases() == {"large": "rack:maxi", "small": "shelf:tiny==1 or rack:mini"}
+    with pytest.raises(PluginConflict, match="alias 'small' is offered by both shelf 1 and rack 1"):
+        catalog.locate("small")
