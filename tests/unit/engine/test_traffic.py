@@ -56,10 +56,11 @@ def make_stages(draw: st.DrawFn) -> list[ToyStage]:
 
 @st.composite
 def make_requests(draw: st.DrawFn) -> Request:
+    max_tokens = draw(st.integers(1, 6))
     return make_request(
         draw(st.lists(st.integers(0, 2), min_size=1, max_size=9)),
-        draw(st.integers(1, 6)),
-        sampling=draw(st.sampled_from(SAMPLINGS)),
+        max_tokens,
+        sampling=draw(st.sampled_from([sampling for sampling in SAMPLINGS if sampling.min_tokens <= max_tokens])),
         stop_ids=frozenset(draw(st.sampled_from([(), range(0, 97, 2)]))),
         priority=draw(st.integers(-2, 2)),
         timeout_s=draw(st.sampled_from([None, None, 0.1])),

@@ -46,7 +46,7 @@ class Extra:
 def host() -> PluginHost:
     record = PluginRecord(name="extra", distribution="extra", version="1", module=__name__, state="loaded")
     host = PluginHost.discover()
-    host._add(record, Extra())
+    host.add(record, Extra())
     return host
 
 
