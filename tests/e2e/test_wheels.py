@@ -88,7 +88,13 @@ def test_installed_commands_answer(run: Run) -> None:
 
 def test_installed_plugins_are_loaded(run: Run) -> None:
     plugins = {plugin["distribution"]: plugin for plugin in json.loads(run("parallax", "plugins", "--json"))}
-    assert set(plugins) == {"parallax-core", "parallax-backend-mlx", "parallax-models", "parallax-source-pypi"}
+    assert set(plugins) == {
+        "parallax-core",
+        "parallax-backend-mlx",
+        "parallax-models",
+        "parallax-source-pypi",
+        "parallax-transport-zmq",
+    }
     assert {plugin["state"] for plugin in plugins.values()} == {"loaded"}
 
 

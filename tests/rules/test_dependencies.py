@@ -24,6 +24,7 @@ NOT_IMPORTED = {
     "scipy-openblas32": "a library for MLX, loaded by its path",
     "parallax-models": "describes the models that are served",
     "parallax-source-pypi": "makes the default model available",
+    "parallax-transport-zmq": "links the stages of a pipeline on several machines",
 }
 """What a distribution depends on without an import, and why."""
 

@@ -1,0 +1,1 @@
+"""Links between machines over ZeroMQ, and the keys that protect them."""

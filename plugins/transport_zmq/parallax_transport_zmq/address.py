@@ -1,0 +1,106 @@
+"""Addresses: ``tcp://HOST:PORT`` and ``ipc://PATH``."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from parallax_core.api import ParallaxError
+
+IpAddress = IPv4Address | IPv6Address
+
+MOST_PATH_BYTES = 100
+"""What the kernels of Linux (107) and macOS (103) take as the path of a socket, and a little less."""
+HINT = "write tcp://HOST:PORT, or ipc://PATH for a socket of this machine"
+
+
+@dataclass(frozen=True, slots=True)
+class TcpPlace:
+    """A port of a machine; port 0 stands for a free one."""
+
+    host: str
+    """A name or an IP address, without brackets."""
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"tcp://{host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class IpcPlace:
+    """A socket in the file system."""
+
+    path: Path
+
+    def __str__(self) -> str:
+        return f"ipc://{self.path}"
+
+
+Place = TcpPlace | IpcPlace
+
+
+def parse_address(address: str) -> Place:
+    """Return what an address means.
+
+    Raises:
+        ParallaxError: if it is none of this transport's.
+    """
+    scheme, mark, rest = address.partition("://")
+    if scheme == "tcp" and mark:
+        return _parse_tcp(address)
+    if scheme == "ipc" and mark:
+        return _parse_ipc(address, rest)
+    raise ParallaxError(f"{address!r} is no address", HINT)
+
+
+def _parse_tcp(address: str) -> TcpPlace:
+    try:
+        parts = urlsplit(address)
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise ParallaxError(f"{address!r} is no address: {error}", HINT) from error
+    if not host or port is None or parts.path or parts.query or parts.fragment or "@" in parts.netloc:
+        raise ParallaxError(f"{address!r} is not a host and a port", HINT)
+    return TcpPlace("0.0.0.0" if host == "*" else host, port)  # noqa: S104 -- only with keys, see security.py
+
+
+def _parse_ipc(address: str, rest: str) -> IpcPlace:
+    if not rest or rest.startswith(("@", "*")) or "\0" in rest:
+        raise ParallaxError(f"{address!r} names no file", "write ipc://PATH; nameless sockets have no permissions")
+    path = Path(os.path.abspath(Path(rest).expanduser()))  # noqa: PTH100 -- a link in the path stays as it is
+    if (size := len(os.fsencode(path))) > MOST_PATH_BYTES:
+        message = f"the path of {address!r} has {size} bytes, and a socket can have {MOST_PATH_BYTES}"
+        raise ParallaxError(message, "choose a folder nearer to the root")
+    return IpcPlace(path)
+
+
+async def find_host(host: str) -> IpAddress:
+    """Return the IP address of a host; of several, one of version 4.
+
+    Raises:
+        OSError: if there is no such host.
+    """
+    try:
+        return ip_address(host)
+    except ValueError:
+        found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        return min((ip_address(entry[4][0]) for entry in found), key=lambda ip: ip.version)
+
+
+def advertise_host(host: str) -> str:
+    """Return what others call a host that this machine listens at: not ``0.0.0.0``, but the way out of here."""
+    if host not in {"0.0.0.0", "::"}:  # noqa: S104 -- nothing is bound here
+        return host
+    family, far = (socket.AF_INET, "192.0.2.1") if host == "0.0.0.0" else (socket.AF_INET6, "2001:db8::1")  # noqa: S104
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((far, 9))  # sends nothing: the kernel only chooses a way
+            return str(probe.getsockname()[0])
+    except OSError:  # no way out
+        return "127.0.0.1" if family == socket.AF_INET else "::1"

@@ -1,0 +1,188 @@
+"""Keys of CURVE on disk: our own, which are secret, and the public ones of nodes that may talk to us.
+
+``own/NAME.key`` and ``known/NAME.pub`` each hold one key as 64 hexadecimal digits. A key belongs to the node of its
+name and to nodes called ``NAME/...``; our own key ``default`` belongs to any node, since whoever holds it is us.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import zmq
+from zmq.utils import z85
+
+from parallax_core.api import ParallaxError
+
+DEFAULT = "default"
+KEY_BYTES = 32
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPair:
+    """A key of our own; 32 bytes each."""
+
+    public: bytes
+    secret: bytes
+
+    def __repr__(self) -> str:
+        return f"KeyPair({self.public.hex()})"
+
+
+class Keyring:
+    """A folder of keys, read anew each time, so that what is allowed or removed holds at once."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._own = folder / "own"
+        self._known = folder / "known"
+
+    def find_pair(self, node: str) -> KeyPair | None:
+        """Return the key of our own that ``node`` uses, or ``default``, or None.
+
+        Raises:
+            ParallaxError: if others can read it, or it is damaged.
+        """
+        for name in (*list_names(node), DEFAULT):
+            path = self._own / f"{name}.key"
+            if path.exists():
+                _check_mode(path)
+                secret = _read_key(path)
+                return KeyPair(derive_public(secret), secret)
+        return None
+
+    def find_public(self, node: str) -> bytes | None:
+        """Return the public key that ``node`` has to prove, or None: that of a known node, or one of our own."""
+        for name in list_names(node):
+            if (path := self._known / f"{name}.pub").exists():
+                return _read_key(path)
+        pair = self.find_pair(node)
+        return pair.public if pair else None
+
+    def belongs(self, public: bytes, node: str) -> bool:
+        """Return whether ``public`` is a key of ``node``."""
+        return any(
+            key == public and (name in list_names(node) or (is_own and name == DEFAULT))
+            for name, key, is_own in self.list_keys()
+        )
+
+    def allows(self, public: bytes) -> bool:
+        """Return whether ``public`` is a key of any node we know."""
+        return any(key == public for _, key, _ in self.list_keys())
+
+    def list_keys(self) -> Iterator[tuple[str, bytes, bool]]:
+        """Yield (name, public key, whether it is our own)."""
+        for path in sorted(self._own.glob("*.key")):
+            yield path.stem, derive_public(_read_key(path)), True
+        for path in sorted(self._known.glob("*.pub")):
+            yield path.stem, _read_key(path), False
+
+    def make(self, name: str) -> KeyPair:
+        """Make a key of our own.
+
+        Raises:
+            ParallaxError: if there is one of that name.
+        """
+        public, secret = (z85.decode(key) for key in zmq.curve_keypair())
+        path = _make_folder(self._own) / f"{check_key_name(name)}.key"
+        if path.exists():
+            raise ParallaxError(f"there is a key {name!r} already", f"keep it, or `parallax keys remove --own {name}`")
+        _write_key(path, secret)
+        _write_key(path.with_suffix(".pub"), public)
+        return KeyPair(public, secret)
+
+    def allow(self, public: bytes, name: str) -> None:
+        """Let whoever proves ``public`` talk to us as ``name``.
+
+        Raises:
+            ParallaxError: if another key is known by that name.
+        """
+        path = _make_folder(self._known) / f"{check_key_name(name)}.pub"
+        if path.exists() and _read_key(path) != public:
+            hint = f"if it has a new one: `parallax keys remove {name}`, then again"
+            raise ParallaxError(f"another key of {name!r} is known", hint)
+        if not path.exists():
+            _write_key(path, public)
+
+    def remove(self, name: str, *, own: bool) -> None:
+        """Forget a key.
+
+        Raises:
+            ParallaxError: if there is none.
+        """
+        path = self._own / f"{check_key_name(name)}.key" if own else self._known / f"{check_key_name(name)}.pub"
+        if not path.exists():
+            kind = "of our own" if own else "of another node"
+            raise ParallaxError(f"there is no key {kind} called {name!r}", "`parallax keys list` shows those there are")
+        path.unlink()
+        if own:
+            path.with_suffix(".pub").unlink(missing_ok=True)
+
+
+def derive_public(secret: bytes) -> bytes:
+    """Return the public key to a secret one."""
+    return z85.decode(zmq.curve_public(z85.encode(secret)))
+
+
+def parse_key(text: str) -> bytes:
+    """Return a public key as a person gives it.
+
+    Raises:
+        ParallaxError: if it is none.
+    """
+    try:
+        key = bytes.fromhex(text)
+    except ValueError:
+        key = b""
+    if len(key) != KEY_BYTES:
+        message = f"{text!r} is no public key"
+        raise ParallaxError(message, "it has 64 hexadecimal digits; `parallax keys list` on its machine shows it")
+    return key
+
+
+def check_key_name(name: str) -> str:
+    """Return the name of a key.
+
+    Raises:
+        ParallaxError: if it would not do as one of a file.
+    """
+    if not NAME.fullmatch(name):
+        raise ParallaxError(f"{name!r} cannot be the name of a key", "write up to 64 letters, digits, `.`, `_` and `-`")
+    return name
+
+
+def list_names(node: str) -> tuple[str, ...]:
+    """Return the names of keys that speak for a node: its own, and that of the machine before a slash."""
+    names = dict.fromkeys((node, node.partition("/")[0]))
+    return tuple(name for name in names if NAME.fullmatch(name) and name != DEFAULT)
+
+
+def _check_mode(path: Path) -> None:
+    found = path.stat()
+    if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
+        raise ParallaxError(f"others can read the secret key {path}", f"chmod 600 {path}")
+
+
+def _make_folder(folder: Path) -> Path:
+    for each in (folder.parent, folder):
+        each.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder
+
+
+def _read_key(path: Path) -> bytes:
+    try:
+        return parse_key(path.read_text(encoding="ascii").strip())
+    except (ParallaxError, UnicodeDecodeError) as error:
+        raise ParallaxError(f"{path} holds no key", "the file is damaged: make or allow that key again") from error
+
+
+def _write_key(path: Path, key: bytes) -> None:
+    part = path.with_suffix(f".{os.getpid()}.part")
+    with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:  # noqa: PTH123
+        file.write(f"{key.hex()}\n")
+    part.replace(path)

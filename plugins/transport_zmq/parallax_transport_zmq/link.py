@@ -1,0 +1,203 @@
+"""One end of a link: credit, order, signs of life and the end. Knows no socket: a `Line` carries its messages."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Protocol
+
+import zmq
+
+from parallax_core.api import Data, Frame, PeerLost, TransportPlan
+from parallax_transport_zmq.message import BadMessage, Kind, pack_reason, pack_taken, unpack_reason, unpack_taken
+from parallax_transport_zmq.parcel import Parcel, cut_frame
+
+HERE = "this end is closed"
+
+
+class Line(Protocol):
+    """What carries the messages of a link."""
+
+    def post(self, message: Data) -> None:
+        """Send without waiting.
+
+        Raises:
+            ConnectionError: if there is no way to the peer any more.
+        """
+
+    def hang_up(self) -> None:
+        """Let go of the peer; what was posted is still on its way for a moment. Called once."""
+
+
+class ZmqLink:
+    """One end of a link; see `parallax_core.api.Link`."""
+
+    def __init__(self, plan: TransportPlan, line: Line, peer: str, credit: int) -> None:
+        self._plan = plan
+        self._line = line
+        self._peer = peer
+        self._credit = min(credit, plan.credit)  # neither end holds more than it said
+        self._sent = self._acknowledged = 0
+        self._taken = self._granted = 0
+        self._frames: deque[Frame] = deque()
+        self._parcel: Parcel | None = None
+        self._lost = ""
+        self._turn = asyncio.Lock()  # first come, first served
+        self._room = asyncio.Event()
+        self._news = asyncio.Event()
+        self._over = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._is_grant_due = False
+        self.seen = self._loop.time()
+        """When the peer gave its last sign of life, on the clock of the loop."""
+
+    @property
+    def peer(self) -> str:
+        """The name of the node at the other end."""
+        return self._peer
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more crosses, not even a goodbye."""
+        return self._over.is_set()
+
+    async def send(self, frame: Frame) -> None:
+        """Hand over a frame, waiting while the receiver has too many that it has not taken.
+
+        Raises:
+            PeerLost: if the peer is gone, or this end is closed.
+            ValueError: if the frame is beyond the limits; the link goes on.
+        """
+        self._plan.limits.check(frame)
+        async with self._turn:
+            while not self._lost and self._sent - self._acknowledged >= self._credit:
+                self._room.clear()
+                await self._room.wait()
+            if not self._lost:
+                self._sent += 1
+                self._granted = self._taken
+                self._post(*cut_frame(frame, self._taken))
+        if self._lost:
+            raise self._make_error()
+
+    async def receive(self) -> Frame:
+        """Return the next frame.
+
+        Raises:
+            PeerLost: if there will be none.
+        """
+        while not self._frames and not self._lost:
+            self._news.clear()
+            await self._news.wait()
+        if not self._frames:
+            raise self._make_error()
+        self._taken += 1
+        if not self._is_grant_due:  # the next frame sent may carry it; so may one message for several frames
+            self._is_grant_due = True
+            self._loop.call_soon(self._grant)
+        return self._frames.popleft()
+
+    async def close(self) -> None:
+        """End the link at both ends, once the peer has all that was sent, or is lost. Twice is harmless."""
+        if not self._lost:
+            self._lose(HERE)
+            self._post(Kind.BYE)
+        self._frames.clear()
+        self._lost = HERE
+        await self._over.wait()
+
+    def hear(self, message: zmq.Frame) -> None:
+        """Take in a message of the peer."""
+        if self.is_over:
+            return
+        self.seen = self._loop.time()
+        try:
+            self._read(message.buffer)
+        except BadMessage as error:
+            self.break_off(f"it sent {error}", f"you sent {error}")
+
+    def beat(self, now: float) -> None:
+        """Give a sign of life, and miss those of a peer that has been silent for too long."""
+        if now - self.seen > self._plan.timeout_s:
+            self.break_off(f"no sign of life for {self._plan.timeout_s:g} s", "you were silent for too long")
+        else:
+            self._post(Kind.BEAT)
+
+    def break_off(self, reason: str, farewell: str) -> None:
+        """End the link at once; the peer is told ``farewell`` if it still listens. Frames that came are received."""
+        if not self.is_over:
+            self._lose(reason)
+            self._post(pack_reason(Kind.BYE, farewell))
+            self.finish(reason)
+
+    def finish(self, reason: str) -> None:
+        """Note that the peer is gone."""
+        if not self.is_over:
+            self._over.set()
+            self._lose(reason)
+            self._parcel = None
+            self._line.hang_up()
+
+    def _read(self, message: memoryview) -> None:
+        if self._parcel is not None:
+            self._parcel.add(message)
+            self._admit(self._parcel)
+            return
+        match bytes(message[:1]):
+            case Kind.FRAME:
+                self._begin(message)
+            case Kind.TAKEN:
+                self._acknowledge(unpack_taken(bytes(message)))
+            case Kind.BEAT:
+                pass
+            case Kind.BYE:
+                self._part(unpack_reason(bytes(message)))
+            case Kind.HEARD_BYE if self._lost:
+                self.finish(HERE)
+            case kind:
+                raise BadMessage(f"a message of no known kind, {kind!r}")
+
+    def _begin(self, head: memoryview) -> None:
+        if len(self._frames) >= self._plan.credit:
+            raise BadMessage(f"more than {self._plan.credit} frames ahead")
+        parcel = Parcel(head, self._plan.limits)
+        self._acknowledge(parcel.taken)
+        self._admit(parcel)
+
+    def _admit(self, parcel: Parcel) -> None:
+        self._parcel = None if parcel.is_whole else parcel
+        if parcel.is_whole and not self._lost:
+            self._frames.append(parcel.open())
+            self._news.set()
+
+    def _acknowledge(self, count: int) -> None:
+        if not self._acknowledged <= count <= self._sent:
+            raise BadMessage(f"it took {count} frames, of {self._sent}")
+        self._acknowledged = count
+        self._room.set()
+
+    def _part(self, reason: str) -> None:
+        self._post(Kind.HEARD_BYE)
+        self.finish(f"it broke off: {reason}" if reason else "it closed the link")
+
+    def _grant(self) -> None:
+        self._is_grant_due = False
+        if self._granted != self._taken and not self._lost:
+            self._granted = self._taken
+            self._post(pack_taken(self._taken))
+
+    def _post(self, *messages: Data) -> None:
+        try:
+            for message in messages:
+                self._line.post(message)
+        except ConnectionError:
+            self.finish("the connection broke")
+
+    def _lose(self, reason: str) -> None:
+        self._lost = self._lost or reason
+        self._room.set()
+        self._news.set()
+
+    def _make_error(self) -> PeerLost:
+        message = f"the link from node {self._plan.node!r} to {self._peer!r} is gone: {self._lost}"
+        return PeerLost(message, "look at what the other one says last")

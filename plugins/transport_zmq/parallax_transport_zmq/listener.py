@@ -1,0 +1,115 @@
+"""Being reached: one socket for all who connect, each with a link of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import zmq
+
+from parallax_core.api import Data, TransportPlan
+from parallax_transport_zmq.keyring import Keyring
+from parallax_transport_zmq.link import ZmqLink
+from parallax_transport_zmq.message import BadMessage, Hello, Kind, OtherVersion, pack_reason, pack_welcome
+from parallax_transport_zmq.pump import Pump
+from parallax_transport_zmq.target import FAREWELL_S
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """The line of a link that another node made."""
+
+    listener: Listener
+    identity: bytes
+
+    def post(self, message: Data) -> None:
+        """Send without waiting.
+
+        Raises:
+            ConnectionError: if the other node is not connected any more.
+        """
+        self.listener.post(self.identity, message)
+
+    def hang_up(self) -> None:
+        """Let go of the peer; ZeroMQ cannot hang up on one of several, so what it still says is dropped."""
+        self.listener.forget(self.identity)
+
+
+class Listener:
+    """Greets who connects, and passes on to each link what its peer says. Strangers leave nothing behind."""
+
+    def __init__(
+        self, plan: TransportPlan, socket: zmq.Socket[bytes], keyring: Keyring | None, offer: Callable[[ZmqLink], bool]
+    ) -> None:
+        self._plan = plan
+        self._keyring = keyring
+        """None: nobody has to prove anything."""
+        self._offer = offer
+        self._links: dict[bytes, ZmqLink] = {}
+        self._pump = Pump(socket, self._hear)
+
+    def close(self) -> None:
+        """Listen no more."""
+        self._pump.close(FAREWELL_S)
+
+    def post(self, identity: bytes, message: Data) -> None:
+        """Send a message to one of those who are connected.
+
+        Raises:
+            ConnectionError: if it is not connected any more.
+        """
+        self._pump.send([identity, message])
+
+    def forget(self, identity: bytes) -> None:
+        """Drop what that one says from now on."""
+        self._links.pop(identity, None)
+
+    def _hear(self, parts: list[zmq.Frame]) -> None:
+        identity, *messages = parts
+        link = self._links.get(identity.bytes)
+        if link is None:
+            if len(messages) == 1:
+                self._greet(identity.bytes, messages[0])
+        elif len(messages) == 1:
+            link.hear(messages[0])
+        else:
+            link.break_off("it sent a message of several parts", "you sent a message of several parts")
+
+    def _greet(self, identity: bytes, message: zmq.Frame) -> None:
+        try:
+            hello = Hello.unpack(message.bytes)
+            refusal = self._examine(hello, message)
+        except OtherVersion as error:
+            hello, refusal = None, str(error)
+        except BadMessage:
+            return
+        try:
+            if hello is None or refusal:
+                self.post(identity, pack_reason(Kind.REFUSE, refusal))
+            else:
+                self._admit(identity, hello)
+        except ConnectionError:  # it is gone already
+            self.forget(identity)
+
+    def _examine(self, hello: Hello, message: zmq.Frame) -> str:
+        """Return why this one gets no link, or nothing."""
+        if hello.receiver != self._plan.node:
+            return f"the node here is called {self._plan.node!r}, not {hello.receiver!r}"
+        if self._keyring and not self._keyring.belongs(_read_key(message), hello.sender):
+            return f"its key is not one of node {hello.sender!r}"
+        return ""
+
+    def _admit(self, identity: bytes, hello: Hello) -> None:
+        link = ZmqLink(self._plan, Route(self, identity), hello.sender, hello.credit)
+        self._links[identity] = link
+        self.post(identity, pack_welcome(self._plan.node, self._plan.credit))
+        if not self._offer(link):
+            link.break_off("too many wait to be accepted", "too many wait to be accepted")
+
+
+def _read_key(message: zmq.Frame) -> bytes:
+    """Return the public key that the sender of a message has proved."""
+    try:
+        return bytes.fromhex(str(message.get("User-Id")))
+    except (zmq.ZMQError, ValueError):
+        return b""

@@ -1,0 +1,157 @@
+"""What goes over a connection besides the parts of frames: short messages, told apart by their first byte.
+
+Each is one message of ZeroMQ with a single part: a receiver limits how many of those wait, and how large each is, but
+not how many parts one has.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from enum import Enum
+
+MAGIC = b"PLX"
+VERSION = 1
+"""Of this layer: greetings, credit and the cutting of frames. What is in frames has a version of its own."""
+
+
+class Kind(bytes, Enum):
+    """The first byte of a message."""
+
+    HELLO = b"H"
+    WELCOME = b"W"
+    REFUSE = b"R"
+    FRAME = b"F"
+    """The head of a frame; its larger parts follow as they are, without such a byte."""
+    TAKEN = b"T"
+    BEAT = b"B"
+    BYE = b"E"
+    HEARD_BYE = b"A"
+
+
+MOST_NAME = 256
+"""Characters of the name of a node."""
+MOST_REASON = 300
+"""Characters of why."""
+
+_GREETING = struct.Struct("!3sBIH")
+_WELCOME = struct.Struct("!I")
+_TAKEN = struct.Struct("!Q")
+
+
+class BadMessage(ValueError):
+    """What a peer sent is none of these, or not in its place."""
+
+
+class OtherVersion(BadMessage):
+    """A greeting in another version of this layer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """Who makes a link, to whom, and how many frames it takes ahead."""
+
+    sender: str
+    receiver: str
+    credit: int
+
+    def pack(self) -> bytes:
+        """Return it as a message."""
+        sender = self.sender.encode()
+        return Kind.HELLO + _GREETING.pack(MAGIC, VERSION, self.credit, len(sender)) + sender + self.receiver.encode()
+
+    @classmethod
+    def unpack(cls, message: bytes) -> Hello:
+        """Read a message.
+
+        Raises:
+            OtherVersion: if it is a greeting in another version.
+            BadMessage: if it is no greeting.
+        """
+        if len(message) < 1 + _GREETING.size or message[:1] != Kind.HELLO:
+            raise BadMessage("no greeting")
+        magic, version, credit, size = _GREETING.unpack_from(message, 1)
+        if magic != MAGIC:
+            raise BadMessage("no greeting")
+        if version != VERSION:
+            raise OtherVersion(f"version {VERSION} of links is spoken here, not {version}")
+        names = message[1 + _GREETING.size :]
+        return cls(read_name(names[:size]), read_name(names[size:]), check_credit(credit))
+
+
+def pack_welcome(node: str, credit: int) -> bytes:
+    """Say who answers, and how many frames it takes ahead."""
+    return Kind.WELCOME + _WELCOME.pack(credit) + node.encode()
+
+
+def unpack_welcome(message: bytes) -> tuple[str, int]:
+    """Return the name and the credit in a welcome.
+
+    Raises:
+        BadMessage: if it is none.
+    """
+    if len(message) < 1 + _WELCOME.size or message[:1] != Kind.WELCOME:
+        raise BadMessage("no welcome")
+    (credit,) = _WELCOME.unpack_from(message, 1)
+    return read_name(message[1 + _WELCOME.size :]), check_credit(credit)
+
+
+def pack_taken(count: int) -> bytes:
+    """Say how many frames were taken since the link began."""
+    return Kind.TAKEN + _TAKEN.pack(count)
+
+
+def unpack_taken(message: bytes) -> int:
+    """Return that count.
+
+    Raises:
+        BadMessage: if there is none.
+    """
+    if len(message) != 1 + _TAKEN.size:
+        raise BadMessage(f"an account of {len(message)} bytes")
+    return int(_TAKEN.unpack_from(message, 1)[0])
+
+
+def pack_reason(kind: Kind, reason: str) -> bytes:
+    """Return a message of ``kind`` with a sentence in it."""
+    return kind + reason[:MOST_REASON].encode()
+
+
+def unpack_reason(message: bytes) -> str:
+    """Return the sentence in a message, made harmless for a terminal."""
+    text = message[1 : 1 + 4 * MOST_REASON].decode(errors="replace")[:MOST_REASON]
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
+def check_name(name: str) -> str:
+    """Return a name of a node.
+
+    Raises:
+        BadMessage: if no node is called that.
+    """
+    if not 0 < len(name) <= MOST_NAME or not name.isprintable():
+        raise BadMessage(f"a name has 1 to {MOST_NAME} printable characters")
+    return name
+
+
+def read_name(data: bytes) -> str:
+    """Return the name of a node.
+
+    Raises:
+        BadMessage: if it is none.
+    """
+    try:
+        return check_name(data.decode())
+    except UnicodeDecodeError as error:
+        raise BadMessage("a name that is not in UTF-8") from error
+
+
+def check_credit(credit: int) -> int:
+    """Return a credit.
+
+    Raises:
+        BadMessage: if nothing could be sent with it.
+    """
+    if credit < 1:
+        raise BadMessage("a credit of nothing")
+    return credit

@@ -1,0 +1,90 @@
+"""A socket of ZeroMQ on an event loop.
+
+Every call on such a socket may take up the news of others, and its file descriptor then no longer says that there is
+something to read. So it is read until nothing is left, and looked at again after each send.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import zmq
+
+from parallax_core.api import Data
+
+BATCH = 64
+"""Messages that are read before others on the loop get a turn."""
+COPY_BYTES = 2**16
+"""What is no larger is copied, which is cheaper than keeping account of who holds it."""
+
+
+class Pump:
+    """Reads a socket and passes each message on; sends without waiting, since nothing here limits what is queued."""
+
+    def __init__(self, socket: zmq.Socket[bytes], hear: Callable[[list[zmq.Frame]], None]) -> None:
+        self._socket = socket
+        self._hear = hear
+        self._loop = asyncio.get_running_loop()
+        self._fd = int(socket.getsockopt(zmq.FD))
+        self._is_due = False
+        self._loop.add_reader(self._fd, self._read)
+        self._nudge()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the socket is."""
+        return self._socket.closed
+
+    def send(self, parts: Sequence[Data]) -> None:
+        """Queue a message.
+
+        Raises:
+            ConnectionError: if there is no way to the one it is for.
+        """
+        if self._socket.closed:
+            raise ConnectionError("this end is closed")
+        last = len(parts) - 1
+        try:
+            for index, part in enumerate(parts):
+                more = zmq.SNDMORE if index < last else 0
+                self._socket.send(part, zmq.NOBLOCK | more, copy=len(part) <= COPY_BYTES)
+        except zmq.ZMQError as error:
+            raise ConnectionError(str(error)) from error
+        finally:
+            self._nudge()
+
+    def drain(self) -> None:
+        """Pass on all that is there."""
+        while self._pass_one():
+            pass
+
+    def close(self, linger_s: float = 0.0) -> None:
+        """Close the socket; what was sent is still on its way for ``linger_s``. Twice is harmless."""
+        if not self._socket.closed:
+            self._loop.remove_reader(self._fd)
+            self._socket.close(linger=round(1000 * linger_s))
+
+    def _nudge(self) -> None:
+        if not self._is_due:
+            self._is_due = True
+            self._loop.call_soon(self._read)
+
+    def _read(self) -> None:
+        self._is_due = False
+        is_empty = False
+        try:
+            is_empty = not all(self._pass_one() for _ in range(BATCH))
+        finally:
+            if not is_empty:
+                self._nudge()
+
+    def _pass_one(self) -> bool:
+        if self._socket.closed:
+            return False
+        try:
+            parts = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
+        except zmq.Again:
+            return False
+        self._hear(parts)
+        return True

@@ -1,0 +1,102 @@
+"""Who may talk, and how: plain on sockets of this machine, with keys everywhere else."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from dataclasses import dataclass
+
+import zmq
+
+from parallax_core.api import ParallaxError
+from parallax_transport_zmq.keyring import KeyPair, Keyring
+from parallax_transport_zmq.pump import Pump
+
+logger = logging.getLogger(__name__)
+
+ZAP_ADDRESS = "inproc://zeromq.zap.01"
+ZAP_DOMAIN = "parallax"
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """The keys of one socket: our own, and for one that connects that of the other end."""
+
+    pair: KeyPair
+    server: bytes = b""
+
+    def apply(self, socket: zmq.Socket[bytes]) -> None:
+        """Have a socket encrypt, prove who it is, and want a proof of the other end."""
+        socket.curve_secretkey = self.pair.secret
+        socket.curve_publickey = self.pair.public
+        if self.server:
+            socket.curve_serverkey = self.server
+        else:
+            socket.curve_server = True
+            socket.zap_domain = ZAP_DOMAIN.encode()
+
+
+def guard_listening(keyring: Keyring, node: str, *, is_loopback: bool, where: str) -> Guard | None:
+    """Return what guards a listener on TCP; None: nothing has to.
+
+    Raises:
+        ParallaxError: if it would be reached from elsewhere and has no key.
+    """
+    pair = keyring.find_pair(node)
+    if pair is None and not is_loopback:
+        message = f"node {node!r} cannot listen at {where}, off loopback, without a key"
+        raise ParallaxError(message, "make one with `parallax keys new`, and allow those of the other nodes")
+    return Guard(pair) if pair else None
+
+
+def guard_connecting(keyring: Keyring, node: str, peer: str, *, is_loopback: bool) -> Guard | None:
+    """Return what guards a connection over TCP from ``node`` to ``peer``; None: nothing has to.
+
+    Raises:
+        ParallaxError: if a key is missing.
+    """
+    pair = keyring.find_pair(node)
+    if pair is None:
+        if is_loopback:
+            return None
+        raise ParallaxError(f"node {node!r} has no key, which it needs off loopback", "make one: `parallax keys new`")
+    server = keyring.find_public(peer)
+    if server is None:
+        raise ParallaxError(f"no key of node {peer!r} is known", f"`parallax keys allow PUBLIC_KEY {peer}`")
+    return Guard(pair, server)
+
+
+class Gate:
+    """Answers ZeroMQ's question, asked for each connection, whether the key of the other end is allowed (RFC 27)."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], keyring: Keyring) -> None:
+        self._keyring = keyring
+        self._refused: deque[bytes] = deque(maxlen=64)
+        socket = context.socket(zmq.REP)
+        socket.bind(ZAP_ADDRESS)
+        self._pump = Pump(socket, self._answer)
+
+    def close(self) -> None:
+        """Answer no more."""
+        self._pump.close()
+
+    def _answer(self, parts: list[zmq.Frame]) -> None:
+        version, sequence, _, address, _, mechanism, *credentials = (part.bytes for part in parts)
+        key = credentials[0] if mechanism == b"CURVE" and len(credentials) == 1 else b""
+        is_allowed = bool(key) and self._knows(key)
+        if not is_allowed:
+            self._note(key, address)
+        verdict = (b"200", b"OK", key.hex().encode()) if is_allowed else (b"400", b"unknown key", b"")
+        self._pump.send([version, sequence, *verdict, b""])
+
+    def _knows(self, key: bytes) -> bool:
+        try:
+            return self._keyring.allows(key)
+        except (OSError, ParallaxError) as error:  # a damaged folder allows nobody
+            logger.warning("cannot read the keys: %s", error)
+            return False
+
+    def _note(self, key: bytes, address: bytes) -> None:
+        if key not in self._refused:  # once each, or strangers could fill the log
+            self._refused.append(key)
+            logger.warning("refused %s, whose key is not allowed: %s", address.decode(errors="replace"), key.hex())

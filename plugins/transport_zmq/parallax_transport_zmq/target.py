@@ -1,0 +1,112 @@
+"""From addresses to sockets: where one listens or connects, under which options."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from dataclasses import dataclass
+from ipaddress import IPv4Address
+
+import zmq
+
+from parallax_core.api import ParallaxError, PeerLost, TransportPlan
+from parallax_transport_zmq.address import IpcPlace, TcpPlace, find_host, parse_address
+from parallax_transport_zmq.keyring import Keyring
+from parallax_transport_zmq.parcel import measure_message
+from parallax_transport_zmq.security import Guard, guard_connecting
+
+Context = zmq.Context[zmq.Socket[bytes]]
+
+WAITING_MESSAGES = 64
+"""Messages of a peer that ZeroMQ holds for us; beyond that TCP slows the peer down."""
+FAREWELL_S = 1.0
+"""How long what was sent last is still on its way after a socket is closed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where to connect."""
+
+    address: str
+    """As it was given."""
+    endpoint: str
+    """As ZeroMQ wants it, with an IP address."""
+    guard: Guard | None
+
+
+async def find_target(address: str, peer: str, node: str, keyring: Keyring) -> Target:
+    """Return where and how ``node`` reaches ``peer``.
+
+    Raises:
+        PeerLost: if there is no such host.
+        ParallaxError: if the address is none to connect to, or a key is missing.
+    """
+    place = parse_address(address)
+    if isinstance(place, IpcPlace):
+        return Target(address, str(place), None)
+    try:
+        ip = await find_host(place.host)
+    except OSError as error:
+        raise PeerLost(f"there is no host {place.host!r}: {error}", "check the address") from error
+    if ip.is_unspecified or not place.port:
+        message = f"nobody can be reached at {address!r}"
+        raise ParallaxError(message, "write the address that the other node says it has, with its port")
+    guard = guard_connecting(keyring, node, peer, is_loopback=ip.is_loopback)
+    return Target(address, str(TcpPlace(str(ip), place.port)), guard)
+
+
+def open_socket(context: Context, kind: int, plan: TransportPlan, guard: Guard | None) -> zmq.Socket[bytes]:
+    """Return a socket that limits what it is sent, forgets who is cut off, and never connects a second time."""
+    socket = context.socket(kind)
+    timeout_ms = max(1, round(1000 * plan.timeout_s))
+    keep_alive_s = max(1, round(plan.timeout_s))
+    options = {
+        zmq.LINGER: 0,
+        zmq.IPV6: 1,
+        zmq.SNDHWM: 0,  # what is queued is bounded by the credit of each link
+        zmq.RCVHWM: WAITING_MESSAGES,
+        zmq.MAXMSGSIZE: measure_message(plan.limits),
+        zmq.RECONNECT_IVL: -1,
+        zmq.CONNECT_TIMEOUT: timeout_ms,
+        zmq.HANDSHAKE_IVL: timeout_ms,
+        zmq.TCP_KEEPALIVE: 1,
+        zmq.TCP_KEEPALIVE_IDLE: keep_alive_s,
+        zmq.TCP_KEEPALIVE_INTVL: keep_alive_s,
+        zmq.TCP_KEEPALIVE_CNT: 3,
+    }
+    for option, value in options.items():
+        socket.setsockopt(option, value)
+    if guard:
+        guard.apply(socket)
+    return socket
+
+
+async def stop_context(context: Context) -> None:
+    """End the threads of ZeroMQ, once what was sent last is gone or `FAREWELL_S` is over."""
+    loop, over = asyncio.get_running_loop(), asyncio.Event()
+
+    def end() -> None:
+        context.term()
+        with contextlib.suppress(RuntimeError):  # the loop did not wait for us
+            loop.call_soon_threadsafe(over.set)
+
+    thread = threading.Thread(target=end, daemon=True)  # a thread of a pool would stay
+    thread.start()
+    await over.wait()
+    thread.join()
+
+
+def bind_tcp(socket: zmq.Socket[bytes], place: TcpPlace, ip: object) -> int:
+    """Listen on ``place``, whose host has the address ``ip``; return the port.
+
+    Raises:
+        ParallaxError: if that cannot be.
+    """
+    host = "127.0.0.1" if ip == IPv4Address("127.0.0.1") else str(ip)
+    try:
+        socket.bind(str(TcpPlace(host, place.port)))
+    except zmq.ZMQError as error:
+        hint = "choose another port, or 0 for a free one, and an address of this machine"
+        raise ParallaxError(f"cannot listen at {place}: {error}", hint) from error
+    return int(socket.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2])

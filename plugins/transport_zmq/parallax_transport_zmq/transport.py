@@ -1,0 +1,203 @@
+"""The transport: links to others and from them, watched by one clock."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+
+import zmq
+
+from parallax_core.api import ParallaxError, PeerLost, TransportPlan, keys_folder
+from parallax_transport_zmq.address import IpcPlace, Place, TcpPlace, advertise_host, find_host, parse_address
+from parallax_transport_zmq.call import Call
+from parallax_transport_zmq.ipcfile import claim_path
+from parallax_transport_zmq.keyring import Keyring
+from parallax_transport_zmq.link import ZmqLink
+from parallax_transport_zmq.listener import Listener
+from parallax_transport_zmq.message import BadMessage, check_name
+from parallax_transport_zmq.security import Gate, guard_listening
+from parallax_transport_zmq.target import Context, bind_tcp, find_target, open_socket, stop_context
+
+MOST_WAITING = 256
+"""Links that nobody has accepted yet."""
+BEAT_S = 1.0
+"""Signs of life come at least so often."""
+STOP_S = 2.0
+"""How long a stop waits for goodbyes: the process has to end within three seconds."""
+
+
+class ZmqTransport:
+    """A node's way to others over ZeroMQ; see `parallax_core.api.Transport`."""
+
+    def __init__(self, plan: TransportPlan) -> None:
+        self._plan = plan
+        self._keyring = Keyring(keys_folder())
+        self._address = ""
+        self._context: Context | None = None
+        self._gate: Gate | None = None
+        self._listener: Listener | None = None
+        self._links: set[ZmqLink] = set()
+        self._calls: set[Call] = set()
+        self._waiting: deque[ZmqLink] = deque()
+        self._news = asyncio.Event()
+        self._is_stopped = False
+        self._clock: asyncio.TimerHandle | None = None
+        self._beat_s = min(BEAT_S, plan.timeout_s / 5)
+        self._last_beat = 0.0
+
+    @property
+    def address(self) -> str:
+        """Where others reach this node, once it is started; empty if it does not listen."""
+        return self._address
+
+    async def start(self) -> None:
+        """Begin to listen, if asked to.
+
+        Raises:
+            ParallaxError: if it cannot listen there, or may not: off loopback it needs a key.
+        """
+        try:
+            check_name(self._plan.node)
+        except BadMessage as error:
+            raise ParallaxError(f"{self._plan.node!r} cannot be the name of a node", str(error)) from error
+        self._context = zmq.Context()
+        try:
+            if self._plan.listen:
+                await self._listen(parse_address(self._plan.listen))
+        except BaseException:
+            await self.stop()
+            raise
+        self._last_beat = asyncio.get_running_loop().time()
+        self._beat()
+
+    async def connect(self, address: str, node: str) -> ZmqLink:
+        """Make a link to the node called ``node`` at ``address``.
+
+        Raises:
+            PeerLost: if nobody answers there in time, somebody with another name or key, or it does not know us.
+            ParallaxError: if ``address`` is none of this transport's, or a key is missing.
+        """
+        parse_address(address)
+        try:
+            async with asyncio.timeout(self._plan.timeout_s):
+                target = await find_target(address, node, self._plan.node, self._keyring)
+        except TimeoutError as error:
+            raise PeerLost(f"the host of {address} was not found in time", "check the address") from error
+        if self._context is None or self._is_stopped:
+            raise self._say_stopped()
+        call = Call(self._context, self._plan, target, node)
+        self._calls.add(call)
+        try:
+            link = await call.make_link()
+        finally:
+            self._calls.discard(call)
+        self._links.add(link)
+        return link
+
+    async def accept(self) -> ZmqLink:
+        """Wait for the next link that another node makes.
+
+        Raises:
+            PeerLost: if this transport is stopped.
+        """
+        while not self._waiting and not self._is_stopped:
+            self._news.clear()
+            await self._news.wait()
+        if self._is_stopped:
+            raise self._say_stopped()
+        return self._waiting.popleft()
+
+    async def stop(self) -> None:
+        """Close every link, and listen no more. Twice is harmless; legal at any time.
+
+        Peers that do not answer a goodbye within `STOP_S` are left without one.
+        """
+        self._is_stopped = True
+        self._news.set()
+        for call in list(self._calls):
+            call.give_up("this node has stopped")
+        if closing := [asyncio.ensure_future(link.close()) for link in self._links]:
+            await asyncio.wait(closing, timeout=STOP_S)
+        for link in self._links:
+            link.finish("this node has stopped")
+        await asyncio.gather(*closing)
+        await self._let_go()
+
+    async def _let_go(self) -> None:
+        if self._clock:
+            self._clock.cancel()
+        for part in (self._listener, self._gate):
+            if part:
+                part.close()
+        context, self._context = self._context, None
+        if context:
+            await stop_context(context)
+
+    async def _listen(self, place: Place) -> None:
+        if isinstance(place, TcpPlace):
+            await self._listen_tcp(place)
+            return
+        socket = open_socket(self._make_context(), zmq.ROUTER, self._plan, None)
+        with contextlib.ExitStack() as stack:
+            stack.callback(socket.close)
+            with claim_path(place.path):
+                _bind_ipc(socket, place)
+            stack.pop_all()
+        self._open(socket, str(place), None)
+
+    async def _listen_tcp(self, place: TcpPlace) -> None:
+        try:
+            ip = await find_host(place.host)
+        except OSError as error:
+            raise ParallaxError(f"there is no host {place.host!r}: {error}", "name one of this machine") from error
+        guard = guard_listening(self._keyring, self._plan.node, is_loopback=ip.is_loopback, where=str(place))
+        if guard:
+            self._gate = Gate(self._make_context(), self._keyring)  # without it ZeroMQ lets everybody in
+        socket = open_socket(self._make_context(), zmq.ROUTER, self._plan, guard)
+        with contextlib.ExitStack() as stack:
+            stack.callback(socket.close)
+            port = bind_tcp(socket, place, ip)
+            stack.pop_all()
+        address = str(TcpPlace(advertise_host(place.host), port))
+        self._open(socket, address, self._keyring if guard else None)
+
+    def _open(self, socket: zmq.Socket[bytes], address: str, keyring: Keyring | None) -> None:
+        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # a send to who is gone raises
+        self._listener = Listener(self._plan, socket, keyring, self._offer)
+        self._address = address
+
+    def _make_context(self) -> Context:
+        if self._context is None:
+            raise self._say_stopped()
+        return self._context
+
+    def _offer(self, link: ZmqLink) -> bool:
+        """Have a link accepted, unless too many wait for that."""
+        if len(self._waiting) >= MOST_WAITING or self._is_stopped:
+            return False
+        self._links.add(link)
+        self._waiting.append(link)
+        self._news.set()
+        return True
+
+    def _beat(self) -> None:
+        loop = asyncio.get_running_loop()
+        now, before = loop.time(), self._last_beat
+        has_slept = now - before > self._beat_s + self._plan.timeout_s / 2  # then the silence was ours
+        self._links = {link for link in self._links if not link.is_over}
+        for link in self._links:
+            link.seen = now if has_slept else link.seen
+            link.beat(now)
+        self._last_beat = now
+        self._clock = loop.call_later(self._beat_s, self._beat)
+
+    def _say_stopped(self) -> PeerLost:
+        return PeerLost(f"node {self._plan.node!r} has stopped, or has not started", "start it anew")
+
+
+def _bind_ipc(socket: zmq.Socket[bytes], place: IpcPlace) -> None:
+    try:
+        socket.bind(str(place))
+    except zmq.ZMQError as error:
+        raise ParallaxError(f"cannot listen at {place}: {error}", "choose another path") from error

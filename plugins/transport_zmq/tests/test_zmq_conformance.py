@@ -1,0 +1,68 @@
+"""The kits of transports, over each way that this one goes."""
+
+from __future__ import annotations
+
+import socket
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from parallax_core.api import Ref, Transport, TransportPlan
+from parallax_core.testing.process import ProcessTransportConformance
+from parallax_transport_zmq.keyring import Keyring
+
+NUMBERS = count()
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Keep keys in a folder of the test's own."""
+    monkeypatch.setenv("PARALLAX_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+class ZmqKit(ProcessTransportConformance):
+    factory: Ref[Callable[[TransportPlan], Transport]] = Ref("parallax_transport_zmq.transport:ZmqTransport")
+
+    def make_address(self, node: str) -> str:
+        return "tcp://127.0.0.1:0"
+
+
+class TestTcp(ZmqKit):
+    """Plain, on loopback."""
+
+
+class TestCurve(ZmqKit):
+    """Encrypted, with a key of its own for each node."""
+
+    @pytest.fixture(autouse=True)
+    def keys(self, home: Path) -> None:
+        ring = Keyring(home / "keys")
+        for node in ("alpha", "beta", "gamma", "one", "two", "three", "child"):
+            ring.make(node)
+
+
+class TestIpc(ZmqKit):
+    """Over sockets of this machine."""
+
+    def make_address(self, node: str) -> str:
+        return f"ipc://{self.folder}/{node}-{next(NUMBERS)}"
+
+    @pytest.fixture(autouse=True)
+    def place(self) -> Iterator[None]:
+        with tempfile.TemporaryDirectory() as folder:  # the one of pytest has a long path
+            type(self).folder = folder
+            yield
+
+    folder: str = ""
+
+    @contextmanager
+    def reach_raw(self, address: str) -> Iterator[socket.socket]:
+        with closing(socket.socket(socket.AF_UNIX)) as stranger:
+            stranger.settimeout(self.grace_s)
+            stranger.connect(address.removeprefix("ipc://"))
+            yield stranger
