@@ -109,7 +109,7 @@ class Stream(Protocol):
         """Iterate the deltas; to be done once."""
 
     def close(self) -> None:
-        """Abort the request everywhere; harmless when it has ended or was closed before."""
+        """Abort the request everywhere, and end the iteration; harmless when it has ended or was closed before."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

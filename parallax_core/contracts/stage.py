@@ -249,12 +249,14 @@ class Stage(Protocol):
         """What the stage says of itself; constant while it is open."""
 
     def edit(self, edits: Sequence[Edit]) -> None:
-        """Apply ``edits`` in order.
+        """Apply ``edits`` in order. One that raises changes nothing, and those before it stay.
 
         Raises:
             KeyError: for a sequence that is not open (or, for `Open` and ``Fork.dst``, already is).
             ValueError: for a length beyond the sequence's.
             Unsupported: for a length the model's state cannot go back to.
+            OutOfPages: if a fork needs more pages than are free.
+            BackendFailed: if the stage is closed.
         """
 
     def step(self, batch: StageBatch) -> StageOutput:
@@ -266,7 +268,9 @@ class Stage(Protocol):
             KeyError: for a sequence that is not open.
             ValueError: if the batch is too large, a row does not start at its sequence's length, or names a token,
                 a position or an offset that does not exist.
-            BackendFailed: if the computation failed.
+            OutOfPages: if the rows need more pages than are free.
+            BackendFailed: if the computation failed, or the stage is closed.
+            StageLost: if nothing more is known of what the stage holds; it is not asked again.
         """
 
     def close(self) -> None:

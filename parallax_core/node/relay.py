@@ -40,11 +40,13 @@ class Relay:
         self._follow(placement)
 
     async def __aiter__(self) -> AsyncIterator[Delta]:
-        """Yield the deltas up to and including the one with a finish."""
+        """Yield the deltas up to and including the one with a finish; a stream that is closed ends at once."""
         has_answered = False
         try:
             while not self._is_closed:
                 delta = await self._read()
+                if self._is_closed:
+                    return
                 if delta.finish is not None and not has_answered and self._begin_again(delta.finish):
                     continue
                 has_answered = True

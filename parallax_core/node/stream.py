@@ -12,7 +12,7 @@ class QueueStream:
     """A stream fed by an engine on the same event loop."""
 
     def __init__(self, abort: Callable[[], None]) -> None:
-        self._deltas: asyncio.Queue[Delta] = asyncio.Queue()
+        self._deltas: asyncio.Queue[Delta | None] = asyncio.Queue()
         self._abort = abort
         self._ended = False
 
@@ -23,9 +23,8 @@ class QueueStream:
             self._deltas.put_nowait(delta)
 
     async def __aiter__(self) -> AsyncIterator[Delta]:
-        """Yield the deltas up to and including the one with a finish."""
-        while True:
-            delta = await self._deltas.get()
+        """Yield the deltas up to and including the one with a finish; a stream that is closed ends at once."""
+        while (delta := await self._deltas.get()) is not None:
             yield delta
             if delta.finish is not None:
                 return
@@ -34,4 +33,5 @@ class QueueStream:
         """Abort the request, unless it has ended."""
         if not self._ended:
             self._ended = True
+            self._deltas.put_nowait(None)
             self._abort()

@@ -15,7 +15,7 @@ from parallax_core.testing.runner import beside, in_loop, within
 NOT_READY = "if the engine is not ready, or too many requests wait"
 START_FAILS = "Become ready. A start that raises leaves nothing running"
 STOP = "End every stream and release everything. Idempotent, and legal at any time"
-CLOSE = "Abort the request everywhere; harmless when it has ended or was closed before"
+CLOSE = "Abort the request everywhere, and end the iteration; harmless when it has ended or was closed before"
 ABORTED = "what happened, in words for the client"
 
 SEVERAL = 6
