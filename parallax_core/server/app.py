@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import metadata
+from typing import Any
 
 from fastapi import APIRouter, FastAPI
 from fastapi.middleware.cors import CORSMiddleware
@@ -11,6 +12,7 @@ from fastapi.responses import JSONResponse
 from parallax_core.server import chat, completions, metrics, tokens
 from parallax_core.server.access import REQUEST_ID, AccessLog
 from parallax_core.server.auth import KeyCheck
+from parallax_core.server.description import describe_app, describe_errors, describe_health
 from parallax_core.server.edge import Edge
 from parallax_core.server.errors import add_handlers
 from parallax_core.server.gate import CLOSING, Gate, Gatekeeper
@@ -18,14 +20,18 @@ from parallax_core.server.lenience import HEADER, Lenience
 from parallax_core.server.limit import BodyLimit
 from parallax_core.server.patience import Patience
 from parallax_core.server.rate import RateLimit
+from parallax_core.server.reply import HealthReply, ModelReply, ModelsReply, VersionReply
 from parallax_core.server.served import Served
 
 
 def make_app(served: Served, edge: Edge | None = None, gate: Gate | None = None) -> FastAPI:
     """Return the application for one model, behind its edge."""
     edge, gate = edge or Edge(), gate or Gate()
-    app = FastAPI(title="Parallax", docs_url=None, redoc_url=None, redirect_slashes=False)
+    # Traces are ours to send (see `tracing`): those of FastAPI hold what clients send, wherever an error quotes it.
+    silent: Any = {"tracing": False, "metrics": False, "logs": False, "auto_configure": False}
+    app = FastAPI(title="Parallax", docs_url=None, redoc_url=None, redirect_slashes=False, telemetry=silent)
     add_handlers(app)
+    describe_app(app, has_keys=bool(edge.keys))
     app.include_router(_make_basics(served, gate))
     app.include_router(metrics.make_router(served.meter))
     for routes in (chat, completions, tokens):
@@ -57,27 +63,27 @@ def _add_edge(app: FastAPI, edge: Edge, gate: Gate) -> None:
 
 
 def _make_basics(served: Served, gate: Gate) -> APIRouter:
-    router = APIRouter()
+    router, keyed = APIRouter(), describe_errors(401)
 
-    @router.get("/health")
-    @router.get("/ready")
+    @router.get("/health", response_model=HealthReply, responses=describe_health())
+    @router.get("/ready", response_model=HealthReply, responses={**keyed, **describe_health()})
     async def health() -> JSONResponse:
         """200 when the engine can answer, else 503 with the reason."""
         state = served.engine.health()
         status, reason = ("draining", CLOSING) if gate.is_closed else (state.state, state.reason)
         return JSONResponse({"status": status, "reason": reason}, 200 if status == "ready" else 503)
 
-    @router.get("/version")
+    @router.get("/version", response_model=VersionReply)
     async def version() -> dict[str, str]:
         """The version of Parallax."""
         return {"version": metadata.version("parallax-core")}
 
-    @router.get("/v1/models")
+    @router.get("/v1/models", response_model=ModelsReply, responses=keyed)
     async def list_models() -> dict[str, object]:
         """List the one model served here."""
         return {"object": "list", "data": [served.describe()]}
 
-    @router.get("/v1/models/{model_id:path}")
+    @router.get("/v1/models/{model_id:path}", response_model=ModelReply, responses=describe_errors(401, 404))
     async def retrieve_model(model_id: str) -> dict[str, object]:
         """Describe the model, if it is the one served here."""
         served.check_model(model_id)

@@ -13,9 +13,11 @@ from fastapi.responses import JSONResponse, Response
 
 from parallax_core.base.errors import InvalidRequest
 from parallax_core.contracts.engine import Delta, Reason, Request, TokenLogprob
+from parallax_core.server.description import describe_errors, describe_events
 from parallax_core.server.flow import EventStream, Flow, until_gone
 from parallax_core.server.intake import read_chat
 from parallax_core.server.logprobs import Shape, chat_logprobs
+from parallax_core.server.reply import ChatChunk, ChatReply
 from parallax_core.server.schema import ChatRequest
 from parallax_core.server.served import Served
 
@@ -100,7 +102,9 @@ def make_router(served: Served) -> fastapi.APIRouter:
     """Return the route for ``served``."""
     router = fastapi.APIRouter()
 
-    @router.post("/v1/chat/completions")
+    errors = describe_errors(400, 401, 404, 408, 413, 429, 500, 503)
+
+    @router.post("/v1/chat/completions", response_model=ChatReply, responses={**describe_events(ChatChunk), **errors})
     async def create_chat_completion(body: ChatRequest, http: fastapi.Request) -> Response:
         """Answer a conversation, whole or as server-sent events."""
         served.check_model(body.model)

@@ -13,9 +13,11 @@ from fastapi.responses import JSONResponse, Response
 
 from parallax_core.base.errors import InvalidRequest
 from parallax_core.contracts.engine import Delta, Reason, Request, TokenLogprob
+from parallax_core.server.description import describe_errors, describe_events
 from parallax_core.server.flow import EventStream, Flow, until_gone
 from parallax_core.server.intake import read_completion
 from parallax_core.server.logprobs import CompletionLogprobs, Shape
+from parallax_core.server.reply import CompletionReply
 from parallax_core.server.schema import CompletionRequest
 from parallax_core.server.served import Served
 
@@ -133,7 +135,11 @@ def make_router(served: Served) -> fastapi.APIRouter:
     """Return the route for ``served``."""
     router = fastapi.APIRouter()
 
-    @router.post("/v1/completions")
+    errors = describe_errors(400, 401, 404, 408, 413, 429, 500, 503)
+
+    @router.post(
+        "/v1/completions", response_model=CompletionReply, responses={**describe_events(CompletionReply), **errors}
+    )
     async def create_completion(body: CompletionRequest, http: fastapi.Request) -> Response:
         """Continue one prompt or several, whole or as server-sent events."""
         served.check_model(body.model)

@@ -20,6 +20,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from parallax_core.contracts.engine import Delta, Engine, EngineStats, Finish
+from parallax_core.server.description import Responses, describe_errors
 from parallax_core.server.tracing import Tracer
 
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
@@ -157,7 +158,9 @@ def make_router(meter: Meter) -> fastapi.APIRouter:
     """Return the route that shows ``meter``."""
     router = fastapi.APIRouter()
 
-    @router.get("/metrics")
+    text: Responses = {200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}
+
+    @router.get("/metrics", response_class=Response, responses=text | describe_errors(401))
     def metrics() -> Response:
         """Show the metrics in Prometheus's text format."""
         return Response(generate_latest(meter.registry), media_type=CONTENT_TYPE_LATEST)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from parallax_core.server.fields import (
     Answers,
@@ -52,8 +52,17 @@ NEUTRAL_COMPLETION: Neutral = {"suffix": ("",)}
 """The same for a completion request."""
 
 
+def _describe_neutral(schema: dict[str, Any], model: type[Generation]) -> None:
+    """Say of every field that is not supported yet which values are accepted."""
+    for name, values in model.neutral.items():
+        text = "Not supported yet; these values ask for nothing."
+        schema["properties"][name] = {"enum": [None, *values], "description": text}
+
+
 class Generation(Strict):
     """What every request for text may hold."""
+
+    model_config = ConfigDict(json_schema_extra=_describe_neutral)
 
     neutral: ClassVar[Neutral] = {}
 

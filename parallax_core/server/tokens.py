@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import fastapi
+from fastapi.responses import JSONResponse
 
+from parallax_core.server.description import describe_errors
 from parallax_core.server.intake import check_tokens
+from parallax_core.server.reply import TextReply, TokensReply
 from parallax_core.server.schema import DetokenizeRequest, TokenizeRequest
 from parallax_core.server.served import Served
 
 
 def make_router(served: Served) -> fastapi.APIRouter:
     """Return the routes for ``served``."""
-    router = fastapi.APIRouter()
+    router, errors = fastapi.APIRouter(), describe_errors(400, 401, 404, 408, 413, 429, 503)
 
-    @router.post("/tokenize")
-    def tokenize(body: TokenizeRequest) -> dict[str, object]:
+    @router.post("/tokenize", response_model=TokensReply, responses=errors)
+    def tokenize(body: TokenizeRequest) -> JSONResponse:
         """Return the tokens of a prompt, or of a conversation as the chat route would see it."""
         served.check_model(body.model)
         if body.messages is not None:
@@ -22,13 +25,14 @@ def make_router(served: Served) -> fastapi.APIRouter:
             tokens = served.text.encode_chat(turns, body.chat_template_kwargs)
         else:
             tokens = served.text.encode(body.prompt or "")
-        return {"tokens": list(tokens), "count": len(tokens), "pieces": list(map(served.text.vocabulary.show, tokens))}
+        pieces = list(map(served.text.vocabulary.show, tokens))
+        return JSONResponse({"tokens": list(tokens), "count": len(tokens), "pieces": pieces})
 
-    @router.post("/detokenize")
-    def detokenize(body: DetokenizeRequest) -> dict[str, object]:
+    @router.post("/detokenize", response_model=TextReply, responses=errors)
+    def detokenize(body: DetokenizeRequest) -> JSONResponse:
         """Return the text of tokens, special ones included."""
         served.check_model(body.model)
         check_tokens(served.text, body.tokens, "tokens")
-        return {"prompt": served.text.show(body.tokens)}
+        return JSONResponse({"prompt": served.text.show(body.tokens)})
 
     return router

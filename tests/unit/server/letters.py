@@ -14,6 +14,15 @@ from parallax_core.server.app import make_app
 from parallax_core.server.edge import Edge
 from parallax_core.server.gate import Gate
 from parallax_core.server.metrics import Meter
+from parallax_core.server.reply import (
+    ChatChunk,
+    ChatReply,
+    CompletionReply,
+    ErrorReply,
+    Reply,
+    TextReply,
+    TokensReply,
+)
 from parallax_core.server.served import Served
 from parallax_core.testing.toy import Toy
 
@@ -40,7 +49,8 @@ class Letters:
         return self.encode("".join(message["content"] for message in messages) + (settings or {}).get("suffix", ""))
 
     def encode(self, text: str) -> tuple[int, ...]:
-        return tuple(ALPHABET.index(letter) for letter in text)
+        """Letters that are not in the alphabet share the tokens of those that are."""
+        return tuple(found if (found := ALPHABET.find(letter)) >= 0 else ord(letter) % len(ALPHABET) for letter in text)
 
     def decode(self, tokens: Sequence[int]) -> str:
         return "".join(ALPHABET[token] for token in tokens if token not in self.stop_ids)
@@ -80,9 +90,11 @@ class Site:
         self.client.__exit__()
 
     def post(self, route: str = "/v1/chat/completions", headers: Mapping[str, str] | None = None, **body: Any) -> Any:
-        """Send ``body`` as JSON, lone surrogates and all."""
+        """Send ``body`` as JSON, lone surrogates and all; the answer has the shape that is promised."""
         sent = {"Content-Type": "application/json", **(headers or {})}
-        return self.client.post(route, content=json.dumps(body), headers=sent)
+        response = self.client.post(route, content=json.dumps(body), headers=sent)
+        check_shape(route, response)
+        return response
 
     def ask(self, content: Any = "hello", **fields: Any) -> Any:
         """Ask the chat route."""
@@ -91,6 +103,27 @@ class Site:
     def complete(self, prompt: Any = "hello", **fields: Any) -> Any:
         """Ask the completion route."""
         return self.post("/v1/completions", model="toy", prompt=prompt, **fields)
+
+
+SHAPES: dict[str, tuple[type[Reply], type[Reply]]] = {
+    "/v1/chat/completions": (ChatReply, ChatChunk),
+    "/v1/completions": (CompletionReply, CompletionReply),
+    "/tokenize": (TokensReply, TokensReply),
+    "/detokenize": (TextReply, TextReply),
+}
+"""What routes answer, whole and in pieces."""
+
+
+def check_shape(route: str, response: Any) -> None:
+    """Hold an answer to the description of the API."""
+    whole, chunk = SHAPES[route]
+    if response.headers["content-type"].startswith("application/json"):
+        (whole if response.status_code == 200 else ErrorReply).model_validate_json(response.content)
+        return
+    assert response.headers["content-type"].startswith("text/event-stream")
+    for event in events(response):
+        if event != "[DONE]":
+            (ErrorReply if "error" in event else chunk).model_validate(event)
 
 
 def events(response: Any) -> list[Any]:

@@ -1,0 +1,72 @@
+"""The server keeps to its own description: requests made up from it, right and wrong ones, to a real socket."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from schemathesis import GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.core.result import Ok
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    negative_data_rejection,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+    unsupported_method,
+)
+
+from parallax_core.server.edge import Edge
+from tests.unit.server.letters import Site
+from tests.unit.server.thread import Threaded
+
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    negative_data_rejection,
+    unsupported_method,
+]
+LIMITS: dict[str, Any] = {"max_tokens": 8, "max_completion_tokens": 8, "n": 2, "best_of": 2, "min_tokens": 4}
+"""So long an answer may be: the point is what is answered, not how much."""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Threaded]:
+    with Threaded(Edge(keys=frozenset({"key"}))) as server:
+        yield server
+
+
+SCHEMA = schemathesis.openapi.from_dict(Site(Edge(keys=frozenset({"key"}))).app.openapi())
+OPERATIONS = {each.ok().label: each.ok() for each in SCHEMA.get_all_operations() if isinstance(each, Ok)}
+CASES = [(name, GenerationMode.POSITIVE) for name in OPERATIONS]
+CASES += [(name, GenerationMode.NEGATIVE) for name in OPERATIONS if name.startswith("POST ")]
+
+
+@pytest.mark.parametrize(("name", "mode"), CASES)
+def test_server_keeps_to_its_description(server: Threaded, name: str, mode: GenerationMode) -> None:
+    @settings(max_examples=40, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+    @given(OPERATIONS[name].as_strategy(generation_mode=mode))
+    def check(case: Any) -> None:
+        if isinstance(case.body, dict):
+            limit_work(case.body)
+        headers = {"Authorization": "Bearer key"}
+        response = case.call(base_url=server.url, headers=headers)
+        case.validate_response(response, checks=CHECKS, headers=headers)
+
+    check()
+
+
+def limit_work(body: dict[str, Any]) -> None:
+    """Let few requests be for other models, and all answers be short."""
+    if isinstance(body.get("model"), str):
+        body["model"] = "toy"
+    for field, most in LIMITS.items():
+        if isinstance(body.get(field), int) and body[field] > most:
+            body[field] = most

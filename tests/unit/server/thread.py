@@ -1,0 +1,41 @@
+"""The listening server on a thread of its own, for clients that block."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from typing import Any, Self, TypeVar
+
+from parallax_core.server.edge import Edge
+from tests.unit.server.listening import Listening
+
+T = TypeVar("T")
+
+
+class Threaded:
+    """A server, as a context."""
+
+    def __init__(self, edge: Edge | None = None) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self.listening = Listening(edge)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self.run(self.listening.__aenter__())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.run(self.listening.__aexit__(None, None, None))
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+        self._loop.close()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.listening.port}"
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do something in the server's event loop."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
