@@ -17,7 +17,10 @@ MOST_FUNCTION_LINES = 40
 MOST_ARGUMENTS = 5
 MOST_PLUGIN_LINES = 40
 
-EXCEPTIONS: dict[tuple[str, str], str] = {}
+EXCEPTIONS: dict[tuple[str, str], str] = {
+    ("plugins/bench/parallax_bench/cli.py:serve", "arguments"): "the options of a command are its arguments",
+    ("plugins/bench/parallax_bench/cli.py:serve", "lines"): "and each takes a line or three",
+}
 """What may be larger, as (file or file:function, rule), and why."""
 
 SOURCES = sorted(
