@@ -18,12 +18,8 @@ class TcpKit(TransportConformance):
         return "tcp://127.0.0.1:0"
 
 
-class TestTcp(TcpKit):
-    """The healthy transport passes."""
-
-
 class TestInProcess(TransportConformance):
-    """So does the one core brings."""
+    """The one core brings passes; that of the example is run by `test_examples`."""
 
     def make_transport(self, plan: TransportPlan) -> Transport:
         return InProcessTransport(plan)

@@ -23,11 +23,6 @@ class ProcessKit(ProcessTransportConformance):
 OWN = [name for name in list_tests(ProcessKit) if name not in list_tests(TransportConformance)]
 
 
-@pytest.mark.parametrize("name", OWN)
-def test_healthy_transport_passes(name: str) -> None:
-    getattr(ProcessKit(), name)()
-
-
 class Numb(TcpLink):
     """Does not notice that its peer says nothing."""
 

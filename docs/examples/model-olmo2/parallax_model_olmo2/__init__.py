@@ -1,0 +1,1 @@
+"""OLMo 2, as a model family for Parallax."""

@@ -1,0 +1,20 @@
+"""What this distribution offers to Parallax: a model family."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from parallax_core.api import ModelSpec, Ref, hookimpl
+
+
+@hookimpl
+def parallax_register_models() -> Iterable[ModelSpec]:
+    """Offer the adapter of the family."""
+    return [
+        ModelSpec(
+            name="olmo2",
+            summary="OLMo 2 of Ai2",
+            architectures=("Olmo2ForCausalLM",),
+            adapter=Ref("parallax_model_olmo2.adapter:ADAPTER"),
+        )
+    ]

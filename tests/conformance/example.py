@@ -1,0 +1,30 @@
+"""The example packages, and how the tests of one are run: as its author runs them, in a process of their own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = {path.parent.name: path.parent for path in sorted(ROOT.glob("docs/examples/*/pyproject.toml"))}
+LIMIT_S = 150
+
+
+def copy_example(name: str, folder: Path) -> Path:
+    """Copy a package to a folder, without what running it has left there."""
+    copy = folder / name
+    shutil.copytree(EXAMPLES[name], copy, ignore=shutil.ignore_patterns("__pycache__", ".pytest_cache", "*.egg-info"))
+    return copy
+
+
+def run_pytest(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the tests of a package as it lies there, not installed."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:asyncio", *arguments]
+    path = os.pathsep.join([str(folder), str(ROOT)])
+    settings = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", "OPENBLAS_NUM_THREADS": "1"}
+    return subprocess.run(
+        command, cwd=folder, env=settings, capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )

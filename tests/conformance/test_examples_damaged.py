@@ -1,0 +1,153 @@
+"""A copy of an example is damaged in a word or two, and its own tests, which are the kit's, say what is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.conformance.example import EXAMPLES, copy_example, run_pytest
+
+
+class Damage(NamedTuple):
+    """What is written in place of what, and the test that finds it, with some of its words."""
+
+    file: str
+    old: str
+    new: str
+    test: str
+    words: str
+
+
+NUMPY, OLMO2, RUSH, TCP = (
+    f"parallax_{name}" for name in ("backend_numpy", "model_olmo2", "policy_rush", "transport_tcp")
+)
+
+DAMAGES = {
+    "angles of a chunk begin at 0": Damage(
+        f"{NUMPY}/llama.py",
+        "places = np.arange(len(slots) - len(x), len(slots))",
+        "places = np.arange(len(x))",
+        "test_chunked_prefill_equals_at_once",
+        "a prompt in chunks of 1 gives other tokens than at once",
+    ),
+    "tokens see those after them": Damage(
+        f"{NUMPY}/llama.py",
+        "np.tri(num, seen, seen - num) == 0",
+        "np.tri(num, seen, seen) == 0",
+        "test_logits_are_those_of_the_other_implementation",
+        "the model is another one after 1 tokens",
+    ),
+    "a fork copies no slot": Damage(
+        f"{NUMPY}/llama.py",
+        "self._kv[:, :, dst : dst + num] = self._kv[:, :, src : src + num]",
+        "del src, dst, num",
+        "test_fork",
+        "fork",
+    ),
+    "the last layer is left out": Damage(
+        f"{NUMPY}/backend.py",
+        "in range(layers.start, layers.stop)",
+        "in range(layers.start, layers.stop - 1)",
+        "test_stage_describes_itself",
+        "KeyError",
+    ),
+    "any architecture will do": Damage(
+        f"{NUMPY}/backend.py",
+        'config.get("architectures") != ["LlamaForCausalLM"] or ',
+        "",
+        "test_architecture_nobody_knows_is_refused",
+        "did not raise Unsupported",
+    ),
+    "a norm is not counted": Damage(
+        f"{OLMO2}/adapter.py",
+        "norms = queries + keys + 2 * hidden",
+        "norms = queries + keys + hidden",
+        "test_layers_weigh_what_their_tensors_do",
+        "parameters, not",
+    ),
+    "the head comes before the layers": Damage(
+        f"{OLMO2}/adapter.py",
+        'return "after"',
+        'return "before"',
+        "test_every_tensor_has_a_part",
+        "no tensor belongs to ['after']",
+    ),
+    "any setting will do": Damage(
+        f"{OLMO2}/adapter.py",
+        "if type(value) is not int or value < 1:",
+        "if value is None:",
+        "test_setting_the_family_lacks_is_refused_by_name",
+        "vocab_size",
+    ),
+    "the wait grows": Damage(
+        f"{RUSH}/policy.py",
+        "- queue.oldest_wait_s)",
+        "+ queue.oldest_wait_s)",
+        "test_waiting_longer_never_makes_the_wait_longer",
+        "would wait",
+    ),
+    "the bound is not kept": Damage(
+        f"{RUSH}/policy.py",
+        "min(self.most_s, self.gap_s * queue.num_ready)",
+        "self.gap_s * queue.num_ready",
+        "test_step_begins_at_last",
+        "holds back 7 requests for 0.07 s, and its bound is 0.05",
+    ),
+    "the wait is negative": Damage(
+        f"{RUSH}/policy.py",
+        "return max(0.0, ",
+        "return min(9.0, ",
+        "test_wait_is_a_number_of_seconds",
+        "-",
+    ),
+    "room is given before a frame is taken": Damage(
+        f"{TCP}/link.py",
+        "        self._frames.append(frame)",
+        "        self._frames.append(frame)\n        self._out.write(TAKEN)",
+        "test_sender_waits_when_nothing_is_taken",
+        "frames were sent to a receiver that takes none",
+    ),
+    "silence is not noticed": Damage(
+        f"{TCP}/link.py",
+        "while self._now() - self._seen < self._plan.timeout_s:",
+        "while True:",
+        "test_hung_peer_is_lost_in_time",
+        "not noticed by receive",
+    ),
+    "anybody will do": Damage(
+        f"{TCP}/transport.py",
+        "if name != wanted:",
+        "if not name:",
+        "test_connecting_under_a_wrong_name_fails",
+        "did not raise PeerLost",
+    ),
+    "what was sent is thrown away": Damage(
+        f"{TCP}/link.py",
+        "if not self._frames:",
+        "if self._lost:",
+        "test_frames_sent_before_close_are_received",
+        "Frames a peer sent before it closed its end are still received",
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
+def test_kit_finds_what_was_damaged(damage: Damage, tmp_path: Path) -> None:
+    [name] = (name for name, folder in EXAMPLES.items() if (folder / damage.file).exists())
+    copy = copy_example(name, tmp_path)
+    path = copy / damage.file
+    source = path.read_text(encoding="utf-8")
+    assert damage.old in source, "the example has changed, and this does no damage any more"
+    path.write_text(source.replace(damage.old, damage.new), encoding="utf-8")
+    ran = run_pytest(copy, "-x", "-k", damage.test)
+    assert ran.returncode == 1, ran.stdout + ran.stderr
+    assert damage.words in ran.stdout
+
+
+def test_every_example_is_damaged_in_three_ways_at_least() -> None:
+    damaged = [damage.file.partition("/")[0] for damage in DAMAGES.values()]
+    assert set(damaged) == {NUMPY, OLMO2, RUSH, TCP}
+    assert len(EXAMPLES) == len(set(damaged))
+    assert min(map(damaged.count, damaged)) > 2
