@@ -102,6 +102,8 @@ class Keyring:
         Raises:
             ParallaxError: if another key is known by that name.
         """
+        if name == DEFAULT:
+            raise ParallaxError("the key 'default' is one of this machine's own", "give the name of the other node")
         path = _make_folder(self._known) / f"{check_key_name(name)}.pub"
         if path.exists() and _read_key(path) != public:
             hint = f"if it has a new one: `parallax keys remove {name}`, then again"

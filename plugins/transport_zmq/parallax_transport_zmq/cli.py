@@ -1,0 +1,69 @@
+"""``parallax keys``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from parallax_core.api import keys_folder
+from parallax_transport_zmq.keyring import DEFAULT, Keyring, parse_key
+
+app = typer.Typer(
+    help="Make keys, and say whose are trusted.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+Name = Annotated[str, typer.Argument(help="The node's name; it holds for nodes called NAME/... too.")]
+
+
+@app.callback()
+def keys() -> None:
+    """Make keys, and say whose are trusted."""
+
+
+@app.command()
+def new(
+    name: Annotated[str, typer.Argument(help="The node it is for; by default any node of this machine.")] = DEFAULT,
+) -> None:
+    """Make a key for nodes of this machine, and print its public half."""
+    ring = Keyring(keys_folder())
+    public = ring.make(name).public.hex()
+    typer.echo(public)
+    called = "NAME" if name == DEFAULT else name
+    typer.echo(f"The secret half is in {ring.folder}, and stays there.", err=True)
+    typer.echo(f"On every other machine: parallax keys allow {public} {called}", err=True)
+
+
+@app.command(name="list")
+def show() -> None:
+    """Show the public halves of all keys: those of this machine, and those that are allowed."""
+    rows = [
+        (name, "own" if is_own else "allowed", key.hex()) for name, key, is_own in Keyring(keys_folder()).list_keys()
+    ]
+    width = max((len(name) for name, _, _ in rows), default=0)
+    for name, kind, key in rows:
+        typer.echo(f"{name:<{width}}  {kind:<7}  {key}")
+    if not rows:
+        typer.echo("There are no keys; `parallax keys new` makes one.", err=True)
+
+
+@app.command()
+def allow(
+    public_key: Annotated[str, typer.Argument(help="What `parallax keys new` printed there.")],
+    name: Name,
+) -> None:
+    """Trust a key: whoever holds it may talk to nodes of this machine, as the node NAME."""
+    Keyring(keys_folder()).allow(parse_key(public_key), name)
+
+
+@app.command()
+def remove(
+    name: Name,
+    own: Annotated[bool, typer.Option("--own", help="A key of this machine, not one that is allowed.")] = False,  # noqa: FBT002 -- a flag
+) -> None:
+    """Trust a key no longer: from its next connection on."""
+    Keyring(keys_folder()).remove(name, own=own)
