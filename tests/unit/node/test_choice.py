@@ -96,7 +96,9 @@ def test_probe_that_hangs_is_a_no_in_time() -> None:
 
 def test_probe_prints_nothing_on_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
     assert probe(make_host({"x": "fit"}).backends().get("x")).ok
-    assert tuple(capsys.readouterr()) == ("", "noise\n")
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "noise\n" in err  # and maybe that of a probe that hung before
 
 
 def test_plugin_chooses_among_what_can_run_before_ranks_do() -> None:
