@@ -12,6 +12,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from parallax_core.base.errors import InvalidRequest, Overloaded, ParallaxError, RequestTimeout, Unavailable
+from parallax_core.server.fields import TOGETHER
 from parallax_core.server.schema import NEUTRAL_CHAT, NEUTRAL_COMPLETION
 
 NEUTRAL = {**NEUTRAL_CHAT, **NEUTRAL_COMPLETION}
@@ -83,6 +84,8 @@ async def _on_validation(_: Request, error: Exception) -> JSONResponse:
     first = max(error.errors(), key=_rank)
     if first["type"] == "json_invalid":
         return _response(400, error_body(400, f"the body is not valid JSON: {first['ctx']['error']}"))
+    if first["type"] == TOGETHER:
+        return _response(400, error_body(400, first["msg"], first["ctx"]["param"]))
     if len(first["loc"]) == 1 and first["type"] != "value_error":
         return _response(400, error_body(400, "the body is no JSON object, or is not sent as application/json"))
     param = ".".join(str(part) for part in first["loc"][1:] if not _is_variant(part)) or None

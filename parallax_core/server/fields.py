@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import msgspec
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic_core import PydanticCustomError
 
 MAX_SEED = 2**63 - 1
 MAX_STOPS = 16
@@ -14,6 +15,8 @@ MAX_ANSWERS = 128
 MAX_TOP = 20
 MAX_TOKEN = 2**31 - 1
 MAX_BIASES = 1024
+TOGETHER = "together"
+"""The type of an error about several fields."""
 MAX_PROMPTS = 256
 """As many as an engine lets wait."""
 
@@ -22,6 +25,11 @@ class Strict(BaseModel):
     """No unknown fields, and no guessing: ``"1"`` is not a number."""
 
     model_config = ConfigDict(extra="forbid", strict=True, use_attribute_docstrings=True, allow_inf_nan=False)
+
+
+def refuse(param: str, message: str) -> PydanticCustomError:
+    """Return the error of a field that does not go with others; errors of one field alone know its name."""
+    return PydanticCustomError(TOGETHER, "{message}", {"message": message, "param": param})
 
 
 def _check_text(text: str) -> str:

@@ -23,6 +23,7 @@ from parallax_core.server.fields import (
     Tokens,
     Top,
     Variables,
+    refuse,
 )
 from parallax_core.server.lenience import drop_unknown
 
@@ -123,7 +124,7 @@ class Generation(Strict):
     def check_stream(self) -> Self:
         """Check what one field alone cannot show."""
         if self.stream_options is not None and not self.stream:
-            raise ValueError("'stream_options' is only for requests with 'stream': true")
+            raise refuse("stream_options", "'stream_options' is only for requests with 'stream': true")
         return self
 
     @property
@@ -191,9 +192,9 @@ class ChatRequest(Generation):
     def check_together(self) -> Self:
         """Check what one field alone cannot show."""
         if self.max_tokens is not None and self.max_completion_tokens is not None:
-            raise ValueError("'max_tokens' and 'max_completion_tokens' say the same: send one of them")
+            raise refuse("max_tokens", "'max_tokens' and 'max_completion_tokens' say the same: send one of them")
         if self.top_logprobs is not None and not self.logprobs:
-            raise ValueError("'top_logprobs' is only for requests with 'logprobs': true")
+            raise refuse("top_logprobs", "'top_logprobs' is only for requests with 'logprobs': true")
         return self
 
 
@@ -218,11 +219,11 @@ class CompletionRequest(Generation):
     def check_together(self) -> Self:
         """Check what one field alone cannot show."""
         if self.best_of is not None and self.best_of < self.num_answers:
-            raise ValueError("'best_of' must be at least 'n'")
+            raise refuse("best_of", "'best_of' must be at least 'n'")
         if self.stream and (self.best_of or 1) > self.num_answers:
-            raise ValueError("'best_of' cannot be streamed: the best is known at the end")
+            raise refuse("best_of", "'best_of' cannot be streamed: the best is known at the end")
         if self.max_tokens == 0 and not self.echo:
-            raise ValueError("'max_tokens': 0 is only for requests with 'echo': true")
+            raise refuse("max_tokens", "'max_tokens': 0 is only for requests with 'echo': true")
         return self
 
 
@@ -238,7 +239,7 @@ class TokenizeRequest(Strict):
     def check_together(self) -> Self:
         """Check what one field alone cannot show."""
         if (self.prompt is None) == (self.messages is None):
-            raise ValueError("send either 'prompt' or 'messages'")
+            raise refuse("prompt", "send either 'prompt' or 'messages'")
         return self
 
 

@@ -1,0 +1,152 @@
+"""Values for every field of a request: good ones with the borders, bad ones, and two that must not mean the same."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from hypothesis import strategies as st
+
+Strategy = st.SearchStrategy[Any]
+
+HUGE = 2**31 - 1
+LONE = "\ud800"
+NO_NUMBER = ["1", "", True, [], {}, [1], LONE, math.nan, math.inf, -math.inf]
+NO_TEXT = [1, 0.5, True, {}, [1], LONE]
+NO_FLAG = [0, 1, "true", [], {}]
+NO_LIST = [1, True, {}, [[]], [{}], [None], [LONE, 1.5]]
+NO_OBJECT = [1, True, "x", [], [1], {LONE: 1}, {"x": LONE}]
+
+
+@dataclass(frozen=True)
+class Values:
+    """What one field may be told."""
+
+    good: Strategy
+    bad: Strategy
+    pair: tuple[Any, Any]
+    """Two values that must be told apart by what is asked or answered; equal ones: the field is a label."""
+    beside: dict[str, Any] = field(default_factory=dict)
+    """What it needs beside it."""
+
+
+def numbers(low: float, high: float, pair: tuple[Any, Any], *, is_open: bool = False) -> Values:
+    """Return the values of a field that holds any number from ``low``, or above it, to ``high``."""
+    good = st.one_of(st.sampled_from([high]), st.floats(low, high, exclude_min=is_open))
+    outside = [low - 0.001, high + 0.001, -1e300, 1e300] + ([low] if is_open else [])
+    return Values(good, st.sampled_from([*NO_NUMBER, *outside]), pair)
+
+
+def integers(low: int, high: int, pair: tuple[Any, Any], most: int | None = None, **beside: Any) -> Values:
+    """Return those of one that holds whole numbers; ``most`` is the largest that is worth the time, or that fits."""
+    good = st.one_of(st.sampled_from([low, high if most is None else most]), st.integers(low, most or high))
+    return Values(good, st.sampled_from([*NO_NUMBER, low - 1, high + 1, 0.5, 10**400]), pair, beside)
+
+
+def flags(pair: tuple[Any, Any] = (False, True), **beside: Any) -> Values:
+    """Return those of one that is either so or not."""
+    return Values(st.booleans(), st.sampled_from(NO_FLAG), pair, beside)
+
+
+TEXT = st.text(max_size=20).filter(lambda text: not any(0xD800 <= ord(letter) < 0xE000 for letter in text))
+TOKENS = st.lists(st.integers(0, 30), min_size=1, max_size=5)
+STOPS = st.text("abc", min_size=1, max_size=3)
+TURNS = st.lists(
+    st.fixed_dictionaries({"role": st.sampled_from(["system", "developer", "user", "assistant"]), "content": TEXT}),
+    min_size=1,
+    max_size=3,
+).filter(lambda turns: any(turn["content"] for turn in turns))
+
+BAD_STOPS = st.sampled_from([1, True, {}, "", [""], ["a", ""], LONE, [LONE], ["a"] * 17, "a" * 1025, [1]])
+BAD_BIASES = st.sampled_from(
+    [
+        1,
+        "x",
+        [],
+        {"x": 1},
+        {"-1": 1},
+        {"1": 101},
+        {"1": "1"},
+        {"1": math.nan},
+        {"31": 1},
+        {"99999999999": 1},
+        {"1": True},
+    ]
+)
+BAD_TURNS = st.sampled_from(
+    [None, 1, "x", {}, [], [1], [{}], [{"role": "user"}], [{"role": "robot", "content": "x"}]]
+    + [[{"role": "user", "content": bad}] for bad in (None, 1, [1], [{"type": "image_url"}], LONE, {"text": "x"})]
+)
+BAD_PROMPTS = st.sampled_from([None, 1, True, {}, [], [[]], [1, "a"], ["a", 1], [31], [[31]], [-1], LONE, [LONE], ""])
+
+COMMON = {
+    "model": Values(st.just("toy"), st.sampled_from([None, *NO_TEXT]), ("toy", "other")),
+    "min_tokens": integers(0, HUGE, (0, 6), most=6, stop=["a", "e", "i", "o", "u"]),
+    "n": integers(1, 128, (1, 3), most=4),
+    "temperature": numbers(0, 2, (0, 1.5)),
+    "top_p": numbers(0, 1, (0.1, 1), is_open=True),
+    "top_k": integers(0, HUGE, (1, 0)),
+    "min_p": numbers(0, 1, (0, 0.9)),
+    "seed": integers(-(2**63), 2**63 - 1, (1, 2)),
+    "presence_penalty": numbers(-2, 2, (-2, 2)),
+    "frequency_penalty": numbers(-2, 2, (-2, 2)),
+    "repetition_penalty": numbers(0, 10, (0.5, 3), is_open=True),
+    "logit_bias": Values(
+        st.dictionaries(st.integers(0, 30).map(str), st.floats(-100, 100), max_size=5),
+        BAD_BIASES,
+        ({"3": 100}, {"4": 100}),
+    ),
+    "stop": Values(st.one_of(STOPS, st.lists(STOPS, max_size=16)), BAD_STOPS, (None, ["a", "e", "i", "o", "u", "t"])),
+    "stop_token_ids": Values(
+        st.lists(st.integers(0, 30), max_size=64),
+        st.sampled_from([*NO_LIST, [-1], [31], [0.5], [0] * 65]),
+        ([], list(range(15))),
+    ),
+    "ignore_eos": flags(),
+    "stream": flags(),
+    "stream_options": Values(
+        st.fixed_dictionaries({}, optional={"include_usage": st.booleans()}),
+        st.sampled_from([*NO_OBJECT, {"include_usage": 1}, {"other": True}]),
+        ({"include_usage": False}, {"include_usage": True}),
+        {"stream": True},
+    ),
+    "priority": integers(-(2**31), HUGE, (0, 5)),
+    "timeout": numbers(0, 86400, (100, 200), is_open=True),
+    "user": Values(TEXT, st.sampled_from(NO_TEXT), ("a", "a")),
+}
+
+CHAT = COMMON | {
+    "messages": Values(TURNS, BAD_TURNS, ([{"role": "user", "content": "a"}], [{"role": "user", "content": "b"}])),
+    "max_tokens": integers(1, HUGE, (3, 5), most=9),
+    "max_completion_tokens": integers(1, HUGE, (3, 5), most=9, max_tokens=None),
+    "logprobs": flags(),
+    "top_logprobs": integers(0, 20, (1, 3), logprobs=True),
+    "chat_template_kwargs": Values(
+        st.dictionaries(
+            TEXT.filter(lambda name: name not in {"suffix", "forbidden"}), st.integers() | TEXT, max_size=3
+        ),
+        st.sampled_from(NO_OBJECT),
+        ({"suffix": "a"}, {"suffix": "b"}),
+    ),
+    "metadata": Values(
+        st.dictionaries(TEXT, TEXT, max_size=3), st.sampled_from([*NO_OBJECT, {"a": 1}]), ({"a": "b"}, {"a": "b"})
+    ),
+}
+
+COMPLETION = COMMON | {
+    "prompt": Values(
+        st.one_of(
+            TEXT.filter(bool),
+            TOKENS,
+            st.lists(TEXT.filter(bool), min_size=1, max_size=3),
+            st.lists(TOKENS, min_size=1, max_size=3),
+        ),
+        BAD_PROMPTS,
+        ("ab", [0, 2]),
+    ),
+    "max_tokens": integers(0, HUGE, (3, 5), most=9, echo=True),
+    "echo": flags(),
+    "best_of": integers(1, 128, (1, 6), most=6, n=1, stream=False),
+    "logprobs": integers(0, 20, (None, 2)),
+}
