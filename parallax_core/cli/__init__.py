@@ -22,6 +22,7 @@ COMMANDS = {
     "chat": "Talk to a running server in the terminal.",
     "models": "List, fetch, describe and remove models.",
     "plugins": "Show the installed plugins and what they offer.",
+    "plugin": "Write a plugin of your own.",
     "config": "Show every setting, and where it comes from.",
     "doctor": "Examine this machine and this installation.",
 }

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from parallax_core.api import ParallaxError, PeerLost, TransportPlan
 from parallax_transport_tcp.link import TcpLink
 
-MAGIC = b"parallax-tcp-1\n"
+MAGIC = b"parallax-transport-tcp 1\n"
 """What a node says first."""
 
 

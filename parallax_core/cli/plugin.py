@@ -1,0 +1,40 @@
+"""``parallax plugin``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from parallax_core.cli.command import new_app
+from parallax_core.cli.scaffold import KINDS, make_project, read_kind, write_project
+
+app = new_app("Write a plugin of your own.")
+
+Kind = Annotated[str, typer.Argument(metavar="KIND", help=f"What it offers: {', '.join(KINDS)}.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="What users will write for it, such as `cuda-graphs`.")]
+Folder = Annotated[
+    Path,
+    typer.Option("--folder", metavar="DIR", help="Where the package's own folder goes; the current one by default."),
+]
+
+
+@app.callback()
+def describe() -> None:
+    """Write a plugin of your own."""
+
+
+@app.command()
+def new(kind: Kind, name: Name, folder: Folder = Path()) -> None:
+    """Write a package with a small plugin that works, and with tests that hold it to the contract.
+
+    Its tests pass as they are. Put your own in place of what it does, and see that they still do.
+    """
+    project = make_project(read_kind(kind), name)
+    place = write_project(project, folder)
+    print(f"wrote {place}\n")
+    print("Next:\n")
+    print(f"    cd {place}")
+    print("    pip install -e '.[test]'")
+    print("    pytest")

@@ -1,0 +1,143 @@
+"""Packages for new plugins, rendered from the templates beside this module.
+
+A template is a file below ``templates/KIND`` or ``templates/common`` whose name ends in ``.j2``; a folder ``package``
+of its path becomes the package of the plugin.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined
+
+from parallax_core.base.errors import ParallaxError, UsageError
+from parallax_core.hookspecs import PLUGIN_API
+
+KINDS = {
+    "backend": "a way to run the layers of a model",
+    "transport": "a way for nodes to reach each other",
+    "model": "a family of models: its shapes, and where its tensors belong",
+    "policy": "a decision: when a step begins",
+    "source": "a place models come from",
+}
+NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+MOST_LETTERS = 40
+SUFFIX = ".j2"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Project:
+    """A package to be written."""
+
+    kind: str
+    name: str
+    """What users will write, in the one spelling of names of distributions (PEP 503)."""
+
+    @property
+    def distribution(self) -> str:
+        """What is installed."""
+        return f"parallax-{self.kind}-{self.name}"
+
+    @property
+    def package(self) -> str:
+        """What is imported."""
+        return self.distribution.replace("-", "_")
+
+    @property
+    def stem(self) -> str:
+        """What names of classes begin with."""
+        return "".join(part.capitalize() for part in self.name.split("-"))
+
+
+def read_kind(kind: str) -> str:
+    """Return a kind there is a template for.
+
+    Raises:
+        UsageError: for another one.
+    """
+    if kind not in KINDS:
+        message = f"there is no template for {kind!r}"
+        raise UsageError(message, "choose one of: " + "; ".join(f"{name} ({what})" for name, what in KINDS.items()))
+    return kind
+
+
+def make_project(kind: str, name: str) -> Project:
+    """Return the project of a new plugin.
+
+    Raises:
+        UsageError: if a distribution cannot have the name, or one that is installed has it.
+    """
+    spelling = re.sub(r"[-_.]+", "-", name).lower()
+    if len(spelling) > MOST_LETTERS or not NAME.fullmatch(spelling):
+        message = f"{name!r} is no name for a plugin"
+        raise UsageError(
+            message, f"use up to {MOST_LETTERS} letters and digits of ASCII, with hyphens between, a letter first"
+        )
+    project = Project(kind=kind, name=spelling)
+    try:
+        found = version(project.distribution)
+    except PackageNotFoundError:
+        return project
+    message = f"{project.distribution} {found} is installed already"
+    raise UsageError(message, "choose another name: two distributions cannot share one")
+
+
+def write_project(project: Project, folder: Path) -> Path:
+    """Write the files of a project into a folder of its own below ``folder``, and return that.
+
+    Raises:
+        ParallaxError: if it is there already.
+    """
+    place = folder / project.distribution
+    try:
+        place.mkdir(parents=True)
+    except FileExistsError as error:
+        message = f"{place} is there already, and nothing in it was changed"
+        raise ParallaxError(message, "choose another name, or another folder with --folder") from error
+    for path, text in render_project(project):
+        target = place / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text, encoding="utf-8")
+    return place
+
+
+def render_project(project: Project) -> Iterator[tuple[PurePosixPath, str]]:
+    """Yield the files of a project: their paths within its folder, and their contents."""
+    # What is made is Python and TOML, which HTML's escapes would spoil.
+    environment = Environment(undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False)  # noqa: S701
+    facts = describe_project(project)
+    for root in ("common", project.kind):
+        for path, template in _walk_templates(files("parallax_core.cli") / "templates" / root, PurePosixPath()):
+            parts = (project.package if part == "package" else part for part in path.parts)
+            yield PurePosixPath(*parts), environment.from_string(template).render(facts)
+
+
+def describe_project(project: Project) -> dict[str, Any]:
+    """Return what templates may name."""
+    core = version("parallax-core").split(".")
+    return {
+        "kind": project.kind,
+        "name": project.name,
+        "distribution": project.distribution,
+        "package": project.package,
+        "stem": project.stem,
+        "what": KINDS[project.kind],
+        "core": f"parallax-core>={core[0]}.{core[1]},<{core[0]}.{int(core[1]) + 1}",
+        "extra": f"parallax-core[testing]>={core[0]}.{core[1]},<{core[0]}.{int(core[1]) + 1}",
+        "api": PLUGIN_API,
+    }
+
+
+def _walk_templates(folder: Traversable, path: PurePosixPath) -> Iterator[tuple[PurePosixPath, str]]:
+    for entry in sorted(folder.iterdir(), key=lambda each: each.name):
+        if entry.is_dir():
+            yield from _walk_templates(entry, path / entry.name)
+        elif entry.name.endswith(SUFFIX):
+            yield path / entry.name.removesuffix(SUFFIX), entry.read_text(encoding="utf-8")
