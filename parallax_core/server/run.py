@@ -74,7 +74,7 @@ async def run_server(site: Site, sock: socket.socket, on_ready: Callable[[], Non
         ParallaxError: if the engine cannot start.
     """
     raise_limit()
-    engine, server = site.engine, Server(_configure(site))
+    engine, server = site.engine, Server(make_config(site))
     ending = asyncio.create_task(_wait_for_signal(site))
     serving = asyncio.create_task(server.serve(sockets=[sock]))
     starting = asyncio.create_task(_start(engine, on_ready))
@@ -94,7 +94,8 @@ async def run_server(site: Site, sock: socket.socket, on_ready: Callable[[], Non
         raise _cannot_listen("{}:{}".format(*sock.getsockname()[:2]), error) from error
 
 
-def _configure(site: Site) -> uvicorn.Config:
+def make_config(site: Site) -> uvicorn.Config:
+    """Return how uvicorn is to serve a site."""
     edge = site.edge
     return uvicorn.Config(
         site.app,

@@ -22,7 +22,7 @@ class Listening:
         self.site = Site(edge)
         self._clients: list[Client] = []
         self._sock = run.bind_socket("127.0.0.1", 0)
-        self.server = run.Server(run._configure(run.Site(self.site.app, self.site.engine, edge, self.site.gate)))
+        self.server = run.Server(run.make_config(run.Site(self.site.app, self.site.engine, edge, self.site.gate)))
 
     async def __aenter__(self) -> Self:
         await self.site.engine.start()

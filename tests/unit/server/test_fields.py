@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 
 from parallax_core.api import Request
 from parallax_core.base.ids import RequestId
+from parallax_core.node.stream import QueueStream
 from parallax_core.server.schema import NEUTRAL_CHAT, NEUTRAL_COMPLETION, ChatRequest, CompletionRequest
 from tests.unit.server.letters import ALPHABET, Site, error_of
 from tests.unit.server.values import CHAT, COMPLETION, Values
 
 ROUTES = {"/v1/chat/completions": CHAT, "/v1/completions": COMPLETION}
-REQUIRED = {
+REQUIRED: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "hello"}]},
     "/v1/completions": {"prompt": "hello"},
 }
@@ -108,7 +109,12 @@ def test_field_makes_the_difference_it_should(
 ) -> None:
     values = ROUTES[route][name]
     submit, asked = server.engine.submit, list[Request]()
-    monkeypatch.setattr(server.engine, "submit", lambda request: [asked.append(request), submit(request)][1])
+
+    def note(request: Request) -> QueueStream:
+        asked.append(request)
+        return submit(request)
+
+    monkeypatch.setattr(server.engine, "submit", note)
 
     def observe(value: Any) -> tuple[object, ...]:
         """Return what the engine is asked and what is answered, without what is new every time."""

@@ -74,11 +74,13 @@ BAD_BIASES = st.sampled_from(
         {"1": True},
     ]
 )
-BAD_TURNS = st.sampled_from(
+BAD_TURNS: Strategy = st.sampled_from(
     [None, 1, "x", {}, [], [1], [{}], [{"role": "user"}], [{"role": "robot", "content": "x"}]]
     + [[{"role": "user", "content": bad}] for bad in (None, 1, [1], [{"type": "image_url"}], LONE, {"text": "x"})]
 )
-BAD_PROMPTS = st.sampled_from([None, 1, True, {}, [], [[]], [1, "a"], ["a", 1], [31], [[31]], [-1], LONE, [LONE], ""])
+BAD_PROMPTS: Strategy = st.sampled_from(
+    [None, 1, True, {}, [], [[]], [1, "a"], ["a", 1], [31], [[31]], [-1], LONE, [LONE], ""]
+)
 
 COMMON = {
     "model": Values(st.just("toy"), st.sampled_from([None, *NO_TEXT]), ("toy", "other")),

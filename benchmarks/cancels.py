@@ -1,0 +1,193 @@
+"""Requests that are given up at random moments: is everything they held given back?
+
+    python -m benchmarks.cancels MODEL_FOLDER --out benchmarks/results/cancels.json
+
+Clients of a server in a process of its own connect, ask for one answer or several, streamed or whole, with beginnings
+that many share, and leave at a random moment: before the body is whole, while they wait, in the middle of a stream; by
+closing the connection or by resetting it. Beside them others read their answers to the end, which must be the right
+ones. Over a toy 10,000 times, over the model on the MLX backend 300 times.
+
+Afterwards the server must hold no request, stream, claim or task; and when what is only stored for its beginning has
+been dropped, every page of the ledger is free, and the stage, asked by one more step, says the same. "growth" is that
+of the server's memory from the 2,000th of 10,000 on (or the fifth part), the goal is below 5 %.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import socket
+import struct
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from benchmarks.host import fetch_json, make_request, run_host
+from benchmarks.record import describe_run, write_report
+
+TIMES = {"toy": 10_000, "mlx": 300}
+WORKERS = {"toy": 16, "mlx": 8}
+READERS = 4
+MOST_S = {"toy": 0.5, "mlx": 2.0}
+"""A client leaves within so many seconds."""
+GOAL = 0.05
+OPENINGS = ["hello there", "hello you", "once upon a time there was a fox, and ", "the fox and the dragon "]
+RESET = struct.pack("ii", 1, 0)
+"""What SO_LINGER takes so that closing resets the connection."""
+
+
+class Crowd:
+    """The clients of one server."""
+
+    def __init__(self, kind: str, port: int) -> None:
+        self._kind = kind
+        self._port = port
+        self._random = random.Random(20)  # noqa: S311 -- to be the same every time, not to be secret
+        self._left = TIMES[kind]
+        self._right: dict[str, str] = {}
+        self.outcomes: Counter[str] = Counter()
+        self.answers = 0
+
+    async def run(self) -> dict[str, Any]:
+        """Let everybody come and go; return what the server holds before, in between and after."""
+        await asyncio.gather(*(self._read_whole(opening) for opening in OPENINGS))
+        before = await self._settle()
+        readers = [asyncio.create_task(self._keep_reading(number)) for number in range(READERS)]
+        begun, total = time.perf_counter(), self._left
+        await self._cancel(total // 5)
+        early = await fetch_json(self._port, "/bench/state")
+        await self._cancel(total - total // 5)
+        late = await fetch_json(self._port, "/bench/state")
+        seconds = time.perf_counter() - begun
+        for reader in readers:
+            reader.cancel()
+        await asyncio.gather(*readers, return_exceptions=True)
+        after = await self._settle()
+        empty = await fetch_json(self._port, "/bench/empty")
+        growth = late["resident_kib"] / early["resident_kib"] - 1
+        assert all(reader.cancelled() for reader in readers), "an answer of those who stayed was wrong"
+        return {"cancels": total, "seconds": round(seconds, 1), **self._judge(before, after, empty), "growth": growth}
+
+    def _judge(self, before: dict[str, Any], after: dict[str, Any], empty: dict[str, Any]) -> dict[str, Any]:
+        held = {name: after[name] for name in ("requests", "streams", "claims", "jobs")}
+        assert not any(held.values()), held
+        assert after["tasks"] <= before["tasks"], (before, after)
+        assert not any(empty["pages_used"]), empty
+        assert empty["health"] == "ready"
+        return {
+            "how_they_ended": dict(self.outcomes),
+            "answers_of_those_who_stayed": self.answers,
+            "held_after": held,
+            "tasks": [before["tasks"], after["tasks"]],
+            "pages_used_after": after["pages_used"],
+            "of_stored_sequences": after["stored"],
+            "pages_used_when_these_are_dropped": empty["pages_used"],
+            "steps": empty["steps"],
+        }
+
+    async def _settle(self) -> dict[str, Any]:
+        """Wait until the server has noticed that everybody is gone."""
+        await asyncio.sleep(1)
+        found: dict[str, Any] = await fetch_json(self._port, "/bench/state")
+        return found
+
+    async def _cancel(self, times: int) -> None:
+        left = iter(range(times))
+
+        async def work() -> None:
+            for _ in left:
+                self.outcomes[await self._leave()] += 1
+
+        await asyncio.gather(*(work() for _ in range(WORKERS[self._kind])))
+
+    async def _leave(self) -> str:
+        """Ask, and leave at a random moment."""
+        draw, reader, writer = self._random, *await asyncio.open_connection("127.0.0.1", self._port)
+        data = make_request("/v1/chat/completions", self._make_fields())
+        is_reset = draw.random() < 0.5  # noqa: PLR2004 -- as often as not
+        try:
+            if draw.random() < 0.1:  # noqa: PLR2004 -- one in ten leaves before the body is whole
+                writer.write(data[: draw.randrange(len(data))])
+                await asyncio.sleep(draw.uniform(0, 0.01))
+                return "before the body was whole"
+            writer.write(data)
+            seen = await _watch(reader, draw.uniform(0, MOST_S[self._kind]))
+            return seen if not is_reset or seen == "at the end" else f"{seen}, by a reset"
+        finally:
+            if is_reset:
+                writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+            writer.transport.abort()
+
+    def _make_fields(self) -> dict[str, Any]:
+        draw = self._random
+        content = draw.choice(OPENINGS) + "".join(draw.choices("abc ", k=draw.randrange(60)))
+        return {
+            "messages": [{"role": "user", "content": content}],
+            "stream": draw.random() < 0.7,  # noqa: PLR2004 -- most are
+            "n": draw.choice([1, 1, 1, 1, 1, 3]),
+            "max_tokens": draw.choice([1, 8, 40, 150]),
+            "seed": draw.randrange(100),
+            "temperature": draw.choice([0, 1]),
+            "ignore_eos": True,
+        }
+
+    async def _keep_reading(self, number: int) -> None:
+        while True:
+            await self._read_whole(OPENINGS[number])
+            self.answers += 1
+
+    async def _read_whole(self, opening: str) -> None:
+        """Read an answer to its end; it is always the same."""
+        fields = {"messages": [{"role": "user", "content": opening}], "temperature": 0, "max_tokens": 12}
+        reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+        writer.write(make_request("/v1/chat/completions", fields).replace(b"Host", b"Connection: close\r\nHost"))
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        writer.close()
+        if b" 429 " in head.splitlines()[0]:
+            await asyncio.sleep(0.05)
+            return
+        text = json.loads(body)["choices"][0]["message"]["content"]
+        assert self._right.setdefault(opening, text) == text
+
+
+async def _watch(reader: asyncio.StreamReader, seconds: float) -> str:
+    """Read for so long, and return how far the answer had come."""
+    text = b""
+    try:
+        async with asyncio.timeout(seconds):
+            while piece := await reader.read(2**16):
+                text = text[-8:] + piece if text else piece
+                if b"[DONE]" in text or (b"\r\n\r\n{" in text):
+                    return "at the end"
+    except TimeoutError:
+        return "in a stream" if text else "while it waited"
+    except ConnectionError:
+        return "was cut off"
+    return "at the end"
+
+
+def measure(kind: str, folder: Path) -> dict[str, Any]:
+    """Return what came of one kind of server."""
+    with run_host(kind, folder) as port:
+        found = asyncio.run(Crowd(kind, port).run())
+    return {"stage": kind, **found, "growth": round(found["growth"], 4), "goal": GOAL}
+
+
+def main() -> None:
+    """Measure, print, and write with what a number needs beside it."""
+    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
+    parser.add_argument("model", type=Path, help="a model folder")
+    parser.add_argument("--kinds", nargs="+", default=["toy", "mlx"])
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    runs = [measure(kind, options.model) for kind in options.kinds]
+    found = {"runs": runs, **describe_run(["benchmarks.cancels", options.model.name], ["fastapi", "uvicorn", "h11"])}
+    print(json.dumps(found, indent=2))
+    write_report(options.out, found)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,234 @@
+"""A server in a process of its own, for benchmarks: over a toy, over a stage that sleeps, or over a model on MLX.
+
+    python -m benchmarks.host KIND [MODEL_FOLDER]
+
+It prints its port, and ends when its standard input does. Beside the API it has routes that say what it holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import gc
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI
+
+from parallax_core.api import LayerRange, PoolInfo, Request, RequestId, Sampling, Stage, StageBatch, StagePlan
+from parallax_core.builtin.routing import LeastPendingTokens
+from parallax_core.node.pipeline import PipelineEngine
+from parallax_core.node.router import Router
+from parallax_core.node.text import ModelText
+from parallax_core.server.app import make_app
+from parallax_core.server.descriptor import raise_limit
+from parallax_core.server.edge import Edge
+from parallax_core.server.gate import Gate
+from parallax_core.server.run import Server, Site, bind_socket, make_config
+from parallax_core.server.served import Served
+from parallax_core.testing.sleep import SleepStage, describe_sleeper
+from parallax_core.testing.toy import Toy, ToyStage
+
+STEP_S = {"sleep": 0.01, "toy": 0.002}
+"""How long a step takes of a stage that computes nothing to speak of."""
+LETTERS = "abcdefghijklmnopqrstuvwxyz .,!?"
+MODEL = "bench"
+
+
+class LetterText:
+    """The text side of the toy: a token is a letter."""
+
+    sampling = Sampling(temperature=0)
+    stop_ids = frozenset[int]()
+    vocab_size = len(LETTERS)
+
+    def encode_chat(self, messages: Sequence[dict[str, str]], settings: object = None) -> tuple[int, ...]:
+        """Return the tokens of all messages, one after the other."""
+        del settings
+        return tuple(LETTERS.index(letter) for message in messages for letter in message["content"])
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Return the letters."""
+        return "".join(LETTERS[token] for token in tokens)
+
+
+def take_time(seconds: float, batch: StageBatch) -> float:
+    """Return how long a step is to take."""
+    del batch
+    return seconds
+
+
+def sleep_and_forget(stage: ToyStage, batch: StageBatch) -> None:
+    """Take time, and empty the toy's diary: it is for tests, and would grow for ever."""
+    del batch
+    stage.batches.clear()
+    stage.forks.clear()
+    time.sleep(STEP_S["toy"])
+
+
+def open_stage(kind: str, folder: Path) -> Stage:
+    """Return the stage of a kind."""
+    if kind == "mlx":
+        from parallax_backend_mlx.backend import MlxBackend
+
+        return MlxBackend().open_stage(StagePlan(model=folder))
+    if kind == "toy":
+        stage = Toy(("full",), vocab=len(LETTERS)).open(page_size=16, num_pages=400, context=1000, max_batch_tokens=256)
+        stage.before_step = partial(sleep_and_forget, stage)
+        return stage
+    pools = (PoolInfo(kind="full", page_size=16, num_pages=4096),)
+    size = json.loads((folder / "config.json").read_text())["vocab_size"]
+    info = dataclasses.replace(describe_sleeper(LayerRange(0, 8)), vocab_size=size, pools=pools)
+    return SleepStage(info, partial(take_time, STEP_S["sleep"]))
+
+
+def ignore_tokens(tokens: Sequence[int]) -> str:
+    """Decode nothing."""
+    del tokens
+    return ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Replica:
+    """An engine of one stage, behind a router as the server has it."""
+
+    engine: PipelineEngine
+    router: Router
+
+
+def make_replica(kind: str, folder: Path, decode: Callable[[Sequence[int]], str]) -> Replica:
+    """Return what the server calls."""
+    engine = PipelineEngine([partial(open_stage, kind, folder)], decode)
+    return Replica(engine, Router([engine], LeastPendingTokens(), lambda: engine.infos[0].context_length))
+
+
+class Host:
+    """The server, and what its further routes do."""
+
+    def __init__(self, kind: str, folder: Path) -> None:
+        self._text: Any = LetterText() if kind == "toy" else ModelText(folder)
+        self._replicas = {"plain": make_replica(kind, folder, self._text.decode)}
+        if kind == "sleep":
+            self._replicas["mute"] = make_replica(kind, folder, ignore_tokens)
+        self._names = count()
+
+    async def serve(self) -> None:
+        """Serve until the standard input ends."""
+        raise_limit()
+        sock, edge, main = bind_socket("127.0.0.1", 0), Edge(), self._replicas["plain"]
+        app = make_app(Served(MODEL, main.router, self._text), edge)
+        self._add_routes(app)
+        for replica in self._replicas.values():
+            await replica.router.start()
+        server = Server(make_config(Site(app, main.router, edge, Gate())))
+        serving = asyncio.create_task(server.serve(sockets=[sock]))
+        while not server.started:  # noqa: ASYNC110 -- nobody tells
+            await asyncio.sleep(0.01)
+        print(sock.getsockname()[1], flush=True)
+        await asyncio.to_thread(sys.stdin.read)
+        server.should_exit = True
+        await serving
+        for replica in self._replicas.values():
+            await replica.router.stop()
+
+    def _add_routes(self, app: FastAPI) -> None:
+        app.add_api_route("/bench/clock", read_clock)
+        app.add_api_route("/bench/direct/{name}/{requests}/{tokens}", self.run_direct)
+        app.add_api_route("/bench/state", self.read_state)
+        app.add_api_route("/bench/empty", self.drop_stored)
+
+    async def run_direct(self, name: str, requests: int, tokens: int, question: str) -> dict[str, float]:
+        """Call an engine directly; return the seconds and the processor seconds that took."""
+        prompt, router = self._text.encode_chat([{"role": "user", "content": question}]), self._replicas[name].router
+
+        async def read() -> None:
+            name = RequestId(f"direct-{next(self._names)}")
+            request = Request(id=name, prompt=prompt, max_tokens=tokens, sampling=Sampling(temperature=0))
+            async for _ in router.submit(request):
+                pass
+
+        begun, used = time.perf_counter(), time.process_time()
+        await asyncio.gather(*(read() for _ in range(requests)))
+        return {"seconds": time.perf_counter() - begun, "cpu": time.process_time() - used}
+
+    async def read_state(self) -> dict[str, Any]:
+        """Return what the server holds for requests, and its memory in KiB."""
+        gc.collect()
+        engine, router = self._replicas["plain"].engine, self._replicas["plain"].router
+        [stats], [replica] = router.stats(), router.replicas()
+        head = engine._head
+        assert head is not None
+        head.check()
+        return {
+            "health": router.health().state,
+            "requests": stats.running + stats.waiting,
+            "streams": len(engine._streams),
+            "claims": replica.num_requests + replica.pending_tokens,
+            "jobs": len(head._jobs),
+            "pages_used": [pool.used for pool in stats.pools],
+            "stored": len(head._store._index),
+            "tasks": len(asyncio.all_tasks()),
+            "steps": stats.steps,
+            "tokens": stats.output_tokens,
+            "resident_kib": read_resident(),
+        }
+
+    async def drop_stored(self) -> dict[str, Any]:
+        """Drop what is only kept for its beginning; the stage is told, and says what it has free then."""
+        head, drive = self._replicas["plain"].engine._head, self._replicas["plain"].engine._drive
+        assert head is not None
+        assert drive is not None
+        while head._store.evict(None):
+            pass
+        drive.wake()
+        await asyncio.sleep(0.5)
+        return await self.read_state()
+
+
+def read_clock() -> float:
+    """Return the processor seconds of this process so far."""
+    return time.process_time()
+
+
+def read_resident() -> int:
+    """Return the memory of this process that is in RAM, in KiB; Linux only."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS:"))
+
+
+@contextlib.contextmanager
+def run_host(kind: str, folder: Path) -> Iterator[int]:
+    """Run a host in a process of its own, and yield its port."""
+    command = [sys.executable, "-m", "benchmarks.host", kind, str(folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield int(process.stdout.readline())
+        process.communicate("", timeout=60)
+
+
+async def fetch_json(port: int, path: str) -> Any:  # noqa: ANN401 -- whatever it is
+    """Return what a path of a host shows."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+    body = (await reader.read()).partition(b"\r\n\r\n")[2]
+    writer.close()
+    return json.loads(body)
+
+
+def make_request(route: str, fields: dict[str, Any]) -> bytes:
+    """Return the bytes of a request."""
+    body = json.dumps({"model": MODEL, **fields}).encode()
+    head = f"POST {route} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    return head.encode() + body
+
+
+if __name__ == "__main__":
+    asyncio.run(Host(sys.argv[1], Path(sys.argv[2] if len(sys.argv) > 2 else ".")).serve())  # noqa: PLR2004
