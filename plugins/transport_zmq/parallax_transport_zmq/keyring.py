@@ -6,6 +6,7 @@ name and to nodes called ``NAME/...``; our own key ``default`` belongs to any no
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import stat
@@ -17,6 +18,8 @@ import zmq
 from zmq.utils import z85
 
 from parallax_core.api import ParallaxError
+
+logger = logging.getLogger(__name__)
 
 DEFAULT = "default"
 KEY_BYTES = 32
@@ -76,11 +79,15 @@ class Keyring:
         return any(key == public for _, key, _ in self.list_keys())
 
     def list_keys(self) -> Iterator[tuple[str, bytes, bool]]:
-        """Yield (name, public key, whether it is our own)."""
-        for path in sorted(self._own.glob("*.key")):
-            yield path.stem, derive_public(_read_key(path)), True
-        for path in sorted(self._known.glob("*.pub")):
-            yield path.stem, _read_key(path), False
+        """Yield (name, public key, whether it is our own); what cannot be read counts for nothing."""
+        for path in (*sorted(self._own.glob("*.key")), *sorted(self._known.glob("*.pub"))):
+            is_own = path.suffix == ".key"
+            try:
+                key = _read_key(path)
+            except (OSError, ParallaxError) as error:
+                logger.warning("left a key out: %s", error)
+            else:
+                yield path.stem, derive_public(key) if is_own else key, is_own
 
     def make(self, name: str) -> KeyPair:
         """Make a key of our own.

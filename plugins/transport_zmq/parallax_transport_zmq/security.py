@@ -83,18 +83,11 @@ class Gate:
     def _answer(self, parts: list[zmq.Frame]) -> None:
         version, sequence, _, address, _, mechanism, *credentials = (part.bytes for part in parts)
         key = credentials[0] if mechanism == b"CURVE" and len(credentials) == 1 else b""
-        is_allowed = bool(key) and self._knows(key)
+        is_allowed = self._keyring.allows(key)
         if not is_allowed:
             self._note(key, address)
         verdict = (b"200", b"OK", key.hex().encode()) if is_allowed else (b"400", b"unknown key", b"")
         self._pump.send([version, sequence, *verdict, b""])
-
-    def _knows(self, key: bytes) -> bool:
-        try:
-            return self._keyring.allows(key)
-        except (OSError, ParallaxError) as error:  # a damaged folder allows nobody
-            logger.warning("cannot read the keys: %s", error)
-            return False
 
     def _note(self, key: bytes, address: bytes) -> None:
         if key not in self._refused:  # once each, or strangers could fill the log

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
+from pathlib import Path
 
 import zmq
 
@@ -34,6 +35,7 @@ class ZmqTransport:
         self._plan = plan
         self._keyring = Keyring(keys_folder())
         self._address = ""
+        self._file: Path | None = None
         self._context: Context | None = None
         self._gate: Gate | None = None
         self._listener: Listener | None = None
@@ -127,9 +129,12 @@ class ZmqTransport:
     async def _let_go(self) -> None:
         if self._clock:
             self._clock.cancel()
+        if self._file:  # ZeroMQ leaves it; nobody else can listen there yet
+            self._file.unlink(missing_ok=True)
         for part in (self._listener, self._gate):
             if part:
                 part.close()
+        self._file = self._listener = self._gate = None
         context, self._context = self._context, None
         if context:
             await stop_context(context)
@@ -144,6 +149,7 @@ class ZmqTransport:
             with claim_path(place.path):
                 _bind_ipc(socket, place)
             stack.pop_all()
+        self._file = place.path
         self._open(socket, str(place), None)
 
     async def _listen_tcp(self, place: TcpPlace) -> None:

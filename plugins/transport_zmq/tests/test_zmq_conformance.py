@@ -7,7 +7,6 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from itertools import count
-from pathlib import Path
 
 import pytest
 
@@ -16,13 +15,6 @@ from parallax_core.testing.process import ProcessTransportConformance
 from parallax_transport_zmq.keyring import Keyring
 
 NUMBERS = count()
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Keep keys in a folder of the test's own."""
-    monkeypatch.setenv("PARALLAX_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
 
 
 class ZmqKit(ProcessTransportConformance):
@@ -40,8 +32,7 @@ class TestCurve(ZmqKit):
     """Encrypted, with a key of its own for each node."""
 
     @pytest.fixture(autouse=True)
-    def keys(self, home: Path) -> None:
-        ring = Keyring(home / "keys")
+    def keys(self, ring: Keyring) -> None:
         for node in ("alpha", "beta", "gamma", "one", "two", "three", "child"):
             ring.make(node)
 

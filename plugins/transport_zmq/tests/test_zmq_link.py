@@ -1,0 +1,289 @@
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing, suppress
+
+import pytest
+import zmq
+
+from parallax_core.api import Frame, FrameLimits, PeerLost
+from parallax_transport_zmq.link import ZmqLink
+from parallax_transport_zmq.message import Hello, Kind, pack_taken
+from parallax_transport_zmq.parcel import CHUNK_BYTES, SMALL_BYTES, Parcel, cut_frame
+from parallax_transport_zmq.transport import MOST_WAITING, STOP_S, ZmqTransport
+from tests.zmq_nodes import LOOPBACK, eventually, join, plan_node, started, stretched
+
+LIMITS = FrameLimits(header_bytes=2**17, frame_bytes=2**25, buffers=16)
+
+
+@asynccontextmanager
+async def spoken(address: str) -> AsyncIterator[zmq.Socket[bytes]]:
+    """Give a socket of ZeroMQ's own that is connected to a node, without the transport."""
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    socket = context.socket(zmq.DEALER)
+    socket.linger = 1000
+    socket.connect(address)
+    try:
+        yield socket
+    finally:
+        context.destroy(1000)
+
+
+async def hear(socket: zmq.Socket[bytes]) -> bytes:
+    """Return the next message that is no sign of life."""
+    async with asyncio.timeout(10):
+        while True:
+            with suppress(zmq.Again):
+                if (message := socket.recv(zmq.NOBLOCK)) != Kind.BEAT:
+                    return message
+            await asyncio.sleep(0.005)
+
+
+async def greet(socket: zmq.Socket[bytes], far: ZmqTransport, credit: int = 4) -> ZmqLink:
+    """Have a node make a link to such a socket."""
+    socket.send(Hello("near", "far", credit).pack())
+    link = await far.accept()
+    assert (await hear(socket))[:1] == Kind.WELCOME
+    return link
+
+
+SIZES = [(1, []), (5, [0]), (64, [SMALL_BYTES]), (SMALL_BYTES + 1, [1]), (9, [SMALL_BYTES] * 6), (9, [CHUNK_BYTES])]
+
+
+@pytest.mark.parametrize(("header", "buffers"), [*SIZES, (9, [3, CHUNK_BYTES + 1, 0, 2 * CHUNK_BYTES, 7])])
+def test_frame_is_put_together_as_it_was_cut(header: int, buffers: list[int]) -> None:
+    frame = Frame(bytes(range(256)) * (header // 256 + 1), tuple(bytes([size % 251]) * size for size in buffers))
+    head, *chunks = [memoryview(message) for message in cut_frame(frame, 7)]
+    parcel = Parcel(head, LIMITS)
+    for chunk in chunks:
+        assert not parcel.is_whole
+        assert chunk.nbytes <= CHUNK_BYTES
+        parcel.add(chunk)
+    assert parcel.is_whole
+    assert parcel.taken == 7
+    there = parcel.open()
+    assert (there.header, [bytes(buffer) for buffer in there.buffers]) == (frame.header, list(frame.buffers))
+
+
+def test_large_buffer_is_sent_and_received_without_a_copy() -> None:
+    buffer = bytearray(CHUNK_BYTES)
+    head, chunk = cut_frame(Frame(b"x", (buffer,)), 0)
+    parcel = Parcel(memoryview(head), LIMITS)
+    parcel.add(memoryview(chunk))
+    buffer[5] = 99
+    assert parcel.open().buffers[0][5] == 99
+
+
+async def test_slow_wire_is_not_lost() -> None:
+    """A frame that takes longer than a silence may last arrives, for its parts are signs of life."""
+    frame = Frame(b"x", (bytes(CHUNK_BYTES * 5),))
+    async with (
+        started(plan_node("far", LOOPBACK, timeout_s=3)) as far,
+        started(plan_node("near", timeout_s=3)) as near,
+        stretched(far.address) as wire,
+    ):
+        here, there = await join(near, far, wire.address)
+        wire.bytes_per_s = CHUNK_BYTES
+        begin = time.monotonic()
+        await here.send(frame)
+        assert (await there.receive()).num_bytes == frame.num_bytes
+        assert time.monotonic() - begin > 4
+
+
+async def test_cut_wire_is_lost_at_both_ends_in_time() -> None:
+    async with (
+        started(plan_node("far", LOOPBACK, timeout_s=1)) as far,
+        started(plan_node("near", timeout_s=1)) as near,
+        stretched(far.address) as wire,
+    ):
+        links = await join(near, far, wire.address)
+        wire.flows.clear()
+        begin = time.monotonic()
+        for link in links:
+            with pytest.raises(PeerLost, match="no sign of life for 1 s"):
+                await asyncio.wait_for(link.receive(), 5)
+        assert 0.9 < time.monotonic() - begin < 3
+        wire.flows.set()
+
+
+async def test_broken_connection_is_lost_at_once() -> None:
+    async with started(plan_node("far", LOOPBACK, 30)) as far, started(plan_node("near", timeout_s=30)) as near:
+        async with stretched(far.address) as wire:
+            links = await join(near, far, wire.address)
+        begin = time.monotonic()
+        for link in links:
+            with pytest.raises(PeerLost, match="the connection broke"):
+                await link.receive()
+        assert time.monotonic() - begin < 5
+
+
+async def test_own_sleep_is_not_taken_for_silence_of_others() -> None:
+    async with (
+        started(plan_node("far", LOOPBACK, timeout_s=30)) as far,
+        started(plan_node("near", timeout_s=0.5)) as near,
+    ):
+        here, there = await join(near, far)
+        time.sleep(1.5)  # noqa: ASYNC251 -- the loop hangs, as one does that loads a model
+        await asyncio.sleep(0.3)
+        await there.send(Frame(b"x"))
+        assert (await here.receive()).header == b"x"
+
+
+async def test_stop_does_not_wait_long_for_who_hangs() -> None:
+    async with (
+        started(plan_node("far", LOOPBACK)) as far,
+        started(plan_node("near")) as near,
+        stretched(far.address) as wire,
+    ):
+        await join(near, far, wire.address)
+        wire.flows.clear()
+        begin = time.monotonic()
+        await near.stop()
+        assert time.monotonic() - begin < STOP_S + 1
+
+
+async def test_waiting_sender_learns_that_this_end_is_closed() -> None:
+    async with started(plan_node("far", LOOPBACK)) as far, started(plan_node("near")) as near:
+        here, _ = await join(near, far)
+        for _ in range(4):
+            await here.send(Frame(b"x"))
+        waiting = asyncio.create_task(here.send(Frame(b"x")))
+        await asyncio.sleep(0.1)
+        assert not waiting.done()
+        await here.close()
+        with pytest.raises(PeerLost, match="this end is closed"):
+            await waiting
+
+
+async def test_several_frames_taken_are_one_message() -> None:
+    async with started(plan_node("far", LOOPBACK)) as far, spoken(far.address) as socket:
+        link = await greet(socket, far)
+        for number in range(4):
+            socket.send(cut_frame(Frame(bytes([number + 1])), 0)[0])
+        await eventually(lambda: len(link._frames) == 4)
+        for _ in range(4):
+            await link.receive()
+        assert await hear(socket) == pack_taken(4)
+
+
+async def test_account_goes_with_a_frame_that_answers() -> None:
+    async with started(plan_node("far", LOOPBACK)) as far, spoken(far.address) as socket:
+        link = await greet(socket, far)
+        socket.send(cut_frame(Frame(b"question"), 0)[0])
+        await link.receive()
+        await link.send(Frame(b"answer"))
+        closing = asyncio.create_task(link.close())
+        assert Parcel(memoryview(await hear(socket)), LIMITS).taken == 1
+        assert await hear(socket) == Kind.BYE
+        socket.send(Kind.HEARD_BYE)
+        await asyncio.wait_for(closing, 5)
+
+
+@pytest.mark.parametrize("credit", [1, 4, 1000])
+async def test_neither_end_is_asked_for_more_than_it_grants(credit: int) -> None:
+    async with started(plan_node("far", LOOPBACK)) as far, spoken(far.address) as socket:
+        link = await greet(socket, far, credit)
+        for _ in range(min(credit, 4)):
+            await asyncio.wait_for(link.send(Frame(b"x")), 5)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(link.send(Frame(b"x")), 0.2)
+
+
+HEAD = cut_frame(Frame(b"x"), 0)[0]
+FAULTS = {
+    "more than 4 frames ahead": [HEAD] * 5,
+    "a frame without a header": [cut_frame(Frame(b""), 0)[0]],
+    "a frame with 65 buffers": [cut_frame(Frame(b"x", (b"",) * 65), 0)[0]],
+    "a frame without a head": [b"F"],
+    "a header of 5000000 bytes": [bytes(HEAD[:9]) + (5_000_000).to_bytes(4, "big") + bytes(HEAD[13:])],
+    "it took 9 frames, of 0": [pack_taken(9)],
+    "an account of 2 bytes": [b"Tx"],
+    "no known kind, b'Z'": [b"Zx"],
+    "no known kind, b''": [b""],
+    "no known kind, b'A'": [Kind.HEARD_BYE],
+    "no known kind, b'H'": [Hello("near", "far", 4).pack()],
+    "7 bytes of a frame where 65537 were due": [cut_frame(Frame(b"x", (bytes(65_537),)), 0)[0], bytes(7)],
+}
+
+
+@pytest.mark.parametrize(("fault", "messages"), FAULTS.items(), ids=FAULTS)
+async def test_peer_that_says_what_it_should_not_is_lost(fault: str, messages: list[bytes]) -> None:
+    async with started(plan_node("far", LOOPBACK)) as far, spoken(far.address) as socket:
+        link = await greet(socket, far)
+        for message in messages:
+            socket.send(message)
+        await eventually(lambda: link.is_over)
+        with pytest.raises(PeerLost, match=fault):  # noqa: PT012 -- frames before are received
+            while True:
+                await asyncio.wait_for(link.receive(), 5)
+        assert await hear(socket) == b"Eyou sent " + str(link._lost).removeprefix("it sent ").encode()
+        with pytest.raises(PeerLost, match=fault):
+            await link.send(Frame(b"x"))
+
+
+async def test_message_of_several_parts_ends_the_link() -> None:
+    async with started(plan_node("far", LOOPBACK)) as far, spoken(far.address) as socket:
+        link = await greet(socket, far)
+        socket.send_multipart([HEAD, HEAD])
+        with pytest.raises(PeerLost, match="several parts"):
+            await asyncio.wait_for(link.receive(), 5)
+
+
+async def test_message_that_is_too_large_is_never_held() -> None:
+    async with started(plan_node("far", LOOPBACK)) as far, spoken(far.address) as socket:
+        link = await greet(socket, far)
+        socket.send(bytes(2 * CHUNK_BYTES))
+        with pytest.raises(PeerLost, match="the connection broke"):
+            await asyncio.wait_for(link.receive(), 5)
+
+
+async def test_other_version_is_refused_and_says_so() -> None:
+    async with started(plan_node("far", LOOPBACK)) as far, spoken(far.address) as socket:
+        hello = bytearray(Hello("near", "far", 4).pack())
+        hello[4] += 1
+        socket.send(bytes(hello))
+        assert await hear(socket) == b"Rversion 1 of links is spoken here, not 2"
+
+
+@pytest.mark.parametrize("name", ["", "x" * 257, "a\x1b[31m"])
+async def test_greeting_with_no_name_is_ignored(name: str) -> None:
+    async with started(plan_node("far", LOOPBACK)) as far, spoken(far.address) as socket:
+        socket.send(Hello(name, "far", 4).pack())
+        socket.send(Hello("near", "far", 0).pack())
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(far.accept(), 0.3)
+
+
+async def test_links_that_nobody_accepts_are_bounded() -> None:
+    async with started(plan_node("far", LOOPBACK)) as far, spoken(far.address) as socket:
+        far._waiting.extend([await greet(socket, far)] * MOST_WAITING)
+        async with started(plan_node("near")) as near:
+            link = await near.connect(far.address, "far")
+            with pytest.raises(PeerLost, match="too many wait to be accepted"):
+                await link.receive()
+
+
+async def test_connection_that_was_given_up_leaves_nothing() -> None:
+    async with started(plan_node("far", LOOPBACK, timeout_s=1)) as far, started(plan_node("near")) as near:
+        for delay in (0, 0.001, 0.01):
+            connecting = asyncio.create_task(near.connect(far.address, "far"))
+            await asyncio.sleep(delay)
+            connecting.cancel()
+            with suppress(asyncio.CancelledError):
+                link = await connecting
+                await link.close()
+        assert not near._calls
+        await eventually(lambda: far._listener is not None and not far._listener._links)
+
+
+async def test_stop_ends_a_connection_that_is_being_made() -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as silent:
+        async with started(plan_node("near")) as near:
+            connecting = asyncio.create_task(near.connect(f"tcp://127.0.0.1:{silent.getsockname()[1]}", "far"))
+            await asyncio.sleep(0.1)
+            await near.stop()
+            with pytest.raises(PeerLost, match="this node has stopped"):
+                await connecting
