@@ -19,7 +19,7 @@ class TcpKit(TransportConformance):
 
 
 class TestInProcess(TransportConformance):
-    """The one core brings passes; that of the example is run by `test_examples`."""
+    """The one core brings passes; that of the example is run where it is installed."""
 
     def make_transport(self, plan: TransportPlan) -> Transport:
         return InProcessTransport(plan)

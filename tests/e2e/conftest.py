@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
+import venv
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +16,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+PROJECTS = [path.parent for path in (ROOT / "pyproject.toml", *sorted(ROOT.glob("plugins/*/pyproject.toml")))]
+VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
 PARALLAX = str(Path(sys.executable).with_name("parallax"))
 MODEL = "smollm2-135m"
 START_TIMEOUT_S = 120
@@ -88,3 +92,26 @@ def server(model_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     yield server
     assert server.end(signal.SIGTERM) < END_TIMEOUT_S
     assert server.process.returncode == 0
+
+
+@pytest.fixture(scope="session")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build every distribution and return the folder of the wheels."""
+    folder = tmp_path_factory.mktemp("dist")
+    for project in PROJECTS:
+        command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(project)]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def bin_folder(wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Install the wheels into an environment of their own, as a user would, and return its folder of scripts."""
+    folder = tmp_path_factory.mktemp("installed")
+    venv.create(folder, with_pip=True)
+    bin_folder = folder / "bin"
+    # Core's version is given so that a stranger of that name on an index cannot take its place.
+    wanted = [f"parallax-core=={VERSION}", "parallax-backend-mlx"]
+    options = ["--quiet", "--find-links", str(wheels), "--constraint", str(ROOT / "constraints.txt")]
+    subprocess.run([bin_folder / "python", "-m", "pip", "install", *options, *wanted], check=True)
+    return bin_folder
