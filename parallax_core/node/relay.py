@@ -43,7 +43,7 @@ class Relay:
         """Yield the deltas up to and including the one with a finish; a stream that is closed ends at once."""
         has_answered = False
         try:
-            while not self._is_closed:
+            while True:
                 delta = await self._read()
                 if self._is_closed:
                     return

@@ -57,6 +57,8 @@ def test_client_continues_and_scores_text(client: openai.OpenAI) -> None:
     completion = client.completions.create(model=MODEL, prompt=text, max_tokens=1, temperature=0, echo=True, logprobs=1)
     [choice] = completion.choices
     assert choice.text == f"{text} Paris"
+    assert choice.logprobs is not None
+    assert choice.logprobs.token_logprobs is not None
     assert choice.logprobs.token_logprobs[0] is None
     assert choice.logprobs.tokens == ["The", " capital", " of", " France", " is", " Paris"]
     assert choice.logprobs.text_offset == [0, 3, 11, 14, 21, 24]
