@@ -11,7 +11,7 @@ PROJECTS := . $(PLUGINS)
 SOURCES  := pyproject.toml $(wildcard plugins/*/pyproject.toml) constraints.txt
 EDITABLE := $(foreach project,$(PROJECTS),-e ./$(project))
 
-RESULTS  := $(addprefix benchmarks/results/,parity-smollm2.json stages.json peer-mlx.json memory.json prefix.json head.json pipeline.json mlx.json wire-fuzz.json)
+RESULTS  := $(addprefix benchmarks/results/,parity-smollm2.json stages.json peer-mlx.json memory.json prefix.json head.json pipeline.json mlx.json wire-fuzz.json transport.json link-fuzz.json)
 
 SERVE := .venv
 DEV   := .venv-dev
@@ -85,6 +85,14 @@ benchmarks/results/mlx.json: | $(DEV)/.stamp
 benchmarks/results/wire-fuzz.json: | $(DEV)/.stamp
 	@echo "measuring $@"
 	@$(DEV)/bin/python benchmarks/wire.py --fuzz 1000000 --out $@
+
+benchmarks/results/transport.json: | $(DEV)/.stamp
+	@echo "measuring $@"
+	@$(DEV)/bin/python benchmarks/transport.py --out $@
+
+benchmarks/results/link-fuzz.json: | $(DEV)/.stamp
+	@echo "measuring $@"
+	@$(DEV)/bin/python benchmarks/links.py --messages 200000 --out $@
 
 wheels: $(DEV)/.stamp ## build every distribution into dist/
 	@rm -f dist/*.whl

@@ -1,0 +1,265 @@
+"""Does anything that strangers and ill peers send harm a node, or those that it serves?
+
+    python benchmarks/links.py --messages 200000 --out benchmarks/results/link-fuzz.json
+
+A node listens, and serves one good link without a pause. Meanwhile others connect: half begin with a proper greeting,
+half do not, some are no ZeroMQ at all. They send messages of a real conversation cut short, with bits flipped, spliced
+with one another, or with lies about sizes; and bytes at random. Each frame of the good link has to come back as it was
+sent, and in the end memory, files, threads and links have to be what they were after the first quarter.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import gc
+import json
+import os
+import platform
+import random
+import resource
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import zmq
+
+from parallax_core.api import Frame, FrameLimits, Link, PeerLost, TransportPlan
+from parallax_transport_zmq.message import Hello, Kind, pack_reason, pack_taken, pack_welcome
+from parallax_transport_zmq.parcel import CHUNK_BYTES, cut_frame
+from parallax_transport_zmq.transport import ZmqTransport
+
+LIMITS = FrameLimits(header_bytes=2**16, frame_bytes=2**23, buffers=16)
+HELLO = Hello("ill", "victim", 8).pack()
+FRAMES = (
+    Frame(b"x"),
+    Frame(bytes(300), (b"", bytes(70), bytes(2000))),
+    Frame(b"large", (bytes(70_000), b"abc")),
+    Frame(b"x", (b"",) * 17),
+)
+TALK: tuple[bytes, ...] = (
+    *(bytes(message) for frame in FRAMES for message in cut_frame(frame, 0)),
+    *(HELLO, pack_welcome("ill", 3), pack_taken(0), pack_taken(2**63), Kind.BEAT, Kind.BYE, Kind.HEARD_BYE),
+    *(pack_reason(Kind.BYE, "\x1b[31mred"), pack_reason(Kind.REFUSE, "no"), bytes(CHUNK_BYTES)),
+)
+"""What nodes say; damage is done to it."""
+LIES = (b"\0\0\0\0", b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", b"\xff" * 8, b"\0\0\0\0\x80\0\0\0", b"\0\0\0\x10")
+GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01NULL" + bytes(48)
+"""How ZeroMQ itself begins."""
+MESSAGES = 10
+"""Of each who connects."""
+CROWD = 20
+"""Who connect at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What must not grow."""
+
+    memory_bytes: int
+    """At the most so far."""
+    files: int
+    threads: int
+    links: int
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What happened."""
+
+    messages: int
+    strangers: int
+    served: int
+    """Frames that came back on the good link."""
+    accepted: int
+    """Links that ill peers had for a while."""
+    errors: list[str]
+    """What was raised where nobody waits for it."""
+    before: State
+    after: State
+    seconds: float
+
+    def find_faults(self) -> list[str]:
+        """Say what is wrong."""
+        faults = {
+            "memory grew": self.after.memory_bytes - self.before.memory_bytes > 48 * 2**20,
+            "files were left open": self.after.files > self.before.files,
+            "threads were left": self.after.threads > self.before.threads,
+            "links were left": self.after.links > self.before.links,
+            "the good link stood still": self.served < self.strangers / CROWD,
+            "errors were raised": bool(self.errors),
+            "no ill peer got as far as a link": not self.accepted,
+        }
+        return [fault for fault, is_so in faults.items() if is_so]
+
+
+def damage(message: bytes, rng: random.Random) -> bytes:
+    """Return a message with something wrong with it; now and then nothing is."""
+    data = bytearray(message)
+    at = rng.randrange(len(data) + 1)
+    match rng.randrange(7):
+        case 0:
+            return bytes(data[:at])
+        case 1:
+            for _ in range(rng.randint(1, 8)):
+                data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+        case 2:
+            lie = rng.choice(LIES)
+            data[at : at + len(lie)] = lie
+        case 3:
+            data[at:] = rng.choice(TALK)[at:]
+        case 4:
+            return rng.randbytes(rng.randrange(2000))
+        case 5:
+            return message[:1] + rng.randbytes(rng.randrange(64))
+    return bytes(data)
+
+
+async def serve(link: Link) -> None:
+    """Send back what comes, until the peer is lost."""
+    with contextlib.suppress(PeerLost):
+        while True:
+            await link.send(await link.receive())
+
+
+class Victim:
+    """A node that serves whoever is accepted."""
+
+    def __init__(self) -> None:
+        self.transport = ZmqTransport(
+            TransportPlan(node="victim", listen="tcp://127.0.0.1:0", limits=LIMITS, timeout_s=2.0)
+        )
+        self.accepted = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def accept_all(self) -> None:
+        """Serve each link as it comes."""
+        while True:
+            task = asyncio.create_task(serve(await self.transport.accept()))
+            self.accepted += 1
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def measure(self) -> State:
+        """Return the state, once who has gone is forgotten."""
+        await asyncio.sleep(3.0)
+        gc.collect()
+        unit = 1 if sys.platform == "darwin" else 1024
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+        return State(memory, len(os.listdir("/dev/fd")), threading.active_count(), len(self._tasks))  # noqa: PTH208
+
+
+async def check_link(link: Link, counter: list[int]) -> None:
+    """Send frames of many sizes for ever, and compare what comes back."""
+    while True:
+        sizes = (counter[0] % 100, counter[0] * 7919 % 100_000)
+        frame = Frame(counter[0].to_bytes(8, "big"), tuple(os.urandom(size) for size in sizes))
+        await link.send(frame)
+        back = await link.receive()
+        assert (back.header, [bytes(each) for each in back.buffers]) == (frame.header, list(frame.buffers))
+        counter[0] += 1
+        await asyncio.sleep(0)
+
+
+async def attack(address: str, count: int, rng: random.Random) -> None:
+    """Send so many messages from ill peers, a crowd at a time, and what is no ZeroMQ beside."""
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    for start in range(0, count, CROWD * MESSAGES):
+        crowd = [context.socket(zmq.DEALER) for _ in range(CROWD)]
+        rounds = min(MESSAGES, max(1, (count - start) // CROWD))
+        for peer in crowd:
+            peer.connect(address)
+            if rng.randrange(2):
+                peer.send(HELLO)
+            for _ in range(rounds):
+                parts = [damage(rng.choice(TALK), rng) for _ in range(rng.choice((1, 1, 1, 1, 1, 1, 1, 1, 1, 3)))]
+                peer.send_multipart(parts)
+        send_raw(address, rng)
+        await asyncio.sleep(0.05)
+        for peer in crowd:
+            peer.close(linger=500)
+        await asyncio.sleep(0)
+    await asyncio.to_thread(context.term)
+
+
+def send_raw(address: str, rng: random.Random) -> None:
+    """Say something below ZeroMQ, as who takes the port for another."""
+    host, _, port = address.removeprefix("tcp://").rpartition(":")
+    with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout=1) as stranger:
+        stranger.sendall(damage(GREETING + rng.randbytes(rng.randrange(200)), rng))
+
+
+@asynccontextmanager
+async def at_work(victim: Victim, counter: list[int]) -> AsyncIterator[None]:
+    """Have the victim serve a good link meanwhile; what goes wrong with that is raised in the end."""
+    good = ZmqTransport(TransportPlan(node="good", limits=LIMITS))
+    await good.start()
+    accepting = asyncio.create_task(victim.accept_all())
+    link = await good.connect(victim.transport.address, "victim")
+    checking = asyncio.create_task(check_link(link, counter))
+    yield
+    assert not accepting.done()
+    checking.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await checking
+    accepting.cancel()
+    await good.stop()
+
+
+async def run_fuzz(messages: int, seed: int) -> Outcome:
+    """Attack a node with so many messages."""
+    rng, victim, counter = random.Random(seed), Victim(), [0]  # noqa: S311 -- has to be the same again
+    begin, errors = time.monotonic(), list[str]()
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(str(context)))
+    await victim.transport.start()
+    try:
+        async with at_work(victim, counter):
+            await attack(victim.transport.address, messages // 4, rng)
+            before = await victim.measure()
+            await attack(victim.transport.address, messages - messages // 4, rng)
+            after = await victim.measure()
+    finally:
+        await victim.transport.stop()
+    return Outcome(
+        messages=messages,
+        strangers=-(-messages // MESSAGES),
+        served=counter[0],
+        accepted=victim.accepted - 1,
+        errors=errors,
+        before=before,
+        after=after,
+        seconds=round(time.monotonic() - begin, 1),
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Attack, print, and write with what a number needs beside it."""
+    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
+    parser.add_argument("--messages", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args(arguments)
+    outcome = asyncio.run(run_fuzz(options.messages, options.seed))
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)  # noqa: S607
+    found = {
+        **asdict(outcome),
+        "faults": outcome.find_faults(),
+        "commit": commit.stdout.strip(),
+        "command": f"python benchmarks/links.py --messages {options.messages} --seed {options.seed}",
+        "machine": {"system": platform.platform(), "python": platform.python_version(), "zmq": zmq.zmq_version()},
+    }
+    print(json.dumps(found, indent=2))
+    assert not outcome.find_faults()
+    if options.out:
+        options.out.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
