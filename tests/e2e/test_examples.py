@@ -35,7 +35,7 @@ def packages(bin_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict
     ignored = shutil.ignore_patterns("__pycache__", ".pytest_cache", "*.egg-info")
     found = {name: Path(shutil.copytree(path, folder / name, ignore=ignored)) for name, path in EXAMPLES.items()}
     for kind in KINDS:
-        command = [bin_folder / "parallax", "plugin", "new", kind, "My.Thing", "--folder", folder]
+        command = [str(bin_folder / "parallax"), "plugin", "new", kind, "My.Thing", "--folder", str(folder)]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=folder)
     return found | {name: folder / distribution for name, distribution in NEW.items()}
 
@@ -49,11 +49,11 @@ def python(bin_folder: Path, packages: dict[str, Path], tmp_path_factory: pytest
     base = sysconfig.get_path("purelib", vars={"base": str(bin_folder.parent), "platbase": str(bin_folder.parent)})
     (site / "wheels.pth").write_text(f"{base}\n")
     python = folder / "bin" / "python"
-    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, "-c", ROOT / "constraints.txt", "pytest", "hatchling"], check=True)
+    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, "-c", str(ROOT / "constraints.txt"), "pytest", "hatchling"], check=True)
     # Nothing may be fetched from here on: what is installed are these packages, and what they need is there.
     offline = ["--no-index", "--no-deps", "--no-build-isolation"]
-    subprocess.run([*pip, *offline, *packages.values()], check=True)
+    subprocess.run([*pip, *offline, *map(str, packages.values())], check=True)
     return python
 
 
@@ -63,7 +63,7 @@ def test_installed_packages_lack_nothing(python: Path) -> None:
 
 
 def test_every_package_is_loaded_and_offers_something(python: Path, packages: dict[str, Path], tmp_path: Path) -> None:
-    command = [python, *RUN, "plugins", "--json"]
+    command = [str(python), *RUN, "plugins", "--json"]
     ran = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path, env=environment(tmp_path))
     found = {each["distribution"]: each for each in json.loads(ran.stdout)}
     ours = {NEW.get(name) or f"parallax-{name}": found for name in packages}

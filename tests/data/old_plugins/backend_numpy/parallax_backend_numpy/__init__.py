@@ -1,0 +1,1 @@
+"""Llama in NumPy, as a backend for Parallax."""

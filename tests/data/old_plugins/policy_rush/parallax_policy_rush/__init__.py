@@ -1,0 +1,1 @@
+"""A batching policy that waits for more only while more keeps coming."""
