@@ -10,6 +10,7 @@ PLUGINS  := $(patsubst plugins/%/pyproject.toml,plugins/%,$(wildcard plugins/*/p
 PROJECTS := . $(PLUGINS)
 SOURCES  := pyproject.toml $(wildcard plugins/*/pyproject.toml) constraints.txt
 EDITABLE := $(foreach project,$(PROJECTS),-e ./$(project))
+SERVED   := $(filter-out plugins/bench,$(PLUGINS))
 
 RESULTS  := $(addprefix benchmarks/results/,parity-smollm2.json stages.json peer-mlx.json memory.json prefix.json head.json pipeline.json mlx.json wire-fuzz.json transport.json link-fuzz.json)
 
@@ -124,8 +125,8 @@ $(SERVE)/.stamp: $(SOURCES) | python
 	@echo "making $(SERVE), to serve (once; a minute or two)"
 	@$(PYTHON) -m venv $(SERVE)
 	@$(SERVE)/bin/python $(PIP) pip
-	@echo "installing parallax-core, $(patsubst plugins/%,%,$(PLUGINS)) and what they need"
-	@$(SERVE)/bin/python $(PIP) $(EDITABLE)
+	@echo "installing parallax-core, $(patsubst plugins/%,%,$(SERVED)) and what they need"
+	@$(SERVE)/bin/python $(PIP) $(foreach project,. $(SERVED),-e ./$(project))
 	@touch $@
 
 $(DEV)/.stamp: $(SOURCES) | python
