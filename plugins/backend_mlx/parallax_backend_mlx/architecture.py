@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from parallax_backend_mlx.runtime import MODEL_ARCHITECTURE_REMAPPING, MODEL_REMAPPING
+from parallax_backend_mlx.spelling import spell_weights
 from parallax_core.api import Unsupported
 
 
@@ -23,7 +24,7 @@ def find_classes(config: Mapping[str, Any]) -> tuple[type, type]:
         Unsupported: if mlx-lm has no model file for it, or it wants to run code of its own.
     """
     module = _import_module(_name_module(config))
-    return module.Model, module.ModelArgs
+    return spell_weights(module.Model), module.ModelArgs
 
 
 def list_fields(config: Mapping[str, Any]) -> frozenset[str]:

@@ -15,6 +15,7 @@ from parallax_backend_mlx.architecture import find_classes, list_fields
 from parallax_backend_mlx.carve import Carving, carve_model, keep_model
 from parallax_backend_mlx.checkpoint import REFETCH, read_json
 from parallax_backend_mlx.config import normalise
+from parallax_backend_mlx.correction import correct_model
 from parallax_backend_mlx.memory import find_room, format_bytes
 from parallax_backend_mlx.runtime import Module, dequantize_model, flatten_tree, load_model, mx, tree_unflatten
 from parallax_core.api import DType, LayerRange, ParallaxError, StagePlan
@@ -95,6 +96,7 @@ def load_network(plan: StagePlan, tensors: Mapping[str, str]) -> tuple[Carving, 
         carving, has_absent = carver.take_carving(), carver.has_absent
     model = carving.model
     _convert_model(model, plan.dtype)
+    correct_model(model, {**config, **changes})
     total = sum(array.nbytes for _, array in _list_parameters(model))
     room = find_room()
     if total > room:

@@ -38,6 +38,7 @@ def _keep_limits() -> Iterator[None]:
 with _keep_limits():
     from mlx_lm.models.base import scaled_dot_product_attention as plain_attention
     from mlx_lm.models.cache import ArraysCache, CacheList, KVCache, RotatingKVCache, make_prompt_cache
+    from mlx_lm.models.rope_utils import YarnRoPE
     from mlx_lm.utils import (
         MODEL_ARCHITECTURE_REMAPPING,
         MODEL_REMAPPING,
@@ -62,6 +63,7 @@ __all__ = [
     "Linear",
     "Module",
     "RotatingKVCache",
+    "YarnRoPE",
     "dequantize_model",
     "flatten_tree",
     "load_model",

@@ -17,7 +17,7 @@ def turn_weights(model: Module) -> None:
     if mx.default_device() == mx.Device(mx.gpu):
         return
     for module in model.modules():  # type: ignore[no-untyped-call]
-        if type(module) in (Linear, Embedding) and module.weight.dtype == mx.float32:
+        if isinstance(module, (Linear, Embedding)) and module.weight.dtype == mx.float32:
             turned = mx.contiguous(module.weight.T)
             mx.eval(turned)
             module.weight = turned.T

@@ -15,9 +15,6 @@ import torch
 import transformers
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from parallax_backend_mlx.architecture import find_classes
-from parallax_backend_mlx.runtime import flatten_tree, mx
-
 LAYERS = 4
 FILE_BYTES = 12_000
 INDEX = "model.safetensors.index.json"
@@ -90,42 +87,79 @@ KINDS: dict[str, dict[str, Any]] = {
     "qwen2_moe": EXPERTS | {"shared_expert_intermediate_size": 16},
     "granitemoe": EXPERTS,
 }
+YARN = {"rope_type": "yarn", "rope_theta": 250.0, "factor": 4.0, "original_max_position_embeddings": 64}
+FAMILIES: dict[str, dict[str, Any]] = {
+    "llama": {
+        "rope_parameters": THETA
+        | {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+        | {"original_max_position_embeddings": 32}
+    },
+    "qwen2": KINDS["qwen2"],
+    "qwen3": KINDS["qwen3"],
+    "qwen3_moe": EXPERTS | {"norm_topk_prob": True},
+    "gemma3_text": {
+        "sliding_window": 8,
+        "query_pre_attn_scalar": 8,
+        "layer_types": SLIDING,
+        "rope_parameters": {
+            "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 5000.0},
+            "sliding_attention": THETA,
+        },
+    },
+    "gpt_oss": EXPERTS
+    | {
+        "layer_types": SLIDING,
+        "rope_parameters": YARN | {"beta_fast": 32.0, "beta_slow": 1.0, "truncate": False},
+        "sliding_window": 8,
+    },
+    "deepseek_v3": KINDS["deepseek_v3"]
+    | {
+        "n_group": 4,
+        "num_local_experts": 8,
+        "n_routed_experts": 8,
+        "q_lora_rank": 12,
+        "rope_parameters": YARN | {"mscale": 1.0, "mscale_all_dim": 1.0},
+        "routed_scaling_factor": 2.5,
+        "topk_group": 2,
+    },
+    "qwen3_next": KINDS["qwen3_next"] | {"rope_parameters": THETA | {"partial_rotary_factor": 0.5}},
+}
+"""What is special to each family, set as its published models have it."""
 
 
 def save_random(kind: str, folder: Path, file_bytes: int = FILE_BYTES) -> None:
     """Save a random model of architecture ``kind`` in ``folder``, in files of at most ``file_bytes`` or one tensor."""
-    config = copy.deepcopy(BASE | KINDS[kind])
-    if kind == "gpt_oss":  # what transformers saves of it, mlx-lm does not read
-        _save_plain({"model_type": kind, "rope_theta": 250.0, **config}, folder)
-        return
-    torch.manual_seed(0)
-    made = AutoConfig.for_model("qwen3_5_text" if kind == "qwen3_5" else kind, **config)
-    with _silence():
-        model = AutoModelForCausalLM.from_config(made, dtype=torch.float32)
-        for parameter in model.parameters():
-            if parameter.ndim == 1:  # norms are made of ones, or of zeros
-                parameter.data += 0.1 * torch.randn_like(parameter)
-        model.save_pretrained(folder, max_shard_size=file_bytes)
+    _save_model("qwen3_5_text" if kind == "qwen3_5" else kind, KINDS[kind], folder, file_bytes)
     if kind == "qwen3_5":  # mlx-lm knows it as the text part of a larger model
         path = folder / "config.json"
         path.write_text(json.dumps({"model_type": kind, "text_config": json.loads(path.read_text())}))
 
 
-def _save_plain(config: dict[str, Any], folder: Path) -> None:
-    """Save a random model of mlx-lm in a file for each layer and one for the rest."""
-    model_class, arguments_class = find_classes(config)
-    model = model_class(arguments_class.from_dict(config))  # type: ignore[attr-defined]
-    files: dict[str, dict[str, mx.array]] = {}
-    for seed, (name, array) in enumerate(flatten_tree(model.parameters())):
-        number = find_layer(name)
-        file = f"model-{LAYERS if number is None else number}.safetensors"
-        files.setdefault(file, {})[name] = mx.random.normal(array.shape, key=mx.random.key(seed)) * 0.3
-    folder.mkdir(exist_ok=True)
-    for file, weights in files.items():
-        mx.save_safetensors(str(folder / file), weights)
-    index = {"weight_map": {name: file for file, weights in files.items() for name in weights}}
-    (folder / INDEX).write_text(json.dumps(index))
-    (folder / "config.json").write_text(json.dumps(config))
+def save_family(kind: str, folder: Path) -> None:
+    """Save a random model of one of `FAMILIES` in ``folder``."""
+    _save_model(kind, FAMILIES[kind], folder, FILE_BYTES)
+
+
+def load_reference(folder: Path) -> Any:
+    """Return the model in ``folder`` as transformers loads it, in float64: in float32 it is less exact than we are."""
+    with _silence():
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64).eval()
+        model.set_experts_implementation("eager")  # others have no float64
+    return model
+
+
+def _save_model(kind: str, changes: dict[str, Any], folder: Path, file_bytes: int) -> None:
+    torch.manual_seed(0)
+    made = AutoConfig.for_model(kind, **copy.deepcopy(BASE | changes))
+    with _silence():
+        model = AutoModelForCausalLM.from_config(made, dtype=torch.float32)
+        for parameter in model.parameters():
+            if parameter.ndim == 1:  # norms are made of ones, or of zeros
+                parameter.data += 0.1 * torch.randn_like(parameter)
+        for name, buffer in model.named_buffers():
+            if name.endswith("bias"):  # what is added to the scores of experts
+                buffer.add_(0.1 * torch.randn_like(buffer))
+        model.save_pretrained(folder, max_shard_size=file_bytes)
 
 
 @contextmanager

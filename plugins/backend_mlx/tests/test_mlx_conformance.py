@@ -1,15 +1,40 @@
-"""The whole stage contract, on tiny models that keep keys and values, windows, states and latents."""
+"""The whole stage contract, on tiny models of every family: whole, and as two halves in a row."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
 
+from parallax_backend_mlx import backend, start
 from parallax_backend_mlx.backend import MlxBackend
+from parallax_backend_mlx.batch import Grouping
+from parallax_backend_mlx.layout import Layout
+from parallax_backend_mlx.network import Network
+from parallax_backend_mlx.selftest import choose_grouping
 from parallax_core.api import LayerRange, Stage, StagePlan
 from parallax_core.testing.stage import StageConformance
+from tests.checkpoints import LAYERS, save_family
+
+ROOM = 2**20
+"""Bytes there are, so that tests which fill the pools are quick."""
+KNOWN: dict[tuple[str, LayerRange], Grouping | None] = {}
+"""How rows of a stage were found to run."""
+
+
+@pytest.fixture(scope="session")
+def find_family(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Return a function that finds the checkpoint of a family."""
+
+    @cache
+    def find(kind: str) -> Path:
+        folder = tmp_path_factory.mktemp("families") / kind
+        save_family(kind, folder)
+        return folder
+
+    return find
 
 
 class Tiny(StageConformance):
@@ -17,12 +42,23 @@ class Tiny(StageConformance):
 
     exact = False
     margin = 2e-3
-    architecture: str
+    num_layers = LAYERS
+    splits = ((LAYERS // 2,),)
+    kind: str
     folder: Path
 
     @pytest.fixture(autouse=True)
-    def _make_folder(self, make_tiny: Callable[..., Path]) -> None:
-        self.folder = make_tiny(self.architecture)
+    def _make_folder(self, find_family: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder = find_family(self.kind)
+        monkeypatch.setattr(backend, "find_room", lambda: ROOM)
+        monkeypatch.setattr(start, "choose_grouping", self._choose_grouping)
+
+    def _choose_grouping(self, network: Network, layout: Layout) -> Grouping | None:
+        """Try a stage out when it is first opened, and not in each of the tests."""
+        key = self.kind, network.layers
+        if key not in KNOWN:
+            KNOWN[key] = choose_grouping(network, layout)
+        return KNOWN[key]
 
     def open_stage(self, layers: LayerRange | None) -> Stage:
         """Open layers of the model."""
@@ -32,26 +68,47 @@ class Tiny(StageConformance):
 class TestLlama(Tiny):
     """Keys and values."""
 
-    architecture = "llama"
-    num_layers = 4
+    kind = "llama"
+    splits = None
 
 
-class TestGemma(Tiny):
-    """Sliding windows beside them."""
+class TestQwen2(Tiny):
+    """Biases."""
 
-    architecture = "gemma3_text"
-    num_layers = 4
+    kind = "qwen2"
 
 
-class TestQwen(Tiny):
-    """Recurrent states beside them."""
+class TestQwen3(Tiny):
+    """A norm of every head, and a tied embedding."""
 
-    architecture = "qwen3_next"
-    num_layers = 4
+    kind = "qwen3"
+
+
+class TestQwen3Moe(Tiny):
+    """Experts."""
+
+    kind = "qwen3_moe"
+
+
+class TestGemma3(Tiny):
+    """Sliding windows beside what sees everything."""
+
+    kind = "gemma3_text"
+
+
+class TestGptOss(Tiny):
+    """Sinks, windows, experts with biases."""
+
+    kind = "gpt_oss"
 
 
 class TestDeepseek(Tiny):
-    """Latents instead of them."""
+    """Latents instead of keys and values."""
 
-    architecture = "deepseek_v3"
-    num_layers = 3
+    kind = "deepseek_v3"
+
+
+class TestQwen3Next(Tiny):
+    """Recurrent states beside keys and values."""
+
+    kind = "qwen3_next"

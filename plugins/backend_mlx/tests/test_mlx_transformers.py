@@ -62,18 +62,6 @@ CASES: list[tuple[str, dict[str, Any], int]] = [
 ]
 """Architecture, what is set, and the longest context the stage may offer."""
 
-LAYERS = ["sliding_attention", "full_attention"] * 2
-GEMMA3 = {
-    "sliding_window": 8,
-    "query_pre_attn_scalar": 8,
-    "layer_types": LAYERS,
-    "rope_parameters": {
-        "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 5000.0},
-        "sliding_attention": THETA,
-    },
-}
-
-
 def make_model(kind: str, changes: dict[str, Any], folder: Path) -> Any:
     """Save a random model of transformers in ``folder`` and return it."""
     torch.manual_seed(0)
@@ -111,15 +99,6 @@ def test_logits_are_those_of_transformers(kind: str, changes: dict[str, Any], co
     stage = MlxBackend().open_stage(StagePlan(model=tmp_path))
     assert stage.info.context_length == context
     assert find_error(stage, model) < TOLERANCE
-    stage.close()
-
-
-def test_logits_of_gemma3_are_those_of_transformers(tmp_path: Path) -> None:
-    """Nearly so: mlx-lm rounds the scale of its embeddings to bfloat16, a change of one in ten thousand."""
-    model = make_model("gemma3_text", GEMMA3, tmp_path)
-    stage = MlxBackend().open_stage(StagePlan(model=tmp_path))
-    assert stage.info.context_length == 256
-    assert find_error(stage, model) < 1e-3
     stage.close()
 
 

@@ -1,0 +1,72 @@
+"""Corrects what model files of mlx-lm compute otherwise than config.json, or the authors of a model, say.
+
+Each was found by comparing logits with those of transformers, and is tested that way.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from parallax_backend_mlx.runtime import Embedding, Module, YarnRoPE, mx
+
+ROTATIONS = {"beta_fast": 32.0, "beta_slow": 1.0}
+"""Where a YaRN embedding begins and ends to blend, unless config.json says otherwise."""
+SMALLEST_RANGE = 0.001
+
+
+class ScaledEmbedding(Embedding):
+    """An embedding whose rows, but not what it gives as a head, are multiplied by a factor."""
+
+    def __init__(self, plain: Embedding, factor: float) -> None:
+        super().__init__(1, 1)  # type: ignore[no-untyped-call]
+        self.weight = plain.weight
+        self._factor = factor
+
+    def __call__(self, tokens: mx.array) -> mx.array:
+        """Return the rows of ``tokens``, shape [..., width]."""
+        rows: mx.array = super().__call__(tokens)  # type: ignore[no-untyped-call]
+        return rows * self._factor
+
+
+def correct_model(model: Module, config: Mapping[str, Any]) -> None:
+    """Correct ``model``, whose weights need not be evaluated.
+
+    Args:
+        model: built by mlx-lm.
+        config: what it was built from, in mlx-lm's words.
+    """
+    text = config.get("text_config")
+    config = text if isinstance(text, Mapping) else config
+    scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    for module in model.modules():  # type: ignore[no-untyped-call]
+        if type(module) is YarnRoPE and scaling.get("truncate") is False:
+            module._freqs = find_frequencies(module.dims, float(config["rope_theta"]), scaling)  # noqa: SLF001  # its only state
+        elif type(module).__name__ == "Gemma3Model":
+            _correct_scale(module)
+
+
+def find_frequencies(dims: int, base: float, scaling: Mapping[str, Any]) -> mx.array:
+    """Return the periods of a YaRN embedding whose range is not truncated, float32 of shape [dims / 2].
+
+    mlx-lm rounds the range outwards to whole dimensions whatever ``truncate`` says. See arXiv 2309.00071, section 3.2.
+    """
+    low, high = (
+        dims
+        * math.log(scaling["original_max_position_embeddings"] / (scaling.get(name) or default) / (2 * math.pi))
+        / (2 * math.log(base))
+        for name, default in ROTATIONS.items()
+    )
+    low, high = max(low, 0.0), min(high, dims - 1.0)
+    blend = mx.clip((mx.arange(dims // 2) - low) / max(high - low, SMALLEST_RANGE), 0, 1)
+    frequencies = base ** -(mx.arange(0, dims, 2, dtype=mx.float32) / dims)
+    found: mx.array = 1 / (frequencies * (1 - blend) + frequencies / scaling["factor"] * blend)
+    return found
+
+
+def _correct_scale(body: Any) -> None:  # noqa: ANN401  # a class of mlx-lm
+    """Undo that Gemma 3 rounds the scale of its embeddings to bfloat16, in float32: by up to one in 500."""
+    plain, exact = body.embed_tokens, math.sqrt(body.args.hidden_size)
+    if type(plain) is Embedding and plain.weight.dtype == mx.float32:
+        body.embed_tokens = ScaledEmbedding(plain, exact / float(mx.array(exact, mx.bfloat16).item()))

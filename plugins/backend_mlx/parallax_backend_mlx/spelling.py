@@ -1,0 +1,60 @@
+"""Says the weights of a checkpoint in the words mlx-lm reads, where its model file knows another form of them only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from parallax_backend_mlx.runtime import mx
+
+Weights = dict[str, mx.array]
+
+EXPERTS = ".mlp.experts."
+PLAIN = f"{EXPERTS}gate_up_proj"
+"""How the name of a tensor of gpt_oss ends if its experts are not packed to four bits."""
+
+
+def spell_weights(model_class: type) -> type:
+    """Return ``model_class``, or a subclass of it that reads more forms of its weights."""
+    spell = SPELLINGS.get(model_class.__module__.rpartition(".")[2])
+    return model_class if spell is None else _extend_class(model_class, spell)
+
+
+def _extend_class(model_class: Any, spell: Callable[[Mapping[str, mx.array]], Weights]) -> type:  # noqa: ANN401  # of mlx-lm
+    class Spelled(model_class):  # type: ignore[misc]
+        def sanitize(self, weights: Weights) -> Weights:
+            """Rename and join weights as the model wants them."""
+            sanitized: Weights = super().sanitize(spell(weights))
+            return sanitized
+
+    return Spelled
+
+
+def _spell_gpt_oss(weights: Mapping[str, mx.array]) -> Weights:
+    """Split and turn the experts as transformers saves them in full precision; mlx-lm knows packed ones.
+
+    There a matrix has the shape [experts, inputs, outputs], and gates alternate with what they are multiplied with.
+    """
+    if not any(name.endswith(PLAIN) for name in weights):
+        return dict(weights)
+    return {new: array for name, old in weights.items() for new, array in _split_expert(name, old)}
+
+
+def _split_expert(name: str, array: mx.array) -> Iterator[tuple[str, mx.array]]:
+    head, found, tail = name.partition(EXPERTS)
+    matrix, is_bias = tail.removesuffix("_bias"), tail.endswith("_bias")
+    if not found or matrix not in ("gate_up_proj", "down_proj"):
+        yield name, array
+        return
+    kind = "bias" if is_bias else "weight"
+    turned = array if is_bias else array.swapaxes(-1, -2)
+    if matrix == "down_proj":
+        yield f"{head}{EXPERTS}down_proj.{kind}", mx.contiguous(turned)
+        return
+    for first, part in enumerate(("gate_proj", "up_proj")):
+        half = turned[..., first::2] if is_bias else turned[..., first::2, :]
+        yield f"{head}{EXPERTS}{part}.{kind}", mx.contiguous(half)
+
+
+SPELLINGS: dict[str, Callable[[Mapping[str, mx.array]], Weights]] = {"gpt_oss": _spell_gpt_oss}
+"""By the model file of mlx-lm."""

@@ -1,0 +1,215 @@
+"""What a stage, or stages in a row, give beside what transformers gives for the same tokens.
+
+Logits are seen as a client could see them: by draws that name the log-probability of every token. Whatever was done to
+a sequence before, what is drawn after a token must be what follows from the tokens before it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from parallax_backend_mlx.backend import MlxBackend
+from parallax_core.api import Answer, Draw, Drawn, LayerRange, SeqId, StagePlan, Truncate
+from parallax_core.testing.checks.chain import Chain
+from tests.checkpoints import BASE, LAYERS, load_reference, save_family
+
+VOCAB = int(BASE["vocab_size"])
+TOLERANCE = 1e-4
+"""Largest difference of two log-probabilities, as a share of the largest logit."""
+SPLITS: tuple[tuple[int, ...], ...] = ((), *((cut,) for cut in range(1, LAYERS)))
+"""The whole, and every way to cut it in two."""
+TOGETHER = 16
+"""Forks that run side by side."""
+
+
+def make_tokens(count: int, seed: int) -> tuple[int, ...]:
+    """Return as many tokens, the same for the same seed."""
+    source = random.Random(seed)
+    return tuple(source.randrange(VOCAB) for _ in range(count))
+
+
+class Family:
+    """A random checkpoint of a family, and what transformers says of it."""
+
+    def __init__(self, kind: str, folder: Path) -> None:
+        save_family(kind, folder)
+        self.kind = kind
+        self.folder = folder
+        self._model: Any = load_reference(folder)
+        self._logits: dict[tuple[int, ...], torch.Tensor] = {}
+
+    def open_chain(self, cuts: Sequence[int], memory_fraction: float = 0.1) -> Chain:
+        """Return stages that begin at layer 0 and at ``cuts``; close them by a with."""
+        ranges = [LayerRange(*pair) for pair in pairwise((0, *cuts, LAYERS))]
+        plans = [
+            StagePlan(model=self.folder, layers=layers, dtype="float32", memory_fraction=memory_fraction)
+            for layers in ranges
+        ]
+        return Chain([MlxBackend().open_stage(plan) for plan in plans])
+
+    def find_logits(self, histories: Collection[tuple[int, ...]]) -> list[torch.Tensor]:
+        """Return the logits after every token of each history, float64 of shape [its length, vocab]."""
+        longest: dict[tuple[int, ...], tuple[int, ...]] = {}
+        for one, other in pairwise([*sorted(histories), ()]):
+            longest[one] = other if other[: len(one)] == one else one
+        for one in sorted(histories, reverse=True):  # what begins another history is computed with that one
+            longest[one] = longest.get(longest[one], longest[one])
+        self._compute_logits([one for one in dict.fromkeys(longest.values()) if one not in self._logits])
+        return [self._logits[longest[one]][: len(one)] for one in histories]
+
+    def _compute_logits(self, histories: Sequence[tuple[int, ...]]) -> None:
+        if not histories:
+            return
+        size = max(map(len, histories))
+        padded = torch.tensor([[*history, *[0] * (size - len(history))] for history in histories])
+        with torch.inference_mode():
+            self._logits.update(zip(histories, self._model(padded).logits, strict=True))
+
+
+@dataclass(slots=True)
+class Seen:
+    """What was drawn in a row."""
+
+    history: tuple[int, ...]
+    """The tokens of its sequence, those of the row included."""
+    answers: Sequence[Answer]
+    """One for each token of the row."""
+
+
+@dataclass
+class Trial:
+    """Runs rows, notes what is drawn after each token, and compares all of it in the end."""
+
+    family: Family
+    chain: Chain
+    tokens: dict[SeqId, list[int]] = field(default_factory=dict)
+    seen: list[Seen] = field(default_factory=list)
+
+    def open(self) -> SeqId:
+        """Begin a sequence."""
+        seq = self.chain.open()
+        self.tokens[seq] = []
+        return seq
+
+    def fork(self, src: SeqId, length: int) -> SeqId:
+        """Begin a sequence with the first ``length`` tokens of another."""
+        dst = self.chain.fork(src, length)
+        self.tokens[dst] = self.tokens[src][:length]
+        return dst
+
+    def truncate(self, seq: SeqId, length: int) -> None:
+        """Forget all tokens from ``length`` on."""
+        self.chain.edit(Truncate(seq, length))
+        del self.tokens[seq][length:]
+
+    def step(self, texts: dict[SeqId, Sequence[int]]) -> None:
+        """Append tokens to sequences, in one step."""
+        draws = {seq: [Draw(offset, 1, VOCAB) for offset in range(len(text))] for seq, text in texts.items()}
+        rows = [self.chain.row(seq, text, *draws[seq]) for seq, text in texts.items()]
+        answers = list(self.chain.step(*rows).answers)
+        for seq, text in texts.items():
+            self.tokens[seq] += text
+            self.seen.append(Seen(tuple(self.tokens[seq]), answers[: len(text)]))
+            del answers[: len(text)]
+
+    def drop(self, *seqs: SeqId) -> None:
+        """Forget sequences."""
+        self.chain.drop(*seqs)
+        for seq in seqs:
+            del self.tokens[seq]
+
+    def find_error(self) -> float:
+        """Return the largest difference of log-probabilities, as a share of the largest logit."""
+        logits = self.family.find_logits([seen.history for seen in self.seen])
+        largest = max(float(each.abs().max()) for each in logits)
+        errors = [
+            float((read_logprobs(seen.answers) - each[-len(seen.answers) :].log_softmax(dim=-1)).abs().max())
+            for seen, each in zip(self.seen, logits, strict=True)
+        ]
+        return max(errors) / largest
+
+
+def read_logprobs(answers: Sequence[Answer]) -> torch.Tensor:
+    """Return the log-probabilities of every token, float64 of shape [answers, vocab]."""
+    found = torch.full((len(answers), VOCAB), torch.nan, dtype=torch.float64)
+    for place, answer in enumerate(answers):
+        assert isinstance(answer, Drawn)
+        tokens, logprobs = zip(*answer.top, strict=True)
+        found[place, list(tokens)] = torch.tensor(logprobs, dtype=torch.float64)
+    assert not found.isnan().any(), "an answer does not name every token"
+    return found
+
+
+def run_chunks(trial: Trial, length: int, size: int) -> None:
+    """Run a prompt in chunks of at most ``size``."""
+    seq, tokens = trial.open(), make_tokens(length, 1)
+    for start in range(0, length, size):
+        trial.step({seq: tokens[start : start + size]})
+    trial.drop(seq)
+
+
+def run_ragged(trial: Trial, length: int) -> None:
+    """Run sequences of different lengths together: prompts, then prompts beside decodes, then decodes, then anew."""
+    source = random.Random(2)
+    texts = {trial.open(): make_tokens(length - 5 * index, 10 + index) for index in range(5)}
+    first, *others = texts
+    places = dict.fromkeys(texts, 0)
+    trial.step({first: texts[first][:9]})
+    places[first] = 9
+    while any(places[seq] < len(texts[seq]) for seq in texts):
+        counts = {seq: source.choice((1, 1, 1, 2, 4, 11)) for seq in (first, *others)}
+        step = {seq: texts[seq][places[seq] : places[seq] + count] for seq, count in counts.items()}
+        step = {seq: tokens for seq, tokens in step.items() if tokens}
+        trial.step(dict(reversed(step.items())) if source.random() < 0.5 else step)  # in every order
+        for seq, tokens in step.items():
+            places[seq] += len(tokens)
+    trial.drop(*texts)
+
+
+def run_forks(trial: Trial, length: int, lengths: Sequence[int]) -> None:
+    """Fork a sequence at ``lengths``, as it grows; the forks go on together, otherwise than it does."""
+    src, tokens = trial.open(), make_tokens(length, 3)
+    forks: list[SeqId] = []
+    for at, token in enumerate(tokens):
+        if at in lengths:
+            forks.append(trial.fork(src, at))
+        trial.step({src: (token,)})
+    _go_on(trial, forks)
+    trial.drop(src)
+
+
+def run_returns(trial: Trial, length: int, lengths: Sequence[int]) -> int:
+    """Fork a sequence at ``lengths`` behind its end, and cut others there; return at how many the pools allow it."""
+    src = trial.open()
+    for start in range(0, length, 16):
+        trial.step({src: make_tokens(length, 4)[start : start + 16]})
+    allowed = [at for at in lengths if trial.chain.can_rewind(src, at)]
+    for part in _divide(allowed, TOGETHER // 2):
+        forks = [trial.fork(src, at) for at in part]
+        for at in part:
+            forks.append(trial.fork(src, length))
+            trial.truncate(forks[-1], at)
+        _go_on(trial, forks)
+    trial.step({src: make_tokens(3, 5)})
+    trial.drop(src)
+    return len(allowed)
+
+
+def _go_on(trial: Trial, seqs: Sequence[SeqId]) -> None:
+    """Append two tokens and then one to each sequence, a few sequences at a time."""
+    for part in _divide(seqs, TOGETHER):
+        for count in (2, 1):
+            trial.step({seq: make_tokens(count, 100 * count + seq) for seq in part})
+        trial.drop(*part)
+
+
+def _divide(items: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
+    for start in range(0, len(items), size):
+        yield items[start : start + size]
