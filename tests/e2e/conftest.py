@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import sysconfig
 import time
 import tomllib
 import venv
@@ -115,3 +116,24 @@ def bin_folder(wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     options = ["--quiet", "--find-links", str(wheels), "--constraint", str(ROOT / "constraints.txt")]
     subprocess.run([bin_folder / "python", "-m", "pip", "install", *options, *wanted], check=True)
     return bin_folder
+
+
+@pytest.fixture(scope="session")
+def author_bin(bin_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the scripts of an environment to write plugins in; what the wheels brought is taken from their own."""
+    folder = tmp_path_factory.mktemp("author")
+    venv.create(folder)
+    (find_site(folder) / "wheels.pth").write_text(f"{find_site(bin_folder.parent)}\n")
+    scripts = {"parallax": "from parallax_core.cli import main", "pip": "from pip._internal.cli.main import main"}
+    for name, line in scripts.items():
+        script = folder / "bin" / name
+        script.write_text(f"#!{folder}/bin/python\nimport sys\n{line}\nsys.exit(main())\n")
+        script.chmod(0o755)
+    wanted = ["--constraint", str(ROOT / "constraints.txt"), "pytest", "hatchling"]
+    subprocess.run([str(folder / "bin/pip"), "install", "--quiet", *wanted], check=True)
+    return folder / "bin"
+
+
+def find_site(folder: Path) -> Path:
+    """Return where an environment keeps its packages."""
+    return Path(sysconfig.get_path("purelib", vars={"base": str(folder), "platbase": str(folder)}))

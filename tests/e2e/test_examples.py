@@ -7,9 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
-import sysconfig
 import urllib.request
-import venv
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,8 +20,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 EXAMPLES = {path.parent.name: path.parent for path in sorted(ROOT.glob("docs/examples/*/pyproject.toml"))}
 NEW = {f"new-{kind}": f"parallax-{kind}-my-thing" for kind in KINDS}
-RUN = ["-c", "from parallax_core.cli import main; main()"]
-"""The command line, in an environment that has core but not its script."""
 TWICE = {"new-transport"}
 """What is, word for word, an example, whose tests take half a minute."""
 
@@ -41,29 +37,24 @@ def packages(bin_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict
 
 
 @pytest.fixture(scope="module")
-def python(bin_folder: Path, packages: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Install all packages, and return the interpreter; what the wheels need is taken from their own environment."""
-    folder = tmp_path_factory.mktemp("author")
-    venv.create(folder)
-    site = Path(sysconfig.get_path("purelib", vars={"base": str(folder), "platbase": str(folder)}))
-    base = sysconfig.get_path("purelib", vars={"base": str(bin_folder.parent), "platbase": str(bin_folder.parent)})
-    (site / "wheels.pth").write_text(f"{base}\n")
-    python = folder / "bin" / "python"
-    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, "-c", str(ROOT / "constraints.txt"), "pytest", "hatchling"], check=True)
-    # Nothing may be fetched from here on: what is installed are these packages, and what they need is there.
+def installed(author_bin: Path, packages: dict[str, Path]) -> Path:
+    """Install all packages, and return the scripts of their environment."""
+    # Nothing is fetched: what is installed are these packages, and what they need is there.
     offline = ["--no-index", "--no-deps", "--no-build-isolation"]
-    subprocess.run([*pip, *offline, *map(str, packages.values())], check=True)
-    return python
+    command = [str(author_bin / "pip"), "install", "--quiet", *offline, *map(str, packages.values())]
+    subprocess.run(command, check=True, env={**os.environ, "PATH": f"{author_bin}{os.pathsep}{os.environ['PATH']}"})
+    return author_bin
 
 
-def test_installed_packages_lack_nothing(python: Path) -> None:
-    ran = subprocess.run([python, "-m", "pip", "check"], capture_output=True, text=True, check=False)
+def test_installed_packages_lack_nothing(installed: Path) -> None:
+    ran = subprocess.run([str(installed / "pip"), "check"], capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout
 
 
-def test_every_package_is_loaded_and_offers_something(python: Path, packages: dict[str, Path], tmp_path: Path) -> None:
-    command = [str(python), *RUN, "plugins", "--json"]
+def test_every_package_is_loaded_and_offers_something(
+    installed: Path, packages: dict[str, Path], tmp_path: Path
+) -> None:
+    command = [str(installed / "parallax"), "plugins", "--json"]
     ran = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path, env=environment(tmp_path))
     found = {each["distribution"]: each for each in json.loads(ran.stdout)}
     ours = {NEW.get(name) or f"parallax-{name}": found for name in packages}
@@ -76,25 +67,31 @@ def test_every_package_is_loaded_and_offers_something(python: Path, packages: di
 
 
 @pytest.mark.parametrize("name", [name for name in (*EXAMPLES, *NEW) if name not in TWICE])
-def test_installed_package_passes_its_tests(name: str, python: Path, packages: dict[str, Path], tmp_path: Path) -> None:
+def test_installed_package_passes_its_tests(
+    name: str, installed: Path, packages: dict[str, Path], tmp_path: Path
+) -> None:
     # Only the tests are there, so that what they import is what was installed.
     shutil.copytree(packages[name] / "tests", tmp_path / "tests")
     shutil.copy(packages[name] / "pyproject.toml", tmp_path)
     settings = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
     settings.pop("PYTHONPATH", None)
     ran = subprocess.run(
-        [python.with_name("pytest"), "-q"], cwd=tmp_path, env=settings, capture_output=True, text=True, check=False
+        [str(installed / "pytest"), "-q"], cwd=tmp_path, env=settings, capture_output=True, text=True, check=False
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "skipped" not in ran.stdout
 
 
 @pytest.fixture
-def server(python: Path, model_home: Path, tmp_path: Path) -> Iterator[str]:
+def server(installed: Path, model_home: Path, tmp_path: Path) -> Iterator[str]:
     """Serve the default model with the backend and the policy of the examples."""
     chosen = ["--backend", "numpy", "--batching", "rush:gap_s=0.001", "--port", "0"]
     with subprocess.Popen(
-        [python, *RUN, "serve", *chosen], cwd=tmp_path, env=environment(model_home), stdout=subprocess.PIPE, text=True
+        [str(installed / "parallax"), "serve", *chosen],
+        cwd=tmp_path,
+        env=environment(model_home),
+        stdout=subprocess.PIPE,
+        text=True,
     ) as process:
         assert process.stdout is not None
         ready = next((line for line in process.stdout if line.startswith("ready ")), "")

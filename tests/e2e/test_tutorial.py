@@ -1,0 +1,111 @@
+"""The tutorial does what it says: its blocks are run as a reader runs them, and each shows what it promises.
+
+A block ``sh`` is run in the folder where the one before ended; the lines of a block ``text`` are in what it printed; a
+block ``diff`` is a change the reader makes by hand.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conftest import ROOT
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+PAGE = ROOT / "docs/tutorials/write-a-backend.md"
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+SET_UP = """python3 -m venv .venv
+. .venv/bin/activate
+pip install --quiet "$DIST"/parallax_core-*.whl
+"""
+"""The one block that is not run, since it takes a minute: the wheel has been installed in this way already."""
+
+
+def read_blocks(page: str) -> Iterator[tuple[str, str]]:
+    """Yield the language and the text of each block."""
+    for match in BLOCK.finditer(page):
+        yield match[1], match[2]
+
+
+class Reader:
+    """Somebody who follows the tutorial."""
+
+    def __init__(self, folder: Path, scripts: Path) -> None:
+        self.folder = folder
+        self.printed = ""
+        self.code = 0
+        self._note = folder / ".where"
+        bare = {name: value for name, value in os.environ.items() if not name.startswith(("PARALLAX_", "PYTHON"))}
+        self._settings = {
+            **bare,
+            "PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}",
+            "PARALLAX_HOME": str(folder / ".home"),
+            "PYTHONDONTWRITEBYTECODE": "1",  # a file that changes twice in a second is read again
+        }
+
+    def run(self, block: str) -> None:
+        """Run commands, and stay in the folder where they end."""
+        script = f"trap 'pwd > {shlex.quote(str(self._note))}' EXIT\nset -e\n{block}"
+        ran = subprocess.run(
+            ["/bin/bash", "-c", script],
+            cwd=self.folder,
+            env=self._settings,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        self.printed, self.code = ran.stdout + ran.stderr, ran.returncode
+        self.folder = Path(self._note.read_text().strip())
+
+    def change(self, block: str) -> None:
+        """Make the change of a diff: its first line names the file, the others are taken out or put in."""
+        head, *lines = block.splitlines()
+        path = self.folder / head.removeprefix("--- ")
+        old, new = ("".join(f"{line[1:]}\n" for line in lines if line[0] == sign) for sign in "-+")
+        text = path.read_text(encoding="utf-8")
+        assert text.count(old) == 1, f"{path} holds {text.count(old)} times:\n{old}"
+        path.write_text(text.replace(old, new), encoding="utf-8")
+
+    def look(self, block: str) -> None:
+        """See that what was promised was printed; commands end well unless a failure is promised."""
+        missing = [line for line in block.splitlines() if line not in self.printed]
+        assert not missing, self.printed
+        assert (self.code != 0) == ("fail" in block.lower()), self.printed
+
+
+def test_tutorial_does_what_it_says(author_bin: Path, tmp_path: Path) -> None:
+    reader, blocks = Reader(tmp_path, author_bin), list(read_blocks(PAGE.read_text(encoding="utf-8")))
+    assert blocks[0] == ("sh", SET_UP)
+    for index, (language, block) in enumerate(blocks[1:], 2):
+        match language:
+            case "sh":
+                reader.run(block)
+                is_shown = index < len(blocks) and blocks[index][0] == "text"
+                assert is_shown or reader.code == 0, reader.printed
+            case "diff":
+                reader.change(block)
+            case "text":
+                reader.look(block)
+            case _:
+                pytest.fail(f"the tutorial has a block in {language}")
+    assert {language for language, _ in blocks} == {"sh", "diff", "text"}
+
+
+def test_tutorial_names_every_file_of_the_package(tmp_path: Path) -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    templates = ROOT / "parallax_core/cli/templates"
+    sources = [*templates.glob("backend/package/*.j2"), *templates.glob("common/*.toml.j2")]
+    assert [path.name for path in sources if path.name.removesuffix(".j2") not in page] == []
+
+
+def test_wheel_of_core_is_named_as_the_tutorial_names_it(wheels: Path) -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    assert [path.name.split("-")[1] for path in wheels.glob("parallax_core-*.whl")] == [version]
