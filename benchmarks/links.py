@@ -213,17 +213,28 @@ async def at_work(victim: Victim, counter: list[int]) -> AsyncIterator[None]:
     await good.stop()
 
 
+async def start_attack(address: str, count: int, seed: int) -> None:
+    """Attack from another process, whose memory is not the victim's."""
+    command = (sys.executable, __file__, "--attack", address, "--messages", str(count), "--seed", str(seed))
+    process = await asyncio.create_subprocess_exec(*command)
+    try:
+        assert await process.wait() == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+
+
 async def run_fuzz(messages: int, seed: int) -> Outcome:
     """Attack a node with so many messages."""
-    rng, victim, counter = random.Random(seed), Victim(), [0]  # noqa: S311 -- has to be the same again
+    victim, counter = Victim(), [0]
     begin, errors = time.monotonic(), list[str]()
     asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(str(context)))
     await victim.transport.start()
     try:
         async with at_work(victim, counter):
-            await attack(victim.transport.address, messages // 4, rng)
+            await start_attack(victim.transport.address, messages // 4, seed)
             before = await victim.measure()
-            await attack(victim.transport.address, messages - messages // 4, rng)
+            await start_attack(victim.transport.address, messages - messages // 4, seed + 1)
             after = await victim.measure()
     finally:
         await victim.transport.stop()
@@ -245,7 +256,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--messages", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--attack", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
+    if options.attack:
+        rng = random.Random(options.seed)  # noqa: S311 -- has to be the same again
+        asyncio.run(attack(options.attack, options.messages, rng))
+        return
     outcome = asyncio.run(run_fuzz(options.messages, options.seed))
     commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)  # noqa: S607
     found = {
