@@ -20,7 +20,7 @@ class ScaledEmbedding(Embedding):
     """An embedding whose rows, but not what it gives as a head, are multiplied by a factor."""
 
     def __init__(self, plain: Embedding, factor: float) -> None:
-        super().__init__(1, 1)  # type: ignore[no-untyped-call]
+        super().__init__(1, 1)
         self.weight = plain.weight
         self._factor = factor
 
@@ -69,4 +69,5 @@ def _correct_scale(body: Any) -> None:  # noqa: ANN401  # a class of mlx-lm
     """Undo that Gemma 3 rounds the scale of its embeddings to bfloat16, in float32: by up to one in 500."""
     plain, exact = body.embed_tokens, math.sqrt(body.args.hidden_size)
     if type(plain) is Embedding and plain.weight.dtype == mx.float32:
-        body.embed_tokens = ScaledEmbedding(plain, exact / float(mx.array(exact, mx.bfloat16).item()))
+        rounded: Any = mx.array(exact, mx.bfloat16).item()
+        body.embed_tokens = ScaledEmbedding(plain, exact / rounded)

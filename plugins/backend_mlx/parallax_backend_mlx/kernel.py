@@ -19,6 +19,8 @@ LANES = 32
 """Threads of a simdgroup."""
 PARTS = 8
 """Simdgroups of a threadgroup."""
+MAX_WIDTH = 512
+"""Wider heads would not fit the memory of a threadgroup, which is 32 KiB."""
 
 TOLERANCE = {mx.float32: 1e-4, mx.float16: 5e-3, mx.bfloat16: 4e-2}
 """How far the kernel may be from the gathered computation."""
@@ -162,7 +164,8 @@ class DecodeKernel:
 def fits(queries: mx.array, keys: mx.array, values: mx.array) -> bool:
     """Whether the kernel can run on arrays of these shapes, all [rows, heads, tokens, width]."""
     is_even = queries.shape[1] % keys.shape[1] == 0 and keys.shape[1] == values.shape[1]
-    return queries.shape[2] == 1 and is_even and keys.shape[3] % LANES == 0 and values.shape[3] % LANES == 0
+    widths = keys.shape[3], values.shape[3]
+    return queries.shape[2] == 1 and is_even and all(width % LANES == 0 and width <= MAX_WIDTH for width in widths)
 
 
 def check_kernel(kernel: DecodeKernel, dtype: mx.Dtype) -> str:

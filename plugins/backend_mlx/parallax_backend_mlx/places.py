@@ -47,6 +47,7 @@ class Places:
         """How many keys the longest row has to look at, the new ones included."""
         self._tables: dict[int, mx.array] = {}
         self._slots: dict[int, mx.array] = {}
+        self._bounds: dict[int, mx.array] = {}
         self._masks: dict[tuple[int, bool], mx.array | str | None] = {}
 
     @property
@@ -84,6 +85,33 @@ class Places:
         if key not in self._masks:
             self._masks[key] = self._make_mask(reach, as_array=as_array)
         return self._masks[key]
+
+    @cached_property
+    def pages(self) -> mx.array:
+        """Where the pages of each row lie in a bank, uint32 of shape [rows, pages]; 0 where a row has none."""
+        return (self._pages + 1).astype(mx.uint32)
+
+    def bounds(self, reach: int) -> mx.array:
+        """Return the first key that the last column of each row sees, and the one after the last it sees.
+
+        Args:
+            reach: how many tokens a token sees, itself included; 0: all.
+
+        Returns:
+            int32 of shape [rows, 2], counted from the beginning of the row's first page in `pages`.
+        """
+        if reach not in self._bounds:
+            found = array("i")
+            for stretch, base in zip(self._stretches, self._bases, strict=True):
+                end = stretch.start + stretch.count - base
+                found.extend((max(0, end - reach) if reach else 0, end))
+            self._bounds[reach] = _upload(found).reshape(-1, 2)
+        return self._bounds[reach]
+
+    def find_reach(self, mask: mx.array | str | None) -> int | None:
+        """Return how many tokens a token sees by ``mask``, 0 for all, or None if `mask` never returned it."""
+        found = (reach for (reach, _), made in self._masks.items() if made is mask)
+        return next(found, None)
 
     def _skip_hidden(self, stretch: Stretch) -> Stretch:
         """Leave out the pages in front that not even the first token sees."""

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from parallax_backend_mlx.kernel import Pages
 from parallax_backend_mlx.pages import Bank
 from parallax_backend_mlx.places import Places
 from parallax_backend_mlx.runtime import ArraysCache, mx
+
+PARTS = ("keys", "values")
 
 
 class PagedView:
@@ -41,6 +44,20 @@ class PagedView:
         )
         self.offset = self.offset + self._places.columns
         return self.keys, self.values
+
+    def find_pages(self, mask: mx.array | str | None) -> Pages | None:
+        """Return where the keys and values lie that rows of one column see, or None if that cannot be told.
+
+        Args:
+            mask: who sees whom, as `make_mask` of any view of the same places returned it.
+        """
+        reach = self._places.find_reach(mask)
+        if reach is None or self._places.columns != 1 or len(self._changed) != len(PARTS):
+            return None
+        keys, values = self._changed
+        heads = self._bank.leaf.parts[0].shape[0]
+        table, bounds = self._places.pages, self._places.bounds(reach)
+        return Pages(keys, values, table, bounds, heads, self._bank.page_size)
 
     def keys_and_values(self) -> tuple[mx.array | None, mx.array | None]:
         """Return what the last `update_and_fetch` did."""

@@ -165,8 +165,8 @@ def run_ragged(trial: Trial, length: int) -> None:
     places[first] = 9
     while any(places[seq] < len(texts[seq]) for seq in texts):
         counts = {seq: source.choice((1, 1, 1, 2, 4, 11)) for seq in (first, *others)}
-        step = {seq: texts[seq][places[seq] : places[seq] + count] for seq, count in counts.items()}
-        step = {seq: tokens for seq, tokens in step.items() if tokens}
+        parts = {seq: texts[seq][places[seq] : places[seq] + count] for seq, count in counts.items()}
+        step: dict[SeqId, Sequence[int]] = {seq: tokens for seq, tokens in parts.items() if tokens}
         trial.step(dict(reversed(step.items())) if source.random() < 0.5 else step)  # in every order
         for seq, tokens in step.items():
             places[seq] += len(tokens)

@@ -18,7 +18,7 @@ from parallax_core.api import LayerRange, Stage, StagePlan
 from parallax_core.testing.stage import StageConformance
 from tests.checkpoints import LAYERS, save_family
 
-ROOM = 2**20
+ROOM = 2**21
 """Bytes there are, so that tests which fill the pools are quick."""
 KNOWN: dict[tuple[str, LayerRange], Grouping | None] = {}
 """How rows of a stage were found to run."""
@@ -43,7 +43,7 @@ class Tiny(StageConformance):
     exact = False
     margin = 2e-3
     num_layers = LAYERS
-    splits = ((LAYERS // 2,),)
+    splits: tuple[tuple[int, ...], ...] | None = ((LAYERS // 2,),)
     kind: str
     folder: Path
 

@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from parallax_backend_mlx import plugin
-from parallax_backend_mlx.settings import VARIABLE, MlxSettings, apply_settings
+from parallax_backend_mlx.settings import KERNEL_VARIABLE, VARIABLE, MlxSettings, apply_settings
+from parallax_core.api import ParallaxError
 from parallax_core.config.config import Config
 from parallax_core.config.source import Origin, Written
 from parallax_core.plugins.discovery import PluginRecord
@@ -21,6 +22,19 @@ def test_blas_of_a_file_is_put_where_it_is_looked_for(
     host.configure(Config({"mlx": {"blas": Written(given, Origin("file", "parallax.toml"))}}))
     assert [each.state for each in host.records] == ["loaded"]
     assert environ.get(VARIABLE) == value
+
+
+def test_kernel_of_a_file_is_put_where_it_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    environ: dict[str, str] = {}
+    monkeypatch.setattr("os.environ", environ)
+    apply_settings(MlxSettings(kernel="off"))
+    assert environ == {KERNEL_VARIABLE: "off"}
+
+
+def test_kernel_is_on_or_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(KERNEL_VARIABLE, "of")
+    with pytest.raises(ParallaxError, match="of"):
+        Config.load().read("mlx", MlxSettings)
 
 
 def test_blas_of_the_environment_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,6 +62,7 @@ CASES: list[tuple[str, dict[str, Any], int]] = [
 ]
 """Architecture, what is set, and the longest context the stage may offer."""
 
+
 def make_model(kind: str, changes: dict[str, Any], folder: Path) -> Any:
     """Save a random model of transformers in ``folder`` and return it."""
     torch.manual_seed(0)
