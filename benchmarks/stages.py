@@ -5,8 +5,8 @@
 Greedy tokens are compared with those of transformers in float32, for prompts that are new and for prompts whose
 beginning is cached. Where they differ, the gap between the two best scores of transformers is printed: at most one
 prompt may differ, at a gap below 1e-3. Sampled tokens (temperature 1, a seed for each prompt) are compared with those
-of one stage alone, and must be equal. Parts that are in the report already are not run again. Needs torch and
-transformers.
+of one stage alone, and must be equal. Parts that are in the report already are not run again, and with ``--parts``
+only those it names are. Needs torch and transformers.
 """
 
 from __future__ import annotations
@@ -64,9 +64,11 @@ class Part:
         return f"{self.num_stages} stages, {self.together} at once, {kind}"
 
 
+ALONE = Part(1, 1, is_sampled=True)
+"""What other sampled parts are compared with."""
 PARTS = (
     *(Part(stages, together, cached) for stages in (1, 2, 3) for together in (1, TOGETHER) for cached in (False, True)),
-    Part(1, 1, is_sampled=True),
+    ALONE,
     Part(1, TOGETHER, is_sampled=True),
     Part(3, TOGETHER, is_sampled=True),
 )
@@ -140,6 +142,16 @@ def judge_part(part: Part, tokens: list[list[int]], references: Sequence[Referen
     return {"differences": differences, "passed": passed}
 
 
+def choose_parts(names: Sequence[str] | None) -> list[Part]:
+    """Return the parts of these names in their order, and what sampled ones are compared with; all for None."""
+    if names is None:
+        return list(PARTS)
+    chosen = [part for part in PARTS if part.name in names]
+    if any(part.is_sampled for part in chosen) and ALONE not in chosen:
+        chosen.insert(0, ALONE)
+    return chosen
+
+
 def compare(options: argparse.Namespace) -> dict[str, Any]:
     """Run every part that is not in the report yet, and return the report."""
     text = ModelText(options.model)
@@ -151,11 +163,11 @@ def compare(options: argparse.Namespace) -> dict[str, Any]:
         references = list(generate_references(options.model, [list(prompt) for prompt in prompts], options.tokens))
         report["references"] = [asdict(each) for each in references]
     references = [Reference(**each) for each in report["references"]]
-    for part in PARTS:
+    for part in choose_parts(options.parts):
         if part.name in done:
             continue
         found = asyncio.run(run_part(part, options.model, num_layers, prompts, options.tokens))
-        alone = done.get(Part(1, 1, is_sampled=True).name, found)
+        alone = done.get(ALONE.name, found)
         done[part.name] = found | judge_part(part, found["tokens"], references, alone)
         print(f"{part.name}: {'pass' if done[part.name]['passed'] else 'FAIL'}", flush=True)
         for difference in done[part.name].get("differences", ()):
@@ -172,6 +184,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("model", type=Path, help="a model folder")
     parser.add_argument("--prompts", type=int, default=len(PROMPTS), help="how many prompts")
     parser.add_argument("--tokens", type=int, default=64, help="output tokens a prompt")
+    parser.add_argument("--parts", nargs="+", choices=[part.name for part in PARTS], help="only these ways to serve")
     parser.add_argument("--out", type=Path, help="where to write the report as JSON")
     report = compare(parser.parse_args(arguments))
     passed = [part["passed"] for part in report["parts"].values()]
