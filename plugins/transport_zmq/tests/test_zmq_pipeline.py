@@ -1,0 +1,38 @@
+"""A pipeline whose frames go over these links gives the tokens of the model computed alone."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+import pytest
+
+from parallax_core.api import LayerRange, Request, RequestId
+from parallax_core.node.pipeline import PipelineEngine
+from parallax_core.node.plan import PipelinePlan
+from parallax_core.testing.toy import GREEDY, Toy
+from parallax_transport_zmq.keyring import Keyring
+from parallax_transport_zmq.transport import ZmqTransport
+from tests.zmq_nodes import LOOPBACK
+
+TOY = Toy(("full", "window", "full"))
+LENGTH = 20
+
+
+@pytest.mark.parametrize("has_keys", [False, True], ids=["plain", "keys"])
+async def test_three_stages_over_links_equal_the_whole(ring: Keyring, *, has_keys: bool) -> None:
+    if has_keys:
+        ring.make("default")
+    stages = [partial(TOY.open, LayerRange(layer, layer + 1)) for layer in range(3)]
+    plan = PipelinePlan(transport=ZmqTransport, listen=LOOPBACK)
+    engine = PipelineEngine(stages, lambda tokens: " word" * len(tokens), plan)
+    await engine.start()
+
+    async def ask(number: int) -> list[int]:
+        prompt = tuple(range(number + 1))
+        request = Request(id=RequestId(str(number)), prompt=prompt, max_tokens=LENGTH, sampling=GREEDY)
+        return [token async for delta in engine.submit(request) for token in delta.tokens]
+
+    answers = await asyncio.gather(*map(ask, range(6)))
+    await engine.stop()
+    assert answers == [TOY.continuation(range(number + 1), LENGTH) for number in range(6)]
