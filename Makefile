@@ -40,8 +40,10 @@ lint: $(DEV)/.stamp ## style, formatting, imports between packages, types
 	@echo "lint-imports"
 	@$(DEV)/bin/lint-imports --no-logo
 	@echo "mypy"
-	@$(DEV)/bin/mypy conftest.py parallax_core tests $(wildcard benchmarks plugins/*/parallax_*)
-	@for tests in $(wildcard plugins/*/tests); do echo "mypy $$tests"; $(DEV)/bin/mypy $$tests || exit 1; done
+	@$(DEV)/bin/mypy conftest.py parallax_core tests $(wildcard benchmarks plugins/*/parallax_* docs/examples/*/parallax_*)
+	@for tests in $(wildcard plugins/*/tests docs/examples/*/tests); do \
+		echo "mypy $$tests"; MYPYPATH=$$tests $(DEV)/bin/mypy $$tests || exit 1; \
+	done
 
 # Threads of OpenBLAS wait for each other by spinning, which costs most of the time when other processes share the cores.
 unit evidence: export OPENBLAS_NUM_THREADS ?= 1

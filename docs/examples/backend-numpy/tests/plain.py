@@ -91,7 +91,7 @@ def compute_logits(tokens: Sequence[int]) -> list[float]:
 
 def norm(x: Array, weight: Array) -> Array:
     """Return x with a mean square of 1, times a weight."""
-    return x / np.sqrt(np.mean(x**2, axis=1, keepdims=True) + EPS) * weight
+    return np.asarray(x / np.sqrt(np.mean(x**2, axis=1, keepdims=True) + EPS) * weight)
 
 
 def attend(y: Array, part: dict[str, Array], head: int) -> Array:

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from parallax_core.base.errors import ParallaxError, UsageError
 from parallax_core.cli.plugin import app
-from parallax_core.cli.scaffold import KINDS, Project, make_project, read_kind, render_project, write_project
+from parallax_core.cli.template import KINDS, Project, make_project, read_kind, render_project, write_project
 from tests.conformance.example import EXAMPLES, run_pytest
 
 SLOW = {"transport"}
