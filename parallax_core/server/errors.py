@@ -36,6 +36,13 @@ KINDS = {
 }
 
 
+UNREADABLE: dict[type[BaseException | None], str] = {
+    UnicodeDecodeError: "the body is not valid UTF-8",
+    RecursionError: "the body is nested too deeply",
+}
+"""What keeps JSON from being read, beside its grammar."""
+
+
 class UnknownModel(ParallaxError):
     """A request names a model that is not served here."""
 
@@ -92,9 +99,9 @@ async def _on_validation(_: Request, error: Exception) -> JSONResponse:
     return _response(400, error_body(400, _explain(first, param), param))
 
 
-def _rank(error: Mapping[str, Any]) -> tuple[bool, int]:
-    """Of the ways a union failed, the one that got furthest tells most; a list that is too long has the right items."""
-    return error["type"] == "too_long", len(error["loc"])
+def _rank(error: Mapping[str, Any]) -> tuple[bool, bool, int]:
+    """Of the ways a union failed, the one that got furthest tells most: it knew the type, and the items of the list."""
+    return error["type"] == "too_long", not error["type"].endswith("_type"), len(error["loc"])
 
 
 def _is_variant(part: int | str) -> bool:
@@ -121,6 +128,8 @@ async def _on_error(_: Request, error: Exception) -> JSONResponse:
 
 async def _on_http(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
+    if (reason := UNREADABLE.get(type(error.__cause__))) is not None:
+        return _response(400, error_body(400, reason))
     return _response(error.status_code, error_body(error.status_code, str(error.detail)), error.headers)
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import json
 import socket
+import struct
+import sys
 import time
 from typing import Any
 
@@ -13,7 +16,7 @@ import pytest
 from parallax_core.server.edge import Edge
 from parallax_core.server.limit import MAX_BODY_BYTES
 from tests.unit.server.letters import answer
-from tests.unit.server.listening import Listening, head, request, until
+from tests.unit.server.listening import Client, Listening, head, request, until
 
 QUICK = Edge(request_s=0.4)
 
@@ -96,7 +99,30 @@ async def test_client_that_is_slow_but_reads_gets_all_of_its_answer() -> None:
         await client.close()
 
 
-async def test_client_that_vanishes_is_noticed_by_the_kernel() -> None:
+@pytest.mark.parametrize("stream", [False, True])
+async def test_client_that_vanishes_stops_its_generation(stream: bool) -> None:
+    async with Listening(Edge(request_s=1)) as server:
+        server.site.stage.before_step = lambda batch: time.sleep(0.05)
+        client = await server.connect()
+        client.send(request(max_tokens=390, stream=stream))
+        await until(lambda: not is_idle(server))
+        vanish(client)
+        await until(lambda: is_idle(server))
+        assert server.site.engine.stats()[0].output_tokens < 200
+
+
+def vanish(client: Client) -> None:
+    """Let no packet reach a client any more, so that none is answered; where that cannot be done, leave."""
+    sock = client.writer.get_extra_info("socket")
+    if sys.platform != "linux":
+        client.writer.transport.abort()
+        return
+    program = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0))  # BPF: return 0, the bytes that pass
+    attach_filter = 26  # socket(7)
+    sock.setsockopt(socket.SOL_SOCKET, attach_filter, struct.pack("HL", 1, ctypes.addressof(program)))
+
+
+async def test_kernel_is_told_when_a_client_counts_as_gone() -> None:
     async with Listening(Edge(request_s=6)) as server:
         await server.connect()
         await until(lambda: server.num_connections == 1)
@@ -177,13 +203,21 @@ async def test_broken_chunk_after_an_answer_ends_the_connection_quietly(caplog: 
         assert await server.answers()
 
 
-@pytest.mark.parametrize("body", [b'{"model": "\xff"}', b"\xfe\xff", b'{"model": "toy", "messages": "\xc3\x28"}'])
-async def test_body_that_is_no_unicode_is_refused(body: bytes) -> None:
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b'{"model": "\xff"}', "not valid UTF-8"),
+        (b'{"model": "toy", "messages": "\xc3\x28"}', "not valid UTF-8"),
+        (b"[" * 100_000, "nested too deeply"),
+    ],
+)
+async def test_body_that_cannot_be_read_is_refused(body: bytes, reason: str) -> None:
     async with Listening() as server:
         client = await server.connect()
         client.send(head(len(body)) + body)
         status, _, found = await client.read()
         assert (status, json.loads(found)["error"]["type"]) == (400, "invalid_request_error")
+        assert reason in json.loads(found)["error"]["message"]
         assert await server.answers()
 
 
