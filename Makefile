@@ -12,7 +12,7 @@ SOURCES  := pyproject.toml $(wildcard plugins/*/pyproject.toml) constraints.txt
 EDITABLE := $(foreach project,$(PROJECTS),-e ./$(project))
 SERVED   := $(filter-out plugins/bench,$(PLUGINS))
 
-RESULTS  := $(addprefix benchmarks/results/,parity-smollm2.json stages.json peer-mlx.json memory.json prefix.json head.json pipeline.json mlx.json wire-fuzz.json transport.json link-fuzz.json)
+RESULTS  := $(addprefix benchmarks/results/,parity-smollm2.json stages.json peer-mlx.json memory.json prefix.json head.json pipeline.json mlx.json wire-fuzz.json transport.json link-fuzz.json http.json cancels.json edge.json clients.json)
 
 SERVE := .venv
 DEV   := .venv-dev
@@ -96,6 +96,18 @@ benchmarks/results/transport.json: | $(DEV)/.stamp
 benchmarks/results/link-fuzz.json: | $(DEV)/.stamp
 	@echo "measuring $@"
 	@$(DEV)/bin/python benchmarks/links.py --messages 200000 --out $@
+
+benchmarks/results/http.json: | $(DEV)/.stamp
+	@echo "measuring $@"
+	@$(DEV)/bin/python -m benchmarks.serving "$$($(DEV)/bin/parallax models pull smollm2-135m)" --out $@
+
+benchmarks/results/cancels.json: | $(DEV)/.stamp
+	@echo "measuring $@"
+	@$(DEV)/bin/python -m benchmarks.cancels "$$($(DEV)/bin/parallax models pull smollm2-135m)" --out $@
+
+benchmarks/results/edge.json benchmarks/results/clients.json: benchmarks/results/%.json: | $(DEV)/.stamp
+	@echo "measuring $@"
+	@$(DEV)/bin/python -m benchmarks.$* --out $@
 
 wheels: $(DEV)/.stamp ## build every distribution into dist/
 	@rm -f dist/*.whl
