@@ -63,7 +63,7 @@ def make_environment() -> Path:
     python = PLACE / "bin" / "python"
     if not python.exists():
         venv.create(PLACE, with_pip=True)
-    subprocess.run([python, "-m", "pip", "install", "--quiet", "--upgrade", *PACKAGES], check=True)
+    subprocess.run([python, "-m", "pip", "install", "--quiet", *PACKAGES], check=True)
     return python
 
 

@@ -20,6 +20,9 @@ from parallax_core.server.sse import DONE, event
 
 T = TypeVar("T")
 
+AS_IT_COMES = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+"""What keeps proxies (the latter: nginx) from collecting an answer before they pass it on."""
+
 Queue = asyncio.Queue[tuple[int, Delta | Exception]]
 """What comes from several streams, each with its number."""
 
@@ -90,7 +93,7 @@ class EventStream(StreamingResponse):
     """
 
     def __init__(self, events: AsyncIterator[dict[str, object]], flow: Flow) -> None:
-        super().__init__(_write_events(events), media_type="text/event-stream")
+        super().__init__(_write_events(events), headers=AS_IT_COMES, media_type="text/event-stream")
         self._flow = flow
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

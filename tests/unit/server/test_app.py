@@ -35,7 +35,9 @@ def test_answer_has_openai_shape(site: Site) -> None:
 
 
 def test_streamed_pieces_join_to_the_answer(site: Site) -> None:
-    first, *middle, last, done = events(site.ask(max_tokens=5, stream=True))
+    response = site.ask(max_tokens=5, stream=True)
+    assert (response.headers["Cache-Control"], response.headers["X-Accel-Buffering"]) == ("no-cache", "no")
+    first, *middle, last, done = events(response)
     assert done == "[DONE]"
     assert first["choices"][0]["delta"] == {"role": "assistant", "content": ""}
     assert "".join(chunk["choices"][0]["delta"]["content"] for chunk in middle) == answer("hello", 5)
