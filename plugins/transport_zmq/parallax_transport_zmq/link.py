@@ -48,8 +48,8 @@ class ZmqLink:
         self._over = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._is_grant_due = False
-        self.seen = self._loop.time()
-        """When the peer gave its last sign of life, on the clock of the loop."""
+        self._was_heard = True
+        self._silence_s = 0.0
 
     @property
     def peer(self) -> str:
@@ -110,15 +110,17 @@ class ZmqLink:
         """Take in a message of the peer."""
         if self.is_over:
             return
-        self.seen = self._loop.time()
+        self._was_heard = True
         try:
             self._read(message.buffer)
         except BadMessage as error:
             self.break_off(f"it sent {error}", f"you sent {error}")
 
-    def beat(self, now: float) -> None:
-        """Give a sign of life, and miss those of a peer that has been silent for too long."""
-        if now - self.seen > self._plan.timeout_s:
+    def beat(self, listened_s: float) -> None:
+        """Give a sign of life, and miss those of a peer that was silent for too long while we listened."""
+        self._silence_s = 0.0 if self._was_heard else self._silence_s + listened_s
+        self._was_heard = False
+        if self._silence_s >= self._plan.timeout_s:
             self.break_off(f"no sign of life for {self._plan.timeout_s:g} s", "you were silent for too long")
         else:
             self._post(Kind.BEAT)

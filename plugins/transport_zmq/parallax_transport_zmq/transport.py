@@ -45,7 +45,7 @@ class ZmqTransport:
         self._news = asyncio.Event()
         self._is_stopped = False
         self._clock: asyncio.TimerHandle | None = None
-        self._beat_s = min(BEAT_S, plan.timeout_s / 5)
+        self._beat_s = min(BEAT_S, plan.timeout_s / 10)
         self._last_beat = 0.0
 
     @property
@@ -189,12 +189,11 @@ class ZmqTransport:
 
     def _beat(self) -> None:
         loop = asyncio.get_running_loop()
-        now, before = loop.time(), self._last_beat
-        has_slept = now - before > self._beat_s + self._plan.timeout_s / 2  # then the silence was ours
+        now = loop.time()
+        listened_s = min(now - self._last_beat, 2 * self._beat_s)  # more than that was silence of our own
         self._links = {link for link in self._links if not link.is_over}
         for link in self._links:
-            link.seen = now if has_slept else link.seen
-            link.beat(now)
+            link.beat(listened_s)
         self._last_beat = now
         self._clock = loop.call_later(self._beat_s, self._beat)
 
