@@ -12,7 +12,7 @@ SOURCES  := pyproject.toml $(wildcard plugins/*/pyproject.toml) constraints.txt
 EDITABLE := $(foreach project,$(PROJECTS),-e ./$(project))
 SERVED   := $(filter-out plugins/bench,$(PLUGINS))
 
-RESULTS  := $(addprefix benchmarks/results/,parity-smollm2.json stages.json peer-mlx.json memory.json prefix.json head.json pipeline.json mlx.json wire-fuzz.json transport.json link-fuzz.json http.json cancels.json edge.json clients.json)
+RESULTS  := $(addprefix benchmarks/results/,parity-smollm2.json stages.json peer-mlx.json memory.json prefix.json head.json pipeline.json mlx.json families.json wire-fuzz.json transport.json link-fuzz.json http.json cancels.json edge.json clients.json)
 
 SERVE := .venv
 DEV   := .venv-dev
@@ -84,6 +84,10 @@ benchmarks/results/prefix.json benchmarks/results/head.json benchmarks/results/p
 benchmarks/results/mlx.json: | $(DEV)/.stamp
 	@echo "measuring $@"
 	@$(DEV)/bin/python -P benchmarks/backend_mlx.py "$$($(DEV)/bin/parallax models pull smollm2-135m)" --out $@
+
+benchmarks/results/families.json: | $(DEV)/.stamp
+	@echo "measuring $@"
+	@PYTHONPATH=plugins/backend_mlx $(DEV)/bin/python -m benchmarks.families --out $@
 
 benchmarks/results/wire-fuzz.json: | $(DEV)/.stamp
 	@echo "measuring $@"

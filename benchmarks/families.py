@@ -1,0 +1,102 @@
+"""Do random models of every family give the logits of transformers, however they are split, batched and forked?
+
+    PYTHONPATH=plugins/backend_mlx python -m benchmarks.families --out benchmarks/results/families.json
+
+The long form of ``plugins/backend_mlx/tests/test_mlx_families.py``: the whole model and every cut in two; at once, in
+chunks of one and of five; together with others of other lengths, prompts beside decodes; after a fork at every length;
+after forks and truncations behind the end, at every length the pools allow, where windows have forgotten some. Figures
+are the largest difference of two log-probabilities as a share of the largest logit; at most 1e-4 passes. The reference
+computes in float64. Families that are in the report already are not run again. Needs torch and transformers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.record import describe_run, read_report, write_report
+from tests.checkpoints import FAMILIES
+from tests.families import SPLITS, TOLERANCE, Family, Trial, run_chunks, run_forks, run_ragged, run_returns
+
+LENGTH = 108
+"""So many tokens that windows of 8 forget some, and sequences fill seven pages."""
+PROMPT = 60
+VERSIONS = ("mlx", "mlx-lm", "torch", "transformers")
+
+
+class Notes(logging.Handler):
+    """Keeps what the backend says of how rows run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a line."""
+        if record.getMessage().startswith("rows run"):
+            self.lines.append(record.getMessage())
+
+
+def try_split(family: Family, cuts: Sequence[int]) -> dict[str, Any]:
+    """Run everything on one split, and return the errors."""
+    with family.open_chain(cuts) as chain:
+        every = range(LENGTH + 1)
+        returns: list[int] = []
+        runs: dict[str, Callable[[Trial], object]] = {
+            "at once": lambda trial: run_chunks(trial, PROMPT, PROMPT),
+            "chunks of 5": lambda trial: run_chunks(trial, PROMPT, 5),
+            "chunks of 1": lambda trial: run_chunks(trial, PROMPT, 1),
+            "ragged": lambda trial: run_ragged(trial, PROMPT),
+            "forked at every length": lambda trial: run_forks(trial, LENGTH, every),
+            "forked and cut behind the end": lambda trial: returns.append(run_returns(trial, LENGTH, every)),
+        }
+        errors = {name: _find_error(family, chain, run) for name, run in runs.items()}
+        pools = [[pool.info.kind for pool in pools] for pools in chain.pools]
+        return {"pools": pools, "lengths_behind_the_end": returns[0], "errors": errors}
+
+
+def _find_error(family: Family, chain: Any, run: Callable[[Trial], object]) -> float:  # noqa: ANN401 -- of the kit
+    trial = Trial(family, chain)
+    run(trial)
+    return trial.find_error()
+
+
+def try_family(kind: str) -> dict[str, Any]:
+    """Run one family on every split."""
+    notes, logger = Notes(), logging.getLogger("parallax_backend_mlx.selftest")
+    logger.setLevel(logging.INFO)
+    logger.addHandler(notes)
+    with tempfile.TemporaryDirectory() as folder:
+        family = Family(kind, Path(folder))
+        splits = {str(list(cuts)) if cuts else "whole": try_split(family, cuts) for cuts in SPLITS}
+    logger.removeHandler(notes)
+    worst = max(error for split in splits.values() for error in split["errors"].values())
+    return {"rows": sorted(set(notes.lines)), "worst": worst, "passed": worst < TOLERANCE, "splits": splits}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Try every family, print and write; return the exit code."""
+    parser = argparse.ArgumentParser(description="Compare random models of every family with transformers.")
+    parser.add_argument("--families", nargs="+", choices=list(FAMILIES), default=list(FAMILIES), help="only these")
+    parser.add_argument("--out", type=Path, help="where to write the report as JSON")
+    options = parser.parse_args(arguments)
+    done: dict[str, Any] = read_report(options.out).get("families", {})
+    for kind in options.families:
+        if kind not in done:
+            done[kind] = try_family(kind)
+            write_report(options.out, describe_run(["benchmarks.families"], VERSIONS) | {"families": done})
+        found = done[kind]
+        print(
+            f"{kind}: {'pass' if found['passed'] else 'FAIL'}, at most {found['worst']:.1e}; {found['rows']}",
+            flush=True,
+        )
+    return 0 if all(found["passed"] for found in done.values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
