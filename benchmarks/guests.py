@@ -233,7 +233,7 @@ class LiteLLMGuest(Guest):
         import litellm  # type: ignore[import-not-found]
 
         model = fields.pop("model", self.plan.model)
-        usual = {"api_base": self.plan.url, "api_key": "none", "num_retries": 0, "max_retries": 0}
+        usual = {"api_base": self.plan.url, "api_key": "none", "num_retries": 0}  # which outweighs "max_retries"
         return litellm.completion(model=f"openai/{model}", messages=turn(text), **{**usual, **fields})
 
     def ask(self, text: str = QUESTION, **fields: Any) -> list[str]:
@@ -270,7 +270,7 @@ class LiteLLMGuest(Guest):
     def retry(self, times: int) -> None:
         """See `Guest.retry`."""
         guarded = {"api_base": self.plan.guarded, "api_key": self.plan.key}
-        self.complete("Hi", max_tokens=1, **guarded, max_retries=times)
+        self.complete("Hi", max_tokens=1, **guarded, num_retries=times)
 
 
 class LangChainGuest(Guest):
