@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from parallax_core.api import (
+    Delta,
+    Health,
+    RequestId,
+    Unavailable,
+)
+from parallax_core.builtin.routing import PrefixAffinity
+from parallax_core.node.recall import BLOCK
+from tests.unit.node.replicas import collect, end, make_request, make_router, pending, requests
+
+
+async def test_request_begins_again_elsewhere_when_its_replica_is_lost_before_it_answers() -> None:
+    router, engines = await make_router(2)
+    stream = router.submit(make_request(10, 5, timeout_s=60))
+    engines[0].fail()
+    engines[0].streams[0].said.put_nowait(end("error", "on fire"))
+    reading = asyncio.ensure_future(collect(stream))
+    await asyncio.sleep(0.01)
+    assert (pending(router), requests(router)) == ([0, 15], [0, 1])
+    [again] = engines[1].requests
+    assert again.id == engines[0].requests[0].id
+    assert again.timeout_s is not None
+    assert 50 < again.timeout_s < 60
+    for delta in (Delta(tokens=(1,)), end()):
+        engines[1].streams[0].said.put_nowait(delta)
+    assert await reading == [Delta(tokens=(1,)), end()]
+    assert (pending(router), requests(router)) == ([0, 0], [0, 0])
+
+
+async def test_request_goes_to_each_replica_once_and_ends_as_the_last_ended_it() -> None:
+    router, engines = await make_router(3)
+    reading = asyncio.ensure_future(collect(router.submit(make_request())))
+    for rank, engine in enumerate(engines):
+        await asyncio.sleep(0.01)
+        engine.state = Health(state="draining", reason="restarting")
+        engine.streams[0].said.put_nowait(end("aborted", f"replica {rank} goes away"))
+        await asyncio.sleep(0.01)
+        engine.state = Health(state="ready")
+    assert await asyncio.wait_for(reading, 5) == [end("aborted", "replica 2 goes away")]
+    assert [len(engine.requests) for engine in engines] == [1, 1, 1]
+    assert (pending(router), requests(router)) == ([0] * 3, [0] * 3)
+
+
+async def test_request_that_has_answered_is_not_begun_again() -> None:
+    router, engines = await make_router(2)
+    stream = router.submit(make_request())
+    engines[0].fail()
+    for delta in (Delta(tokens=(1,)), end("error", "on fire")):
+        engines[0].streams[0].said.put_nowait(delta)
+    assert await collect(stream) == [Delta(tokens=(1,)), end("error", "on fire")]
+    assert not engines[1].requests
+
+
+async def test_answer_of_one_delta_stands_although_its_replica_is_lost() -> None:
+    router, engines = await make_router(2)
+    stream = router.submit(make_request())
+    engines[0].fail()
+    whole = replace(end("length"), tokens=(1,))
+    engines[0].streams[0].said.put_nowait(whole)
+    assert await collect(stream) == [whole]
+    assert not engines[1].requests
+
+
+async def test_replica_whose_stream_breaks_off_is_left_with_nothing() -> None:
+    router, engines = await make_router(2)
+    reading = asyncio.ensure_future(collect(router.submit(make_request(10, 5))))
+    engines[0].fail()
+    engines[0].streams[0].said.put_nowait(OSError("cut off"))
+    await asyncio.sleep(0.01)
+    assert engines[0].streams[0].num_closed == 1
+    assert (pending(router), requests(router)) == ([0, 15], [0, 1])
+    engines[1].streams[0].said.put_nowait(end())
+    assert await reading == [end()]
+
+
+async def test_replica_that_comes_back_has_lost_what_it_knew() -> None:
+    router, engines = await make_router(2, PrefixAffinity())
+    request = make_request(2 * BLOCK, 1)
+    reading = asyncio.ensure_future(collect(router.submit(request)))
+    engines[0].fail()
+    engines[0].streams[0].said.put_nowait(end("error", "on fire"))
+    await asyncio.sleep(0.01)
+    engines[0].state = Health(state="ready")
+    router.submit(replace(request, id=RequestId("again")))
+    assert [len(engine.requests) for engine in engines] == [1, 2]
+    reading.cancel()
+
+
+async def test_request_that_fails_on_a_replica_that_goes_on_is_not_begun_again() -> None:
+    router, engines = await make_router(2)
+    stream = router.submit(make_request())
+    engines[0].streams[0].said.put_nowait(end("error", "timed out"))
+    assert await collect(stream) == [end("error", "timed out")]
+    assert not engines[1].requests
+
+
+async def test_request_whose_time_is_over_is_not_begun_again() -> None:
+    router, engines = await make_router(2)
+    stream = router.submit(make_request(timeout_s=0.01))
+    await asyncio.sleep(0.02)
+    engines[0].fail()
+    engines[0].streams[0].said.put_nowait(end("error", "on fire"))
+    assert await collect(stream) == [end("error", "on fire")]
+    assert not engines[1].requests
+
+
+async def test_request_that_nobody_else_takes_ends_as_its_replica_ended_it() -> None:
+    router, engines = await make_router(2)
+    stream = router.submit(make_request())
+    engines[0].fail()
+    engines[1].submit_error = Unavailable("too many requests wait")
+    engines[0].streams[0].said.put_nowait(end("error", "on fire"))
+    assert await collect(stream) == [end("error", "on fire")]
+
+
+async def test_nothing_is_begun_again_while_the_router_stops() -> None:
+    router, engines = await make_router(2)
+    stream = router.submit(make_request())
+    await router.stop()
+    engines[1].state = Health(state="ready")
+    engines[0].streams[0].said.put_nowait(end("aborted", "bye"))
+    assert await collect(stream) == [end("aborted", "bye")]
+    assert not engines[1].requests
+
+
+@pytest.mark.parametrize("said", [None, OSError("cut off")], ids=["ends", "raises"])
+async def test_stream_that_breaks_its_word_still_ends_with_one_finish(said: Exception | None) -> None:
+    router, [engine] = await make_router(1)
+    stream = router.submit(make_request())
+    for each in (Delta(tokens=(1,)), said):
+        engine.streams[0].said.put_nowait(each)
+    first, last = await collect(stream)
+    assert first == Delta(tokens=(1,))
+    assert last.finish is not None
+    assert last.finish.reason == "error"
+    assert ("cut off" if said else "without a finish") in last.finish.message
+    assert (pending(router), requests(router)) == ([0], [0])
