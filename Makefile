@@ -8,9 +8,9 @@ ARGS    ?=
 
 PLUGINS  := $(patsubst plugins/%/pyproject.toml,plugins/%,$(wildcard plugins/*/pyproject.toml))
 PROJECTS := . $(PLUGINS)
-SOURCES  := pyproject.toml $(wildcard plugins/*/pyproject.toml) constraints.txt
+SOURCES  := pyproject.toml $(wildcard plugins/*/pyproject.toml plugins/*/hatch_build.py plugins/*/csrc/* plugins/*/csrc/*/*) constraints.txt
 EDITABLE := $(foreach project,$(PROJECTS),-e ./$(project))
-SERVED   := $(filter-out plugins/bench,$(PLUGINS))
+SERVED   := $(filter-out plugins/bench plugins/backend_%,$(PLUGINS)) $(wildcard plugins/backend_$(BACKEND))
 
 RESULTS  := $(addprefix benchmarks/results/,parity-smollm2.json stages.json peer-mlx.json memory.json prefix.json head.json pipeline.json mlx.json families.json wire-fuzz.json transport.json link-fuzz.json http.json cancels.json edge.json clients.json)
 
@@ -27,7 +27,7 @@ MAKEFLAGS += --no-print-directory
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 
-serve: $(SERVE)/.stamp ## serve a model on PORT (8000), with BACKEND (mlx), MODEL and ARGS of your choice
+serve: $(SERVE)/.stamp-$(BACKEND) ## serve a model on PORT (8000), with BACKEND (mlx), MODEL and ARGS of your choice
 	@exec $(SERVE)/bin/parallax serve $(MODEL) --backend $(BACKEND) --port $(PORT) $(ARGS)
 
 test: lint unit ## everything a change must pass: lint, types, imports, tests
@@ -140,8 +140,8 @@ python:
 # The environments: one to serve, with nothing but what serving needs, and one to develop.
 # A stamp is younger than every file that says what belongs in, or the environment is brought up to date.
 
-$(SERVE)/.stamp: $(SOURCES) | python
-	@echo "making $(SERVE), to serve (once; a minute or two)"
+$(SERVE)/.stamp-$(BACKEND): $(SOURCES) | python
+	@echo "making $(SERVE), to serve with $(BACKEND) (once; a minute or two)"
 	@$(PYTHON) -m venv $(SERVE)
 	@$(SERVE)/bin/python $(PIP) pip
 	@echo "installing parallax-core, $(patsubst plugins/%,%,$(SERVED)) and what they need"

@@ -1,0 +1,95 @@
+"""Matrix products with a weight that was arranged for them beforehand, in the form it is kept in.
+
+Activations are always float32. What a product computes, for a weight of each kind:
+
+* ``float32``, ``bfloat16``: products and sums in float32; a bfloat16 weight is widened, exactly, as it is read.
+* ``int8``: weights in 8 bits, a scale for each 32 along the inputs. The compiled library rounds each group of 32
+  activations to 16 bits with a scale of their own, and adds products of integers exactly; torch does not round them.
+* ``int4``: weights in 4 bits, a scale and an offset for each 32. The compiled library rounds groups of 32 activations
+  to 8 bits.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol
+
+import torch
+
+from parallax_backend_torch.kernels.dense import DensePacked
+from parallax_backend_torch.kernels.quantize import GROUP, Form, Quantized, quantize_weight, read_blocks
+from parallax_core.api import Unsupported
+
+Kind = Literal["float32", "bfloat16", "int8", "int4"]
+Gate = Literal["silu", "gelu_tanh"]
+
+
+class Packed(Protocol):
+    """A weight [out, in] ready for products, with its bias if it has one."""
+
+    kind: Kind
+    out_features: int
+    in_features: int
+    num_bytes: int
+    """Memory of the weight, its scales and its bias."""
+
+    def apply(self, x: torch.Tensor, residual: torch.Tensor | None = None) -> torch.Tensor:
+        """Return ``x @ weight.T + bias (+ residual)``: float32 [rows, in] to float32 [rows, out], any number of rows.
+
+        Args:
+            x: float32 [rows, in], contiguous in its last dimension.
+            residual: float32 [rows, out], contiguous in its last dimension.
+
+        Raises:
+            ValueError: a wrong shape or dtype.
+        """
+
+    def apply_gated(self, x: torch.Tensor, gate: Gate = "silu") -> torch.Tensor:
+        """Return ``f(y[:, :out/2]) * y[:, out/2:]`` of the product ``y``: float32 [rows, out / 2].
+
+        So the weight is the gate's rows followed by those that are gated, half each.
+        """
+
+    def gather(self, ids: torch.Tensor) -> torch.Tensor:
+        """Return rows of the weight, as an embedding: int64 [n] to float32 [n, in]; ids must be in 0 .. out - 1."""
+
+    def to_dense(self) -> torch.Tensor:
+        """Return the weight as it is used: float32 [out, in]."""
+
+
+def pack(weight: torch.Tensor, kind: Kind, group: int = GROUP, bias: torch.Tensor | None = None) -> Packed:
+    """Arrange a weight for products.
+
+    Args:
+        weight: [out, in] of any float dtype, on the CPU.
+        kind: how it is kept.
+        group: inputs that share a scale, for the kinds that have scales; only 32.
+        bias: [out], kept in float32.
+
+    Raises:
+        Unsupported: another group than 32.
+    """
+    if kind in ("float32", "bfloat16"):
+        return _arrange(weight.to(getattr(torch, kind)), weight.shape[1], bias)
+    if group != GROUP:
+        raise Unsupported(f"groups of {group} weights are not offered", f"use groups of {GROUP}")
+    return _arrange(quantize_weight(weight, 8 if kind == "int8" else 4), weight.shape[1], bias)
+
+
+def pack_blocks(blocks: torch.Tensor, form: Form, bias: torch.Tensor | None = None) -> Packed:
+    """Arrange a weight that a GGUF file holds quantised, without rounding it again.
+
+    Args:
+        blocks: uint8 [out, bytes], the rows as they are in the file.
+        form: their type.
+        bias: [out], kept in float32.
+
+    Raises:
+        Unsupported: a type not known here, or rows that are not whole blocks.
+    """
+    quantized = read_blocks(blocks, form)
+    return _arrange(quantized, quantized.codes.shape[1], bias)
+
+
+def _arrange(weight: torch.Tensor | Quantized, width: int, bias: torch.Tensor | None) -> Packed:
+    bias = None if bias is None else bias.float().contiguous()
+    return DensePacked(weight, width, bias)

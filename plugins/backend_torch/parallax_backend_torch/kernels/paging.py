@@ -1,0 +1,97 @@
+"""Attention over pages in plain torch, where there is no compiled library: one row after the other."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Where the tokens of a step belong: row r has ``lengths[r]`` queries, at positions ``starts[r] ...``.
+
+    The key of position p of row r lies in slot ``pages[offsets[r] + p // page_size] * page_size + p % page_size``. Only
+    positions that some query sees are looked up, so what a window has left behind needs no page: a table may begin
+    later, with ``offsets`` shifted (and negative, perhaps) to match.
+    """
+
+    pages: torch.Tensor
+    """int32 [any]: the page tables of all rows."""
+    offsets: torch.Tensor
+    """int32 [rows]: where the table of a row begins."""
+    starts: torch.Tensor
+    """int32 [rows]: the position of a row's first query."""
+    lengths: torch.Tensor
+    """int32 [rows]: a row's queries; their sum is the tokens of the step."""
+    page_size: int
+    """Slots of a page."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What a query may see, and how scores become weights."""
+
+    scale: float
+    """What the product of query and key is multiplied by."""
+    window: int = 0
+    """Positions a query sees, its own included; 0 for all before it."""
+    soft_cap: float = 0.0
+    """Scores become ``cap * tanh(score / cap)``; 0 for none."""
+    sinks: torch.Tensor | None = None
+    """float32 [heads]: a score of nothing, which takes part in the softmax; None for none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Keys and values of a layer, by slot."""
+
+    keys: torch.Tensor
+    """float32 or bfloat16 [slots, kv_heads, dim], contiguous."""
+    values: torch.Tensor
+    """The same."""
+
+
+def attend_plainly(query: torch.Tensor, pool: Pool, rows: Rows, rule: Rule) -> torch.Tensor:
+    """Compute what ``attention.attend`` says."""
+    out = torch.empty(query.shape, dtype=torch.float32)
+    done = 0
+    for row, (start, length) in enumerate(zip(rows.starts.tolist(), rows.lengths.tolist(), strict=True)):
+        if length:
+            span = slice(done, done + length)
+            first = max(0, start - rule.window + 1) if rule.window else 0
+            slots = find_slots(rows, row, first, start + length)
+            visible = mark_visible(
+                torch.arange(start, start + length), torch.arange(first, start + length), rule.window
+            )
+            out[span] = _attend_row(query[span], Pool(pool.keys[slots], pool.values[slots]), visible, rule)
+            done += length
+    return out
+
+
+def find_slots(rows: Rows, row: int, first: int, stop: int) -> torch.Tensor:
+    """Return int64 [stop - first], the slots of those positions of a row."""
+    positions = torch.arange(first, stop)
+    pages = rows.pages[int(rows.offsets[row]) + positions // rows.page_size].long()
+    return pages * rows.page_size + positions % rows.page_size
+
+
+def mark_visible(queries: torch.Tensor, keys: torch.Tensor, window: int) -> torch.Tensor:
+    """Return bool [queries, keys]: which positions see which."""
+    distance = queries[:, None] - keys[None, :]
+    seen = distance >= 0
+    return seen & (distance < window) if window else seen
+
+
+def _attend_row(query: torch.Tensor, seen: Pool, visible: torch.Tensor, rule: Rule) -> torch.Tensor:
+    tokens, heads, dim = query.shape
+    grouped = query.view(tokens, seen.keys.shape[1], -1, dim)
+    scores = torch.einsum("tkgd,skd->kgts", grouped, seen.keys.float()) * rule.scale
+    if rule.soft_cap:
+        scores = torch.tanh(scores / rule.soft_cap) * rule.soft_cap
+    scores = scores.masked_fill(~visible, -math.inf).reshape(heads, tokens, -1)
+    if rule.sinks is not None:
+        scores = torch.cat([scores, rule.sinks[:, None, None].expand(-1, tokens, 1)], dim=-1)
+    weights = torch.softmax(scores, dim=-1)[..., : visible.shape[1]].unflatten(0, (seen.keys.shape[1], -1))
+    return torch.einsum("kgts,skd->tkgd", weights, seen.values.float()).reshape(tokens, heads, dim)
