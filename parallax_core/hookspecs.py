@@ -31,6 +31,7 @@ from parallax_core.contracts.backend import BackendSpec
 from parallax_core.contracts.event import Event
 from parallax_core.contracts.finding import Finding
 from parallax_core.contracts.model import ModelSpec
+from parallax_core.contracts.parser import ParserSpec
 from parallax_core.contracts.policy import PolicySpec
 from parallax_core.contracts.setting import Settings, SettingsSpec
 from parallax_core.contracts.source import SourceSpec
@@ -82,6 +83,15 @@ def parallax_register_transports() -> Iterable[TransportSpec]:  # type: ignore[e
     """Offer ways for nodes to reach each other.
 
     Return one spec per transport. Whether it can listen where it is asked to is found out when it starts, never here.
+    """
+
+
+@hookspec
+def parallax_register_parsers() -> Iterable[ParserSpec]:  # type: ignore[empty-body]
+    """Offer readers of what models write: which of it is for the reader, which is reasoning, and which are calls.
+
+    Return one spec per way of marking these, which models of one family usually share. A parser is made anew for each
+    answer. Whether it is right is told by its kit, `parallax_core.testing.parser.ParserConformance`.
     """
 
 

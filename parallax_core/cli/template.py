@@ -26,6 +26,7 @@ KINDS = {
     "model": "a family of models: its shapes, and where its tensors belong",
     "policy": "a decision: when a step begins",
     "source": "a place models come from",
+    "parser": "what in the text of a model is reasoning, and what calls of tools",
 }
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 MOST_LETTERS = 40

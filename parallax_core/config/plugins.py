@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from parallax_core.contracts.policy import PolicyKind
 
-Kind = Literal["backend", "model", "source", "transport", PolicyKind, "settings", "command"]
+Kind = Literal["backend", "model", "source", "transport", "parser", PolicyKind, "settings", "command"]
 """What plugins offer by name."""
 
 

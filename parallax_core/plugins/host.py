@@ -17,6 +17,7 @@ from parallax_core.contracts.backend import BackendSpec
 from parallax_core.contracts.event import Event
 from parallax_core.contracts.finding import Finding
 from parallax_core.contracts.model import ModelSpec
+from parallax_core.contracts.parser import ParserSpec
 from parallax_core.contracts.policy import PolicyKind, PolicySpec
 from parallax_core.contracts.setting import Settings, SettingsSpec
 from parallax_core.contracts.source import SourceSpec
@@ -96,6 +97,10 @@ class PluginHost:
     def transports(self) -> Registry[TransportSpec]:
         """Return the transports on offer."""
         return self._registry("parallax_register_transports", TransportSpec, Shelf("transport", "transport"))
+
+    def parsers(self) -> Registry[ParserSpec]:
+        """Return the parsers of outputs on offer."""
+        return self._registry("parallax_register_parsers", ParserSpec, Shelf("output parser", "parser"))
 
     def settings(self) -> Registry[SettingsSpec]:
         """Return the sections of the configuration that are declared."""
@@ -185,6 +190,7 @@ class PluginHost:
             "models": self.models(),
             "sources": self.sources(),
             "transports": self.transports(),
+            "parsers": self.parsers(),
             **{kind: self.policies(kind) for kind in get_args(PolicyKind)},
             "settings": self.settings(),
         }

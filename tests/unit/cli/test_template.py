@@ -79,8 +79,8 @@ def test_name_of_an_installed_distribution_is_refused() -> None:
 
 
 def test_kind_without_a_template_is_refused() -> None:
-    with pytest.raises(UsageError, match="'parser'") as caught:
-        read_kind("parser")
+    with pytest.raises(UsageError, match="'kernel'") as caught:
+        read_kind("kernel")
     assert all(kind in caught.value.hint for kind in KINDS)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from parallax_core.api import Content
 from parallax_core.base.errors import BrokenPlugin, PluginConflict, UnknownName
 from parallax_core.builtin.inprocess import InProcessTransport
 from parallax_core.node.choice import choose_transport
@@ -36,6 +37,21 @@ def make(plan):
 @hookimpl
 def parallax_register_transports():
     return [TransportSpec(name="{name}", summary="s", factory=Ref("{module}:make"))]
+"""
+
+PARSER = """
+from parallax_core.api import Content, ParserSpec, Ref, hookimpl
+
+class Parser:
+    def feed(self, text):
+        return [Content("{module}: " + text)]
+
+    def finish(self):
+        return []
+
+@hookimpl
+def parallax_register_parsers():
+    return [ParserSpec(name="loud", summary="s", factory=Ref("{module}:Parser"))]
 """
 
 
@@ -269,6 +285,27 @@ def test_transport_of_a_plugin_is_chosen_by_name(site: Site) -> None:
     assert choose_transport(host) is InProcessTransport
     with pytest.raises(UnknownName, match="no transport named 'pigeons'"):
         choose_transport(host, "pigeons")
+
+
+def test_parser_of_a_plugin_is_found_by_name_and_made_for_each_answer(site: Site) -> None:
+    site.install("one", PARSER)
+    offer = PluginHost.discover().parsers().get("loud")
+    make = offer.load(offer.spec.factory)
+    assert make() is not make()
+    assert make().feed("hello") == [Content("one_plugin: hello")]
+    with pytest.raises(UnknownName, match="no output parser named 'lout'") as caught:
+        PluginHost.discover().parsers().get("lout")
+    assert "did you mean 'loud'?" in caught.value.hint
+
+
+def test_parsers_of_one_name_conflict_until_one_is_preferred(site: Site) -> None:
+    site.install("one", PARSER)
+    site.install("two", PARSER)
+    with pytest.raises(PluginConflict, match=r"output parser 'loud' is offered by both one 1.0 and two 1.0") as caught:
+        PluginHost.discover().parsers().get("loud")
+    assert 'prefer.parser.loud = "one"' in caught.value.hint
+    (site.folder / "parallax.toml").write_text('[plugins]\nprefer.parser.loud = "two"\n')
+    assert PluginHost.discover().parsers().get("loud").plugin.origin == "two 1.0"
 
 
 def test_plugin_that_offers_what_is_no_spec_is_broken(site: Site) -> None:
