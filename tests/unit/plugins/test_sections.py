@@ -62,7 +62,7 @@ def test_plugin_gets_its_section_from_file_and_environment(site: Site, monkeypat
         (
             "[elsewhere]\na = 1",
             "[elsewhere] in {file}: there is no section [elsewhere]",
-            "plugins, serve; a plugin that has it may not be installed",
+            "; a plugin that has it may not be installed",
         ),
         ("[elsewhere]", "[elsewhere]: there is no section [elsewhere]", ""),
     ],
