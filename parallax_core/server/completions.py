@@ -13,6 +13,7 @@ from fastapi.responses import JSONResponse, Response
 
 from parallax_core.base.errors import InvalidRequest
 from parallax_core.contracts.engine import Delta, Reason, Request, TokenLogprob
+from parallax_core.server.body import JsonRoute
 from parallax_core.server.description import describe_errors, describe_events
 from parallax_core.server.flow import EventStream, Flow, until_gone
 from parallax_core.server.intake import read_completion
@@ -133,7 +134,7 @@ def _join(shapes: list[Shape]) -> Shape:
 
 def make_router(served: Served) -> fastapi.APIRouter:
     """Return the route for ``served``."""
-    router = fastapi.APIRouter()
+    router = fastapi.APIRouter(route_class=JsonRoute)
 
     errors = describe_errors(400, 401, 404, 408, 413, 429, 500, 503)
 

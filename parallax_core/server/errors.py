@@ -12,6 +12,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from parallax_core.base.errors import InvalidRequest, Overloaded, ParallaxError, RequestTimeout, Unavailable
+from parallax_core.server.body import RepeatedField
 from parallax_core.server.fields import TOGETHER
 from parallax_core.server.schema import NEUTRAL_CHAT, NEUTRAL_COMPLETION
 
@@ -39,6 +40,7 @@ KINDS = {
 UNREADABLE: dict[type[BaseException | None], str] = {
     UnicodeDecodeError: "the body is not valid UTF-8",
     RecursionError: "the body is nested too deeply",
+    ValueError: "a number in the body has too many digits",
 }
 """What keeps JSON from being read, beside its grammar."""
 
@@ -128,6 +130,8 @@ async def _on_error(_: Request, error: Exception) -> JSONResponse:
 
 async def _on_http(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
+    if isinstance(error.__cause__, RepeatedField):
+        return _response(400, error_body(400, str(error.__cause__), error.__cause__.name))
     if (reason := UNREADABLE.get(type(error.__cause__))) is not None:
         return _response(400, error_body(400, reason))
     return _response(error.status_code, error_body(error.status_code, str(error.detail)), error.headers)

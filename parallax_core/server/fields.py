@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Collection
+from typing import Annotated, Any, ClassVar
 
 import msgspec
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
+
+from parallax_core.server.lenience import drop_unknown
 
 MAX_SEED = 2**63 - 1
 MAX_STOPS = 16
@@ -15,6 +18,8 @@ MAX_ANSWERS = 128
 MAX_TOP = 20
 MAX_TOKEN = 2**31 - 1
 MAX_BIASES = 1024
+MAX_LABELS = 16
+MAX_VARIABLES = 256
 TOGETHER = "together"
 """The type of an error about several fields."""
 MAX_PROMPTS = 256
@@ -25,6 +30,20 @@ class Strict(BaseModel):
     """No unknown fields, and no guessing: ``"1"`` is not a number."""
 
     model_config = ConfigDict(extra="forbid", strict=True, use_attribute_docstrings=True, allow_inf_nan=False)
+
+    place: ClassVar[str] = ""
+    """Where in a body it lies: names with a dot behind each."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def drop_unknown_fields(cls, body: Any) -> Any:  # noqa: ANN401 -- whatever the client sent
+        """See `drop_unknown`."""
+        return drop_unknown(body, cls.list_known(), cls.place) if isinstance(body, dict) else body
+
+    @classmethod
+    def list_known(cls) -> Collection[str]:
+        """Return the names of the fields that are not refused as unknown."""
+        return cls.model_fields.keys()
 
 
 def refuse(param: str, message: str) -> PydanticCustomError:
@@ -43,7 +62,7 @@ def _check_text(text: str) -> str:
 
 
 def _check_token(text: str) -> str:
-    if not text.isdecimal() or not text.isascii() or int(text[:11]) > MAX_TOKEN:
+    if not text.isdecimal() or not text.isascii() or int(text[:11]) > MAX_TOKEN or str(int(text)) != text:
         raise ValueError("a key is not the number of a token")
     return text
 
@@ -57,8 +76,23 @@ def _check_variables(variables: dict[str, Any]) -> dict[str, Any]:
     return variables
 
 
+def _limit(most: int) -> BeforeValidator:
+    """Refuse an object with too many fields before any of them is looked at."""
+
+    def check(value: object) -> object:
+        if isinstance(value, dict) and len(value) > most:
+            message = "Dictionary should have at most {most} items, not {num}"
+            raise PydanticCustomError("too_long", message, {"most": most, "num": len(value)})
+        return value
+
+    return BeforeValidator(check)
+
+
 Text = Annotated[str, AfterValidator(_check_text)]
-Variables = Annotated[dict[Text, Any], AfterValidator(_check_variables)]
+Variables = Annotated[
+    dict[Text, Any], Field(max_length=MAX_VARIABLES), _limit(MAX_VARIABLES), AfterValidator(_check_variables)
+]
+Labels = Annotated[dict[Text, Text], Field(max_length=MAX_LABELS), _limit(MAX_LABELS)]
 Stop = Annotated[Text, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
 Stops = Stop | Annotated[list[Stop], Field(max_length=MAX_STOPS)]
 Texts = Annotated[list[Text], Field(min_length=1, max_length=MAX_PROMPTS, fail_fast=True)]
@@ -69,7 +103,9 @@ TokenLists = Annotated[list[Tokens], Field(min_length=1, max_length=MAX_PROMPTS,
 Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Seed = Annotated[int, Field(ge=-MAX_SEED - 1, le=MAX_SEED)]
 Bias = Annotated[float, Field(ge=-100, le=100)]
-Biases = Annotated[dict[Annotated[str, AfterValidator(_check_token)], Bias], Field(max_length=MAX_BIASES)]
+Biases = Annotated[
+    dict[Annotated[str, AfterValidator(_check_token)], Bias], Field(max_length=MAX_BIASES), _limit(MAX_BIASES)
+]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Answers = Annotated[int, Field(ge=1, le=MAX_ANSWERS)]
@@ -78,5 +114,7 @@ Top = Annotated[int, Field(ge=0, le=MAX_TOP)]
 
 class StreamOptions(Strict):
     """Options that only matter when streaming."""
+
+    place = "stream_options."
 
     include_usage: bool = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
@@ -10,6 +11,7 @@ from parallax_core.server.fields import (
     Answers,
     Biases,
     Count,
+    Labels,
     Penalty,
     Seed,
     Share,
@@ -25,7 +27,6 @@ from parallax_core.server.fields import (
     Variables,
     refuse,
 )
-from parallax_core.server.lenience import drop_unknown
 
 Neutral = dict[str, tuple[object, ...]]
 
@@ -117,8 +118,12 @@ class Generation(Strict):
         """Drop fields that ask for nothing; what asks for something unsupported is refused as unknown."""
         if not isinstance(body, dict):
             return body
-        asked = {name: value for name, value in body.items() if not cls._asks_nothing(name, value)}
-        return drop_unknown(asked, cls.model_fields.keys() | cls.neutral.keys())
+        return {name: value for name, value in body.items() if not cls._asks_nothing(name, value)}
+
+    @classmethod
+    def list_known(cls) -> Collection[str]:
+        """Return also what is refused for another reason than that nobody knows it."""
+        return cls.model_fields.keys() | cls.neutral.keys()
 
     @model_validator(mode="after")
     def check_stream(self) -> Self:
@@ -148,6 +153,8 @@ class Generation(Strict):
 class TextPart(Strict):
     """One part of a message's content."""
 
+    place = "messages.content."
+
     type: Literal["text"]
     text: Text
 
@@ -155,8 +162,10 @@ class TextPart(Strict):
 class Message(Strict):
     """One turn of the conversation."""
 
+    place = "messages."
+
     role: Literal["system", "developer", "user", "assistant"]
-    content: Text | list[TextPart]
+    content: Text | Annotated[list[TextPart], Field(fail_fast=True)]
 
     def as_turn(self) -> dict[str, str]:
         """Return the turn as chat templates want it; ``developer`` is OpenAI's newer word for ``system``."""
@@ -184,9 +193,9 @@ class ChatRequest(Generation):
     top_logprobs: Top | None = None
     """And of so many most probable ones in its place; 0 to 20, only with ``logprobs``."""
     chat_template_kwargs: Variables | None = None
-    """Further variables for the model's chat template."""
-    metadata: dict[Text, Text] | None = None
-    """Labels of yours, without effect on the answer."""
+    """Up to 256 further variables for the model's chat template."""
+    metadata: Labels | None = None
+    """Up to 16 labels of yours, without effect on the answer."""
 
     @model_validator(mode="after")
     def check_together(self) -> Self:

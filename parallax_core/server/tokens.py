@@ -5,6 +5,7 @@ from __future__ import annotations
 import fastapi
 from fastapi.responses import JSONResponse
 
+from parallax_core.server.body import JsonRoute
 from parallax_core.server.description import describe_errors
 from parallax_core.server.intake import check_tokens
 from parallax_core.server.reply import TextReply, TokensReply
@@ -14,7 +15,7 @@ from parallax_core.server.served import Served
 
 def make_router(served: Served) -> fastapi.APIRouter:
     """Return the routes for ``served``."""
-    router, errors = fastapi.APIRouter(), describe_errors(400, 401, 404, 408, 413, 429, 503)
+    router, errors = fastapi.APIRouter(route_class=JsonRoute), describe_errors(400, 401, 404, 408, 413, 429, 503)
 
     @router.post("/tokenize", response_model=TokensReply, responses=errors)
     def tokenize(body: TokenizeRequest) -> JSONResponse:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from parallax_core.api import ParallaxError, Sampling
 from parallax_core.server.edge import Edge
@@ -119,6 +120,7 @@ def test_booleans_are_no_numbers(site: Site) -> None:
         ({"logit_bias": {"x": 1}}, "logit_bias.x"),
         ({"logit_bias": {"1": 101}}, "logit_bias.1"),
         ({"logit_bias": {"31": 1}}, "logit_bias"),
+        ({"logit_bias": {"1": 1, "01": 2}}, "logit_bias.01"),
         ({"stop_token_ids": [31]}, "stop_token_ids"),
         ({"stop_token_ids": [-1]}, "stop_token_ids.0"),
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
@@ -182,6 +184,52 @@ def test_body_that_is_too_large_is_refused_before_it_is_read(site: Site) -> None
         response = site.client.post("/v1/chat/completions", content=content, headers=headers)
         assert "more than" in error_of(response, 413)["message"]
     assert site.ask(max_tokens=1).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        (b'{"model": "toy", "temperature": 0, "temperature": 2}', "temperature"),
+        (b'{"model": "toy", "messages": [{"role": "user", "content": "a", "content": "b"}]}', "content"),
+        (b'{"model": "toy", "seed": ' + b"9" * 5000 + b"}", None),
+    ],
+)
+def test_body_whose_meaning_is_open_is_refused(site: Site, body: bytes, param: str | None) -> None:
+    headers = {"Content-Type": "application/json"}
+    for route in ("/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize"):
+        error = error_of(site.client.post(route, content=body, headers=headers))
+        assert error["param"] == param
+        assert "twice" in error["message"] or "digits" in error["message"]
+
+
+MANY = {f"k{number}": 0 for number in range(2000)}
+PART = {"type": "text", "text": "x"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        (MANY, "k0"),
+        ({"messages": [{"role": "user", "content": "x", **MANY}]}, "messages.0.k0"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}] * 2000}]}, "messages.0.content.0.type"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "text", "text": "x", **MANY}]}]},
+            "messages.0.content.0.k0",
+        ),
+        ({"metadata": MANY}, "metadata"),
+        ({"logit_bias": MANY}, "logit_bias"),
+        ({"chat_template_kwargs": MANY}, "chat_template_kwargs"),
+        ({"stream": True, "stream_options": MANY}, "stream_options.k0"),
+        ({"stop": [1] * 2000}, "stop"),
+        ({"stop_token_ids": ["x"] * 2000}, "stop_token_ids"),
+    ],
+)
+def test_thousand_faults_are_one_error(site: Site, fields: dict[str, Any], param: str) -> None:
+    body = {"model": "toy", "messages": [{"role": "user", "content": "x"}], **fields}
+    with pytest.raises(ValidationError) as caught:
+        ChatRequest.model_validate(body)
+    assert caught.value.error_count() < 100  # each takes its time, in which nobody else is answered
+    assert error_of(site.post(**body))["param"] == param
 
 
 def test_what_a_client_sent_is_quoted_without_harm(site: Site) -> None:
