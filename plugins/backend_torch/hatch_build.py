@@ -19,7 +19,7 @@ NAME = "native.dylib" if sys.platform == "darwin" else "native.so"
 FOLDER = "parallax_backend_torch/kernels"
 
 FLAGS = ["-std=c++17", "-O3", "-fPIC", "-pthread", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti"]
-ARITHMETIC = ["-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-Wall", "-Wextra"]
+ARITHMETIC = ["-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-Wall", "-Wextra", "-Wno-psabi"]
 VARIANTS = {"avx2": ["-mavx2", "-mfma", "-mf16c"]} if platform.machine() in ("x86_64", "AMD64") else {}
 """Instructions that not every machine has, for which the kernels are compiled once more; chosen when loaded."""
 

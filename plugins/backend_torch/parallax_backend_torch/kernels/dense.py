@@ -74,11 +74,12 @@ def list_parts(weight: torch.Tensor | Quantized) -> list[torch.Tensor]:
     return [part for part in (weight.codes, weight.scale, weight.low) if part is not None]
 
 
-def check_input(x: torch.Tensor, width: int) -> None:
+def check_input(x: torch.Tensor, width: int, rows: int | None = None) -> None:
     """Refuse what cannot be multiplied.
 
     Raises:
         ValueError: not float32 [rows, width], or not contiguous in the last dimension.
     """
-    if x.dtype != torch.float32 or x.dim() != 2 or x.shape[1] != width or x.stride(1) != 1:  # noqa: PLR2004 -- [rows, in]
-        raise ValueError(f"a float32 input [rows, {width}] is wanted, not {x.dtype} {list(x.shape)}")
+    wrong = x.dim() != 2 or x.shape[1] != width or (rows is not None and x.shape[0] != rows)  # noqa: PLR2004 -- [rows, in]
+    if wrong or x.dtype != torch.float32 or (x.stride(1) != 1 and width > 1):
+        raise ValueError(f"a contiguous float32 [{rows or 'rows'}, {width}] is wanted, not {x.dtype} {list(x.shape)}")

@@ -14,10 +14,9 @@ import sys
 from pathlib import Path
 from typing import Literal
 
-FILE = Path(__file__).with_name("native.dylib" if sys.platform == "darwin" else "native.so")
-INTERFACE = 1
-"""Version of the C interface; a library that answers another number was built from other sources."""
+from parallax_backend_torch.kernels.signature import INTERFACE, declare_functions
 
+FILE = Path(__file__).with_name("native.dylib" if sys.platform == "darwin" else "native.so")
 Mode = Literal["auto", "off"]
 _log = logging.getLogger(__name__)
 
@@ -76,11 +75,12 @@ def open_library(file: Path) -> tuple[ctypes.CDLL | None, str]:
     try:
         library = ctypes.CDLL(str(file))
         found = library.plx_interface()
+        if found == INTERFACE:
+            declare_functions(library)
     except (OSError, AttributeError) as error:
         return None, f"{file.name} does not load ({error})"
     if found != INTERFACE:
         return None, f"{file.name} has interface {found}, not {INTERFACE}; reinstall parallax-backend-torch"
-    library.plx_isa.restype = ctypes.c_char_p
     library.plx_set_threads(count_cores())
     return library, ""
 

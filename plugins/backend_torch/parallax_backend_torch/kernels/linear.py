@@ -16,6 +16,8 @@ from typing import Literal, Protocol
 import torch
 
 from parallax_backend_torch.kernels.dense import DensePacked
+from parallax_backend_torch.kernels.library import find_library
+from parallax_backend_torch.kernels.panels import PanelPacked
 from parallax_backend_torch.kernels.quantize import GROUP, Form, Quantized, quantize_weight, read_blocks
 from parallax_core.api import Unsupported
 
@@ -92,4 +94,5 @@ def pack_blocks(blocks: torch.Tensor, form: Form, bias: torch.Tensor | None = No
 
 def _arrange(weight: torch.Tensor | Quantized, width: int, bias: torch.Tensor | None) -> Packed:
     bias = None if bias is None else bias.float().contiguous()
-    return DensePacked(weight, width, bias)
+    library = find_library()
+    return DensePacked(weight, width, bias) if library is None else PanelPacked(library, weight, width, bias)

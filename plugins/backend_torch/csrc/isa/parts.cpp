@@ -1,0 +1,73 @@
+#include "isa.h"
+#include "simd.h"
+
+#define PLX_TEXT(x) #x
+#define PLX_NAME(x) PLX_TEXT(x)
+
+namespace plx::PLX_ISA {
+namespace {
+
+PLX_INLINE F8 shape_gate(int32_t kind, F8 x) {
+  if (kind == kSilu) return x / (1.0f + exponential(-x));
+  const F8 inner = (x + x * x * x * 0.044715f) * 0.7978845608028654f;
+  return 0.5f * x * (1.0f + hyperbolic_tangent(inner));
+}
+
+}  // namespace
+
+void normalize(const float* x, float* residual, const float* weight, float offset, float eps, int64_t dim, float* out) {
+  const float* source = x;
+  if (residual) {
+    for (int64_t i = 0; i < dim; ++i) residual[i] += x[i];
+    source = residual;
+  }
+  F8 squares[4] = {};
+  int64_t i = 0;
+  for (; i + 32 <= dim; i += 32) {
+    for (int lane = 0; lane < 4; ++lane) {
+      const F8 value = load(source + i + 8 * lane);
+      squares[lane] += value * value;
+    }
+  }
+  float total = sum((squares[0] + squares[1]) + (squares[2] + squares[3]));
+  for (; i < dim; ++i) total += source[i] * source[i];
+  const float scale = 1.0f / sqrtf(total / static_cast<float>(dim) + eps);
+  for (i = 0; i < dim; ++i) out[i] = source[i] * scale * (weight[i] + offset);
+}
+
+void rotate(float* x, const float* cos, const float* sin, int64_t half) {
+  for (int64_t i = 0; i < half; ++i) {
+    const float first = x[i], second = x[half + i];
+    x[i] = first * cos[i] - second * sin[i];
+    x[half + i] = second * cos[i] + first * sin[i];
+  }
+}
+
+void gate(int32_t kind, const float* gates, const float* values, int64_t count, float* out) {
+  int64_t i = 0;
+  for (; i + 8 <= count; i += 8) save(out + i, shape_gate(kind, load(gates + i)) * load(values + i));
+  if (i == count) return;
+  float rest[8] = {};
+  memcpy(rest, gates + i, static_cast<size_t>(count - i) * 4);
+  const F8 shaped = shape_gate(kind, load(rest));
+  for (int lane = 0; i < count; ++i, ++lane) out[i] = shaped[lane] * values[i];
+}
+
+void narrow(const float* x, int64_t count, uint16_t* out) {
+  for (int64_t i = 0; i < count; ++i) out[i] = narrow_one(x[i]);
+}
+
+float read(const float* x, int64_t count) {
+  F8 sums[8] = {};
+  for (int64_t i = 0; i + 64 <= count; i += 64) {
+    __builtin_prefetch(x + i + 512);
+    for (int lane = 0; lane < 8; ++lane) sums[lane] += load(x + i + 8 * lane);
+  }
+  return sum(((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7])));
+}
+
+const Kernels table = {
+    PLX_NAME(PLX_ISA), multiply, round_input, gather, attend, merge, normalize, rotate, gate, narrow, read,
+};
+
+}  // namespace plx::PLX_ISA

@@ -1,0 +1,107 @@
+// What one thread computes, once for each kind of instructions; dispatch.cpp chooses among them.
+#pragma once
+
+#include <cstdint>
+
+namespace plx {
+
+enum Kind : int32_t { kFloat32 = 0, kBfloat16 = 1, kInt8 = 2, kInt4 = 3 };
+enum Gate : int32_t { kNone = 0, kSilu = 1, kGelu = 2 };
+
+constexpr int64_t kPanel = 16;  // outputs that lie together
+constexpr int64_t kGroup = 32;  // inputs that share a scale
+constexpr int64_t kInt8Block = 32 + 512;      // bytes of a group of a panel: 16 scales, 512 codes
+constexpr int64_t kInt4Block = 32 + 32 + 256;  // 16 scales, 16 offsets, 512 codes of half a byte
+
+// A weight [out, in] in panels of 16 outputs, the last one filled up with zeros. Inside a panel lie, for
+//   float32:  [in][16]
+//   bfloat16: [in / 2][16][2], an odd `in` rounded up with zeros
+//   int8:     for each group of 32 inputs, float16 scale[16], then int8 [16 pairs of inputs][16][2]
+//   int4:     for each group, float16 scale[16], float16 low[16], then 8 times 32 bytes; byte 4 o + t of the one numbered
+//             4 h + j holds the codes of output 8 h + o: of input 8 j + t in its lower half, of 8 j + 4 + t in its upper
+struct Weight {
+  int32_t kind;
+  int32_t unused;
+  int64_t in, out;
+  const void* data;
+  const float* bias;  // [out] or null
+};
+
+static inline int64_t panel_bytes(const Weight& weight) {
+  const int64_t groups = (weight.in + kGroup - 1) / kGroup;
+  switch (weight.kind) {
+    case kFloat32: return weight.in * 64;
+    case kBfloat16: return (weight.in + 1) / 2 * 64;
+    case kInt8: return groups * kInt8Block;
+    default: return groups * kInt4Block;
+  }
+}
+
+// The activations of a product. For int8 and int4, rounded per group: codes int16 or int8 [rows][groups * 32], `scales`
+// [rows][groups], and, for int4, `sums` [rows][groups], the sums of the rounded activations.
+struct Input {
+  const float* x;
+  int64_t stride;
+  void* codes;
+  float* scales;
+  float* sums;
+};
+
+struct Output {
+  float* out;
+  int64_t stride;
+  const float* residual;  // or null; may be `out`
+  int64_t residual_stride;
+};
+
+struct Attention {
+  const float* query;  // [tokens][heads][dim], with a stride between tokens
+  int64_t query_stride;
+  float* out;  // [tokens][heads][dim]
+  const void* keys;  // [slots][kv_heads][dim]
+  const void* values;
+  int32_t kind;  // kFloat32 or kBfloat16
+  int32_t page_size;
+  int64_t heads, kv_heads, dim;
+  const int32_t* pages;
+  const int32_t* offsets;
+  const int32_t* starts;
+  const int32_t* lengths;
+  int64_t rows;
+  const float* sinks;  // [heads] or null
+  float scale;
+  float cap;  // 0: none
+  int64_t window;  // 0: none
+};
+
+// A part of an attention: some queries of one row, the heads that share one key head, and a range of positions of keys.
+struct Span {
+  int64_t row, kv_head;
+  int64_t token;     // the first query, counted over all rows
+  int64_t position;  // its position in its row
+  int64_t tokens;
+  int64_t begin, end;  // keys
+  float* partial;  // null, or where to leave (largest score, sum, values[dim]) for each query and head instead of the result
+};
+
+struct Kernels {
+  const char* name;
+  // Rows begin .. end - 1 of the outputs of one panel.
+  void (*multiply)(const Weight&, const Input&, const Output&, int64_t panel, int64_t begin, int64_t end);
+  // Rounds row `row` of the activations for a weight of that kind.
+  void (*round_input)(const Input&, int32_t kind, int64_t row, int64_t in);
+  // Row `id` of a weight, in float32.
+  void (*gather)(const Weight&, int64_t id, float* out);
+  void (*attend)(const Attention&, const Span&);
+  // Puts the partial results of one query and head together.
+  void (*merge)(const Attention&, const float* const* partials, int64_t count, int64_t head, float* out);
+  void (*normalize)(const float* x, float* residual, const float* weight, float offset, float eps, int64_t dim, float* out);
+  void (*rotate)(float* x, const float* cos, const float* sin, int64_t half);
+  void (*gate)(int32_t gate, const float* gates, const float* values, int64_t count, float* out);
+  void (*narrow)(const float* x, int64_t count, uint16_t* out);  // float32 to bfloat16
+  float (*read)(const float* x, int64_t count);                  // sums them up; what memory gives at best
+};
+
+extern const Kernels* const kernels;  // for this processor
+
+}  // namespace plx

@@ -1,0 +1,143 @@
+// Attention cut into pieces, and the storing of keys and values.
+#include <cstdlib>
+#include <cstring>
+
+#include "kernels.h"
+#include "pool.h"
+
+#define PLX_EXPORT extern "C" __attribute__((visibility("default")))
+
+namespace plx {
+namespace {
+
+constexpr int64_t kMostQueries = 32;   // of a span, as in isa/attention.cpp
+constexpr int64_t kSplitKeys = 256;    // the fewest keys that are worth a span of their own
+constexpr int64_t kAlign = 32;         // spans begin where blocks of keys do
+
+int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+struct Plan {
+  int64_t tokens;    // of a span
+  int64_t keys;      // of a span, at most
+  int64_t spans = 0;
+  int64_t merges = 0;
+};
+
+// How the queries `first` .. of a row are cut.
+struct Piece {
+  int64_t tokens, begin, end, splits, keys;
+};
+
+Piece cut_piece(const Attention& a, const Plan& plan, int64_t row, int64_t first) {
+  Piece piece;
+  piece.tokens = least(plan.tokens, a.lengths[row] - first);
+  const int64_t position = a.starts[row] + first;
+  piece.begin = a.window && position - a.window + 1 > 0 ? position - a.window + 1 : 0;
+  piece.end = position + piece.tokens;
+  piece.splits = divide_up(piece.end - piece.begin, plan.keys);
+  piece.keys = divide_up(divide_up(piece.end - piece.begin, piece.splits), kAlign) * kAlign;
+  piece.splits = divide_up(piece.end - piece.begin, piece.keys);
+  return piece;
+}
+
+Plan make_plan(const Attention& a) {
+  const int64_t shared = a.heads / a.kv_heads;
+  int64_t longest = 0, work = 0;
+  for (int64_t row = 0; row < a.rows; ++row) {
+    longest = a.lengths[row] > longest ? a.lengths[row] : longest;
+    work += a.lengths[row] * (a.starts[row] + a.lengths[row]) * a.kv_heads;
+  }
+  Plan plan;
+  plan.tokens = longest > 1 ? kMostQueries / shared > 0 ? kMostQueries / shared : 1 : 1;
+  const int64_t fair = divide_up(work, 4LL * count_threads() * plan.tokens);
+  plan.keys = divide_up(fair > kSplitKeys ? fair : kSplitKeys, kAlign) * kAlign;
+  if (count_threads() == 1) plan.keys = INT64_MAX / 2;
+  for (int64_t row = 0; row < a.rows; ++row) {
+    for (int64_t first = 0; first < a.lengths[row]; first += plan.tokens) {
+      const Piece piece = cut_piece(a, plan, row, first);
+      plan.spans += piece.splits * a.kv_heads;
+      if (piece.splits > 1) plan.merges += a.kv_heads;
+    }
+  }
+  return plan;
+}
+
+struct Merge {
+  int64_t span, splits;  // the first of the spans, and how many they are
+};
+
+struct Lists {
+  Span* spans;
+  Merge* merges;
+  float* partials;
+};
+
+void fill_lists(const Attention& a, const Plan& plan, const Lists& lists) {
+  const int64_t partial = kMostQueries * (a.dim + 2);
+  Span* span = lists.spans;
+  Merge* merge = lists.merges;
+  int64_t token = 0;
+  for (int64_t row = 0; row < a.rows; ++row) {
+    for (int64_t first = 0; first < a.lengths[row]; first += plan.tokens) {
+      const Piece piece = cut_piece(a, plan, row, first);
+      for (int64_t head = 0; head < a.kv_heads; ++head) {
+        if (piece.splits > 1) *merge++ = {span - lists.spans, piece.splits};
+        for (int64_t split = 0; split < piece.splits; ++split, ++span) {
+          const int64_t begin = piece.begin + split * piece.keys;
+          float* const left = piece.splits > 1 ? lists.partials + (span - lists.spans) * partial : nullptr;
+          *span = {row, head, token, a.starts[row] + first, piece.tokens, begin, least(piece.end, begin + piece.keys), left};
+        }
+      }
+      token += piece.tokens;
+    }
+  }
+}
+
+void merge_spans(const Attention& a, const Lists& lists, const Merge& merge) {
+  const Span& first = lists.spans[merge.span];
+  const int64_t shared = a.heads / a.kv_heads;
+  const float** const partials = static_cast<const float**>(alloca(static_cast<size_t>(merge.splits) * sizeof(float*)));
+  for (int64_t q = 0; q < first.tokens * shared; ++q) {
+    for (int64_t i = 0; i < merge.splits; ++i) partials[i] = lists.spans[merge.span + i].partial + q * (a.dim + 2);
+    const int64_t head = first.kv_head * shared + q % shared;
+    kernels->merge(a, partials, merge.splits, head, a.out + ((first.token + q / shared) * a.heads + head) * a.dim);
+  }
+}
+
+}  // namespace
+}  // namespace plx
+
+using namespace plx;
+
+PLX_EXPORT void plx_attend(const Attention* attention) {
+  const Attention& a = *attention;
+  const Plan plan = make_plan(a);
+  if (plan.spans == 0) return;
+  const int64_t partials = plan.merges ? plan.spans * kMostQueries * (a.dim + 2) * 4 : 0;
+  const int64_t bytes = plan.spans * static_cast<int64_t>(sizeof(Span)) + plan.merges * static_cast<int64_t>(sizeof(Merge));
+  char* const room = static_cast<char*>(malloc(static_cast<size_t>(bytes + partials)));
+  if (!room) abort();
+  Lists lists;
+  lists.spans = reinterpret_cast<Span*>(room);
+  lists.merges = reinterpret_cast<Merge*>(lists.spans + plan.spans);
+  lists.partials = reinterpret_cast<float*>(lists.merges + plan.merges);
+  fill_lists(a, plan, lists);
+  share(plan.spans, [&](int64_t i) { kernels->attend(a, lists.spans[i]); });
+  share(plan.merges, [&](int64_t i) { merge_spans(a, lists, lists.merges[i]); });
+  free(room);
+}
+
+// Writes float32 rows [tokens][width], with a stride between them, into slots of a pool [slots][width].
+PLX_EXPORT void plx_store(const float* rows, int64_t stride, const int64_t* slots, int64_t tokens, int64_t width, int32_t kind,
+                          void* pool) {
+  const auto store = [&](int64_t token) {
+    const int64_t at = slots[token] * width;
+    if (kind == kFloat32) {
+      memcpy(static_cast<float*>(pool) + at, rows + token * stride, static_cast<size_t>(width) * 4);
+    } else {
+      kernels->narrow(rows + token * stride, width, static_cast<uint16_t*>(pool) + at);
+    }
+  };
+  for (int64_t token = 0; token < tokens; ++token) store(token);
+}

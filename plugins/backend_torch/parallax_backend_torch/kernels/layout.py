@@ -1,0 +1,46 @@
+"""Weights as the compiled library wants them: panels of 16 outputs, said exactly in ``csrc/kernels.h``."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn import functional
+
+from parallax_backend_torch.kernels.quantize import GROUP, Quantized
+
+PANEL = 16
+
+
+def arrange_weight(weight: torch.Tensor | Quantized) -> torch.Tensor:
+    """Return the panels of a weight [out, in], one a row: float32, bfloat16, or uint8 for codes."""
+    if isinstance(weight, Quantized):
+        return _arrange_bytes(weight) if weight.low is None else _arrange_nibbles(weight, weight.low)
+    panels = _split_panels(weight)
+    if weight.dtype == torch.float32:
+        return panels.transpose(1, 2).flatten(1).contiguous()
+    pairs = functional.pad(panels, (0, panels.shape[2] % 2)).unflatten(2, (-1, 2))
+    return pairs.permute(0, 2, 1, 3).flatten(1).contiguous()
+
+
+def _split_panels(rows: torch.Tensor) -> torch.Tensor:
+    """Return [panels, 16, n] of [out, n], the last panel filled up with zeros."""
+    return functional.pad(rows, (0, 0, 0, -rows.shape[0] % PANEL)).unflatten(0, (-1, PANEL))
+
+
+def _arrange_halves(values: torch.Tensor) -> torch.Tensor:
+    """Return uint8 [panels, groups, 32]: a float16 [out, groups] with the 16 of a panel side by side."""
+    return _split_panels(values).transpose(1, 2).contiguous().view(torch.uint8)
+
+
+def _arrange_bytes(weight: Quantized) -> torch.Tensor:
+    pairs = _split_panels(weight.codes).unflatten(2, (-1, GROUP // 2, 2)).permute(0, 2, 3, 1, 4)
+    codes = pairs.flatten(2).contiguous().view(torch.uint8)
+    return torch.cat([_arrange_halves(weight.scale), codes], dim=2).flatten(1)
+
+
+def _arrange_nibbles(weight: Quantized, low: torch.Tensor) -> torch.Tensor:
+    split = (
+        _split_panels(weight.codes).unflatten(2, (-1, 4, 2, 4)).unflatten(1, (2, 8))
+    )  # [panel, h, o, group, j, upper, t]
+    lined = split.permute(0, 3, 1, 4, 2, 6, 5)
+    codes = (lined[..., 0] | lined[..., 1] << 4).flatten(2)
+    return torch.cat([_arrange_halves(weight.scale), _arrange_halves(low), codes], dim=2).flatten(1)

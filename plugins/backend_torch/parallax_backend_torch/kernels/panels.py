@@ -1,0 +1,74 @@
+"""The products by the compiled library."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Literal
+
+import torch
+from torch.nn import functional
+
+from parallax_backend_torch.kernels.dense import check_input, name_kind
+from parallax_backend_torch.kernels.layout import PANEL, arrange_weight
+from parallax_backend_torch.kernels.quantize import Quantized
+from parallax_backend_torch.kernels.signature import WeightRecord
+
+KINDS = {"float32": 0, "bfloat16": 1, "int8": 2, "int4": 3}
+GATES = {"silu": 1, "gelu_tanh": 2}
+
+
+class PanelPacked:
+    """A weight in panels; what its members mean is said at ``linear.Packed``."""
+
+    def __init__(
+        self, library: ctypes.CDLL, weight: torch.Tensor | Quantized, width: int, bias: torch.Tensor | None
+    ) -> None:
+        self.kind = name_kind(weight)
+        self.in_features = width
+        self.out_features = int((weight.codes if isinstance(weight, Quantized) else weight).shape[0])
+        self.data = arrange_weight(weight)
+        self.bias = bias
+        self.num_bytes = self.data.nbytes + (0 if bias is None else bias.nbytes)
+        self.record = WeightRecord(KINDS[self.kind], 0, width, self.out_features, self.data.data_ptr(), _find(bias))
+        self._library = library
+        self._multiply, self._multiply_gated = library.plx_multiply, library.plx_multiply_gated
+
+    def apply(self, x: torch.Tensor, residual: torch.Tensor | None = None) -> torch.Tensor:
+        """Multiply."""
+        check_input(x, self.in_features)
+        rows = x.shape[0]
+        out = torch.empty(rows, self.out_features)
+        stride = 0
+        if residual is not None:
+            check_input(residual, self.out_features, rows)
+            stride = residual.stride(0)
+        self._multiply(self.record, x.data_ptr(), x.stride(0), rows, out.data_ptr(), _find(residual), stride)
+        return out
+
+    def apply_gated(self, x: torch.Tensor, gate: Literal["silu", "gelu_tanh"] = "silu") -> torch.Tensor:
+        """Multiply, and gate one half by the other."""
+        half = self.out_features // 2
+        if half % PANEL:
+            gates, values = self.apply(x).chunk(2, dim=1)
+            shaped = functional.silu(gates) if gate == "silu" else functional.gelu(gates, approximate="tanh")
+            return shaped.mul_(values)
+        check_input(x, self.in_features)
+        out = torch.empty(x.shape[0], half)
+        self._multiply_gated(self.record, x.data_ptr(), x.stride(0), x.shape[0], out.data_ptr(), GATES[gate])
+        return out
+
+    def gather(self, ids: torch.Tensor) -> torch.Tensor:
+        """Pick rows."""
+        ids = ids.long().contiguous()
+        out = torch.empty(ids.shape[0], self.in_features)
+        self._library.plx_gather(self.record, ids.data_ptr(), ids.shape[0], out.data_ptr())
+        return out
+
+    def to_dense(self) -> torch.Tensor:
+        """Return the weight in float32."""
+        return self.gather(torch.arange(self.out_features))
+
+
+def _find(tensor: torch.Tensor | None) -> int | None:
+    """Return where a tensor lies, as ctypes takes it."""
+    return None if tensor is None else int(tensor.data_ptr())
