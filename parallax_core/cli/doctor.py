@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 import typer
@@ -35,16 +36,24 @@ def doctor(
     """
     loaded = Config.load(config)
     host = PluginHost.discover(loaded)
-    findings = [_examine_config(loaded, host), *(finding for _, finding in host.diagnose())]
-    findings += [*_examine_backends(host), *_examine_plugins(host)]
-    for finding in findings:
-        print(f"{MARKS[finding.status]} {finding.topic}: {finding.message}")
+    is_ill = False
+    for finding in _examine(loaded, host):
+        print(f"{MARKS[finding.status]} {finding.topic}: {finding.message}", flush=True)
         if finding.remedy:
-            print(f"        {finding.remedy}")
+            print(f"        {finding.remedy}", flush=True)
+        is_ill |= finding.status == "error"
     if strict_plugins:
         host.require_all()
-    if any(finding.status == "error" for finding in findings):
+    if is_ill:
         raise typer.Exit(1)
+
+
+def _examine(loaded: Config, host: PluginHost) -> Iterator[Finding]:
+    """Yield what is found as soon as it is known: a plugin may take its time, or hang."""
+    yield _examine_config(loaded, host)
+    yield from (finding for _, finding in host.diagnose())
+    yield from _examine_backends(host)
+    yield from _examine_plugins(host)
 
 
 def _examine_config(loaded: Config, host: PluginHost) -> Finding:
@@ -56,30 +65,28 @@ def _examine_config(loaded: Config, host: PluginHost) -> Finding:
     return Finding(topic="configuration", status="ok", message=message)
 
 
-def _examine_backends(host: PluginHost) -> list[Finding]:
-    offers = host.backends().offers
-    if not offers:
+def _examine_backends(host: PluginHost) -> Iterator[Finding]:
+    registry = host.backends()
+    conflicts = registry.conflicts()
+    if not registry.offers:
         remedy = "install one, such as parallax-backend-mlx"
-        return [Finding(topic="backends", status="error", message="no backend is installed", remedy=remedy)]
-    findings = []
-    for offer in offers:
+        yield Finding(topic="backends", status="error", message="no backend is installed", remedy=remedy)
+    for offer in registry.offers:
         found = probe(offer)
         message = f"can run on {found.device}" if found.ok else found.reason
         status: Status = "ok" if found.ok else "warning"
-        findings.append(Finding(topic=f"backend {offer.spec.name}", status=status, message=message))
-    return findings
+        origin = f" of {offer.plugin.origin}" if offer.spec.name in conflicts else ""
+        yield Finding(topic=f"backend {offer.spec.name}{origin}", status=status, message=message)
 
 
-def _examine_plugins(host: PluginHost) -> list[Finding]:
-    findings = []
+def _examine_plugins(host: PluginHost) -> Iterator[Finding]:
     for plugin in describe_plugins(host):
         origin, state = f"{plugin['distribution']} {plugin['version']}", plugin["state"]
         topic = f"plugin {plugin['name']}"
         if state == "loaded":
-            findings.append(Finding(topic=topic, status="ok", message=origin))
+            yield Finding(topic=topic, status="ok", message=origin)
         else:
             message = f"{origin} is {state}: {plugin['reason']}"
             status: Status = "warning" if state == "disabled" else "error"
-            findings.append(Finding(topic=topic, status=status, message=message, remedy=plugin["remedy"]))
-        findings += [Finding(topic=topic, status="warning", message=each) for each in plugin["refused"]]
-    return findings
+            yield Finding(topic=topic, status=status, message=message, remedy=plugin["remedy"])
+        yield from (Finding(topic=topic, status="warning", message=each) for each in plugin["refused"])

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import EntryPoint
 from typing import Annotated, Any
 
 import typer
 
+from parallax_core.base.errors import PluginConflict
 from parallax_core.cli import COMMANDS
 from parallax_core.cli.command import new_app
 from parallax_core.cli.option import ConfigFile
-from parallax_core.cli.stranger import examine_command, find_commands
+from parallax_core.cli.stranger import choose_point, examine_command, find_commands
 from parallax_core.cli.table import print_table
 from parallax_core.config.config import Config
 from parallax_core.plugins.discovery import PluginRecord
@@ -37,8 +39,9 @@ def plugins(
     for each in found:
         if each["reason"]:
             print(f"\n{each['name']} is {each['state']}: {each['reason']}\n  {each['remedy']}")
-        for sentence in each["refused"]:
-            print(f"\n{each['name']}: {sentence}")
+    sentences = (f"{each['name']}: {sentence}" for each in found for sentence in each["refused"])
+    for line in dict.fromkeys(sentences):  # a conflict is told of each of its plugins
+        print(f"\n{line}")
 
 
 @dataclass(slots=True)
@@ -55,8 +58,12 @@ def describe_plugins(host: PluginHost) -> list[dict[str, Any]]:
     """Return one dictionary per plugin: its record, and the names it offers of each kind."""
     found: dict[str, Contribution] = defaultdict(Contribution)
     for kind, registry in host.list_registries().items():
+        conflicts = registry.conflicts()
         for offer in registry.offers:
-            found[offer.plugin.key].offers[kind].append(offer.spec.name)
+            if conflict := conflicts.get(offer.spec.name):
+                found[offer.plugin.key].refused.append(f"{conflict.message}: {conflict.hint}")
+            else:
+                found[offer.plugin.key].offers[kind].append(offer.spec.name)
         for offer in registry.passed:
             sentence = f"{registry.shelf.title} {offer.spec.name!r} is not used: another distribution is preferred"
             found[offer.plugin.key].refused.append(sentence)
@@ -88,11 +95,22 @@ def _add_commands(records: list[PluginRecord], found: dict[str, Contribution]) -
                 owners[record.distribution] = record
                 extra.append(record)
             owner = found[owners[record.distribution].key]
-            if name in COMMANDS:
-                owner.refused.append(f"command {name!r} is refused: it is one of Parallax's own")
+            if refusal := _refuse_command(name, point, points):
+                owner.refused.append(refusal)
             elif record.state == "loaded":
                 owner.offers["commands"].append(name)
     return extra
+
+
+def _refuse_command(name: str, point: EntryPoint, points: Sequence[EntryPoint]) -> str:
+    """Return why a command of a plugin is not to be had by its name; empty if it is."""
+    if name in COMMANDS:
+        return f"command {name!r} is refused: it is one of Parallax's own"
+    try:
+        is_chosen = choose_point(name, points) == point
+    except PluginConflict as conflict:
+        return f"{conflict.message}: {conflict.hint}"
+    return "" if is_chosen else f"command {name!r} is not used: another distribution is preferred"
 
 
 def _make_rows(plugin: dict[str, Any]) -> Iterator[tuple[str, ...]]:

@@ -52,7 +52,7 @@ def load_command(name: str, points: Sequence[EntryPoint]) -> Any:  # noqa: ANN40
         Unsupported: if it is disabled, or made for another plugin API.
         BrokenPlugin: if it cannot be imported, or is no Typer application.
     """
-    point = _choose(name, points)
+    point = choose_point(name, points)
     record = examine_command(point)
     if record.state != "loaded":
         message = f"command {name!r} of {record.origin} is {record.state}: {record.reason}"
@@ -78,7 +78,15 @@ def _find_app(point: EntryPoint) -> Any:  # noqa: ANN401 -- checked here
     return app
 
 
-def _choose(name: str, points: Sequence[EntryPoint]) -> EntryPoint:
+def choose_point(name: str, points: Sequence[EntryPoint]) -> EntryPoint:
+    """Return the one of ``points`` that gets the command; those that cannot be used stand aside.
+
+    Raises:
+        PluginConflict: if several distributions offer it, and none is preferred.
+    """
+    if len(points) == 1:
+        return points[0]
+    points = [point for point in points if examine_command(point).state == "loaded"] or points
     if len(points) == 1:
         return points[0]
     from parallax_core.config.config import Config

@@ -23,6 +23,8 @@ def find_backends(host: PluginHost, name: str | None) -> list[Offer[BackendSpec]
     """Return the backend of that name, or without one all that this machine can run, the best rank first.
 
     Raises:
+        PluginConflict: if several plugins offer that name, or that of the best. Elsewhere a conflict costs nothing but
+            the name.
         ParallaxError: if there is none, or this machine cannot run it; the message says why.
     """
     registry = host.backends()
@@ -33,11 +35,14 @@ def find_backends(host: PluginHost, name: str | None) -> list[Offer[BackendSpec]
             message = f"backend {name!r} cannot run here: {availability.reason}"
             raise ParallaxError(message, "`parallax doctor` says more")
         return [offer]
-    ranked = sorted(map(registry.get, registry.names()), key=lambda offer: offer.spec.rank, reverse=True)
+    ranked = sorted(registry.offers, key=lambda offer: offer.spec.rank, reverse=True)
     if not (found := [offer for offer in ranked if probe(offer).ok]):
         hint = "install one, such as parallax-backend-mlx; `parallax doctor` says what is missing"
         raise ParallaxError("no installed backend can run on this machine", hint)
-    return found
+    conflicts = registry.conflicts()
+    if conflict := conflicts.get(found[0].spec.name):
+        raise conflict
+    return [offer for offer in found if offer.spec.name not in conflicts]
 
 
 def choose_backend(

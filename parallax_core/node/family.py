@@ -8,6 +8,7 @@ from typing import Any
 
 from parallax_core.base.errors import PluginConflict
 from parallax_core.contracts.model import ModelAdapter, ModelShape
+from parallax_core.plugins.discovery import DISABLED_VARIABLE
 from parallax_core.plugins.host import PluginHost
 
 
@@ -30,7 +31,8 @@ def find_family(host: PluginHost, config: Mapping[str, Any]) -> Family | None:
     offers = [offer for offer in host.models().offers if set(offer.spec.architectures).intersection(named)]
     if len(offers) > 1:
         origins = " and ".join(offer.plugin.origin for offer in offers)
-        raise PluginConflict(f"{' and '.join(named)} is claimed by both {origins}", "uninstall one of them")
+        hint = f"choose one, with {DISABLED_VARIABLE}={offers[-1].plugin.distribution}"
+        raise PluginConflict(f"{' and '.join(named)} is claimed by both {origins}", hint)
     return next((Family(offer.spec.name, offer.load(offer.spec.adapter)) for offer in offers), None)
 
 

@@ -156,10 +156,10 @@ class PluginHost:
             for each in self._caller.find("parallax_observe")
         ]
 
-    def diagnose(self) -> list[tuple[PluginRecord, Finding]]:
-        """Return what each plugin has to say about this machine; a plugin that raises is itself a finding."""
-        found = self._caller.collect("parallax_diagnose", Finding, DIAGNOSE_S)
-        return [(self._caller.record(key), finding) for key, finding in found]
+    def diagnose(self) -> Iterator[tuple[PluginRecord, Finding]]:
+        """Yield what each plugin has to say about this machine; one that raises, or takes too long, is broken."""
+        for key, finding in self._caller.collect("parallax_diagnose", Finding, DIAGNOSE_S):
+            yield self._caller.record(key), finding
 
     def shutdown(self, limit_s: float) -> None:
         """Tell every plugin that this is the end, all at once, and wait for them ``limit_s`` seconds together."""

@@ -33,6 +33,8 @@ class Spec(Protocol):
 S = TypeVar("S", bound=Spec)
 T = TypeVar("T")
 
+MOST_EXPLAINED = 3
+
 
 @dataclass(frozen=True, slots=True)
 class Offer(Generic[S]):
@@ -102,6 +104,11 @@ class Registry(Generic[S]):
             raise self._conflict(found)
         return found[0]
 
+    def conflicts(self) -> dict[str, PluginConflict]:
+        """Return, for each name that several plugins offer and that nobody gets, the error of asking for it."""
+        found = {name: [offer for offer in self.offers if offer.spec.name == name] for name in self.names()}
+        return {name: self._conflict(offers) for name, offers in found.items() if len(offers) > 1}
+
     def _conflict(self, found: Sequence[Offer[S]]) -> PluginConflict:
         name, distribution = found[0].spec.name, found[-1].plugin.distribution
         origins = " and ".join(offer.plugin.origin for offer in found)
@@ -112,15 +119,19 @@ class Registry(Generic[S]):
 
     def _suggestion(self, name: str) -> str:
         missing = [record for record in self._records if record.state != "loaded"]
-        if own := [record for record in missing if record.name == name]:
-            return _explain(own)
-        near = get_close_matches(name, self.names(), n=1)
+        near = get_close_matches(name, [*self.names(), *(record.name for record in missing)], n=1)
         none = f"no installed plugin offers a {self.shelf.title}."
         known = f"there is: {', '.join(self.names())}." if self.offers else none
-        return " ".join([f"did you mean {near[0]!r}?" if near else known, _explain(missing)]).strip()
+        guess = f"did you mean {near[0]!r}?" if near else known
+        own = [record for record in missing if record.name in near]
+        return " ".join([*([] if name in near else [guess]), _explain(own or missing)]).strip()
 
 
 def _explain(records: Sequence[PluginRecord]) -> str:
+    """Say of each why it is not loaded; where there are many, only which they are."""
+    if len(records) > MOST_EXPLAINED:
+        names = ", ".join(record.name for record in records)
+        return f"plugins that are not loaded might offer it: {names}. `parallax plugins` says why they are not."
     return " ".join(
         f"plugin {record.name!r} ({record.origin}) is {record.state}: {record.reason}. {record.remedy}."
         for record in records

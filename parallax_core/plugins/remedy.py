@@ -20,7 +20,7 @@ def describe_error(error: BaseException) -> str:
         return error.message
     if isinstance(error, SystemExit):
         return f"it tried to end the process: SystemExit({error.code!r})"
-    return f"{type(error).__name__}: {error}"
+    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 def find_remedy(error: BaseException, distribution: str, module: str) -> str:

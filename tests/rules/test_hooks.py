@@ -55,7 +55,7 @@ def test_hook_has_an_example_that_works(name: str, tmp_path: Path, monkeypatch: 
     host = PluginHost([(record, module)])
     assert [implementation.function for implementation in host._caller.find(name)] == [getattr(module, name)]
     host.list_registries()
-    host.diagnose()
+    list(host.diagnose())
     host.shutdown(10)
     [found] = host.records
     assert found.state == "loaded", found.reason

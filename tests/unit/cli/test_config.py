@@ -89,7 +89,7 @@ def test_serve_refuses_to_start_when_strict(site: Site) -> None:
         assert "plugins are not loaded: 'bad' (bad 1.0) is broken" in done.stderr
         assert "hint: module 'not_there' is missing: pip install not_there" in done.stderr
     off = site.run("serve", "no-such-model", "--no-strict-plugins", PARALLAX_SERVE__STRICT_PLUGINS="true")
-    assert "no model named 'no-such-model'" in off.stderr
+    assert "error: no installed backend can run on this machine" in off.stderr
 
 
 def test_hanging_probe_does_not_hang_doctor(site: Site) -> None:
@@ -105,5 +105,9 @@ def parallax_register_backends():
     return [BackendSpec(name="stuck", summary="s", probe=Ref("{module}:probe"), factory=Ref("{module}:probe"))]
 """
     site.install("stuck", code)
+    for name in ("one", "two"):
+        site.install(name, code.replace("stuck", "same").replace("time.sleep", "int"))
     done = site.run("doctor")
     assert "WARNING backend stuck: stuck 1.0 did not say within 5 s whether it can" in done.stdout
+    assert "WARNING backend same of two 1.0: two 1.0 could not say" in done.stdout
+    assert "WARNING plugin one: backend 'same' is offered by both one 1.0 and two 1.0" in done.stdout

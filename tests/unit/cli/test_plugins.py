@@ -95,6 +95,17 @@ def test_page_names_every_kind_and_state() -> None:
     assert [word for word in kinds + states if f"`{word}`" not in section] == []
 
 
+def test_name_that_two_distributions_offer_is_refused_and_told_once(site: Site) -> None:
+    for name in ("one", "two"):
+        site.install(name, OFFER.replace('name="{name}"', 'name="same"').replace("{name}", "same"))
+    said = "model source 'same' is offered by both one 1.0 and two 1.0: choose one, with prefer.source.same = \"one\""
+    found = {each["name"]: each for each in json.loads(site.run("plugins", "--json").stdout)}
+    for name in ("one", "two"):
+        assert found[name]["offers"] == {}
+        assert [sentence.startswith(said) for sentence in found[name]["refused"]] == [True]
+    assert site.run("plugins").stdout.count(said) == 2
+
+
 def test_preference_of_the_configuration_is_shown(site: Site) -> None:
     site.install("one", OFFER.replace('"{name}"', '"same"'))
     site.install("two", OFFER.replace('"{name}"', '"same"'))

@@ -88,6 +88,17 @@ def test_two_commands_of_one_name_are_a_conflict_until_one_is_preferred(site: Si
     assert "error: command 'hello' is offered by both one and two" in done.stderr
     (site.folder / "parallax.toml").write_text("[plugins]\nprefer.command.hello = 'two'\n")
     assert site.run("hello").stdout == "two says hello\n"
+    shown = site.run("plugins").stdout
+    assert "command 'hello' is not used: another distribution is preferred" in shown
+    assert shown.count("commands: hello") == 1
+
+
+def test_of_two_commands_of_one_name_the_disabled_one_stands_aside(site: Site) -> None:
+    for name in ("one", "two"):
+        site.install_command(name, "hello", HELLO.replace("hello {name}", f"{name} says hello"))
+    assert site.run("hello", PARALLAX_PLUGINS_DISABLED="two").stdout == "one says hello\n"
+    conflict = "command 'hello' is offered by both one and two: choose one, with prefer.command.hello = \"one\""
+    assert site.run("plugins").stdout.count(conflict) == 1
 
 
 @pytest.mark.parametrize(

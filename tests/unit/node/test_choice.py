@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from parallax_core.api import Availability, BackendSpec, Ref, hookimpl
-from parallax_core.base.errors import ParallaxError
+from parallax_core.base.errors import ParallaxError, PluginConflict
 from parallax_core.node.choice import choose_backend, find_backends, probe
 from parallax_core.plugins.discovery import PluginRecord
 from parallax_core.plugins.host import PluginHost
@@ -47,14 +47,20 @@ def lie() -> object:
 
 def make_host(probes: Mapping[str, str], **hooks: Callable[..., Any]) -> PluginHost:
     """Return a host of one plugin that offers backends, ranked in reverse order."""
+    return PluginHost([make_plugin("p", probes, **hooks)])
+
+
+def make_plugin(
+    plugin: str, probes: Mapping[str, str], **hooks: Callable[..., Any]
+) -> tuple[PluginRecord, types.SimpleNamespace]:
     specs = [
         BackendSpec(name=name, summary="s", probe=Ref(f"{__name__}:{each}"), factory=Ref("no:thing"), rank=-rank)
         for rank, (name, each) in enumerate(probes.items())
     ]
     made = {"parallax_register_backends": hookimpl(lambda: specs)}
     made |= {f"parallax_{hook}": hookimpl(function) for hook, function in hooks.items()}
-    record = PluginRecord(name="p", distribution="p", version="1", module="p", state="loaded")
-    return PluginHost([(record, types.SimpleNamespace(**made))])
+    record = PluginRecord(name=plugin, distribution=plugin, version="1", module=plugin, state="loaded")
+    return record, types.SimpleNamespace(**made)
 
 
 def names(host: PluginHost, name: str | None = None) -> list[str]:
@@ -69,6 +75,25 @@ def test_backends_that_can_run_come_best_rank_first() -> None:
         names(host, "one")
     with pytest.raises(ParallaxError, match="no installed backend can run"):
         names(make_host({"one": "unfit"}))
+
+
+def test_conflict_costs_nothing_but_the_name() -> None:
+    host = PluginHost(
+        [make_plugin("p", {"best": "fit", "twin": "fit"}), make_plugin("q", {"none": "unfit", "twin": "fit"})]
+    )
+    assert names(host) == ["best"]
+    with pytest.raises(PluginConflict, match="backend 'twin' is offered by both p 1 and q 1"):
+        names(host, "twin")
+
+
+def test_conflict_about_the_best_is_an_error_if_it_can_run() -> None:
+    rest = make_plugin("r", {"none": "unfit", "last": "fit"})
+    host = PluginHost([make_plugin("p", {"twin": "fit"}), make_plugin("q", {"twin": "fit"}), rest])
+    with pytest.raises(PluginConflict, match="backend 'twin' is offered by both p 1 and q 1"):
+        names(host)
+    assert names(host, "last") == ["last"]
+    ill = PluginHost([make_plugin("p", {"twin": "unfit"}), make_plugin("q", {"twin": "unfit"}), rest])
+    assert names(ill) == ["last"]
 
 
 @pytest.mark.parametrize(

@@ -255,6 +255,29 @@ def test_near_name_is_suggested(site: Site) -> None:
     assert "did you mean 'good'?" in caught.value.hint
 
 
+def test_near_name_of_a_plugin_that_is_not_loaded_is_suggested_with_its_reason(site: Site) -> None:
+    site.install("mlx_fast", "raise OSError('boom')")
+    site.install("other", "import not_there")
+    with pytest.raises(UnknownName) as caught:
+        PluginHost.discover().backends().get("mlx-fast")
+    assert caught.value.hint.startswith("did you mean 'mlx_fast'? plugin 'mlx_fast' (mlx_fast 1.0) is broken: OSError")
+    assert "not_there" not in caught.value.hint
+
+
+def test_many_plugins_that_are_not_loaded_are_named_without_their_reasons(site: Site) -> None:
+    for name in ("one", "two", "three", "four"):
+        site.install(name, "import not_there")
+    with pytest.raises(UnknownName) as caught:
+        PluginHost.discover().backends().get("something")
+    assert "might offer it: four, one, three, two. `parallax plugins` says why" in caught.value.hint
+    assert "not_there" not in caught.value.hint
+
+
+def test_reason_of_several_lines_becomes_one(site: Site) -> None:
+    site.install("bad", "raise OSError('one\\n  two')")
+    assert record(PluginHost.discover(), "bad").reason == "OSError: one two"
+
+
 def test_built_in_sources_come_through_the_same_door() -> None:
     host = PluginHost.discover()
     assert record(host, "core").distribution == "parallax-core"
