@@ -6,10 +6,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from importlib.metadata import entry_points
 from pathlib import Path
 
+from parallax_core.plugins.discovery import DISABLED_VARIABLE
+
 PARALLAX = str(Path(sys.executable).with_name("parallax"))
-HEADER = "from parallax_core.api import *\n"
+OTHERS = sorted({point.dist.name for point in entry_points(group="parallax") if point.dist} - {"parallax-core"})
+"""The distributions with plugins that happen to be installed beside core; loading them takes time."""
 
 
 class Site:
@@ -46,7 +50,7 @@ class Site:
         (self._info(name) / "entry_points.txt").write_text(text)
 
     def run(self, *arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:
-        """Run ``parallax``, in this folder, where nothing of this user's is known."""
+        """Run ``parallax``, in this folder, where nothing of this user's is known, and no other plugin is loaded."""
         return subprocess.run(
             [PARALLAX, *arguments],
             cwd=self.folder,
@@ -61,7 +65,9 @@ class Site:
     def environment(self, **changes: str) -> dict[str, str]:
         """Return the environment of such a process."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("PARALLAX_")}
-        return {**kept, "PYTHONPATH": str(self.folder), "PARALLAX_HOME": str(self.home), **changes}
+        disabled = ",".join([*OTHERS, *filter(None, [changes.pop(DISABLED_VARIABLE, "")])])
+        ours = {"PYTHONPATH": str(self.folder), "PARALLAX_HOME": str(self.home), DISABLED_VARIABLE: disabled}
+        return {**kept, **ours, **changes}
 
     def _info(self, name: str) -> Path:
         return self.folder / f"{name}-1.0.dist-info"
