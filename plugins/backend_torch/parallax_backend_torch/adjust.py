@@ -1,0 +1,88 @@
+"""Penalties, bias and bans for many rows at once: `parallax_core.api.adjust`.
+
+Nothing is kept between steps: the counts of a row are made from its history by one scatter, which costs little beside
+the step. Rows whose sampling has none of this cost nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from parallax_backend_torch.tensors import upload
+from parallax_backend_torch.ticket import Ticket
+
+
+def adjust_logits(logits: torch.Tensor, tickets: Sequence[Ticket]) -> torch.Tensor:
+    """Return ``logits`` after penalties, bias and bans.
+
+    Args:
+        logits: float32 of shape [rows, vocab size]; not changed.
+        tickets: one for each row; the token ids of their histories lie in ``range(vocab size)``.
+    """
+    changes = list(_list_changes(tickets, logits.shape[-1]))
+    repeating = [row for row, each in enumerate(tickets) if each.sampling.repetition_penalty != 1]
+    discouraged = [row for row, each in enumerate(tickets) if each.num_output and _discourages(each)]
+    if not (changes or repeating or discouraged):
+        return logits
+    logits = logits.clone()
+    if repeating:
+        _repeat(logits, repeating, tickets)
+    if discouraged:
+        _discourage(logits, discouraged, tickets)
+    if changes:
+        rows, tokens, values = zip(*changes, strict=True)
+        where = torch.tensor(rows, device=logits.device), torch.tensor(tokens, device=logits.device)
+        logits.index_put_(where, torch.tensor(values, device=logits.device), accumulate=True)
+    return logits
+
+
+def make_column(values: Sequence[float], device: torch.device) -> torch.Tensor:
+    """Return ``values`` as float32 of shape [rows, 1]."""
+    return torch.tensor(values, dtype=torch.float32, device=device)[:, None]
+
+
+def _discourages(ticket: Ticket) -> bool:
+    return bool(ticket.sampling.frequency_penalty or ticket.sampling.presence_penalty)
+
+
+def _repeat(logits: torch.Tensor, rows: Sequence[int], tickets: Sequence[Ticket]) -> None:
+    """Apply the repetition penalty."""
+    seen = _count([tickets[row].history for row in rows], logits) > 0
+    penalty = make_column([tickets[row].sampling.repetition_penalty for row in rows], logits.device)
+    part = logits[rows]
+    logits[rows] = torch.where(seen, torch.where(part > 0, part / penalty, part * penalty), part)
+
+
+def _discourage(logits: torch.Tensor, rows: Sequence[int], tickets: Sequence[Ticket]) -> None:
+    """Apply the frequency and the presence penalty."""
+    counts = _count([tickets[row].output for row in rows], logits)
+    frequency = make_column([tickets[row].sampling.frequency_penalty for row in rows], logits.device)
+    presence = make_column([tickets[row].sampling.presence_penalty for row in rows], logits.device)
+    part = logits[rows]
+    logits[rows] = torch.where(counts > 0, part - (frequency * counts + presence), part)
+
+
+def _list_changes(tickets: Sequence[Ticket], size: int) -> Iterator[tuple[int, int, float]]:
+    """Yield what is added: row, token and number."""
+    for row, ticket in enumerate(tickets):
+        sampling = ticket.sampling
+        if not (sampling.logit_bias or sampling.min_tokens):
+            continue
+        is_early = ticket.num_output < sampling.min_tokens
+        bans = ((token, -math.inf) for token in sampling.stop_ids if is_early)
+        yield from ((row, token, change) for token, change in (*sampling.logit_bias, *bans) if 0 <= token < size)
+
+
+def _count(histories: Sequence[Sequence[int]], logits: torch.Tensor) -> torch.Tensor:
+    """Return how often each history holds each token, float32 of shape [histories, vocab size]."""
+    tokens, rows = array("q"), array("q")
+    for row, history in enumerate(histories):
+        tokens.extend(history)
+        rows.extend(array("q", [row]) * len(history))
+    counts = torch.zeros((len(histories), logits.shape[-1]), device=logits.device)
+    where = upload(rows).to(logits.device), upload(tokens).to(logits.device)
+    return counts.index_put_(where, torch.ones(len(tokens), device=logits.device), accumulate=True)

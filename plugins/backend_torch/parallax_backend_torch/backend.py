@@ -1,0 +1,139 @@
+"""Opens stages on PyTorch."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from parallax_backend_torch.budget import Room, format_bytes, plan_pools
+from parallax_backend_torch.config import Config
+from parallax_backend_torch.devices import choose_device, choose_workshop, describe_device, estimate_bytes, find_room
+from parallax_backend_torch.families import BLOCKS, find_model
+from parallax_backend_torch.limits import Machine
+from parallax_backend_torch.model import Model
+from parallax_backend_torch.network import Runner, build_network
+from parallax_backend_torch.sampling import Sampler
+from parallax_backend_torch.settings import read_settings
+from parallax_backend_torch.stage import Held, TorchStage
+from parallax_backend_torch.store import Kept, Store
+from parallax_backend_torch.tensors import name_dtype
+from parallax_backend_torch.weights import Selection, Weights, open_shelf
+from parallax_backend_torch.workshop import Workshop
+from parallax_core.api import (
+    ParallaxError,
+    StageInfo,
+    StagePlan,
+    TensorSpec,
+    Unsupported,
+    choose_layers,
+    read_config,
+)
+
+CORE_FLOPS = 4e10
+"""What a core of a CPU computes in a second, about."""
+FEWEST, MOST, ON_GPU = 16, 512, 4096
+"""Tokens of a step."""
+
+
+class TorchBackend:
+    """The backend ``torch``."""
+
+    def open_stage(self, plan: StagePlan) -> TorchStage:
+        """Load the layers that are asked for; see `parallax_core.api.Backend.open_stage`."""
+        config = Config(read_config(plan.model))
+        choose_device(plan)
+        model = _find_model(config)
+        layers = choose_layers(plan, model.shape.num_layers)
+        selection = Selection(layers, model.shape.num_layers, model.shape.is_tied)
+        weights = _open_weights(plan, selection)
+        network = build_network(model, selection, weights)
+        kept = [_keep_layer(model, index, weights.workshop) for index in range(layers.start, layers.stop)]
+        return make_stage(Loaded(plan, model, selection, weights), network, kept)
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What is known of the layers of a stage once they are loaded."""
+
+    plan: StagePlan
+    model: Model
+    selection: Selection
+    weights: Weights
+
+
+def make_stage(loaded: Loaded, runner: Runner, kept: Sequence[Kept]) -> TorchStage:
+    """Return a stage of ``runner``, whose layers keep what ``kept`` says."""
+    shape, selection, workshop = loaded.model.shape, loaded.selection, loaded.weights.workshop
+    weight_bytes = loaded.weights.shelf.kept
+    chunk = _choose_batch(workshop, weight_bytes)
+    pools = plan_pools(
+        kept, Room(find_room(workshop.device) * loaded.plan.memory_fraction, shape.context_length, chunk)
+    )
+    hop = (TensorSpec(shape.hidden_size, name_dtype(workshop.dtype)),)
+    info = StageInfo(
+        layers=selection.layers,
+        num_layers=shape.num_layers,
+        vocab_size=shape.vocab_size,
+        context_length=shape.context_length,
+        max_batch_tokens=chunk,
+        pools=pools,
+        device=describe_device(workshop),
+        dtype=name_dtype(workshop.dtype),
+        weight_bytes=weight_bytes,
+        weights_version=read_version(loaded.plan.model),
+        capabilities=frozenset({"logprobs", "hidden", "positions"}),
+        takes=hop if selection.layers.start else (),
+        gives=() if selection.is_last else hop,
+    )
+    store, sampler = Store(kept, pools, workshop.device), Sampler(shape.vocab_size, workshop.device)
+    return TorchStage(info, Held(runner, store, workshop, sampler))
+
+
+def read_version(folder: Path) -> str:
+    """Return what changes whenever a file of weights is replaced: a digest of names, sizes and times."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.glob("*.safetensors")):
+        status = path.stat()
+        digest.update(f"{path.name} {status.st_size} {status.st_mtime_ns} ".encode())
+    return digest.hexdigest()[:16]
+
+
+def _find_model(config: Config) -> Model:
+    if config.quantization:
+        method = config.quantization.get("quant_method", "an unknown way")
+        raise Unsupported(f"the weights are quantized by {method}", "choose the model in full precision")
+    model = find_model(config)
+    if model is None:
+        message = f"there are no blocks for {config.architecture or 'a model without architectures'}"
+        raise Unsupported(message, f"choose another backend, or one of: {', '.join(BLOCKS)}")
+    return model
+
+
+def _open_weights(plan: StagePlan, selection: Selection) -> Weights:
+    """Return the tensors of a stage, unread.
+
+    Raises:
+        ParallaxError: if there is not memory for them.
+    """
+    shelf = open_shelf(plan.model, selection, plan.progress)
+    workshop = choose_workshop(plan, read_settings(), shelf.tensors.values())
+    needed, room = estimate_bytes(shelf.tensors.values(), workshop), find_room(workshop.device)
+    if needed > room:
+        message = f"the weights of {plan.model.name} take {format_bytes(needed)}, and {format_bytes(room)} are free"
+        raise ParallaxError(message, "close other programs, choose a smaller model, or PARALLAX_TORCH__WEIGHTS=int8")
+    return Weights(shelf, workshop)
+
+
+def _keep_layer(model: Model, index: int, workshop: Workshop) -> Kept:
+    kept = model.keep_layer(index)
+    return kept if kept.kind == "state" else replace(kept, dtype=workshop.kept)
+
+
+def _choose_batch(workshop: Workshop, weight_bytes: int) -> int:
+    """Return the most tokens in a step of about a second."""
+    if workshop.device.type != "cpu":
+        return ON_GPU
+    flops = 2 * weight_bytes / workshop.item_bytes
+    return max(FEWEST, min(MOST, int(Machine().count_cores() * CORE_FLOPS / max(flops, 1))))

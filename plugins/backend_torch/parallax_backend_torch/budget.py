@@ -1,0 +1,112 @@
+"""How many pages each pool has: the memory there is, shared out so that no pool runs dry long before the others."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from parallax_backend_torch.store import Kept, Kind
+from parallax_core.api import ParallaxError, PoolInfo
+
+PAGE_SIZE = 16
+"""Tokens per page."""
+REWIND = 64
+"""How far behind its end a sequence with windows can be forked or truncated."""
+CHECKPOINT = 256
+"""Where chunks of sequences with states end, so that what begins alike can be shared."""
+MOST_SEQUENCES = 256
+"""Memory for more sequences of full length than this is left to others."""
+TYPICAL = 1024
+"""Tokens of a sequence by which memory is shared out between pools."""
+KIBI = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What there is to plan with."""
+
+    num_bytes: float
+    """Memory for all pools."""
+    context_length: int
+    chunk: int
+    """The most tokens in a step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What one pool could do with."""
+
+    kind: Kind
+    window: int
+    page_bytes: int
+    pages_each: int
+    """Pages of a typical sequence."""
+    most: int
+    """Pages beyond which there is no use."""
+
+
+def plan_pools(layers: Sequence[Kept], room: Room) -> tuple[PoolInfo, ...]:
+    """Return a pool for each kind of layers.
+
+    Raises:
+        ParallaxError: if not even one page of each fits.
+    """
+    keys = dict.fromkeys(kept.pool for kept in layers)
+    needs = [_find_need([kept for kept in layers if kept.pool == key], room) for key in keys]
+    counts = _share_out(needs, room.num_bytes)
+    least = sum(need.page_bytes for need in needs)
+    if least > room.num_bytes:
+        message = f"a page of each pool takes {format_bytes(least)}, and there are {format_bytes(room.num_bytes)}"
+        raise ParallaxError(message, "close other programs, or choose a smaller model or more of the memory")
+    return tuple(_make_info(need, count) for need, count in zip(needs, counts, strict=True))
+
+
+def format_bytes(size: float) -> str:
+    """Return ``size`` in words, such as ``1.3 GiB``."""
+    for unit in ("bytes", "KiB", "MiB"):
+        if size < KIBI:
+            return f"{size:.0f} {unit}"
+        size /= KIBI
+    return f"{size:.1f} GiB"
+
+
+def _find_need(layers: Sequence[Kept], room: Room) -> Need:
+    kind, window = layers[0].pool
+    num_bytes = sum(kept.num_bytes for kept in layers)
+    if kind == "state":
+        return Need(kind, window, num_bytes, 1, MOST_SEQUENCES)
+    longest = room.context_length
+    if kind == "window":
+        longest = min(longest, window + REWIND + room.chunk + PAGE_SIZE)
+    pages_each = math.ceil(min(longest, TYPICAL) / PAGE_SIZE)
+    return Need(kind, window, num_bytes * PAGE_SIZE, pages_each, MOST_SEQUENCES * math.ceil(longest / PAGE_SIZE))
+
+
+def _share_out(needs: Sequence[Need], num_bytes: float) -> list[int]:
+    """Return the pages of each pool: as many typical sequences as fit; what one has no use for, the others get."""
+    counts = [0] * len(needs)
+    hungry = set(range(len(needs)))
+    while hungry:
+        left = num_bytes - sum(
+            count * need.page_bytes
+            for index, (need, count) in enumerate(zip(needs, counts, strict=True))
+            if index not in hungry
+        )
+        each = sum(needs[index].page_bytes * needs[index].pages_each for index in hungry)
+        for index in hungry:
+            counts[index] = max(1, int(left * needs[index].pages_each // each))
+        full = {index for index in hungry if counts[index] >= needs[index].most}
+        for index in full:
+            counts[index] = needs[index].most
+        if not full:
+            break
+        hungry -= full
+    return counts
+
+
+def _make_info(need: Need, num_pages: int) -> PoolInfo:
+    if need.kind == "state":
+        return PoolInfo(kind="state", page_size=1, num_pages=num_pages, checkpoint_every=CHECKPOINT)
+    rewind = REWIND if need.kind == "window" else 0
+    return PoolInfo(kind=need.kind, page_size=PAGE_SIZE, num_pages=num_pages, window=need.window, rewind=rewind)

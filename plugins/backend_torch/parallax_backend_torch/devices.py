@@ -1,0 +1,103 @@
+"""Which device a stage runs on, in what, and with how many threads."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+
+import torch
+
+from parallax_backend_torch.kernels.library import describe_kernels, find_library, set_threads
+from parallax_backend_torch.kernels.linear import Kind
+from parallax_backend_torch.limits import Machine
+from parallax_backend_torch.settings import TorchSettings
+from parallax_backend_torch.tensors import DTYPES
+from parallax_backend_torch.workshop import Workshop
+from parallax_core.api import StagePlan, Tensor, check_device
+
+CPU_DTYPES = ("float32", "bfloat16")
+CUDA_DTYPES = ("float32", "float16", "bfloat16")
+MATRIX = 2
+
+
+def list_devices() -> list[str]:
+    """Return the names of what there is, best first."""
+    found = [f"cuda:{number}" for number in range(torch.cuda.device_count())]
+    return [*(["cuda"] if found else []), *found, "cpu"]
+
+
+def choose_device(plan: StagePlan) -> torch.device:
+    """Return the device a plan asks for, or the best.
+
+    Raises:
+        Unsupported: if there is none of that name, or it does not compute in the dtype asked for.
+    """
+    names = list_devices()
+    check_device(plan, (*CPU_DTYPES, "float16"), names)
+    name = plan.device or names[0]
+    check_device(plan, CUDA_DTYPES if name.startswith("cuda") else CPU_DTYPES, names)
+    return torch.device(name)
+
+
+def choose_workshop(plan: StagePlan, settings: TorchSettings, tensors: Iterable[Tensor]) -> Workshop:
+    """Return where a stage computes, and in what; on a CPU, say how many threads may be used.
+
+    Args:
+        plan: what is asked for.
+        settings: what a user decides about this backend.
+        tensors: those of the checkpoint that are to be loaded.
+    """
+    device = choose_device(plan)
+    stored = find_stored(tensors)
+    if device.type == "cpu":
+        start_threads(settings.threads or Machine().count_cores())
+        kept = torch.bfloat16 if plan.dtype == "bfloat16" else torch.float32
+        return Workshop(device, torch.float32, _choose_kind(plan, settings, stored), kept)
+    dtype = stored if plan.dtype == "auto" else DTYPES[plan.dtype]
+    return Workshop(device, dtype, "float32" if dtype == torch.float32 else "bfloat16", dtype)
+
+
+def estimate_bytes(tensors: Iterable[Tensor], workshop: Workshop) -> int:
+    """Return about how much memory tensors take as they are kept."""
+    return int(sum(math.prod(tensor.shape) for tensor in tensors) * workshop.item_bytes)
+
+
+def start_threads(count: int) -> None:
+    """Have so many threads compute in this process: those of the kernels, or without them, those of PyTorch.
+
+    Not both: threads that wait for work keep a core busy for a while, and would take it from the others.
+    """
+    torch.set_num_threads(1 if find_library() is not None else count)
+    set_threads(count)
+
+
+def find_stored(tensors: Iterable[Tensor]) -> torch.dtype:
+    """Return the floating dtype that most numbers in matrices are stored in."""
+    sizes: Counter[str] = Counter()
+    for tensor in tensors:
+        if len(tensor.shape) >= MATRIX and "float" in tensor.dtype:
+            sizes[tensor.dtype] += memoryview(tensor.data).nbytes
+    return DTYPES[sizes.most_common(1)[0][0]] if sizes else torch.float32
+
+
+def describe_device(workshop: Workshop) -> str:
+    """Return what a stage computes on, in words."""
+    if workshop.device.type == "cuda":
+        return f"CUDA ({torch.cuda.get_device_name(workshop.device)})"
+    return f"cpu ({describe_kernels()}; {workshop.kind} weights)"
+
+
+def find_room(device: torch.device) -> int:
+    """Return the bytes that weights and pages may still take on a device."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    return Machine().find_room()
+
+
+def _choose_kind(plan: StagePlan, settings: TorchSettings, stored: torch.dtype) -> Kind:
+    """Return how matrices are kept. What is stored in bfloat16 loses nothing by being kept so, and is read faster."""
+    if settings.weights != "auto":
+        return settings.weights
+    is_short = stored == torch.bfloat16 and find_library() is not None
+    return "bfloat16" if plan.dtype == "bfloat16" or is_short else "float32"

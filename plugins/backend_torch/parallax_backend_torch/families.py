@@ -1,0 +1,30 @@
+"""Which file of ``blocks`` builds a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import cast
+
+from parallax_backend_torch.config import Config
+from parallax_backend_torch.model import Model
+
+BLOCKS = {
+    "LlamaForCausalLM": "llama:Llama",
+    "Qwen2ForCausalLM": "qwen2:Qwen2",
+    "Qwen3ForCausalLM": "qwen3:Qwen3",
+}
+"""By what config.json calls the architecture: the module in ``blocks``, and the class in it."""
+
+
+def find_model(config: Config) -> Model | None:
+    """Return the model that ``config`` describes, or None if there are no blocks for it.
+
+    Raises:
+        Unsupported: if it asks for what its family does not have here.
+    """
+    if config.architecture not in BLOCKS:
+        return None
+    module, _, name = BLOCKS[config.architecture].partition(":")
+    found = getattr(import_module(f"parallax_backend_torch.blocks.{module}"), name)
+    return cast("Callable[[Config], Model]", found)(config)

@@ -1,0 +1,93 @@
+"""Attention with grouped heads over pages: one product for queries, keys and values, and one back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from parallax_backend_torch.arithmetic import Norm, attend, rotate, store
+from parallax_backend_torch.config import Config
+from parallax_backend_torch.kernels.attention import Pool, Rule
+from parallax_backend_torch.rope import Rope
+from parallax_backend_torch.step import Places, Spot, Step
+from parallax_backend_torch.store import Kept
+from parallax_backend_torch.weights import Weights
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """How many there are."""
+
+    queries: int
+    keys: int
+    """Of keys, and as many of values."""
+    width: int
+
+    def keep(self, window: int = 0) -> Kept:
+        """Return what a layer remembers."""
+        shape = self.keys, self.width
+        return Kept("window" if window else "full", (shape, shape), window)
+
+
+def read_heads(config: Config) -> Heads:
+    """Return the heads of a model by the settings most families have in common."""
+    num = config.count("num_attention_heads")
+    width = config.count("head_dim", default=config.count("hidden_size") // num or 1)
+    return Heads(num, config.count("num_key_value_heads", default=num), width)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Look:
+    """What families do differently."""
+
+    rope: Rope
+    window: int = 0
+    """How many tokens a token sees, itself included; 0: all."""
+    scale: float = 0.0
+    """What scores are multiplied by; 0: one over the root of the width."""
+    soft_cap: float = 0.0
+    eps: float = 0.0
+    """Of the norms of queries and keys, where there are any."""
+    norm_offset: float = 0.0
+    """See `arithmetic.Norm`."""
+
+
+class Attention:
+    """Attention of one layer.
+
+    Args:
+        weights: with ``q_proj``, ``k_proj``, ``v_proj``, ``o_proj``, and perhaps ``q_norm``, ``k_norm`` and ``sinks``.
+        heads: how many.
+        look: the rest.
+    """
+
+    def __init__(self, weights: Weights, heads: Heads, look: Look) -> None:
+        self._heads, self._rope = heads, look.rope
+        self._into = weights.make_linear("q_proj", "k_proj", "v_proj")
+        self._back = weights.make_linear("o_proj")
+        self._norms = [
+            Norm(weights.read_vector(f"{name}.weight"), look.eps, look.norm_offset)
+            for name in ("q_norm", "k_norm")
+            if weights.has(f"{name}.weight")
+        ]
+        self._rule = Rule(look.scale or heads.width**-0.5, look.window, look.soft_cap)
+        if weights.has("sinks"):
+            self._rule = replace(self._rule, sinks=weights.read_vector("sinks"))
+
+    def __call__(self, x: torch.Tensor, residual: torch.Tensor | None, step: Step, spot: Spot) -> torch.Tensor:
+        """Return what attention gives, plus ``residual``: [tokens, width of the model]."""
+        heads, places = self._heads, spot.places
+        assert isinstance(places, Places)
+        mixed = self._into.apply(x).unflatten(1, (-1, heads.width))
+        queries, keys, values = mixed.split((heads.queries, heads.keys, heads.keys), dim=1)
+        angles = step.find_angles(self._rope)
+        if self._norms:
+            queries, keys = (norm(part) for norm, part in zip(self._norms, (queries, keys), strict=True))
+            rotate(queries, angles)
+            rotate(keys, angles)
+        else:
+            rotate(mixed[:, : heads.queries + heads.keys], angles)
+        pool = Pool(*spot.kept)
+        store(pool, keys, values, places)
+        return self._back.apply(attend(queries, pool, places, self._rule).flatten(1), residual)

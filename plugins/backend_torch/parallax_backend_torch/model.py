@@ -1,0 +1,95 @@
+"""What a file in ``blocks`` says of its family: the shape of a model, what each layer keeps, and how it is built."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from parallax_backend_torch.config import FULL, SLIDING, Config
+from parallax_backend_torch.step import Spot, Step
+from parallax_backend_torch.store import Kept
+from parallax_backend_torch.weights import Weights
+from parallax_core.api import Unsupported
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shape:
+    """A model apart from its layers."""
+
+    num_layers: int
+    hidden_size: int
+    vocab_size: int
+    context_length: int
+    is_tied: bool
+    """Whether the head is the embedding."""
+    eps: float
+    """Of the final norm."""
+    norm_offset: float = 0.0
+    """See `arithmetic.Norm`."""
+    embed_scale: float = 1.0
+    """What embeddings are multiplied by."""
+    soft_cap: float = 0.0
+    """Logits become ``cap * tanh(logit / cap)``; 0: they stay."""
+
+
+class Layer(Protocol):
+    """One layer, or a part of one."""
+
+    def __call__(self, hidden: torch.Tensor, step: Step, spot: Spot) -> torch.Tensor:
+        """Return the hidden states after the layer, [tokens, width], and leave those before it as they are.
+
+        Args:
+            hidden: those of all tokens of the step, [tokens, width].
+            step: what all layers are told.
+            spot: what this layer keeps, to which it adds what later tokens will need.
+        """
+
+
+class Model(Protocol):
+    """A model of a family, by its config.json."""
+
+    shape: Shape
+
+    def keep_layer(self, index: int) -> Kept:
+        """Return what the layer of this number remembers."""
+
+    def build_layer(self, index: int, weights: Weights) -> Layer:
+        """Build a layer from the tensors of its own."""
+
+
+def read_shape(config: Config, *, is_tied: bool = False) -> Shape:
+    """Return the shape of a model by the settings most families have in common.
+
+    Args:
+        config: of the model.
+        is_tied: whether the head is the embedding where config.json does not say.
+    """
+    return Shape(
+        num_layers=config.count("num_hidden_layers"),
+        hidden_size=config.count("hidden_size"),
+        vocab_size=config.count("vocab_size"),
+        context_length=config.count("max_position_embeddings"),
+        is_tied=config.flag("tie_word_embeddings", default=is_tied),
+        eps=config.number("rms_norm_eps", 1e-6),
+    )
+
+
+def read_windows(config: Config, kinds: list[str]) -> tuple[int, ...]:
+    """Return the window of each layer, 0 where it sees everything; ``kinds`` are what layers are by default."""
+    found = config.list_kinds((FULL, SLIDING), kinds)
+    return tuple(0 if kind == FULL else config.count("sliding_window") for kind in found)
+
+
+def check_choice(config: Config, name: str, allowed: str) -> None:
+    """Refuse a model with a setting that the family does not have here.
+
+    Raises:
+        Unsupported: naming it.
+    """
+    found = config.raw.get(name, allowed)
+    if found not in (allowed, None):
+        raise Unsupported(
+            f"{name!r} in config.json is {found!r}, and only {allowed!r} is known here", "try another backend"
+        )

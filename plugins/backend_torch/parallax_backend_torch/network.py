@@ -1,0 +1,113 @@
+"""Layers of a model with what comes before and after them, over all tokens of a step at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from parallax_backend_torch.arithmetic import Norm
+from parallax_backend_torch.kernels.linear import Packed
+from parallax_backend_torch.model import Layer, Model, Shape
+from parallax_backend_torch.step import Step
+from parallax_backend_torch.weights import Selection, Weights
+
+SPARE = (".inv_freq", ".masked_bias")
+"""Tensors that some checkpoints hold and nobody needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a run gives."""
+
+    hidden: torch.Tensor | None = None
+    """From layers that are not the last: [tokens, width]."""
+    states: torch.Tensor | None = None
+    """From the last ones: after the final norm, where something is asked for, [outputs, width]."""
+    logits: torch.Tensor | None = None
+    """At the same places, float32 of shape [outputs, vocab size]."""
+
+
+class Runner(Protocol):
+    """Runs the layers of a stage."""
+
+    def run(self, step: Step, hidden: torch.Tensor | None, picks: torch.Tensor) -> Found:
+        """Run the tokens of a step through the layers.
+
+        Args:
+            step: the tokens, and where they lie.
+            hidden: [tokens, width] of the stage before; None on the first stage.
+            picks: the tokens after which something is asked for, int64 of shape [outputs].
+        """
+
+
+class Ends:
+    """What comes before the layers and after them, as far as a stage holds it."""
+
+    def __init__(self, shape: Shape, selection: Selection, weights: Weights) -> None:
+        self._shape = shape
+        self._embedding: Packed | None = None
+        self._head: Packed | None = None
+        self._norm: Norm | None = None
+        if selection.has_embedding:
+            self._embedding = weights.make_linear("embed_tokens", purpose="ends")
+        if selection.is_last:
+            self._head = self._embedding if selection.is_tied else weights.make_linear("lm_head", purpose="ends")
+            self._norm = Norm(weights.read_vector("norm.weight"), shape.eps, shape.norm_offset)
+        if selection.layers.start:
+            self._embedding = None
+
+    def embed(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Return the hidden states before the first layer, [tokens, width]."""
+        assert self._embedding, "this is the first stage"
+        hidden = self._embedding.gather(tokens)
+        return hidden * self._shape.embed_scale if self._shape.embed_scale != 1 else hidden
+
+    def finish(self, hidden: torch.Tensor, picks: torch.Tensor) -> Found:
+        """Return what is given on after the last layer of the stage."""
+        if self._norm is None or self._head is None:
+            return Found(hidden=hidden)
+        if not len(picks):
+            return Found()
+        states = self._norm(hidden if len(picks) == len(hidden) else hidden[picks])
+        logits = self._head.apply(states).float()
+        if cap := self._shape.soft_cap:
+            logits = torch.tanh(logits / cap) * cap
+        return Found(states=states, logits=logits)
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of embedding and head."""
+        parts = {id(part): part for part in (self._embedding, self._head) if part is not None}
+        return sum(part.num_bytes for part in parts.values())
+
+
+class Network:
+    """A `Runner` of the blocks of a family."""
+
+    def __init__(self, ends: Ends, layers: Sequence[Layer]) -> None:
+        self._ends, self._layers = ends, layers
+
+    def run(self, step: Step, hidden: torch.Tensor | None, picks: torch.Tensor) -> Found:
+        """Run the tokens of a step; see `Runner`."""
+        hidden = self._ends.embed(step.tokens) if hidden is None else hidden
+        for layer, spot in zip(self._layers, step.spots, strict=True):
+            hidden = layer(hidden, step, spot)
+        return self._ends.finish(hidden, picks)
+
+
+def build_network(model: Model, selection: Selection, weights: Weights) -> Network:
+    """Return the layers of a stage, their weights loaded.
+
+    Raises:
+        ParallaxError: if the checkpoint lacks a tensor, or has one that nothing uses.
+    """
+    ends = Ends(model.shape, selection, weights)  # first: they are the largest, and so never beside all others twice
+    layers = [
+        model.build_layer(index, weights.within(f"layers.{index}"))
+        for index in range(selection.layers.start, selection.layers.stop)
+    ]
+    weights.shelf.check_left(SPARE)
+    return Network(ends, layers)

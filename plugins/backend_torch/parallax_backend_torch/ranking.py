@@ -1,0 +1,68 @@
+"""Log-probabilities, and the most probable tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from parallax_backend_torch.order import map_floats
+
+SLICE = 64
+"""Rows ranked at a time: each takes 8 bytes a token of the vocabulary, and then some."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """What is reported of one position."""
+
+    logprobs: tuple[float, ...]
+    """Of the tokens asked for."""
+    top: tuple[tuple[int, float], ...]
+    """The most probable tokens and their log-probabilities, best first, of equals the lowest id first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inquiry:
+    """What is asked of one position."""
+
+    row: int
+    """Of the logits."""
+    tokens: Sequence[int]
+    """The tokens whose log-probabilities are wanted."""
+    top: int
+    """How many best ones are wanted."""
+
+
+def rank_tokens(logits: torch.Tensor, inquiries: Sequence[Inquiry]) -> list[Ranking]:
+    """Return the log-softmax of raw ``logits``, of shape [rows, vocab size], where it is asked for."""
+    slices = [inquiries[start : start + SLICE] for start in range(0, len(inquiries), SLICE)]
+    return [ranking for part in slices for ranking in _rank_slice(logits, part)]
+
+
+def _rank_slice(logits: torch.Tensor, inquiries: Sequence[Inquiry]) -> list[Ranking]:
+    rows = logits[[inquiry.row for inquiry in inquiries]]
+    total = rows.logsumexp(-1, keepdim=True)
+    width = max(len(inquiry.tokens) for inquiry in inquiries)
+    padded = [[*inquiry.tokens, *[0] * (width - len(inquiry.tokens))] for inquiry in inquiries]
+    asked = rows.gather(-1, torch.tensor(padded, device=rows.device)) - total
+    best = _find_best(rows, min(max(0, *(inquiry.top for inquiry in inquiries)), rows.shape[-1]))
+    values = rows.gather(-1, best) - total
+    return [
+        Ranking(tuple(scores[: len(inquiry.tokens)]), tuple(zip(tokens, logprobs, strict=True))[: max(0, inquiry.top)])
+        for inquiry, scores, tokens, logprobs in zip(
+            inquiries, asked.tolist(), best.tolist(), values.tolist(), strict=True
+        )
+    ]
+
+
+def _find_best(logits: torch.Tensor, num: int) -> torch.Tensor:
+    """Return the ids of the ``num`` largest logits of each row in order, int64 of shape [rows, num].
+
+    A logit and its id are packed into one integer, so that no two are equal, and equal logits go by their ids.
+    """
+    size = logits.shape[-1]
+    falling = torch.arange(size - 1, -1, -1, dtype=torch.int64, device=logits.device)
+    keys = (map_floats(logits).to(torch.int64) << 32) | falling
+    return size - 1 - (keys.topk(num, sorted=True).values & 0xFFFFFFFF)

@@ -1,0 +1,124 @@
+"""Rotary embeddings (arXiv 2104.09864) with the ways there are to stretch them: linear, Llama 3's, and YaRN's."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from parallax_backend_torch.config import HINT, Config
+from parallax_core.api import Unsupported
+
+Range = tuple[float, float]
+
+
+@dataclass(frozen=True, eq=False)
+class Rope:
+    """How positions become angles. Two layers that share one share the angles of a step.
+
+    The two numbers that turn together are half of the width apart.
+    """
+
+    frequencies: torch.Tensor
+    """float32 of shape [rotated width / 2]."""
+    scale: float = 1.0
+    """What cosines and sines are multiplied by."""
+
+    @property
+    def width(self) -> int:
+        """How many numbers of a head are turned: the first ones."""
+        return 2 * int(self.frequencies.shape[0])
+
+    def find_angles(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return cosines and sines of each position, float32 of shape [tokens, width / 2]."""
+        angles = positions.to(torch.float32)[:, None] * self.frequencies
+        return angles.cos() * self.scale, angles.sin() * self.scale
+
+
+def make_rope(config: Config, width: int, kind: str = "") -> Rope:
+    """Return the rotary embedding of a model.
+
+    Args:
+        config: with ``rope_parameters``, or as before version 5 of transformers, ``rope_theta`` and ``rope_scaling``.
+        width: of a head.
+        kind: the layers it is for, where each kind has settings of its own, such as ``full_attention``.
+
+    Raises:
+        Unsupported: if it is stretched in a way that is not here.
+    """
+    settings = read_rope(config, kind)
+    rotated = int(width * float(settings.get("partial_rotary_factor", 1.0)))
+    steps = torch.arange(0, rotated, 2, dtype=torch.float32) / rotated
+    frequencies = 1.0 / (float(settings["rope_theta"]) ** steps)
+    scale, name = 1.0, settings.get("rope_type", "default")
+    match name:
+        case "default":
+            pass
+        case "linear":
+            frequencies = frequencies / float(settings["factor"])
+        case "llama3":
+            frequencies = _stretch_low(frequencies, settings)
+        case "yarn":
+            frequencies, scale = _stretch_yarn(frequencies, settings, config), _find_attention_factor(settings)
+        case _:
+            raise Unsupported(f"rotary embeddings of the type {name!r} are not known here", HINT)
+    return Rope(frequencies, scale)
+
+
+def read_rope(config: Config, kind: str = "") -> Mapping[str, Any]:
+    """Return the settings of rotary embeddings in the words of version 5 of transformers."""
+    parameters = dict(config.table("rope_parameters"))
+    if kind and isinstance(parameters.get(kind), Mapping):
+        parameters = dict(parameters[kind])
+    if not parameters:
+        parameters = dict(config.table("rope_scaling"))
+        parameters.setdefault("rope_type", parameters.pop("type", "default"))
+    parameters.setdefault("rope_theta", config.number("rope_theta", 10_000.0))
+    if config.has("partial_rotary_factor"):
+        parameters.setdefault("partial_rotary_factor", config.number("partial_rotary_factor"))
+    return parameters
+
+
+def scale_magnitude(factor: float, weight: float = 1.0) -> float:
+    """Return by how much YaRN raises the temperature of attention (arXiv 2309.00071, section 3.4)."""
+    return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+
+def _stretch_low(frequencies: torch.Tensor, settings: Mapping[str, Any]) -> torch.Tensor:
+    """Divide low frequencies by the factor, leave high ones, and go over smoothly between (Llama 3.1)."""
+    factor, trained = float(settings["factor"]), float(settings["original_max_position_embeddings"])
+    low, high = float(settings["low_freq_factor"]), float(settings["high_freq_factor"])
+    turns = trained * frequencies / (2 * math.pi)  # in the context the model was trained for
+    share = ((turns - low) / (high - low)).clamp(0, 1)
+    return frequencies * (share + (1 - share) / factor)
+
+
+def _stretch_yarn(frequencies: torch.Tensor, settings: Mapping[str, Any], config: Config) -> torch.Tensor:
+    """Divide frequencies by the factor where they turn seldom, leave them where they turn often (YaRN, section 3.2)."""
+    trained, base = float(settings["original_max_position_embeddings"]), float(settings["rope_theta"])
+    factor = settings.get("factor") or config.count("max_position_embeddings") / trained
+    width = 2 * len(frequencies)
+
+    def find_place(turns: float) -> float:
+        return width * math.log(trained / (turns * 2 * math.pi)) / (2 * math.log(base))
+
+    low = find_place(float(settings.get("beta_fast") or 32))
+    high = find_place(float(settings.get("beta_slow") or 1))
+    if settings.get("truncate", True):
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0.0), min(high, width - 1.0)
+    ramp = (torch.arange(len(frequencies), dtype=torch.float32) - low) / (max(high - low, 0.001))
+    share = ramp.clamp(0, 1)
+    return frequencies / float(factor) * share + frequencies * (1 - share)
+
+
+def _find_attention_factor(settings: Mapping[str, Any]) -> float:
+    if settings.get("attention_factor") is not None:
+        return float(settings["attention_factor"])
+    factor, weight, whole = (float(settings.get(name) or 0) for name in ("factor", "mscale", "mscale_all_dim"))
+    if weight and whole:
+        return scale_magnitude(factor, weight) / scale_magnitude(factor, whole)
+    return scale_magnitude(factor)

@@ -1,0 +1,78 @@
+"""The draw of `parallax_core.api.draw` for many rows at once, with no sort of the vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from parallax_backend_torch.adjust import adjust_logits, make_column
+from parallax_backend_torch.filters import Field, find_border, keep_probable
+from parallax_backend_torch.noise import Noise
+from parallax_backend_torch.order import map_floats
+from parallax_backend_torch.ticket import Ticket
+from parallax_core.api import Sampling
+
+LOWEST = -3.4e38
+"""Below every score, and above minus infinity."""
+BEST = 1024
+"""Where filters leave no more than this many tokens, noise is made for these only."""
+
+
+class Sampler:
+    """Draws tokens from logits over one vocabulary."""
+
+    def __init__(self, vocab_size: int, device: torch.device) -> None:
+        self._vocab_size = vocab_size
+        self._noise = Noise(vocab_size, device)
+
+    def sample(self, logits: torch.Tensor, tickets: Sequence[Ticket]) -> torch.Tensor:
+        """Return the token ids drawn, int64 of shape [rows].
+
+        Args:
+            logits: float32 of shape [rows, vocab size].
+            tickets: one for each row.
+        """
+        logits = adjust_logits(logits, tickets)
+        warm = [row for row, ticket in enumerate(tickets) if ticket.sampling.temperature]
+        if len(warm) == len(tickets):
+            return self._sample_warm(logits, tickets)
+        drawn = logits.argmax(-1)
+        if warm:
+            drawn[warm] = self._sample_warm(logits[warm], [tickets[row] for row in warm])
+        return drawn
+
+    def _sample_warm(self, logits: torch.Tensor, tickets: Sequence[Ticket]) -> torch.Tensor:
+        """Draw at temperatures above 0."""
+        samplings = [ticket.sampling for ticket in tickets]
+        temperature = make_column([sampling.temperature for sampling in samplings], logits.device)
+        # The best token sits at zero, where float32 is finest; adding a constant changes no draw.
+        scaled = (logits - logits.amax(-1, keepdim=True).clamp(min=LOWEST)) / temperature
+        whole = Field(map_floats(logits), scaled)
+        drawn = self._draw_best(whole, samplings, tickets)
+        if drawn is None:
+            drawn = _draw(whole, find_border(whole, whole, samplings), samplings, self._noise.make(tickets))
+        return drawn
+
+    def _draw_best(self, whole: Field, samplings: Sequence[Sampling], tickets: Sequence[Ticket]) -> torch.Tensor | None:
+        """Draw among the `BEST` tokens of each row, or return None if filters leave others too."""
+        if self._vocab_size <= BEST or not all(sampling.top_k or sampling.top_p < 1 for sampling in samplings):
+            return None
+        # In the order of their ids, so that of equal scores the lowest id wins here too.
+        ids = whole.keys.topk(BEST, sorted=False).indices.sort(-1).values
+        best = whole.pick(ids)
+        border = find_border(best, whole, samplings)
+        if not bool((border > best.keys.amin(-1, keepdim=True)).all()):
+            return None
+        place = _draw(best, border, samplings, self._noise.make(tickets, ids))
+        return ids.gather(-1, place[:, None])[:, 0]
+
+
+def _draw(field: Field, border: torch.Tensor, samplings: Sequence[Sampling], noise: torch.Tensor) -> torch.Tensor:
+    """Return the place in ``field`` of the best score that filters keep, int64 of shape [rows]."""
+    scores = (field.scaled + noise).clamp_(min=LOWEST)
+    kept = field.keys >= border
+    probable = keep_probable(field.scaled, samplings)
+    if probable is not None:
+        kept &= probable
+    return scores.masked_fill_(~kept, -torch.inf).argmax(-1)

@@ -1,0 +1,59 @@
+"""The section ``[torch]`` of the configuration."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, fields
+from typing import Literal
+
+from parallax_core.api import ParallaxError
+
+PREFIX = "PARALLAX_TORCH__"
+WEIGHTS = ("auto", "float32", "bfloat16", "int8", "int4")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TorchSettings:
+    """What a user decides about this backend."""
+
+    weights: Literal["auto", "float32", "bfloat16", "int8", "int4"] = "auto"
+    """On a CPU, how the matrices of layers are kept: ``auto`` follows the dtype that is asked for."""
+    threads: int = 0
+    """Threads that compute; 0: as many as there are cores for this process."""
+    generic: Literal["auto", "off", "always"] = "auto"
+    """Whether models run on the code of transformers: where there is none here, never, or always."""
+
+
+def apply_settings(settings: TorchSettings) -> None:
+    """Put what a file says where it is looked for when a model is loaded, in this process and those it starts."""
+    for field in fields(settings):
+        if (value := getattr(settings, field.name)) != field.default:
+            os.environ[PREFIX + field.name.upper()] = str(value)
+
+
+def read_settings() -> TorchSettings:
+    """Return what the environment says.
+
+    Raises:
+        ParallaxError: for a value that is none.
+    """
+    return TorchSettings(
+        weights=_read_word("weights", WEIGHTS),
+        threads=_read_number("threads", 0),
+        generic=_read_word("generic", ("auto", "off", "always")),
+    )
+
+
+def _read_word(name: str, allowed: tuple[str, ...]) -> Literal["auto"]:
+    """Return one of ``allowed``; what its type says is one of them, and the first is that of all settings."""
+    value = os.environ.get(PREFIX + name.upper(), allowed[0])
+    if value not in allowed:
+        raise ParallaxError(f"{PREFIX}{name.upper()} is {value!r}", f"choose one of: {', '.join(allowed)}")
+    return value  # type: ignore[return-value]
+
+
+def _read_number(name: str, default: int) -> int:
+    value = os.environ.get(PREFIX + name.upper(), str(default))
+    if not value.isdecimal():
+        raise ParallaxError(f"{PREFIX}{name.upper()} is {value!r}", "give a whole number")
+    return int(value)

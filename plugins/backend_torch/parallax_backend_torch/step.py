@@ -1,0 +1,135 @@
+"""What layers are told of a step: all tokens of all rows one after the other, and where they lie in the pages."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+
+from parallax_backend_torch.kernels import attention
+from parallax_backend_torch.rope import Rope
+from parallax_backend_torch.tensors import upload
+from parallax_core.api import PagePool, Row
+
+Angles = tuple[torch.Tensor, torch.Tensor]
+
+
+@dataclass(eq=False)
+class Line:
+    """The tokens of all rows in a line; tensors are on the device of the model unless they say otherwise."""
+
+    counts: list[int]
+    """Tokens of each row."""
+    starts: list[int]
+    """Tokens that each sequence had before."""
+    device: torch.device
+
+    @cached_property
+    def number(self) -> torch.Tensor:
+        """The row of each token, int64 of shape [tokens], on the CPU."""
+        return torch.repeat_interleave(torch.arange(len(self.counts)), torch.tensor(self.counts))
+
+    @cached_property
+    def index(self) -> torch.Tensor:
+        """The place of each token in its sequence, int64 of shape [tokens], on the CPU."""
+        counts, starts = torch.tensor(self.counts), torch.tensor(self.starts)
+        firsts = counts.cumsum(0) - counts
+        return torch.arange(sum(self.counts)) + torch.repeat_interleave(starts - firsts, counts)
+
+
+class Places:
+    """Where the tokens of a step lie in one pool of keys and values: made once, for all layers of it.
+
+    Args:
+        line: of the step.
+        pool: after its pages were taken for them.
+        rows: of the step.
+    """
+
+    def __init__(self, line: Line, pool: PagePool, rows: Sequence[Row]) -> None:
+        self.line = line
+        self.window = pool.info.window
+        words, offsets, size = array("i"), array("i"), pool.info.page_size
+        for row in rows:
+            first, pages = pool.pages(row.seq)
+            offsets.append(len(words) - first)
+            words.extend(pages)
+        tables, begins = upload(words), upload(offsets)
+        starts, counts = (upload(array("i", each)) for each in (line.starts, line.counts))
+        self.rows = attention.Rows(tables, begins, starts, counts, size)
+        """The page tables, on the CPU."""
+        pages = tables[begins.to(torch.int64)[line.number] + line.index // size].to(torch.int64)
+        self.slots = (pages * size + line.index % size).to(line.device)
+        """Where the new tokens are written, int64 of shape [tokens]."""
+
+
+class Slots:
+    """The states of the rows of a step in one pool of states.
+
+    Args:
+        line: of the step.
+        pool: after its pages were taken for them.
+        rows: of the step.
+    """
+
+    def __init__(self, line: Line, pool: PagePool, rows: Sequence[Row]) -> None:
+        self.line = line
+        self.slots = torch.tensor([pool.pages(row.seq)[1][0] for row in rows]).to(line.device)
+        """The slot of each row, int64 of shape [rows]."""
+        self.is_old = torch.tensor([start > 0 for start in line.starts]).to(line.device)
+        """Whether a row has a state from before, bool of shape [rows]."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Spot:
+    """What one layer keeps, and where in it the rows of a step lie."""
+
+    kept: Sequence[torch.Tensor]
+    """Each of shape [slots, ...]."""
+    places: Places | Slots
+
+
+@dataclass(eq=False)
+class Step:
+    """One step, as layers see it."""
+
+    tokens: torch.Tensor
+    """Token ids, int64 of shape [tokens]."""
+    positions: torch.Tensor
+    """int64 of shape [tokens]."""
+    spots: Sequence[Spot]
+    """One for each layer of the stage."""
+    angles: dict[Rope, Angles] = field(default_factory=dict)
+
+    def find_angles(self, rope: Rope) -> Angles:
+        """Return the angles of every token, computed when they are first asked for."""
+        if rope not in self.angles:
+            self.angles[rope] = rope.find_angles(self.positions)
+        return self.angles[rope]
+
+
+def make_line(rows: Sequence[Row], device: torch.device) -> Line:
+    """Return the tokens of ``rows`` in a line."""
+    return Line([len(row.tokens) for row in rows], [row.start for row in rows], device)
+
+
+def find_places(line: Line, pools: Sequence[PagePool], rows: Sequence[Row]) -> list[Places | Slots]:
+    """Return where ``rows`` lie in each pool, which have taken pages for them."""
+    return [Slots(line, pool, rows) if pool.info.kind == "state" else Places(line, pool, rows) for pool in pools]
+
+
+def read_tokens(line: Line, rows: Sequence[Row]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the token ids and positions of all rows, int64 of shape [tokens] each."""
+    words = array("q")
+    for row in rows:
+        words.extend(row.tokens)
+    positions = line.index
+    if any(row.positions for row in rows):
+        given = array("q")
+        for row in rows:
+            given.extend(row.positions or range(row.start, row.start + len(row.tokens)))
+        positions = upload(given)
+    return upload(words).to(line.device), positions.to(line.device)

@@ -1,0 +1,76 @@
+"""The memory behind the page pools. Pages that are not in use yet take none: the system gives it on the first write."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from parallax_core.api import Copy, PoolInfo
+
+Kind = Literal["full", "window", "latent", "state"]
+PoolKey = tuple[Kind, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What one layer remembers."""
+
+    kind: Kind
+    shapes: tuple[tuple[int, ...], ...]
+    """Of each tensor, for each token, or of a state, for each sequence."""
+    window: int = 0
+    """For a window: how many tokens a token sees, itself included."""
+    dtype: torch.dtype = torch.float32
+
+    @property
+    def pool(self) -> PoolKey:
+        """Layers of one key share a pool."""
+        return self.kind, self.window
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes for each token, or of a state, for each sequence."""
+        return sum(map(math.prod, self.shapes)) * int(self.dtype.itemsize)
+
+
+class Store:
+    """The tensors of all layers of a stage.
+
+    Args:
+        layers: what each remembers.
+        infos: the pools.
+        device: where to.
+    """
+
+    def __init__(self, layers: Sequence[Kept], infos: Sequence[PoolInfo], device: torch.device) -> None:
+        numbers = {(info.kind, info.window): number for number, info in enumerate(infos)}
+        self.pools = [numbers[kept.pool] for kept in layers]
+        """The pool of each layer."""
+        self._sizes = [1 if info.kind == "state" else info.page_size for info in infos]
+        slots = [info.num_pages * size for info, size in zip(infos, self._sizes, strict=True)]
+        self.tensors = [
+            tuple(
+                torch.empty((slots[number], *shape), dtype=kept.dtype, device=device)  # what is not written is not read
+                for shape in kept.shapes
+            )
+            for kept, number in zip(layers, self.pools, strict=True)
+        ]
+        """Of each layer, each of shape [slots, ...]: slot = page * page size + offset."""
+
+    def copy(self, copies: Sequence[Sequence[Copy]]) -> None:
+        """Make the copies of each pool: whole pages, as what is beyond the slots in use is never read."""
+        for number, part in enumerate(copies):
+            if part:
+                sources, targets = (torch.tensor([getattr(copy, end) for copy in part]) for end in ("src", "dst"))
+                self._copy_pages(number, sources, targets)
+
+    def _copy_pages(self, number: int, sources: torch.Tensor, targets: torch.Tensor) -> None:
+        for tensors, pool in zip(self.tensors, self.pools, strict=True):
+            if pool == number:
+                for tensor in tensors:
+                    pages = tensor.unflatten(0, (-1, self._sizes[number]))
+                    pages[targets.to(tensor.device)] = pages[sources.to(tensor.device)]

@@ -1,0 +1,78 @@
+"""The whole contract of backends and stages, on tiny models of every family: whole, and as two halves in a row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from parallax_backend_torch import backend
+from parallax_backend_torch.backend import TorchBackend
+from parallax_backend_torch.plugin import parallax_register_backends
+from parallax_core.api import LayerRange, Stage, StagePlan
+from parallax_core.testing.backend import BackendConformance
+from parallax_core.testing.stage import StageConformance
+from tests.checkpoints import LAYERS, save_family
+
+ROOM = 2**21
+"""Bytes there are, so that tests which fill the pools are quick."""
+
+
+@pytest.fixture(scope="session")
+def find_family(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Return a function that finds the checkpoint of a family."""
+
+    @cache
+    def find(kind: str) -> Path:
+        folder = tmp_path_factory.mktemp("families") / kind
+        save_family(kind, folder)
+        return folder
+
+    return find
+
+
+class Tiny(StageConformance):
+    """A stage of one of the tiny models."""
+
+    exact = False
+    margin = 2e-3
+    num_layers = LAYERS
+    splits: tuple[tuple[int, ...], ...] | None = ((LAYERS // 2,),)
+    kind: str
+    folder: Path
+
+    @pytest.fixture(autouse=True)
+    def _make_folder(self, find_family: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder = find_family(self.kind)
+        monkeypatch.setattr(backend, "find_room", lambda _: ROOM)
+
+    def open_stage(self, layers: LayerRange | None) -> Stage:
+        """Open layers of the model."""
+        return TorchBackend().open_stage(StagePlan(model=self.folder, layers=layers, dtype="float32"))
+
+
+class TestLlama(BackendConformance, Tiny):
+    """Keys and values; and what a backend refuses."""
+
+    kind = "llama"
+    splits = None
+    [spec] = parallax_register_backends()
+    memory_fraction = 0.5
+
+    def make_model(self) -> Path:
+        """Return the folder of the model."""
+        return self.folder
+
+
+class TestQwen2(Tiny):
+    """Biases."""
+
+    kind = "qwen2"
+
+
+class TestQwen3(Tiny):
+    """A norm of every head, and a tied embedding."""
+
+    kind = "qwen3"
