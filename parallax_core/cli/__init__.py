@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 import sys
@@ -152,6 +153,7 @@ def _leave(code: int) -> NoReturn:
             stream.flush()
     if any(_unfinished()):
         os._exit(code)
+    gc.freeze()  # to look through everything once more would take a second or two of a process with a model
     sys.exit(code)
 
 

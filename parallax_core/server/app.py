@@ -45,7 +45,7 @@ def _add_edge(app: FastAPI, edge: Edge, gate: Gate) -> None:
     if edge.is_lenient:
         app.add_middleware(Lenience)
     app.add_middleware(BodyLimit)
-    app.add_middleware(Patience, limit_s=edge.request_s)
+    app.add_middleware(Patience, gate=gate, limit_s=edge.request_s)
     app.add_middleware(Gatekeeper, gate=gate)
     if edge.max_concurrent or edge.max_per_minute:
         app.add_middleware(RateLimit, edge=edge)

@@ -14,6 +14,8 @@ from parallax_core.server.errors import error_body
 
 LOOKS = 4
 """How often a connection is looked at in the time it may stall for."""
+FAREWELL_S = 0.3
+"""How long a client may take to take the rest of its answer when the server goes away."""
 PROBES = 3
 """So many unanswered probes mean that a client has vanished."""
 
@@ -39,6 +41,11 @@ class Connection(H11Protocol):
         """Watch it no more."""
         self._watch.cancel()
         super().connection_lost(exc)
+
+    def shutdown(self) -> None:
+        """Begin to end the connection, and cut it off if its client does not take the rest."""
+        super().shutdown()
+        self.loop.call_later(FAREWELL_S, self.transport.abort)
 
     def send_400_response(self, msg: str) -> None:
         """Answer what is no HTTP; when an answer is under way already, just end the connection."""

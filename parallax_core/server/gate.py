@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 
 from starlette.responses import JSONResponse
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from parallax_core.server.errors import error_body
 
 CLOSING = "the server is shutting down"
+GO_AWAY = {"Retry-After": "5", "Connection": "close"}
 
 
 class Gate:
@@ -19,16 +20,37 @@ class Gate:
         self._running = 0
         self._idle = asyncio.Event()
         self._idle.set()
+        self._listeners: set[asyncio.Timeout] = set()
         self.is_closed = False
 
     async def drain(self, limit_s: float) -> None:
-        """Close the gate, and wait until nothing is under way, or for ``limit_s`` seconds."""
+        """Close the gate, and wait until nothing is under way, or for ``limit_s`` seconds.
+
+        Requests that have not come whole are given up at once.
+        """
         self.is_closed = True
+        for listener in self._listeners:
+            listener.reschedule(0)
         try:
             async with asyncio.timeout(limit_s):
                 await self._idle.wait()
         except TimeoutError:
             return
+
+    async def hear(self, receive: Receive, deadline: float) -> Message:
+        """Return what a client sends next, until the gate closes, or the loop's clock shows ``deadline``.
+
+        Raises:
+            TimeoutError: if it sends nothing until then.
+        """
+        if self.is_closed:
+            raise TimeoutError(CLOSING)
+        async with asyncio.timeout_at(deadline) as listener:
+            self._listeners.add(listener)
+            try:
+                return await receive()
+            finally:
+                self._listeners.remove(listener)
 
     def enter(self) -> None:
         """Count a request."""
@@ -55,8 +77,7 @@ class Gatekeeper:
             await self._app(scope, receive, send)
             return
         if self._gate.is_closed:
-            headers = {"Retry-After": "5", "Connection": "close"}
-            await JSONResponse(error_body(503, CLOSING), 503, headers)(scope, receive, send)
+            await JSONResponse(error_body(503, CLOSING), 503, GO_AWAY)(scope, receive, send)
             return
         self._gate.enter()
         try:

@@ -7,12 +7,15 @@ import asyncio
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from parallax_core.server.gate import CLOSING, GO_AWAY, Gate
+
 
 class Patience:
-    """Middleware that answers 408 to a client that sends its body too slowly."""
+    """Middleware that answers 408 to a client that sends its body too slowly, and 503 if the gate closes meanwhile."""
 
-    def __init__(self, app: ASGIApp, limit_s: float) -> None:
+    def __init__(self, app: ASGIApp, gate: Gate, limit_s: float) -> None:
         self._app = app
+        self._gate = gate
         self._limit_s = limit_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -27,9 +30,10 @@ class Patience:
             if is_whole:  # what is waited for now is the end of the connection
                 return await receive()
             try:
-                async with asyncio.timeout_at(deadline):
-                    message = await receive()
+                message = await self._gate.hear(receive, deadline)
             except TimeoutError:
+                if self._gate.is_closed:
+                    raise HTTPException(503, CLOSING, GO_AWAY) from None
                 raise HTTPException(408, f"the request did not arrive within {self._limit_s:g} seconds") from None
             is_whole = not message.get("more_body", False)
             return message

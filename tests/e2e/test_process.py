@@ -43,10 +43,25 @@ def test_signal_ends_a_busy_server_in_time_and_tells_its_clients(
     client = openai.OpenAI(base_url=server.url, api_key="x", max_retries=0)
     stream = client.chat.completions.create(model=MODEL, messages=STORY, stream=True, max_tokens=2000)
     next(iter(stream))
+    others = [crowd_in(server.url, size) for size in (None, 20, 0, 20, None) * 10]
     assert server.end(number) < END_TIMEOUT_S
     assert server.process.returncode == 0
     with pytest.raises(openai.APIError, match="shutting down"):
         list(stream)
+    for other in others:
+        other.close()
+    assert "Traceback" not in (tmp_path / "log").read_text()
+
+
+def crowd_in(url: str, missing: int | None) -> socket.socket:
+    """Connect, and ask for a stream, all but so many bytes; or ask nothing."""
+    connection = socket.create_connection(("127.0.0.1", int(url.removesuffix("/v1").rpartition(":")[2])))
+    if missing is not None:
+        body = json.dumps({"model": MODEL, "messages": STORY, "stream": True, "max_tokens": 500}).encode()
+        head = "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        data = f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+        connection.sendall(data[: len(data) - missing])
+    return connection
 
 
 def test_signal_ends_a_server_that_is_still_loading(model_home: Path, tmp_path: Path) -> None:

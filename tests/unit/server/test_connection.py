@@ -122,6 +122,35 @@ def vanish(client: Client) -> None:
     sock.setsockopt(socket.SOL_SOCKET, attach_filter, struct.pack("HL", 1, ctypes.addressof(program)))
 
 
+async def test_body_that_is_still_coming_when_the_server_ends_is_a_503(caplog: pytest.LogCaptureFixture) -> None:
+    async with Listening() as server:
+        client = await server.connect()
+        client.send(request()[:-5])
+        await until(lambda: server.server.server_state.tasks)
+        await asyncio.wait_for(server.site.gate.drain(20), 5)
+        status, headers, body = await client.read()
+        assert (status, headers["connection"], headers["retry-after"]) == (503, "close", "5")
+        assert "shutting down" in json.loads(body)["error"]["message"]
+    assert "Traceback" not in caplog.text
+
+
+async def test_client_that_takes_nothing_does_not_keep_the_server_from_its_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with Listening() as server:
+        client = await server.connect(receive_buffer=2048)
+        server_side = await _shrink(server)
+        client.send(request(max_tokens=390, n=8, stream=True, logprobs=True, top_logprobs=20))
+        await until(lambda: server_side.transport.get_write_buffer_size() > 0)
+        await server.site.engine.stop()
+        began = time.monotonic()
+        server.server.should_exit = True
+        await until(lambda: server.num_connections == 0)
+        assert time.monotonic() - began < 2
+        await client.close()
+    assert "Traceback" not in caplog.text
+
+
 async def test_kernel_is_told_when_a_client_counts_as_gone() -> None:
     async with Listening(Edge(request_s=6)) as server:
         await server.connect()

@@ -173,5 +173,5 @@ async def test_client_that_sends_its_body_too_slowly_is_given_up() -> None:
 
     pieces: list[dict[str, object]] = [{"type": "http.request", "body": b"{", "more_body": True}]
     with pytest.raises(Exception, match="did not arrive within") as caught:
-        await Patience(app, 0.05)({"type": "http"}, receive, receive)  # type: ignore[arg-type]
+        await Patience(app, Gate(), 0.05)({"type": "http"}, receive, receive)  # type: ignore[arg-type]
     assert caught.value.status_code == 408  # type: ignore[attr-defined]
