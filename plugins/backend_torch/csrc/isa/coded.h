@@ -12,6 +12,13 @@ namespace {
 
 constexpr int kCodedRows = 4;
 
+#if defined(__AVX2__)
+// Sums are added to in place. Told so by an intrinsic, GCC 12 reorders whole trees of additions, runs out of registers and
+// takes twice as long.
+PLX_INLINE void add_words(__m256i& sum, __m256i value) { asm("vpaddd %1, %0, %0" : "+x"(sum) : "x"(value)); }
+PLX_INLINE void add_shorts(__m256i& sum, __m256i value) { asm("vpaddw %1, %0, %0" : "+x"(sum) : "x"(value)); }
+#endif
+
 struct Int8Panel {
   using Code = int16_t;
   static constexpr int64_t kBytes = kInt8Block;
@@ -23,14 +30,14 @@ struct Int8Panel {
     const int8_t* codes = reinterpret_cast<const int8_t*>(block + 32);
 #if defined(__AVX2__)
     __m256i totals[R][2] = {};
-#pragma GCC unroll 16
+#pragma GCC unroll 4
     for (int pair = 0; pair < 16; ++pair) {
       const __m128i* w = reinterpret_cast<const __m128i*>(codes + 32 * pair);
       const __m256i low = _mm256_cvtepi8_epi16(_mm_loadu_si128(w)), high = _mm256_cvtepi8_epi16(_mm_loadu_si128(w + 1));
       for (int r = 0; r < R; ++r) {
         const __m256i value = _mm256_set1_epi32(read_word(x[r] + 2 * pair));
-        totals[r][0] = _mm256_add_epi32(totals[r][0], _mm256_madd_epi16(low, value));
-        totals[r][1] = _mm256_add_epi32(totals[r][1], _mm256_madd_epi16(high, value));
+        add_words(totals[r][0], _mm256_madd_epi16(low, value));
+        add_words(totals[r][1], _mm256_madd_epi16(high, value));
       }
     }
     for (int r = 0; r < R; ++r) {
@@ -77,10 +84,10 @@ struct Int4Panel {
       for (int r = 0; r < R; ++r) {
         const __m256i first = _mm256_set1_epi32(read_word(x[r] + 8 * j));
         const __m256i second = _mm256_set1_epi32(read_word(x[r] + 8 * j + 4));
-        totals[r][0] = _mm256_add_epi16(totals[r][0], _mm256_maddubs_epi16(lower0, first));
-        totals[r][1] = _mm256_add_epi16(totals[r][1], _mm256_maddubs_epi16(lower1, first));
-        totals[r][0] = _mm256_add_epi16(totals[r][0], _mm256_maddubs_epi16(upper0, second));
-        totals[r][1] = _mm256_add_epi16(totals[r][1], _mm256_maddubs_epi16(upper1, second));
+        add_shorts(totals[r][0], _mm256_maddubs_epi16(lower0, first));
+        add_shorts(totals[r][1], _mm256_maddubs_epi16(lower1, first));
+        add_shorts(totals[r][0], _mm256_maddubs_epi16(upper0, second));
+        add_shorts(totals[r][1], _mm256_maddubs_epi16(upper1, second));
       }
     }
     for (int r = 0; r < R; ++r) {
@@ -117,11 +124,7 @@ void multiply_rows(const Input& input, int64_t row, int64_t groups, const char* 
   using Code = typename Panel::Code;
   const int64_t width = groups * kGroup;
   const Code* x[R];
-  F8 results[R][2];
-  for (int r = 0; r < R; ++r) {
-    x[r] = static_cast<const Code*>(input.codes) + (row + r) * width;
-    for (int half = 0; half < 2; ++half) results[r][half] = load(tile + r * 16 + 8 * half);
-  }
+  for (int r = 0; r < R; ++r) x[r] = static_cast<const Code*>(input.codes) + (row + r) * width;
   const float* scales = input.scales + row * groups;
   const float* totals = Panel::kHasLow ? input.sums + row * groups : nullptr;
   for (int64_t group = 0; group < groups; ++group, w += Panel::kBytes) {
@@ -132,14 +135,13 @@ void multiply_rows(const Input& input, int64_t row, int64_t groups, const char* 
       const F8 scale = load_halves(w + 16 * half);
       const F8 low = load_halves(w + (Panel::kHasLow ? 32 : 0) + 16 * half);
       for (int r = 0; r < R; ++r) {
-        results[r][half] += to_floats(sums[r][half]) * (scale * scales[r * groups + group]);
-        if (Panel::kHasLow) results[r][half] += low * totals[r * groups + group];
+        float* const at = tile + r * 16 + 8 * half;  // in memory between groups: the registers are for the sums of a group
+        F8 result = load(at) + to_floats(sums[r][half]) * (scale * scales[r * groups + group]);
+        if (Panel::kHasLow) result += low * totals[r * groups + group];
+        save(at, result);
       }
     }
     for (int r = 0; r < R; ++r) x[r] += kGroup;
-  }
-  for (int r = 0; r < R; ++r) {
-    for (int half = 0; half < 2; ++half) save(tile + r * 16 + 8 * half, results[r][half]);
   }
 }
 
