@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import torch
 
+from parallax_backend_torch.kernels.library import find_library
 from parallax_backend_torch.kernels.paging import Pool, Rows, Rule, attend_plainly
+from parallax_backend_torch.kernels.signature import AttentionRecord
 
 __all__ = ["Pool", "Rows", "Rule", "attend", "store"]
+
+POOL_KINDS = {torch.float32: 0, torch.bfloat16: 1}
+WIDEST = 256
+"""Numbers of a head, at most, in the compiled kernel."""
+MOST_SHARED = 32
+"""Heads that share keys, at most."""
 
 
 def attend(query: torch.Tensor, pool: Pool, rows: Rows, rule: Rule) -> torch.Tensor:
@@ -22,7 +30,34 @@ def attend(query: torch.Tensor, pool: Pool, rows: Rows, rule: Rule) -> torch.Ten
     Returns:
         float32 [tokens, heads, dim], contiguous.
     """
-    return attend_plainly(query, pool, rows, rule)
+    check_attention(query, pool, rows, rule)
+    library = find_library()
+    if library is None or not is_native(query, pool):
+        return attend_plainly(query, pool, rows, rule)
+    out = torch.empty(query.shape)
+    record = AttentionRecord(
+        query=query.data_ptr(),
+        query_stride=query.stride(0),
+        out=out.data_ptr(),
+        keys=pool.keys.data_ptr(),
+        values=pool.values.data_ptr(),
+        kind=POOL_KINDS[pool.keys.dtype],
+        page_size=rows.page_size,
+        heads=query.shape[1],
+        kv_heads=pool.keys.shape[1],
+        dim=query.shape[2],
+        pages=rows.pages.data_ptr(),
+        offsets=rows.offsets.data_ptr(),
+        starts=rows.starts.data_ptr(),
+        lengths=rows.lengths.data_ptr(),
+        rows=rows.starts.shape[0],
+        sinks=None if rule.sinks is None else rule.sinks.data_ptr(),
+        scale=rule.scale,
+        cap=rule.soft_cap,
+        window=rule.window,
+    )
+    library.plx_attend(record)
+    return out
 
 
 def store(pool: Pool, keys: torch.Tensor, values: torch.Tensor, slots: torch.Tensor) -> None:
@@ -34,5 +69,45 @@ def store(pool: Pool, keys: torch.Tensor, values: torch.Tensor, slots: torch.Ten
         values: the same.
         slots: int64 [tokens].
     """
-    pool.keys[slots] = keys.to(pool.keys.dtype)
-    pool.values[slots] = values.to(pool.values.dtype)
+    _store_into(pool.keys, keys, slots)
+    _store_into(pool.values, values, slots)
+
+
+def _store_into(pool: torch.Tensor, rows: torch.Tensor, slots: torch.Tensor) -> None:
+    tokens, heads, dim = rows.shape
+    if pool.shape[1:] != rows.shape[1:] or slots.shape != (tokens,) or slots.dtype != torch.int64:
+        raise ValueError(f"slots {list(slots.shape)} and rows {list(rows.shape)} do not suit a pool {list(pool.shape)}")
+    library = find_library()
+    known = pool.dtype in POOL_KINDS and pool.is_contiguous() and rows.dtype == torch.float32
+    if library is None or not known or rows.stride(2) != 1 or rows.stride(1) != dim:
+        pool[slots] = rows.to(pool.dtype)
+        return
+    kind, width = POOL_KINDS[pool.dtype], heads * dim
+    library.plx_store(rows.data_ptr(), rows.stride(0), slots.data_ptr(), tokens, width, kind, pool.data_ptr())
+
+
+def check_attention(query: torch.Tensor, pool: Pool, rows: Rows, rule: Rule) -> None:
+    """Refuse shapes that do not belong together.
+
+    Raises:
+        ValueError: which.
+    """
+    tokens, heads, dim = query.shape
+    kv_heads = pool.keys.shape[1]
+    if pool.keys.shape != pool.values.shape or pool.keys.shape[2] != dim or heads % kv_heads:
+        raise ValueError(f"queries {list(query.shape)} do not suit keys {list(pool.keys.shape)}")
+    tables = (rows.pages, rows.offsets, rows.starts, rows.lengths)
+    if any(table.dtype != torch.int32 or not table.is_contiguous() for table in tables):
+        raise ValueError("pages, offsets, starts and lengths are contiguous int32")
+    if int(rows.lengths.sum()) != tokens:
+        raise ValueError(f"the rows have {int(rows.lengths.sum())} tokens, and there are {tokens} queries")
+    if rule.sinks is not None and (rule.sinks.dtype != torch.float32 or rule.sinks.shape != (heads,)):
+        raise ValueError(f"sinks are float32 [{heads}]")
+
+
+def is_native(query: torch.Tensor, pool: Pool) -> bool:
+    """Whether the compiled kernel covers such heads: multiples of 8 numbers, up to 256, and up to 32 that share keys."""
+    _, heads, dim = query.shape
+    packed = query.dtype == torch.float32 and query.stride(2) == 1 and query.stride(1) == dim
+    pooled = pool.keys.dtype in POOL_KINDS and pool.keys.is_contiguous() and pool.values.is_contiguous()
+    return packed and pooled and dim % 8 == 0 and dim <= WIDEST and heads // pool.keys.shape[1] <= MOST_SHARED

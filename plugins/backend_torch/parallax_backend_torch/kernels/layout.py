@@ -38,9 +38,7 @@ def _arrange_bytes(weight: Quantized) -> torch.Tensor:
 
 
 def _arrange_nibbles(weight: Quantized, low: torch.Tensor) -> torch.Tensor:
-    split = (
-        _split_panels(weight.codes).unflatten(2, (-1, 4, 2, 4)).unflatten(1, (2, 8))
-    )  # [panel, h, o, group, j, upper, t]
+    split = _split_panels(weight.codes).unflatten(2, (-1, 4, 2, 4)).unflatten(1, (2, 8))
     lined = split.permute(0, 3, 1, 4, 2, 6, 5)
     codes = (lined[..., 0] | lined[..., 1] << 4).flatten(2)
     return torch.cat([_arrange_halves(weight.scale), _arrange_halves(low), codes], dim=2).flatten(1)

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch.nn import functional
+
+from parallax_backend_torch.kernels.library import find_library
+from parallax_backend_torch.kernels.panels import GATES
 
 
 def normalize_rms(
@@ -12,12 +17,20 @@ def normalize_rms(
     """Return ``x / rms(x) * (offset + weight)`` over the last dimension, in float32.
 
     Args:
-        x: float32 [..., dim].
+        x: float32 [rows, dim] or [tokens, heads, dim].
         weight: float32 [dim].
         eps: added to the mean of squares.
         offset: 1 for models that keep the weight as its difference from 1.
         residual: float32, shaped as ``x``; if given, ``x`` is added to it in place, and the sum is normalised.
     """
+    library = find_library()
+    if library is not None and is_plain(x, weight) and (residual is None or is_whole(residual, x)):
+        out = torch.empty(x.shape)
+        inner, dim = (x.shape[1], x.shape[2]) if x.dim() == 3 else (1, x.shape[-1])  # noqa: PLR2004 -- [tokens, heads, dim]
+        extra = None if residual is None else residual.data_ptr()
+        place, rows = weight.data_ptr(), x.shape[0]
+        library.plx_normalize(x.data_ptr(), x.stride(0), extra, place, offset, eps, rows, inner, dim, out.data_ptr())
+        return out
     if residual is not None:
         x = residual.add_(x)
     scale = torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
@@ -33,6 +46,11 @@ def rotate_halves(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None
         sin: the same.
     """
     half = cos.shape[1]
+    library = find_library()
+    if library is not None and is_plain(x, cos) and is_whole(cos, cos) and is_whole(sin, cos) and x.dim() == 3:  # noqa: PLR2004
+        tokens, heads, dim = x.shape
+        library.plx_rotate(x.data_ptr(), x.stride(0), cos.data_ptr(), sin.data_ptr(), tokens, heads, dim, half)
+        return
     first, second = x[..., :half].clone(), x[..., half : 2 * half].clone()
     cos, sin = cos[:, None], sin[:, None]
     x[..., :half] = first * cos - second * sin
@@ -41,9 +59,34 @@ def rotate_halves(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None
 
 def multiply_silu(gate: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     """Return ``silu(gate) * value``, float32 [rows, n] each, contiguous in the last dimension."""
-    return functional.silu(gate) * value
+    return _multiply_gate("silu", gate, value)
 
 
 def multiply_gelu(gate: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     """Return ``gelu(gate) * value``, with the tanh form of gelu; shapes as of ``multiply_silu``."""
-    return functional.gelu(gate, approximate="tanh") * value
+    return _multiply_gate("gelu_tanh", gate, value)
+
+
+def _multiply_gate(kind: Literal["silu", "gelu_tanh"], gate: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    library = find_library()
+    fits = gate.dim() == 2 and gate.shape == value.shape and is_plain(gate, value)  # noqa: PLR2004 -- [rows, n]
+    if library is None or not fits:
+        return (functional.silu(gate) if kind == "silu" else functional.gelu(gate, approximate="tanh")) * value
+    out = torch.empty(gate.shape)
+    rows, count = gate.shape
+    places = gate.data_ptr(), gate.stride(0), value.data_ptr(), value.stride(0)
+    library.plx_gate(GATES[kind], *places, rows, count, out.data_ptr())
+    return out
+
+
+def is_plain(x: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether both are float32 and contiguous from their second dimension on."""
+    return all(
+        each.dtype == torch.float32 and each.stride(-1) == 1 and (each.dim() < 3 or each.stride(1) == each.shape[2])  # noqa: PLR2004
+        for each in (x, other)
+    )
+
+
+def is_whole(x: torch.Tensor, like: torch.Tensor) -> bool:
+    """Whether a tensor is float32, contiguous, and shaped as another."""
+    return x.dtype == torch.float32 and x.is_contiguous() and x.shape == like.shape
