@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from itertools import chain, pairwise
 
-from parallax_core.contracts.stage import Answer, Drawn, Output, Row, State
-from parallax_core.contracts.tensor import Tensor
+from parallax_core.contracts.stage import Answer, Drawn, Output, PoolInfo, Row, StageInfo, State
+from parallax_core.contracts.tensor import ITEM_BYTES, Tensor
+from parallax_core.contracts.value import LARGEST
 from parallax_core.wire.errors import BadFrame
-from parallax_core.wire.messages import Mask, Message, Result, Step
+from parallax_core.wire.messages import Mask, Message, Ready, Result, Step
+
+MOST_POOLS = 64
 
 
 def check_message(message: Message) -> None:
@@ -26,6 +29,8 @@ def check_message(message: Message) -> None:
             check_tensors(message)
         case Result():
             check_answers(message.answers, len(message.tensors))
+        case Ready():
+            check_info(message.info)
         case Mask(bits=Tensor(dtype="uint8", shape=(_,))):
             pass
         case Mask():
@@ -86,3 +91,24 @@ def check_answers(answers: tuple[Answer, ...], tensors: int) -> None:
                 raise BadFrame("some drawn tokens have log-probabilities")
         elif isinstance(answer, State) and answer.tensor >= tensors:
             raise BadFrame("an answer names a tensor that is not there")
+
+
+def check_info(info: StageInfo) -> None:
+    """Check that what a node says of its stage can be true."""
+    layers = info.layers
+    require(0 <= layers.start < layers.stop <= info.num_layers <= LARGEST, "its layers are not those of a model")
+    sizes = (info.vocab_size, info.context_length, info.max_batch_tokens)
+    require(all(0 < size <= LARGEST for size in sizes), "a size of a stage is out of range")
+    require(0 <= info.weight_bytes <= LARGEST, "the size of its weights is out of range")
+    require(0 < len(info.pools) <= MOST_POOLS, "a stage has at least one pool, and not so many")
+    for pool in info.pools:
+        check_pool(pool)
+    for spec in (*info.takes, *info.gives):
+        require(spec.dtype in ITEM_BYTES and 0 < spec.width <= LARGEST, "a hidden tensor is none")
+
+
+def check_pool(pool: PoolInfo) -> None:
+    """Check the numbers of a pool."""
+    require(0 < pool.page_size <= LARGEST and 0 < pool.num_pages <= LARGEST, "a pool holds nothing")
+    others = (pool.window, pool.rewind, pool.checkpoint_every)
+    require(all(0 <= number <= LARGEST for number in others), "a number of a pool is out of range")

@@ -51,7 +51,7 @@ def decode(frame: Frame, limits: FrameLimits = DEFAULT_LIMITS) -> Message:
         raise WireVersionMismatch(frame.header[0], WIRE_VERSION)
     try:
         header = DECODER.decode(memoryview(frame.header)[1:])
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadFrame(str(error)) from error
     message = unpack_header(header, frame.buffers)
     check_message(message)

@@ -7,7 +7,19 @@ from typing import Annotated
 import msgspec
 
 from parallax_core.contracts.value import Count, Value
-from parallax_core.wire.messages import Failure, Heartbeat, Hello, Mask, MaskOf, Result, ResultOf, Step, StepOf, Welcome
+from parallax_core.wire.messages import (
+    Failure,
+    Heartbeat,
+    Hello,
+    Mask,
+    MaskOf,
+    Membership,
+    Result,
+    ResultOf,
+    Step,
+    StepOf,
+    Welcome,
+)
 
 MOST_AXES = 8
 
@@ -33,5 +45,5 @@ class MaskHeader(MaskOf[Entry], frozen=True, tag=Mask.__struct_config__.tag):
     """The header of a `Mask`."""
 
 
-Header = StepHeader | ResultHeader | Failure | MaskHeader | Heartbeat | Hello | Welcome
+Header = StepHeader | ResultHeader | Failure | MaskHeader | Heartbeat | Hello | Welcome | Membership
 """What has no tensors is its own header."""

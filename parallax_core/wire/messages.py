@@ -13,20 +13,13 @@ from typing import Annotated, Generic, TypeVar
 
 import msgspec
 
-from parallax_core.base.ids import Epoch, LeaseId
 from parallax_core.contracts.stage import Answer, Edit, Row
 from parallax_core.contracts.tensor import Tensor
 from parallax_core.contracts.value import LARGEST, Count, Counter
+from parallax_core.wire.leased import Leased, Name
+from parallax_core.wire.membership import Assign, Hop, Join, Linked, Loading, Ready, Refusal, Release
 
 T = TypeVar("T")
-Name = Annotated[str, msgspec.Meta(max_length=256)]
-
-
-class Leased(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What every message between a head and its stages begins with."""
-
-    lease: Annotated[LeaseId, msgspec.Meta(ge=0, le=LARGEST)]
-    epoch: Annotated[Epoch, msgspec.Meta(ge=0, le=LARGEST)]
 
 
 class StepOf(Leased, Generic[T], frozen=True):
@@ -127,4 +120,5 @@ class Welcome(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     software: Name
 
 
-Message = Step | Result | Failure | Mask | Heartbeat | Hello | Welcome
+Membership = Join | Assign | Loading | Ready | Refusal | Hop | Linked | Release
+Message = Step | Result | Failure | Mask | Heartbeat | Hello | Welcome | Membership

@@ -14,9 +14,10 @@ from typing import Any
 from parallax_core.base.ids import Epoch, LeaseId, SeqId
 from parallax_core.contracts import stage
 from parallax_core.contracts.sample import Sampling
-from parallax_core.contracts.tensor import Tensor
+from parallax_core.contracts.tensor import Tensor, TensorSpec
 from parallax_core.contracts.transport import Frame
 from parallax_core.wire.codec import WIRE_VERSION, encode
+from parallax_core.wire.membership import Assign, Hop, Join, Linked, Loading, Ready, Refusal, Release
 from parallax_core.wire.messages import Failure, Heartbeat, Hello, Mask, Message, Result, Step, Welcome
 
 GOLDEN = Path(__file__).with_name("golden_frames.json")
@@ -53,6 +54,26 @@ PREFILL = stage.Row(
 )
 DECODE = stage.Row(SeqId(2**32), 10**6, (128255,), (stage.Draw(0),))
 
+INFO = stage.StageInfo(
+    layers=stage.LayerRange(10, 20),
+    num_layers=30,
+    vocab_size=49152,
+    context_length=8192,
+    max_batch_tokens=128,
+    pools=(
+        stage.PoolInfo(kind="full", page_size=16, num_pages=1000),
+        stage.PoolInfo(kind="window", page_size=16, num_pages=100, window=512, rewind=32),
+        stage.PoolInfo(kind="state", page_size=16, num_pages=9, shares=False, checkpoint_every=256),
+    ),
+    device="cpu",
+    dtype="float32",
+    weight_bytes=2**33,
+    weights_version="a1b2",
+    capabilities=frozenset({"logprobs"}),
+    takes=(TensorSpec(576, "float32"),),
+    gives=(TensorSpec(576, "bfloat16"),),
+)
+
 SAMPLES: dict[str, Message] = {
     "step": Step(
         LEASE,
@@ -88,6 +109,14 @@ SAMPLES: dict[str, Message] = {
     "heartbeat": Heartbeat(LEASE, EPOCH, -1, stage=1, steps=1000, tokens=2**33, queued=2, sequences=17),
     "hello": Hello(WIRE_VERSION, "kitchen", "0.1.0"),
     "welcome": Welcome(WIRE_VERSION, "attic", "0.1.0"),
+    "join": Join("tcp://10.0.0.7:9001", ("mlx", "torch"), "attic", 4711),
+    "assign": Assign(LEASE, EPOCH, 1, "mlx", "org/model", 10, 20, "float32", "gpu:1", 0.5, 1.0),
+    "loading": Loading(LEASE, EPOCH, 1, "loading weights", 2**30, 2**33),
+    "ready": Ready(LEASE, EPOCH, 1, INFO),
+    "refusal": Refusal(LEASE, EPOCH, 1, "there is too little memory", "close other programs"),
+    "hop": Hop(LEASE, EPOCH, 1, "stage-0", "stage-2", "ipc:///run/stage-2.sock"),
+    "linked": Linked(LEASE, EPOCH, 1),
+    "release": Release(LEASE, EPOCH),
 }
 
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, get_args
 
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from parallax_core.base.ids import Epoch, LeaseId, SeqId
 from parallax_core.contracts import stage
+from parallax_core.contracts.capability import Capability
 from parallax_core.contracts.sample import Sampling
-from parallax_core.contracts.tensor import ITEM_BYTES, Tensor
+from parallax_core.contracts.tensor import ITEM_BYTES, Tensor, TensorSpec
 from parallax_core.contracts.value import LARGEST
+from parallax_core.wire.membership import Assign, Hop, Join, Linked, Loading, Ready, Refusal, Release
 from parallax_core.wire.messages import Failure, Heartbeat, Hello, Mask, Message, Result, Step, Welcome
 
 counts = st.integers(0, LARGEST)
@@ -125,6 +127,63 @@ def results(draw: st.DrawFn) -> Result:
     return replace(made, free=draw(tuples(counts)), seconds=draw(st.floats(0, LARGEST)))
 
 
+sizes = st.integers(1, LARGEST)
+pools = st.builds(
+    stage.PoolInfo,
+    kind=st.sampled_from(("full", "window", "latent", "state")),
+    page_size=sizes,
+    num_pages=sizes,
+    window=counts,
+    rewind=counts,
+    shares=st.booleans(),
+    checkpoint_every=counts,
+)
+tensor_specs = st.builds(TensorSpec, sizes, st.sampled_from(sorted(ITEM_BYTES)))
+
+
+@st.composite
+def infos(draw: st.DrawFn) -> stage.StageInfo:
+    start, stop, num_layers = sorted(draw(st.lists(st.integers(0, 100), min_size=3, max_size=3, unique=True)))
+    return stage.StageInfo(
+        layers=stage.LayerRange(start, stop),
+        num_layers=num_layers,
+        vocab_size=draw(sizes),
+        context_length=draw(sizes),
+        max_batch_tokens=draw(sizes),
+        pools=draw(st.lists(pools, min_size=1, max_size=3).map(tuple)),
+        device=draw(words),
+        dtype=draw(words),
+        weight_bytes=draw(counts),
+        weights_version=draw(words),
+        capabilities=draw(st.frozensets(st.sampled_from(get_args(Capability)), max_size=1)),
+        takes=draw(tuples(tensor_specs, 2)),
+        gives=draw(tuples(tensor_specs, 2)),
+    )
+
+
+membership: st.SearchStrategy[Message] = st.one_of(
+    st.builds(Join, words, tuples(words), words, counts),
+    st.builds(
+        Assign,
+        leases,
+        epochs,
+        stage=counts,
+        backend=words,
+        model=words,
+        start=counts,
+        stop=counts,
+        dtype=st.sampled_from(("auto", "float32", "float16", "bfloat16")),
+        device=words,
+        memory_fraction=st.floats(0, 1, exclude_min=True),
+        heartbeat_s=st.floats(0, 3600, exclude_min=True),
+    ),
+    st.builds(Loading, leases, epochs, counts, words, counts, counters, st.sampled_from(("bytes", "items"))),
+    st.builds(Ready, leases, epochs, counts, infos()),
+    st.builds(Refusal, leases, epochs, counts, words, words),
+    st.builds(Hop, leases, epochs, counts, words, words, words),
+    st.builds(Linked, leases, epochs, counts),
+    st.builds(Release, leases, epochs),
+)
 messages: st.SearchStrategy[Message] = st.one_of(
     steps(),
     results(),
@@ -135,4 +194,5 @@ messages: st.SearchStrategy[Message] = st.one_of(
     st.builds(Heartbeat, leases, epochs, counters, counts, counts, counts, counts, counts),
     st.builds(Hello, counts, words, words),
     st.builds(Welcome, counts, words, words),
+    membership,
 )
