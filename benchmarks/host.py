@@ -25,6 +25,7 @@ from fastapi import FastAPI
 
 from parallax_core.api import LayerRange, PoolInfo, Request, RequestId, Sampling, Stage, StageBatch, StagePlan
 from parallax_core.builtin.routing import LeastPendingTokens
+from parallax_core.node.crew import Crew
 from parallax_core.node.pipeline import PipelineEngine
 from parallax_core.node.router import Router
 from parallax_core.node.text import ModelText
@@ -106,7 +107,7 @@ class Replica:
 
 def make_replica(kind: str, folder: Path, decode: Callable[[Sequence[int]], str]) -> Replica:
     """Return what the server calls."""
-    engine = PipelineEngine([partial(open_stage, kind, folder)], decode)
+    engine = PipelineEngine(Crew([partial(open_stage, kind, folder)]), decode)
     return Replica(engine, Router([engine], LeastPendingTokens(), lambda: engine.infos[0].context_length))
 
 

@@ -26,6 +26,7 @@ from benchmarks.parity import Reference, find_difference, generate_references
 from benchmarks.record import describe_run, read_report, write_report
 from parallax_backend_mlx.backend import MlxBackend
 from parallax_core.api import LayerRange, Request, RequestId, Sampling, Stage, StagePlan, read_object
+from parallax_core.node.crew import Crew
 from parallax_core.node.pipeline import PipelineEngine
 from parallax_core.node.text import ModelText
 
@@ -114,7 +115,7 @@ def make_requests(prompts: Sequence[Sequence[int]], count: int, *, is_sampled: b
 
 async def run_part(part: Part, folder: Path, num_layers: int, prompts: Sequence[Sequence[int]], count: int) -> Any:  # noqa: ANN401 -- as JSON
     """Serve the prompts in one way, and return their tokens."""
-    engine = PipelineEngine(open_stages(folder, part.num_stages, num_layers), lambda _: "")
+    engine = PipelineEngine(Crew(open_stages(folder, part.num_stages, num_layers)), lambda _: "")
     await engine.start()
     try:
         if part.is_cached:

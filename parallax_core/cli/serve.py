@@ -28,6 +28,7 @@ from parallax_core.contracts.source import ModelFolder
 from parallax_core.contracts.stage import Stage, StageInfo
 from parallax_core.node.catalog import Catalog
 from parallax_core.node.choice import choose_backend, choose_transport, find_backends
+from parallax_core.node.crew import Crew
 from parallax_core.node.observer import Audience
 from parallax_core.node.pipeline import PipelineEngine
 from parallax_core.node.plan import PipelinePlan
@@ -112,7 +113,7 @@ class Serving:
         for rank, places in enumerate(self.topology.replicas):
             stages = [partial(self.open_stage, place) for place in places]
             lost = partial(on_lost, rank) if on_lost else None
-            engines.append(PipelineEngine(stages, self.text.decode, self.pipeline, lost))
+            engines.append(PipelineEngine(Crew(stages, self.pipeline), self.text.decode, self.pipeline, lost))
         return engines
 
     def open_stage(self, place: StagePlace) -> Stage:

@@ -7,11 +7,12 @@ import logging
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
-from parallax_core.base.ids import LeaseId
 from parallax_core.contracts.stage import Stage, StageInfo
 from parallax_core.contracts.transport import Transport, TransportPlan
 from parallax_core.node.chain import check_chain
 from parallax_core.node.channel import Channel
+from parallax_core.node.company import LEASE, Post
+from parallax_core.node.greeting import greet, welcome
 from parallax_core.node.host import Place, StageHost
 from parallax_core.node.lane import Lane
 from parallax_core.node.plan import PipelinePlan
@@ -26,10 +27,14 @@ HEAD = "head"
 
 
 class Crew:
-    """Opens the stages, links them to each other and to their head, and has them work until it is closed."""
+    """A `Company` of this process, each stage on a lane of its own."""
 
-    def __init__(self, stages: Sequence[Callable[[], Stage]], lease: LeaseId, plan: PipelinePlan) -> None:
-        self._places = [Place(lease, index) for index in range(len(stages))]
+    heals = False
+
+    def __init__(self, stages: Sequence[Callable[[], Stage]], plan: PipelinePlan | None = None) -> None:
+        """Open the stages by ``stages``, in the order of the layers, each on the thread that will run it."""
+        plan = plan or PipelinePlan()
+        self._places = [Place(LEASE, index) for index in range(len(stages))]
         self._hosts = [StageHost(stage, place) for stage, place in zip(stages, self._places, strict=True)]
         self._plan = plan
         self._lanes: list[Lane] = []
@@ -71,6 +76,10 @@ class Crew:
         for lane in lanes:
             lane.close()
 
+    def posts(self) -> tuple[Post, ...]:
+        """Return where each stage runs: here."""
+        return tuple(Post(node=_name(place.stage)) for place in self._places)
+
     async def _link(self) -> tuple[Channel, ...]:
         """Link the head to every stage, and every stage to the next, and begin to work."""
         head = await self._start(HEAD, "")
@@ -94,9 +103,11 @@ class Crew:
 
 
 async def _join(one: Transport, other: Transport, name: str) -> tuple[Channel, Channel]:
-    """Link ``one`` to ``other``, whose name is ``name``; return the ends of both."""
-    near, far = await asyncio.gather(one.connect(other.address, name), other.accept())
-    return Channel(near), Channel(far)
+    """Link ``one`` to ``other``, whose name is ``name``, and have them greet; return the ends of both."""
+    links = await asyncio.gather(one.connect(other.address, name), other.accept())
+    near, far = map(Channel, links)
+    await asyncio.gather(greet(near, far.peer), welcome(far, near.peer))
+    return near, far
 
 
 async def _work(worker: StageWorker, node: Transport) -> None:

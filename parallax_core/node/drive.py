@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from parallax_core.base.errors import ParallaxError, PeerLost, StageLost
-from parallax_core.base.ids import LeaseId, RequestId
+from parallax_core.base.ids import RequestId
 from parallax_core.contracts.engine import Delta
 from parallax_core.contracts.stage import StageResult
 from parallax_core.engine.head import Head
 from parallax_core.node.channel import Channel
+from parallax_core.node.company import LEASE
 from parallax_core.wire.messages import Failure, Heartbeat, Message, Result, Step
 
 
@@ -39,12 +40,10 @@ class Drive:
         self,
         head: Head,
         channels: Sequence[Channel],
-        lease: LeaseId,
         deliver: Callable[[list[tuple[RequestId, Delta]]], None],
     ) -> None:
         self._head = head
         self._channels = tuple(channels)
-        self._lease = lease
         self._deliver = deliver
         self._outbox: asyncio.Queue[Step] = asyncio.Queue()  # as long as the head has steps in flight
         self._news = asyncio.Event()
@@ -83,7 +82,7 @@ class Drive:
                 self._tally.sent = step.batch.step
                 batch = step.batch
                 self._outbox.put_nowait(
-                    Step(self._lease, step.epoch, batch.step, step.edits, batch.rows, (), batch.embeddings)
+                    Step(LEASE, step.epoch, batch.step, step.edits, batch.rows, (), batch.embeddings)
                 )
             await asyncio.sleep(0)  # the step goes first: whoever reads the streams has work to do, too
             self._deliver(head.take_deltas())
@@ -119,7 +118,7 @@ class Drive:
     def _take(self, stage: int, message: Message) -> None:
         if not isinstance(message, Result | Failure | Heartbeat) or message.stage != stage:
             raise StageLost(f"it sent a {type(message).__name__} that is not its own")
-        if message.lease != self._lease or isinstance(message, Heartbeat):
+        if message.lease != LEASE or isinstance(message, Heartbeat):
             return
         if isinstance(message, Failure) and message.lost:
             raise StageLost(message.message)

@@ -4,45 +4,44 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
+from typing import Literal
 
 from parallax_core.base.errors import BackendFailed, ParallaxError, StageLost, Unavailable
-from parallax_core.base.ids import LeaseId, RequestId
+from parallax_core.base.ids import RequestId
 from parallax_core.contracts.engine import Delta, EngineStats, Finish, Health, Reason, Request
-from parallax_core.contracts.stage import Stage, StageInfo
+from parallax_core.contracts.stage import StageInfo
 from parallax_core.engine.detokenizer import Decode
 from parallax_core.engine.head import Head
-from parallax_core.node.crew import Crew
+from parallax_core.node.company import Company, Post
 from parallax_core.node.drive import Drive
+from parallax_core.node.healing import Healing
 from parallax_core.node.plan import PipelinePlan
 from parallax_core.node.stream import QueueStream
 
 logger = logging.getLogger(__name__)
 
-LEASE = LeaseId(0)
-"""Stages of this process belong to one head."""
-
 STOPPED = "the server is shutting down"
 
 
 class PipelineEngine:
-    """A replica whose stages are in this process: a head on the event loop, each stage on a thread of its own.
+    """A replica made of stages: a head on the event loop, and a company that runs the stages, wherever they are.
 
-    Each of ``stages`` opens one, in the order of the layers. All that head and stages say to each other goes over the
-    links of a transport, as it would between machines. ``on_lost`` is told the reason when a stage is lost.
+    When a stage is lost, every request ends with an error. A company that `heals` then opens its stages again, while
+    the engine is ``starting``; others leave the engine ``failed``. ``on_lost`` is told the reason each time.
     """
 
     def __init__(
         self,
-        stages: Sequence[Callable[[], Stage]],
+        company: Company,
         decode: Decode,
         plan: PipelinePlan | None = None,
         on_lost: Callable[[str], None] | None = None,
     ) -> None:
         self._plan = plan or PipelinePlan()
         self._on_lost = on_lost
-        self._crew = Crew(stages, LEASE, self._plan)
+        self._company = company
         self._decode = decode
         self._infos: tuple[StageInfo, ...] = ()
         self._head: Head | None = None
@@ -62,7 +61,7 @@ class PipelineEngine:
         """
         if self._opening is not None or self._closing is not None:
             raise Unavailable(f"the engine cannot start: it is {self._health.state}", self._health.reason)
-        self._opening = asyncio.get_running_loop().create_task(self._crew.open())
+        self._opening = asyncio.get_running_loop().create_task(self._company.open())
         try:
             self._begin(await self._opening)
         except BaseException as error:
@@ -99,6 +98,10 @@ class PipelineEngine:
         """Return what the engine has done, once it is ready; see `Measured`."""
         return (self._head.stats(),) if self._head else ()
 
+    def posts(self) -> tuple[Post, ...]:
+        """Return where each stage runs, once they are open."""
+        return self._company.posts()
+
     @property
     def infos(self) -> tuple[StageInfo, ...]:
         """What the stages say of themselves; none before the engine is ready."""
@@ -110,20 +113,37 @@ class PipelineEngine:
         plan = self._plan
         self._infos = infos
         self._head = Head(infos, self._decode, plan.limits, plan.batching, plan.preemption)
-        self._drive = Drive(self._head, self._crew.channels, LEASE, self._deliver)
-        self._serving = asyncio.get_running_loop().create_task(self._serve(self._drive))
+        self._drive = Drive(self._head, self._company.channels, self._deliver)
+        self._serving = asyncio.get_running_loop().create_task(self._serve(self._head, self._drive))
         self._health = Health(state="ready")
 
-    async def _serve(self, drive: Drive) -> None:
+    async def _serve(self, head: Head, drive: Drive) -> None:
+        healing = Healing(self._company, head)
         try:
-            await drive.run()
+            while True:
+                try:
+                    await drive.run()
+                except StageLost as error:
+                    if not healing.may_heal():
+                        raise
+                    logger.warning("pipeline is built anew: %s", error.message)
+                    self._lose("starting", f"a stage was lost, and is being replaced: {error.message}")
+                    self._infos = await healing.heal()
+                    self._drive = drive = Drive(head, self._company.channels, self._deliver)
+                    self._health = Health(state="ready")
+                    logger.info("pipeline is ready again")
         except Exception as error:  # whatever it is, every stream has to end
             logger.exception("engine failed")
-            reason = error.message if isinstance(error, ParallaxError) else f"{type(error).__name__}: {error}"
-            self._health = Health(state="failed", reason=reason)
-            self._end_streams("error", reason)
-            if self._on_lost is not None and isinstance(error, StageLost):
-                self._on_lost(reason)
+            self._lose("failed", error.message if isinstance(error, ParallaxError) else _describe(error))
+
+    def _lose(self, state: Literal["starting", "failed"], reason: str) -> None:
+        self._health = Health(state=state, reason=reason)
+        for request_id in self._streams:
+            if self._head is not None:
+                self._head.cancel(request_id)
+        self._end_streams("error", reason)
+        if self._on_lost is not None:
+            self._on_lost(reason)
 
     def _deliver(self, deltas: list[tuple[RequestId, Delta]]) -> None:
         for request_id, delta in deltas:
@@ -151,7 +171,7 @@ class PipelineEngine:
             return None if is_cancelled else Unavailable("the engine was stopped while it started", STOPPED)
         if isinstance(error, ParallaxError) or not isinstance(error, Exception):
             return None
-        message = f"the model could not be loaded: {type(error).__name__}: {error}"
+        message = f"the model could not be loaded: {_describe(error)}"
         return BackendFailed(message, "run again with --verbose for the traceback")
 
     async def _close(self) -> None:
@@ -165,4 +185,8 @@ class PipelineEngine:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._crew.close()
+        await self._company.close()
+
+
+def _describe(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"

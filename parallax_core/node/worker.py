@@ -13,6 +13,7 @@ from parallax_core.base.ids import Epoch
 from parallax_core.node.channel import Channel
 from parallax_core.node.host import Outcome, Place, StageHost
 from parallax_core.node.lane import Lane
+from parallax_core.wire.membership import Assign, Release
 from parallax_core.wire.messages import Failure, Heartbeat, Message, Step
 
 logger = logging.getLogger(__name__)
@@ -30,6 +31,14 @@ class Channels:
     """The stage before; None: the head gives the steps."""
     after: Channel | None = None
     """The next stage; None: this is the last."""
+
+
+class Summons(Exception):
+    """The head says something that is not for a stage at work, but for whoever has it work."""
+
+    def __init__(self, message: Message) -> None:
+        super().__init__(message)
+        self.message = message
 
 
 class StageWorker:
@@ -57,8 +66,12 @@ class StageWorker:
         self._is_over = False
         self._has_told = False
 
-    async def run(self) -> None:
-        """Work until the stage, its head or a neighbour is lost; whatever it is, the head is told if it can be."""
+    async def run(self) -> Message | None:
+        """Work until the stage, its head or a neighbour is lost; whatever it is, the head is told if it can be.
+
+        Returns:
+            What the head said that is no step, which ends the work too; None after a loss.
+        """
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._take())
@@ -70,16 +83,20 @@ class StageWorker:
                 if self._heartbeat_s is not None:
                     group.create_task(self._beat(self._heartbeat_s))
         except ExceptionGroup as group_error:
+            for error in group_error.exceptions:
+                if isinstance(error, Summons):
+                    return error.message
             await self._tell_loss(group_error.exceptions[0])
         finally:
             self._is_over = True
+        return None
 
     async def _take(self) -> None:
         source = self._channels.before or self._channels.head
         while True:
             message = await source.receive()
             if not isinstance(message, Step):
-                raise _unexpected(source, message)
+                raise self._refuse(source, message)
             if message.lease == self._place.lease:
                 self._newest = max(self._newest, message.epoch)
             self._num_queued += 1
@@ -100,7 +117,12 @@ class StageWorker:
 
     async def _watch(self, channel: Channel) -> None:
         """Notice when the other end is lost; nothing comes from there."""
-        raise _unexpected(channel, await channel.receive())
+        raise self._refuse(channel, await channel.receive())
+
+    def _refuse(self, channel: Channel, message: Message) -> Exception:
+        if channel is self._channels.head and isinstance(message, Assign | Release):
+            return Summons(message)
+        return StageLost(f"node {channel.peer!r} sent a {type(message).__name__}, which means nothing here")
 
     async def _beat(self, interval_s: float) -> None:
         while True:
@@ -125,7 +147,3 @@ class StageWorker:
         lease, epoch, step = self._place.lease, Epoch(max(0, self._host.epoch)), self._host.step
         with contextlib.suppress(PeerLost):
             await self._channels.head.send(Failure(lease, epoch, step, self._place.stage, message, lost=True))
-
-
-def _unexpected(channel: Channel, message: Message) -> StageLost:
-    return StageLost(f"node {channel.peer!r} sent a {type(message).__name__}, which means nothing here")

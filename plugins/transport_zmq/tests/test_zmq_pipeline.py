@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 
 from parallax_core.api import LayerRange, Request, RequestId
+from parallax_core.node.crew import Crew
 from parallax_core.node.pipeline import PipelineEngine
 from parallax_core.node.plan import PipelinePlan
 from parallax_core.testing.toy import GREEDY, Toy
@@ -25,7 +26,7 @@ async def test_three_stages_over_links_equal_the_whole(ring: Keyring, *, has_key
         ring.make("default")
     stages = [partial(TOY.open, LayerRange(layer, layer + 1)) for layer in range(3)]
     plan = PipelinePlan(transport=ZmqTransport, listen=LOOPBACK)
-    engine = PipelineEngine(stages, lambda tokens: " word" * len(tokens), plan)
+    engine = PipelineEngine(Crew(stages, plan), lambda tokens: " word" * len(tokens), plan)
     await engine.start()
 
     async def ask(number: int) -> list[int]:

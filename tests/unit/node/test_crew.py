@@ -26,7 +26,7 @@ async def hear(channel: Channel) -> Message:
 
 
 async def test_step_passes_every_stage_and_each_tells_the_head() -> None:
-    crew = Crew(STAGES, LEASE, PipelinePlan())
+    crew = Crew(STAGES)
     infos = await crew.open()
     assert [info.layers.start for info in infos] == [0, 1, 2]
     await crew.channels[0].send(Step(LEASE, Epoch(0), 1))
@@ -38,7 +38,7 @@ async def test_step_passes_every_stage_and_each_tells_the_head() -> None:
 
 
 async def test_stages_beat_when_asked() -> None:
-    crew = Crew(STAGES, LEASE, PipelinePlan(heartbeat_s=0.01))
+    crew = Crew(STAGES, PipelinePlan(heartbeat_s=0.01))
     await crew.open()
     assert [await hear(channel) for channel in crew.channels] == [
         Heartbeat(LEASE, Epoch(0), -1, stage) for stage in range(3)
@@ -47,7 +47,7 @@ async def test_stages_beat_when_asked() -> None:
 
 
 async def test_stage_that_ends_takes_its_links_with_it() -> None:
-    crew = Crew(STAGES, LEASE, PipelinePlan())
+    crew = Crew(STAGES)
     await crew.open()
     await crew.channels[0].send(Step(LEASE, Epoch(0), 2))
     first, second, third = [await hear(channel) for channel in crew.channels]
@@ -63,7 +63,7 @@ async def test_stage_that_ends_takes_its_links_with_it() -> None:
 
 
 async def test_open_that_fails_half_way_leaves_no_listener() -> None:
-    crew = Crew(STAGES, LEASE, PipelinePlan(listen="inprocess://one-place"))
+    crew = Crew(STAGES, PipelinePlan(listen="inprocess://one-place"))
     with pytest.raises(ParallaxError, match="'stage-0' of this process listens at inprocess://one-place already"):
         await crew.open()
     await crew.close()
@@ -73,7 +73,7 @@ async def test_open_that_fails_half_way_leaves_no_listener() -> None:
 
 
 async def test_closed_crew_is_heard_of_no_more() -> None:
-    crew = Crew(STAGES, LEASE, PipelinePlan())
+    crew = Crew(STAGES)
     await crew.open()
     await crew.close()
     for channel in crew.channels:

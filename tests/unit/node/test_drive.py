@@ -32,7 +32,7 @@ from parallax_core.wire.messages import Failure, Heartbeat, Message, Result, Ste
 
 TOY = Toy(("full", "full"))
 INFOS = [replace(TOY.open(LayerRange(layer, layer + 1)).info, max_batch_tokens=4) for layer in range(2)]
-LEASE = LeaseId(3)
+LEASE = LeaseId(0)
 LAST = 1
 PATIENCE_S = 20.0
 
@@ -98,7 +98,7 @@ async def driving() -> AsyncIterator[Bench]:
         far.append(Channel(await node.accept()))
     deltas: list[tuple[RequestId, Delta]] = []
     head = Head(INFOS, lambda tokens: "." * len(tokens))
-    drive = Drive(head, near, LEASE, deltas.extend)
+    drive = Drive(head, near, deltas.extend)
     bench = Bench(head, drive, far, asyncio.create_task(drive.run()), deltas)
     try:
         yield bench

@@ -24,6 +24,7 @@ from parallax_core.api import (
     Unavailable,
 )
 from parallax_core.engine.head import Limits
+from parallax_core.node.crew import Crew
 from parallax_core.node.pipeline import PipelineEngine
 from parallax_core.node.plan import PipelinePlan
 from parallax_core.testing.fault import Fault, FaultStage, Kind
@@ -63,7 +64,7 @@ async def collect(stream: Stream) -> list[Delta]:
 
 @asynccontextmanager
 async def running(stages: Sequence[Stage], plan: PipelinePlan | None = None) -> AsyncIterator[PipelineEngine]:
-    engine = PipelineEngine(openers(stages), decode, plan)
+    engine = PipelineEngine(Crew(openers(stages), plan), decode, plan)
     await engine.start()
     try:
         yield engine
@@ -233,7 +234,7 @@ async def test_stop_ends_every_stream_even_while_a_step_hangs(
 ) -> None:
     stages: list[Stage] = list(make_stages(num_stages))
     stages[-1] = hanging = FaultStage(stages[-1], Fault("hang", at=1))
-    engine = PipelineEngine(openers(stages), decode)
+    engine = PipelineEngine(Crew(openers(stages)), decode)
     await engine.start()
     streams = [engine.submit(make_request([number], 40)) for number in range(4)]
     await asyncio.to_thread(hanging.hanging.wait, PATIENCE_S)
@@ -245,7 +246,7 @@ async def test_stop_ends_every_stream_even_while_a_step_hangs(
 
 
 async def test_engine_takes_nothing_before_it_is_ready_or_after_it_stopped() -> None:
-    engine = PipelineEngine([TOY.open], decode)
+    engine = PipelineEngine(Crew([TOY.open]), decode)
     with pytest.raises(Unavailable, match="starting"):
         engine.submit(make_request([1]))
     await engine.start()
@@ -265,7 +266,7 @@ async def test_stages_open_at_the_same_time() -> None:
         meeting.wait(PATIENCE_S)
         return stage
 
-    engine = PipelineEngine([partial(open_stage, stage) for stage in make_stages(3)], decode)
+    engine = PipelineEngine(Crew([partial(open_stage, stage) for stage in make_stages(3)]), decode)
     await engine.start()
     assert engine.health().state == "ready"
     await engine.stop()
@@ -279,7 +280,7 @@ async def test_engine_that_cannot_open_a_stage_says_why_and_closes_the_others(
         raise ParallaxError(message, "name another")
 
     stages = make_stages(3)
-    engine = PipelineEngine([*openers(stages[:2]), fail], decode)
+    engine = PipelineEngine(Crew([*openers(stages[:2]), fail]), decode)
     with pytest.raises(ParallaxError, match="no such model"):
         await engine.start()
     assert engine.health().state == "failed"
@@ -290,7 +291,7 @@ async def test_engine_that_cannot_open_a_stage_says_why_and_closes_the_others(
 
 async def test_stages_that_do_not_fit_are_refused_and_closed(threads: Callable[[], set[threading.Thread]]) -> None:
     stages = make_stages(3)
-    engine = PipelineEngine(openers([stages[0], stages[2]]), decode)
+    engine = PipelineEngine(Crew(openers([stages[0], stages[2]])), decode)
     with pytest.raises(ParallaxError, match=r"stage 0 \(toy\) and stage 1 \(toy\) do not follow each other"):
         await engine.start()
     assert (stages[0].closed, stages[2].closed) == (True, True)
@@ -303,7 +304,7 @@ async def test_engine_hides_no_bug_of_a_backend() -> None:
         return stages["stage"]
 
     with pytest.raises(BackendFailed, match="KeyError: 'stage'"):
-        await PipelineEngine([open_stage], decode).start()
+        await PipelineEngine(Crew([open_stage]), decode).start()
 
 
 @pytest.mark.parametrize("is_cancelled", [True, False])
@@ -317,7 +318,7 @@ async def test_start_that_is_stopped_closes_the_stage_it_opens(
         release.wait(PATIENCE_S)
         return last
 
-    engine = PipelineEngine([lambda: first, open_slowly], decode)
+    engine = PipelineEngine(Crew([lambda: first, open_slowly]), decode)
     starting = asyncio.ensure_future(engine.start())
     await asyncio.sleep(0.05)
     if is_cancelled:

@@ -10,6 +10,7 @@ import pytest
 from parallax_core.api import EngineReady, Event, Request, RequestBegan, RequestEnded, RequestId, Sampling, Stage
 from parallax_core.base.errors import BackendFailed, InvalidRequest
 from parallax_core.builtin.routing import RoundRobin
+from parallax_core.node.crew import Crew
 from parallax_core.node.pipeline import PipelineEngine
 from parallax_core.node.watch import Watch, WatchedRouter
 from parallax_core.testing.fault import Fault, FaultStage
@@ -31,7 +32,7 @@ def make_request(name: str, length: int = 3, max_tokens: int = 4) -> Request:
 def make_router(told: list[Event]) -> WatchedRouter:
     clock = itertools.count()
     watch = Watch("toy", told.append, wall=lambda: 1000.0, now=lambda: float(next(clock)))
-    engine = PipelineEngine([lambda: TOY.open(num_pages=40)], decode)
+    engine = PipelineEngine(Crew([lambda: TOY.open(num_pages=40)]), decode)
     return WatchedRouter([engine], RoundRobin(), lambda: 64, watch)
 
 
@@ -94,7 +95,7 @@ async def test_engine_that_does_not_start_is_not_ready() -> None:
         raise OSError("no memory")
 
     watch = Watch("toy", told.append)
-    router = WatchedRouter([PipelineEngine([fail], decode)], RoundRobin(), lambda: 64, watch)
+    router = WatchedRouter([PipelineEngine(Crew([fail]), decode)], RoundRobin(), lambda: 64, watch)
     with pytest.raises(BackendFailed):
         await router.start()
     assert told == []
@@ -103,7 +104,7 @@ async def test_engine_that_does_not_start_is_not_ready() -> None:
 @pytest.mark.parametrize(("faults", "reasons"), [((), []), ((Fault("die", at=1),), ["stage 0 of 1 is lost"])])
 async def test_stage_that_is_lost_is_told_of_with_the_reason(faults: tuple[Fault, ...], reasons: list[str]) -> None:
     told: list[str] = []
-    engine = PipelineEngine([lambda: FaultStage(TOY.open(num_pages=40), *faults)], decode, None, told.append)
+    engine = PipelineEngine(Crew([lambda: FaultStage(TOY.open(num_pages=40), *faults)]), decode, None, told.append)
     await engine.start()
     deltas = [delta async for delta in engine.submit(make_request("r"))]
     await engine.stop()

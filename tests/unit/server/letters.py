@@ -9,6 +9,7 @@ from typing import Any, Self
 from starlette.testclient import TestClient
 
 from parallax_core.api import InvalidRequest, Sampling
+from parallax_core.node.crew import Crew
 from parallax_core.node.pipeline import PipelineEngine
 from parallax_core.server.app import make_app
 from parallax_core.server.edge import Edge
@@ -74,7 +75,7 @@ class Site:
     def __init__(self, edge: Edge | None = None, meter: Meter | None = None) -> None:
         self.stage = TOY.open(num_pages=200, context=400, max_batch_tokens=64)
         self.text = Letters()
-        self.engine = PipelineEngine([lambda: self.stage], self.text.decode)
+        self.engine = PipelineEngine(Crew([lambda: self.stage]), self.text.decode)
         self.gate = Gate()
         served = Served("toy", self.engine, self.text, meter or Meter())  # type: ignore[arg-type]
         self.app = make_app(served, edge, self.gate)

@@ -1,0 +1,53 @@
+"""What an engine needs of whoever runs its stages, be it this process or others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from parallax_core.base.ids import LeaseId
+from parallax_core.contracts.stage import StageInfo
+from parallax_core.node.channel import Channel
+
+LEASE = LeaseId(0)
+"""A stage has one head: what it calls its claim on the stage is of no account yet."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Post:
+    """Where a stage runs, as an operator sees it."""
+
+    node: str
+    """The name of the node."""
+    backend: str = ""
+    host: str = ""
+    """The machine; empty: this one."""
+    pid: int = 0
+    """The process; 0: this one."""
+    restarts: int = 0
+    """How often the node was replaced or given the stage anew, after a loss."""
+
+
+class Company(Protocol):
+    """The stages of one pipeline, opened together and linked to each other and to their head."""
+
+    heals: bool
+    """Whether `open` can be called again after a stage was lost."""
+    channels: tuple[Channel, ...]
+    """From the head to each stage, once they are open."""
+
+    async def open(self) -> tuple[StageInfo, ...]:
+        """Open all stages, and have them wait for steps; what fails leaves the rest to `close`.
+
+        Where the company `heals`, a later call builds the pipeline anew; no stage holds any sequence then.
+
+        Raises:
+            ParallaxError: if a stage cannot be opened, or they do not fit each other.
+            Exception: what opening a stage of this process raised.
+        """
+
+    async def close(self) -> None:
+        """Close the stages. Twice is harmless; legal at any time."""
+
+    def posts(self) -> tuple[Post, ...]:
+        """Return where each stage runs."""
