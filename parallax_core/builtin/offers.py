@@ -32,6 +32,11 @@ SETTINGS = (
         schema=Ref("parallax_core.config.serve:ServeSettings"),
     ),
     SettingsSpec(
+        name="worker",
+        summary="the options of parallax worker",
+        schema=Ref("parallax_core.config.worker:WorkerSettings"),
+    ),
+    SettingsSpec(
         name="plugins",
         summary="which plugins are loaded, and which wins",
         schema=Ref("parallax_core.config.plugins:PluginSettings"),

@@ -3,32 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 import socket
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from parallax_core.base import log
 from parallax_core.base.files import read_object
-from parallax_core.builtin.routing import LeastPendingTokens
 from parallax_core.cli.command import new_app
 from parallax_core.cli.edge import check_exposure, check_tls, make_edge
 from parallax_core.cli.option import from_section
 from parallax_core.cli.progress import Display, make_display
+from parallax_core.cli.topology import Local, Remote, read_wishes
 from parallax_core.config.config import Config
-from parallax_core.config.parallel import ParallelConfig, StagePlace
+from parallax_core.config.parallel import ParallelConfig
 from parallax_core.config.serve import ServeSettings
-from parallax_core.contracts.backend import BackendSpec, StagePlan
+from parallax_core.contracts.backend import StagePlan
 from parallax_core.contracts.event import StageLoss
+from parallax_core.contracts.policy import RoutingPolicy
 from parallax_core.contracts.source import ModelFolder
-from parallax_core.contracts.stage import Stage, StageInfo
+from parallax_core.contracts.stage import StageInfo
 from parallax_core.node.catalog import Catalog
-from parallax_core.node.choice import choose_backend, choose_transport, find_backends
-from parallax_core.node.crew import Crew
 from parallax_core.node.observer import Audience
 from parallax_core.node.pipeline import PipelineEngine
 from parallax_core.node.plan import PipelinePlan
@@ -37,7 +37,6 @@ from parallax_core.node.router import Router
 from parallax_core.node.text import ModelText
 from parallax_core.node.watch import Watch, WatchedRouter
 from parallax_core.plugins.host import PluginHost
-from parallax_core.plugins.registry import Offer
 from parallax_core.server.edge import Edge
 
 AUDIENCE_S, SHUTDOWN_S = 0.3, 0.5
@@ -73,21 +72,29 @@ def serve(settings: ServeSettings, config: Config) -> None:
 
 
 def _serve(settings: ServeSettings, edge: Edge, plugins: PluginHost) -> None:
-    backends = find_backends(plugins, settings.backend)
+    wanted = read_wishes(settings, plugins)
     pipeline = PipelinePlan(
         batching=make_policy(plugins, "batching", settings.batching),
         preemption=make_policy(plugins, "preemption", settings.preemption),
-        transport=choose_transport(plugins),
     )
+    routing = make_policy(plugins, "routing", settings.routing)
     from parallax_core.server.run import bind_socket
 
-    with bind_socket(settings.host, settings.port) as sock, make_display() as display:
+    with (
+        bind_socket(settings.host, settings.port) as sock,
+        TemporaryDirectory(prefix="parallax-") as private,
+        make_display() as display,
+    ):
         folder = Catalog(plugins).fetch(settings.model, display)
         plan = StagePlan(model=folder.path, dtype=settings.dtype, progress=display)
-        offer = backends[0]
-        if settings.backend is None:
-            offer = choose_backend(plugins, backends, read_object(folder.path / "config.json"))
-        serving = Serving(name_model(settings.model, folder), ModelText(folder.path), offer, plan, pipeline)
+        serving = Serving(
+            model_id=name_model(settings.model, folder),
+            text=ModelText(folder.path),
+            stages=wanted.make_stages(plan, Path(private)),
+            pipeline=pipeline,
+            topology=wanted.place_layers(read_object(folder.path / "config.json")),
+            routing=routing,
+        )
         audience = Audience(plugins.observers())
         try:
             asyncio.run(_run(serving, Front(edge, sock, display, plugins, audience)))
@@ -95,31 +102,38 @@ def _serve(settings: ServeSettings, edge: Edge, plugins: PluginHost) -> None:
             audience.close(AUDIENCE_S)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Serving:
     """What is served, and how."""
 
     model_id: str
     text: ModelText
-    offer: Offer[BackendSpec]
-    stage: StagePlan
-    """What holds for every stage; its layers and device are those of its place."""
+    stages: Local | Remote
     pipeline: PipelinePlan
-    topology: ParallelConfig = field(default_factory=ParallelConfig)
+    topology: ParallelConfig
+    routing: RoutingPolicy
 
     def make_engines(self, on_lost: Callable[[int, str], None] | None = None) -> list[PipelineEngine]:
         """Return an engine for each replica; ``on_lost`` is told its rank and the reason when one loses a stage."""
         engines = []
         for rank, places in enumerate(self.topology.replicas):
-            stages = [partial(self.open_stage, place) for place in places]
+            company = self.stages.gather(rank, places, self.pipeline)
             lost = partial(on_lost, rank) if on_lost else None
-            engines.append(PipelineEngine(Crew(stages, self.pipeline), self.text.decode, self.pipeline, lost))
+            engines.append(PipelineEngine(company, self.text.decode, self.pipeline, lost))
         return engines
 
-    def open_stage(self, place: StagePlace) -> Stage:
-        """Load the layers that go there; to be called on the thread that will run them."""
-        plan = dataclasses.replace(self.stage, layers=place.layers, device=place.device)
-        return self.offer.load(self.offer.spec.factory)().open_stage(plan)
+    @asynccontextmanager
+    async def mustered(self) -> AsyncIterator[None]:
+        """Have nodes join, if there are any but this."""
+        muster = self.stages.muster if isinstance(self.stages, Remote) else None
+        if muster is not None:
+            await muster.start()
+            logger.info("head listens at %s", muster.address)
+        try:
+            yield
+        finally:
+            if muster is not None:
+                await muster.stop()
 
 
 def name_model(model: str, folder: ModelFolder) -> str:
@@ -155,7 +169,7 @@ async def _run(serving: Serving, front: Front) -> None:
     def find_room() -> int:
         return min(info.context_length for info in list_stages())
 
-    watch, policy = Watch(serving.model_id, front.audience.tell), LeastPendingTokens()
+    watch, policy = Watch(serving.model_id, front.audience.tell), serving.routing
     router = WatchedRouter(engines, policy, find_room, watch) if front.audience else Router(engines, policy, find_room)
     gate = Gate()
     tracer = OtelTracer(front.edge.otlp_endpoint) if front.edge.otlp_endpoint else None
@@ -168,7 +182,8 @@ async def _run(serving: Serving, front: Front) -> None:
             _log_stage(info)
         print(f"ready {_url(front.sock, front.edge)} model={serving.model_id}", flush=True)
 
-    await run_server(Site(app, router, front.edge, gate), front.sock, announce)
+    async with serving.mustered():
+        await run_server(Site(app, router, front.edge, gate), front.sock, announce)
     if tracer is not None:
         tracer.close()
 

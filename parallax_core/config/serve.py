@@ -24,8 +24,61 @@ class ServeSettings:
     ] = "smollm2-135m"
     backend: Annotated[
         str | None,
-        Meta(description="What runs the model; by default the best for this machine.", extra={"metavar": "NAME"}),
+        Meta(
+            description="What runs the model; one for each stage as mlx,torch; by default the best for this machine.",
+            extra={"metavar": "NAME"},
+        ),
     ] = None
+    transport: Annotated[
+        str | None,
+        Meta(
+            description="How stages talk; zmq, the default for several, gives each a process of its own.",
+            extra={"metavar": "NAME"},
+        ),
+    ] = None
+    stages: Annotated[
+        int, Meta(description="Split the model's layers among so many stages.", ge=1, extra={"metavar": "N"})
+    ] = 1
+    layers: Annotated[
+        str | None,
+        Meta(
+            description="The layers of each stage, as 0-10,10-20,20-30; by default even shares.",
+            extra={"metavar": "A-B,B-C"},
+        ),
+    ] = None
+    data_parallel: Annotated[
+        int, Meta(description="Serve with so many replicas of the whole model.", ge=1, extra={"metavar": "N"})
+    ] = 1
+    device: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="The device of a stage, in the backend's words; given again for each, replica by replica.",
+            extra={"metavar": "DEVICE"},
+        ),
+    ] = ()
+    listen: Annotated[
+        str | None,
+        Meta(
+            description="Start no stages here, but wait at this address for `parallax worker` to join.",
+            extra={"metavar": "ADDRESS"},
+        ),
+    ] = None
+    python: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Run the stages of a backend with another environment, as torch=/path/to/python.",
+            extra={"metavar": "BACKEND=PYTHON"},
+        ),
+    ] = ()
+    peer_timeout: Annotated[
+        float,
+        Meta(
+            description="Seconds of silence after which a worker counts as lost.",
+            ge=0.2,
+            le=600,
+            extra={"metavar": "S"},
+        ),
+    ] = 2.5
     host: Annotated[str, Meta(description="The address to listen on.")] = "127.0.0.1"
     port: Annotated[int, Meta(description="The port to listen on; 0 takes a free one.", ge=0, le=65535)] = 8000
     dtype: Annotated[DType, Meta(description="What to compute in; auto suits the device.")] = "auto"
@@ -39,6 +92,9 @@ class ServeSettings:
     preemption: Annotated[
         str, Meta(description="Who gives way when memory runs out: a policy.", extra={"metavar": "POLICY"})
     ] = "lowest-priority"
+    routing: Annotated[
+        str, Meta(description="Which replica gets a request: a policy.", extra={"metavar": "POLICY"})
+    ] = "least-pending-tokens"
     api_key_file: Annotated[
         Path | None,
         Meta(description="A file of API keys, one a line; PARALLAX_API_KEY adds one more.", extra={"metavar": "FILE"}),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 from parallax_core.base.refs import Ref
@@ -141,3 +142,9 @@ class TransportSpec:
     factory: Ref[Callable[[TransportPlan], Transport]]
     remedy: str = ""
     """What to do when the factory cannot be imported, such as what to install."""
+    place_local: Ref[Callable[[Path, str], str]] | None = None
+    """Given a folder that only this user can enter and a node's name, where that node listens for others of this
+    machine; None: users have to say."""
+    place_near: Ref[Callable[[str, str], str]] | None = None
+    """Given an address and a node's name, where that node listens to be reached by the nodes that are reached at
+    addresses like it; None: users have to say."""

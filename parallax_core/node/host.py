@@ -43,13 +43,14 @@ class StageHost:
         self, open_stage: Callable[[], Stage], place: Place, clock: Callable[[], float] = time.perf_counter
     ) -> None:
         self._open_stage = open_stage
-        self._place = place
+        self.place = place
         self._clock = clock
         self._stage: Stage | None = None
         self._open: dict[SeqId, None] = {}
         self._is_down = False
         """Whether a step of this epoch has failed: nothing that comes after it makes sense."""
-        self._is_lost = False
+        self.is_lost = False
+        """Whether the stage has lost what it holds, so that it is of no more use."""
         self.epoch = -1
         """The newest epoch whose steps have come; -1: none has."""
         self.step = 0
@@ -69,6 +70,16 @@ class StageHost:
         self._stage = self._open_stage()
         return self._stage.info
 
+    def reset(self) -> None:
+        """Forget all sequences and epochs, for a head that begins anew; a stage that cannot is lost."""
+        self.epoch, self.step, self._is_down = -1, 0, False
+        if self._stage is not None:
+            try:
+                self._edit(self._stage, [Drop(seq) for seq in self._open])
+            except StageLost:
+                logger.exception("stage cannot forget stage=%d", self.place.stage)
+                self.is_lost = True
+
     def run(self, step: Step) -> Outcome | None:
         """Apply the edits of ``step``, then run its rows; return None for a step that is to be discarded.
 
@@ -76,15 +87,15 @@ class StageHost:
         lease, and those after one that failed. Nothing is raised: whatever goes wrong is a `Failure`.
         """
         is_stale = step.epoch < self.epoch or (step.epoch == self.epoch and self._is_down)
-        if is_stale or self._is_lost or step.lease != self._place.lease:
+        if is_stale or self.is_lost or step.lease != self.place.lease:
             return None
         try:
             return self._run(step)
         except (BackendFailed, StageLost) as error:
-            logger.exception("step failed stage=%d epoch=%d step=%d", self._place.stage, step.epoch, step.step)
-            self._is_down, self._is_lost = True, isinstance(error, StageLost)
-            stage, message = self._place.stage, error.message
-            return Outcome(Failure(step.lease, step.epoch, step.step, stage, message, self._is_lost))
+            logger.exception("step failed stage=%d epoch=%d step=%d", self.place.stage, step.epoch, step.step)
+            self._is_down, self.is_lost = True, isinstance(error, StageLost)
+            stage, message = self.place.stage, error.message
+            return Outcome(Failure(step.lease, step.epoch, step.step, stage, message, self.is_lost))
 
     def close(self) -> None:
         """Close the stage, if it is open."""
@@ -110,7 +121,7 @@ class StageHost:
 
     def _conclude(self, step: Step, result: StageResult, seconds: float) -> Outcome:
         assert self._stage is not None, "the stage is not open"
-        head, number = (step.lease, step.epoch, step.step), self._place.stage
+        head, number = (step.lease, step.epoch, step.step), self.place.stage
         if _is_last(self._stage.info):
             return Outcome(Result(*head, number, result.answers, result.free, seconds, result.tensors))
         onward = Step(*head, step.edits, step.rows, result.tensors)

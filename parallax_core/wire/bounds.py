@@ -12,7 +12,8 @@ from parallax_core.contracts.stage import Answer, Drawn, Output, PoolInfo, Row, 
 from parallax_core.contracts.tensor import ITEM_BYTES, Tensor
 from parallax_core.contracts.value import LARGEST
 from parallax_core.wire.errors import BadFrame
-from parallax_core.wire.messages import Mask, Message, Ready, Result, Step
+from parallax_core.wire.membership import Ready
+from parallax_core.wire.messages import Mask, Message, Result, Step
 
 MOST_POOLS = 64
 

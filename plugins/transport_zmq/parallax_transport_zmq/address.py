@@ -104,3 +104,25 @@ def advertise_host(host: str) -> str:
             return str(probe.getsockname()[0])
     except OSError:  # no way out
         return "127.0.0.1" if family == socket.AF_INET else "::1"
+
+
+def place_local(folder: Path, node: str) -> str:
+    """Return the socket in ``folder`` at which ``node`` listens for others of this machine."""
+    return str(IpcPlace(folder / f"{node.replace('/', '-')}.sock"))
+
+
+def place_near(address: str, node: str) -> str:
+    """Return where ``node`` listens to be reached by those that are reached at ``address``.
+
+    That is a socket beside a socket, and a free port: of the loopback where ``address`` is there, else of every way
+    into this machine.
+
+    Raises:
+        ParallaxError: if ``address`` is none of this transport's.
+    """
+    place = parse_address(address)
+    if isinstance(place, IpcPlace):
+        return place_local(place.path.parent, node)
+    if place.host in {"localhost", "::1"} or place.host.startswith("127."):
+        return str(TcpPlace(place.host, 0))
+    return str(TcpPlace("::" if ":" in place.host else "0.0.0.0", 0))  # noqa: S104 -- only with keys, see security.py

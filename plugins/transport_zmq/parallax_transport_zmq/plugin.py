@@ -16,5 +16,7 @@ def parallax_register_transports() -> Iterable[TransportSpec]:
             summary="ZeroMQ over TCP (encrypted off loopback) and local sockets",
             factory=Ref("parallax_transport_zmq.transport:ZmqTransport"),
             remedy="pip install pyzmq",
+            place_local=Ref("parallax_transport_zmq.address:place_local"),
+            place_near=Ref("parallax_transport_zmq.address:place_near"),
         )
     ]

@@ -1,0 +1,147 @@
+"""``parallax worker``."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import sys
+import threading
+
+from parallax_core.base import log
+from parallax_core.base.errors import ParallaxError, PeerLost, UsageError
+from parallax_core.cli.command import new_app
+from parallax_core.cli.option import from_section
+from parallax_core.config.config import Config
+from parallax_core.config.worker import WorkerSettings, name_node
+from parallax_core.contracts.backend import BackendSpec, StagePlan
+from parallax_core.contracts.progress import Progress
+from parallax_core.contracts.stage import LayerRange, Stage
+from parallax_core.contracts.transport import Transport, TransportPlan, TransportSpec
+from parallax_core.node.catalog import Catalog
+from parallax_core.node.choice import find_backends
+from parallax_core.node.member import Member
+from parallax_core.plugins.host import PluginHost
+from parallax_core.plugins.registry import Offer
+from parallax_core.wire.membership import Assign, Join
+
+AGAIN_S = (0.5, 1.0, 2.0, 5.0)
+"""Before each attempt to join again; the last holds for all later ones."""
+SHUTDOWN_S = 0.5
+
+logger = logging.getLogger(__name__)
+
+app = new_app()
+
+
+@app.command()
+@from_section("worker", WorkerSettings)
+def worker(settings: WorkerSettings, config: Config) -> None:
+    """Run stages of a model for a server on another machine.
+
+    It joins the server that listens at an address, which gives it layers to run, and it joins again when that server is
+    gone. On the server's machine:
+
+    parallax serve org/model --stages 2 --listen tcp://0.0.0.0:9000
+
+    Off loopback both machines need keys: see `parallax keys --help`.
+    """
+    if not settings.connect:
+        raise UsageError("it is not said which server to join", "name its address: --connect tcp://HOST:PORT")
+    node = settings.node or name_node(os.getpid())
+    log.configure(verbose=settings.verbose, node=node)
+    if settings.supervised:
+        _end_with_input()
+    plugins = PluginHost.prepare(config)
+    try:
+        asyncio.run(_work(settings, node, plugins))
+    finally:
+        plugins.shutdown(SHUTDOWN_S)
+
+
+class Opener:
+    """Opens the stages a worker is given, with the plugins that are installed here."""
+
+    def __init__(self, plugins: PluginHost, backends: list[Offer[BackendSpec]]) -> None:
+        """Open stages with one of ``backends``, the best first."""
+        self._catalog = Catalog(plugins)
+        self._backends = backends
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The backends it can open stages with."""
+        return tuple(offer.spec.name for offer in self._backends)
+
+    def open_stage(self, assign: Assign, progress: Progress) -> Stage:
+        """Find the model, or fetch it, and load the layers.
+
+        Raises:
+            ParallaxError: if that cannot be.
+        """
+        offers = [offer for offer in self._backends if assign.backend in {"", offer.spec.name}]
+        if not offers:
+            message = f"there is no backend {assign.backend!r} on this node, but {', '.join(self.names)}"
+            raise ParallaxError(message, "install it there, or name another --backend")
+        folder = self._catalog.fetch(assign.model, progress)
+        plan = StagePlan(
+            model=folder.path,
+            layers=LayerRange(assign.start, assign.stop) if assign.stop else None,
+            dtype=assign.dtype,
+            device=assign.device,
+            memory_fraction=assign.memory_fraction,
+            progress=progress,
+        )
+        return offers[0].load(offers[0].spec.factory)().open_stage(plan)
+
+
+async def _work(settings: WorkerSettings, node: str, plugins: PluginHost) -> None:
+    opener = Opener(plugins, find_backends(plugins, settings.backend))
+    spec = plugins.transports().get(settings.transport)
+    listen = settings.listen or _place(spec, settings.connect, node)
+    plan = TransportPlan(node=node, listen=listen, timeout_s=settings.peer_timeout)
+    transport = spec.load(spec.spec.factory)(plan)
+    await transport.start()
+    member = Member(transport, node, opener.open_stage)
+    try:
+        await _serve(settings, member, transport, opener.names)
+    finally:
+        await member.close()
+        await transport.stop()
+
+
+async def _serve(settings: WorkerSettings, member: Member, transport: Transport, backends: tuple[str, ...]) -> None:
+    """Join, and join again whenever the head is lost."""
+    join = Join(transport.address, backends, socket.gethostname()[:256], os.getpid())
+    num_failures = 0
+    while True:
+        begun = asyncio.get_running_loop().time()
+        try:
+            await member.serve(settings.connect, settings.head, join)
+        except PeerLost as error:
+            if settings.supervised:
+                raise
+            if asyncio.get_running_loop().time() - begun > max(AGAIN_S):
+                num_failures = 0
+            wait_s = AGAIN_S[min(num_failures, len(AGAIN_S) - 1)]
+            num_failures += 1
+            logger.warning("no head at %s, trying again in %g s: %s", settings.connect, wait_s, error.message)
+            await asyncio.sleep(wait_s)
+
+
+def _place(offer: Offer[TransportSpec], connect: str, node: str) -> str:
+    if offer.spec.place_near is None:
+        message = f"the transport {offer.spec.name!r} does not say where this node should listen"
+        raise UsageError(message, "name an address that the other nodes reach: --listen ADDRESS")
+    return offer.load(offer.spec.place_near)(connect, node)
+
+
+def _end_with_input() -> None:
+    """Have the process end when standard input does: whoever started it holds the other end, until it is gone."""
+
+    def wait() -> None:
+        while sys.stdin.buffer.read(1):
+            pass
+        os._exit(0)
+
+    threading.Thread(target=wait, name="parallax-parent", daemon=True).start()

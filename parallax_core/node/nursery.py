@@ -1,0 +1,100 @@
+"""Worker processes of this machine: started, watched, started again, and ended with us."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from parallax_core.base.errors import BackendFailed
+
+logger = logging.getLogger(__name__)
+
+END_S = 1.0
+"""How long a process may take to end by itself when told to."""
+
+
+@dataclass(slots=True)
+class Child:
+    """A worker process."""
+
+    process: asyncio.subprocess.Process
+
+    def explain(self) -> str | None:
+        """Return how it ended; None while it runs."""
+        code = self.process.returncode
+        if code is None:
+            return None
+        if code >= 0:
+            return f"its process ended with exit code {code}"
+        with contextlib.suppress(ValueError):
+            return f"its process was ended by {signal.Signals(-code).name}"
+        return f"its process was ended by signal {-code}"
+
+
+@dataclass(slots=True)
+class Nursery:
+    """Starts a process for each node it is asked for, and ends it; a node has one process at most.
+
+    A process is told to end by closing its standard input, which the kernel does too when we are gone: so no process
+    outlives us. What it writes to standard error goes where ours goes.
+    """
+
+    command: Callable[[str], Sequence[str]]
+    """The command line of the process of a node."""
+    _children: dict[str, Child] = field(default_factory=dict)
+
+    async def restart(self, node: str) -> None:
+        """Start the process of ``node``; one that is there already is killed first.
+
+        Raises:
+            BackendFailed: if it cannot be started.
+        """
+        if (child := self._children.pop(node, None)) is not None:
+            await _kill(child)
+        command = list(self.command(node))
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL, start_new_session=True
+            )
+        except OSError as error:
+            message = f"the worker {node} cannot be started with {command[0]}: {error.strerror or error}"
+            raise BackendFailed(message, "name a Python interpreter that has Parallax and the backend") from error
+        self._children[node] = Child(process)
+        logger.info("worker started node=%s pid=%d", node, process.pid)
+
+    async def wait_end(self, node: str) -> str:
+        """Wait until the process of ``node`` ends, and return how it did."""
+        child = self._children[node]
+        await child.process.wait()
+        return child.explain() or ""
+
+    async def explain(self, node: str) -> str | None:
+        """Return how the process of ``node`` ended, if it has, or is about to."""
+        child = self._children.get(node)
+        if child is None:
+            return None
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(child.process.wait(), 0.5)
+        return child.explain()
+
+    async def end(self, node: str) -> None:
+        """End the process of ``node``: gently, then not. Harmless when there is none."""
+        child = self._children.pop(node, None)
+        if child is None:
+            return
+        if child.process.stdin is not None:
+            child.process.stdin.close()
+        try:
+            await asyncio.wait_for(child.process.wait(), END_S)
+        except TimeoutError:
+            await _kill(child)
+
+
+async def _kill(child: Child) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        child.process.kill()
+    await child.process.wait()

@@ -1,0 +1,221 @@
+"""The stages of a pipeline that work in other processes, here or on other machines."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from parallax_core.base.errors import BackendFailed, ParallaxError, PeerLost
+from parallax_core.base.ids import Epoch
+from parallax_core.contracts.backend import DType
+from parallax_core.contracts.progress import Progress, silent
+from parallax_core.contracts.stage import LayerRange, StageInfo
+from parallax_core.node.chain import check_chain
+from parallax_core.node.channel import Channel
+from parallax_core.node.company import LEASE, Post
+from parallax_core.node.muster import Muster, Recruit
+from parallax_core.node.nursery import Nursery
+from parallax_core.node.together import Together
+from parallax_core.wire.membership import Assign, Hop, Linked, Loading, Ready, Refusal, Release
+from parallax_core.wire.messages import Failure, Heartbeat, Message, Result
+
+logger = logging.getLogger(__name__)
+
+EPOCH = Epoch(0)
+"""What is said before the first step belongs to no epoch yet."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Role:
+    """What a node is to be."""
+
+    stage: int
+    layers: LayerRange | None
+    """None: the whole model."""
+    model: str
+    """As a user writes it."""
+    backend: str = ""
+    dtype: DType = "auto"
+    device: str = ""
+    memory_fraction: float = 0.5
+    heartbeat_s: float = 1.0
+    node: str = ""
+    """The node that is to have it; empty: any that can."""
+
+    def assign(self) -> Assign:
+        """Return how it is said."""
+        layers = self.layers or LayerRange(0, 0)
+        return Assign(
+            LEASE,
+            EPOCH,
+            stage=self.stage,
+            backend=self.backend,
+            model=self.model,
+            start=layers.start,
+            stop=layers.stop,
+            dtype=self.dtype,
+            device=self.device,
+            memory_fraction=self.memory_fraction,
+            heartbeat_s=self.heartbeat_s,
+        )
+
+    def suits(self, recruit: Recruit) -> bool:
+        """Return whether a node can have it."""
+        if self.node:
+            return recruit.name == self.node
+        return not self.backend or self.backend in recruit.join.backends
+
+
+class Troop:
+    """A `Company` of nodes that have joined: each is given a stage, and links to its neighbours.
+
+    After a loss the nodes that are left keep their weights; those that are gone are replaced by new processes where
+    they were ours, and by the next that join where not.
+    """
+
+    heals = True
+
+    def __init__(
+        self, roles: Sequence[Role], muster: Muster, nursery: Nursery | None = None, progress: Progress = silent
+    ) -> None:
+        """Fill ``roles`` with nodes of ``muster``; ``nursery`` starts those that are processes of ours."""
+        self._roles = tuple(roles)
+        self._muster = muster
+        self._nursery = nursery
+        self._progress = progress
+        self._recruits: list[Recruit | None] = [None] * len(roles)
+        self._restarts = [-1] * len(roles)
+        self.channels: tuple[Channel, ...] = ()
+
+    async def open(self) -> tuple[StageInfo, ...]:
+        """Have every role filled, loaded and linked; see `Company.open`.
+
+        Raises:
+            ParallaxError: naming the stage, if a node cannot be one, or they do not fit each other.
+        """
+        async with Together() as group:
+            filling = [group.start(self._fill(role)) for role in self._roles]
+        infos = tuple(task.result() for task in filling)
+        check_chain(infos)
+        async with Together() as group:
+            for role in self._roles:
+                group.start(self._link(role))
+        self.channels = tuple(self._at(role).channel for role in self._roles)
+        return infos
+
+    async def close(self) -> None:
+        """Let go of all nodes; processes of ours end."""
+        recruits, self._recruits = self._recruits, [None] * len(self._roles)
+        for recruit in filter(None, recruits):
+            with contextlib.suppress(PeerLost, TimeoutError):
+                async with asyncio.timeout(0.5):
+                    await recruit.channel.send(Release(LEASE, EPOCH))
+            await recruit.channel.close()
+        if self._nursery is not None:
+            await asyncio.gather(*(self._nursery.end(role.node) for role in self._roles))
+
+    def posts(self) -> tuple[Post, ...]:
+        """Return where each stage runs; see `Company.posts`."""
+        return tuple(self._describe(role) for role in self._roles)
+
+    def _describe(self, role: Role) -> Post:
+        recruit, restarts = self._recruits[role.stage], max(0, self._restarts[role.stage])
+        if recruit is None:
+            return Post(node=role.node, backend=role.backend, restarts=restarts)
+        join = recruit.join
+        backend = role.backend or next(iter(join.backends), "")
+        return Post(node=recruit.name, backend=backend, host=join.host, pid=join.pid, restarts=restarts)
+
+    def _at(self, role: Role) -> Recruit:
+        recruit = self._recruits[role.stage]
+        assert recruit is not None, "the role is filled"
+        return recruit
+
+    async def _fill(self, role: Role) -> StageInfo:
+        """Have a node load the stage: the one that has it, or another if that is gone."""
+        if (recruit := self._recruits[role.stage]) is not None:
+            try:
+                return await self._load(role, recruit)
+            except PeerLost as error:
+                logger.info("node is replaced node=%s: %s", recruit.name, error.message)
+                await recruit.channel.close()
+                self._recruits[role.stage] = None
+        while True:
+            self._recruits[role.stage] = recruit = await self._find(role)
+            try:
+                return await self._load(role, recruit)
+            except PeerLost as error:
+                self._recruits[role.stage] = None
+                if self._nursery is not None:
+                    raise self._lost(role, await self._nursery.explain(role.node) or error.message) from error
+                logger.warning("node is gone node=%s: %s", recruit.name, error.message)
+
+    async def _find(self, role: Role) -> Recruit:
+        self._restarts[role.stage] += 1
+        if self._nursery is None:
+            logger.info("stage %d waits for a node to join", role.stage)
+            return await self._muster.find(role.suits)
+        self._muster.forget(role.node)
+        await self._nursery.restart(role.node)
+        finding = asyncio.create_task(self._muster.find(role.suits))
+        ending = asyncio.create_task(self._nursery.wait_end(role.node))
+        try:
+            await asyncio.wait([finding, ending], return_when=asyncio.FIRST_COMPLETED)
+            if finding.done():
+                return finding.result()
+            raise self._lost(role, ending.result())
+        finally:
+            finding.cancel()
+            ending.cancel()
+
+    async def _load(self, role: Role, recruit: Recruit) -> StageInfo:
+        await recruit.channel.send(role.assign())
+        while True:
+            match await _hear(recruit):
+                case Loading(_, _, stage, task, done, total, unit) if stage == role.stage:
+                    name = task if len(self._roles) == 1 else f"stage {stage}: {task}"
+                    self._progress(name, done, None if total < 0 else total, unit)
+                case Ready(_, _, stage, info) if stage == role.stage:
+                    return info
+                case Refusal(_, _, stage, message, hint) if stage == role.stage:
+                    raise ParallaxError(f"stage {role.stage} on node {recruit.name!r}: {message}", hint)
+
+    async def _link(self, role: Role) -> None:
+        recruit = self._at(role)
+        before = self._neighbour(role.stage - 1)
+        after = self._neighbour(role.stage + 1)
+        names = (before.name if before else "", after.name if after else "", after.join.address if after else "")
+        try:
+            await recruit.channel.send(Hop(LEASE, EPOCH, role.stage, *names))
+            while True:
+                match await _hear(recruit):
+                    case Linked(_, _, role.stage):
+                        return
+                    case Refusal(_, _, role.stage, message, hint):
+                        raise ParallaxError(message, hint)
+        except PeerLost as error:
+            raise self._lost(role, error.message) from error
+
+    def _neighbour(self, stage: int) -> Recruit | None:
+        return self._recruits[stage] if 0 <= stage < len(self._recruits) else None
+
+    def _lost(self, role: Role, reason: str) -> BackendFailed:
+        return BackendFailed(f"stage {role.stage} of {len(self._roles)}: {reason}", "the log above says more")
+
+
+async def _hear(recruit: Recruit) -> Message:
+    """Return the next message that is not one of earlier days.
+
+    Raises:
+        PeerLost: if there is none, or none that belongs here.
+    """
+    while True:
+        message = await recruit.channel.receive()
+        if isinstance(message, Loading | Ready | Refusal | Linked):
+            return message
+        if not isinstance(message, Result | Failure | Heartbeat):
+            await recruit.channel.close()
+            raise PeerLost(f"node {recruit.name!r} sent a {type(message).__name__} that means nothing here")
