@@ -10,9 +10,10 @@ import pytest
 
 from parallax_core.api import BackendSpec, Ref, Request, RequestId, Sampling, Stage, StagePlan, Stream
 from parallax_core.base.errors import UsageError
-from parallax_core.builtin.routing import RoundRobin
+from parallax_core.builtin.routing import LeastPendingTokens, RoundRobin
 from parallax_core.cli.edge import check_exposure, check_tls, is_loopback, read_keys
 from parallax_core.cli.serve import Serving
+from parallax_core.cli.topology import Local
 from parallax_core.config.parallel import ParallelConfig, parse_layers
 from parallax_core.node.plan import PipelinePlan
 from parallax_core.node.router import Router
@@ -101,7 +102,15 @@ def make_serving(topology: ParallelConfig) -> Serving:
     record = PluginRecord(name="toy", distribution="toy", version="1", module=__name__, state="loaded")
     text: Any = types.SimpleNamespace(decode=decode)
     stage = StagePlan(model=Path("toy"), dtype="float32")
-    return Serving("toy", text, Offer(spec, record), stage, PipelinePlan(), topology)
+    offers = (Offer(spec, record),) * topology.num_stages
+    return Serving(
+        model_id="toy",
+        text=text,
+        stages=Local(offers=offers, plan=stage),
+        pipeline=PipelinePlan(),
+        topology=topology,
+        routing=LeastPendingTokens(),
+    )
 
 
 async def collect(stream: Stream) -> list[int]:
