@@ -199,7 +199,7 @@ class Launch:
         backend = self.backends[int(node.rpartition("/")[2])]
         command = [
             self.pythons.get(backend, sys.executable),
-            *("-m", "parallax_core.cli", "worker", "--supervised"),
+            *("-m", "parallax_core", "worker", "--supervised"),
             *("--transport", self.transport, "--connect", self.muster.address, "--head", HEAD),
             *("--node", node, "--listen", self.place(node), "--peer-timeout", f"{self.peer_timeout:g}"),
         ]
