@@ -46,6 +46,15 @@ def test_new_package_is_formatted_and_clean(kind: str, tmp_path: Path) -> None:
         assert ran.returncode == 0, ran.stdout
 
 
+def test_no_name_makes_a_package_that_is_no_python(tmp_path: Path) -> None:
+    for kind in KINDS:
+        for name in ("none", "any", "path", "class", "queue-view", "test", kind, "a" * 40):
+            write(kind, tmp_path, name)
+    ruff = [sys.executable, "-m", "ruff", "check", "--isolated", "--no-cache", "--select=F", "."]
+    ran = subprocess.run(ruff, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_new_package_keeps_to_the_rules_for_plugins(kind: str) -> None:
     files = dict(render_project(Project(kind=kind, name="mine")))
