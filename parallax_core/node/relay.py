@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 
 from parallax_core.contracts.engine import Delta, Finish, Stream
@@ -33,7 +33,7 @@ class Relay:
     end, or closes it.
     """
 
-    def __init__(self, placement: Placement, move: Callable[[Replica], Placement | None]) -> None:
+    def __init__(self, placement: Placement, move: Callable[[Replica], Awaitable[Placement | None]]) -> None:
         """Relay ``placement``; ``move`` places the request again when that replica is lost, if it can."""
         self._move = move
         self._is_closed = False
@@ -45,10 +45,10 @@ class Relay:
         try:
             while True:
                 delta = await self._read()
+                if delta.finish is not None and not has_answered and await self._begin_again(delta.finish):
+                    continue
                 if self._is_closed:
                     return
-                if delta.finish is not None and not has_answered and self._begin_again(delta.finish):
-                    continue
                 has_answered = True
                 yield delta
                 if delta.finish is not None:
@@ -66,11 +66,17 @@ class Relay:
         self._placement = placement
         self._deltas = aiter(placement.stream)
 
-    def _begin_again(self, finish: Finish) -> bool:
-        if self._is_closed or finish.reason not in {"error", "aborted"}:
+    def _has_ended(self) -> bool:
+        return self._is_closed
+
+    async def _begin_again(self, finish: Finish) -> bool:
+        if self._has_ended() or finish.reason not in {"error", "aborted"}:
             return False
-        placement = self._move(self._placement.replica)
+        placement = await self._move(self._placement.replica)
         if placement is None:
+            return False
+        if self._has_ended():  # while it waited
+            placement.end()
             return False
         self._placement.end()
         self._follow(placement)

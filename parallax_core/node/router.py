@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from parallax_core.base.errors import ParallaxError, Unavailable, UnknownName
+from parallax_core.base.errors import ParallaxError, RequestTimeout, Unavailable, UnknownName
 from parallax_core.contracts.engine import Engine, EngineStats, Health, Request, Stream
 from parallax_core.contracts.policy import ArrivalView, RoutingPolicy
 from parallax_core.node.guard import RoutingGuard
@@ -20,9 +20,15 @@ from parallax_core.node.replica import Claim, Replica, ReplicaState
 logger = logging.getLogger(__name__)
 
 STOPPED = "the server is shutting down"
+MOST_MOVES = 3
+"""How often a request begins again."""
+REPAIR_S = 60.0
+"""How long it waits each time for a replica that takes it."""
+LOOK_S = 0.05
+"""How often it looks."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class Journey:
     """A request on its way to an answer."""
 
@@ -32,14 +38,16 @@ class Journey:
     arrived: float
     """When, on the clock of the event loop."""
     tried: set[int] = field(default_factory=set)
-    """The ranks of the replicas that had it."""
+    """The ranks of the replicas that had it, and have not been repaired since."""
+    num_moves: int = 0
 
 
 class Router:
     """An engine over replicas, with an account of its own of what each has yet to compute; made for one replica, too.
 
     Only replicas that are ready are offered to the policy. A request whose replica is lost before it has answered
-    anything goes to another, once to each; after that it ends as its replica ended it. Belongs to one event loop.
+    anything goes to another, or waits for one that is being repaired; after a few such losses, or when nobody takes it
+    in time, it ends as its replica ended it. Belongs to one event loop.
     """
 
     def __init__(self, engines: Sequence[Engine], policy: RoutingPolicy, max_length: Callable[[], int]) -> None:
@@ -184,23 +192,31 @@ class Router:
                 return Placement(replica, stream, Claim(replica, journey.arrival, request.n))
         raise refusal or self._refusal()
 
-    def _move(self, journey: Journey, lost: Replica) -> Placement | None:
-        """Place a request again whose replica gave no answer; None if that is no fault of it, or nobody can."""
-        if self._phase.state != "ready" or lost.engine.health().state == "ready":
+    async def _move(self, journey: Journey, lost: Replica) -> Placement | None:
+        """Place a request again whose replica gave no answer, waiting for one that is being repaired if need be.
+
+        None if that is no fault of the replica, or nobody takes it in time.
+        """
+        if lost.engine.health().state == "ready" or journey.num_moves >= MOST_MOVES:
             return None
         self._recall.forget(lost.rank)
-        request = journey.request
-        if request.timeout_s is not None:
-            left_s = request.timeout_s - (_now() - journey.arrived)
-            if left_s <= 0:
+        journey.num_moves += 1
+        until = _now() + REPAIR_S
+        while self._phase.state == "ready" and _now() < until:
+            if lost.engine.health().state in {"starting", "ready"}:
+                journey.tried.discard(lost.rank)
+            try:
+                placement = self._place(journey, _shorten(journey, _now()))
+            except Unavailable:
+                if not any(each.engine.health().state == "starting" for each in self._replicas):
+                    return None
+                await asyncio.sleep(LOOK_S)
+            except ParallaxError:
                 return None
-            request = dataclasses.replace(request, timeout_s=left_s)
-        try:
-            placement = self._place(journey, request)
-        except ParallaxError:
-            return None
-        logger.info("request moved id=%s from=%d to=%d", request.id, lost.rank, placement.replica.rank)
-        return placement
+            else:
+                logger.info("request moved id=%s from=%d to=%d", journey.request.id, lost.rank, placement.replica.rank)
+                return placement
+        return None
 
     def _refusal(self) -> Unavailable:
         health = self.health()
@@ -223,3 +239,17 @@ def _see(replica: Replica) -> Health:
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
+
+
+def _shorten(journey: Journey, now: float) -> Request:
+    """Return the request with the time it has left.
+
+    Raises:
+        RequestTimeout: if it has none.
+    """
+    request = journey.request
+    if request.timeout_s is None:
+        return request
+    if (left_s := request.timeout_s - (now - journey.arrived)) <= 0:
+        raise RequestTimeout(f"timed out after {request.timeout_s:g} seconds")
+    return dataclasses.replace(request, timeout_s=left_s)

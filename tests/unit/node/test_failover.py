@@ -13,6 +13,7 @@ from parallax_core.api import (
 )
 from parallax_core.builtin.routing import PrefixAffinity
 from parallax_core.node.recall import BLOCK
+from parallax_core.node.router import MOST_MOVES
 from tests.unit.node.replicas import collect, end, make_request, make_router, pending, requests
 
 
@@ -142,3 +143,59 @@ async def test_stream_that_breaks_its_word_still_ends_with_one_finish(said: Exce
     assert last.finish.reason == "error"
     assert ("cut off" if said else "without a finish") in last.finish.message
     assert (pending(router), requests(router)) == ([0], [0])
+
+
+async def test_request_that_was_not_answered_waits_for_a_replica_that_is_being_repaired() -> None:
+    router, [engine] = await make_router(1)
+    reading = asyncio.ensure_future(collect(router.submit(make_request())))
+    await asyncio.sleep(0.01)
+    engine.state = Health(state="starting", reason="being repaired")
+    engine.submit_error = Unavailable("not yet")
+    engine.streams[0].said.put_nowait(end("error", "a stage was lost"))
+    await asyncio.sleep(0.1)
+    assert not reading.done()
+    engine.state, engine.submit_error = Health(state="ready"), None
+    while len(engine.streams) < 2:
+        await asyncio.sleep(0.01)
+    engine.streams[1].said.put_nowait(end())
+    assert await asyncio.wait_for(reading, 5) == [end()]
+    assert (pending(router), requests(router)) == ([0], [0])
+
+
+async def test_request_ends_when_the_replica_cannot_be_repaired() -> None:
+    router, [engine] = await make_router(1)
+    reading = asyncio.ensure_future(collect(router.submit(make_request())))
+    await asyncio.sleep(0.01)
+    engine.state = Health(state="starting", reason="being repaired")
+    engine.streams[0].said.put_nowait(end("error", "a stage was lost"))
+    await asyncio.sleep(0.1)
+    engine.fail()
+    assert await asyncio.wait_for(reading, 5) == [end("error", "a stage was lost")]
+
+
+async def test_request_that_is_closed_while_it_waits_ends_at_once() -> None:
+    router, [engine] = await make_router(1)
+    stream = router.submit(make_request())
+    reading = asyncio.ensure_future(collect(stream))
+    await asyncio.sleep(0.01)
+    engine.state = Health(state="starting", reason="being repaired")
+    engine.streams[0].said.put_nowait(end("error", "a stage was lost"))
+    await asyncio.sleep(0.1)
+    stream.close()
+    engine.state = Health(state="ready")
+    assert await asyncio.wait_for(reading, 5) == []
+    assert (pending(router), requests(router)) == ([0], [0])
+
+
+async def test_request_begins_again_only_so_often() -> None:
+    router, [engine] = await make_router(1)
+    reading = asyncio.ensure_future(collect(router.submit(make_request())))
+    for number in range(MOST_MOVES + 1):
+        while len(engine.streams) == number:
+            await asyncio.sleep(0.01)
+        engine.state = Health(state="starting", reason="being repaired")
+        engine.submit_error = Unavailable("not yet")
+        engine.streams[number].said.put_nowait(end("error", f"loss {number}"))
+        await asyncio.sleep(0.02)
+        engine.state, engine.submit_error = Health(state="ready"), None
+    assert await asyncio.wait_for(reading, 5) == [end("error", f"loss {MOST_MOVES}")]
