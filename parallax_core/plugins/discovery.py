@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -20,6 +21,8 @@ GROUP = "parallax"
 API_GROUP = "parallax.api"
 DISABLED_VARIABLE = "PARALLAX_PLUGINS_DISABLED"
 BUILTIN = "parallax-core"
+
+logger = logging.getLogger(__name__)
 
 State = Literal["loaded", "disabled", "incompatible", "broken"]
 
@@ -102,6 +105,10 @@ def _import(record: PluginRecord) -> tuple[PluginRecord, ModuleType | None]:
     try:
         with divert_output():
             return record, import_module(record.module)
+    except KeyboardInterrupt:  # of somebody who would not wait any longer, and wants to know for whom
+        hint = f"{DISABLED_VARIABLE}={record.name} does without it"
+        logger.warning("interrupted while plugin %r (%s) was imported; %s", record.name, record.origin, hint)
+        raise
     except (Exception, SystemExit) as error:  # noqa: BLE001 -- a plugin may raise anything, and must not harm the others
         return break_record(record, error), None
 

@@ -119,6 +119,14 @@ def test_plugin_that_ends_the_process_is_broken(site: Site) -> None:
     assert (found.state, found.reason) == ("broken", "it tried to end the process: SystemExit(3)")
 
 
+def test_interrupt_during_an_import_says_whose_it_was(site: Site) -> None:
+    site.install("stuck", "raise KeyboardInterrupt")
+    done = site.run("plugins")
+    assert (done.returncode, done.stdout) == (130, "")
+    assert "interrupted while plugin 'stuck' (stuck 1.0) was imported" in done.stderr
+    assert "PARALLAX_PLUGINS_DISABLED=stuck does without it" in done.stderr
+
+
 def test_what_plugins_print_goes_to_standard_error(site: Site, capfd: pytest.CaptureFixture[str]) -> None:
     noise = "import os\nprint('one')\nos.write(1, b'two')\nos.system('echo three')\n"
     site.install("loud", noise + GOOD.replace("return", "print('four')\n    return"))
