@@ -54,6 +54,8 @@ class FakeEngine:
         self.submit_error: Exception | None = None
         self.requests: list[Request] = []
         self.streams: list[FakeStream] = []
+        self.asked = asyncio.Event()
+        """Whether there was a request since it was last cleared."""
         self.num_stopped = 0
 
     async def start(self) -> None:
@@ -74,6 +76,7 @@ class FakeEngine:
             raise self.submit_error
         self.requests.append(request)
         self.streams.append(FakeStream())
+        self.asked.set()
         return self.streams[-1]
 
     def health(self) -> Health:

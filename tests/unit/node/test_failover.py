@@ -154,9 +154,9 @@ async def test_request_that_was_not_answered_waits_for_a_replica_that_is_being_r
     engine.streams[0].said.put_nowait(end("error", "a stage was lost"))
     await asyncio.sleep(0.1)
     assert not reading.done()
+    engine.asked.clear()
     engine.state, engine.submit_error = Health(state="ready"), None
-    while len(engine.streams) < 2:
-        await asyncio.sleep(0.01)
+    await asyncio.wait_for(engine.asked.wait(), 5)
     engine.streams[1].said.put_nowait(end())
     assert await asyncio.wait_for(reading, 5) == [end()]
     assert (pending(router), requests(router)) == ([0], [0])
@@ -191,8 +191,8 @@ async def test_request_begins_again_only_so_often() -> None:
     router, [engine] = await make_router(1)
     reading = asyncio.ensure_future(collect(router.submit(make_request())))
     for number in range(MOST_MOVES + 1):
-        while len(engine.streams) == number:
-            await asyncio.sleep(0.01)
+        await asyncio.wait_for(engine.asked.wait(), 5)
+        engine.asked.clear()
         engine.state = Health(state="starting", reason="being repaired")
         engine.submit_error = Unavailable("not yet")
         engine.streams[number].said.put_nowait(end("error", f"loss {number}"))
