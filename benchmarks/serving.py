@@ -27,7 +27,7 @@ from benchmarks.record import describe_run, write_report
 
 GOAL_US, GOAL_RATIO = 120, 0.95
 CONCURRENT = (1, 8)
-TOKENS = {"sleep": 300, "mlx": 24}
+TOKENS = {"sleep": 300, "mlx": 64}
 TURNS = 5
 QUESTION = "Tell me a long story about a dragon and a fox."
 

@@ -69,6 +69,8 @@ def serve(  # noqa: PLR0913, PLR0917 -- options of a command
     """
     settings = {name: value for name, value in locals().items() if name not in {"out", "page"}}
     limits = parse_limits(slo)
+    for path in filter(None, (out, page)):
+        check_place(path)
     is_shared = dataset == Kind.shared_prefix
     sizes = Sizes(
         input_len=input_len,
@@ -79,7 +81,7 @@ def serve(  # noqa: PLR0913, PLR0917 -- options of a command
     )
     tasks = make_tasks(dataset, num_prompts + warmup, sizes, seed)
     target = Target(
-        url=url.rstrip("/").removesuffix("/v1"),
+        url=(url if "://" in url else f"http://{url}").rstrip("/").removesuffix("/v1"),
         model=model,
         api_key=os.environ.get("PARALLAX_API_KEY", ""),
         ignores_eos=ignore_eos,
@@ -95,6 +97,18 @@ def serve(  # noqa: PLR0913, PLR0917 -- options of a command
         write_page(page, summary, outcomes, settings)
     if summary.failed == summary.requests:
         raise ParallaxError(f"every request failed: {next(iter(summary.errors))}", "see what the server says")
+
+
+def check_place(path: Path) -> None:
+    """Refuse a file that cannot be written, before there is anything to write.
+
+    Raises:
+        ParallaxError: saying why it cannot.
+    """
+    try:
+        path.open("ab").close()
+    except OSError as error:
+        raise ParallaxError(f"{path} cannot be written: {error.strerror}", "give --out and --html another") from error
 
 
 def make_tasks(dataset: str, num: int, sizes: Sizes, seed: int) -> list[Task]:

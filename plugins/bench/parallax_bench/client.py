@@ -57,38 +57,39 @@ async def run_tasks(
         return outcome
 
     async with aiohttp.ClientSession(connector=connector, headers=headers, timeout=timeout) as session:
-        running = []
+        running, due = [], began
         for task, gap in zip(tasks, gaps, strict=True):
-            if gap:
-                await asyncio.sleep(gap)
+            due += gap
+            if (wait_s := due - time.perf_counter()) > 0:  # one that is late does not make the next ones late, too
+                await asyncio.sleep(wait_s)
             running.append(asyncio.create_task(run_one(task)))
         return list(await asyncio.gather(*running))
 
 
 async def _ask(session: aiohttp.ClientSession, target: Target, task: Task, began: float) -> Outcome:
-    outcome = Outcome(sent=time.perf_counter() - began)
+    outcome, is_over = Outcome(sent=time.perf_counter() - began), False
     try:
         async with session.post(target.url + task.route, json=target.make_body(task)) as response:
             if response.status != 200:  # noqa: PLR2004 -- the status of an answer
                 outcome.error = f"{response.status}: {(await response.text())[:200]}"
                 return outcome
             async for line in response.content:
-                _read_line(line, outcome, time.perf_counter() - began)
+                is_over = _read_line(line, outcome, time.perf_counter() - began) or is_over
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
         outcome.error = f"{type(error).__name__}: {error}"
-    if not outcome.error and outcome.last is None:
+    if not outcome.error and not is_over:
         outcome.error = "the answer ended before it was over"
     return outcome
 
 
-def _read_line(line: bytes, outcome: Outcome, now: float) -> None:
-    """Take a line of a stream of events."""
-    data = line.strip().removeprefix(b"data: ")
-    if not data or line.startswith(b":"):
-        return
+def _read_line(line: bytes, outcome: Outcome, now: float) -> bool:
+    """Take a line of a stream of events; return whether it says that the answer is over."""
+    if not line.startswith(b"data:"):  # a comment, or another field of an event
+        return False
+    data = line.removeprefix(b"data:").strip()
     if data == b"[DONE]":
         outcome.last = outcome.last or now
-        return
+        return True
     chunk = json.loads(data)
     if "error" in chunk:
         outcome.error = str(chunk["error"].get("message", chunk["error"]))
@@ -101,6 +102,7 @@ def _read_line(line: bytes, outcome: Outcome, now: float) -> None:
         else:
             outcome.gaps.append(now - (outcome.last or now))
         outcome.last = now
+    return False
 
 
 def _read_text(choice: dict[str, Any]) -> str:
@@ -111,7 +113,7 @@ async def find_model(target: Target) -> str:
     """Return the first model a server has.
 
     Raises:
-        ParallaxError: if it cannot be asked.
+        ParallaxError: if it cannot be asked, or wants another key.
     """
     headers = {"Authorization": f"Bearer {target.api_key}"} if target.api_key else {}
     try:
@@ -119,8 +121,11 @@ async def find_model(target: Target) -> str:
             aiohttp.ClientSession(headers=headers) as session,
             session.get(f"{target.url}/v1/models") as response,
         ):
+            if response.status in {401, 403}:
+                message = f"the server at {target.url} asks for another API key than PARALLAX_API_KEY"
+                raise ParallaxError(message, "set PARALLAX_API_KEY to a key of the server")
             response.raise_for_status()
             return str((await response.json())["data"][0]["id"])
     except (aiohttp.ClientError, OSError, LookupError, ValueError) as error:
         message = f"no server answers at {target.url}: {error}"
-        raise ParallaxError(message, "start one with `parallax serve`, or give --url and --api-key") from error
+        raise ParallaxError(message, "start one with `parallax serve`, or give --url") from error

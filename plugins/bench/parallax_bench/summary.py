@@ -97,7 +97,7 @@ def parse_limits(text: str) -> dict[str, float]:
         ParallaxError: naming what is none.
     """
     limits = {}
-    for part in filter(None, text.split(",")):
+    for part in filter(None, text.replace(" ", "").split(",")):
         name, _, value = part.partition("=")
         if name not in {"ttft", "tpot", "e2e"} or not value.replace(".", "", 1).isdecimal():
             raise ParallaxError(f"{part!r} is no limit", "write --slo ttft=500,tpot=50,e2e=5000, in milliseconds")
@@ -106,5 +106,6 @@ def parse_limits(text: str) -> dict[str, float]:
 
 
 def _meets(outcome: Outcome, limits: dict[str, float]) -> bool:
+    """Whether no time is over its limit; an answer of one token has no time per further token, and so on."""
     times = {"ttft": outcome.ttft, "tpot": outcome.tpot, "e2e": outcome.e2e}
-    return all((times[name] or 0.0) * 1000 <= limit for name, limit in limits.items())
+    return all(1000 * value <= limit for name, limit in limits.items() if (value := times[name]) is not None)

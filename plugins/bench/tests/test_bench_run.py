@@ -7,7 +7,9 @@ import json
 import math
 import random
 import statistics
+from collections import Counter
 from collections.abc import Iterator
+from html.parser import HTMLParser
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -95,6 +97,8 @@ def test_wrong_use_is_said_plainly(tmp_path: Path) -> None:
     for args in (["--dataset", "nothing"], ["--slo", "speed=1"], ["--dataset", f"file:{tmp_path / 'missing'}"]):
         assert isinstance(bench(*args).exception, ParallaxError), args
     assert isinstance(bench("--url", "http://127.0.0.1:9").exception, ParallaxError)
+    for option in ("--out", "--html"):
+        assert "cannot be written" in str(bench("--url", "http://127.0.0.1:9", option, str(tmp_path)).exception)
     path = tmp_path / "bad.jsonl"
     for text in ("{", "[]", "{}", '{"prompt": "a", "messages": []}', ""):
         path.write_text(text)
@@ -130,3 +134,72 @@ def test_goodput_counts_those_that_met_every_limit() -> None:
     slow = Outcome(sent=0, first=0.9, last=1.0, output_tokens=10)
     assert summarize([fast, slow], parse_limits("ttft=500,e2e=2000")).goodput_per_s == pytest.approx(1.0)
     assert summarize([fast, slow], {}).goodput_per_s is None
+    # By hand: over 4 s, "late" takes 2.5 s in all, "even" (2.0 - 0.5) / 3 = 0.5 s per further token, "single" has none.
+    late = Outcome(sent=1.5, first=1.6, last=4.0, output_tokens=25)
+    even = Outcome(sent=0.0, first=0.5, last=2.0, output_tokens=4)
+    single = Outcome(sent=0.5, first=0.9, last=0.9, output_tokens=1)
+    broken = Outcome(sent=0.2, first=0.3, last=0.4, output_tokens=9, error="500")
+    runs = [late, even, single, broken]
+    for text, good in {
+        "tpot=500": 3,
+        "tpot=499": 2,
+        "e2e=2500": 3,
+        "e2e=2499": 2,
+        "ttft=400": 2,
+        "ttft=399, e2e=9999": 1,
+        "ttft=99.9": 0,
+    }.items():
+        assert summarize(runs, parse_limits(text)).goodput_per_s == pytest.approx(good / 4), text
+    assert summarize(runs, {}).requests_per_s == pytest.approx(3 / 4)
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "tokens"),
+    [
+        ('data: {"choices": [{"text": "a"}]}\n\ndata: [DONE]\n\n', "", 0),
+        (': hello\nevent: message\ndata:{"choices": [{"text": "a"}]}\n\ndata:[DONE]\n\n', "", 0),
+        ('data: {"choices": [{"text": "a"}]}\n\n', "the answer ended before it was over", 0),
+        ('data: {"error": {"message": "out of luck"}}\n\n', "out of luck", 0),
+        ("data: {nonsense\n\n", "JSONDecodeError", 0),
+        ('data: {"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 7}}\n\ndata: [DONE]\n\n', "", 7),
+    ],
+)
+async def test_answers_of_any_server_are_read_as_they_are(text: str, error: str, tokens: int) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + text.encode())
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        task = Task(route="/v1/completions", body={"prompt": "a"})
+        [outcome] = await run_tasks(Target(url=url, model="x"), [task], [0.0], 0, lambda _: None)
+    assert error in outcome.error
+    assert bool(error) == bool(outcome.error)
+    assert outcome.output_tokens == tokens
+
+
+def test_page_needs_nothing_but_itself(url: str, tmp_path: Path) -> None:
+    page = tmp_path / "run.html"
+    sizes = ["--num-prompts", "2", "--input-len", "3", "--output-len", "2"]
+    assert bench("--url", url, *sizes, "--html", str(page)).exit_code == 0
+    parser = Sources()
+    parser.feed(page.read_text())
+    assert parser.closed["svg"] == 2
+    assert [each for each in parser.found if not each.startswith("#")] == []
+
+
+class Sources(HTMLParser):
+    """Collects what a page takes from elsewhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self.closed: Counter[str] = Counter()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found += [value or "" for name, value in attrs if name in {"src", "href", "xlink:href"}]
+        self.found += [tag] if tag in {"script", "link", "iframe", "img"} else []
+
+    def handle_endtag(self, tag: str) -> None:
+        self.closed[tag] += 1
