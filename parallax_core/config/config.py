@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from parallax_core.base.errors import UsageError
 from parallax_core.config.schema import Key, list_keys
-from parallax_core.config.source import Origin, Sections, Written, read_all
+from parallax_core.config.source import Origin, Sections, Written, name_variable, read_all
 from parallax_core.config.value import HIDDEN, read_value
 
 T = TypeVar("T")
@@ -66,7 +66,9 @@ class Config:
         try:
             return schema(**{**values, **(flags or {})})
         except ValueError as error:  # of a check of its own
-            raise UsageError(f"[{section}]: {error}", "`parallax config` shows where each value comes from") from error
+            places = [written.origin.locate(section, name) for name, written in given.items()]
+            places += [f"--{name.replace('_', '-')}" for name in flags or {}]
+            raise UsageError(f"[{section}]: {error}", f"what is set: {', '.join(places)}") from error
 
     def explain(self, section: str, schema: type[Any]) -> list[Setting]:
         """Return every key of a section with its value and where that comes from.
@@ -90,7 +92,10 @@ def _find_key(section: str, name: str, written: Written, keys: Mapping[str, Key]
         return keys[name]
     near = get_close_matches(name.replace("-", "_"), keys, n=1)
     message = f"{written.origin.locate(section, name)}: there is no such setting"
-    raise UsageError(message, f"did you mean {near[0]!r}?" if near else f"[{section}] has: {', '.join(keys)}")
+    if not near:
+        raise UsageError(message, f"[{section}] has: {', '.join(keys)}")
+    meant = name_variable(section, near[0]) if written.origin.kind == "environment" else repr(near[0])
+    raise UsageError(message, f"did you mean {meant}?")
 
 
 def _merge(sources: Sequence[Sections]) -> dict[str, dict[str, Written]]:

@@ -69,10 +69,13 @@ def read_file(path: Path) -> Sections:
     import tomllib
 
     try:
-        found = tomllib.loads(path.read_text(encoding="utf-8"))
+        found = tomllib.loads(path.read_text(encoding="utf-8-sig"))  # some editors begin a file with a mark
     except OSError as error:
-        raise UsageError(f"the configuration {path} cannot be read: {error.strerror or error}") from error
-    except ValueError as error:  # what tomllib raises, and text that is not UTF-8
+        message = f"the configuration {path} cannot be read: {error.strerror or error}"
+        raise UsageError(message, "make it a file that you may read, or name another with --config") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is not UTF-8, at byte {error.start}", "save it as UTF-8") from error
+    except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{path} is not valid TOML: {error}", "see https://toml.io") from error
     origin = Origin("file", str(path))
     return {section: _read_section(section, table, origin) for section, table in found.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +43,14 @@ def read_value(section: str, key: Key, written: Written) -> object:
     except (msgspec.ValidationError, ValueError) as error:
         shown = HIDDEN if key.is_secret else repr(value)
         message = f"{origin.locate(section, key.name)} is {shown}: expected {key.expected}{_locate_part(str(error))}"
-        raise UsageError(message, "`parallax config` shows every setting, and where it comes from") from error
+        raise UsageError(message, f"correct it, or take it out{_name_default(key)}") from error
     except TypeError as error:
         raise BrokenPlugin(f"[{section}] {key.name} cannot be read: {error}", BLAME) from error
+
+
+def _name_default(key: Key) -> str:
+    """Return what it is then, if that is anything."""
+    return f" for the default, {json.dumps(key.default, default=str)}" if key.default else ""
 
 
 def _locate_part(reason: str) -> str:

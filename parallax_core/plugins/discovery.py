@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
@@ -67,6 +68,14 @@ def find_disabled(config: Config) -> dict[str, str]:
         **{normalize(name): place for name in config.read("plugins", PluginSettings).disabled},
         **{normalize(name.strip()): DISABLED_VARIABLE for name in names if name.strip()},
     }
+
+
+def warn_mistyped(disabled: Mapping[str, str], points: Iterable[EntryPoint]) -> None:
+    """Log what is to be disabled, is not installed, and is nearly called like something that is."""
+    known = {normalize(name) for point in points for name in (point.name, _distribution(point))}
+    for name, place in disabled.items():
+        if name not in known and (near := get_close_matches(name, known, n=1)):
+            logger.warning("%s names %r, and no plugin is called that; did you mean %r?", place, name, near[0])
 
 
 def load_plugins(

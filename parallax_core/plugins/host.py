@@ -24,7 +24,7 @@ from parallax_core.contracts.source import SourceSpec
 from parallax_core.contracts.surface import HttpSurface
 from parallax_core.contracts.transport import TransportSpec
 from parallax_core.plugins.caller import Caller
-from parallax_core.plugins.discovery import PluginRecord, find_disabled, find_plugins, load_plugins
+from parallax_core.plugins.discovery import PluginRecord, find_disabled, find_plugins, load_plugins, warn_mistyped
 from parallax_core.plugins.limit import Errand
 from parallax_core.plugins.registry import Offer, Registry, Shelf, Spec
 from parallax_core.plugins.sections import PluginConfig, check_sections
@@ -55,7 +55,9 @@ class PluginHost:
     def discover(cls, config: Config | None = None) -> PluginHost:
         """Load every plugin installed in this environment that ``config`` does not disable."""
         config = config or Config.load()
-        return cls(load_plugins(find_plugins(), find_disabled(config)), config.read("plugins", PluginSettings))
+        points, disabled = find_plugins(), find_disabled(config)
+        warn_mistyped(disabled, points)
+        return cls(load_plugins(points, disabled), config.read("plugins", PluginSettings))
 
     @classmethod
     def prepare(cls, config: Config | None = None) -> PluginHost:

@@ -113,6 +113,7 @@ def test_wrong_value_names_file_section_key_and_what_is_expected(text: str, mess
     path = str(Path("parallax.toml").absolute())
     assert caught.value.message.startswith(f"[x] {text.partition(' ')[0].partition('.')[0]} in {path} is ")
     assert message.format(file=path) in caught.value.message
+    assert caught.value.hint.startswith("correct it, or take it out")
 
 
 @pytest.mark.parametrize("text", ["a", "a.x", "a=1,a.b=2"])
@@ -122,8 +123,10 @@ def test_wrong_text_in_the_environment_names_the_variable(text: str) -> None:
 
 
 def test_check_of_the_section_itself_is_told() -> None:
-    with pytest.raises(UsageError, match=r"\[x\]: 13 brings bad luck"):
-        load("[x]\ncount = 13").read("x", Example)
+    with pytest.raises(UsageError, match=r"\[x\]: 13 brings bad luck") as caught:
+        load("[x]\ncount = 13", PARALLAX_X__NAME="a").read("x", Example, {"is_on": True})
+    path = Path("parallax.toml").absolute()
+    assert caught.value.hint == f"what is set: [x] count in {path}, PARALLAX_X__NAME, --is-on"
 
 
 def test_unknown_key_gets_a_near_one_or_all() -> None:
@@ -133,6 +136,14 @@ def test_unknown_key_gets_a_near_one_or_all() -> None:
     with pytest.raises(UsageError, match="PARALLAX_X__ZZZ: there is no such setting") as caught:
         load(PARALLAX_X__ZZZ="1").read("x", Example)
     assert "count, share" in caught.value.hint
+    with pytest.raises(UsageError) as caught:
+        load(PARALLAX_X__NAMED="1").read("x", Example)
+    assert caught.value.hint == "did you mean PARALLAX_X__NAME?"
+
+
+def test_file_may_begin_with_a_mark_of_its_encoding() -> None:
+    Path("parallax.toml").write_bytes(b"\xef\xbb\xbf[x]\r\nname = 'marked'\r\n")
+    assert Config.load(environ={}).read("x", Example).name == "marked"
 
 
 @pytest.mark.parametrize(
@@ -140,7 +151,7 @@ def test_unknown_key_gets_a_near_one_or_all() -> None:
     [
         (b"port = 1", "'port' in .* stands outside a section"),
         (b"a = = 1", "is not valid TOML: .*line 1"),
-        (b"\xff", "is not valid TOML"),
+        (b"[x]\n\xff", "is not UTF-8, at byte 4"),
     ],
 )
 def test_file_that_is_no_configuration_is_refused(content: bytes, message: str) -> None:

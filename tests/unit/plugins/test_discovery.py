@@ -179,6 +179,16 @@ def test_file_disables_plugins_by_name_or_distribution(site: Site, monkeypatch: 
     assert place in caught.value.hint
 
 
+def test_mistyped_name_among_the_disabled_is_told(
+    site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    site.install("pigeon", GOOD)
+    monkeypatch.setenv("PARALLAX_PLUGINS_DISABLED", "pidgeon,entirely-different")
+    assert record(PluginHost.discover(), "pigeon").state == "loaded"
+    [said] = [message for message in caplog.messages if "PARALLAX_PLUGINS_DISABLED" in message]
+    assert "names 'pidgeon', and no plugin is called that; did you mean 'pigeon'?" in said
+
+
 def test_preferred_distribution_wins(site: Site) -> None:
     site.install("one", GOOD.replace('"{name}"', '"same"'))
     site.install("two", GOOD.replace('"{name}"', '"same"'))

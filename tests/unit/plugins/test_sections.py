@@ -55,7 +55,7 @@ def test_plugin_gets_its_section_from_file_and_environment(site: Site, monkeypat
 @pytest.mark.parametrize(
     ("text", "message", "hint"),
     [
-        ('[mine]\nspeed = "fast"', "[mine] speed in {file} is 'fast': expected an integer", "parallax config"),
+        ('[mine]\nspeed = "fast"', "[mine] speed in {file} is 'fast': expected an integer", "for the default, 1"),
         ("[mine]\nsped = 2", "[mine] sped in {file}: there is no such setting", "did you mean 'speed'?"),
         ("[mime]\nspeed = 2", "[mime] in {file}: there is no section [mime]", "did you mean [mine]?"),
         ("[serve]\nport = 99999", "[serve] port in {file} is 99999: expected an integer from 0 to 65535", ""),
