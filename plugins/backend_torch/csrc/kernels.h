@@ -54,24 +54,30 @@ struct Output {
   int64_t residual_stride;
 };
 
-struct Attention {
-  const float* query;  // [tokens][heads][dim], with a stride between tokens
-  int64_t query_stride;
-  float* out;  // [tokens][heads][dim]
-  const void* keys;  // [slots][kv_heads][dim]
-  const void* values;
-  int32_t kind;  // kFloat32 or kBfloat16
-  int32_t page_size;
-  int64_t heads, kv_heads, dim;
+// Where the tokens of a step belong: row r has lengths[r] queries at positions starts[r] .., in row order; the key of position
+// p of row r lies in slot pages[offsets[r] + p / page_size] * page_size + p % page_size.
+struct Table {
   const int32_t* pages;
   const int32_t* offsets;
   const int32_t* starts;
   const int32_t* lengths;
-  int64_t rows;
+  int64_t rows, page_size;
+};
+
+struct Attention {
+  const float* query;  // [tokens][heads][dim], with a stride between tokens
+  int64_t query_stride;
+  float* out;  // [tokens][heads][dim]
+  void* keys;  // [slots][kv_heads][dim]
+  void* values;
+  const Table* table;
   const float* sinks;  // [heads] or null
+  int64_t heads, kv_heads, dim;
+  int64_t window;  // 0: none
   float scale;
   float cap;  // 0: none
-  int64_t window;  // 0: none
+  int32_t kind;  // of keys and values: kFloat32 or kBfloat16
+  int32_t unused;
 };
 
 // A part of an attention: some queries of one row, the heads that share one key head, and a range of positions of keys.

@@ -37,12 +37,12 @@ void widen_row(const uint16_t* from, int64_t count, float* to) {
 }
 
 void find_block(const Attention& a, const Span& span, Block& block, Room& room) {
-  const int32_t* const table = a.pages;
-  const int64_t offset = a.offsets[span.row];
+  const Table& table = *a.table;
+  const int64_t offset = table.offsets[span.row];
   for (int64_t i = 0; i < block.count; ++i) {
     const int64_t position = block.begin + i;
-    const int64_t page = table[offset + position / a.page_size];
-    const int64_t at = ((page * a.page_size + position % a.page_size) * a.kv_heads + span.kv_head) * a.dim;
+    const int64_t page = table.pages[offset + position / table.page_size];
+    const int64_t at = ((page * table.page_size + position % table.page_size) * a.kv_heads + span.kv_head) * a.dim;
     if (a.kind == kFloat32) {
       block.keys[i] = static_cast<const float*>(a.keys) + at;
       block.values[i] = static_cast<const float*>(a.values) + at;

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+
 import torch
 
 from parallax_backend_torch.kernels.library import find_library
@@ -35,29 +37,27 @@ def attend(query: torch.Tensor, pool: Pool, rows: Rows, rule: Rule) -> torch.Ten
     if library is None or not is_native(query, pool):
         return attend_plainly(query, pool, rows, rule)
     out = torch.empty(query.shape)
-    record = AttentionRecord(
-        query=query.data_ptr(),
-        query_stride=query.stride(0),
-        out=out.data_ptr(),
+    record = make_record(pool, query.shape[1], rule)
+    record.query, record.query_stride, record.out = query.data_ptr(), query.stride(0), out.data_ptr()
+    record.table = ctypes.pointer(rows.record)
+    library.plx_attend(record)
+    return out
+
+
+def make_record(pool: Pool, heads: int, rule: Rule) -> AttentionRecord:
+    """Return what the compiled library is told of an attention, apart from queries, rows, and where results go."""
+    return AttentionRecord(
         keys=pool.keys.data_ptr(),
         values=pool.values.data_ptr(),
         kind=POOL_KINDS[pool.keys.dtype],
-        page_size=rows.page_size,
-        heads=query.shape[1],
+        heads=heads,
         kv_heads=pool.keys.shape[1],
-        dim=query.shape[2],
-        pages=rows.pages.data_ptr(),
-        offsets=rows.offsets.data_ptr(),
-        starts=rows.starts.data_ptr(),
-        lengths=rows.lengths.data_ptr(),
-        rows=rows.starts.shape[0],
+        dim=pool.keys.shape[2],
         sinks=None if rule.sinks is None else rule.sinks.data_ptr(),
         scale=rule.scale,
         cap=rule.soft_cap,
         window=rule.window,
     )
-    library.plx_attend(record)
-    return out
 
 
 def store(pool: Pool, keys: torch.Tensor, values: torch.Tensor, slots: torch.Tensor) -> None:
@@ -96,17 +96,14 @@ def check_attention(query: torch.Tensor, pool: Pool, rows: Rows, rule: Rule) -> 
     kv_heads = pool.keys.shape[1]
     if pool.keys.shape != pool.values.shape or pool.keys.shape[2] != dim or heads % kv_heads:
         raise ValueError(f"queries {list(query.shape)} do not suit keys {list(pool.keys.shape)}")
-    tables = (rows.pages, rows.offsets, rows.starts, rows.lengths)
-    if any(table.dtype != torch.int32 or not table.is_contiguous() for table in tables):
-        raise ValueError("pages, offsets, starts and lengths are contiguous int32")
-    if int(rows.lengths.sum()) != tokens:
-        raise ValueError(f"the rows have {int(rows.lengths.sum())} tokens, and there are {tokens} queries")
+    if rows.num_tokens != tokens:
+        raise ValueError(f"the rows have {rows.num_tokens} tokens, and there are {tokens} queries")
     if rule.sinks is not None and (rule.sinks.dtype != torch.float32 or rule.sinks.shape != (heads,)):
         raise ValueError(f"sinks are float32 [{heads}]")
 
 
 def is_native(query: torch.Tensor, pool: Pool) -> bool:
-    """Whether the compiled kernel covers such heads: multiples of 8 numbers, up to 256, and up to 32 that share keys."""
+    """Whether the compiled kernel covers such heads: multiples of 8 numbers, up to 256, up to 32 sharing keys."""
     _, heads, dim = query.shape
     packed = query.dtype == torch.float32 and query.stride(2) == 1 and query.stride(1) == dim
     pooled = pool.keys.dtype in POOL_KINDS and pool.keys.is_contiguous() and pool.values.is_contiguous()

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 
+from parallax_backend_torch.kernels.signature import TableRecord
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, eq=False)
 class Rows:
     """Where the tokens of a step belong: row r has ``lengths[r]`` queries, at positions ``starts[r] ...``.
 
@@ -27,6 +30,26 @@ class Rows:
     """int32 [rows]: a row's queries; their sum is the tokens of the step."""
     page_size: int
     """Slots of a page."""
+
+    @cached_property
+    def num_tokens(self) -> int:
+        """The tokens of the step.
+
+        Raises:
+            ValueError: the tables are not contiguous int32 on the CPU, or not of one length.
+        """
+        tables = (self.pages, self.offsets, self.starts, self.lengths)
+        if any(each.dtype != torch.int32 or not each.is_contiguous() or each.device.type != "cpu" for each in tables):
+            raise ValueError("pages, offsets, starts and lengths are contiguous int32 on the CPU")
+        if not len(self.offsets) == len(self.starts) == len(self.lengths):
+            raise ValueError("offsets, starts and lengths have a number for each row")
+        return int(self.lengths.sum())
+
+    @cached_property
+    def record(self) -> TableRecord:
+        """The same, as the compiled library takes it."""
+        places = (each.data_ptr() for each in (self.pages, self.offsets, self.starts, self.lengths))
+        return TableRecord(*places, len(self.starts), self.page_size)
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,4 +89,4 @@ def is_plain(x: torch.Tensor, other: torch.Tensor) -> bool:
 
 def is_whole(x: torch.Tensor, like: torch.Tensor) -> bool:
     """Whether a tensor is float32, contiguous, and shaped as another."""
-    return x.dtype == torch.float32 and x.is_contiguous() and x.shape == like.shape
+    return bool(x.dtype == torch.float32 and x.is_contiguous() and x.shape == like.shape)

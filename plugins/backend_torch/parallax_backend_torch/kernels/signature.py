@@ -22,6 +22,19 @@ class WeightRecord(ctypes.Structure):
     )
 
 
+class TableRecord(ctypes.Structure):
+    """``plx::Table``."""
+
+    _fields_ = (
+        ("pages", c_void_p),
+        ("offsets", c_void_p),
+        ("starts", c_void_p),
+        ("lengths", c_void_p),
+        ("rows", c_int64),
+        ("page_size", c_int64),
+    )
+
+
 class AttentionRecord(ctypes.Structure):
     """``plx::Attention``."""
 
@@ -31,21 +44,46 @@ class AttentionRecord(ctypes.Structure):
         ("out", c_void_p),
         ("keys", c_void_p),
         ("values", c_void_p),
-        ("kind", c_int32),
-        ("page_size", c_int32),
+        ("table", POINTER(TableRecord)),
+        ("sinks", c_void_p),
         ("heads", c_int64),
         ("kv_heads", c_int64),
         ("dim", c_int64),
-        ("pages", c_void_p),
-        ("offsets", c_void_p),
-        ("starts", c_void_p),
-        ("lengths", c_void_p),
-        ("rows", c_int64),
-        ("sinks", c_void_p),
+        ("window", c_int64),
         ("scale", c_float),
         ("cap", c_float),
-        ("window", c_int64),
+        ("kind", c_int32),
+        ("unused", c_int32),
     )
+
+
+class NormRecord(ctypes.Structure):
+    """``plx::Norm``."""
+
+    _fields_ = (("weight", c_void_p), ("eps", c_float), ("offset", c_float))
+
+
+class LayerRecord(ctypes.Structure):
+    """``plx::Layer``."""
+
+    _fields_ = (
+        ("into", POINTER(WeightRecord)),
+        ("back", POINTER(WeightRecord)),
+        ("up", POINTER(WeightRecord)),
+        ("down", POINTER(WeightRecord)),
+        ("attention_norm", NormRecord),
+        ("mixer_norm", NormRecord),
+        ("query_norm", NormRecord),
+        ("key_norm", NormRecord),
+        ("gate", c_int32),
+        ("unused", c_int32),
+    )
+
+
+class TurnRecord(ctypes.Structure):
+    """``plx::Turn``."""
+
+    _fields_ = (("cos", c_void_p), ("sin", c_void_p), ("half", c_int64))
 
 
 _WEIGHT, _FLOATS, _COUNT = POINTER(WeightRecord), c_void_p, c_int64
@@ -63,6 +101,10 @@ FUNCTIONS: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "plx_gate": (None, (c_int32, _FLOATS, _COUNT, _FLOATS, _COUNT, _COUNT, _COUNT, _FLOATS)),
     "plx_read": (c_float, (_FLOATS, _COUNT)),
     "plx_attend": (None, (POINTER(AttentionRecord),)),
+    "plx_layer": (
+        None,
+        (POINTER(LayerRecord), POINTER(AttentionRecord), POINTER(TurnRecord), c_void_p, _FLOATS, _COUNT, _FLOATS),
+    ),
     "plx_store": (None, (_FLOATS, _COUNT, c_void_p, _COUNT, _COUNT, c_int32, c_void_p)),
 }
 """What each function returns and takes."""

@@ -2,10 +2,8 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "kernels.h"
+#include "operations.h"
 #include "pool.h"
-
-#define PLX_EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace plx {
 namespace {
@@ -13,9 +11,6 @@ namespace {
 constexpr int64_t kMostQueries = 32;   // of a span, as in isa/attention.cpp
 constexpr int64_t kSplitKeys = 256;    // the fewest keys that are worth a span of their own
 constexpr int64_t kAlign = 32;         // spans begin where blocks of keys do
-
-int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 struct Plan {
   int64_t tokens;    // of a span
@@ -31,8 +26,8 @@ struct Piece {
 
 Piece cut_piece(const Attention& a, const Plan& plan, int64_t row, int64_t first) {
   Piece piece;
-  piece.tokens = least(plan.tokens, a.lengths[row] - first);
-  const int64_t position = a.starts[row] + first;
+  piece.tokens = least(plan.tokens, a.table->lengths[row] - first);
+  const int64_t position = a.table->starts[row] + first;
   piece.begin = a.window && position - a.window + 1 > 0 ? position - a.window + 1 : 0;
   piece.end = position + piece.tokens;
   piece.splits = divide_up(piece.end - piece.begin, plan.keys);
@@ -44,17 +39,17 @@ Piece cut_piece(const Attention& a, const Plan& plan, int64_t row, int64_t first
 Plan make_plan(const Attention& a) {
   const int64_t shared = a.heads / a.kv_heads;
   int64_t longest = 0, work = 0;
-  for (int64_t row = 0; row < a.rows; ++row) {
-    longest = a.lengths[row] > longest ? a.lengths[row] : longest;
-    work += a.lengths[row] * (a.starts[row] + a.lengths[row]) * a.kv_heads;
+  for (int64_t row = 0; row < a.table->rows; ++row) {
+    longest = a.table->lengths[row] > longest ? a.table->lengths[row] : longest;
+    work += a.table->lengths[row] * (a.table->starts[row] + a.table->lengths[row]) * a.kv_heads;
   }
   Plan plan;
   plan.tokens = longest > 1 ? kMostQueries / shared > 0 ? kMostQueries / shared : 1 : 1;
   const int64_t fair = divide_up(work, 4LL * count_threads() * plan.tokens);
   plan.keys = divide_up(fair > kSplitKeys ? fair : kSplitKeys, kAlign) * kAlign;
   if (count_threads() == 1) plan.keys = INT64_MAX / 2;
-  for (int64_t row = 0; row < a.rows; ++row) {
-    for (int64_t first = 0; first < a.lengths[row]; first += plan.tokens) {
+  for (int64_t row = 0; row < a.table->rows; ++row) {
+    for (int64_t first = 0; first < a.table->lengths[row]; first += plan.tokens) {
       const Piece piece = cut_piece(a, plan, row, first);
       plan.spans += piece.splits * a.kv_heads;
       if (piece.splits > 1) plan.merges += a.kv_heads;
@@ -78,15 +73,15 @@ void fill_lists(const Attention& a, const Plan& plan, const Lists& lists) {
   Span* span = lists.spans;
   Merge* merge = lists.merges;
   int64_t token = 0;
-  for (int64_t row = 0; row < a.rows; ++row) {
-    for (int64_t first = 0; first < a.lengths[row]; first += plan.tokens) {
+  for (int64_t row = 0; row < a.table->rows; ++row) {
+    for (int64_t first = 0; first < a.table->lengths[row]; first += plan.tokens) {
       const Piece piece = cut_piece(a, plan, row, first);
       for (int64_t head = 0; head < a.kv_heads; ++head) {
         if (piece.splits > 1) *merge++ = {span - lists.spans, piece.splits};
         for (int64_t split = 0; split < piece.splits; ++split, ++span) {
           const int64_t begin = piece.begin + split * piece.keys;
           float* const left = piece.splits > 1 ? lists.partials + (span - lists.spans) * partial : nullptr;
-          *span = {row, head, token, a.starts[row] + first, piece.tokens, begin, least(piece.end, begin + piece.keys), left};
+          *span = {row, head, token, a.table->starts[row] + first, piece.tokens, begin, least(piece.end, begin + piece.keys), left};
         }
       }
       token += piece.tokens;
@@ -106,12 +101,8 @@ void merge_spans(const Attention& a, const Lists& lists, const Merge& merge) {
 }
 
 }  // namespace
-}  // namespace plx
 
-using namespace plx;
-
-PLX_EXPORT void plx_attend(const Attention* attention) {
-  const Attention& a = *attention;
+void attend_rows(const Attention& a) {
   const Plan plan = make_plan(a);
   if (plan.spans == 0) return;
   const int64_t partials = plan.merges ? plan.spans * kMostQueries * (a.dim + 2) * 4 : 0;
@@ -128,16 +119,22 @@ PLX_EXPORT void plx_attend(const Attention* attention) {
   free(room);
 }
 
+void store_row(const float* row, int64_t slot, int64_t width, int32_t kind, void* pool) {
+  if (kind == kFloat32) {
+    memcpy(static_cast<float*>(pool) + slot * width, row, static_cast<size_t>(width) * 4);
+  } else {
+    kernels->narrow(row, width, static_cast<uint16_t*>(pool) + slot * width);
+  }
+}
+
+}  // namespace plx
+
+using namespace plx;
+
+PLX_EXPORT void plx_attend(const Attention* attention) { attend_rows(*attention); }
+
 // Writes float32 rows [tokens][width], with a stride between them, into slots of a pool [slots][width].
 PLX_EXPORT void plx_store(const float* rows, int64_t stride, const int64_t* slots, int64_t tokens, int64_t width, int32_t kind,
                           void* pool) {
-  const auto store = [&](int64_t token) {
-    const int64_t at = slots[token] * width;
-    if (kind == kFloat32) {
-      memcpy(static_cast<float*>(pool) + at, rows + token * stride, static_cast<size_t>(width) * 4);
-    } else {
-      kernels->narrow(rows + token * stride, width, static_cast<uint16_t*>(pool) + at);
-    }
-  };
-  for (int64_t token = 0; token < tokens; ++token) store(token);
+  for (int64_t token = 0; token < tokens; ++token) store_row(rows + token * stride, slots[token], width, kind, pool);
 }

@@ -1,0 +1,83 @@
+// Products cut into pieces: some rows by some panels.
+#include <cstdlib>
+
+#include "operations.h"
+#include "scratch.h"
+
+namespace plx {
+namespace {
+
+thread_local Scratch scratch;
+
+constexpr int64_t kPieceWork = 1 << 16;  // multiplications that are worth handing to another thread, at the least
+constexpr int64_t kRowBytes = 1 << 18;   // activations that stay in a second-level cache while the weights go by
+
+struct Cut {  // of a product: rows times panels
+  int64_t rows, row_parts, panels, panel_parts;
+};
+
+Cut cut_product(const Weight& weight, int64_t rows, int64_t panels) {
+  Cut cut;
+  cut.row_parts = divide_up(rows, least(96, kRowBytes / (weight.in * 4) + 12));
+  cut.rows = divide_up(rows, cut.row_parts);
+  const int64_t work = cut.rows * kPanel * weight.in;
+  const int64_t even = divide_up(panels * cut.row_parts, 16LL * count_threads());
+  cut.panels = least(panels, even > divide_up(kPieceWork, work) ? even : divide_up(kPieceWork, work));
+  cut.panel_parts = divide_up(panels, cut.panels);
+  return cut;
+}
+
+Input prepare_input(const Weight& weight, const Rows& given) {
+  Input input{given.x, given.stride, nullptr, nullptr, nullptr};
+  const int64_t rows = given.count;
+  if (weight.kind != kInt8 && weight.kind != kInt4) return input;
+  const int64_t groups = divide_up(weight.in, kGroup);
+  const int64_t codes = rows * groups * kGroup * (weight.kind == kInt8 ? 2 : 1);
+  char* const room = scratch.take(codes + rows * groups * 8);
+  input.codes = room;
+  input.scales = reinterpret_cast<float*>(room + codes);
+  input.sums = weight.kind == kInt4 ? input.scales + rows * groups : nullptr;
+  share_rows(rows, weight.in, [&](int64_t row) { kernels->round_input(input, weight.kind, row, weight.in); });
+  return input;
+}
+
+}  // namespace
+
+void multiply_rows(const Weight& weight, const Rows& given, const Output& output) {
+  if (given.count <= 0) return;
+  const Input input = prepare_input(weight, given);
+  const int64_t rows = given.count, panels = divide_up(weight.out, kPanel);
+  const Cut cut = cut_product(weight, rows, panels);
+  share(cut.row_parts * cut.panel_parts, [&](int64_t piece) {
+    const int64_t row = piece / cut.panel_parts * cut.rows, first = piece % cut.panel_parts * cut.panels;
+    for (int64_t panel = first; panel < least(panels, first + cut.panels); ++panel) {
+      kernels->multiply(weight, input, output, panel, row, least(rows, row + cut.rows));
+    }
+  });
+}
+
+// The gate's panel and the panel it gates, one after the other, while the first is still in the cache.
+void multiply_gated(const Weight& weight, const Rows& given, const Output& output, int32_t gate) {
+  if (given.count <= 0) return;
+  const Input input = prepare_input(weight, given);
+  const int64_t rows = given.count, panels = weight.out / 2 / kPanel;
+  const Cut cut = cut_product(weight, rows, panels);
+  share(cut.row_parts * cut.panel_parts, [&](int64_t piece) {
+    const int64_t begin = piece / cut.panel_parts * cut.rows, end = least(rows, begin + cut.rows);
+    const int64_t first = piece % cut.panel_parts * cut.panels;
+    alignas(64) float both[96 * 2 * kPanel];
+    for (int64_t panel = first; panel < least(panels, first + cut.panels); ++panel) {
+      for (int64_t half = 0; half < 2; ++half) {
+        const int64_t of = panel + half * panels;
+        const Output aside{both + half * kPanel - begin * 2 * kPanel - of * kPanel, 2 * kPanel, nullptr, 0};
+        kernels->multiply(weight, input, aside, of, begin, end);
+      }
+      for (int64_t row = begin; row < end; ++row) {
+        const float* const gates = both + (row - begin) * 2 * kPanel;
+        kernels->gate(gate, gates, gates + kPanel, kPanel, output.out + row * output.stride + panel * kPanel);
+      }
+    }
+  });
+}
+
+}  // namespace plx

@@ -1,0 +1,137 @@
+"""A whole layer in one call of the compiled library: attention with grouped heads, and a gated mixer, as in Llama."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+
+import torch
+
+from parallax_backend_torch.kernels.attention import MOST_SHARED, POOL_KINDS, WIDEST, make_record
+from parallax_backend_torch.kernels.layout import PANEL
+from parallax_backend_torch.kernels.library import find_library
+from parallax_backend_torch.kernels.linear import Gate, Packed
+from parallax_backend_torch.kernels.paging import Pool, Rows, Rule
+from parallax_backend_torch.kernels.panels import GATES, PanelPacked
+from parallax_backend_torch.kernels.signature import LayerRecord, NormRecord, TurnRecord
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Scaling:
+    """A normalisation by the root mean square."""
+
+    weight: torch.Tensor
+    """float32 [dim], contiguous."""
+    eps: float
+    offset: float = 0.0
+    """1 where the weight is kept as its difference from 1."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True, slots=True)
+class Recipe:
+    """What a layer is made of: ``h += back(attend(into(norm(h))))``, then ``h += down(gated(up(norm(h))))``."""
+
+    attention_norm: Scaling
+    into: Packed
+    """Queries, keys and values one below the other: [(heads + 2 * kv_heads) * dim, width]."""
+    back: Packed
+    mixer_norm: Scaling
+    up: Packed
+    """The gate, and what it gates: [2 * inner, width]."""
+    down: Packed
+    rule: Rule
+    query_norm: Scaling | None = None
+    """Over each head, before the rotation."""
+    key_norm: Scaling | None = None
+    gate: Gate = "silu"
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Place:
+    """What a layer is told of the step."""
+
+    pool: Pool
+    rows: Rows
+    slots: torch.Tensor
+    """int64 [tokens]: where the keys and values of the step go."""
+    cos: torch.Tensor
+    """float32 [tokens, n], contiguous: the angles of ``parts.rotate_halves``."""
+    sin: torch.Tensor
+
+
+class FusedLayer:
+    """A layer that runs in one call; made by ``fuse_layer``."""
+
+    def __init__(self, recipe: Recipe, run: ctypes._NamedFuncPointer) -> None:
+        self._recipe, self._run = recipe, run
+        records = [ctypes.pointer(each.record) for each in list_weights(recipe) if isinstance(each, PanelPacked)]
+        scalings = (recipe.attention_norm, recipe.mixer_norm, recipe.query_norm, recipe.key_norm)
+        self._record = LayerRecord(*records, *map(_make_norm, scalings), GATES[recipe.gate], 0)
+
+    def run(self, hidden: torch.Tensor, place: Place) -> torch.Tensor:
+        """Store the step's keys and values, and return the hidden states after the layer.
+
+        Args:
+            hidden: float32 [tokens, width], contiguous; left as it is.
+            place: the step. Its pool is contiguous, float32 or bfloat16.
+
+        Returns:
+            float32 [tokens, width].
+
+        Raises:
+            ValueError: shapes or dtypes that do not belong together.
+        """
+        tokens = check_place(hidden, place)
+        heads = self._recipe.back.in_features // place.pool.keys.shape[2]
+        attention = make_record(place.pool, heads, self._recipe.rule)
+        attention.table = ctypes.pointer(place.rows.record)
+        turn = TurnRecord(place.cos.data_ptr(), place.sin.data_ptr(), place.cos.shape[1])
+        out = torch.empty(hidden.shape)
+        slots = place.slots.data_ptr()
+        self._run(self._record, attention, turn, slots, hidden.data_ptr(), tokens, out.data_ptr())
+        return out
+
+
+def fuse_layer(recipe: Recipe, heads: int, dim: int) -> FusedLayer | None:
+    """Return the layer of a recipe, or None where it cannot run in one call and its parts must.
+
+    Args:
+        recipe: the parts.
+        heads: of the queries.
+        dim: numbers of a head.
+    """
+    library = find_library()
+    if library is None or not all(isinstance(each, PanelPacked) for each in list_weights(recipe)):
+        return None
+    kv_heads, rest = divmod(recipe.into.out_features - heads * dim, 2 * dim)
+    fits = not rest and kv_heads > 0 and heads % kv_heads == 0 and heads // kv_heads <= MOST_SHARED
+    if not fits or dim % 8 or dim > WIDEST or recipe.up.out_features // 2 % PANEL:
+        return None
+    return FusedLayer(recipe, library.plx_layer)
+
+
+def list_weights(recipe: Recipe) -> tuple[Packed, Packed, Packed, Packed]:
+    """Return the weights, in the order of ``plx::Layer``."""
+    return recipe.into, recipe.back, recipe.up, recipe.down
+
+
+def check_place(hidden: torch.Tensor, place: Place) -> int:
+    """Return the tokens of a step.
+
+    Raises:
+        ValueError: shapes or dtypes that do not belong together.
+    """
+    tokens, pool = int(hidden.shape[0]), place.pool
+    if hidden.dtype != torch.float32 or not hidden.is_contiguous():
+        raise ValueError("hidden states are contiguous float32")
+    if pool.keys.dtype not in POOL_KINDS or not pool.keys.is_contiguous() or not pool.values.is_contiguous():
+        raise ValueError(f"keys and values are contiguous float32 or bfloat16, not {pool.keys.dtype}")
+    if not place.rows.num_tokens == len(place.slots) == len(place.cos) == len(place.sin) == tokens:
+        raise ValueError(f"rows, slots and angles have as many tokens as the hidden states, {tokens}")
+    return tokens
+
+
+def _make_norm(scaling: Scaling | None) -> NormRecord:
+    if scaling is None:
+        return NormRecord(None, 0.0, 0.0)
+    return NormRecord(scaling.weight.data_ptr(), scaling.eps, scaling.offset)
