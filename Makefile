@@ -88,7 +88,7 @@ benchmarks/results/mlx.json: | $(DEV)/.stamp
 
 benchmarks/results/families.json: | $(DEV)/.stamp
 	@echo "measuring $@"
-	@PYTHONPATH=plugins/backend_mlx $(DEV)/bin/python -m benchmarks.families --out $@
+	@PYTHONPATH=plugins/models $(DEV)/bin/python -m benchmarks.families --out $@
 
 benchmarks/results/wire-fuzz.json: | $(DEV)/.stamp
 	@echo "measuring $@"

@@ -1,6 +1,6 @@
 """Do random models of every family give the logits of transformers, however they are split, batched and forked?
 
-    PYTHONPATH=plugins/backend_mlx python -m benchmarks.families --out benchmarks/results/families.json
+    PYTHONPATH=plugins/models python -m benchmarks.families --out benchmarks/results/families.json
 
 The long form of ``plugins/backend_mlx/tests/test_mlx_families.py``: the whole model and every cut in two; at once, in
 chunks of one and of five; together with others of other lengths, prompts beside decodes; after a fork at every length;
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.record import describe_run, read_report, write_report
+from parallax_backend_mlx.backend import MlxBackend
 from tests.checkpoints import FAMILIES
 from tests.families import SPLITS, TOLERANCE, Family, Trial, run_chunks, run_forks, run_ragged, run_returns
 
@@ -72,7 +73,7 @@ def try_family(kind: str) -> dict[str, Any]:
     logger.setLevel(logging.INFO)
     logger.addHandler(notes)
     with tempfile.TemporaryDirectory() as folder:
-        family = Family(kind, Path(folder))
+        family = Family(kind, Path(folder), MlxBackend())
         splits = {str(list(cuts)) if cuts else "whole": try_split(family, cuts) for cuts in SPLITS}
     logger.removeHandler(notes)
     worst = max(error for split in splits.values() for error in split["errors"].values())

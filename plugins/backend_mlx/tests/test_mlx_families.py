@@ -30,7 +30,7 @@ Make = Callable[[str], Family]
 def family(tmp_path_factory: pytest.TempPathFactory) -> Make:
     @cache
     def make(kind: str) -> Family:
-        return Family(kind, tmp_path_factory.mktemp("family") / kind)
+        return Family(kind, tmp_path_factory.mktemp("family") / kind, MlxBackend())
 
     return make
 

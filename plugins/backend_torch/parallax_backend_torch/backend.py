@@ -35,6 +35,8 @@ CORE_FLOPS = 4e10
 """What a core of a CPU computes in a second, about."""
 FEWEST, MOST, ON_GPU = 16, 512, 4096
 """Tokens of a step."""
+QUANTIZED = {("GptOssForCausalLM", "mxfp4")}
+"""Architectures and forms of quantised weights that are read."""
 
 
 class TorchBackend:
@@ -101,9 +103,9 @@ def read_version(folder: Path) -> str:
 
 
 def _find_model(config: Config) -> Model:
-    if config.quantization:
-        method = config.quantization.get("quant_method", "an unknown way")
-        raise Unsupported(f"the weights are quantized by {method}", "choose the model in full precision")
+    method = (config.quantization or {}).get("quant_method", "")
+    if config.quantization and (config.architecture, method) not in QUANTIZED:
+        raise Unsupported(f"the weights are quantized by {method!r}", "choose the model in full precision")
     model = find_model(config)
     if model is None:
         message = f"there are no blocks for {config.architecture or 'a model without architectures'}"

@@ -9,6 +9,7 @@ import torch
 from parallax_backend_torch.arithmetic import Norm, attend, rotate, store
 from parallax_backend_torch.config import Config
 from parallax_backend_torch.kernels.attention import Pool, Rule
+from parallax_backend_torch.kernels.linear import Packed
 from parallax_backend_torch.rope import Rope
 from parallax_backend_torch.step import Places, Spot, Step
 from parallax_backend_torch.store import Kept
@@ -51,6 +52,8 @@ class Look:
     """Of the norms of queries and keys, where there are any."""
     norm_offset: float = 0.0
     """See `arithmetic.Norm`."""
+    is_gated: bool = False
+    """Whether ``q_proj`` gives each head a gate of its width behind the query, for what attention gives."""
 
 
 class Attention:
@@ -64,7 +67,10 @@ class Attention:
 
     def __init__(self, weights: Weights, heads: Heads, look: Look) -> None:
         self._heads, self._rope = heads, look.rope
-        self._into = weights.make_linear("q_proj", "k_proj", "v_proj")
+        self._gates = heads.queries if look.is_gated else 0
+        self._into = (
+            _build_gated(weights, heads) if look.is_gated else weights.make_linear("q_proj", "k_proj", "v_proj")
+        )
         self._back = weights.make_linear("o_proj")
         self._norms = [
             Norm(weights.read_vector(f"{name}.weight"), look.eps, look.norm_offset)
@@ -80,7 +86,7 @@ class Attention:
         heads, places = self._heads, spot.places
         assert isinstance(places, Places)
         mixed = self._into.apply(x).unflatten(1, (-1, heads.width))
-        queries, keys, values = mixed.split((heads.queries, heads.keys, heads.keys), dim=1)
+        queries, keys, values, gates = mixed.split((heads.queries, heads.keys, heads.keys, self._gates), dim=1)
         angles = step.find_angles(self._rope)
         if self._norms:
             queries, keys = (norm(part) for norm, part in zip(self._norms, (queries, keys), strict=True))
@@ -90,4 +96,17 @@ class Attention:
             rotate(mixed[:, : heads.queries + heads.keys], angles)
         pool = Pool(*spot.kept)
         store(pool, keys, values, places)
-        return self._back.apply(attend(queries, pool, places, self._rule).flatten(1), residual)
+        found = attend(queries, pool, places, self._rule)
+        found = found * gates.sigmoid() if self._gates else found
+        return self._back.apply(found.flatten(1), residual)
+
+
+def _build_gated(weights: Weights, heads: Heads) -> Packed:
+    """Return the product for queries, keys, values and gates, of which files hold query and gate of a head together."""
+    mixed = weights.read_plain("q_proj.weight").unflatten(0, (heads.queries, 2, heads.width))
+    parts = [weights.read_plain(f"{name}.weight") for name in ("k_proj", "v_proj")]
+    weight = torch.cat([mixed[:, 0].flatten(0, 1), *parts, mixed[:, 1].flatten(0, 1)])
+    if (bias := weights.read_bias("q_proj", "k_proj", "v_proj")) is not None:
+        queries, gates = bias[: 2 * heads.queries * heads.width].unflatten(0, (heads.queries, 2, -1)).unbind(1)
+        bias = torch.cat([queries.flatten(), bias[2 * heads.queries * heads.width :], gates.flatten()])
+    return weights.keep_linear(weight, bias)

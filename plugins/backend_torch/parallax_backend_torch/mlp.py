@@ -8,7 +8,6 @@ from typing import Protocol
 import torch
 
 from parallax_backend_torch.arithmetic import Norm
-from parallax_backend_torch.heads import Attention
 from parallax_backend_torch.kernels.linear import Gate
 from parallax_backend_torch.step import Spot, Step
 from parallax_backend_torch.weights import Weights
@@ -18,6 +17,13 @@ class Mixer(Protocol):
     """Something that mixes within each token."""
 
     def __call__(self, x: torch.Tensor, residual: torch.Tensor | None) -> torch.Tensor:
+        """Return what it gives, plus ``residual``: [tokens, width]."""
+
+
+class Looker(Protocol):
+    """Something that mixes between tokens."""
+
+    def __call__(self, x: torch.Tensor, residual: torch.Tensor | None, step: Step, spot: Spot) -> torch.Tensor:
         """Return what it gives, plus ``residual``: [tokens, width]."""
 
 
@@ -44,7 +50,7 @@ class PlainLayer:
     """Attention and a mixer, each behind a norm, and each added to what was before."""
 
     attention_norm: Norm
-    attention: Attention
+    attention: Looker
     mixer_norm: Norm
     mixer: Mixer
 
@@ -54,7 +60,7 @@ class PlainLayer:
         return self.mixer(self.mixer_norm(hidden), hidden)
 
 
-def build_plain(weights: Weights, eps: float, attention: Attention, mixer: Mixer) -> PlainLayer:
+def build_plain(weights: Weights, eps: float, attention: Looker, mixer: Mixer) -> PlainLayer:
     """Return a layer of these two, with the norms ``input_layernorm`` and ``post_attention_layernorm``."""
     first, second = (
         Norm(weights.read_vector(f"{name}.weight"), eps) for name in ("input_layernorm", "post_attention_layernorm")

@@ -144,6 +144,12 @@ class Weights:
         self.shelf.kept += made.num_bytes
         return made
 
+    def keep_stack(self, matrices: torch.Tensor) -> torch.Tensor:
+        """Return matrices [number, in, out] that were read from here, in what activations are computed in."""
+        made = matrices.to(self.workshop.device, self.workshop.dtype).contiguous()
+        self.shelf.kept += made.nbytes
+        return made
+
     def read_bias(self, *names: str) -> torch.Tensor | None:
         """Return the biases ``NAME.bias`` one after the other, or None if there are none."""
         if not any(self.has(f"{name}.bias") for name in names):

@@ -76,3 +76,33 @@ class TestQwen3(Tiny):
     """A norm of every head, and a tied embedding."""
 
     kind = "qwen3"
+
+
+class TestQwen3Moe(Tiny):
+    """Experts."""
+
+    kind = "qwen3_moe"
+
+
+class TestGemma3(Tiny):
+    """Sliding windows beside what sees everything."""
+
+    kind = "gemma3_text"
+
+
+class TestGptOss(Tiny):
+    """Sinks, windows, experts with biases."""
+
+    kind = "gpt_oss"
+
+
+class TestDeepseek(Tiny):
+    """Latents instead of keys and values."""
+
+    kind = "deepseek_v3"
+
+
+class TestQwen3Next(Tiny):
+    """Recurrent states beside keys and values."""
+
+    kind = "qwen3_next"

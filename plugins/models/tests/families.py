@@ -15,8 +15,7 @@ from typing import Any
 
 import torch
 
-from parallax_backend_mlx.backend import MlxBackend
-from parallax_core.api import Answer, Draw, Drawn, LayerRange, SeqId, StagePlan, Truncate
+from parallax_core.api import Answer, Backend, Draw, Drawn, LayerRange, SeqId, StagePlan, Truncate
 from parallax_core.testing.checks.chain import Chain
 from tests.checkpoints import BASE, LAYERS, load_reference, save_family
 
@@ -38,8 +37,9 @@ def make_tokens(count: int, seed: int) -> tuple[int, ...]:
 class Family:
     """A random checkpoint of a family, and what transformers says of it."""
 
-    def __init__(self, kind: str, folder: Path) -> None:
+    def __init__(self, kind: str, folder: Path, backend: Backend) -> None:
         save_family(kind, folder)
+        self.backend = backend
         self.kind = kind
         self.folder = folder
         self._model: Any = load_reference(folder)
@@ -52,7 +52,7 @@ class Family:
             StagePlan(model=self.folder, layers=layers, dtype="float32", memory_fraction=memory_fraction)
             for layers in ranges
         ]
-        return Chain([MlxBackend().open_stage(plan) for plan in plans])
+        return Chain([self.backend.open_stage(plan) for plan in plans])
 
     def find_logits(self, histories: Collection[tuple[int, ...]]) -> list[torch.Tensor]:
         """Return the logits after every token of each history, float64 of shape [its length, vocab]."""

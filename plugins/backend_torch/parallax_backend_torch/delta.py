@@ -1,0 +1,83 @@
+"""The gated delta rule (arXiv 2412.06464): attention with a state in place of keys and values.
+
+For each token, with a decay, the state forgets a little, then is corrected so that it gives the token's value for its
+key, as far as beta says; the output is what it gives for the query.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+CHUNK = 32
+"""Tokens of a sequence that are computed at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """What the rule is given of some tokens; everything in float32, all axes but the named ones in front."""
+
+    query: torch.Tensor
+    """[tokens, heads, key width], scaled."""
+    key: torch.Tensor
+    """[tokens, heads, key width], of length 1."""
+    value: torch.Tensor
+    """[tokens, heads, value width]."""
+    decay: torch.Tensor
+    """[tokens, heads]: the logarithm of what is left of the state."""
+    beta: torch.Tensor
+    """[tokens, heads]: how much of the difference is corrected."""
+
+    def pick(self, which: slice | torch.Tensor) -> Tokens:
+        """Return some of them."""
+        return Tokens(self.query[which], self.key[which], self.value[which], self.decay[which], self.beta[which])
+
+
+def run_single(tokens: Tokens, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Apply the rule to one token each of many sequences.
+
+    Args:
+        tokens: one of each sequence.
+        states: of each sequence, [sequences, heads, key width, value width].
+
+    Returns:
+        The outputs, [sequences, heads, value width], and the new states.
+    """
+    states = states * tokens.decay.exp()[..., None, None]
+    found = (tokens.key[..., None, :] @ states)[..., 0, :]
+    change = (tokens.value - found) * tokens.beta[..., None]
+    states = states + tokens.key[..., :, None] * change[..., None, :]
+    return (tokens.query[..., None, :] @ states)[..., 0, :], states
+
+
+def run_sequence(tokens: Tokens, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Apply the rule to consecutive tokens of one sequence, a chunk at a time.
+
+    Args:
+        tokens: in order.
+        state: [heads, key width, value width].
+
+    Returns:
+        The outputs, [tokens, heads, value width], and the new state.
+    """
+    outputs = []
+    for start in range(0, len(tokens.decay), CHUNK):
+        found, state = _run_chunk(tokens.pick(slice(start, start + CHUNK)), state)
+        outputs.append(found)
+    return torch.cat(outputs), state
+
+
+def _run_chunk(tokens: Tokens, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Apply the rule to a chunk: what each token corrects follows from a triangular system (section 3.3)."""
+    query, key, value = (part.transpose(0, 1) for part in (tokens.query, tokens.key, tokens.value))
+    beta, total = tokens.beta.T[..., None], tokens.decay.T.cumsum(-1)
+    later = torch.ones(len(tokens.decay), len(tokens.decay), dtype=torch.bool, device=key.device).triu(1)
+    between = (total[..., :, None] - total[..., None, :]).masked_fill(later, -torch.inf).exp()
+    system = (beta * key) @ key.transpose(-1, -2) * between
+    wanted = beta * (value - (key * total.exp()[..., None]) @ state)
+    change = torch.linalg.solve_triangular(system, wanted, upper=False, unitriangular=True)
+    found = (query * total.exp()[..., None]) @ state + (query @ key.transpose(-1, -2) * between) @ change
+    left = (total[..., -1:] - total).exp()[..., None]
+    state = state * total[..., -1].exp()[..., None, None] + (key * left).transpose(-1, -2) @ change
+    return found.transpose(0, 1), state

@@ -1,0 +1,102 @@
+"""Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1), on the latents themselves.
+
+What is kept of a token is its latent and the rotated part of its key. The matrices that would make keys and values of a
+latent are applied to queries and results instead, so the latent is the one key, and the value, of all heads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from parallax_backend_torch.arithmetic import Norm, attend, rotate, store
+from parallax_backend_torch.kernels.attention import Pool, Rule
+from parallax_backend_torch.rope import Rope
+from parallax_backend_torch.step import Places, Spot, Step
+from parallax_backend_torch.store import Kept
+from parallax_backend_torch.weights import Weights
+
+
+@dataclass(frozen=True, slots=True)
+class LatentSizes:
+    """Of heads and latents."""
+
+    num_heads: int
+    latent: int
+    plain: int
+    """The part of a query that is not rotated."""
+    rotated: int
+    value: int
+
+    def keep(self) -> Kept:
+        """Return what a layer remembers."""
+        return Kept("latent", ((1, self.latent + self.rotated),))
+
+
+class LatentAttention:
+    """Attention of one layer.
+
+    Args:
+        weights: of the layer's attention.
+        sizes: of heads and latents.
+        rope: turns neighbours in the files, and halves here: rows are put into that order when they are loaded.
+        scale: what scores are multiplied by.
+        eps: of norms.
+    """
+
+    def __init__(self, weights: Weights, sizes: LatentSizes, rope: Rope, scale: float, eps: float) -> None:
+        self._sizes, self._rope, self._rule = sizes, rope, Rule(scale)
+        self._narrow = weights.make_linear("q_a_proj") if weights.has("q_a_proj.weight") else None
+        self._narrow_norm = Norm(weights.read_vector("q_a_layernorm.weight"), eps) if self._narrow else None
+        query = weights.read_plain("q_b_proj.weight" if self._narrow else "q_proj.weight")
+        heads = query.unflatten(0, (sizes.num_heads, -1))
+        halves = split_pairs(heads[:, sizes.plain :], dim=1)
+        self._query = weights.keep_linear(torch.cat([heads[:, : sizes.plain], halves], dim=1).flatten(0, 1), None)
+        down = weights.read_plain("kv_a_proj_with_mqa.weight")
+        bias = weights.read_bias("kv_a_proj_with_mqa")
+        order = torch.arange(len(down))
+        order[sizes.latent :] = split_pairs(order[sizes.latent :], dim=0)
+        self._down = weights.keep_linear(down[order], None if bias is None else bias[order])
+        self._norm = Norm(weights.read_vector("kv_a_layernorm.weight"), eps)
+        up = weights.read_plain("kv_b_proj.weight").unflatten(0, (sizes.num_heads, -1))
+        keys, values = up.split((sizes.plain, sizes.value), dim=1)
+        self._keys, self._values = (weights.keep_stack(part) for part in (keys, values.transpose(1, 2)))
+        self._back = weights.make_linear("o_proj")
+
+    def __call__(self, x: torch.Tensor, residual: torch.Tensor | None, step: Step, spot: Spot) -> torch.Tensor:
+        """Return what attention gives, plus ``residual``: [tokens, width of the model]."""
+        sizes, places, angles = self._sizes, spot.places, step.find_angles(self._rope)
+        assert isinstance(places, Places)
+        if self._narrow is not None and self._narrow_norm is not None:
+            heads = self._query.apply(self._narrow_norm(self._narrow.apply(x)))
+        else:
+            heads = self._query.apply(x)
+        plain, turned = heads.unflatten(1, (sizes.num_heads, -1)).split((sizes.plain, sizes.rotated), dim=-1)
+        query = torch.cat([multiply_heads(plain, self._keys), turned], dim=-1)
+        latent, key = self._down.apply(x).split((sizes.latent, sizes.rotated), dim=-1)
+        kept = torch.cat([self._norm(latent), key], dim=-1)[:, None]
+        rotate_tail(query, sizes.rotated, angles)
+        rotate_tail(kept, sizes.rotated, angles)
+        pool = Pool(spot.kept[0], spot.kept[0])
+        store(pool, kept, kept, places)
+        found = attend(query, pool, places, self._rule)[..., : sizes.latent]
+        return self._back.apply(multiply_heads(found, self._values).flatten(1), residual)
+
+
+def multiply_heads(x: torch.Tensor, matrices: torch.Tensor) -> torch.Tensor:
+    """Multiply each head by a matrix of its own: [tokens, heads, in] by [heads, in, out]."""
+    return torch.bmm(x.transpose(0, 1), matrices).transpose(0, 1).contiguous()
+
+
+def rotate_tail(x: torch.Tensor, width: int, angles: tuple[torch.Tensor, torch.Tensor]) -> None:
+    """Rotate the last ``width`` numbers of each head in place: [tokens, heads, ...]."""
+    tail = x[..., -width:].contiguous()
+    rotate(tail, angles)
+    x[..., -width:] = tail
+
+
+def split_pairs(x: torch.Tensor, dim: int) -> torch.Tensor:
+    """Put the first of each pair of neighbours along ``dim`` into its first half, and the second into the second."""
+    pairs = x.unflatten(dim, (-1, 2))
+    return torch.cat(pairs.unbind(dim + 1), dim=dim)

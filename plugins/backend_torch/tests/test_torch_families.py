@@ -1,0 +1,61 @@
+"""Tiny random models of every family give the logits of transformers, however they are split, batched and forked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+import pytest
+
+from parallax_backend_torch.backend import TorchBackend
+from tests.checkpoints import FAMILIES
+from tests.families import SPLITS, TOLERANCE, Family, Trial, run_chunks, run_forks, run_ragged, run_returns
+
+LENGTH = 36
+EDGES = (0, 1, 7, 8, 9, 15, 16, 17, 31, 32, 33, 35)
+"""Lengths around the ends of pages and windows."""
+LONG = 108
+"""So many tokens that windows forget some, and states take more than one chunk."""
+TOLERANCES = {"qwen3_next": 2 * TOLERANCE}
+"""Where rounding alone is worth more: transformers itself, in float32, is 1.7e-4 away from itself in float64 there."""
+
+Make = Callable[[str], Family]
+
+
+@pytest.fixture(scope="module")
+def family(tmp_path_factory: pytest.TempPathFactory) -> Make:
+    @cache
+    def make(kind: str) -> Family:
+        return Family(kind, tmp_path_factory.mktemp("family") / kind, TorchBackend())
+
+    return make
+
+
+@pytest.mark.parametrize("cuts", SPLITS, ids=str)
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_logits_are_those_of_transformers(family: Make, kind: str, cuts: tuple[int, ...]) -> None:
+    with family(kind).open_chain(cuts, 1e-3) as chain:
+        trial = Trial(family(kind), chain)
+        for size in (LENGTH, 5):
+            run_chunks(trial, LENGTH, size)
+        run_chunks(trial, LONG, LONG)
+        run_ragged(trial, LENGTH)
+        assert trial.find_error() < TOLERANCES.get(kind, TOLERANCE)
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_forks_and_truncations_are_what_they_hold(family: Make, kind: str) -> None:
+    with family(kind).open_chain((2,), 1e-3) as chain:
+        trial = Trial(family(kind), chain)
+        run_forks(trial, LENGTH, EDGES)
+        has_states = any(pool.info.kind == "state" for pools in chain.pools for pool in pools)
+        assert run_returns(trial, LENGTH, (*EDGES, LENGTH)) == (1 if has_states else len(EDGES) + 1)
+        assert trial.find_error() < TOLERANCES.get(kind, TOLERANCE)
+
+
+@pytest.mark.parametrize("kind", ["gemma3_text", "gpt_oss"])
+def test_windows_that_forgot_go_back_as_far_as_they_say(family: Make, kind: str) -> None:
+    with family(kind).open_chain((), 1e-3) as chain:
+        trial = Trial(family(kind), chain)
+        assert 0 < run_returns(trial, LONG, range(0, LONG, 9)) < LONG // 9
+        assert trial.find_error() < TOLERANCES.get(kind, TOLERANCE)

@@ -1,0 +1,198 @@
+"""Products, normalisations and rotations: compiled and in plain torch, against double precision."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn import functional
+
+from parallax_backend_torch.kernels import library, linear, parts
+from parallax_core.api import Unsupported
+
+KINDS: tuple[linear.Kind, ...] = ("float32", "bfloat16", "int8", "int4")
+CLOSE = {"float32": 2e-6, "bfloat16": 2e-6, "int8": 1e-4, "int4": 2e-2}
+"""How far a product may be from that with the weight as it is kept, of its norm; two kinds round activations."""
+
+
+@pytest.fixture(params=["auto", "off"])
+def mode(request: pytest.FixtureRequest) -> Iterator[library.Mode]:
+    """Run with the compiled library, and without."""
+    mode: library.Mode = request.param
+    found = library.choose_kernels(mode)
+    assert found.startswith("compiled" if mode == "auto" else "torch: turned off")
+    yield mode
+    library.choose_kernels("auto")
+
+
+def draw(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def miss(found: torch.Tensor, wanted: torch.Tensor) -> float:
+    """Return how far a result is from another, of its norm."""
+    assert found.shape == wanted.shape
+    assert found.dtype == torch.float32
+    return float((found.double() - wanted).norm() / wanted.norm().clamp(min=1e-30))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("height", "width"), [(1, 1), (33, 70), (64, 577), (17, 4133)])
+def test_product_is_that_of_the_weight_as_kept(mode: library.Mode, kind: linear.Kind, height: int, width: int) -> None:
+    bias = draw(height, seed=1)
+    packed = linear.pack(draw(height, width, seed=2), kind, bias=bias)
+    dense = packed.to_dense().double()
+    for rows in (0, 1, 2, 3, 5, 8, 33, 130):
+        x, residual = draw(rows, width + 3, seed=3)[:, :width], draw(rows, height, seed=4)
+        assert miss(packed.apply(x), x.double() @ dense.T + bias) < CLOSE[kind]
+        assert miss(packed.apply(x, residual), x.double() @ dense.T + bias + residual) < CLOSE[kind]
+
+
+@pytest.mark.parametrize(("kind", "most"), list(zip(KINDS, (0.0, 2.0**-8, 0.008, 0.11), strict=True)))
+def test_weight_is_kept_as_precisely_as_its_kind_says(mode: library.Mode, kind: linear.Kind, most: float) -> None:
+    weight = draw(48, 96)
+    packed = linear.pack(weight, kind)
+    assert (packed.kind, packed.out_features, packed.in_features) == (kind, 48, 96)
+    assert miss(packed.to_dense(), weight.double()) <= most
+    assert torch.equal(packed.gather(torch.tensor([47, 0, 17])), packed.to_dense()[[47, 0, 17]])
+
+
+def test_compiled_weight_takes_the_memory_of_its_bits() -> None:
+    sizes = [linear.pack(draw(64, 128), kind).num_bytes * 8 / (64 * 128) for kind in KINDS]
+    assert sizes == [32, 16, 8.5, 5]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("half", [48, 20])  # whole panels, and not
+def test_gated_product_is_gate_times_value(mode: library.Mode, kind: linear.Kind, half: int) -> None:
+    packed = linear.pack(draw(2 * half, 96), kind)
+    x = draw(9, 96, seed=1)
+    gates, values = (x.double() @ packed.to_dense().double().T).chunk(2, dim=1)
+    assert miss(packed.apply_gated(x), functional.silu(gates) * values) < CLOSE[kind]
+    gelu = functional.gelu(gates, approximate="tanh") * values
+    assert miss(packed.apply_gated(x, "gelu_tanh"), gelu) < CLOSE[kind]
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    kind=st.sampled_from(KINDS),
+    shape=st.tuples(st.integers(1, 110), st.integers(1, 70), st.integers(1, 200)),
+    magnitude=st.sampled_from([1e-20, 1e-3, 1.0, 1e4]),
+)
+def test_compiled_product_suits_any_size(kind: linear.Kind, shape: tuple[int, int, int], magnitude: float) -> None:
+    rows, height, width = shape
+    packed = linear.pack(draw(height, width, seed=height), kind)
+    x = draw(rows, width, seed=width) * magnitude
+    # With few inputs, sums of rounded activations may cancel; so the error is measured against what was added up.
+    reach = x.double().abs() @ packed.to_dense().double().abs().T
+    error = (packed.apply(x) - x.double() @ packed.to_dense().double().T).abs()
+    assert bool((error <= CLOSE[kind] * reach + 1e-30).all())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_product_shows_what_is_no_number(mode: library.Mode, kind: linear.Kind) -> None:
+    x = draw(3, 64)
+    x[1, 40] = torch.nan
+    found = linear.pack(draw(32, 64, seed=1), kind).apply(x)
+    assert found[1].isnan().all()
+    assert found[[0, 2]].isfinite().all()
+
+
+def encode_blocks(form: linear.Form, codes: torch.Tensor, scale: torch.Tensor, low: torch.Tensor) -> torch.Tensor:
+    """Return a weight [out, groups, 32] of codes as the rows of a GGUF file."""
+    heads = [scale.half().view(torch.uint8)] + ([low.half().view(torch.uint8)] if form == "Q4_1" else [])
+    body = codes.to(torch.int8).view(torch.uint8) if form == "Q8_0" else codes[..., :16] | codes[..., 16:] << 4
+    return torch.cat([*heads, body.to(torch.uint8)], dim=-1).flatten(1)
+
+
+@pytest.mark.parametrize("form", ["Q8_0", "Q4_0", "Q4_1"])
+def test_blocks_of_a_file_are_kept_to_the_bit(mode: library.Mode, form: linear.Form) -> None:
+    random = torch.Generator().manual_seed(0)
+    span = (-127, 128) if form == "Q8_0" else (0, 16)
+    codes = torch.randint(*span, (40, 3, 32), generator=random)
+    scale, low = (torch.rand(40, 3, 1, generator=random) * size for size in (0.1, -0.7))
+    offset = {"Q8_0": torch.zeros(()), "Q4_0": -8 * scale.half().float(), "Q4_1": low.half().float()}[form]
+    packed = linear.pack_blocks(encode_blocks(form, codes, scale, low), form)
+    assert torch.equal(packed.to_dense(), (codes * scale.half().float() + offset).flatten(1))
+
+
+def test_what_is_not_offered_is_refused() -> None:
+    with pytest.raises(Unsupported, match="groups of 64"):
+        linear.pack(draw(4, 64), "int4", group=64)
+    with pytest.raises(Unsupported, match="Q6_K"):
+        linear.pack_blocks(torch.zeros(4, 210, dtype=torch.uint8), "Q6_K")  # type: ignore[arg-type]
+    with pytest.raises(Unsupported, match="whole blocks"):
+        linear.pack_blocks(torch.zeros(4, 33, dtype=torch.uint8), "Q8_0")
+
+
+@pytest.mark.parametrize("x", [draw(2, 63), draw(2, 64).double(), draw(64), draw(64, 2).T])
+def test_product_refuses_what_is_not_its_input(mode: library.Mode, x: torch.Tensor) -> None:
+    with pytest.raises(ValueError, match=r"float32 \[rows, 64\]"):
+        linear.pack(draw(4, 64), "float32").apply(x)
+
+
+@pytest.mark.parametrize("dim", [1, 31, 64, 576])
+@pytest.mark.parametrize("offset", [0.0, 1.0])
+def test_normalisation_divides_by_the_root_of_the_mean_square(mode: library.Mode, dim: int, offset: float) -> None:
+    x, weight, residual = draw(5, dim) * 9, draw(dim, seed=1), draw(5, dim, seed=2)
+
+    def expect(of: torch.Tensor) -> torch.Tensor:
+        return of * torch.rsqrt(of.square().mean(-1, keepdim=True) + 1e-6) * (weight + offset)
+
+    assert miss(parts.normalize_rms(x, weight, 1e-6, offset), expect(x.double())) < 1e-6
+    total = residual.double() + x
+    assert miss(parts.normalize_rms(x, weight, 1e-6, offset, residual), expect(total)) < 1e-6
+    assert torch.allclose(residual.double(), total)
+
+
+def test_normalisation_takes_heads_out_of_a_row(mode: library.Mode) -> None:
+    mixed, weight = draw(5, 7, 16), draw(16, seed=1)
+    assert torch.allclose(
+        parts.normalize_rms(mixed[:, 2:5], weight, 1e-6), parts.normalize_rms(mixed, weight, 1e-6)[:, 2:5]
+    )
+
+
+@pytest.mark.parametrize("half", [3, 8])  # a part of the head, and all of it
+def test_rotation_turns_pairs_and_leaves_the_rest(mode: library.Mode, half: int) -> None:
+    mixed, angles = draw(5, 7, 16), draw(5, half, seed=1)
+    given = mixed.clone()
+    parts.rotate_halves(mixed[:, 2:5], angles.cos(), angles.sin())
+    pairs = torch.complex(given[:, 2:5, :half], given[:, 2:5, half : 2 * half])
+    turned = pairs * torch.polar(torch.ones_like(angles), angles)[:, None]
+    wanted = given.clone()
+    wanted[:, 2:5, : 2 * half] = torch.cat([turned.real, turned.imag], dim=-1)
+    assert torch.allclose(mixed, wanted, atol=1e-6)
+
+
+@pytest.mark.parametrize("count", [1, 8, 13])
+def test_gates_hold_for_any_input(mode: library.Mode, count: int) -> None:
+    ends = torch.tensor([-1e30, -200.0, -88.0, -20.0, -1e-3, 0.0, 0.5, 3.0, 88.0, 200.0, 1e30, 1.0, -1.0])
+    both = torch.cat([ends[None, :count], draw(1, count)], dim=1)
+    gate, value = both[:, :count], both[:, count:]
+    assert torch.allclose(parts.multiply_silu(gate, value), functional.silu(gate) * value, rtol=2e-6, atol=1e-30)
+    wanted = functional.gelu(gate.double(), approximate="tanh") * value
+    assert torch.allclose(parts.multiply_gelu(gate, value).double(), wanted, rtol=1e-5, atol=2e-7)
+
+
+def test_description_says_what_computes() -> None:
+    library.choose_kernels("auto")
+    library.set_threads(1)
+    assert library.describe_kernels().endswith(", 1 threads")
+    library.set_threads(library.count_cores())
+
+
+def test_missing_library_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    choice = library.Choice()
+    choice.decide("auto", library.FILE.with_name("nothing.so"))
+    assert choice.library is None
+    assert [record.message for record in caplog.records if "was not built" in record.message]
+
+
+def test_library_of_other_sources_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library, "INTERFACE", library.INTERFACE + 1)
+    found, reason = library.open_library(library.FILE)
+    assert found is None
+    assert "reinstall parallax-backend-torch" in reason
