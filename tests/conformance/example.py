@@ -11,6 +11,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 EXAMPLES = {path.parent.name: path.parent for path in sorted(ROOT.glob("docs/examples/*/pyproject.toml"))}
 LIMIT_S = 150
+ALONE = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONDONTWRITEBYTECODE": "1", "OPENBLAS_NUM_THREADS": "1"}
+"""The environment of an author who has installed pytest, and none of its plugins."""
 
 
 def copy_example(name: str, folder: Path) -> Path:
@@ -22,9 +24,9 @@ def copy_example(name: str, folder: Path) -> Path:
 
 def run_pytest(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the tests of a package as it lies there, not installed."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:asyncio", *arguments]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
     path = os.pathsep.join([str(folder), str(ROOT)])
-    settings = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", "OPENBLAS_NUM_THREADS": "1"}
+    settings = {**os.environ, **ALONE, "PYTHONPATH": path}
     return subprocess.run(
         command, cwd=folder, env=settings, capture_output=True, text=True, timeout=LIMIT_S, check=False
     )

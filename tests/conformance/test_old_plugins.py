@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from parallax_core.api import PLUGIN_API
-from tests.conformance.example import LIMIT_S, ROOT
+from tests.conformance.example import ALONE, LIMIT_S, ROOT
 
 OLD = ROOT / "tests/data/old_plugins"
 NAMES = ("backend_numpy", "policy_rush")
@@ -34,7 +34,7 @@ def install(name: str, site: Path) -> dict[str, str]:
     ]
     (info / "entry_points.txt").write_text("\n\n".join(sections))
     bare = {key: value for key, value in os.environ.items() if not key.startswith("PARALLAX_")}
-    return {**bare, "PYTHONPATH": f"{site}{os.pathsep}{ROOT}", "OPENBLAS_NUM_THREADS": "1", "PARALLAX_HOME": str(site)}
+    return {**bare, **ALONE, "PYTHONPATH": f"{site}{os.pathsep}{ROOT}", "PARALLAX_HOME": str(site)}
 
 
 def run(site: Path, settings: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -56,7 +56,7 @@ def test_old_plugin_is_loaded(name: str, tmp_path: Path) -> None:
 def test_old_plugin_passes_the_kit(name: str, tmp_path: Path) -> None:
     site = tmp_path / "site"
     settings = install(name, site)
-    ran = run(site, settings, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:asyncio", "-W", "error")
+    ran = run(site, settings, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error")
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "skipped" not in ran.stdout
     module = f"import parallax_{name}; print(parallax_{name}.__file__)"

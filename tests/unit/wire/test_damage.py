@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import itertools
 import tracemalloc
 from collections.abc import Iterator
@@ -32,7 +31,6 @@ ALLOWANCE = 32 * 1024
 
 @pytest.fixture
 def traced() -> Iterator[None]:
-    gc.collect()
     tracemalloc.start()
     yield
     tracemalloc.stop()
