@@ -40,6 +40,8 @@ from parallax_core.testing.toy import Toy, ToyStage
 
 STEP_S = {"sleep": 0.01, "toy": 0.002}
 """How long a step takes of a stage that computes nothing to speak of."""
+MEMORY = 0.005
+"""The share of free memory that pages of the real model take: so little that it is full soon, and does not grow on."""
 LETTERS = "abcdefghijklmnopqrstuvwxyz .,!?"
 MODEL = "bench"
 
@@ -80,7 +82,7 @@ def open_stage(kind: str, folder: Path) -> Stage:
     if kind == "mlx":
         from parallax_backend_mlx.backend import MlxBackend
 
-        return MlxBackend().open_stage(StagePlan(model=folder))
+        return MlxBackend().open_stage(StagePlan(model=folder, memory_fraction=MEMORY))
     if kind == "toy":
         stage = Toy(("full",), vocab=len(LETTERS)).open(page_size=16, num_pages=400, context=1000, max_batch_tokens=256)
         stage.before_step = partial(sleep_and_forget, stage)
