@@ -66,39 +66,37 @@ class Attention:
     """
 
     def __init__(self, weights: Weights, heads: Heads, look: Look) -> None:
-        self._heads, self._rope = heads, look.rope
-        self._gates = heads.queries if look.is_gated else 0
-        self._into = (
-            _build_gated(weights, heads) if look.is_gated else weights.make_linear("q_proj", "k_proj", "v_proj")
-        )
-        self._back = weights.make_linear("o_proj")
-        self._norms = [
+        self.heads, self.rope = heads, look.rope
+        self.gates = heads.queries if look.is_gated else 0
+        self.into = _build_gated(weights, heads) if look.is_gated else weights.make_linear("q_proj", "k_proj", "v_proj")
+        self.back = weights.make_linear("o_proj")
+        self.norms = [
             Norm(weights.read_vector(f"{name}.weight"), look.eps, look.norm_offset)
             for name in ("q_norm", "k_norm")
             if weights.has(f"{name}.weight")
         ]
-        self._rule = Rule(look.scale or heads.width**-0.5, look.window, look.soft_cap)
+        self.rule = Rule(look.scale or heads.width**-0.5, look.window, look.soft_cap)
         if weights.has("sinks"):
-            self._rule = replace(self._rule, sinks=weights.read_vector("sinks"))
+            self.rule = replace(self.rule, sinks=weights.read_vector("sinks"))
 
     def __call__(self, x: torch.Tensor, residual: torch.Tensor | None, step: Step, spot: Spot) -> torch.Tensor:
         """Return what attention gives, plus ``residual``: [tokens, width of the model]."""
-        heads, places = self._heads, spot.places
+        heads, places = self.heads, spot.places
         assert isinstance(places, Places)
-        mixed = self._into.apply(x).unflatten(1, (-1, heads.width))
-        queries, keys, values, gates = mixed.split((heads.queries, heads.keys, heads.keys, self._gates), dim=1)
-        angles = step.find_angles(self._rope)
-        if self._norms:
-            queries, keys = (norm(part) for norm, part in zip(self._norms, (queries, keys), strict=True))
+        mixed = self.into.apply(x).unflatten(1, (-1, heads.width))
+        queries, keys, values, gates = mixed.split((heads.queries, heads.keys, heads.keys, self.gates), dim=1)
+        angles = step.find_angles(self.rope)
+        if self.norms:
+            queries, keys = (norm(part) for norm, part in zip(self.norms, (queries, keys), strict=True))
             rotate(queries, angles)
             rotate(keys, angles)
         else:
             rotate(mixed[:, : heads.queries + heads.keys], angles)
         pool = Pool(*spot.kept)
         store(pool, keys, values, places)
-        found = attend(queries, pool, places, self._rule)
-        found = found * gates.sigmoid() if self._gates else found
-        return self._back.apply(found.flatten(1), residual)
+        found = attend(queries, pool, places, self.rule)
+        found = found * gates.sigmoid() if self.gates else found
+        return self.back.apply(found.flatten(1), residual)
 
 
 def _build_gated(weights: Weights, heads: Heads) -> Packed:

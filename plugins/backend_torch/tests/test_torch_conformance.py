@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +15,8 @@ from parallax_backend_torch.backend import TorchBackend
 from parallax_backend_torch.plugin import parallax_register_backends
 from parallax_core.api import LayerRange, Stage, StagePlan
 from parallax_core.testing.backend import BackendConformance
+from parallax_core.testing.checks.chain import Chain
+from parallax_core.testing.checks.window import Given
 from parallax_core.testing.stage import StageConformance
 from tests.checkpoints import LAYERS, save_family
 
@@ -31,6 +35,18 @@ def find_family(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pat
         return folder
 
     return find
+
+
+class Near(list[float]):
+    """Numbers that equal others which are nearly the same."""
+
+    def __eq__(self, other: object) -> bool:
+        return list(self) == pytest.approx(other, abs=1e-4)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = None
 
 
 class Tiny(StageConformance):
@@ -91,9 +107,17 @@ class TestGemma3(Tiny):
 
 
 class TestGptOss(Tiny):
-    """Sinks, windows, experts with biases."""
+    """Sinks, windows, experts with biases.
+
+    A token that changes may go to another expert, whose other tokens then share a product with more or fewer rows: what
+    their window does not see changes them by rounding.
+    """
 
     kind = "gpt_oss"
+
+    def _take(self, chain: Chain, given: Given) -> object:
+        found: Any = super()._take(chain, given)
+        return Near(array("f", found[0]).tolist())
 
 
 class TestDeepseek(Tiny):

@@ -9,8 +9,9 @@ import torch
 from parallax_backend_torch.config import Config
 from parallax_backend_torch.experts import Experts, build_experts
 from parallax_backend_torch.latent import LatentAttention, LatentSizes
-from parallax_backend_torch.mlp import GatedMlp, Mixer, PlainLayer, build_plain
+from parallax_backend_torch.mlp import GatedMlp, Mixer
 from parallax_backend_torch.model import check_choice, read_shape
+from parallax_backend_torch.plain import PlainLayer, WholeLayer, build_plain
 from parallax_backend_torch.rope import make_rope, read_rope, scale_magnitude
 from parallax_backend_torch.store import Kept
 from parallax_backend_torch.weights import Weights
@@ -90,10 +91,12 @@ class DeepseekV3:
         experts = build_experts(weights, config.count("n_routed_experts", "num_local_experts"))
         return Experts(router, experts, route, lambda x: shared(x, None))
 
-    def build_layer(self, index: int, weights: Weights) -> PlainLayer:
+    def build_layer(self, index: int, weights: Weights) -> PlainLayer | WholeLayer:
         """Build a layer."""
         attention = self.build_attention(weights.within("self_attn"))
-        return build_plain(weights, self.shape.eps, attention, self.build_mixer(index, weights.within("mlp")))
+        return build_plain(
+            weights, (self.shape.eps, self.shape.norm_offset), attention, self.build_mixer(index, weights.within("mlp"))
+        )
 
 
 def find_scale(config: Config, sizes: LatentSizes) -> float:

@@ -11,9 +11,9 @@ from parallax_backend_torch.config import FULL, SLIDING, Config
 from parallax_backend_torch.experts import Experts
 from parallax_backend_torch.heads import Attention, Look, read_heads
 from parallax_backend_torch.kernels.linear import Packed
-from parallax_backend_torch.mlp import PlainLayer, build_plain
 from parallax_backend_torch.model import read_shape, read_windows
 from parallax_backend_torch.mxfp4 import widen_blocks
+from parallax_backend_torch.plain import PlainLayer, WholeLayer, build_plain
 from parallax_backend_torch.rope import make_rope
 from parallax_backend_torch.store import Kept
 from parallax_backend_torch.weights import Weights
@@ -71,10 +71,12 @@ class GptOss:
             experts.append(GptOssExpert(*made, *self._clamps))
         return Experts(router, experts, self._route)
 
-    def build_layer(self, index: int, weights: Weights) -> PlainLayer:
+    def build_layer(self, index: int, weights: Weights) -> PlainLayer | WholeLayer:
         """Build a layer."""
         attention = self.build_attention(index, weights.within("self_attn"))
-        return build_plain(weights, self.shape.eps, attention, self.build_mixer(weights.within("mlp")))
+        return build_plain(
+            weights, (self.shape.eps, self.shape.norm_offset), attention, self.build_mixer(weights.within("mlp"))
+        )
 
     def _route(self, scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Take the best experts; their shares are a softmax over these alone."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from parallax_backend_torch.config import Config
 from parallax_backend_torch.heads import Attention, Look, read_heads
-from parallax_backend_torch.mlp import GatedMlp, PlainLayer, build_plain
+from parallax_backend_torch.mlp import GatedMlp
 from parallax_backend_torch.model import check_choice, read_shape
+from parallax_backend_torch.plain import PlainLayer, WholeLayer, build_plain
 from parallax_backend_torch.rope import make_rope
 from parallax_backend_torch.store import Kept
 from parallax_backend_torch.weights import Weights
@@ -28,7 +29,9 @@ class Llama:
         """Build attention that sees everything."""
         return Attention(weights, self._heads, Look(rope=self._rope))
 
-    def build_layer(self, index: int, weights: Weights) -> PlainLayer:  # noqa: ARG002 -- every layer is alike
+    def build_layer(self, index: int, weights: Weights) -> PlainLayer | WholeLayer:  # noqa: ARG002 -- every layer is alike
         """Build a layer."""
         attention = self.build_attention(weights.within("self_attn"))
-        return build_plain(weights, self.shape.eps, attention, GatedMlp(weights.within("mlp")))
+        return build_plain(
+            weights, (self.shape.eps, self.shape.norm_offset), attention, GatedMlp(weights.within("mlp"))
+        )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from parallax_backend_torch.config import FULL, SLIDING, Config
 from parallax_backend_torch.heads import Attention, Look, read_heads
-from parallax_backend_torch.mlp import GatedMlp, PlainLayer, build_plain
+from parallax_backend_torch.mlp import GatedMlp
 from parallax_backend_torch.model import check_choice, read_shape, read_windows
+from parallax_backend_torch.plain import PlainLayer, WholeLayer, build_plain
 from parallax_backend_torch.rope import make_rope
 from parallax_backend_torch.store import Kept
 from parallax_backend_torch.weights import Weights
@@ -29,10 +30,12 @@ class Qwen2:
         """Build attention, with norms of queries and keys where the checkpoint has them."""
         return Attention(weights, self._heads, Look(rope=self._rope, window=self._windows[index], eps=self.shape.eps))
 
-    def build_layer(self, index: int, weights: Weights) -> PlainLayer:
+    def build_layer(self, index: int, weights: Weights) -> PlainLayer | WholeLayer:
         """Build a layer."""
         attention = self.build_attention(index, weights.within("self_attn"))
-        return build_plain(weights, self.shape.eps, attention, GatedMlp(weights.within("mlp")))
+        return build_plain(
+            weights, (self.shape.eps, self.shape.norm_offset), attention, GatedMlp(weights.within("mlp"))
+        )
 
 
 def find_windows(config: Config) -> tuple[int, ...]:

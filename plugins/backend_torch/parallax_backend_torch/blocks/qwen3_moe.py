@@ -5,7 +5,8 @@ from __future__ import annotations
 from parallax_backend_torch.blocks.qwen3 import Qwen3
 from parallax_backend_torch.config import Config
 from parallax_backend_torch.experts import Experts, SoftmaxRoute, build_experts, count_experts, has_experts
-from parallax_backend_torch.mlp import GatedMlp, Mixer, PlainLayer, build_plain
+from parallax_backend_torch.mlp import GatedMlp, Mixer
+from parallax_backend_torch.plain import PlainLayer, WholeLayer, build_plain
 from parallax_backend_torch.weights import Weights
 
 
@@ -25,7 +26,9 @@ class Qwen3Moe(Qwen3):
         router = weights.make_linear("gate", purpose="router")
         return Experts(router, build_experts(weights, count_experts(self._config)), self._route)
 
-    def build_layer(self, index: int, weights: Weights) -> PlainLayer:
+    def build_layer(self, index: int, weights: Weights) -> PlainLayer | WholeLayer:
         """Build a layer."""
         attention = self.build_attention(index, weights.within("self_attn"))
-        return build_plain(weights, self.shape.eps, attention, self.build_mixer(index, weights.within("mlp")))
+        return build_plain(
+            weights, (self.shape.eps, self.shape.norm_offset), attention, self.build_mixer(index, weights.within("mlp"))
+        )

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from parallax_backend_torch.arithmetic import Norm
 from parallax_backend_torch.config import FULL, Config
 from parallax_backend_torch.experts import Experts, SoftmaxRoute, build_experts, count_experts, has_experts
 from parallax_backend_torch.heads import Attention, Look, read_heads
 from parallax_backend_torch.kernels.linear import Packed
-from parallax_backend_torch.mlp import GatedMlp, Mixer, PlainLayer
+from parallax_backend_torch.mlp import GatedMlp, Mixer
 from parallax_backend_torch.model import check_choice, read_shape
+from parallax_backend_torch.plain import PlainLayer, WholeLayer, build_plain
 from parallax_backend_torch.rope import make_rope
 from parallax_backend_torch.states import DeltaNet, NetSizes
 from parallax_backend_torch.store import Kept
@@ -78,12 +78,7 @@ class Qwen3Next:
         router = weights.make_linear("gate", purpose="router")
         return Experts(router, build_experts(weights, count_experts(config)), route, shared)
 
-    def build_layer(self, index: int, weights: Weights) -> PlainLayer:
+    def build_layer(self, index: int, weights: Weights) -> PlainLayer | WholeLayer:
         """Build a layer."""
-        first, second = (
-            Norm(weights.read_vector(f"{name}.weight"), self.shape.eps, 1.0)
-            for name in ("input_layernorm", "post_attention_layernorm")
-        )
-        return PlainLayer(
-            first, self.build_attention(index, weights), second, self.build_mixer(index, weights.within("mlp"))
-        )
+        attention, mixer = self.build_attention(index, weights), self.build_mixer(index, weights.within("mlp"))
+        return build_plain(weights, (self.shape.eps, self.shape.norm_offset), attention, mixer)
