@@ -7,6 +7,7 @@ import re
 import sys
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from importlib.metadata import packages_distributions
 from itertools import dropwhile, takewhile
 from pathlib import Path
@@ -58,10 +59,16 @@ def list_modules(path: Path) -> Iterator[str]:
                 yield module.partition(".")[0]
 
 
+@cache
+def find_owners() -> dict[str, list[str]]:
+    """Return the distributions each top-level module may come from."""
+    # An editable installation does not say which packages it holds, so our own are named here.
+    return {**packages_distributions(), **{name: [name] for name in OURS}}
+
+
 def find_imported(project: Path) -> set[frozenset[str]]:
     """Return, for each module the packages of a project import, the distributions it may come from."""
-    # An editable installation does not say which packages it holds, so our own are named here.
-    owners = {**packages_distributions(), **{name: [name] for name in OURS}}
+    owners = find_owners()
     modules = {module for path in project.glob("parallax_*/**/*.py") for module in list_modules(path)}
     strangers = modules - set(sys.stdlib_module_names) - {path.name for path in project.glob("parallax_*")}
     return {frozenset(BROUGHT.get(name, name) for name in names(owners[module])) for module in strangers}

@@ -113,5 +113,5 @@ class Shelf(RuleBasedStateMachine):
             self.check(child, node)
 
 
-Shelf.TestCase.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+Shelf.TestCase.settings = settings(stateful_step_count=40)
 TestShelf = Shelf.TestCase

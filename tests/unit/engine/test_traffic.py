@@ -214,5 +214,5 @@ class Traffic(RuleBasedStateMachine):
                 self.absorb()
 
 
-Traffic.TestCase.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
+Traffic.TestCase.settings = settings(stateful_step_count=50)
 TestHeadUnderTraffic = Traffic.TestCase

@@ -258,5 +258,5 @@ class Memory(RuleBasedStateMachine):
             assert self.memory[pages[index - first]][slot] == tokens[position]
 
 
-Memory.TestCase.settings = settings(max_examples=200, stateful_step_count=50, deadline=None)
+Memory.TestCase.settings = settings(stateful_step_count=50)
 TestMemory = Memory.TestCase

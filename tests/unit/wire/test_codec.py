@@ -4,7 +4,7 @@ import pickle
 from typing import get_args
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from benchmarks.wire import make_step
 from parallax_core.contracts.tensor import ITEM_BYTES, Tensor
@@ -19,13 +19,11 @@ GOLDEN = read_golden()[str(WIRE_VERSION)]
 ROW_HEADER_BYTES = 64
 
 
-@settings(max_examples=500, deadline=None)
 @given(messages)
 def test_message_comes_out_as_it_went_in(message: Message) -> None:
     assert decode(encode(message)) == message
 
 
-@settings(max_examples=200, deadline=None)
 @given(messages)
 def test_same_message_is_the_same_frame(message: Message) -> None:
     frame = encode(message)
