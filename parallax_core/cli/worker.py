@@ -6,8 +6,6 @@ import asyncio
 import logging
 import os
 import socket
-import sys
-import threading
 
 from parallax_core.base import log
 from parallax_core.base.errors import ParallaxError, PeerLost, UsageError
@@ -22,6 +20,7 @@ from parallax_core.contracts.transport import Transport, TransportPlan, Transpor
 from parallax_core.node.catalog import Catalog
 from parallax_core.node.choice import find_backends
 from parallax_core.node.member import Member
+from parallax_core.node.nursery import end_with_parent
 from parallax_core.plugins.host import PluginHost
 from parallax_core.plugins.registry import Offer
 from parallax_core.wire.membership import Assign, Join
@@ -52,7 +51,7 @@ def worker(settings: WorkerSettings, config: Config) -> None:
     node = settings.node or name_node(os.getpid())
     log.configure(verbose=settings.verbose, node=node)
     if settings.supervised:
-        _end_with_input()
+        end_with_parent()
     plugins = PluginHost.prepare(config)
     try:
         asyncio.run(_work(settings, node, plugins))
@@ -134,14 +133,3 @@ def _place(offer: Offer[TransportSpec], connect: str, node: str) -> str:
         message = f"the transport {offer.spec.name!r} does not say where this node should listen"
         raise UsageError(message, "name an address that the other nodes reach: --listen ADDRESS")
     return offer.load(offer.spec.place_near)(connect, node)
-
-
-def _end_with_input() -> None:
-    """Have the process end when standard input does: whoever started it holds the other end, until it is gone."""
-
-    def wait() -> None:
-        while sys.stdin.buffer.read(1):
-            pass
-        os._exit(0)
-
-    threading.Thread(target=wait, name="parallax-parent", daemon=True).start()

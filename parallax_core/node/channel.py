@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+
 from parallax_core.base.errors import PeerLost
 from parallax_core.contracts.transport import FrameLimits, Link
 from parallax_core.wire.codec import DEFAULT_LIMITS, decode, encode
 from parallax_core.wire.errors import BadFrame, WireVersionMismatch
 from parallax_core.wire.messages import Message
+
+LEAVE_S = 0.2
 
 
 class Channel:
@@ -47,3 +52,9 @@ class Channel:
     async def close(self) -> None:
         """End the link; what was sent before is still received."""
         await self._link.close()
+
+    async def leave(self) -> None:
+        """End the link, and wait only a moment for the goodbye of the peer: one that hangs does not say any."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LEAVE_S):
+                await self._link.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from parallax_core.base.errors import StageLost
 from parallax_core.base.ids import LeaseId
 from parallax_core.contracts.stage import StageInfo
 from parallax_core.node.channel import Channel
@@ -45,6 +46,9 @@ class Company(Protocol):
             ParallaxError: if a stage cannot be opened, or they do not fit each other.
             Exception: what opening a stage of this process raised.
         """
+
+    async def explain(self, loss: StageLost) -> StageLost:
+        """Return what was lost, if more can be told of it than ``loss``: what a neighbour of that says comes first."""
 
     async def close(self) -> None:
         """Close the stages. Twice is harmless; legal at any time."""

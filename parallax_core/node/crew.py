@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
+from parallax_core.base.errors import StageLost
 from parallax_core.contracts.stage import Stage, StageInfo
 from parallax_core.contracts.transport import Transport, TransportPlan
 from parallax_core.node.chain import check_chain
@@ -56,6 +57,10 @@ class Crew:
         check_chain(infos)
         self.channels = await self._link()
         return infos
+
+    async def explain(self, loss: StageLost) -> StageLost:
+        """Return ``loss``: of stages that share a process none ends alone."""
+        return loss
 
     async def close(self) -> None:
         """End the work and close the stages, at once or as soon as a step that is still running has ended.

@@ -8,25 +8,30 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import msgspec
+
 from parallax_core.base.errors import BackendFailed, ParallaxError, PeerLost
 from parallax_core.contracts.progress import Progress
 from parallax_core.contracts.stage import Stage, StageInfo
 from parallax_core.contracts.transport import Transport
 from parallax_core.node.channel import Channel
-from parallax_core.node.greeting import greet, welcome
+from parallax_core.node.greeting import greet
 from parallax_core.node.host import Place, StageHost
 from parallax_core.node.lane import Lane
+from parallax_core.node.neighbour import Links, Neighbours
 from parallax_core.node.report import Reporter
 from parallax_core.node.worker import Channels, StageWorker
 from parallax_core.wire.membership import Assign, Hop, Join, Linked, Ready, Refusal, Release
-from parallax_core.wire.messages import Message
+from parallax_core.wire.messages import Mask, Message, Step
 
 logger = logging.getLogger(__name__)
 
-LINK_S = 20.0
-"""How long neighbours may take to find each other."""
+GREETING_S = 10.0
+"""How long a head may take to greet."""
 CLOSE_S = 1.5
 """How long a step that is still running is waited for."""
+MOST_TEXT = 4096
+"""Letters of what is told to a head."""
 
 Open = Callable[[Assign, Progress], Stage]
 """Opens the stage that a node is given; called on the thread that will run it."""
@@ -53,6 +58,7 @@ class Member:
         """Be the node called ``node``; ``transport`` listens, and has started."""
         self._transport = transport
         self._node = node
+        self._neighbours = Neighbours(transport, node)
         self._open_stage = open_stage
         self._held: Held | None = None
 
@@ -67,14 +73,13 @@ class Member:
         """
         channel = Channel(await self._transport.connect(address, head))
         try:
-            await greet(channel, self._node)
-            await channel.send(join)
+            await self._join(channel, join)
             logger.info("joined head=%s", head)
             message = await channel.receive()
             while True:
                 message = await self._obey(channel, message)
         finally:
-            await channel.close()
+            await channel.leave()
 
     async def close(self) -> None:
         """Close what is loaded, waiting for at most `CLOSE_S`. Twice is harmless."""
@@ -85,6 +90,17 @@ class Member:
             with contextlib.suppress(Exception):  # it is gone, whatever it says
                 await asyncio.wait_for(closing, CLOSE_S)
 
+    async def _join(self, channel: Channel, join: Join) -> None:
+        try:
+            async with asyncio.timeout(GREETING_S):
+                await greet(channel, self._node)
+        except TimeoutError as error:
+            raise PeerLost(f"node {channel.peer!r} did not greet within {GREETING_S:g} s") from error
+        if self._held is not None and not self._held.host.is_lost:
+            what = self._held.what
+            join = msgspec.structs.replace(join, model=what.model, start=what.start, stop=what.stop)
+        await channel.send(join)
+
     async def _obey(self, channel: Channel, message: Message) -> Message:
         """Do what the head says, and return what it says next."""
         match message:
@@ -93,6 +109,10 @@ class Member:
             case Release():
                 await self.close()
                 return await channel.receive()
+            case Step() | Mask() | Hop():  # said before the head knew that the stage had ended
+                return await channel.receive()
+            case Refusal(_, _, _, reason, hint):
+                raise PeerLost(f"node {channel.peer!r} turned this one away: {reason}", hint)
         raise PeerLost(f"node {channel.peer!r} sent a {type(message).__name__} that means nothing here")
 
     async def _be_stage(self, channel: Channel, assign: Assign) -> Message:
@@ -101,31 +121,47 @@ class Member:
             held = await self._load(channel, assign)
         except ParallaxError as error:
             logger.warning("stage cannot be opened stage=%d: %s", assign.stage, error.message)
-            await channel.send(Refusal(*place, error.message, error.hint))
-            return await channel.receive()
+            return await self._refuse(channel, assign, error)
         await channel.send(Ready(*place, held.info))
         message = await channel.receive()
-        if not isinstance(message, Hop):
+        if not isinstance(message, Hop) or message.epoch != assign.epoch:
             return message
         try:
-            async with asyncio.timeout(LINK_S):
-                before, after = await self._link(message)
-        except (PeerLost, TimeoutError) as error:
-            reason = error.message if isinstance(error, PeerLost) else "its neighbours did not come in time"
-            await channel.send(Refusal(*place, f"stage {assign.stage} has no links: {reason}"))
-            return await channel.receive()
-        await channel.send(Linked(*place))
-        return await self._run(held, Channels(channel, before, after), assign)
-
-    async def _run(self, held: Held, channels: Channels, assign: Assign) -> Message:
-        worker = StageWorker(held.lane, held.host, held.host.place, channels, assign.heartbeat_s)
+            links = await self._link(channel, message)
+        except ParallaxError as error:
+            reason = f"stage {assign.stage} has no links: {error.message}"
+            return await self._refuse(channel, assign, PeerLost(reason, error.hint))
+        if not isinstance(links, Links):
+            return links
         try:
-            message = await worker.run()
+            await channel.send(Linked(*place))
+            channels = Channels(channel, links.before, links.after)
+            said = await StageWorker(held.lane, held.host, held.host.place, channels, assign.heartbeat_s).run()
         finally:
-            for channel in (channels.before, channels.after):
-                if channel is not None:
-                    await channel.close()
-        return message or await channels.head.receive()
+            await links.close()
+        return said or await channel.receive()
+
+    async def _refuse(self, channel: Channel, assign: Assign, error: ParallaxError) -> Message:
+        texts = (error.message[:MOST_TEXT], error.hint[:MOST_TEXT])
+        await channel.send(Refusal(assign.lease, assign.epoch, assign.stage, *texts))
+        return await channel.receive()
+
+    async def _link(self, channel: Channel, hop: Hop) -> Links | Message:
+        """Make links, unless the head says something else meanwhile: return that then."""
+        linking = asyncio.create_task(self._neighbours.link(hop))
+        hearing = asyncio.create_task(channel.receive())
+        try:
+            await asyncio.wait([linking, hearing], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            is_heard = hearing.done()
+            for task in (linking, hearing):
+                task.cancel()
+            await asyncio.gather(linking, hearing, return_exceptions=True)
+        if not is_heard:
+            return linking.result()
+        if not linking.cancelled() and linking.exception() is None:
+            await linking.result().close()
+        return hearing.result()
 
     async def _load(self, channel: Channel, assign: Assign) -> Held:
         """Return the stage, loading it unless it is there."""
@@ -149,28 +185,6 @@ class Member:
                 raise BackendFailed(message, "the log of the node has the traceback") from error
         self._held = Held(assign, lane, host, info)
         return self._held
-
-    async def _link(self, hop: Hop) -> tuple[Channel | None, Channel | None]:
-        """Make the links of a stage: the one before makes its link to us while we make ours to the next."""
-        return await asyncio.gather(self._await_neighbour(hop.before), self._find_neighbour(hop.after, hop.address))
-
-    async def _await_neighbour(self, name: str) -> Channel | None:
-        if not name:
-            return None
-        while True:
-            channel = Channel(await self._transport.accept())
-            if channel.peer == name:
-                with contextlib.suppress(PeerLost):  # a link of earlier days
-                    await welcome(channel, self._node)
-                    return channel
-            await channel.close()
-
-    async def _find_neighbour(self, name: str, address: str) -> Channel | None:
-        if not name:
-            return None
-        channel = Channel(await self._transport.connect(address, name))
-        await greet(channel, self._node)
-        return channel
 
 
 def _describe(assign: Assign) -> tuple[object, ...]:

@@ -7,12 +7,15 @@ import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import itemgetter
 
 from parallax_core.base.errors import ParallaxError, PeerLost
+from parallax_core.base.ids import Epoch
 from parallax_core.contracts.transport import Link, Transport
 from parallax_core.node.channel import Channel
+from parallax_core.node.company import LEASE
 from parallax_core.node.greeting import welcome
-from parallax_core.wire.membership import Join
+from parallax_core.wire.membership import Join, Refusal
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +36,18 @@ class Recruit:
         return self.channel.peer
 
 
+Fit = Callable[[Recruit], int]
+"""How well a node would do; 0: not at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """Somebody waits for a node."""
+
+    fit: Fit
+    found: asyncio.Future[Recruit]
+
+
 class Muster:
     """Takes in the nodes that connect to a head, and hands them out to whoever needs them."""
 
@@ -41,7 +56,8 @@ class Muster:
         self._transport = transport
         self._node = node
         self._waiting: dict[str, Recruit] = {}
-        self._news = asyncio.Condition()
+        self._watches: dict[str, asyncio.Task[None]] = {}
+        self._wishes: list[Wish] = []
         self._taking: asyncio.Task[None] | None = None
         self._greetings: set[asyncio.Task[None]] = set()
 
@@ -52,7 +68,7 @@ class Muster:
 
     @property
     def waiting(self) -> tuple[Recruit, ...]:
-        """Those that have nothing to do, as far as is known; the longest there first."""
+        """Those that have nothing to do; the longest there first."""
         return tuple(self._waiting.values())
 
     async def start(self) -> None:
@@ -66,30 +82,64 @@ class Muster:
 
     async def stop(self) -> None:
         """Let go of everybody. Twice is harmless."""
-        tasks = [task for task in (self._taking, *self._greetings) if task is not None]
+        tasks = [task for task in (self._taking, *self._greetings, *self._watches.values()) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        self._waiting.clear()
         await self._transport.stop()
 
-    async def find(self, is_wanted: Callable[[Recruit], bool]) -> Recruit:
-        """Wait for a node that is wanted, and hand it out; of several, the one that joined first."""
-        async with self._news:
-            while True:
-                for name, recruit in self._waiting.items():
-                    if is_wanted(recruit):
-                        return self._waiting.pop(name)
-                await self._news.wait()
+    async def find(self, fit: Fit) -> Recruit:
+        """Wait for a node that would do, and hand it out: the best pairs of nodes and those who wait for one first.
+
+        Of equals, who has waited longest has the first choice, and gets the node that joined first.
+        """
+        wish = Wish(fit, asyncio.get_running_loop().create_future())
+        self._wishes.append(wish)
+        self._match()
+        try:
+            return await wish.found
+        except asyncio.CancelledError:
+            if wish.found.done() and not wish.found.cancelled():  # found, and nobody is there to take it
+                self._admit(wish.found.result())
+            raise
+        finally:
+            self._wishes.remove(wish)
 
     def forget(self, name: str) -> None:
         """Wait no more with a node of that name: it is about to be replaced."""
         self._waiting.pop(name, None)
+        if (watch := self._watches.pop(name, None)) is not None:
+            watch.cancel()
 
-    async def give_back(self, recruit: Recruit) -> None:
-        """Take back a node that is not needed any more."""
-        async with self._news:
-            self._waiting[recruit.name] = recruit
-            self._news.notify_all()
+    def _match(self) -> None:
+        """Hand out what can be."""
+        while True:
+            wishes = [wish for wish in self._wishes if not wish.found.done()]
+            pairs = [(wish.fit(recruit), wish, recruit) for wish in wishes for recruit in self._waiting.values()]
+            fit, wish, recruit = max(pairs, key=itemgetter(0), default=(0, None, None))
+            if wish is None or recruit is None or fit <= 0:
+                return
+            self.forget(recruit.name)
+            wish.found.set_result(recruit)
+
+    def _admit(self, recruit: Recruit) -> None:
+        self._waiting[recruit.name] = recruit
+        self._watches[recruit.name] = asyncio.create_task(self._watch(recruit))
+        self._match()
+        if self._wishes and recruit.name in self._waiting:
+            logger.info("node is not needed yet node=%s backends=%s", recruit.name, ",".join(recruit.join.backends))
+
+    async def _watch(self, recruit: Recruit) -> None:
+        """Notice when a node is lost that waits; nothing comes from there."""
+        try:
+            reason = f"it sent a {type(await recruit.channel.receive()).__name__} while it had nothing to do"
+        except PeerLost as error:
+            reason = error.message
+        logger.info("node left node=%s: %s", recruit.name, reason)
+        self._waiting.pop(recruit.name, None)
+        self._watches.pop(recruit.name, None)
+        await recruit.channel.leave()
 
     async def _take(self) -> None:
         with contextlib.suppress(PeerLost):  # the transport has stopped
@@ -104,12 +154,25 @@ class Muster:
             async with asyncio.timeout(GREETING_S):
                 hello = await welcome(channel, self._node)
                 join = await channel.receive()
-            if not isinstance(join, Join):
-                raise PeerLost(f"node {link.peer!r} sent a {type(join).__name__} where it was to join")
+                await self._check_join(channel, join)
         except (ParallaxError, TimeoutError) as error:
             reason = error.message if isinstance(error, ParallaxError) else "it did not join in time"
             logger.warning("node turned away node=%s: %s", link.peer, reason)
-            await link.close()
+            await channel.leave()
             return
+        assert isinstance(join, Join), "it was checked"
         logger.info("node joined node=%s host=%s pid=%d software=%s", link.peer, join.host, join.pid, hello.software)
-        await self.give_back(Recruit(channel, join))
+        self._admit(Recruit(channel, join))
+
+    async def _check_join(self, channel: Channel, message: object) -> None:
+        """Check that a node may join.
+
+        Raises:
+            PeerLost: if it does not want to, or another of its name waits already; that node is told.
+        """
+        if not isinstance(message, Join):
+            raise PeerLost(f"node {channel.peer!r} sent a {type(message).__name__} where it was to join")
+        if channel.peer in self._waiting:
+            reason, hint = f"another node called {channel.peer!r} has joined", "give it another name: --node NAME"
+            await channel.send(Refusal(LEASE, Epoch(0), 0, reason, hint))
+            raise PeerLost(reason, hint)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import signal
+import sys
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -92,6 +95,17 @@ class Nursery:
             await asyncio.wait_for(child.process.wait(), END_S)
         except TimeoutError:
             await _kill(child)
+
+
+def end_with_parent() -> None:
+    """Have this process, started by a nursery, end as soon as who started it ends it, or is gone."""
+
+    def wait() -> None:
+        while sys.stdin.buffer.read(1):
+            pass
+        os._exit(0)
+
+    threading.Thread(target=wait, name="parallax-parent", daemon=True).start()
 
 
 async def _kill(child: Child) -> None:

@@ -124,10 +124,11 @@ class PipelineEngine:
                 try:
                     await drive.run()
                 except StageLost as error:
+                    loss = await self._company.explain(error)
                     if not healing.may_heal():
-                        raise
-                    logger.warning("pipeline is built anew: %s", error.message)
-                    self._lose("starting", f"a stage was lost, and is being replaced: {error.message}")
+                        raise loss from error
+                    logger.warning("pipeline is built anew: %s", loss.message)
+                    self._lose("starting", f"a stage was lost, and is being replaced: {loss.message}")
                     self._infos = await healing.heal()
                     self._drive = drive = Drive(head, self._company.channels, self._deliver)
                     self._health = Health(state="ready")

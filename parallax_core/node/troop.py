@@ -8,7 +8,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from parallax_core.base.errors import BackendFailed, ParallaxError, PeerLost
+from parallax_core.base.errors import BackendFailed, ParallaxError, PeerLost, StageLost
 from parallax_core.base.ids import Epoch
 from parallax_core.contracts.backend import DType
 from parallax_core.contracts.progress import Progress, silent
@@ -20,12 +20,20 @@ from parallax_core.node.muster import Muster, Recruit
 from parallax_core.node.nursery import Nursery
 from parallax_core.node.together import Together
 from parallax_core.wire.membership import Assign, Hop, Linked, Loading, Ready, Refusal, Release
-from parallax_core.wire.messages import Failure, Heartbeat, Message, Result
+from parallax_core.wire.messages import Failure, Heartbeat, Result
 
 logger = logging.getLogger(__name__)
 
-EPOCH = Epoch(0)
-"""What is said before the first step belongs to no epoch yet."""
+LOG_HINT = "its log, above, says why"
+JOIN_S = 120.0
+"""How long a process of ours may take to join."""
+TELL_S = 0.1
+"""How long to listen for who it was that was lost."""
+LEAVE_S = 1.0
+"""How long a node may take to be let go of."""
+
+Sign = Loading | Ready | Refusal | Linked
+"""What a node says while it becomes a stage."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,12 +53,12 @@ class Role:
     node: str = ""
     """The node that is to have it; empty: any that can."""
 
-    def assign(self) -> Assign:
-        """Return how it is said."""
+    def assign(self, attempt: Epoch) -> Assign:
+        """Return how it is said in the course of an attempt."""
         layers = self.layers or LayerRange(0, 0)
         return Assign(
             LEASE,
-            EPOCH,
+            attempt,
             stage=self.stage,
             backend=self.backend,
             model=self.model,
@@ -62,11 +70,14 @@ class Role:
             heartbeat_s=self.heartbeat_s,
         )
 
-    def suits(self, recruit: Recruit) -> bool:
-        """Return whether a node can have it."""
-        if self.node:
-            return recruit.name == self.node
-        return not self.backend or self.backend in recruit.join.backends
+    def fit(self, recruit: Recruit) -> int:
+        """Return how well a node would do: 0, not at all; 2, it has just that loaded."""
+        join, layers = recruit.join, self.layers or LayerRange(0, 0)
+        if self.node and recruit.name != self.node:
+            return 0
+        if self.backend and self.backend not in join.backends:
+            return 0
+        return 2 if (join.model, join.start, join.stop) == (self.model, layers.start, layers.stop) else 1
 
 
 class Troop:
@@ -88,6 +99,8 @@ class Troop:
         self._progress = progress
         self._recruits: list[Recruit | None] = [None] * len(roles)
         self._restarts = [-1] * len(roles)
+        self._attempt = Epoch(0)
+        """Told with all that is said until steps come, so that what belongs to an earlier attempt is known as such."""
         self.channels: tuple[Channel, ...] = ()
 
     async def open(self) -> tuple[StageInfo, ...]:
@@ -96,6 +109,7 @@ class Troop:
         Raises:
             ParallaxError: naming the stage, if a node cannot be one, or they do not fit each other.
         """
+        self._attempt = Epoch(self._attempt + 1)
         async with Together() as group:
             filling = [group.start(self._fill(role)) for role in self._roles]
         infos = tuple(task.result() for task in filling)
@@ -109,13 +123,16 @@ class Troop:
     async def close(self) -> None:
         """Let go of all nodes; processes of ours end."""
         recruits, self._recruits = self._recruits, [None] * len(self._roles)
-        for recruit in filter(None, recruits):
-            with contextlib.suppress(PeerLost, TimeoutError):
-                async with asyncio.timeout(0.5):
-                    await recruit.channel.send(Release(LEASE, EPOCH))
-            await recruit.channel.close()
-        if self._nursery is not None:
-            await asyncio.gather(*(self._nursery.end(role.node) for role in self._roles))
+        await asyncio.gather(*map(self._dismiss, self._roles, recruits))
+
+    async def explain(self, loss: StageLost) -> StageLost:
+        """Return which stage has ended, and how, where that can be told; see `Company.explain`."""
+        listening = [asyncio.create_task(self._await_end(role)) for role in self._roles]
+        done, _ = await asyncio.wait(listening, timeout=TELL_S, return_when=asyncio.FIRST_COMPLETED)
+        for task in listening:
+            task.cancel()
+        await asyncio.gather(*listening, return_exceptions=True)
+        return next((StageLost(task.result(), loss.hint) for task in done), loss)
 
     def posts(self) -> tuple[Post, ...]:
         """Return where each stage runs; see `Company.posts`."""
@@ -129,6 +146,27 @@ class Troop:
         backend = role.backend or next(iter(join.backends), "")
         return Post(node=recruit.name, backend=backend, host=join.host, pid=join.pid, restarts=restarts)
 
+    async def _dismiss(self, role: Role, recruit: Recruit | None) -> None:
+        if self._nursery is not None:
+            await self._nursery.end(role.node)
+        if recruit is not None:
+            with contextlib.suppress(PeerLost, TimeoutError):
+                async with asyncio.timeout(LEAVE_S):
+                    await recruit.channel.send(Release(LEASE, self._attempt))
+                    await recruit.channel.leave()
+
+    async def _await_end(self, role: Role) -> str:
+        """Wait until the node of a stage has ended, and return how."""
+        recruit = self._at(role)
+        name = f"stage {role.stage} of {len(self._roles)}, on node {recruit.name!r}, is lost"
+        if self._nursery is not None:
+            return f"{name}: {await self._nursery.wait_end(role.node)}"
+        try:
+            while True:
+                await recruit.channel.receive()
+        except PeerLost as error:
+            return f"{name}: {error.message}"
+
     def _at(self, role: Role) -> Recruit:
         recruit = self._recruits[role.stage]
         assert recruit is not None, "the role is filled"
@@ -141,7 +179,7 @@ class Troop:
                 return await self._load(role, recruit)
             except PeerLost as error:
                 logger.info("node is replaced node=%s: %s", recruit.name, error.message)
-                await recruit.channel.close()
+                await recruit.channel.leave()
                 self._recruits[role.stage] = None
         while True:
             self._recruits[role.stage] = recruit = await self._find(role)
@@ -157,31 +195,32 @@ class Troop:
         self._restarts[role.stage] += 1
         if self._nursery is None:
             logger.info("stage %d waits for a node to join", role.stage)
-            return await self._muster.find(role.suits)
+            return await self._muster.find(role.fit)
         self._muster.forget(role.node)
         await self._nursery.restart(role.node)
-        finding = asyncio.create_task(self._muster.find(role.suits))
+        finding = asyncio.create_task(self._muster.find(role.fit))
         ending = asyncio.create_task(self._nursery.wait_end(role.node))
         try:
-            await asyncio.wait([finding, ending], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([finding, ending], timeout=JOIN_S, return_when=asyncio.FIRST_COMPLETED)
             if finding.done():
                 return finding.result()
-            raise self._lost(role, ending.result())
+            reason = ending.result() if ending.done() else f"its process has not joined within {JOIN_S:g} s"
+            raise self._lost(role, reason)
         finally:
             finding.cancel()
             ending.cancel()
 
     async def _load(self, role: Role, recruit: Recruit) -> StageInfo:
-        await recruit.channel.send(role.assign())
+        await recruit.channel.send(role.assign(self._attempt))
         while True:
-            match await _hear(recruit):
-                case Loading(_, _, stage, task, done, total, unit) if stage == role.stage:
+            match await self._hear(role, recruit):
+                case Loading(_, _, stage, task, done, total, unit):
                     name = task if len(self._roles) == 1 else f"stage {stage}: {task}"
                     self._progress(name, done, None if total < 0 else total, unit)
-                case Ready(_, _, stage, info) if stage == role.stage:
+                case Ready(_, _, _, info):
                     return info
-                case Refusal(_, _, stage, message, hint) if stage == role.stage:
-                    raise ParallaxError(f"stage {role.stage} on node {recruit.name!r}: {message}", hint)
+                case Refusal(_, _, stage, message, hint):
+                    raise ParallaxError(f"stage {stage} on node {recruit.name!r}: {message}", hint)
 
     async def _link(self, role: Role) -> None:
         recruit = self._at(role)
@@ -189,33 +228,34 @@ class Troop:
         after = self._neighbour(role.stage + 1)
         names = (before.name if before else "", after.name if after else "", after.join.address if after else "")
         try:
-            await recruit.channel.send(Hop(LEASE, EPOCH, role.stage, *names))
+            await recruit.channel.send(Hop(LEASE, self._attempt, role.stage, *names))
             while True:
-                match await _hear(recruit):
-                    case Linked(_, _, role.stage):
+                match await self._hear(role, recruit):
+                    case Linked():
                         return
-                    case Refusal(_, _, role.stage, message, hint):
+                    case Refusal(_, _, _, message, hint):
                         raise ParallaxError(message, hint)
         except PeerLost as error:
             raise self._lost(role, error.message) from error
+
+    async def _hear(self, role: Role, recruit: Recruit) -> Sign:
+        """Return the next message of this attempt.
+
+        Raises:
+            PeerLost: if there is none, or none that belongs here.
+        """
+        while True:
+            message = await recruit.channel.receive()
+            if isinstance(message, Sign):
+                if (message.lease, message.epoch, message.stage) == (LEASE, self._attempt, role.stage):
+                    return message
+            elif not isinstance(message, Result | Failure | Heartbeat):
+                await recruit.channel.leave()
+                raise PeerLost(f"node {recruit.name!r} sent a {type(message).__name__} that means nothing here")
 
     def _neighbour(self, stage: int) -> Recruit | None:
         return self._recruits[stage] if 0 <= stage < len(self._recruits) else None
 
     def _lost(self, role: Role, reason: str) -> BackendFailed:
-        return BackendFailed(f"stage {role.stage} of {len(self._roles)}: {reason}", "the log above says more")
-
-
-async def _hear(recruit: Recruit) -> Message:
-    """Return the next message that is not one of earlier days.
-
-    Raises:
-        PeerLost: if there is none, or none that belongs here.
-    """
-    while True:
-        message = await recruit.channel.receive()
-        if isinstance(message, Loading | Ready | Refusal | Linked):
-            return message
-        if not isinstance(message, Result | Failure | Heartbeat):
-            await recruit.channel.close()
-            raise PeerLost(f"node {recruit.name!r} sent a {type(message).__name__} that means nothing here")
+        name = f"stage {role.stage} of {len(self._roles)}"
+        return BackendFailed(f"{name}{f' on node {role.node!r}' if role.node else ''}: {reason}", LOG_HINT)

@@ -32,6 +32,11 @@ class Join(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     host: Name
     """The machine it is on."""
     pid: Count
+    model: Text = ""
+    """What it still has loaded, for an earlier head; empty: nothing."""
+    start: Count = 0
+    stop: Count = 0
+    """Its layers; both 0: the whole model."""
 
 
 class Assign(Leased, frozen=True, tag=8):
