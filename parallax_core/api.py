@@ -17,7 +17,7 @@ from parallax_core.base.refs import Ref
 from parallax_core.config.home import cache_folder, keys_folder
 from parallax_core.contracts.backend import Availability, Backend, BackendSpec, DType, StagePlan
 from parallax_core.contracts.capability import Capability
-from parallax_core.contracts.engine import Delta, Engine, Finish, Health, Reason, Request, Stream, TokenLogprob
+from parallax_core.contracts.engine import Delta, Engine, Finish, Health, Reason, Request, Stream, Timing, TokenLogprob
 from parallax_core.contracts.event import EngineReady, Event, RequestBegan, RequestEnded, StageLoss
 from parallax_core.contracts.finding import Finding
 from parallax_core.contracts.model import LayerShape, ModelAdapter, ModelShape, ModelSpec, Part
@@ -196,6 +196,7 @@ __all__ = [
     "Stream",
     "Tensor",
     "TensorSpec",
+    "Timing",
     "TokenLogprob",
     "ToolCall",
     "Transport",
