@@ -6,12 +6,16 @@ is done for them while it runs.
 
 from __future__ import annotations
 
+import threading
 import time
 from dataclasses import dataclass
 from typing import Protocol
 
 from parallax_core.base.errors import ParallaxError
 from parallax_core.contracts.engine import Finish
+
+CLOSE_S = 0.5
+"""How long the end of the server waits for the last traces to be sent."""
 
 
 class Tracer(Protocol):
@@ -75,7 +79,8 @@ class OtelTracer:
         except ImportError as error:
             raise ParallaxError("traces need OpenTelemetry", "pip install 'parallax-core[otel]'") from error
         exporter = OTLPSpanExporter(endpoint=f"{endpoint.rstrip('/')}/v1/traces", timeout=5)
-        self._provider = TracerProvider(resource=Resource.create({"service.name": "parallax"}))
+        resource = Resource.create({"service.name": "parallax"})
+        self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
         self._provider.add_span_processor(BatchSpanProcessor(exporter))
         self._tracer = self._provider.get_tracer("parallax")
 
@@ -105,9 +110,10 @@ class OtelTracer:
         span.end(now)
 
     def close(self) -> None:
-        """Send what is left, for a second at most."""
-        self._provider.force_flush(1000)
-        self._provider.shutdown()
+        """Send what is left; a collector that does not answer is waited for a moment only."""
+        sending = threading.Thread(target=self._provider.shutdown, name="parallax-traces", daemon=True)
+        sending.start()
+        sending.join(CLOSE_S)
 
 
 def _to_ns(seconds: float) -> int:

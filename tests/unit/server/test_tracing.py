@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
@@ -71,6 +73,15 @@ def test_request_becomes_a_trace_of_its_parts(collector: Collector) -> None:
         assert root.start_time_unix_nano <= span.start_time_unix_nano <= span.end_time_unix_nano
         assert span.end_time_unix_nano <= root.end_time_unix_nano + 1000
     assert any(span.trace_id.hex() == PARENT[3:35] for span in spans)
+
+
+def test_collector_that_does_not_answer_does_not_keep_the_server_from_its_end() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        tracer = OtelTracer(f"http://127.0.0.1:{silent.getsockname()[1]}")
+        tracer.record(1.0, Finish(reason="stop", prompt_tokens=1, output_tokens=1), "")
+        began = time.monotonic()
+        tracer.close()
+        assert time.monotonic() - began < 2
 
 
 def test_parts_follow_each_other_up_to_the_end() -> None:
