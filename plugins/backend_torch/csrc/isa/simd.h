@@ -86,7 +86,7 @@ PLX_INLINE F8 load_halves(const void* p) {
 PLX_INLINE F8 to_floats(I8 v) { return __builtin_convertvector(v, F8); }
 
 // e to the x: 2^n times a polynomial in what is left, |r| <= ln 2 / 2, which is the Taylor series to r^7 (error 5e-9
-// relative, so the rounding of the sums dominates). Below -87 it is 0, above 88 it is that of 88.
+// relative, so the rounding of the sums dominates). Below -87 it is 0, above 88 infinite.
 PLX_INLINE F8 exponential(F8 x) {
   const F8 kept = smaller(larger(x, splat(-87.0f)), splat(88.0f));
   const F8 magic = splat(12582912.0f);  // adding 1.5 * 2^23 rounds to the nearest whole number
@@ -104,7 +104,7 @@ PLX_INLINE F8 exponential(F8 x) {
   p = p * r + 1.0f;
   const I8 power = (__builtin_convertvector(n, I8) + 127) << 23;
   const F8 value = p * reinterpret_cast<F8>(power);
-  const F8 bounded = x < -87.0f ? splat(0.0f) : value;
+  const F8 bounded = x < -87.0f ? splat(0.0f) : x > 88.0f ? splat(INFINITY) : value;
   return x == x ? bounded : x;
 }
 
