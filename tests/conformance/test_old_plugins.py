@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -16,7 +17,12 @@ from parallax_core.api import PLUGIN_API
 from tests.conformance.example import ALONE, LIMIT_S, ROOT
 
 OLD = ROOT / "tests/data/old_plugins"
-NAMES = ("backend_numpy", "policy_rush")
+FROZEN = {
+    "backend_numpy": "a2d8e7b72938cbc02855624fd04d298ad288e2dab8558224f8362f8491283531",
+    "policy_rush": "e84ea4a101c760cfd8bf2c752dd75f6defa25407def435d0253e4bdf94050a12",
+}
+"""What each held when it was frozen."""
+NAMES = tuple(FROZEN)
 PARALLAX = "from parallax_core.cli import main; main()"
 
 
@@ -40,6 +46,15 @@ def install(name: str, site: Path) -> dict[str, str]:
 def run(site: Path, settings: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, *arguments]
     return subprocess.run(command, cwd=site, env=settings, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_old_plugin_is_as_it_was(name: str) -> None:
+    found = hashlib.sha256()
+    for path in sorted((OLD / name).rglob("*")):
+        if path.is_file() and "__pycache__" not in path.parts:
+            found.update(path.relative_to(OLD / name).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    assert found.hexdigest() == FROZEN[name], "what was frozen is not changed; a break needs a new plugin API"
 
 
 @pytest.mark.parametrize("name", NAMES)
