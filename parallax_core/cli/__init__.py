@@ -21,6 +21,7 @@ from parallax_core.base.errors import ParallaxError, UsageError
 COMMANDS = {
     "serve": "Serve a model over an OpenAI-compatible HTTP API.",
     "worker": "Run stages of a model for a server on another machine.",
+    "status": "Show the replicas and stages of a running server.",
     "chat": "Talk to a running server in the terminal.",
     "models": "List, fetch, describe and remove models.",
     "plugins": "Show the installed plugins and what they offer.",

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import os
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from http import HTTPStatus
-from http.client import HTTPException
 from typing import Annotated, Any
 
 import typer
 
 from parallax_core.base.errors import ParallaxError, UsageError
+from parallax_core.cli.client import DEFAULT_URL, Client
 from parallax_core.cli.command import new_app
-
-DEFAULT_URL = "http://127.0.0.1:8000/v1"
 
 HELP = "Ctrl-C stops an answer, Ctrl-D ends the chat; /clear forgets the conversation"
 
@@ -39,7 +32,7 @@ def chat(
 
     Start one with `parallax serve`. A key is taken from PARALLAX_API_KEY. What comes through a pipe is one message.
     """
-    client = Client(url.rstrip("/"))
+    client = Client(url)
     options = {"temperature": temperature, "max_tokens": max_tokens}
     talk = Conversation(client, client.model(), {name: value for name, value in options.items() if value is not None})
     if system:
@@ -61,68 +54,6 @@ def _read_pipe() -> str | None:
         message = "there is nothing to ask: standard input is empty"
         raise UsageError(message, "give a message, or run it in a terminal")
     return text
-
-
-class Client:
-    """As much of OpenAI's API as a chat needs."""
-
-    def __init__(self, url: str) -> None:
-        self._url = url
-
-    def model(self) -> str:
-        """Return the id of the server's first model.
-
-        Raises:
-            ParallaxError: if no server answers there, or not with a list of models.
-        """
-        with self._open("/models") as response:
-            try:
-                return str(json.load(response)["data"][0]["id"])
-            except (ValueError, LookupError, TypeError) as error:
-                message = f"what answers at {self._url} is no OpenAI-compatible server"
-                raise ParallaxError(message, f"give its address with --url, such as {DEFAULT_URL}") from error
-
-    def complete(self, body: dict[str, Any]) -> Iterator[str]:
-        """Yield the text of a streamed answer, piece by piece.
-
-        Raises:
-            ParallaxError: if the server refuses, or breaks off.
-        """
-        with self._open("/chat/completions", {**body, "stream": True}) as response:
-            for line in response:
-                if not line.startswith(b"data: "):
-                    continue
-                data = line.removeprefix(b"data: ").strip()
-                if data == b"[DONE]":
-                    return
-                event = json.loads(data)
-                if "error" in event:
-                    raise ParallaxError(event["error"]["message"])
-                yield from (choice["delta"].get("content") or "" for choice in event["choices"])
-        message = "the server broke off in the middle of its answer"
-        raise ParallaxError(message, "its log may say why")
-
-    def _open(self, path: str, body: dict[str, Any] | None = None) -> Any:  # noqa: ANN401 -- what urlopen returns
-        headers = {"Content-Type": "application/json"}
-        if key := os.environ.get("PARALLAX_API_KEY"):
-            headers["Authorization"] = f"Bearer {key}"
-        data = json.dumps(body).encode() if body is not None else None
-        try:
-            return urllib.request.urlopen(urllib.request.Request(self._url + path, data, headers))  # noqa: S310
-        except urllib.error.HTTPError as error:
-            raise _refusal(error) from error
-        except (OSError, ValueError, HTTPException) as error:
-            reason = getattr(error, "reason", error)
-            message = f"no server answers at {self._url}: {reason}"
-            raise ParallaxError(message, "start one with `parallax serve`, or give its address with --url") from error
-
-
-def _refusal(error: urllib.error.HTTPError) -> ParallaxError:
-    try:
-        message = json.load(error)["error"]["message"]
-    except (ValueError, LookupError, TypeError):
-        message = f"the server answered {error.code} {error.reason}"
-    return ParallaxError(message, "set PARALLAX_API_KEY" if error.code == HTTPStatus.UNAUTHORIZED else "")
 
 
 @dataclass

@@ -28,12 +28,14 @@ from parallax_core.contracts.event import StageLoss
 from parallax_core.contracts.policy import RoutingPolicy
 from parallax_core.contracts.source import ModelFolder
 from parallax_core.contracts.stage import StageInfo
+from parallax_core.contracts.status import NodeStatus
 from parallax_core.node.catalog import Catalog
 from parallax_core.node.observer import Audience
 from parallax_core.node.pipeline import PipelineEngine
 from parallax_core.node.plan import PipelinePlan
 from parallax_core.node.policy import make_policy
 from parallax_core.node.router import Router
+from parallax_core.node.status import describe_node
 from parallax_core.node.text import ModelText
 from parallax_core.node.watch import Watch, WatchedRouter
 from parallax_core.plugins.host import PluginHost
@@ -122,6 +124,10 @@ class Serving:
             engines.append(PipelineEngine(company, self.text.decode, self.pipeline, lost))
         return engines
 
+    def list_waiting(self) -> list[NodeStatus]:
+        """Return the nodes that have joined and have nothing to do."""
+        return [describe_node(each) for each in self.stages.muster.waiting] if isinstance(self.stages, Remote) else []
+
     @asynccontextmanager
     async def mustered(self) -> AsyncIterator[None]:
         """Have nodes join, if there are any but this."""
@@ -173,7 +179,8 @@ async def _run(serving: Serving, front: Front) -> None:
     router = WatchedRouter(engines, policy, find_room, watch) if front.audience else Router(engines, policy, find_room)
     gate = Gate()
     tracer = OtelTracer(front.edge.otlp_endpoint) if front.edge.otlp_endpoint else None
-    app = make_app(Served(serving.model_id, router, serving.text, Meter(tracer)), front.edge, gate)
+    served = Served(serving.model_id, router, serving.text, Meter(tracer), list_waiting=serving.list_waiting)
+    app = make_app(served, front.edge, gate)
     extend_app(app, router, front.plugins)
 
     def announce() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 
 def print_table(
@@ -12,8 +12,13 @@ def print_table(
     if not rows:
         print(empty)
         return
-    lines = [titles, *rows] if header else list(rows)
-    widths = [max(len(str(line[column])) for line in lines) for column in range(len(titles))]
-    for line in lines:
-        cells = (str(cell).ljust(width) for cell, width in zip(line, widths, strict=True))
-        print("  ".join(cells).rstrip())
+    for line in align([titles, *rows] if header else rows):
+        print(line)
+
+
+def align(rows: Sequence[Sequence[object]]) -> Iterator[str]:
+    """Yield a line for each row, whose cells begin where those above and below do; rows are of one length."""
+    widths = [max(map(len, map(str, column))) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (str(cell).ljust(width) for cell, width in zip(row, widths, strict=True))
+        yield "  ".join(cells).rstrip()

@@ -132,7 +132,7 @@ class Local:
         """Return the company of a replica."""
         del rank
         openers = [partial(self.open_stage, offer, place) for offer, place in zip(self.offers, places, strict=True)]
-        return Crew(openers, plan)
+        return Crew(openers, plan, [offer.spec.name for offer in self.offers])
 
     def open_stage(self, offer: Offer[BackendSpec], place: StagePlace) -> Stage:
         """Load the layers that go there; to be called on the thread that will run them."""

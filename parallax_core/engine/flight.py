@@ -24,6 +24,11 @@ class Flight:
     free: Free
     """What every stage will have free after it."""
 
+    @property
+    def num_tokens(self) -> int:
+        """Tokens each stage computes."""
+        return sum([len(row.tokens) for row in self.rows])
+
     def confirm(self, stage: int, free: tuple[int, ...]) -> None:
         """Compare what a stage says it has free after the step; one that says nothing is not asked.
 

@@ -21,6 +21,7 @@ from parallax_core.engine.flight import Flight
 from parallax_core.engine.gate import Gate
 from parallax_core.engine.job import Job
 from parallax_core.engine.ledger import Ledger
+from parallax_core.engine.pace import Pace
 from parallax_core.engine.scheduler import Room, Scheduler
 from parallax_core.engine.sequence import Sequence, Task
 from parallax_core.engine.store import Store
@@ -77,6 +78,7 @@ class Head:
         self._jobs: dict[RequestId, Job] = {}
         self._deltas: list[tuple[RequestId, Delta]] = []
         self._tally = Tally()
+        self.pace = Pace(len(stages))
         self.epoch = Epoch(0)
         self._begin_epoch(stages)
 
@@ -153,6 +155,7 @@ class Head:
         flight.confirm(len(self._stages) - 1, result.free)
         flight.check(result.answers, self._stages[-1].vocab_size)
         self._absorbed.append(self._in_flight.popleft())
+        self.pace.arrive(flight.number, now)
         for sequence, answers in flight.share_out(result.answers):
             job = self._jobs.get(sequence.request.id)
             if job is not None and sequence in job.answers:
@@ -175,6 +178,8 @@ class Head:
             if flight.number == step:
                 flight.confirm(stage, free)
                 flight.clock(stage, seconds)
+                if flight.rows:
+                    self.pace.note(stage, step, flight.num_tokens, seconds)
 
     def stats(self) -> EngineStats:
         """Return what the head has done, and what it holds now."""
@@ -223,6 +228,7 @@ class Head:
         self._absorbed: deque[Flight] = deque(maxlen=self._max_in_flight)
         """The last steps that are over; stages before the last may yet report on them."""
         self._num_steps = 0
+        self.pace.restart()
         self._ledger = Ledger(self._stages)
         self._store = Store(self._ledger, self._space, _find_interval(self._stages))
 
@@ -257,6 +263,8 @@ class Head:
             if sequence.planned >= sequence.num_prompt:
                 self._store.note_prompt(sequence)
         self._num_steps += 1
+        if rows and not self._in_flight:
+            self.pace.depart(self._num_steps, now)
         self._in_flight.append(Flight(self._num_steps, rows, tuple(chosen), self._ledger.free))
         return Step(self.epoch, edits, StageBatch(rows, step=self._num_steps))
 

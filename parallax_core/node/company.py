@@ -22,11 +22,11 @@ class Post:
     """The name of the node."""
     backend: str = ""
     host: str = ""
-    """The machine; empty: this one."""
+    """The machine; empty: nobody has the stage."""
     pid: int = 0
-    """The process; 0: this one."""
+    """The process; 0: nobody has the stage."""
     restarts: int = 0
-    """How often the node was replaced or given the stage anew, after a loss."""
+    """How often another node took the stage over after a loss."""
 
 
 class Company(Protocol):

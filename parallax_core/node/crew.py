@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import socket
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
@@ -32,12 +34,18 @@ class Crew:
 
     heals = False
 
-    def __init__(self, stages: Sequence[Callable[[], Stage]], plan: PipelinePlan | None = None) -> None:
-        """Open the stages by ``stages``, in the order of the layers, each on the thread that will run it."""
+    def __init__(
+        self, stages: Sequence[Callable[[], Stage]], plan: PipelinePlan | None = None, backends: Sequence[str] = ()
+    ) -> None:
+        """Open the stages by ``stages``, in the order of the layers, each on the thread that will run it.
+
+        ``backends`` says what runs each, for those who look.
+        """
         plan = plan or PipelinePlan()
         self._places = [Place(LEASE, index) for index in range(len(stages))]
         self._hosts = [StageHost(stage, place) for stage, place in zip(stages, self._places, strict=True)]
         self._plan = plan
+        self._backends = tuple(backends) or ("",) * len(stages)
         self._lanes: list[Lane] = []
         self._transports: list[Transport] = []
         self._tasks: list[asyncio.Task[None]] = []
@@ -83,7 +91,11 @@ class Crew:
 
     def posts(self) -> tuple[Post, ...]:
         """Return where each stage runs: here."""
-        return tuple(Post(node=_name(place.stage)) for place in self._places)
+        names = map(_name, range(len(self._places)))
+        return tuple(
+            Post(node=name, backend=backend, host=socket.gethostname(), pid=os.getpid())
+            for name, backend in zip(names, self._backends, strict=True)
+        )
 
     async def _link(self) -> tuple[Channel, ...]:
         """Link the head to every stage, and every stage to the next, and begin to work."""

@@ -49,6 +49,13 @@ class Drive:
         self._news = asyncio.Event()
         self._tally = self._begin()
 
+    @property
+    def queued(self) -> tuple[int, ...]:
+        """For each stage, steps it has not finished and the one before has."""
+        finished = self._tally.finished
+        reached = (self._tally.sent, *finished[:-1])
+        return tuple(max(0, before - after) for before, after in zip(reached, finished, strict=True))
+
     def wake(self) -> None:
         """Look again: a request has come or gone."""
         self._news.set()

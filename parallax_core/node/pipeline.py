@@ -12,12 +12,14 @@ from parallax_core.base.errors import BackendFailed, ParallaxError, StageLost, U
 from parallax_core.base.ids import RequestId
 from parallax_core.contracts.engine import Delta, EngineStats, Finish, Health, Reason, Request
 from parallax_core.contracts.stage import StageInfo
+from parallax_core.contracts.status import ReplicaStatus
 from parallax_core.engine.detokenizer import Decode
 from parallax_core.engine.head import Head
 from parallax_core.node.company import Company, Post
 from parallax_core.node.drive import Drive
 from parallax_core.node.healing import Healing
 from parallax_core.node.plan import PipelinePlan
+from parallax_core.node.status import describe_engine, describe_stages
 from parallax_core.node.stream import QueueStream
 
 logger = logging.getLogger(__name__)
@@ -51,6 +53,7 @@ class PipelineEngine:
         self._serving: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
         self._health = Health(state="starting")
+        self._num_losses = 0
 
     async def start(self) -> None:
         """Open the stages and begin to serve; to be called once.
@@ -98,6 +101,12 @@ class PipelineEngine:
         """Return what the engine has done, once it is ready; see `Measured`."""
         return (self._head.stats(),) if self._head else ()
 
+    def describe(self) -> tuple[ReplicaStatus, ...]:
+        """Return what there is to say of the engine and its stages; see `Described`."""
+        head = self._head
+        stages = describe_stages(self._company.posts(), self._infos, head, self._drive)
+        return (describe_engine(self._health, head, self._num_losses, stages),)
+
     def posts(self) -> tuple[Post, ...]:
         """Return where each stage runs, once they are open."""
         return self._company.posts()
@@ -138,6 +147,7 @@ class PipelineEngine:
             self._lose("failed", error.message if isinstance(error, ParallaxError) else _describe(error))
 
     def _lose(self, state: Literal["starting", "failed"], reason: str) -> None:
+        self._num_losses += 1
         self._health = Health(state=state, reason=reason)
         for request_id in self._streams:
             if self._head is not None:

@@ -12,10 +12,12 @@ from functools import partial
 from parallax_core.base.errors import ParallaxError, RequestTimeout, Unavailable, UnknownName
 from parallax_core.contracts.engine import Engine, EngineStats, Health, Request, Stream
 from parallax_core.contracts.policy import ArrivalView, RoutingPolicy
+from parallax_core.contracts.status import ReplicaStatus
 from parallax_core.node.guard import RoutingGuard
 from parallax_core.node.recall import Recall, make_keys
 from parallax_core.node.relay import Placement, Relay
 from parallax_core.node.replica import Claim, Replica, ReplicaState
+from parallax_core.node.status import describe_replica
 
 logger = logging.getLogger(__name__)
 
@@ -134,6 +136,10 @@ class Router:
         """Return the state of each replica, by rank."""
         return tuple(replica.describe() for replica in self._replicas)
 
+    def describe(self) -> tuple[ReplicaStatus, ...]:
+        """Return what each replica says of itself; see `Described`."""
+        return tuple(map(describe_replica, self._replicas))
+
     def drain(self, rank: int) -> None:
         """Give a replica no new requests; it finishes those it has.
 
@@ -141,6 +147,7 @@ class Router:
             UnknownName: if there is no such replica.
         """
         self._find(rank).is_drained = True
+        logger.info("replica drained rank=%d", rank)
 
     def readmit(self, rank: int) -> None:
         """Give a replica requests again.
@@ -149,6 +156,7 @@ class Router:
             UnknownName: if there is no such replica.
         """
         self._find(rank).is_drained = False
+        logger.info("replica readmitted rank=%d", rank)
 
     async def _start_all(self) -> None:
         try:

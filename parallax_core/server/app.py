@@ -9,7 +9,7 @@ from fastapi import APIRouter, FastAPI
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import JSONResponse
 
-from parallax_core.server import chat, completions, metrics, tokens
+from parallax_core.server import chat, cluster, completions, metrics, tokens
 from parallax_core.server.access import REQUEST_ID, AccessLog
 from parallax_core.server.auth import KeyCheck
 from parallax_core.server.description import describe_app, describe_errors, describe_health
@@ -34,7 +34,7 @@ def make_app(served: Served, edge: Edge | None = None, gate: Gate | None = None)
     describe_app(app, has_keys=bool(edge.keys))
     app.include_router(_make_basics(served, gate))
     app.include_router(metrics.make_router(served.meter))
-    for routes in (chat, completions, tokens):
+    for routes in (chat, completions, tokens, cluster):
         app.include_router(routes.make_router(served))
     _add_edge(app, edge, gate)
     return app

@@ -15,7 +15,7 @@ Responses = dict[int | str, dict[str, Any]]
 MEANINGS = {
     400: "The request can never be served as it is; `param` names the field.",
     401: "No valid API key was sent.",
-    404: "No such model.",
+    404: "No such model, or no such replica.",
     408: "The request took longer than its `timeout`, or did not arrive in time.",
     413: "The body is too large.",
     429: "Too many requests wait, or yours are too many.",

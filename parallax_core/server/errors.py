@@ -11,7 +11,14 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from parallax_core.base.errors import InvalidRequest, Overloaded, ParallaxError, RequestTimeout, Unavailable
+from parallax_core.base.errors import (
+    InvalidRequest,
+    Overloaded,
+    ParallaxError,
+    RequestTimeout,
+    Unavailable,
+    UnknownName,
+)
 from parallax_core.server.body import RepeatedField
 from parallax_core.server.fields import TOGETHER
 from parallax_core.server.schema import NEUTRAL_CHAT, NEUTRAL_COMPLETION
@@ -70,8 +77,9 @@ def error_response(error: ParallaxError) -> JSONResponse:
     match error:
         case InvalidRequest():
             return _response(400, error_body(400, message, error.param))
-        case UnknownModel():
-            return _response(404, error_body(404, message, "model", "model_not_found"))
+        case UnknownModel() | UnknownName():
+            names = ("model", "model_not_found") if isinstance(error, UnknownModel) else (None, "not_found")
+            return _response(404, error_body(404, message, *names))
         case RequestTimeout():
             return _response(408, error_body(408, message, "timeout", "timeout"))
         case Overloaded():

@@ -20,6 +20,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from parallax_core.contracts.engine import Delta, Engine, EngineStats, Finish
+from parallax_core.contracts.status import Described
 from parallax_core.server.description import Responses, describe_errors
 from parallax_core.server.tracing import Tracer
 
@@ -133,6 +134,7 @@ class EngineCollector(Collector):
                 gauge.add_metric([str(rank)], getattr(each, name))
             yield gauge
         yield from _collect_pools(stats)
+        yield from _collect_losses(self._engine)
 
 
 def list_stats(engine: Engine) -> tuple[EngineStats, ...]:
@@ -152,6 +154,19 @@ def _collect_pools(stats: Iterable[EngineStats]) -> Iterator[Metric]:
             total.add_metric(place, pool.total)
     yield used
     yield total
+
+
+def _collect_losses(engine: Engine) -> Iterator[Metric]:
+    losses = CounterMetricFamily("parallax_stage_losses", "Stages lost.", labels=["replica"])
+    restarts = CounterMetricFamily(
+        "parallax_stage_restarts", "Stages taken over by another process.", labels=["replica", "stage"]
+    )
+    for each in engine.describe() if isinstance(engine, Described) else ():
+        losses.add_metric([str(each.rank)], each.num_losses)
+        for stage in each.stages:
+            restarts.add_metric([str(each.rank), str(stage.stage)], stage.restarts)
+    yield losses
+    yield restarts
 
 
 def make_router(meter: Meter) -> fastapi.APIRouter:

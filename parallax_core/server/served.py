@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import fastapi
 
 from parallax_core.contracts.engine import Engine, Request
+from parallax_core.contracts.status import NodeStatus
 from parallax_core.node.text import ModelText
 from parallax_core.server.errors import UnknownModel
 from parallax_core.server.flow import Flow
@@ -25,6 +26,8 @@ class Served:
     meter: Meter = field(default_factory=Meter)
     created: int = field(default_factory=lambda: int(time.time()))
     """When it was begun to be served, in seconds since 1970."""
+    list_waiting: Callable[[], Sequence[NodeStatus]] = tuple
+    """Returns the nodes that have joined and have nothing to do."""
 
     def __post_init__(self) -> None:
         self.meter.watch(self.engine)

@@ -9,7 +9,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from parallax_core.base.errors import ParallaxError
-from parallax_core.cli.chat import Client, Conversation
+from parallax_core.cli.chat import Conversation
+from parallax_core.cli.client import Client
 
 
 class Peer:

@@ -9,8 +9,10 @@ from typing import Any, Self
 from starlette.testclient import TestClient
 
 from parallax_core.api import InvalidRequest, Sampling
+from parallax_core.builtin.routing import LeastPendingTokens
 from parallax_core.node.crew import Crew
 from parallax_core.node.pipeline import PipelineEngine
+from parallax_core.node.router import Router
 from parallax_core.server.app import make_app
 from parallax_core.server.edge import Edge
 from parallax_core.server.gate import Gate
@@ -77,17 +79,18 @@ class Site:
         self.text = Letters()
         self.engine = PipelineEngine(Crew([lambda: self.stage]), self.text.decode)
         self.gate = Gate()
-        served = Served("toy", self.engine, self.text, meter or Meter())  # type: ignore[arg-type]
+        self.router = Router([self.engine], LeastPendingTokens(), lambda: 400)
+        served = Served("toy", self.router, self.text, meter or Meter())  # type: ignore[arg-type]
         self.app = make_app(served, edge, self.gate)
         self.client = TestClient(self.app, raise_server_exceptions=False)
 
     def __enter__(self) -> Self:
         self.client.__enter__()
-        self.client.portal.call(self.engine.start)  # type: ignore[union-attr]
+        self.client.portal.call(self.router.start)  # type: ignore[union-attr]
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.client.portal.call(self.engine.stop)  # type: ignore[union-attr]
+        self.client.portal.call(self.router.stop)  # type: ignore[union-attr]
         self.client.__exit__()
 
     def post(self, route: str = "/v1/chat/completions", headers: Mapping[str, str] | None = None, **body: Any) -> Any:

@@ -22,10 +22,10 @@ class Listening:
         self.site = Site(edge)
         self._clients: list[Client] = []
         self._sock = run.bind_socket("127.0.0.1", 0)
-        self.server = run.Server(run.make_config(run.Site(self.site.app, self.site.engine, edge, self.site.gate)))
+        self.server = run.Server(run.make_config(run.Site(self.site.app, self.site.router, edge, self.site.gate)))
 
     async def __aenter__(self) -> Self:
-        await self.site.engine.start()
+        await self.site.router.start()
         self._serving = asyncio.create_task(self.server.serve(sockets=[self._sock]))
         await until(lambda: self.server.started)
         return self
@@ -35,7 +35,7 @@ class Listening:
     ) -> None:
         for client in self._clients:
             await client.close()
-        await self.site.engine.stop()
+        await self.site.router.stop()
         self.server.should_exit = True
         await self._serving
 

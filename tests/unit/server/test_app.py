@@ -280,9 +280,9 @@ def test_server_is_unhealthy_until_its_engine_is_ready() -> None:
         response = site.ask()
         error_of(response, 503)
         assert response.headers["Retry-After"] == "1"
-        site.client.portal.call(site.engine.start)  # type: ignore[union-attr]
+        site.client.portal.call(site.router.start)  # type: ignore[union-attr]
         assert site.client.get("/health").json() == {"status": "ready", "reason": ""}
-        site.client.portal.call(site.engine.stop)  # type: ignore[union-attr]
+        site.client.portal.call(site.router.stop)  # type: ignore[union-attr]
         assert site.client.get("/health").status_code == 503
 
 
@@ -325,7 +325,7 @@ def test_every_route_but_health_and_version_asks_for_a_key() -> None:
     with Site(Edge(keys=frozenset({"secret", "other"}))) as site:
         paths = site.app.openapi()["paths"]
         routes = [(path, method.upper()) for path, methods in paths.items() for method in methods]
-        assert len(routes) == 10
+        assert len(routes) == 13
         for path, method in [*routes, ("/openapi.json", "GET"), ("/nowhere", "GET")]:
             status = site.client.request(method, path).status_code
             assert (status == 401) == (path not in {"/health", "/version"}), (method, path, status)

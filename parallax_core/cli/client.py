@@ -1,0 +1,111 @@
+"""The API of a running server, as far as commands ask it."""
+
+from __future__ import annotations
+
+import json
+import os
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from http import HTTPStatus
+from http.client import HTTPException
+from typing import Any
+
+from parallax_core.base.errors import ParallaxError
+
+DEFAULT_URL = "http://127.0.0.1:8000/v1"
+
+
+class Client:
+    """As much of the API as commands need. A key is taken from PARALLAX_API_KEY."""
+
+    def __init__(self, url: str, timeout_s: float | None = None) -> None:
+        """Ask the server at ``url``, and wait for ``timeout_s`` for each piece of an answer."""
+        self._url = url.rstrip("/")
+        self._timeout_s = timeout_s
+
+    def model(self) -> str:
+        """Return the id of the server's first model.
+
+        Raises:
+            ParallaxError: if no server answers there, or not with a list of models.
+        """
+        try:
+            return str(self._fetch("/models")["data"][0]["id"])
+        except (ValueError, LookupError, TypeError) as error:
+            raise self._stranger("no OpenAI-compatible server") from error
+
+    def cluster(self) -> dict[str, Any]:
+        """Return what ``GET /v1/cluster`` says.
+
+        Raises:
+            ParallaxError: if no server answers there, or it is none of Parallax.
+        """
+        try:
+            found = self._fetch("/cluster")
+        except ParallaxError as error:
+            cause = error.__cause__
+            if isinstance(cause, urllib.error.HTTPError) and cause.code == HTTPStatus.NOT_FOUND:
+                raise self._stranger("no server of Parallax") from error
+            raise
+        except ValueError as error:
+            raise self._stranger("no server of Parallax") from error
+        if isinstance(found, dict) and found.get("object") == "cluster":
+            return found
+        raise self._stranger("no server of Parallax")
+
+    def complete(self, body: dict[str, Any]) -> Iterator[str]:
+        """Yield the text of a streamed answer, piece by piece.
+
+        Raises:
+            ParallaxError: if the server refuses, or breaks off.
+        """
+        with self._open("/chat/completions", {**body, "stream": True}) as response:
+            for line in response:
+                if not line.startswith(b"data: "):
+                    continue
+                data = line.removeprefix(b"data: ").strip()
+                if data == b"[DONE]":
+                    return
+                event = json.loads(data)
+                if "error" in event:
+                    raise ParallaxError(event["error"]["message"])
+                yield from (choice["delta"].get("content") or "" for choice in event["choices"])
+        message = "the server broke off in the middle of its answer"
+        raise ParallaxError(message, "its log may say why")
+
+    def _fetch(self, path: str) -> Any:  # noqa: ANN401 -- whatever it answers
+        with self._open(path) as response:
+            try:
+                return json.load(response)
+            except (OSError, HTTPException) as error:
+                raise self._absent(error) from error
+
+    def _open(self, path: str, body: dict[str, Any] | None = None) -> Any:  # noqa: ANN401 -- what urlopen returns
+        headers = {"Content-Type": "application/json"}
+        if key := os.environ.get("PARALLAX_API_KEY"):
+            headers["Authorization"] = f"Bearer {key}"
+        data = json.dumps(body).encode() if body is not None else None
+        try:
+            request = urllib.request.Request(self._url + path, data, headers)  # noqa: S310 -- the user's own address
+            return urllib.request.urlopen(request, timeout=self._timeout_s)  # noqa: S310
+        except urllib.error.HTTPError as error:
+            raise _refusal(error) from error
+        except (OSError, ValueError, HTTPException) as error:
+            raise self._absent(error) from error
+
+    def _absent(self, error: Exception) -> ParallaxError:
+        message = f"no server answers at {self._url}: {getattr(error, 'reason', error)}"
+        return ParallaxError(message, "start one with `parallax serve`, or give its address with --url")
+
+    def _stranger(self, what: str) -> ParallaxError:
+        message = f"what answers at {self._url} is {what}"
+        return ParallaxError(message, f"give its address with --url, such as {DEFAULT_URL}")
+
+
+def _refusal(error: urllib.error.HTTPError) -> ParallaxError:
+    try:
+        message = json.load(error)["error"]["message"]
+    except (ValueError, LookupError, TypeError):
+        message = f"the server answered {error.code} {error.reason}"
+    return ParallaxError(message, "set PARALLAX_API_KEY" if error.code == HTTPStatus.UNAUTHORIZED else "")

@@ -1,0 +1,122 @@
+"""``parallax status``."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any
+
+import typer
+
+from parallax_core.base.errors import ParallaxError
+from parallax_core.cli.client import DEFAULT_URL, Client
+from parallax_core.cli.command import new_app
+from parallax_core.cli.table import align
+
+TIMEOUT_S = 10.0
+"""How long a server may take to answer from memory."""
+
+NODE = ("node", "host", "pid", "address")
+
+Show = Callable[[str], None]
+Cluster = dict[str, Any]
+
+app = new_app()
+
+
+@app.command()
+def status(
+    url: Annotated[str, typer.Option(help="The API of a running server.")] = DEFAULT_URL,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what the server answers.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Show it again and again, until Ctrl-C.")] = False,
+    interval: Annotated[float, typer.Option(help="Seconds between.", min=0.1, max=3600, metavar="S")] = 1.0,
+) -> None:
+    """Show the replicas and stages of a running server, and how they fare.
+
+    A key is taken from PARALLAX_API_KEY. The server answers also while it loads its model.
+    """
+    client = Client(url, TIMEOUT_S)
+    describe = json.dumps if as_json else render
+    first = describe(client.cluster())
+    if not watch:
+        print(first)
+        return
+    _watch(lambda: describe(client.cluster()), first, interval, is_live=not as_json and sys.stdout.isatty())
+
+
+def render(cluster: Cluster) -> str:
+    """Return what a person wants to see."""
+    return "\n".join([*_render_head(cluster), *_render_waiting(cluster["waiting"])])
+
+
+def _watch(ask: Callable[[], str], first: str, interval_s: float, *, is_live: bool) -> None:
+    """Show what is there, in place on a terminal, and one after the other elsewhere; a lost server may come back."""
+    if is_live:
+        from rich.live import Live
+        from rich.text import Text
+
+        with Live(Text(first, no_wrap=True), auto_refresh=False, screen=True) as live:
+            _repeat(ask, lambda text: live.update(Text(text, no_wrap=True), refresh=True), interval_s)
+    else:
+        print(first, flush=True)
+        _repeat(ask, lambda text: print(text, flush=True), interval_s)
+
+
+def _repeat(ask: Callable[[], str], show: Show, interval_s: float) -> None:
+    while True:
+        try:
+            time.sleep(interval_s)
+            show(ask())
+        except ParallaxError as error:
+            show(f"error: {error.message}")
+        except KeyboardInterrupt:
+            return
+
+
+def _render_head(cluster: Cluster) -> Iterator[str]:
+    yield f"{cluster['model']}: {_state(cluster)}"
+    for replica in cluster["replicas"]:
+        yield ""
+        yield f"replica {replica['rank']}: {_state(replica)}{', drained' if replica['drained'] else ''}"
+        yield (
+            f"  {replica['running']} running, {replica['waiting']} waiting, "
+            f"{replica['pending_tokens']} tokens to compute, hop {_milliseconds(replica['hop_seconds'])}, "
+            f"{replica['losses']} losses"
+        )
+        if replica["stages"]:
+            titles = ("STAGE", "LAYERS", "NODE", "HOST", "PID", "BACKEND", "DEVICE", "DTYPE", "WEIGHTS")
+            more = ("PAGES", "STEP", "TOKENS", "QUEUED", "RESTARTS")
+            yield from align([(*titles, *more), *map(_render_stage, replica["stages"])])
+
+
+def _render_stage(stage: Cluster) -> tuple[object, ...]:
+    layers, times = stage["layers"], stage["step_seconds"]
+    pools = [f"{pool['used']}/{pool['total']}" for pool in stage["pools"]]
+    return (
+        stage["stage"],
+        f"{layers[0]}-{layers[1]}" if layers else "-",
+        stage["node"] or "-",
+        *(stage[name] or "-" for name in ("host", "pid", "backend", "device", "dtype")),
+        f"{stage['weight_bytes'] / 10**6:.0f} MB",
+        " ".join(pools) or "-",
+        _milliseconds(times["median"] if times else None),
+        *(stage[name] for name in ("tokens", "queued", "restarts")),
+    )
+
+
+def _render_waiting(nodes: list[Cluster]) -> Iterator[str]:
+    if nodes:
+        rows = [(*(each[name] for name in NODE), ",".join(each["backends"])) for each in nodes]
+        yield ""
+        yield "nodes that wait for a stage:"
+        yield from align([("NODE", "HOST", "PID", "ADDRESS", "BACKENDS"), *rows])
+
+
+def _state(what: Cluster) -> str:
+    return f"{what['status']} ({what['reason']})" if what["reason"] else str(what["status"])
+
+
+def _milliseconds(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds * 1000:.2f} ms"

@@ -1,0 +1,88 @@
+"""What a pipeline says of itself: what each stage is, where it runs, and how it fares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from parallax_core.contracts.engine import Engine, EngineStats, Health
+from parallax_core.contracts.stage import StageInfo
+from parallax_core.contracts.status import Described, NodeStatus, ReplicaStatus, StageStatus
+from parallax_core.engine.head import Head
+from parallax_core.node.company import Post
+from parallax_core.node.drive import Drive
+from parallax_core.node.muster import Recruit
+from parallax_core.node.replica import Replica
+
+
+def describe_stages(
+    posts: Sequence[Post], infos: Sequence[StageInfo], head: Head | None, drive: Drive | None
+) -> Iterator[StageStatus]:
+    """Yield the status of each stage; without ``infos``, ``head`` and ``drive`` nothing was ever loaded."""
+    for stage, post in enumerate(posts):
+        status = StageStatus(
+            stage=stage,
+            node=post.node,
+            host=post.host,
+            pid=post.pid,
+            backend=post.backend,
+            restarts=post.restarts,
+        )
+        if head is not None and drive is not None:
+            status = _add_model(status, infos[stage], head.stats())
+            status = _add_pace(status, head, drive.queued[stage])
+        yield status
+
+
+def describe_replica(replica: Replica) -> ReplicaStatus:
+    """Return what a replica says of itself, with what its router knows; one that says nothing is at least there."""
+    engine: Engine = replica.engine
+    said = engine.describe() if isinstance(engine, Described) else (ReplicaStatus(health=engine.health()),)
+    return replace(
+        said[0],
+        rank=replica.rank,
+        is_drained=replica.is_drained,
+        pending_tokens=replica.pending_tokens,
+        num_requests=replica.num_requests,
+    )
+
+
+def describe_engine(health: Health, head: Head | None, num_losses: int, stages: Iterator[StageStatus]) -> ReplicaStatus:
+    """Return the status of a replica made of stages."""
+    stats = head.stats() if head else EngineStats()
+    return ReplicaStatus(
+        health=health,
+        num_requests=stats.running + stats.waiting,
+        stats=stats,
+        num_losses=num_losses,
+        hop_s=head.pace.hop_s if head else None,
+        stages=tuple(stages),
+    )
+
+
+def describe_node(recruit: Recruit) -> NodeStatus:
+    """Return the status of a node that has joined and has nothing to do."""
+    join = recruit.join
+    return NodeStatus(name=recruit.name, host=join.host, pid=join.pid, address=join.address, backends=join.backends)
+
+
+def _add_model(status: StageStatus, info: StageInfo, stats: EngineStats) -> StageStatus:
+    return replace(
+        status,
+        layers=info.layers,
+        device=info.device,
+        dtype=info.dtype,
+        weight_bytes=info.weight_bytes,
+        pools=tuple(pool for pool in stats.pools if pool.stage == status.stage),
+    )
+
+
+def _add_pace(status: StageStatus, head: Head, queued: int) -> StageStatus:
+    pace, stage = head.pace, status.stage
+    return replace(
+        status,
+        steps=pace.steps[stage],
+        tokens=pace.tokens[stage],
+        queued=queued,
+        step_time=pace.step_time(stage),
+    )
