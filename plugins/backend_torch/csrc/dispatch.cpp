@@ -1,4 +1,6 @@
-#include "kernels.h"
+#include <cstring>
+
+#include "operations.h"
 
 namespace plx {
 
@@ -10,16 +12,28 @@ extern const Kernels table;
 namespace avx2 {
 extern const Kernels table;
 }
-
-static const Kernels* choose() {
-  __builtin_cpu_init();
-  const bool able = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
-  return able ? &avx2::table : &plain::table;
-}
-#else
-static const Kernels* choose() { return &plain::table; }
 #endif
 
-const Kernels* const kernels = choose();
+namespace {
+
+const Kernels* find_best() {
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  const bool able = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+  if (able) return &avx2::table;
+#endif
+  return &plain::table;
+}
+
+}  // namespace
+
+const Kernels* kernels = find_best();
 
 }  // namespace plx
+
+using namespace plx;
+
+PLX_EXPORT const char* plx_isa() { return kernels->name; }
+
+// Uses the kernels that need nothing of the processor, or the best it can run; not while others compute.
+PLX_EXPORT void plx_use_plain(int32_t plain) { kernels = plain ? &plain::table : find_best(); }

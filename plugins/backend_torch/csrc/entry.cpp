@@ -5,7 +5,6 @@
 using namespace plx;
 
 PLX_EXPORT int32_t plx_interface() { return 1; }
-PLX_EXPORT const char* plx_isa() { return kernels->name; }
 PLX_EXPORT int32_t plx_threads() { return count_threads(); }
 PLX_EXPORT void plx_set_threads(int32_t count) { set_threads(count); }
 

@@ -108,6 +108,6 @@ struct Kernels {
   float (*read)(const float* x, int64_t count);                  // sums them up; what memory gives at best
 };
 
-extern const Kernels* const kernels;  // for this processor
+extern const Kernels* kernels;  // for this processor
 
 }  // namespace plx

@@ -14,7 +14,7 @@ from parallax_backend_torch.kernels import layer, library, linear, parts
 from parallax_backend_torch.kernels.attention import Pool, Rows, Rule, attend, store
 
 
-@pytest.fixture(params=["auto", "off"])
+@pytest.fixture(params=["auto", "plain", "off"])
 def mode(request: pytest.FixtureRequest) -> Iterator[library.Mode]:
     """Run with the compiled library, and without."""
     library.choose_kernels(request.param)

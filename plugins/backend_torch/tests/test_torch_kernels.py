@@ -19,12 +19,12 @@ CLOSE = {"float32": 2e-6, "bfloat16": 2e-6, "int8": 1e-4, "int4": 2e-2}
 """How far a product may be from that with the weight as it is kept, of its norm; two kinds round activations."""
 
 
-@pytest.fixture(params=["auto", "off"])
+@pytest.fixture(params=["auto", "plain", "off"])
 def mode(request: pytest.FixtureRequest) -> Iterator[library.Mode]:
     """Run with the compiled library, and without."""
     mode: library.Mode = request.param
     found = library.choose_kernels(mode)
-    assert found.startswith("compiled" if mode == "auto" else "torch: turned off")
+    assert found.startswith({"auto": "compiled, ", "plain": "compiled, plain", "off": "torch: turned off"}[mode])
     yield mode
     library.choose_kernels("auto")
 

@@ -17,7 +17,7 @@ from typing import Literal
 from parallax_backend_torch.kernels.signature import INTERFACE, declare_functions
 
 FILE = Path(__file__).with_name("native.dylib" if sys.platform == "darwin" else "native.so")
-Mode = Literal["auto", "off"]
+Mode = Literal["auto", "plain", "off"]
 _log = logging.getLogger(__name__)
 
 
@@ -33,7 +33,9 @@ class Choice:
         """Load the library unless it is turned off, and remember why not."""
         self.library, self.reason = (None, "turned off") if mode == "off" else open_library(file)
         self.decided = True
-        if self.library is None and mode == "auto":
+        if self.library is not None:
+            self.library.plx_use_plain(mode == "plain")
+        elif mode != "off":
             _log.warning("the compiled kernels are not used: %s; torch computes instead, more slowly", self.reason)
 
 
@@ -44,7 +46,8 @@ def choose_kernels(mode: Mode = "auto") -> str:
     """Decide, for this process, whether the compiled library is used; call before the first weight is packed.
 
     Args:
-        mode: ``auto`` uses the library where it loads; ``off`` never does.
+        mode: ``auto`` uses the library where it loads, and ``plain`` too, but no instructions beyond those of every
+            processor of its kind; ``off`` never uses it.
 
     Returns:
         One line that says what is used, such as ``compiled, avx2, 2 threads`` or ``torch: turned off``.

@@ -91,6 +91,7 @@ _WEIGHT, _FLOATS, _COUNT = POINTER(WeightRecord), c_void_p, c_int64
 FUNCTIONS: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "plx_interface": (c_int32, ()),
     "plx_isa": (c_char_p, ()),
+    "plx_use_plain": (None, (c_int32,)),
     "plx_threads": (c_int32, ()),
     "plx_set_threads": (None, (c_int32,)),
     "plx_multiply": (None, (_WEIGHT, _FLOATS, _COUNT, _COUNT, _FLOATS, _FLOATS, _COUNT)),
