@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import sys
@@ -41,7 +42,7 @@ class KernelHook(BuildHookInterface[Any]):
 
 def compile_library(target: Path, extra: list[str] | None = None) -> bool:
     """Compile ``csrc`` into one shared library; return whether that worked, and say so if not."""
-    compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
+    compiler = find_compiler()
     if not compiler:
         print("parallax-backend-torch: there is no C++ compiler; torch will compute, more slowly", file=sys.stderr)  # noqa: T201
         return False
@@ -57,6 +58,14 @@ def compile_library(target: Path, extra: list[str] | None = None) -> bool:
     return True
 
 
+def find_compiler() -> list[str]:
+    """Return the command of ``CXX``, or of the compiler of this machine; nothing if there is none."""
+    named = shlex.split(os.environ.get("CXX", ""))
+    if named:
+        return named if shutil.which(named[0]) else []
+    return next(([name] for name in ("c++", "g++", "clang++") if shutil.which(name)), [])
+
+
 def list_units() -> list[tuple[Path, list[str]]]:
     """Return each source file with its own flags; the kernels once for each kind of instructions."""
     once = [(path, []) for path in sorted((HERE / "csrc").glob("*.cpp"))]
@@ -69,17 +78,17 @@ def list_units() -> list[tuple[Path, list[str]]]:
     return [*once, *plain, *again]
 
 
-def _run_compiler(compiler: str, built: Path, extra: list[str]) -> str:
+def _run_compiler(compiler: list[str], built: Path, extra: list[str]) -> str:
     """Compile and link; return what the compiler said if it failed."""
     running = []
     for number, (source, flags) in enumerate(list_units()):
         unit = built.with_name(f"{number}.o")
-        command = [compiler, *FLAGS, *ARITHMETIC, *extra, *flags, "-I", str(HERE / "csrc"), "-c", str(source)]
+        command = [*compiler, *FLAGS, *ARITHMETIC, *extra, *flags, "-I", str(HERE / "csrc"), "-c", str(source)]
         running.append((unit, subprocess.Popen([*command, "-o", str(unit)], stderr=subprocess.PIPE, text=True)))
     said = [process.communicate()[1] for _, process in running]
     if any(process.returncode for _, process in running):
         return "\n".join(said)
-    link = [compiler, "-shared", "-pthread", *extra, *(str(unit) for unit, _ in running), "-o", str(built)]
+    link = [*compiler, "-shared", "-pthread", *extra, *(str(unit) for unit, _ in running), "-o", str(built)]
     linked = subprocess.run(link, stderr=subprocess.PIPE, text=True, check=False)
     return linked.stderr if linked.returncode else ""
 
