@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 from parallax_backend_torch.budget import Room, format_bytes, plan_pools
@@ -12,7 +14,7 @@ from parallax_backend_torch.config import Config
 from parallax_backend_torch.devices import choose_device, choose_workshop, describe_device, estimate_bytes, find_room
 from parallax_backend_torch.families import BLOCKS, find_model
 from parallax_backend_torch.limits import Machine
-from parallax_backend_torch.model import Model
+from parallax_backend_torch.model import Model, Shape
 from parallax_backend_torch.network import Runner, build_network
 from parallax_backend_torch.sampling import Sampler
 from parallax_backend_torch.settings import read_settings
@@ -47,12 +49,7 @@ class TorchBackend:
         config = Config(read_config(plan.model))
         choose_device(plan)
         model = _find_model(config)
-        layers = choose_layers(plan, model.shape.num_layers)
-        selection = Selection(layers, model.shape.num_layers, model.shape.is_tied)
-        weights = _open_weights(plan, selection)
-        network = build_network(model, selection, weights)
-        kept = [_keep_layer(model, index, weights.workshop) for index in range(layers.start, layers.stop)]
-        return make_stage(Loaded(plan, model, selection, weights), network, kept)
+        return _open_blocks(plan, model) if model else _open_generic(plan, config)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +57,15 @@ class Loaded:
     """What is known of the layers of a stage once they are loaded."""
 
     plan: StagePlan
-    model: Model
+    shape: Shape
     selection: Selection
     weights: Weights
 
 
 def make_stage(loaded: Loaded, runner: Runner, kept: Sequence[Kept]) -> TorchStage:
     """Return a stage of ``runner``, whose layers keep what ``kept`` says."""
-    shape, selection, workshop = loaded.model.shape, loaded.selection, loaded.weights.workshop
+    shape, selection, workshop = loaded.shape, loaded.selection, loaded.weights.workshop
+    kept = [each if each.kind == "state" else replace(each, dtype=workshop.kept) for each in kept]
     weight_bytes = loaded.weights.shelf.kept
     chunk = _choose_batch(workshop, weight_bytes)
     pools = plan_pools(
@@ -102,15 +100,45 @@ def read_version(folder: Path) -> str:
     return digest.hexdigest()[:16]
 
 
-def _find_model(config: Config) -> Model:
+def _find_model(config: Config) -> Model | None:
+    """Return the blocks of a model, or None if it is to run on the code of transformers.
+
+    Raises:
+        Unsupported: if its weights are quantised in a way that is not read here.
+    """
     method = (config.quantization or {}).get("quant_method", "")
     if config.quantization and (config.architecture, method) not in QUANTIZED:
         raise Unsupported(f"the weights are quantized by {method!r}", "choose the model in full precision")
-    model = find_model(config)
-    if model is None:
+    return None if read_settings().generic == "always" else find_model(config)
+
+
+def _open_blocks(plan: StagePlan, model: Model) -> TorchStage:
+    """Open a stage of blocks of our own."""
+    shape = model.shape
+    selection = Selection(choose_layers(plan, shape.num_layers), shape.num_layers, shape.is_tied)
+    weights = _open_weights(plan, selection)
+    network = build_network(model, selection, weights)
+    kept = [model.keep_layer(index) for index in range(selection.layers.start, selection.layers.stop)]
+    return make_stage(Loaded(plan, shape, selection, weights), network, kept)
+
+
+def _open_generic(plan: StagePlan, config: Config) -> TorchStage:
+    """Open a stage on the code of transformers.
+
+    Raises:
+        Unsupported: if that is turned off, transformers is not installed, or does not know the model.
+    """
+    if read_settings().generic == "off" or find_spec("transformers") is None:
         message = f"there are no blocks for {config.architecture or 'a model without architectures'}"
-        raise Unsupported(message, f"choose another backend, or one of: {', '.join(BLOCKS)}")
-    return model
+        raise Unsupported(message, f"pip install transformers, or choose one of: {', '.join(BLOCKS)}")
+    generic = import_module("parallax_backend_torch.generic")
+    sketch, shape = generic.read_sketch(plan.model)
+    selection = Selection(choose_layers(plan, shape.num_layers), shape.num_layers, shape.is_tied)
+    weights = _open_weights(plan, selection)
+    with generic.hush_transformers():
+        runner = generic.Generic(sketch, selection, weights)
+        kept = runner.try_layers()
+    return make_stage(Loaded(plan, shape, selection, weights), runner, kept)
 
 
 def _open_weights(plan: StagePlan, selection: Selection) -> Weights:
@@ -126,11 +154,6 @@ def _open_weights(plan: StagePlan, selection: Selection) -> Weights:
         message = f"the weights of {plan.model.name} take {format_bytes(needed)}, and {format_bytes(room)} are free"
         raise ParallaxError(message, "close other programs, choose a smaller model, or PARALLAX_TORCH__WEIGHTS=int8")
     return Weights(shelf, workshop)
-
-
-def _keep_layer(model: Model, index: int, workshop: Workshop) -> Kept:
-    kept = model.keep_layer(index)
-    return kept if kept.kind == "state" else replace(kept, dtype=workshop.kept)
 
 
 def _choose_batch(workshop: Workshop, weight_bytes: int) -> int:

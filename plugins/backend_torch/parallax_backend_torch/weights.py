@@ -121,6 +121,10 @@ class Weights:
         """Whether there is such a tensor."""
         return self.prefix + name in self.shelf.tensors
 
+    def read_shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape of a tensor that is there."""
+        return self.shelf.tensors[self.prefix + name].shape
+
     def read_plain(self, name: str) -> torch.Tensor:
         """Return a tensor as it is stored; see `Shelf.read`."""
         return self.shelf.read(self.prefix + name)

@@ -126,6 +126,22 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }
 """What is special to each family, set as its published models have it."""
 
+OTHERS: dict[str, dict[str, Any]] = {
+    "mistral": {"sliding_window": 8},
+    "olmo2": {},
+    "phi3": {"partial_rotary_factor": 0.5},
+    "gemma2": {
+        "attn_logit_softcapping": 5.0,
+        "final_logit_softcapping": 3.0,
+        "layer_types": SLIDING,
+        "query_pre_attn_scalar": 8,
+        "sliding_window": 8,
+    },
+    "granite": {"logits_scaling": 2.0, "residual_multiplier": 0.5, "embedding_multiplier": 3.0},
+    "cohere": {"logit_scale": 0.25},
+}
+"""Models of families nobody has an adapter for."""
+
 
 def save_random(kind: str, folder: Path, file_bytes: int = FILE_BYTES) -> None:
     """Save a random model of architecture ``kind`` in ``folder``, in files of at most ``file_bytes`` or one tensor."""
@@ -136,8 +152,8 @@ def save_random(kind: str, folder: Path, file_bytes: int = FILE_BYTES) -> None:
 
 
 def save_family(kind: str, folder: Path) -> None:
-    """Save a random model of one of `FAMILIES` in ``folder``."""
-    _save_model(kind, FAMILIES[kind], folder, FILE_BYTES)
+    """Save a random model of one of `FAMILIES` or `OTHERS` in ``folder``."""
+    _save_model(kind, (FAMILIES | OTHERS)[kind], folder, FILE_BYTES)
 
 
 def load_reference(folder: Path) -> Any:
