@@ -1,0 +1,141 @@
+"""Stages that cost what they are told to, each in a process of its own, as a head sees them.
+
+Run as ``python -m benchmarks.fleet`` this module is one of the processes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import dataclasses
+import os
+import sys
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from parallax_core.api import LayerRange, PeerLost, PoolInfo, Stage, TensorSpec, TransportPlan
+from parallax_core.contracts.progress import Progress
+from parallax_core.node.member import Member
+from parallax_core.node.muster import Muster
+from parallax_core.node.nursery import Nursery
+from parallax_core.node.troop import Role, Troop
+from parallax_core.testing.sleep import SleepStage, describe_sleeper
+from parallax_core.wire.membership import Assign, Join
+from parallax_transport_zmq.address import place_local
+from parallax_transport_zmq.keyring import Keyring
+from parallax_transport_zmq.transport import ZmqTransport
+
+HEAD = "head"
+TIMEOUT_S = 10.0
+MODEL = "sleep"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FleetPlan:
+    """Which stages there are, and how far they are from each other."""
+
+    seconds: tuple[float, ...]
+    """What a step costs each stage."""
+    road: str = "ipc"
+    """``ipc``, ``tcp`` or ``curve``, which is TCP with keys."""
+    width: int = 576
+    """Of the hidden states, which are float32."""
+    max_batch_tokens: int = 256
+    reach: dict[str, str] = field(default_factory=dict)
+    """Where nodes are reached, by name, if not where they listen."""
+    near: frozenset[str] = frozenset()
+    """The nodes that reach the head where it listens, and not by ``reach``."""
+    places: dict[str, str] = field(default_factory=dict)
+    """Where nodes listen, by name, if that matters."""
+
+
+@asynccontextmanager
+async def fleet(plan: FleetPlan, folder: Path) -> AsyncIterator[Troop]:
+    """Start the processes, and yield the company of their stages, not yet open; ``folder`` is for keys and sockets."""
+    environment = {**os.environ, "PARALLAX_HOME": str(folder)}
+    if plan.road == "curve":
+        os.environ["PARALLAX_HOME"] = str(folder)
+        Keyring(folder / "keys").make("default")
+    muster = Muster(ZmqTransport(TransportPlan(node=HEAD, listen=place(plan, folder, HEAD), timeout_s=TIMEOUT_S)), HEAD)
+    await muster.start()
+
+    def command(node: str) -> Sequence[str]:
+        stage = int(node.rpartition("-")[2])
+        words = {
+            "--node": node,
+            "--connect": muster.address if node in plan.near else plan.reach.get(HEAD, muster.address),
+            "--listen": place(plan, folder, node),
+            "--reach": plan.reach.get(node, ""),
+            "--seconds": plan.seconds[stage],
+            "--width": plan.width,
+            "--tokens": plan.max_batch_tokens,
+            "--stages": len(plan.seconds),
+        }
+        return [sys.executable, "-m", "benchmarks.fleet", *(str(word) for pair in words.items() for word in pair)]
+
+    os.environ.update(environment)
+    roles = [
+        Role(stage=index, layers=LayerRange(index, index + 1), model=MODEL, node=f"stage-{index}")
+        for index in range(len(plan.seconds))
+    ]
+    troop = Troop(roles, muster, Nursery(command))
+    try:
+        yield troop
+    finally:
+        await troop.close()
+        await muster.stop()
+
+
+def place(plan: FleetPlan, folder: Path, node: str) -> str:
+    """Return where a node listens."""
+    if node in plan.places:
+        return plan.places[node]
+    return place_local(folder, node) if plan.road == "ipc" else "tcp://127.0.0.1:0"
+
+
+def make_opener(num_stages: int, seconds: float, spec: TensorSpec, max_batch_tokens: int) -> Callable[..., Stage]:
+    """Return what opens a sleeping stage of one layer of ``num_stages``."""
+
+    def open_stage(assign: Assign, progress: Progress) -> Stage:
+        del progress
+        info = describe_sleeper(LayerRange(assign.start, assign.stop), num_stages)
+        takes, gives = ((spec,) if tensors else () for tensors in (info.takes, info.gives))
+        pools = (PoolInfo(kind="full", page_size=16, num_pages=100_000),)
+        info = dataclasses.replace(info, takes=takes, gives=gives, pools=pools, max_batch_tokens=max_batch_tokens)
+        return SleepStage(info, lambda _: seconds)
+
+    return open_stage
+
+
+async def serve(given: argparse.Namespace, num_stages: int) -> None:
+    """Be a node until the head is gone."""
+    plan = TransportPlan(node=given.node, listen=given.listen, timeout_s=TIMEOUT_S)
+    transport = ZmqTransport(plan)
+    await transport.start()
+    opener = make_opener(num_stages, given.seconds, TensorSpec(given.width, "float32"), given.tokens)
+    member = Member(transport, given.node, opener)
+    join = Join(given.reach or transport.address, ("sleep",), "here", os.getpid())
+    with contextlib.suppress(PeerLost):
+        await member.serve(given.connect, HEAD, join)
+    await member.close()
+    await transport.stop()
+
+
+def main() -> None:
+    """Be a node."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    for name in ("--node", "--connect", "--listen", "--reach"):
+        parser.add_argument(name, default="")
+    parser.add_argument("--seconds", type=float, default=0.0)
+    parser.add_argument("--width", type=int, default=576)
+    parser.add_argument("--tokens", type=int, default=256)
+    parser.add_argument("--stages", type=int, default=3)
+    given = parser.parse_args()
+    asyncio.run(serve(given, given.stages))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,197 @@
+"""What a hop costs beside the wire and the computing: decode steps through stages in processes of their own.
+
+    python -m benchmarks.hop --out benchmarks/results/hop.json
+
+Three stages that only keep their accounts, each in its process, on loopback: a step of 1, 8 or 64 rows goes from the
+head through all of them and back, one at a time, with hidden states of width 576 in float32 between stages. Beside it,
+in turns, `raw`: pyzmq with blocking calls, a message of the same size there and back between two processes, nothing
+checked. A hop is one of the four ways of a step; its cost is a quarter of the step's time, without what the stages say
+they computed, and without half a raw round trip. Milliseconds; and the bytes of a row in a step's header, at a short
+context and a long one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import zmq
+
+from benchmarks.fleet import FleetPlan, fleet
+from benchmarks.record import describe_run, write_report
+from parallax_core.api import Draw, Edit, Epoch, Open, Row, Sampling, SeqId, SequenceSpec, StageLost, Tensor
+from parallax_core.node.company import LEASE
+from parallax_core.node.troop import Troop
+from parallax_core.wire.codec import encode
+from parallax_core.wire.messages import Failure, Result, Step
+
+BATCHES = (1, 8, 64)
+ROADS = ("ipc", "tcp")
+WIDTH = 576
+NUM_STAGES = 3
+TURNS = 5
+STEPS = 200
+"""Of one turn."""
+WARM_UP = 20
+SPEC = SequenceSpec(prompt_length=1, sampling=Sampling(temperature=0))
+GOAL_MS = 0.5
+
+
+class Runner:
+    """Sends steps of so many rows, and waits for what comes of each."""
+
+    def __init__(self, troop: Troop, num_rows: int, epoch: int) -> None:
+        self._troop = troop
+        self._num_rows = num_rows
+        self._epoch = Epoch(epoch)
+        self._step = 0
+
+    async def run(self) -> tuple[float, float]:
+        """Run a step; return the seconds until the last stage has answered, and how many of them stages computed."""
+        edits: tuple[Edit, ...] = ()
+        if self._step == 0:
+            edits = tuple(Open(SeqId(number), SPEC) for number in range(self._num_rows))
+        rows = make_rows(self._num_rows, self._step)
+        self._step += 1
+        begun = time.perf_counter()
+        await self._troop.channels[0].send(Step(LEASE, self._epoch, self._step, edits, rows))
+        computed = (await hear(self._troop, NUM_STAGES - 1)).seconds
+        took = time.perf_counter() - begun
+        for stage in range(NUM_STAGES - 1):
+            computed += (await hear(self._troop, stage)).seconds
+        return took, computed
+
+
+def make_rows(num_rows: int, start: int) -> tuple[Row, ...]:
+    """Return decodes of as many sequences."""
+    return tuple(Row(SeqId(number), start, (7,), (Draw(0),)) for number in range(num_rows))
+
+
+async def hear(troop: Troop, stage: int) -> Result:
+    """Return what a stage says of the step."""
+    while not isinstance(message := await troop.channels[stage].receive(), Result):
+        if isinstance(message, Failure):
+            raise StageLost(message.message)
+    return message
+
+
+def count_bytes(num_rows: int) -> int:
+    """Return the size of what goes from one stage to the next."""
+    hidden = Tensor("float32", (num_rows, WIDTH), bytes(4 * WIDTH * num_rows))
+    return encode(Step(LEASE, Epoch(0), 1, (), make_rows(num_rows, 100), (hidden,))).num_bytes
+
+
+def count_row_bytes(start: int) -> float:
+    """Return the bytes that one row more takes in the header of a step."""
+    one, many = (len(encode(Step(LEASE, Epoch(0), 1, (), make_rows(count, start))).header) for count in (1, 65))
+    return (many - one) / 64
+
+
+ECHO = """
+import sys, zmq
+socket = zmq.Context().socket(zmq.ROUTER)
+socket.bind(sys.argv[1])
+while True:
+    parts = socket.recv_multipart(copy=False)
+    socket.send_multipart(parts, copy=False)
+"""
+
+
+class Raw:
+    """A round trip of pyzmq alone."""
+
+    def __init__(self, road: str, folder: Path, port: int) -> None:
+        address = f"ipc://{folder}/raw-{port}.sock" if road == "ipc" else f"tcp://127.0.0.1:{port}"
+        self._echo = subprocess.Popen([sys.executable, "-c", ECHO, address])
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.DEALER)
+        self._socket.linger = 0
+        self._socket.connect(address)
+
+    def run(self, payload: bytes) -> float:
+        """Send ``payload`` there and back, and return the seconds it took."""
+        begun = time.perf_counter()
+        self._socket.send_multipart([payload], copy=False)
+        self._socket.recv_multipart(copy=False)
+        return time.perf_counter() - begun
+
+    def close(self) -> None:
+        """End the other process."""
+        self._echo.kill()
+        self._echo.wait()
+        self._socket.close()
+        self._context.term()
+
+
+def pick(times: list[float], share: float) -> float:
+    """Return a percentile, in milliseconds."""
+    return 1000 * sorted(times)[min(len(times) - 1, int(share * len(times)))]
+
+
+async def measure_road(road: str, folder: Path, port: int) -> list[dict[str, Any]]:
+    """Measure all batches over one road."""
+    rows = []
+    async with fleet(FleetPlan(seconds=(0.0,) * NUM_STAGES, road=road, width=WIDTH), folder) as troop:
+        await troop.open()
+        raw = Raw(road, folder, port)
+        try:
+            for number, batch in enumerate(BATCHES):
+                rows.append(await measure(Runner(troop, batch, number), raw, batch))
+                print(road, rows[-1], flush=True)
+        finally:
+            raw.close()
+    return [{"road": road, **row} for row in rows]
+
+
+async def measure(runner: Runner, raw: Raw, batch: int) -> dict[str, Any]:
+    """Measure steps of one size, in turns with raw round trips of the same size."""
+    payload = bytes(count_bytes(batch))
+    steps: list[float] = []
+    bare: list[float] = []
+    trips: list[float] = []
+    for _ in range(WARM_UP):
+        await runner.run()
+        raw.run(payload)
+    for _ in range(TURNS):
+        for _ in range(STEPS):
+            took, computed = await runner.run()
+            steps.append(took)
+            bare.append(took - computed)
+        trips += [raw.run(payload) for _ in range(STEPS)]
+    hops = NUM_STAGES + 1
+    return {
+        "rows": batch,
+        "bytes": len(payload),
+        "step_p50_ms": round(pick(steps, 0.5), 3),
+        "raw_p50_ms": round(pick(trips, 0.5), 3),
+        "hop_cost_p50_ms": round(pick(bare, 0.5) / hops - pick(trips, 0.5) / 2, 3),
+        "goal_ms": GOAL_MS,
+        "hop_p99_ms": round(pick(bare, 0.99) / hops, 3),
+        "raw_p99_ms": round(pick(trips, 0.99), 3),
+        "p99_ratio": round(pick(bare, 0.99) / hops / pick(trips, 0.99), 2),
+    }
+
+
+def main() -> None:
+    """Measure, print, and write the report."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path)
+    out = parser.parse_args().out
+    found: list[dict[str, Any]] = []
+    for number, road in enumerate(ROADS):
+        with tempfile.TemporaryDirectory(prefix="hop-") as name:
+            found += asyncio.run(measure_road(road, Path(name), 45870 + number))
+    sizes = {f"context of {start}": count_row_bytes(start) for start in (100, 100_000)}
+    report = {"hops": found, "header_bytes_per_row": sizes, **describe_run(["benchmarks.hop"], ["pyzmq"])}
+    print(report["header_bytes_per_row"])
+    write_report(out, report)
+
+
+if __name__ == "__main__":
+    main()
