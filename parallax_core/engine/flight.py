@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from parallax_core.base.errors import StageLost
 from parallax_core.contracts.stage import Answer, Draw, Drawn, Output, Row, Score, Scored, State
@@ -23,6 +23,10 @@ class Flight:
     """Those of the rows."""
     free: Free
     """What every stage will have free after it."""
+    begun: float = 0.0
+    """When it was planned."""
+    seconds: dict[int, float] = field(default_factory=dict)
+    """How long each stage took for it, as far as that is known."""
 
     @property
     def num_tokens(self) -> int:
@@ -42,6 +46,7 @@ class Flight:
 
     def clock(self, stage: int, seconds: float) -> None:
         """Count the time a stage took for the step to every request in it, once each."""
+        self.seconds[stage] = seconds
         for journey in {id(sequence.task): sequence.task.journey for sequence in self.sequences}.values():
             journey.stages[stage] = journey.stages.get(stage, 0.0) + seconds
 

@@ -16,6 +16,7 @@ from parallax_core.builtin.preemption import LowestPriority
 from parallax_core.contracts.engine import Delta, EngineStats, PoolUse, Request
 from parallax_core.contracts.policy import BatchingPolicy, PreemptionPolicy, QueueView
 from parallax_core.contracts.stage import Edit, StageBatch, StageInfo, StageResult
+from parallax_core.engine.depth import MOST, Depth
 from parallax_core.engine.detokenizer import Decode
 from parallax_core.engine.flight import Flight
 from parallax_core.engine.gate import Gate
@@ -131,7 +132,7 @@ class Head:
 
     def plan(self, now: float) -> Step | None:
         """Return the next step, or None when there is none now; results are absorbed in the order of the steps."""
-        if len(self._in_flight) >= self._max_in_flight:
+        if len(self._in_flight) >= self._depth.most:
             return None
         while True:
             is_held = self.hold_s(now) > 0
@@ -154,6 +155,7 @@ class Head:
         flight = self._in_flight[0]
         flight.confirm(len(self._stages) - 1, result.free)
         flight.check(result.answers, self._stages[-1].vocab_size)
+        self._depth.note(now - flight.begun, max(flight.seconds.values(), default=0.0))
         self._absorbed.append(self._in_flight.popleft())
         self.pace.arrive(flight.number, now)
         for sequence, answers in flight.share_out(result.answers):
@@ -223,9 +225,9 @@ class Head:
     def _begin_epoch(self, stages: Listing[StageInfo]) -> None:
         self._stages = tuple(stages)
         self._max_tokens = min(stage.max_batch_tokens for stage in stages)
-        self._max_in_flight = 1 if len(stages) == 1 else len(stages) + 1  # one on its way back
+        self._depth = Depth(len(stages))
         self._in_flight: deque[Flight] = deque()
-        self._absorbed: deque[Flight] = deque(maxlen=self._max_in_flight)
+        self._absorbed: deque[Flight] = deque(maxlen=1 if len(stages) == 1 else MOST)
         """The last steps that are over; stages before the last may yet report on them."""
         self._num_steps = 0
         self.pace.restart()
@@ -265,7 +267,7 @@ class Head:
         self._num_steps += 1
         if rows and not self._in_flight:
             self.pace.depart(self._num_steps, now)
-        self._in_flight.append(Flight(self._num_steps, rows, tuple(chosen), self._ledger.free))
+        self._in_flight.append(Flight(self._num_steps, rows, tuple(chosen), self._ledger.free, now))
         return Step(self.epoch, edits, StageBatch(rows, step=self._num_steps))
 
     def _starve(self) -> bool:
