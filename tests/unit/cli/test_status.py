@@ -1,0 +1,209 @@
+"""``parallax status`` over a server that gives prepared answers, and over the real one's own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from parallax_core.base.errors import ParallaxError
+from parallax_core.cli.status import app, render
+from tests.unit.server.letters import Site
+
+STAGE = {
+    "stage": 0,
+    "node": "worker/0/0",
+    "host": "mini",
+    "pid": 71,
+    "backend": "mlx",
+    "layers": [0, 10],
+    "device": "cpu",
+    "dtype": "float32",
+    "weight_bytes": 90_500_000,
+    "pools": [{"kind": "full", "used": 3, "total": 100}],
+    "steps": 5,
+    "tokens": 44,
+    "queued": 2,
+    "restarts": 1,
+    "step_seconds": {"mean": 0.2, "median": 0.0031},
+}
+NOTHING = dict.fromkeys(("host", "pid", "backend", "layers", "device", "dtype", "step_seconds"))
+CLUSTER = {
+    "object": "cluster",
+    "model": "toy",
+    "status": "ready",
+    "reason": "1 of 2 replicas are not ready",
+    "replicas": [
+        {
+            "rank": 0,
+            "status": "ready",
+            "reason": "",
+            "drained": True,
+            "requests": 3,
+            "running": 2,
+            "waiting": 1,
+            "pending_tokens": 12,
+            "losses": 1,
+            "hop_seconds": 0.00042,
+            "stages": [STAGE, {**STAGE, **NOTHING, "stage": 1, "pools": []}],
+        }
+    ],
+    "waiting": [
+        {"node": "far/7", "host": "far", "pid": 7, "address": "tcp://far:9", "backends": ["mlx", "torch"]},
+    ],
+}
+
+SHOWN = """\
+toy: ready (1 of 2 replicas are not ready)
+
+replica 0: ready, drained
+  2 running, 1 waiting, 12 tokens to compute, hop 0.42 ms, 1 losses
+STAGE  LAYERS  NODE        HOST  PID  BACKEND  DEVICE  DTYPE    WEIGHTS  PAGES  STEP     TOKENS  QUEUED  RESTARTS
+0      0-10    worker/0/0  mini  71   mlx      cpu     float32  90 MB    3/100  3.10 ms  44      2       1
+1      -       worker/0/0  -     -    -        -       -        90 MB    -      -        44      2       1
+
+nodes that wait for a stage:
+NODE   HOST  PID  ADDRESS      BACKENDS
+far/7  far   7    tcp://far:9  mlx,torch"""
+
+
+class Peer:
+    """A server that gives one prepared answer after the other, the last again and again."""
+
+    def __init__(self) -> None:
+        self.answers: list[tuple[int, Any]] = [(200, CLUSTER)]
+        self.asked: list[tuple[str, str | None]] = []
+        peer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                peer.asked.append((self.path, self.headers["Authorization"]))
+                code, body = peer.answers.pop(0) if len(peer.answers) > 1 else peer.answers[0]
+                sent = body if isinstance(body, bytes) else json.dumps(body).encode()
+                self.send_response(code)
+                self.send_header("Content-Length", str(len(sent)))
+                self.end_headers()
+                self.wfile.write(sent)
+
+            def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+                pass
+
+        self._server = HTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}/v1"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+@pytest.fixture
+def peer() -> Iterator[Peer]:
+    peer = Peer()
+    yield peer
+    peer.close()
+
+
+def run(*arguments: str) -> str:
+    """Run ``parallax status`` and return what it prints; what it raises is raised."""
+    ran = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert ran.exit_code == 0
+    return ran.stdout
+
+
+def test_status_shows_replicas_stages_and_who_waits(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PARALLAX_API_KEY", "secret")
+    assert run("--url", peer.url) == f"{SHOWN}\n"
+    assert peer.asked == [("/v1/cluster", "Bearer secret")]
+
+
+def test_status_as_json_is_the_answer_of_the_server(peer: Peer) -> None:
+    assert json.loads(run("--url", peer.url, "--json")) == CLUSTER
+
+
+def test_status_reads_what_the_server_really_answers() -> None:
+    with Site() as site:
+        site.ask(max_tokens=2)
+        lines = render(site.client.get("/v1/cluster").json()).splitlines()
+    assert lines[0] == "toy: ready"
+    assert lines[-1].split()[:3] == ["0", f"0-{site.stage.info.num_layers}", "stage-0"]
+
+
+@pytest.mark.parametrize(
+    ("code", "body", "message", "hint"),
+    [
+        (401, {"error": {"message": "no valid API key"}}, "no valid API key", "set PARALLAX_API_KEY"),
+        (404, {"detail": "Not Found"}, "no server of Parallax", "--url"),
+        (200, b"<html>", "no server of Parallax", "--url"),
+        (200, ["cluster"], "no server of Parallax", "--url"),
+        (500, b"", "the server answered 500", ""),
+    ],
+)
+def test_answer_that_is_no_status_is_an_error(peer: Peer, code: int, body: Any, message: str, hint: str) -> None:
+    peer.answers = [(code, body)]
+    with pytest.raises(ParallaxError, match=message) as caught:
+        run("--url", peer.url)
+    assert hint in caught.value.hint
+
+
+def test_server_that_is_not_there_is_an_error() -> None:
+    with pytest.raises(ParallaxError, match=r"no server answers at http://127.0.0.1:1/v1: .*refused"):
+        run("--url", "http://127.0.0.1:1/v1")
+
+
+def stop_after(monkeypatch: pytest.MonkeyPatch, rounds: int) -> list[float]:
+    """Have somebody press Ctrl-C after so many waits, and return what is waited for."""
+    waits: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) > rounds:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("parallax_core.cli.status.time.sleep", sleep)
+    return waits
+
+
+def test_watched_status_outlasts_a_server_that_is_gone_for_a_while(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = stop_after(monkeypatch, 2)
+    peer.answers = [(200, CLUSTER), (503, {"error": {"message": "out for lunch"}}), (200, CLUSTER)]
+    printed = run("--url", peer.url, "--watch", "--interval", "0.5")
+    assert printed == f"{SHOWN}\nerror: out for lunch\n{SHOWN}\n"
+    assert waits == [0.5] * 3
+
+
+def test_watched_status_as_json_is_a_line_each(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+    stop_after(monkeypatch, 1)
+    lines = run("--url", peer.url, "--watch", "--json").splitlines()
+    assert [json.loads(line) for line in lines] == [CLUSTER, CLUSTER]
+
+
+def test_watched_status_stays_in_place_on_a_terminal(peer: Peer) -> None:
+    leader, follower = pty.openpty()
+    command = [sys.executable, "-m", "parallax_core", "status", "--url", peer.url, "--watch", "--interval", "0.1"]
+    with subprocess.Popen(command, stdin=follower, stdout=follower, stderr=follower) as process:
+        os.close(follower)
+        seen = b""
+        while seen.count(b"replica 0: ready") < 3:
+            seen += os.read(leader, 65536)
+        process.send_signal(signal.SIGINT)
+        with contextlib.suppress(OSError):  # how the other end of a terminal says that it is closed
+            while more := os.read(leader, 65536):
+                seen += more
+    os.close(leader)
+    assert process.returncode == 0
+    assert b"\x1b[?1049h" in seen  # the other screen, and back
+    assert seen.rstrip().endswith((b"\x1b[?1049l", b"\x1b[?25h"))

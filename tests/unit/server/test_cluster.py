@@ -1,0 +1,94 @@
+"""The cluster as clients see it, and replicas that are drained."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import pytest
+
+from parallax_core.contracts.status import NodeStatus
+from parallax_core.server.cluster import make_router
+from parallax_core.server.served import Served
+from parallax_core.server.status import ClusterReply, ReplicaReply
+from tests.unit.server.letters import Site, error_of
+
+
+def show(site: Site) -> dict[str, Any]:
+    response = site.client.get("/v1/cluster")
+    assert response.status_code == 200
+    ClusterReply.model_validate_json(response.content)
+    found: dict[str, Any] = response.json()
+    return found
+
+
+def move(site: Site, rank: object, where: str) -> Any:
+    return site.client.post(f"/v1/replicas/{rank}/{where}")
+
+
+def test_cluster_shows_what_stages_have_done(site: Site) -> None:
+    site.ask("hello", max_tokens=3)
+    found = show(site)
+    assert (found["object"], found["model"], found["status"], found["waiting"]) == ("cluster", "toy", "ready", [])
+    [replica] = found["replicas"]
+    assert (replica["rank"], replica["drained"], replica["requests"], replica["pending_tokens"]) == (0, False, 0, 0)
+    assert 0 < replica["hop_seconds"] < 1
+    [stage] = replica["stages"]
+    assert (stage["layers"], stage["tokens"], stage["steps"]) == ([0, len(site.stage.info.layers)], 7, 3)
+    assert stage["pools"][0]["total"] == 200
+    assert 0 < stage["step_seconds"]["median"] < 1
+
+
+def test_cluster_is_shown_before_it_is_ready() -> None:
+    site = Site()
+    with site.client:
+        found = show(site)
+    assert found["status"] == "starting"
+    assert found["replicas"][0]["stages"][0]["layers"] is None
+
+
+def test_cluster_shows_nodes_that_wait(site: Site) -> None:
+    node = NodeStatus(name="mini/7", host="mini", pid=7, address="tcp://mini:9", backends=("mlx", "torch"))
+    served = Served("toy", site.router, site.text, list_waiting=lambda: [node])  # type: ignore[arg-type]
+    routes = make_router(served).routes
+    site.app.router.routes[:] = [*routes, *site.app.router.routes]
+    [found] = show(site)["waiting"]
+    assert found == {
+        "node": "mini/7",
+        "host": "mini",
+        "pid": 7,
+        "address": "tcp://mini:9",
+        "backends": ["mlx", "torch"],
+    }
+    assert len(found) == len(fields(NodeStatus))
+
+
+def test_drained_replica_gets_nothing_until_it_is_admitted_again(site: Site) -> None:
+    for _ in range(2):
+        response = move(site, 0, "drain")
+        assert response.status_code == 200
+        assert ReplicaReply.model_validate_json(response.content).drained
+    assert show(site)["replicas"][0]["drained"]
+    refusal = site.ask(max_tokens=1)
+    assert "draining" in error_of(refusal, 503)["message"]
+    assert refusal.headers["Retry-After"]
+    assert site.client.get("/health").status_code == 503
+    assert not ReplicaReply.model_validate_json(move(site, 0, "readmit").content).drained
+    assert site.ask(max_tokens=1).status_code == 200
+
+
+@pytest.mark.parametrize("where", ["drain", "readmit"])
+def test_replica_that_is_not_there_is_not_found(site: Site, where: str) -> None:
+    for rank in (1, 10**30):
+        error = error_of(move(site, rank, where), 404)
+        assert (error["type"], error["code"]) == ("not_found_error", "not_found")
+        assert str(rank) in error["message"]
+    for bad in ("x", "-1", "0.5"):
+        assert error_of(move(site, bad, where))["param"] == "rank"
+
+
+def test_engine_without_replicas_has_none_to_drain(site: Site) -> None:
+    served = Served("toy", site.engine, site.text)  # type: ignore[arg-type]
+    site.app.router.routes[:] = [*make_router(served).routes, *site.app.router.routes]
+    assert "none that can be drained" in error_of(move(site, 0, "drain"), 404)["message"]
+    assert len(show(site)["replicas"]) == 1
