@@ -1,57 +1,123 @@
-"""The tables of request fields are those of the schema: every field, what it means, and who honours it.
+"""The tables of request fields are those of the schema: every field, what it means, and which backend honours it.
 
-Run this file to have them printed, to be put into the page.
+Run this file to have them written into the page.
 """
 
 from __future__ import annotations
 
+import json
+import math
+import tempfile
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
+from parallax_core.api import BackendSpec, StagePlan
 from parallax_core.server.schema import ChatRequest, CompletionRequest, Generation
 
-PAGE = (Path(__file__).parents[2] / "docs/reference/http.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs/reference/http.md"
 
 NEEDS = {"logprobs": "logprobs", "top_logprobs": "logprobs"}
 """The capability of a stage that a field needs, where it needs one."""
 
-BACKENDS = {"MLX": frozenset({"logprobs"})}
-"""What the stages of each backend can do; their own tests hold them to it."""
+LAYER = "model.layers.0."
+SHAPES = {
+    "model.embed_tokens.weight": (16, 8),
+    "model.norm.weight": (8,),
+    **{f"{LAYER}{name}_layernorm.weight": (8,) for name in ("input", "post_attention")},
+    **{f"{LAYER}self_attn.{name}_proj.weight": (8, 8) for name in "qkvo"},
+    **{f"{LAYER}mlp.{name}_proj.weight": (8, 8) for name in ("gate", "up", "down")},
+}
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_act": "silu",
+    "hidden_size": 8,
+    "intermediate_size": 8,
+    "max_position_embeddings": 64,
+    "model_type": "llama",
+    "num_attention_heads": 2,
+    "num_hidden_layers": 1,
+    "num_key_value_heads": 2,
+    "rms_norm_eps": 1e-5,
+    "tie_word_embeddings": True,
+    "torch_dtype": "float32",
+    "vocab_size": 16,
+}
 
 
-def describe(model: type[Generation], name: str) -> str:
-    """Return the line of one field."""
-    meaning = " ".join((model.model_fields[name].description or "").replace("``", "`").split()).rstrip(".")
-    honoured = ["yes" if NEEDS.get(name, "") in {"", *able} else "a 400" for able in BACKENDS.values()]
-    return f"| `{name}` | {meaning[0].lower() + meaning[1:]} | {' | '.join(honoured)} |"
+def save_model(folder: Path) -> None:
+    """Save a model of one layer whose weights are nothing: it is only asked what it could do."""
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    entries, place = {}, 0
+    for name, shape in SHAPES.items():
+        end = place + 4 * math.prod(shape)
+        entries[name] = {"dtype": "F32", "shape": shape, "data_offsets": [place, end]}
+        place = end
+    head = json.dumps(entries).encode()
+    (folder / "model.safetensors").write_bytes(len(head).to_bytes(8, "little") + head + bytes(place))
 
 
-def make_table(model: type[Generation], names: list[str]) -> str:
-    """Return the table of some fields."""
-    head = f"| Field | Meaning | {' | '.join(BACKENDS)} |\n|---|---|{'---|' * len(BACKENDS)}"
-    return "\n".join([head, *(describe(model, name) for name in names)])
+def list_backends(model: Path) -> dict[str, frozenset[str]]:
+    """Return what the stages of each of our backends can do, as they say themselves."""
+    modules = (f"parallax_{folder.name}.plugin" for folder in sorted(ROOT.glob("plugins/backend_*")))
+    specs: list[BackendSpec] = [spec for name in modules for spec in import_module(name).parallax_register_backends()]
+    found: dict[str, frozenset[str]] = {}
+    for spec in specs:
+        stage = spec.factory.load()().open_stage(StagePlan(model=model, memory_fraction=0.001))
+        found[spec.name] = frozenset(stage.info.capabilities)
+        stage.close()
+    return found
 
 
-def list_tables() -> dict[str, str]:
-    """Return the tables by heading."""
-    own = {"max_tokens"}  # of both, with defaults of their own
-    common = [name for name in Generation.model_fields if name not in own]
-    return {
-        "## Fields of every request": make_table(Generation, common),
-        "## Fields of a chat request": make_table(
-            ChatRequest, [name for name in ChatRequest.model_fields if name not in common]
-        ),
-        "## Fields of a completion request": make_table(
-            CompletionRequest, [name for name in CompletionRequest.model_fields if name not in common]
-        ),
-    }
+@pytest.fixture(scope="module")
+def backends(tmp_path_factory: pytest.TempPathFactory) -> dict[str, frozenset[str]]:
+    model = tmp_path_factory.mktemp("model")
+    save_model(model)
+    return list_backends(model)
 
 
-@pytest.mark.parametrize("heading", list_tables())
-def test_table_of_fields_is_that_of_the_schema(heading: str) -> None:
-    section = PAGE.partition(f"\n{heading}\n")[2].partition("\n## ")[0]
-    assert list_tables()[heading] in section
+class Tables:
+    """The tables of the page, by heading."""
+
+    def __init__(self, backends: dict[str, frozenset[str]]) -> None:
+        self._backends = backends
+        own = {"max_tokens"}  # of both, with defaults of their own
+        common = [name for name in Generation.model_fields if name not in own]
+        self.texts = {"## Fields of every request": self._make(Generation, common)}
+        for kind, model in (("chat", ChatRequest), ("completion", CompletionRequest)):
+            names = [name for name in model.model_fields if name not in common]
+            self.texts[f"## Fields of a {kind} request"] = self._make(model, names)
+
+    def _make(self, model: type[Generation], names: list[str]) -> str:
+        titles = " | ".join(f"`{name}`" for name in self._backends)
+        head = f"| Field | Meaning | {titles} |\n|---|---|{'---|' * len(self._backends)}"
+        return "\n".join([head, *(self._describe(model, name) for name in names)])
+
+    def _describe(self, model: type[Generation], name: str) -> str:
+        meaning = " ".join((model.model_fields[name].description or "").replace("``", "`").split()).rstrip(".")
+        honoured = ["yes" if NEEDS.get(name, "") in {"", *able} else "a 400" for able in self._backends.values()]
+        return f"| `{name}` | {meaning[0].lower() + meaning[1:]} | {' | '.join(honoured)} |"
+
+
+def find_table(page: str, heading: str) -> str:
+    """Return the table below a heading."""
+    section = page.partition(f"\n{heading}\n")[2].partition("\n## ")[0]
+    return section[section.index("| Field") :].partition("\n\n")[0].rstrip()
+
+
+def test_tables_of_fields_are_those_of_schema_and_backends(backends: dict[str, frozenset[str]]) -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    for heading, table in Tables(backends).texts.items():
+        assert find_table(page, heading) == table, f"{heading}: run {Path(__file__).name}"
+
+
+def test_field_that_a_backend_cannot_honour_is_shown_as_a_400() -> None:
+    table = Tables({"able": frozenset({"logprobs"}), "other": frozenset()}).texts["## Fields of a chat request"]
+    lines = {line.split("|")[1].strip(): line for line in table.splitlines()}
+    assert lines["`top_logprobs`"].endswith("| yes | a 400 |")
+    assert lines["`messages`"].endswith("| yes | yes |")
 
 
 def test_every_field_says_what_it_means() -> None:
@@ -60,5 +126,9 @@ def test_every_field_says_what_it_means() -> None:
 
 
 if __name__ == "__main__":
-    for heading, table in list_tables().items():
-        print(f"{heading}\n\n{table}\n")
+    with tempfile.TemporaryDirectory() as folder:
+        save_model(Path(folder))
+        text = PAGE.read_text(encoding="utf-8")
+        for title, content in Tables(list_backends(Path(folder))).texts.items():
+            text = text.replace(find_table(text, title), content)
+        PAGE.write_text(text, encoding="utf-8")
