@@ -9,8 +9,8 @@ ones. Over a toy 10,000 times, over the model on the MLX backend 300 times.
 
 Afterwards the server must hold no request, stream, claim or task; and when what is only stored for its beginning has
 been dropped, every page of the ledger is free, and the stage, asked by one more step, says the same. "resident_mib" is
-the server's memory before the first, after the 2,000th of 10,000 (or the fifth part) and after the last; "growth" is
-that between the latter, and the goal is below 5 %.
+the server's memory before the first and after every tenth of them; "growth" is that from the 2,000th of 10,000 (or the
+fifth part) to the last, and the goal is below 5 %.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ READERS = 4
 MOST_S = {"toy": 0.5, "mlx": 2.0}
 """A client leaves within so many seconds."""
 GOAL = 0.05
+PARTS = 10
 SETTLE_S = 5
 HELD = ("requests", "streams", "claims", "jobs")
 OPENINGS = ["hello there", "hello you", "once upon a time there was a fox, and ", "the fox and the dragon "]
@@ -64,20 +65,24 @@ class Crowd:
         await self._cancel(WARM[self._kind])
         self.outcomes.clear()
         begun, total = time.perf_counter(), self._left
-        await self._cancel(total // 5)
-        early = await fetch_json(self._port, "/bench/state")
-        await self._cancel(total - total // 5)
-        late = await fetch_json(self._port, "/bench/state")
+        resident = [await self._weigh()]
+        for _ in range(PARTS):
+            await self._cancel(total // PARTS)
+            resident.append(await self._weigh())
         seconds = time.perf_counter() - begun
         for reader in readers:
             reader.cancel()
         await asyncio.gather(*readers, return_exceptions=True)
         after = await self._settle()
         empty = await fetch_json(self._port, "/bench/empty")
-        resident = [round(state["resident_kib"] / 1024, 1) for state in (before, early, late)]
         assert all(reader.cancelled() for reader in readers), "an answer of those who stayed was wrong"
         found = {"cancels": total, "seconds": round(seconds, 1), **self._judge(before, after, empty)}
-        return {**found, "resident_mib": resident, "growth": resident[-1] / resident[-2] - 1}
+        return {**found, "resident_mib": resident, "growth": resident[-1] / resident[PARTS // 5] - 1}
+
+    async def _weigh(self) -> float:
+        """Return the memory of the server in MiB."""
+        state = await fetch_json(self._port, "/bench/state")
+        return round(float(state["resident_kib"]) / 1024, 1)
 
     def _judge(self, before: dict[str, Any], after: dict[str, Any], empty: dict[str, Any]) -> dict[str, Any]:
         held = {name: after[name] for name in HELD}
