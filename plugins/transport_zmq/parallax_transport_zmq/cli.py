@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import getpass
+import sys
 from typing import Annotated
 
 import typer
 
-from parallax_core.api import keys_folder
+from parallax_core.api import ParallaxError, keys_folder
 from parallax_transport_zmq.keyring import DEFAULT, Keyring, parse_key
+from parallax_transport_zmq.token import make_token, read_token
+
+STANDARD_INPUT = "-"
 
 app = typer.Typer(
     help="Make keys, and say whose are trusted.",
@@ -67,3 +72,37 @@ def remove(
 ) -> None:
     """Trust a key no longer: from its next connection on."""
     Keyring(keys_folder()).remove(name, own=own)
+
+
+@app.command()
+def token() -> None:
+    """Print a token that lets another machine join: `parallax keys join` there.
+
+    It holds the secret half of this machine's key, so that both count as one.
+    """
+    ring = Keyring(keys_folder())
+    pair = ring.find_pair(DEFAULT)
+    if pair is None:
+        raise ParallaxError("this machine has no key 'default'", "make one: `parallax keys new`")
+    typer.echo(make_token(pair.secret))
+    typer.echo("Whoever has this token may join, and speak as any node.", err=True)
+    typer.echo("On the other machine: parallax keys join -", err=True)
+
+
+@app.command()
+def join(
+    token: Annotated[str, typer.Argument(help="What `parallax keys token` printed; `-` reads it from standard input.")],
+    force: Annotated[bool, typer.Option("--force", help="Replace the key this machine has.")] = False,  # noqa: FBT002 -- a flag
+) -> None:
+    """Take over the key of another machine, so that nodes here and there trust each other.
+
+    `parallax keys join -` keeps the token out of the history of the shell.
+    """
+    ring = Keyring(keys_folder())
+    secret = read_token(_read_secret() if token == STANDARD_INPUT else token)
+    typer.echo(ring.adopt(secret, replaces=force).public.hex())
+    typer.echo(f"The secret half is in {ring.folder}; nodes of all machines that have it trust each other.", err=True)
+
+
+def _read_secret() -> str:
+    return getpass.getpass("token: ") if sys.stdin.isatty() else sys.stdin.readline()

@@ -103,6 +103,25 @@ class Keyring:
         _write_key(path.with_suffix(".pub"), public)
         return KeyPair(public, secret)
 
+    def adopt(self, secret: bytes, *, replaces: bool = False) -> KeyPair:
+        """Make a key of another machine this one's ``default``, so that each takes the other for itself.
+
+        Args:
+            secret: 32 bytes.
+            replaces: whether it may take the place of another.
+
+        Raises:
+            ParallaxError: if there is another, and it may not.
+        """
+        path = _make_folder(self._own) / f"{DEFAULT}.key"
+        pair = KeyPair(derive_public(secret), secret)
+        if path.exists() and not replaces and _read_key(path) != secret:
+            hint = "leave it, and `parallax keys allow` each machine's key on the other; or --force to replace it"
+            raise ParallaxError("this machine has another key 'default'", hint)
+        _write_key(path, secret)
+        _write_key(path.with_suffix(".pub"), pair.public)
+        return pair
+
     def allow(self, public: bytes, name: str) -> None:
         """Let whoever proves ``public`` talk to us as ``name``.
 
