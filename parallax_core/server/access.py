@@ -6,6 +6,7 @@ import logging
 import re
 import secrets
 import time
+from collections.abc import Callable
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -14,6 +15,9 @@ logger = logging.getLogger(__name__)
 
 REQUEST_ID = "X-Request-Id"
 SOUND = re.compile(r"[\w.:/+=-]{1,128}", re.ASCII)
+PROBED = frozenset({"/health", "/ready"})
+"""Where a 503 is an answer, and no error."""
+ERROR, GONE = 400, 499
 MOST_LOGGED = 2000
 """The most bytes of a body that go into the log."""
 
@@ -25,8 +29,9 @@ class AccessLog:
     logged, unless asked for.
     """
 
-    def __init__(self, app: ASGIApp, *, logs_bodies: bool = False) -> None:
+    def __init__(self, app: ASGIApp, count_error: Callable[[int], None], *, logs_bodies: bool = False) -> None:
         self._app = app
+        self._count_error = count_error
         self._logs_bodies = logs_bodies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -58,6 +63,8 @@ class AccessLog:
             asked = f" body={bytes(body)!r}" if self._logs_bodies else ""
             took = (time.monotonic() - began) * 1000
             path = _read_path(scope)
+            if status >= ERROR and status != GONE and path not in PROBED:
+                self._count_error(status)
             logger.info("%s %s %s %.0f ms id=%s%s", scope["method"], path, status or "gone", took, name, asked)
 
 

@@ -37,11 +37,12 @@ def make_app(served: Served, edge: Edge | None = None, gate: Gate | None = None)
     for routes in (chat, completions, tokens, cluster):
         app.include_router(routes.make_router(served))
     _add_edge(app, edge, gate)
+    app.add_middleware(AccessLog, count_error=served.meter.count_error, logs_bodies=edge.logs_bodies)
     return app
 
 
 def _add_edge(app: FastAPI, edge: Edge, gate: Gate) -> None:
-    """Add what every request passes, from the routes outwards."""
+    """Add what may refuse a request, from the routes outwards."""
     if edge.is_lenient:
         app.add_middleware(Lenience)
     app.add_middleware(BodyLimit)
@@ -59,7 +60,6 @@ def _add_edge(app: FastAPI, edge: Edge, gate: Gate) -> None:
             allow_headers=["Authorization", "Content-Type", REQUEST_ID],
             expose_headers=[REQUEST_ID, HEADER, "Retry-After"],
         )
-    app.add_middleware(AccessLog, logs_bodies=edge.logs_bodies)
 
 
 def _make_basics(served: Served, gate: Gate) -> APIRouter:

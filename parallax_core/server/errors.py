@@ -42,7 +42,9 @@ KINDS = {
     429: "rate_limit_error",
     503: "service_unavailable_error",
 }
-
+"""The types of errors, in OpenAI's words."""
+UNFORESEEN = "server_error"
+"""That of all others."""
 
 UNREADABLE: dict[type[BaseException | None], str] = {
     UnicodeDecodeError: "the body is not valid UTF-8",
@@ -60,7 +62,7 @@ def error_body(status: int, message: str, param: str | None = None, code: str | 
     """Return the body OpenAI's clients expect of an error."""
     message = message.encode(errors="replace").decode()[:MAX_MESSAGE]  # it may quote anything a client sent
     param = param and param.encode(errors="replace").decode()[:MAX_MESSAGE]
-    return {"error": {"message": message, "type": KINDS.get(status, "server_error"), "param": param, "code": code}}
+    return {"error": {"message": message, "type": KINDS.get(status, UNFORESEEN), "param": param, "code": code}}
 
 
 def add_handlers(app: FastAPI) -> None:

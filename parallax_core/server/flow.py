@@ -79,6 +79,10 @@ class Flow:
             return delta
         return replace(delta, logprobs=delta.logprobs[:-1])
 
+    def count_error(self, status: int) -> None:
+        """The client is told, where the answers would have gone on, of an error with this status."""
+        self._trips[0].meter.count_error(status)
+
     def close(self) -> None:
         """Stop generating. Harmless when everything has ended."""
         for stream, trip in zip(self._streams, self._trips, strict=False):  # some may not have been submitted
@@ -93,7 +97,7 @@ class EventStream(StreamingResponse):
     """
 
     def __init__(self, events: AsyncIterator[dict[str, object]], flow: Flow) -> None:
-        super().__init__(_write_events(events), headers=AS_IT_COMES, media_type="text/event-stream")
+        super().__init__(_write_events(events, flow), headers=AS_IT_COMES, media_type="text/event-stream")
         self._flow = flow
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -122,12 +126,14 @@ async def _disconnect(http: fastapi.Request) -> None:
         pass
 
 
-async def _write_events(events: AsyncIterator[dict[str, object]]) -> AsyncIterator[bytes]:
+async def _write_events(events: AsyncIterator[dict[str, object]], flow: Flow) -> AsyncIterator[bytes]:
     try:
         async for each in events:
             yield event(each)
     except ParallaxError as error:
-        yield bytes(b"data: " + bytes(error_response(error).body) + b"\n\n")
+        response = error_response(error)
+        flow.count_error(response.status_code)
+        yield b"data: " + bytes(response.body) + b"\n\n"
         return
     yield DONE
 

@@ -22,6 +22,7 @@ from prometheus_client.registry import Collector
 from parallax_core.contracts.engine import Delta, Engine, EngineStats, Finish
 from parallax_core.contracts.status import Described
 from parallax_core.server.description import Responses, describe_errors
+from parallax_core.server.errors import KINDS, UNFORESEEN
 from parallax_core.server.tracing import Tracer
 
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
@@ -49,6 +50,11 @@ class Meter:
         self.requests = Counter(
             "parallax_requests", "Generation requests, by how they ended.", ["outcome"], registry=self.registry
         )
+        self.errors = Counter(
+            "parallax_errors", "Errors that clients were told, by type.", ["type"], registry=self.registry
+        )
+        for kind in (*KINDS.values(), UNFORESEEN):
+            self.errors.labels(kind)
         self.first_token = self._histogram("time_to_first_token", "From arrival to the first token.", SECONDS)
         self.inter_token = self._histogram("inter_token", "Between tokens of one answer.", SHORT_SECONDS)
         self.whole = self._histogram("request", "From arrival to the end.", SECONDS)
@@ -59,6 +65,10 @@ class Meter:
     def watch(self, engine: Engine) -> None:
         """Show what ``engine`` says of itself, if it does."""
         self.registry.register(EngineCollector(engine))
+
+    def count_error(self, status: int) -> None:
+        """A client is told of an error, by a response or at the end of a stream."""
+        self.errors.labels(KINDS.get(status, UNFORESEEN)).inc()
 
     def begin(self, arrived: float | None = None, parent: str = "") -> Trip:
         """Begin to measure a request.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from parallax_core.server.edge import Edge
 from tests.unit.server.letters import Site, events
 
 
@@ -58,6 +59,33 @@ def test_stream_that_fails_is_counted_as_an_error(site: Site) -> None:
     site.stage.before_step = fail
     assert "error" in events(site.ask(stream=True))[-1]
     assert read(site)["parallax_requests_total", "error"] == 1
+
+
+def test_errors_are_counted_by_type() -> None:
+    with Site(Edge(keys=frozenset({"k"}))) as site:
+        site.client.get("/v1/models")
+        site.client.headers["Authorization"] = "Bearer k"
+        site.ask(temperature=9)
+        site.ask(colour="red")
+        site.post(model="other", messages=[{"role": "user", "content": "x"}])
+        site.client.get("/nowhere")
+        site.client.get("/v1/chat/completions")
+        site.ask(timeout=1e-9)
+        site.ask(timeout=1e-9, stream=True)
+        site.client.portal.call(site.engine.stop)  # type: ignore[union-attr]
+        assert site.client.get("/health").status_code == 503
+        site.ask()
+        found = read(site)
+    assert {kind: value for (name, kind), value in found.items() if name == "parallax_errors_total"} == {
+        "authentication_error": 1,
+        "invalid_request_error": 3,
+        "not_found_error": 2,
+        "permission_error": 0,
+        "rate_limit_error": 0,
+        "server_error": 0,
+        "service_unavailable_error": 1,
+        "timeout_error": 2,
+    }
 
 
 def test_metrics_are_there_before_the_engine_is() -> None:
