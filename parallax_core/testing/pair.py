@@ -13,6 +13,8 @@ from parallax_core.testing.promise import broken
 from parallax_core.testing.runner import beside, within
 
 NUMBER_BYTES = 8
+NO_LINK = "no link was made"
+CONNECT = "Make a link to the node called"
 QUIET_S = 0.2
 """How long nothing has to come for a kit to believe that nothing more will, where more would be a fault."""
 
@@ -37,7 +39,7 @@ class Nodes:
 
     timeout_s: float = 1.0
     """`TransportPlan.timeout_s` in the tests of peers that are lost; others leave more time, for busy machines."""
-    grace_s: float = 5.0
+    grace_s: float = 10.0
     """How much longer a test waits before it calls that late; machines that run tests are busy."""
     credit: int = 4
     """`TransportPlan.credit` in every test."""
@@ -100,10 +102,9 @@ class Nodes:
         """Make a link to a node that is there."""
         connecting = transport.connect(address, node)
         try:
-            return await within(2 * self.patience_s, connecting, "no link was made", "Make a link to the node called")
+            return await within(2 * self.patience_s, connecting, NO_LINK, CONNECT)
         except PeerLost as error:
-            fault = f"no link was made to a node that is there: {error.message}"
-            raise AssertionError(broken(fault, "Make a link to the node called")) from error
+            raise AssertionError(broken(f"{NO_LINK} to a node that is there: {error.message}", CONNECT)) from error
 
     async def send(self, link: Link, frame: Frame) -> None:
         """Send a frame which there is room for."""

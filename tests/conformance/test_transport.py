@@ -21,6 +21,9 @@ class TcpKit(TransportConformance):
 class TestInProcess(TransportConformance):
     """The one core brings passes; that of the example is run where it is installed."""
 
+    timeout_s = 0.3
+    """Both ends live in one loop, so what is slow is slow for both."""
+
     def make_transport(self, plan: TransportPlan) -> Transport:
         return InProcessTransport(plan)
 
