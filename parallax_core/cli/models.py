@@ -19,6 +19,7 @@ from parallax_core.node.catalog import Catalog
 from parallax_core.node.family import count_active, count_weights, find_family
 from parallax_core.node.text import ModelText
 from parallax_core.plugins.host import PluginHost
+from parallax_core.plugins.output import divert_output
 
 app = new_app("List, fetch, describe and remove models.")
 
@@ -43,7 +44,7 @@ def list_models() -> None:
 @app.command()
 def pull(model: Model) -> None:
     """Fetch a model, so that serving it later needs no network."""
-    with make_display() as display:
+    with make_display() as display, divert_output():
         folder = _catalog().fetch(model, display)
     print(folder.path)
 

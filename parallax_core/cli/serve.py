@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TextIO
 
 from parallax_core.base import log
 from parallax_core.base.files import read_object
@@ -39,6 +40,7 @@ from parallax_core.node.status import describe_node
 from parallax_core.node.text import ModelText
 from parallax_core.node.watch import Watch, WatchedRouter
 from parallax_core.plugins.host import PluginHost
+from parallax_core.plugins.output import claim_output
 from parallax_core.server.edge import Edge
 
 AUDIENCE_S, SHUTDOWN_S = 0.3, 0.5
@@ -64,16 +66,17 @@ def serve(settings: ServeSettings, config: Config) -> None:
     edge = make_edge(settings)
     check_exposure(settings.host, edge.keys, insecure=settings.insecure)
     check_tls(edge)
-    plugins = PluginHost.prepare(config)
-    if settings.strict_plugins:
-        plugins.require_all()
-    try:
-        _serve(settings, edge, plugins)
-    finally:
-        plugins.shutdown(SHUTDOWN_S)
+    with claim_output() as output:
+        plugins = PluginHost.prepare(config)
+        if settings.strict_plugins:
+            plugins.require_all()
+        try:
+            _serve(settings, edge, plugins, output)
+        finally:
+            plugins.shutdown(SHUTDOWN_S)
 
 
-def _serve(settings: ServeSettings, edge: Edge, plugins: PluginHost) -> None:
+def _serve(settings: ServeSettings, edge: Edge, plugins: PluginHost, output: TextIO) -> None:
     wanted = read_wishes(settings, plugins)
     pipeline = PipelinePlan(
         batching=make_policy(plugins, "batching", settings.batching),
@@ -99,7 +102,7 @@ def _serve(settings: ServeSettings, edge: Edge, plugins: PluginHost) -> None:
         )
         audience = Audience(plugins.observers())
         try:
-            asyncio.run(_run(serving, Front(edge, sock, display, plugins, audience)))
+            asyncio.run(_run(serving, Front(edge, sock, display, plugins, audience, output)))
         finally:
             audience.close(AUDIENCE_S)
 
@@ -156,6 +159,8 @@ class Front:
     display: Display
     plugins: PluginHost
     audience: Audience
+    output: TextIO
+    """For the line that says it is ready, and nothing else."""
 
 
 async def _run(serving: Serving, front: Front) -> None:
@@ -187,7 +192,7 @@ async def _run(serving: Serving, front: Front) -> None:
         front.display.__exit__(None, None, None)
         for info in list_stages():
             _log_stage(info)
-        print(f"ready {_url(front.sock, front.edge)} model={serving.model_id}", flush=True)
+        print(f"ready {_url(front.sock, front.edge)} model={serving.model_id}", file=front.output, flush=True)
 
     async with serving.mustered():
         await run_server(Site(app, router, front.edge, gate), front.sock, announce)

@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator
+from typing import TextIO
 
 
 @contextlib.contextmanager
@@ -16,6 +17,27 @@ def divert_output() -> Iterator[None]:
     """
     with contextlib.redirect_stdout(sys.stderr), _divert_descriptor():
         yield
+
+
+@contextlib.contextmanager
+def claim_output() -> Iterator[TextIO]:
+    """Do the same for a command that runs on, and yield what it writes its own lines to: standard output as it was."""
+    with _copy_output() as own, divert_output():
+        yield own
+
+
+@contextlib.contextmanager
+def _copy_output() -> Iterator[TextIO]:
+    """Yield a stream to where standard output goes now, whatever becomes of it."""
+    stream = sys.stdout
+    try:
+        copy = os.dup(stream.fileno())
+    except (AttributeError, OSError, ValueError):  # there is none, or it is kept in memory
+        yield stream
+        return
+    _flush()
+    with os.fdopen(copy, "w", encoding=stream.encoding, errors=stream.errors) as own:
+        yield own
 
 
 @contextlib.contextmanager

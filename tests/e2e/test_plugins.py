@@ -51,6 +51,8 @@ def probe():
 
 class ToyBackend:
     def open_stage(self, plan):
+        print("noise of a stage")
+        os.write(1, b"noise below Python\\n")
         from parallax_core.testing.toy import Toy
 
         return Toy(("full", "full"), vocab=27).open(plan.layers, num_pages=200, context=400, max_batch_tokens=64)
@@ -97,6 +99,7 @@ def parallax_extend_server(server):
 
 @hookimpl
 def parallax_observe(event):
+    print("noise of a watcher")
     note("observe", event=type(event).__name__, thread=threading.current_thread().name)
     if settings.misbehaves:
         time.sleep(600)
@@ -189,7 +192,9 @@ def test_plugin_is_asked_and_told_of_everything(toyland: Toyland) -> None:
     assert told == ["EngineReady", "RequestBegan", "RequestEnded"]
     assert {each["thread"] for each in hooks if each["hook"] == "observe"} == {"observer toy"}
     assert hooks[-1] == {"hook": "shutdown"}
-    assert "noise of an import" in toyland.errors.read_text()
+    errors = toyland.errors.read_text()
+    assert [noise for noise in ("an import", "a stage", "a watcher") if f"noise of {noise}" not in errors] == []
+    assert "noise below Python" in errors
 
 
 def test_plugin_that_hangs_everywhere_holds_nobody_up(tmp_path: Path) -> None:
