@@ -7,6 +7,7 @@ import os
 import socket
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
+from operator import itemgetter
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -114,8 +115,8 @@ def place_local(folder: Path, node: str) -> str:
 def place_near(address: str, node: str) -> str:
     """Return where ``node`` listens to be reached by those that are reached at ``address``.
 
-    That is a socket beside a socket, and a free port: of the loopback where ``address`` is there, else of every way
-    into this machine.
+    That is a socket beside a socket, and a free port: of the loopback where ``address`` is there, else of the address
+    this machine has on the way there, and of all it has where that cannot be told.
 
     Raises:
         ParallaxError: if ``address`` is none of this transport's.
@@ -125,4 +126,18 @@ def place_near(address: str, node: str) -> str:
         return place_local(place.path.parent, node)
     if place.host in {"localhost", "::1"} or place.host.startswith("127."):
         return str(TcpPlace(place.host, 0))
-    return str(TcpPlace("::" if ":" in place.host else "0.0.0.0", 0))  # noqa: S104 -- only with keys, see security.py
+    return str(TcpPlace(_find_way(place.host), 0))
+
+
+def _find_way(host: str) -> str:
+    """Return the address of this machine on the way to a host: a machine may have many, and not each leads there."""
+    everywhere = "::" if ":" in host else "0.0.0.0"  # noqa: S104 -- only with keys, see security.py
+    try:
+        family, _, _, _, where = min(socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM), key=itemgetter(0))
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(where)  # sends nothing: the kernel only chooses a way
+            found = ip_address(probe.getsockname()[0])
+    except (OSError, ValueError):
+        return everywhere
+    # A machine may know itself by an address of its loopback, where nobody else reaches it.
+    return everywhere if found.is_loopback or found.is_link_local else str(found)

@@ -6,11 +6,12 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Self
 
 import pytest
 
 from parallax_core.api import ParallaxError, PeerLost
-from parallax_transport_zmq.address import IpcPlace, TcpPlace, advertise_host, parse_address
+from parallax_transport_zmq.address import IpcPlace, TcpPlace, advertise_host, parse_address, place_near
 from parallax_transport_zmq.ipcfile import claim_path
 from tests.zmq_nodes import LOOPBACK, join, plan_node, started
 
@@ -147,3 +148,43 @@ async def test_name_of_a_node_is_checked(name: str) -> None:
     with pytest.raises(ParallaxError, match="cannot be the name of a node"):
         async with started(plan_node(name, LOOPBACK)):
             pass
+
+
+@pytest.mark.parametrize(
+    ("address", "near"),
+    [
+        ("ipc:///run/parallax/head.sock", "ipc:///run/parallax/mini-7.sock"),
+        ("tcp://127.0.0.1:9000", "tcp://127.0.0.1:0"),
+        ("tcp://localhost:9000", "tcp://localhost:0"),
+        ("tcp://[::1]:9000", "tcp://[::1]:0"),
+        ("tcp://nobody.invalid:9000", f"tcp://{EVERYWHERE}:0"),
+    ],
+)
+def test_node_listens_where_those_it_joins_reach_it(address: str, near: str) -> None:
+    assert place_near(address, "mini/7") == near
+
+
+@pytest.mark.parametrize(
+    ("way", "near"), [("10.0.0.6", "10.0.0.6"), ("127.0.1.1", EVERYWHERE), ("fe80::1", EVERYWHERE), (None, EVERYWHERE)]
+)
+def test_node_takes_no_way_that_ends_on_its_machine(
+    monkeypatch: pytest.MonkeyPatch, way: str | None, near: str
+) -> None:
+    class Probe:
+        """A socket on a machine with another network."""
+
+        def __enter__(self) -> Self:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def connect(self, where: tuple[str, int]) -> None:
+            if way is None:
+                raise OSError("no way there")
+
+        def getsockname(self) -> tuple[str | None, int]:
+            return way, 9
+
+    monkeypatch.setattr("parallax_transport_zmq.address.socket.socket", lambda *_: Probe())
+    assert place_near("tcp://10.0.0.5:9000", "mini/7") == f"tcp://{near}:0"
