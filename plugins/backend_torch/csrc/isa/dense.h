@@ -11,12 +11,14 @@ constexpr int kDenseRows = 6;
 // The weights of one input (float32) or two (bfloat16), as two vectors of 8 outputs each.
 struct Float32Panel {
   static constexpr int kStep = 1;
+  static constexpr int kRows = 6;  // of a tile: 12 of 16 registers hold sums
   static constexpr int64_t kBytes = 64;  // of a step
   PLX_INLINE F8 read(const char* p, int, int half) { return load(reinterpret_cast<const float*>(p) + 8 * half); }
 };
 
 struct Bfloat16Panel {
   static constexpr int kStep = 2;
+  static constexpr int kRows = 4;  // the widening takes registers too
   static constexpr int64_t kBytes = 64;
   PLX_INLINE F8 read(const char* p, int step, int half) {
     const U8 pairs = *reinterpret_cast<const U8Loose*>(p + 32 * half);

@@ -9,7 +9,7 @@ namespace {
 constexpr int64_t kDepth = 4096;
 
 // For this many rows it pays to widen the weights of a panel first, so many inputs of it at a time.
-constexpr int64_t kWidenRows = 12;
+constexpr int64_t kWidenRows = 24;
 constexpr int64_t kWidenDepth = 768;
 
 struct Tile {
@@ -93,7 +93,7 @@ template <class Panel>
 void multiply_floats(const Weight& weight, const Input& input, const Output& output, const char* panel, const Tile& at) {
   for (int64_t first = 0; first < weight.in; first += kDepth) {
     const int64_t count = weight.in - first < kDepth ? weight.in - first : kDepth;
-    add_tiles(weight, output, at, first == 0, kDenseRows, [&](const Tile& part, float* tile) {
+    add_tiles(weight, output, at, first == 0, Panel::kRows, [&](const Tile& part, float* tile) {
       const float* const x = input.x + part.row * input.stride + first;
       const char* const w = panel + first / Panel::kStep * Panel::kBytes;
       multiply_dense<Panel>(static_cast<int>(part.rows), x, input.stride, w, count, tile);
