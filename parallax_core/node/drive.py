@@ -14,6 +14,7 @@ from parallax_core.contracts.stage import StageResult
 from parallax_core.engine.head import Head
 from parallax_core.node.channel import Channel
 from parallax_core.node.company import LEASE
+from parallax_core.node.together import Together
 from parallax_core.wire.messages import Failure, Heartbeat, Message, Result, Step
 
 
@@ -68,13 +69,11 @@ class Drive:
             Exception: for a bug of ours.
         """
         try:
-            async with asyncio.TaskGroup() as group:
+            async with Together() as group:
                 for stage, channel in enumerate(self._channels):
-                    group.create_task(self._listen(stage, channel))
-                group.create_task(self._send())
-                group.create_task(self._plan())
-        except ExceptionGroup as errors:
-            raise errors.exceptions[0] from errors
+                    group.start(self._listen(stage, channel))
+                group.start(self._send())
+                group.start(self._plan())
         finally:
             self._deliver(self._head.take_deltas())
         raise AssertionError("none of the tasks ends by itself")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -87,8 +86,8 @@ class Member:
         if held is not None:
             closing = held.lane.call(held.host.close)
             held.lane.close()
-            with contextlib.suppress(Exception):  # it is gone, whatever it says
-                await asyncio.wait_for(closing, CLOSE_S)
+            closing.add_done_callback(_note_end)
+            await asyncio.wait([closing], timeout=CLOSE_S)
 
     async def _join(self, channel: Channel, join: Join) -> None:
         try:
@@ -185,6 +184,11 @@ class Member:
                 raise BackendFailed(message, "the log of the node has the traceback") from error
         self._held = Held(assign, lane, host, info)
         return self._held
+
+
+def _note_end(closing: asyncio.Future[None]) -> None:
+    if not closing.cancelled() and (error := closing.exception()) is not None:
+        logger.warning("stage not closed cleanly: %s: %s", type(error).__name__, error)
 
 
 def _describe(assign: Assign) -> tuple[object, ...]:

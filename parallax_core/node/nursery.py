@@ -50,6 +50,11 @@ class Nursery:
     """The command line of the process of a node."""
     _children: dict[str, Child] = field(default_factory=dict)
 
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The processes that are there, some of which may have ended."""
+        return tuple(child.process.pid for child in self._children.values())
+
     async def restart(self, node: str) -> None:
         """Start the process of ``node``; one that is there already is killed first.
 
@@ -81,7 +86,8 @@ class Nursery:
         if child is None:
             return None
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(child.process.wait(), 0.5)
+            async with asyncio.timeout(0.5):
+                await child.process.wait()
         return child.explain()
 
     async def end(self, node: str) -> None:
@@ -92,7 +98,8 @@ class Nursery:
         if child.process.stdin is not None:
             child.process.stdin.close()
         try:
-            await asyncio.wait_for(child.process.wait(), END_S)
+            async with asyncio.timeout(END_S):
+                await child.process.wait()
         except TimeoutError:
             await _kill(child)
 

@@ -11,18 +11,25 @@ T = TypeVar("T")
 
 
 class Together:
-    """A group of tasks, like `asyncio.TaskGroup`; the first error is raised as it is, not as part of a group."""
+    """A group of tasks, like `asyncio.TaskGroup`; the first error is raised as it is, not as part of a group.
+
+    Whoever waits for it is cancelled as any other, also at the moment when one of its tasks fails: before Python 3.13,
+    a `asyncio.TaskGroup` swallows such a cancellation.
+    """
 
     def __init__(self) -> None:
-        self._group = asyncio.TaskGroup()
+        self._tasks: list[asyncio.Task[Any]] = []
+        self._errors: list[BaseException] = []
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Begin a task of the group."""
-        return self._group.create_task(work)
+        task = asyncio.get_running_loop().create_task(work)
+        task.add_done_callback(self._note)
+        self._tasks.append(task)
+        return task
 
     async def __aenter__(self) -> Self:
         """Begin."""
-        await self._group.__aenter__()
         return self
 
     async def __aexit__(
@@ -30,7 +37,28 @@ class Together:
     ) -> None:
         """Wait for all; when one fails, the others are cancelled."""
         try:
-            await self._group.__aexit__(kind, error, trace)
-        except BaseExceptionGroup as errors:
-            first = errors.exceptions[0]
-            raise first from first.__cause__
+            if error is None and self._tasks:
+                await asyncio.wait(self._tasks, return_when=asyncio.FIRST_EXCEPTION)
+        finally:
+            await self._settle()
+        if error is None and self._errors:
+            raise self._errors[0]
+
+    def _note(self, task: asyncio.Task[Any]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._errors.append(error)
+
+    async def _settle(self) -> None:
+        """Cancel what still runs, and wait for its end, however often we are cancelled ourselves."""
+        is_cancelled = False
+        pending = {task for task in self._tasks if not task.done()}
+        for task in pending:
+            task.cancel()
+        while pending:
+            try:
+                _, pending = await asyncio.wait(pending)
+            except asyncio.CancelledError:
+                is_cancelled = True
+                pending = {task for task in pending if not task.done()}
+        if is_cancelled:
+            raise asyncio.CancelledError

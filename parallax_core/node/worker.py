@@ -13,6 +13,7 @@ from parallax_core.base.ids import Epoch
 from parallax_core.node.channel import Channel
 from parallax_core.node.host import Outcome, Place, StageHost
 from parallax_core.node.lane import Lane
+from parallax_core.node.together import Together
 from parallax_core.wire.membership import Assign, Release
 from parallax_core.wire.messages import Failure, Heartbeat, Message, Step
 
@@ -31,14 +32,6 @@ class Channels:
     """The stage before; None: the head gives the steps."""
     after: Channel | None = None
     """The next stage; None: this is the last."""
-
-
-class Summons(Exception):
-    """The head says something that is not for a stage at work, but for whoever has it work."""
-
-    def __init__(self, message: Message) -> None:
-        super().__init__(message)
-        self.message = message
 
 
 class StageWorker:
@@ -65,6 +58,8 @@ class StageWorker:
         self._num_queued = 0
         self._is_over = False
         self._has_told = False
+        self._summons: Message | None = None
+        """What the head said that is not for a stage at work, but for whoever has it work."""
 
     async def run(self) -> Message | None:
         """Work until the stage, its head or a neighbour is lost; whatever it is, the head is told if it can be.
@@ -73,23 +68,21 @@ class StageWorker:
             What the head said that is no step, which ends the work too; None after a loss.
         """
         try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._take())
-                group.create_task(self._give())
+            async with Together() as group:
+                group.start(self._take())
+                group.start(self._give())
                 if self._channels.before is not None:
-                    group.create_task(self._watch(self._channels.head))
+                    group.start(self._watch(self._channels.head))
                 if self._channels.after is not None:
-                    group.create_task(self._watch(self._channels.after))
+                    group.start(self._watch(self._channels.after))
                 if self._heartbeat_s is not None:
-                    group.create_task(self._beat(self._heartbeat_s))
-        except ExceptionGroup as group_error:
-            for error in group_error.exceptions:
-                if isinstance(error, Summons):
-                    return error.message
-            await self._tell_loss(group_error.exceptions[0])
+                    group.start(self._beat(self._heartbeat_s))
+        except Exception as error:  # noqa: BLE001 -- whatever it is, the head has to know
+            if self._summons is None:
+                await self._tell_loss(error)
         finally:
             self._is_over = True
-        return None
+        return self._summons
 
     async def _take(self) -> None:
         source = self._channels.before or self._channels.head
@@ -121,7 +114,7 @@ class StageWorker:
 
     def _refuse(self, channel: Channel, message: Message) -> Exception:
         if channel is self._channels.head and isinstance(message, Assign | Release):
-            return Summons(message)
+            self._summons = message
         return StageLost(f"node {channel.peer!r} sent a {type(message).__name__}, which means nothing here")
 
     async def _beat(self, interval_s: float) -> None:

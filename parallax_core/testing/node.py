@@ -1,0 +1,103 @@
+"""A node in a process of its own that runs stages of a toy: ``python -m parallax_core.testing.node PLAN``.
+
+For whoever wants to see what becomes of a pipeline whose processes are killed: they start quickly, and what they must
+draw is known. PLAN is a `NodePlan` as JSON. The process ends when its standard input does, or when its head is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import sys
+from collections.abc import Callable
+
+import msgspec
+
+from parallax_core.base import log
+from parallax_core.base.errors import PeerLost
+from parallax_core.base.refs import Ref
+from parallax_core.contracts.progress import Progress
+from parallax_core.contracts.stage import LayerRange, StageBatch
+from parallax_core.contracts.transport import Transport, TransportPlan
+from parallax_core.node.member import Member
+from parallax_core.node.nursery import end_with_parent
+from parallax_core.testing.arithmetic import Kind
+from parallax_core.testing.liar import LiarTransport, Lie, Plot
+from parallax_core.testing.toy import Toy, ToyStage
+from parallax_core.wire.membership import Assign, Join
+
+logger = logging.getLogger(__name__)
+
+BACKEND = "toy"
+
+
+class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What the process is told on its command line."""
+
+    node: str
+    transport: str
+    """What makes the transport, ``module:name``."""
+    connect: str
+    listen: str
+    timeout_s: float = 2.5
+    lie: Lie | None = None
+    """What it says that is not so; see `Plot`."""
+    after: int = 0
+
+
+def name_toy(toy: Toy) -> str:
+    """Return what stands for a toy where the name of a model is wanted."""
+    return ",".join(toy.layers)
+
+
+def open_toy(assign: Assign, progress: Progress) -> ToyStage:
+    """Return the layers of a toy that a node is to have."""
+    kinds = msgspec.convert(tuple(assign.model.split(",")), tuple[Kind, ...])
+    progress("loading layers", 1, 1, "bytes")
+    layers = LayerRange(assign.start, assign.stop) if assign.stop else None
+    stage = Toy(kinds).open(layers, num_pages=200, max_batch_tokens=32, context=256)
+
+    def forget(batch: StageBatch) -> None:
+        """Empty the diary of the toy, which would grow for ever."""
+        del batch
+        stage.batches.clear()
+        stage.forks.clear()
+
+    stage.before_step = forget
+    return stage
+
+
+def make_transport(plan: NodePlan) -> Transport:
+    """Return the transport of a node, not started."""
+    factory: Callable[[TransportPlan], Transport] = Ref[Callable[[TransportPlan], Transport]](plan.transport).load()
+    transport = factory(TransportPlan(node=plan.node, listen=plan.listen, timeout_s=plan.timeout_s))
+    return LiarTransport(transport, Plot(plan.lie, plan.after)) if plan.lie else transport
+
+
+async def serve_head(plan: NodePlan) -> None:
+    """Serve a head until it is gone."""
+    transport = make_transport(plan)
+    await transport.start()
+    member = Member(transport, plan.node, open_toy)
+    join = Join(transport.address, (BACKEND,), socket.gethostname()[:256], os.getpid())
+    try:
+        await member.serve(plan.connect, "head", join)
+    except PeerLost as error:
+        logger.warning("node ends: %s", error.message)
+    finally:
+        await member.close()
+        await transport.stop()
+
+
+def main() -> None:
+    """Run the process."""
+    end_with_parent()
+    plan = msgspec.json.decode(sys.argv[1].encode(), type=NodePlan)
+    log.configure(verbose=False, node=plan.node)
+    asyncio.run(serve_head(plan))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,215 @@
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import get_args
+
+import pytest
+
+from parallax_core.api import BackendFailed, LayerRange, ParallaxError, Progress, Stage
+from parallax_core.node.nursery import Nursery
+from parallax_core.node.troop import Role, Troop
+from parallax_core.testing.liar import Lie, Plot
+from parallax_core.testing.toy import Toy
+from parallax_core.wire.membership import Assign
+from tests.unit.node.cluster import (
+    MODEL,
+    TOY,
+    Node,
+    answer,
+    check_answer,
+    joined,
+    make_roles,
+    make_troop,
+    mustered,
+    running,
+    soon,
+    until,
+)
+
+NAMES = ("attic", "cellar", "kitchen")
+
+
+async def test_nodes_become_stages_in_the_order_they_joined() -> None:
+    nodes = [Node(name) for name in NAMES]
+    told: list[str] = []
+    async with mustered() as muster, joined(muster, *nodes):
+        troop = make_troop(muster, progress=lambda task, *_: told.append(task))
+        async with running(troop) as engine:
+            await check_answer(engine)
+            assert [post.node for post in engine.posts()] == list(NAMES)
+            assert [(info.layers.start, info.layers.stop) for info in engine.infos] == [(0, 1), (1, 2), (2, 3)]
+        assert sorted(told) == [f"stage {stage}: loading layers" for stage in range(3)]
+        await until(lambda: len(muster.waiting) == len(NAMES))
+    assert [[load.stage for load in node.loads] for node in nodes] == [[0], [1], [2]]
+
+
+@pytest.mark.parametrize("lost", range(3))
+async def test_lost_stage_is_replaced_and_the_others_keep_what_they_loaded(lost: int) -> None:
+    nodes, reasons = [Node(name) for name in NAMES], list[str]()
+    async with mustered() as muster, joined(muster, *nodes), running(make_troop(muster), reasons.append) as engine:
+        asking = asyncio.create_task(answer(engine, (1, 2), 200))
+        await until(lambda: bool(engine.stats()[0].output_tokens))
+        await nodes[lost].kill()
+        tokens, finish = await asking
+        assert tokens == TOY.continuation((1, 2), len(tokens))
+        assert (finish.reason, finish.message) == ("error", reasons[0])
+        assert f"stage {lost} of 3, on node {NAMES[lost]!r}, is lost" in reasons[0]
+        assert engine.health().state == "starting"
+        spare = Node("spare")
+        await spare.join(muster.address)
+        await until(lambda: engine.health().state == "ready")
+        await check_answer(engine)
+        assert [post.restarts for post in engine.posts()] == [int(stage == lost) for stage in range(3)]
+        assert [len(node.loads) for node in (*nodes, spare)] == [1, 1, 1, 1]
+        await spare.kill()
+
+
+async def test_head_that_begins_anew_finds_the_stages_where_it_left_them() -> None:
+    nodes = [Node(name) for name in NAMES]
+    async with mustered("inprocess://old") as muster, joined(muster, *nodes), running(make_troop(muster)) as engine:
+        await check_answer(engine)
+        await muster.stop()  # as when it is killed: it says nothing to anybody
+        for node in (nodes[2], nodes[0], nodes[1]):
+            await until(lambda node=node: bool(node.losses))  # type: ignore[misc]
+        async with mustered("inprocess://old") as heir, running(make_troop(heir)) as again:
+            await check_answer(again)
+            assert [len(node.loads) for node in nodes] == [1, 1, 1]
+
+
+async def test_refusal_of_one_node_is_the_error_of_all() -> None:
+    def refuse(assign: Assign, progress: Progress) -> Stage:
+        del assign, progress
+        raise ParallaxError("there is too little memory" + "!" * 5000, "close other programs")
+
+    nodes = [Node(name) for name in NAMES]
+    nodes[1].open = refuse
+    async with mustered() as muster, joined(muster, *nodes):
+        troop = make_troop(muster)
+        with pytest.raises(ParallaxError, match="stage 1 on node 'cellar': there is too little memory!") as caught:
+            await soon(troop.open())
+        assert caught.value.hint == "close other programs"
+        await soon(troop.close())
+
+
+async def test_backend_that_breaks_is_told_as_a_failure() -> None:
+    def fail(assign: Assign, progress: Progress) -> Stage:
+        raise RuntimeError("no such kernel")
+
+    node = Node("attic")
+    node.open = fail
+    async with mustered() as muster, joined(muster, node):
+        troop = make_troop(muster, 1)
+        with pytest.raises(ParallaxError, match="the model could not be loaded: RuntimeError: no such kernel"):
+            await soon(troop.open())
+        await soon(troop.close())
+
+
+async def test_stages_that_do_not_fit_are_refused() -> None:
+    def open_other(assign: Assign, progress: Progress) -> Stage:
+        del assign, progress
+        return Toy(("full",) * 4).open(LayerRange(1, 4))
+
+    nodes = [Node("attic"), Node("cellar")]
+    nodes[1].open = open_other
+    async with mustered() as muster, joined(muster, *nodes):
+        troop = make_troop(muster, 2)
+        with pytest.raises(ParallaxError, match="are of different models"):
+            await soon(troop.open())
+        await soon(troop.close())
+
+
+async def test_nodes_without_the_backend_are_left_alone() -> None:
+    nodes = [Node("attic", backends=("other",)), Node("cellar")]
+    async with (
+        mustered() as muster,
+        joined(muster, *nodes),
+        running(make_troop(muster, 1, backend="toy")) as engine,
+    ):
+        assert [post.node for post in engine.posts()] == ["cellar"]
+        assert [recruit.name for recruit in muster.waiting] == ["attic"]
+
+
+@pytest.mark.parametrize("lie", [lie for lie in get_args(Lie) if lie != "flood"])
+@pytest.mark.parametrize("after", [0, 5])
+async def test_stage_that_lies_is_found_out(lie: Lie, after: int) -> None:
+    liar = 2 if lie in {"token", "answers"} else 1
+    nodes = [Node(name, Plot(lie, after) if stage == liar else None) for stage, name in enumerate(NAMES)]
+    reasons: list[str] = []
+    async with mustered() as muster, joined(muster, *nodes), running(make_troop(muster), reasons.append) as engine:
+        nodes[liar].transport.plot = None
+        tokens, finish = await answer(engine, (1, 2, 3), 30)
+        assert finish.reason == "error"
+        assert tokens == TOY.continuation((1, 2, 3), len(tokens))
+        assert "is lost" in reasons[0]
+        await until(lambda: engine.health().state == "ready")
+        await check_answer(engine)
+
+
+async def test_stage_that_floods_its_head_harms_nobody() -> None:
+    nodes = [Node(name, Plot("flood", 2) if name == "cellar" else None) for name in NAMES]
+    async with mustered() as muster, joined(muster, *nodes), running(make_troop(muster)) as engine:
+        await check_answer(engine)
+
+
+async def test_nodes_that_come_and_go_at_once_are_replaced_in_the_end() -> None:
+    nodes = [Node(name) for name in NAMES]
+    async with mustered() as muster, joined(muster, *nodes), running(make_troop(muster)) as engine:
+        for round_ in range(3):
+            doomed = [nodes[round_ % 3], nodes[(round_ + 1) % 3]]
+            for node in doomed:
+                await node.kill()
+            for node in doomed:
+                index = nodes.index(node)
+                nodes[index] = await Node(f"{node.name}+").join(muster.address)
+            await until(lambda: engine.health().state == "starting")
+            await until(lambda: engine.health().state == "ready")
+            await check_answer(engine)
+        for node in nodes:
+            await node.kill()
+
+
+async def test_close_in_the_middle_of_anything_leaves_no_task() -> None:
+    before = asyncio.all_tasks()
+    for wait_s in (0.0, 0.001, 0.003, 0.006, 0.01, 0.02, 0.05):
+        nodes = [Node(name) for name in NAMES]
+        async with mustered() as muster, joined(muster, *nodes):
+            troop = make_troop(muster)
+            opening = asyncio.create_task(troop.open())
+            await asyncio.sleep(wait_s)
+            opening.cancel()
+            await asyncio.gather(opening, return_exceptions=True)
+            await soon(troop.close())
+    await until(lambda: asyncio.all_tasks() == before)
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [("raise SystemExit(3)", "ended with exit code 3"), ("import os; os.kill(os.getpid(), 9)", "was ended by SIGKILL")],
+)
+async def test_process_that_ends_before_it_joins_is_named(code: str, reason: str) -> None:
+    async with mustered() as muster:
+        roles = [Role(stage=0, layers=None, model=MODEL, node="worker/0/0")]
+        troop = Troop(roles, muster, Nursery(lambda _: [sys.executable, "-S", "-c", code]))
+        with pytest.raises(BackendFailed, match=f"stage 0 of 1 on node 'worker/0/0': its process {reason}"):
+            await soon(troop.open())
+        await soon(troop.close())
+
+
+async def test_first_process_that_fails_ends_the_others() -> None:
+    async with mustered() as muster:
+        roles = make_roles(3)
+        named = [Role(stage=role.stage, layers=role.layers, model=MODEL, node=f"w/{role.stage}") for role in roles]
+
+        def command(node: str) -> list[str]:
+            code = "raise SystemExit(3)" if node == "w/1" else "import sys; sys.stdin.read()"
+            return [sys.executable, "-S", "-c", code]
+
+        nursery = Nursery(command)
+        troop = Troop(named, muster, nursery)
+        with pytest.raises(BackendFailed, match="stage 1 of 3"):
+            await soon(troop.open())
+        pids = nursery.pids
+        await soon(troop.close())
+        assert len(pids) >= 2
+        assert nursery.pids == ()
