@@ -17,40 +17,66 @@ struct State {  // of the queries of a span, over the blocks so far
   float most[kQueries];
   float total[kQueries];
   alignas(32) float scores[kQueries][kKeys];
-  alignas(32) float values[kQueries][kWidest];
+  alignas(32) float values[kQueries * kWidest];  // [queries][dim]
+
+  float* values_of(const Attention& a, int64_t q) { return values + q * a.dim; }
 };
 
-// Where the keys and values of a block lie; bfloat16 ones are widened into `wide` first.
-struct Block {
+struct Block {  // of keys and values
   int64_t begin, count;
-  const float* keys[kKeys];
+  const char* raw_keys[kKeys];  // where they lie
+  const char* raw_values[kKeys];
+  const float* keys[kKeys];  // the same if they are float32, and widened copies if not
   const float* values[kKeys];
 };
 
-struct Room {
-  alignas(32) float keys[kKeys][kWidest];
-  alignas(32) float values[kKeys][kWidest];
+struct Room {  // for those copies: [keys][dim], as heads of full width would lie in few sets of a cache
+  alignas(32) float keys[kKeys * kWidest];
+  alignas(32) float values[kKeys * kWidest];
 };
 
-void widen_row(const uint16_t* from, int64_t count, float* to) {
-  for (int64_t i = 0; i < count; ++i) to[i] = widen(from[i]);
+// Finds a block, and has the processor fetch it while it works on the one before: rows of a page are too short and too far
+// apart for it to see what comes.
+void find_block(const Attention& a, const Span& span, int64_t begin, Block& block) {
+  block.begin = begin;
+  block.count = span.end - begin < kKeys ? span.end - begin : kKeys;
+  const int64_t item = a.kind == kFloat32 ? 4 : 2, row = a.dim * item, size = a.table->page_size;
+  const int32_t* page = a.table->pages + a.table->offsets[span.row] + begin / size;
+  int64_t within = begin % size;
+  for (int64_t i = 0; i < block.count; ++i, ++within) {
+    if (within == size) within = 0, ++page;
+    const int64_t at = ((*page * size + within) * a.kv_heads + span.kv_head) * row;
+    block.raw_keys[i] = static_cast<const char*>(a.keys) + at;
+    block.raw_values[i] = static_cast<const char*>(a.values) + at;
+    for (int64_t line = 0; line < row; line += 64) {
+      __builtin_prefetch(block.raw_keys[i] + line);
+      __builtin_prefetch(block.raw_values[i] + line);
+    }
+  }
 }
 
-void find_block(const Attention& a, const Span& span, Block& block, Room& room) {
-  const Table& table = *a.table;
-  const int64_t offset = table.offsets[span.row];
+PLX_INLINE void widen_row(const char* from, int64_t count, float* to) {
+  const uint16_t* const bits = reinterpret_cast<const uint16_t*>(from);
+  for (int64_t i = 0; i < count; i += 8) {
+#if defined(__AVX2__)
+    const __m256i words = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(bits + i)));
+    save(to + i, reinterpret_cast<F8>(_mm256_slli_epi32(words, 16)));
+#else
+    for (int64_t lane = i; lane < i + 8; ++lane) to[lane] = widen(bits[lane]);
+#endif
+  }
+}
+
+void open_block(const Attention& a, Block& block, Room& room) {
   for (int64_t i = 0; i < block.count; ++i) {
-    const int64_t position = block.begin + i;
-    const int64_t page = table.pages[offset + position / table.page_size];
-    const int64_t at = ((page * table.page_size + position % table.page_size) * a.kv_heads + span.kv_head) * a.dim;
     if (a.kind == kFloat32) {
-      block.keys[i] = static_cast<const float*>(a.keys) + at;
-      block.values[i] = static_cast<const float*>(a.values) + at;
+      block.keys[i] = reinterpret_cast<const float*>(block.raw_keys[i]);
+      block.values[i] = reinterpret_cast<const float*>(block.raw_values[i]);
     } else {
-      widen_row(static_cast<const uint16_t*>(a.keys) + at, a.dim, room.keys[i]);
-      widen_row(static_cast<const uint16_t*>(a.values) + at, a.dim, room.values[i]);
-      block.keys[i] = room.keys[i];
-      block.values[i] = room.values[i];
+      widen_row(block.raw_keys[i], a.dim, room.keys + i * a.dim);
+      widen_row(block.raw_values[i], a.dim, room.values + i * a.dim);
+      block.keys[i] = room.keys + i * a.dim;
+      block.values[i] = room.values + i * a.dim;
     }
   }
   for (int64_t i = block.count; i < (block.count + 3) / 4 * 4; ++i) block.keys[i] = block.keys[block.count - 1];
@@ -87,10 +113,10 @@ void score(const Attention& a, const Block& block, State& state, int64_t first) 
 
 // Adds to the values of Q queries those of a block, weighted; N vectors of 8 numbers at a time.
 template <int Q, int N>
-PLX_INLINE void gather_part(const Block& block, State& state, int64_t first, const float* decay, int64_t at) {
+PLX_INLINE void gather_part(const Attention& a, const Block& block, State& state, int64_t first, const float* decay, int64_t at) {
   F8 sums[Q][N];
   for (int q = 0; q < Q; ++q) {
-    for (int n = 0; n < N; ++n) sums[q][n] = load(state.values[first + q] + at + 8 * n) * decay[q];
+    for (int n = 0; n < N; ++n) sums[q][n] = load(state.values_of(a, first + q) + at + 8 * n) * decay[q];
   }
   for (int64_t key = 0; key < block.count; ++key) {
     const float* const values = block.values[key] + at;
@@ -102,15 +128,15 @@ PLX_INLINE void gather_part(const Block& block, State& state, int64_t first, con
     }
   }
   for (int q = 0; q < Q; ++q) {
-    for (int n = 0; n < N; ++n) save(state.values[first + q] + at + 8 * n, sums[q][n]);
+    for (int n = 0; n < N; ++n) save(state.values_of(a, first + q) + at + 8 * n, sums[q][n]);
   }
 }
 
 template <int Q>
 void gather_values(const Attention& a, const Block& block, State& state, int64_t first, const float* decay) {
   int64_t at = 0;
-  for (; at + 32 <= a.dim; at += 32) gather_part<Q, 4>(block, state, first, decay, at);
-  for (; at < a.dim; at += 8) gather_part<Q, 1>(block, state, first, decay, at);
+  for (; at + 32 <= a.dim; at += 32) gather_part<Q, 4>(a, block, state, first, decay, at);
+  for (; at < a.dim; at += 8) gather_part<Q, 1>(a, block, state, first, decay, at);
 }
 
 // Makes weights of the scores of a query; returns what the values so far are to be multiplied by.
@@ -163,18 +189,18 @@ void end_query(const Attention& a, float most, float total, const float* values,
   for (int64_t i = 0; i < a.dim; ++i) out[i] = values[i] * scale;
 }
 
-void end_span(const Attention& a, const Span& span, const State& state, int64_t queries) {
+void end_span(const Attention& a, const Span& span, State& state, int64_t queries) {
   const int64_t shared = a.heads / a.kv_heads;
   for (int64_t q = 0; q < queries; ++q) {
     if (span.partial) {
       float* const left = span.partial + q * (a.dim + 2);
       left[0] = state.most[q];
       left[1] = state.total[q];
-      memcpy(left + 2, state.values[q], static_cast<size_t>(a.dim) * 4);
+      memcpy(left + 2, state.values_of(a, q), static_cast<size_t>(a.dim) * 4);
     } else {
       const int64_t head = span.kv_head * shared + q % shared;
       float* const out = a.out + ((span.token + q / shared) * a.heads + head) * a.dim;
-      end_query(a, state.most[q], state.total[q], state.values[q], head, out);
+      end_query(a, state.most[q], state.total[q], state.values_of(a, q), head, out);
     }
   }
 }
@@ -185,7 +211,7 @@ void begin_span(const Attention& a, const Span& span, State& state, int64_t quer
     state.query[q] = a.query + (span.token + q / shared) * a.query_stride + (span.kv_head * shared + q % shared) * a.dim;
     state.most[q] = kNever;
     state.total[q] = 0;
-    memset(state.values[q], 0, static_cast<size_t>(a.dim) * 4);
+    memset(state.values_of(a, q), 0, static_cast<size_t>(a.dim) * 4);
     memset(state.scores[q], 0, sizeof state.scores[q]);
   }
 }
@@ -197,11 +223,12 @@ void attend(const Attention& a, const Span& span) {
   Room room;
   const int64_t queries = span.tokens * (a.heads / a.kv_heads);
   begin_span(a, span, state, queries);
-  for (int64_t begin = span.begin; begin < span.end; begin += kKeys) {
-    Block block;
-    block.begin = begin;
-    block.count = span.end - begin < kKeys ? span.end - begin : kKeys;
-    find_block(a, span, block, room);
+  Block blocks[2];
+  find_block(a, span, span.begin, blocks[0]);
+  for (int64_t begin = span.begin, turn = 0; begin < span.end; begin += kKeys, turn ^= 1) {
+    Block& block = blocks[turn];
+    if (begin + kKeys < span.end) find_block(a, span, begin + kKeys, blocks[turn ^ 1]);
+    open_block(a, block, room);
     int64_t q = 0;
     for (; q + 3 <= queries; q += 3) add_block<3>(a, span, block, state, q);
     for (; q < queries; ++q) add_block<1>(a, span, block, state, q);
