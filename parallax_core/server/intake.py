@@ -30,6 +30,10 @@ DEFAULT_COMPLETION_TOKENS = 16
 """What OpenAI's API generates where a completion request says nothing."""
 
 
+LEAST_TEMPERATURE = 1e-6
+"""Less is none: logits divided by it are beyond what single precision can tell apart, and soon beyond its range."""
+
+
 def read_chat(text: ModelText, body: ChatRequest, request_id: str) -> Request:
     """Return the request of a chat.
 
@@ -120,6 +124,8 @@ def _read_sampling(text: ModelText, body: Generation, stop_ids: frozenset[int]) 
     biases = {int(token): bias for token, bias in (body.logit_bias or {}).items()}
     check_tokens(text, list(biases), "logit_bias")
     chosen = {name: value for name in SAME if (value := getattr(body, name)) is not None}
+    if chosen.get("temperature", 1) < LEAST_TEMPERATURE:
+        chosen["temperature"] = 0
     return msgspec.structs.replace(
         text.sampling,
         seed=secrets.randbits(64) if body.seed is None else body.seed % 2**64,

@@ -78,7 +78,7 @@ class Generation(Strict):
     n: Answers | None = None
     """How many answers, each drawn for itself; 1 to 128."""
     temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] | None = None
-    """0 to 2; 0 always takes the most probable token."""
+    """0 to 2; 0 always takes the most probable token, and so does less than a millionth."""
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     """Keep the most probable tokens whose probabilities sum to at least this; above 0, at most 1."""
     top_k: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
@@ -91,8 +91,8 @@ class Generation(Strict):
     """-2 to 2; taken from the logit of every token the answer holds."""
     frequency_penalty: Penalty | None = None
     """-2 to 2; taken from a token's logit for each time the answer holds it."""
-    repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
-    """Above 1 makes tokens of prompt and answer less likely; above 0, at most 10."""
+    repetition_penalty: Annotated[float, Field(ge=0.01, le=10)] | None = None
+    """Above 1 makes tokens of prompt and answer less likely; 0.01 to 10."""
     logit_bias: Biases | None = None
     """Token ids, as strings, and what is added to their logits; -100 to 100 each."""
     stop: Stops | None = None

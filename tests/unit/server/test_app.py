@@ -72,7 +72,8 @@ def test_sampling_fields_reach_the_stage(site: Site) -> None:
     site.ask(max_tokens=1)
     site.ask(max_tokens=1)
     assert seen[0] == Sampling(temperature=0.5, top_p=0.25, top_k=3, seed=2**64 - 1)
-    assert seen[1].temperature == 0
+    site.ask(max_tokens=1, temperature=1e-300)
+    assert seen[1].temperature == seen[3].temperature == 0
     assert seen[1].seed != seen[2].seed
 
 

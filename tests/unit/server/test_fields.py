@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from parallax_core.api import Request
@@ -16,6 +16,7 @@ from parallax_core.base.ids import RequestId
 from parallax_core.node.stream import QueueStream
 from parallax_core.server.schema import NEUTRAL_CHAT, NEUTRAL_COMPLETION, ChatRequest, CompletionRequest
 from tests.unit.server.letters import ALPHABET, Site, error_of
+from tests.unit.server.trials import try_few
 from tests.unit.server.values import CHAT, COMPLETION, Values
 
 ROUTES = {"/v1/chat/completions": CHAT, "/v1/completions": COMPLETION}
@@ -29,10 +30,6 @@ LABELS = {"user", "metadata"}
 NEW = re.compile(r'"(id|created|cached_tokens)":("[^"]*"|\d+)')
 """What is different in every answer: asking again finds more in the cache, too."""
 STATUSES = {200, 400, 404, 408, 429}
-
-quick = settings(
-    max_examples=12, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
-)
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +56,7 @@ def test_every_field_has_values_to_be_tested_with() -> None:
 def test_good_value_is_taken(server: Site, route: str, name: str) -> None:
     values = ROUTES[route][name]
 
-    @quick
+    @try_few(12)
     @given(values.good)
     def check(value: Any) -> None:
         response = server.post(route, **make_body(route, values, name, value))
@@ -72,7 +69,7 @@ def test_good_value_is_taken(server: Site, route: str, name: str) -> None:
 def test_bad_value_is_refused_by_name(server: Site, route: str, name: str) -> None:
     values = ROUTES[route][name]
 
-    @settings(quick, max_examples=30)
+    @try_few(30)
     @given(values.bad)
     def check(value: Any) -> None:
         error = error_of(server.post(route, **make_body(route, values, name, value)))
@@ -92,7 +89,7 @@ def test_no_mixture_of_fields_is_a_fault_of_the_server(server: Site, route: str)
     for name in required:
         optional.pop(name)
 
-    @settings(quick, max_examples=150)
+    @try_few(150)
     @given(st.fixed_dictionaries(required, optional=optional))
     def check(body: dict[str, Any]) -> None:
         response = server.post(route, **body)

@@ -33,7 +33,8 @@ class Values:
 
 def numbers(low: float, high: float, pair: tuple[Any, Any], *, is_open: bool = False) -> Values:
     """Return the values of a field that holds any number from ``low``, or above it, to ``high``."""
-    good = st.one_of(st.sampled_from([high]), st.floats(low, high, exclude_min=is_open))
+    least = [math.ulp(0.0), 1e-300, 1e-38, 1e-7] if low == 0 else [low]
+    good = st.one_of(st.sampled_from([high, *least]), st.floats(low, high, exclude_min=is_open))
     outside = [low - 0.001, high + 0.001, -1e300, 1e300] + ([low] if is_open else [])
     return Values(good, st.sampled_from([*NO_NUMBER, *outside]), pair)
 
@@ -93,7 +94,7 @@ COMMON = {
     "seed": integers(-(2**63), 2**63 - 1, (1, 2)),
     "presence_penalty": numbers(-2, 2, (-2, 2)),
     "frequency_penalty": numbers(-2, 2, (-2, 2)),
-    "repetition_penalty": numbers(0, 10, (0.5, 3), is_open=True),
+    "repetition_penalty": numbers(0.01, 10, (0.5, 3)),
     "logit_bias": Values(
         st.dictionaries(st.integers(0, 30).map(str), st.floats(-100, 100), max_size=5),
         BAD_BIASES,
