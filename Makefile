@@ -12,7 +12,7 @@ SOURCES  := pyproject.toml $(wildcard plugins/*/pyproject.toml plugins/*/hatch_b
 EDITABLE := $(foreach project,$(PROJECTS),-e ./$(project))
 SERVED   := $(filter-out plugins/bench plugins/backend_%,$(PLUGINS)) $(wildcard plugins/backend_$(BACKEND))
 
-RESULTS  := $(addprefix benchmarks/results/,parity-smollm2.json stages.json peer-mlx.json memory.json prefix.json head.json pipeline.json mlx.json families.json wire-fuzz.json transport.json link-fuzz.json http.json cancels.json edge.json clients.json kernels.json)
+RESULTS  := $(addprefix benchmarks/results/,parity-smollm2.json stages.json peer-mlx.json memory.json prefix.json head.json pipeline.json mlx.json families.json wire-fuzz.json transport.json link-fuzz.json http.json cancels.json edge.json clients.json kernels.json properties.json)
 
 SERVE := .venv
 DEV   := .venv-dev
@@ -110,7 +110,7 @@ benchmarks/results/cancels.json: | $(DEV)/.stamp
 	@echo "measuring $@"
 	@$(DEV)/bin/python -m benchmarks.cancels "$$($(DEV)/bin/parallax models pull smollm2-135m)" --out $@
 
-benchmarks/results/edge.json benchmarks/results/clients.json benchmarks/results/kernels.json: benchmarks/results/%.json: | $(DEV)/.stamp
+benchmarks/results/edge.json benchmarks/results/clients.json benchmarks/results/kernels.json benchmarks/results/properties.json: benchmarks/results/%.json: | $(DEV)/.stamp
 	@echo "measuring $@"
 	@$(DEV)/bin/python -m benchmarks.$* --out $@
 
@@ -148,12 +148,11 @@ $(SERVE)/.stamp-$(BACKEND): $(SOURCES) | python
 	@$(SERVE)/bin/python $(PIP) $(foreach project,. $(SERVED),-e ./$(project))
 	@touch $@
 
+# Most of what is installed here is never imported, so nothing is compiled to bytecode before it is.
 $(DEV)/.stamp: $(SOURCES) | python
 	@echo "making $(DEV), to develop (once; a few minutes)"
 	@$(PYTHON) -m venv $(DEV)
-	@$(DEV)/bin/python $(PIP) pip
-	@echo "installing tools and references"
-	@$(DEV)/bin/python $(PIP) --group dev
-	@echo "installing parallax-core, $(patsubst plugins/%,%,$(PLUGINS)) and what they need"
-	@$(DEV)/bin/python $(PIP) --no-build-isolation $(EDITABLE)
+	@$(DEV)/bin/python $(PIP) --no-compile pip hatchling editables
+	@echo "installing parallax-core, $(patsubst plugins/%,%,$(PLUGINS)), tools, references and what they need"
+	@$(DEV)/bin/python $(PIP) --no-compile --no-build-isolation --group dev $(EDITABLE)
 	@touch $@
