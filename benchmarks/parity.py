@@ -1,6 +1,7 @@
-"""Does the MLX backend choose the tokens transformers chooses? Greedy, float32, on a real model.
+"""Does a backend choose the tokens transformers chooses? Greedy, float32, on a real model.
 
     python -m benchmarks.parity MODEL_FOLDER --prompts 10 --tokens 32 --out benchmarks/results/parity-smollm2.json
+    python -m benchmarks.parity MODEL_FOLDER --backend torch --prompts 20 --tokens 64 --out FILE
 
 Every prompt runs through the stage as a server would run it: prefilled in chunks, then decoded a token at a time.
 Where the two differ, the gap between the two best scores of transformers is printed: nearly equal scores may be told
@@ -11,6 +12,7 @@ or more. Needs torch and transformers.
 from __future__ import annotations
 
 import argparse
+import importlib
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -19,9 +21,20 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.record import count_cores, describe_run, write_report
-from parallax_backend_mlx.backend import MlxBackend
-from parallax_backend_mlx.runtime import BLAS
-from parallax_core.api import Draw, Drawn, Drop, Open, Row, Sampling, SeqId, SequenceSpec, Stage, StageBatch, StagePlan
+from parallax_core.api import (
+    Backend,
+    Draw,
+    Drawn,
+    Drop,
+    Open,
+    Row,
+    Sampling,
+    SeqId,
+    SequenceSpec,
+    Stage,
+    StageBatch,
+    StagePlan,
+)
 
 LONG = """Photosynthesis is the process by which plants turn light into energy. It takes place in chloroplasts, which
 hold chlorophyll, the pigment that makes leaves green. In the first part of the process, light splits water, oxygen is
@@ -41,10 +54,24 @@ PROMPTS = (
     "Dear Sir or Madam,\n\nI am writing to complain about",
     '{"name": "Alice", "age": 30, "city":',
     LONG,
+    "The three laws of thermodynamics are",
+    "SELECT name, age FROM users WHERE",
+    "<|im_start|>user\nWrite a haiku about the sea.<|im_end|>\n<|im_start|>assistant\n",
+    "<|im_start|>user\nWhat is 17 times 23?<|im_end|>\n<|im_start|>assistant\n",
+    "In 1969, the first human beings",
+    "Die Hauptstadt von Deutschland ist",
+    "import numpy as np\n\ndef softmax(x):\n",
+    "To make a good cup of tea, first",
+    "Roses are red, violets are blue,",
+    "The quick brown fox jumps over the lazy dog. The lazy dog",
 )
 MAX_DIFFERING = 1
 MAX_GAP = 1e-3
-VERSIONS = ("mlx", "mlx-lm", "transformers", "torch")
+BACKENDS = {
+    "mlx": ("parallax_backend_mlx.backend", "MlxBackend", ("mlx", "mlx-lm")),
+    "torch": ("parallax_backend_torch.backend", "TorchBackend", ()),
+}
+"""Where each is, and the distributions beside torch and transformers whose versions matter."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +81,9 @@ class Difference:
     prompt: str
     at: int
     """Output tokens before it that are equal."""
-    mlx: int
-    transformers: int
+    found: int
+    expected: int
+    """By transformers."""
     gap: float
     """Between the two best logits of transformers there."""
 
@@ -144,14 +172,14 @@ def find_difference(prompt: str, found: list[int], reference: Reference) -> Diff
     return None
 
 
-def compare_prompts(folder: Path, prompts: Sequence[str], count: int) -> dict[str, Any]:
+def compare_prompts(folder: Path, backend: Backend, prompts: Sequence[str], count: int) -> dict[str, Any]:
     """Run ``prompts`` through both and return what is to be reported."""
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     ids = [tokenizer.encode(prompt, add_special_tokens=False).ids for prompt in prompts]
     # The stage first: the threads of torch would take its time.
-    stage = MlxBackend().open_stage(StagePlan(model=folder, dtype="float32"))
+    stage = backend.open_stage(StagePlan(model=folder, dtype="float32"))
     clocks = Clock(), Clock()
     outputs = [generate_stage(stage, prompt, count, clocks) for prompt in ids]
     stage.close()
@@ -179,18 +207,29 @@ def judge_report(report: dict[str, Any]) -> bool:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compare, print, and write the report; return the exit code."""
-    parser = argparse.ArgumentParser(description="Compare the MLX backend with transformers, token by token.")
+    parser = argparse.ArgumentParser(description="Compare a backend with transformers, token by token.")
     parser.add_argument("model", type=Path, help="a model folder")
-    parser.add_argument("--prompts", type=int, default=len(PROMPTS), help="how many prompts")
+    parser.add_argument("--backend", choices=list(BACKENDS), default="mlx", help="what to compare with transformers")
+    parser.add_argument("--prompts", type=int, default=10, help=f"how many prompts, at most {len(PROMPTS)}")
     parser.add_argument("--tokens", type=int, default=32, help="output tokens a prompt")
     parser.add_argument("--out", type=Path, help="where to write the report as JSON")
     options = parser.parse_args(arguments)
-    report = compare_prompts(options.model, PROMPTS[: options.prompts], options.tokens)
+    module, name, packages = BACKENDS[options.backend]
+    backend: Backend = getattr(importlib.import_module(module), name)()
+    report = compare_prompts(options.model, backend, PROMPTS[: options.prompts], options.tokens)
     # The folder by its name alone: where it lies is the business of one machine.
-    shown = [options.model.name, "--prompts", str(options.prompts), "--tokens", str(options.tokens)]
-    report |= describe_run(["benchmarks.parity", *shown], VERSIONS) | {"blas": BLAS.name}
+    shown = [
+        options.model.name,
+        "--backend",
+        options.backend,
+        "--prompts",
+        str(options.prompts),
+        "--tokens",
+        str(options.tokens),
+    ]
+    report |= describe_run(["benchmarks.parity", *shown], (*packages, "transformers", "torch"))
     for difference in report["differences"]:
-        line = "differs after {at} tokens, gap {gap:.1e}: mlx {mlx}, transformers {transformers}: {prompt!r}"
+        line = "differs after {at} tokens, gap {gap:.1e}: {found}, transformers {expected}: {prompt!r}"
         print(line.format(**difference))
     passed = judge_report(report)
     equal = report["prompts"] - len(report["differences"])

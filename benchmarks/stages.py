@@ -21,8 +21,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from benchmarks.parity import PROMPTS as FIRST_PROMPTS
-from benchmarks.parity import Reference, find_difference, generate_references
+from benchmarks.parity import PROMPTS, Reference, find_difference, generate_references
 from benchmarks.record import describe_run, read_report, write_report
 from parallax_backend_mlx.backend import MlxBackend
 from parallax_core.api import LayerRange, Request, RequestId, Sampling, Stage, StagePlan, read_object
@@ -30,19 +29,6 @@ from parallax_core.node.crew import Crew
 from parallax_core.node.pipeline import PipelineEngine
 from parallax_core.node.text import ModelText
 
-PROMPTS = (
-    *FIRST_PROMPTS,
-    "The three laws of thermodynamics are",
-    "SELECT name, age FROM users WHERE",
-    "<|im_start|>user\nWrite a haiku about the sea.<|im_end|>\n<|im_start|>assistant\n",
-    "<|im_start|>user\nWhat is 17 times 23?<|im_end|>\n<|im_start|>assistant\n",
-    "In 1969, the first human beings",
-    "Die Hauptstadt von Deutschland ist",
-    "import numpy as np\n\ndef softmax(x):\n",
-    "To make a good cup of tea, first",
-    "Roses are red, violets are blue,",
-    "The quick brown fox jumps over the lazy dog. The lazy dog",
-)
 MAX_DIFFERING = 1
 MAX_GAP = 1e-3
 TOGETHER = 8

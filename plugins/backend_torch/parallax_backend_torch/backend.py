@@ -13,6 +13,7 @@ from parallax_backend_torch.budget import Room, format_bytes, plan_pools
 from parallax_backend_torch.config import Config
 from parallax_backend_torch.devices import choose_device, choose_workshop, describe_device, estimate_bytes, find_room
 from parallax_backend_torch.families import BLOCKS, find_model
+from parallax_backend_torch.heap import load_leanly
 from parallax_backend_torch.limits import Machine
 from parallax_backend_torch.model import Model, Shape
 from parallax_backend_torch.network import Runner, build_network
@@ -49,7 +50,8 @@ class TorchBackend:
         config = Config(read_config(plan.model))
         choose_device(plan)
         model = _find_model(config)
-        return _open_blocks(plan, model) if model else _open_generic(plan, config)
+        with load_leanly():
+            return _open_blocks(plan, model) if model else _open_generic(plan, config)
 
 
 @dataclass(frozen=True, slots=True)

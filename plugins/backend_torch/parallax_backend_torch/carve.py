@@ -117,10 +117,9 @@ def fill_model(model: Any, selection: Selection, weights: Weights) -> tuple[Pass
     skipped = {id(decoder.embed_tokens), id(head), *(() if selection.is_last else (id(decoder.norm),))}
     for path, module in model.named_modules():
         found = TENSOR.fullmatch(f"{path}.")
-        is_outside = bool(found and found[2]) and int(found[2]) not in range(
-            selection.layers.start, selection.layers.stop
-        )
-        if not is_outside and id(module) not in skipped:
+        layer = found[2] if found else None
+        is_inside = layer is None or selection.layers.start <= int(layer) < selection.layers.stop
+        if is_inside and id(module) not in skipped:
             _fill_module(module, found[1] if found else f"{path}.", weights)
     weights.shelf.check_left((".inv_freq",))
     return entry, ends

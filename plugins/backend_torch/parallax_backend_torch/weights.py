@@ -70,21 +70,22 @@ class Shelf:
         """Bytes that are kept of what was read, in the form they are kept in."""
         self._task, self._progress = task, progress
 
-    def read(self, name: str) -> torch.Tensor:
-        """Return a tensor as it is stored, in memory of its own, on the CPU.
+    def view(self, name: str) -> torch.Tensor:
+        """Return a tensor as it is stored, on the CPU, over the memory of its file.
 
         Raises:
             ParallaxError: if there is none of this name.
         """
         if name not in self.tensors:
             raise ParallaxError(f"the checkpoint has no tensor {name}", MISFIT)
-        found = self.tensors[name]
-        view = read_tensor(found)
-        own = view.clone()
-        _give_back(found, view)
         self.left.discard(name)
-        self.tell(view.nbytes)
-        return own
+        return read_tensor(self.tensors[name])
+
+    def release(self, name: str) -> None:
+        """Give the memory of a tensor back, which was read, and tell of it."""
+        found = self.tensors[name]
+        _give_back(found)
+        self.tell(memoryview(found.data).nbytes)
 
     def tell(self, num_bytes: int) -> None:
         """Tell of so many more bytes."""
@@ -126,24 +127,31 @@ class Weights:
         return self.shelf.tensors[self.prefix + name].shape
 
     def read_plain(self, name: str) -> torch.Tensor:
-        """Return a tensor as it is stored; see `Shelf.read`."""
-        return self.shelf.read(self.prefix + name)
+        """Return a tensor as it is stored, in memory of its own, on the CPU; see `Shelf.view`."""
+        own = self.shelf.view(self.prefix + name).clone()
+        self.shelf.release(self.prefix + name)
+        return own
 
     def read_vector(self, name: str) -> torch.Tensor:
-        """Return a small tensor in float32 on the device; see `Shelf.read`."""
+        """Return a small tensor in float32 on the device; see `Shelf.view`."""
         vector = self.workshop.make_vector(self.read_plain(name))
         self.shelf.kept += vector.nbytes
         return vector
 
     def make_linear(self, *names: str, purpose: Purpose = "layer") -> Packed:
         """Return the matrices ``NAME.weight`` as one, one below the other, with their biases if they have any."""
-        parts = [self.read_plain(f"{name}.weight") for name in names]
-        weight = parts[0] if len(parts) == 1 else torch.cat(parts)
-        del parts
-        return self.keep_linear(weight, self.read_bias(*names), purpose)
+        bias, whole = self.read_bias(*names), [f"{self.prefix}{name}.weight" for name in names]
+        if len(whole) == 1:
+            made = self.keep_linear(self.shelf.view(whole[0]), bias, purpose)
+            self.shelf.release(whole[0])
+            return made
+        weight = torch.cat([self.shelf.view(name) for name in whole])
+        for name in whole:
+            self.shelf.release(name)
+        return self.keep_linear(weight, bias, purpose)
 
     def keep_linear(self, weight: torch.Tensor, bias: torch.Tensor | None, purpose: Purpose = "layer") -> Packed:
-        """Return a matrix [out, in] that was read from here, ready to multiply by."""
+        """Return a matrix [out, in] that was read from here, ready to multiply by; a copy of it."""
         made = self.workshop.make_linear(weight, bias, purpose)
         self.shelf.kept += made.num_bytes
         return made
@@ -177,12 +185,13 @@ def open_shelf(folder: Path, selection: Selection, progress: Progress) -> Shelf:
     return shelf
 
 
-def _give_back(tensor: Tensor, view: torch.Tensor) -> None:
+def _give_back(tensor: Tensor) -> None:
     """Tell the system that the pages of a file that was read are not needed in memory; never more than they hold."""
     whole = memoryview(tensor.data).obj
     if not isinstance(whole, mmap.mmap) or not hasattr(mmap, "MADV_DONTNEED"):
         return
     base = read_tensor(Tensor("uint8", (len(whole),), memoryview(whole))).data_ptr()
+    view = read_tensor(tensor)
     first = view.data_ptr() - base
     start = -(-first // mmap.PAGESIZE) * mmap.PAGESIZE
     length = (first + view.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE - start

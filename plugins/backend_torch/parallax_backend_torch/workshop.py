@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 from torch.nn import functional
 
+from parallax_backend_torch.kernels.library import find_library
 from parallax_backend_torch.kernels.linear import Gate, Kind, Packed, pack
 
 KIND_BYTES: dict[Kind, float] = {"float32": 4.0, "bfloat16": 2.0, "int8": 1.0625, "int4": 0.625}
@@ -66,7 +67,7 @@ class Workshop:
         """Return a matrix [out, in] ready to multiply by.
 
         Args:
-            weight: of any floating dtype; nobody else changes it.
+            weight: of any floating dtype; copied.
             bias: of shape [out], or None.
             purpose: embedding and head, the ends, are not kept in fewer than 8 bits, and a router is kept in float32.
         """
@@ -79,7 +80,8 @@ class Workshop:
         elif purpose == "ends" and kind == "int4":
             kind = "int8"
         if kind in ("float32", "bfloat16"):
-            weight = weight.to(torch.float32 if kind == "float32" else torch.bfloat16)
+            # Without the kernels, what is packed is the tensor itself, which may lie in a file.
+            weight = weight.to(getattr(torch, kind), copy=find_library() is None)
         return pack(weight, kind, bias=bias)
 
     def make_vector(self, values: torch.Tensor) -> torch.Tensor:

@@ -21,6 +21,8 @@ import torch
 from parallax_core.api import Unsupported
 
 GROUP = 32
+ROWS_AT_ONCE = 256
+"""Rows of a weight that are rounded at once, which bounds the memory that takes."""
 Form = Literal["Q4_0", "Q4_1", "Q8_0"]
 BLOCK_BYTES: dict[Form, int] = {"Q4_0": 18, "Q4_1": 20, "Q8_0": 34}
 """Bytes of 32 weights in a GGUF file."""
@@ -47,6 +49,14 @@ class Quantized:
 
 def quantize_weight(weight: torch.Tensor, bits: Literal[4, 8]) -> Quantized:
     """Round a float weight [out, in] to codes; ``in`` that is no multiple of 32 is padded with zeros."""
+    starts = range(0, max(1, len(weight)), ROWS_AT_ONCE)
+    parts = [_quantize_rows(weight[start : start + ROWS_AT_ONCE], bits) for start in starts]
+    lows = [part.low for part in parts if part.low is not None]
+    codes, scale = torch.cat([part.codes for part in parts]), torch.cat([part.scale for part in parts])
+    return Quantized(codes, scale, torch.cat(lows) if lows else None)
+
+
+def _quantize_rows(weight: torch.Tensor, bits: Literal[4, 8]) -> Quantized:
     padded = torch.nn.functional.pad(weight.float(), (0, -weight.shape[1] % GROUP))
     groups = padded.unflatten(1, (-1, GROUP))
     return _quantize_bytes(groups) if bits == 8 else _quantize_nibbles(groups)  # noqa: PLR2004 -- the two widths there are
