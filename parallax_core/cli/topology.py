@@ -12,6 +12,7 @@ from typing import Any
 
 from parallax_core.base.errors import UsageError
 from parallax_core.base.files import read_object
+from parallax_core.cli.interpreter import read_pythons
 from parallax_core.config.parallel import ParallelConfig, StagePlace, parse_layers
 from parallax_core.config.serve import ServeSettings
 from parallax_core.contracts.backend import BackendSpec, StagePlan
@@ -77,23 +78,6 @@ def split_backends(text: str | None, num_stages: int) -> tuple[str, ...]:
         message = f"{text!r} names {len(names)} backends, and there are {num_stages} stages"
         raise UsageError(message, "name one for all stages, or one for each")
     return names * num_stages if len(names) == 1 else names
-
-
-def parse_pythons(texts: Sequence[str]) -> dict[str, str]:
-    """Return the interpreter of each backend that has one of its own, from ``BACKEND=PYTHON``.
-
-    Raises:
-        UsageError: if one is not written like that, or there is no such file.
-    """
-    found = {}
-    for text in texts:
-        name, mark, path = text.partition("=")
-        if not (name and mark and path):
-            raise UsageError(f"{text!r} names no interpreter for a backend", "write torch=/path/to/bin/python")
-        if not Path(path).expanduser().is_file():
-            raise UsageError(f"there is no file {path}", "name a Python interpreter that has Parallax and the backend")
-        found[name] = str(Path(path).expanduser())
-    return found
 
 
 def place_layers(parallel: ParallelConfig, plugins: PluginHost, config: dict[str, Any]) -> ParallelConfig:
@@ -199,7 +183,7 @@ class Launch:
         backend = self.backends[int(node.rpartition("/")[2])]
         command = [
             self.pythons.get(backend, sys.executable),
-            *("-m", "parallax_core", "worker", "--supervised"),
+            *("-P", "-m", "parallax_core", "worker", "--supervised"),  # -P: what lies about here is no part of it
             *("--transport", self.transport, "--connect", self.muster.address, "--head", HEAD),
             *("--node", node, "--listen", self.place(node), "--peer-timeout", f"{self.peer_timeout:g}"),
         ]
@@ -296,7 +280,7 @@ def read_wishes(settings: ServeSettings, plugins: PluginHost) -> Wishes:
     parallel = read_parallel(settings)
     transport = plugins.transports().get(choose_transport_name(settings, parallel))
     backends = split_backends(settings.backend, parallel.num_stages)
-    pythons = parse_pythons(settings.python)
+    pythons = read_pythons(settings, backends)
     here = {name for name in backends if settings.listen is None and name not in pythons}
     return Wishes(
         settings=settings,

@@ -62,10 +62,11 @@ def worker(settings: WorkerSettings, config: Config) -> None:
 class Opener:
     """Opens the stages a worker is given, with the plugins that are installed here."""
 
-    def __init__(self, plugins: PluginHost, backends: list[Offer[BackendSpec]]) -> None:
-        """Open stages with one of ``backends``, the best first."""
+    def __init__(self, plugins: PluginHost, backends: list[Offer[BackendSpec]], fault: ParallaxError | None) -> None:
+        """Open stages with one of ``backends``, the best first; where there are none, ``fault`` says why."""
         self._catalog = Catalog(plugins)
         self._backends = backends
+        self._fault = fault
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -78,6 +79,8 @@ class Opener:
         Raises:
             ParallaxError: if that cannot be.
         """
+        if self._fault is not None:
+            raise self._fault
         offers = [offer for offer in self._backends if assign.backend in {"", offer.spec.name}]
         if not offers:
             message = f"there is no backend {assign.backend!r} on this node, but {', '.join(self.names)}"
@@ -94,8 +97,22 @@ class Opener:
         return offers[0].load(offers[0].spec.factory)().open_stage(plan)
 
 
+def make_opener(settings: WorkerSettings, plugins: PluginHost) -> Opener:
+    """Return what opens stages; a process of a server's own that cannot tells the server so when it is asked to.
+
+    Raises:
+        ParallaxError: if a node started by hand has no backend that runs.
+    """
+    try:
+        return Opener(plugins, find_backends(plugins, settings.backend), None)
+    except ParallaxError as error:
+        if not settings.supervised:
+            raise
+        return Opener(plugins, [], error)
+
+
 async def _work(settings: WorkerSettings, node: str, plugins: PluginHost) -> None:
-    opener = Opener(plugins, find_backends(plugins, settings.backend))
+    opener = make_opener(settings, plugins)
     spec = plugins.transports().get(settings.transport)
     listen = settings.listen or _place(spec, settings.connect, node)
     plan = TransportPlan(node=node, listen=listen, timeout_s=settings.peer_timeout)

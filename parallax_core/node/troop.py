@@ -73,8 +73,8 @@ class Role:
     def fit(self, recruit: Recruit) -> int:
         """Return how well a node would do: 0, not at all; 2, it has just that loaded."""
         join, layers = recruit.join, self.layers or LayerRange(0, 0)
-        if self.node and recruit.name != self.node:
-            return 0
+        if self.node:  # whatever it has: what it lacks it will say itself
+            return int(recruit.name == self.node)
         if self.backend and self.backend not in join.backends:
             return 0
         return 2 if (join.model, join.start, join.stop) == (self.model, layers.start, layers.stop) else 1
