@@ -120,11 +120,11 @@ PLX_INLINE void gather_part(const Attention& a, const Block& block, State& state
   }
   for (int64_t key = 0; key < block.count; ++key) {
     const float* const values = block.values[key] + at;
-    F8 loaded[N];
-    for (int n = 0; n < N; ++n) loaded[n] = load(values + 8 * n);
-    for (int q = 0; q < Q; ++q) {
-      const F8 weight = splat(state.scores[first + q][key]);
-      for (int n = 0; n < N; ++n) sums[q][n] += weight * loaded[n];
+    F8 weights[Q];
+    for (int q = 0; q < Q; ++q) weights[q] = splat(state.scores[first + q][key]);
+    for (int n = 0; n < N; ++n) {  // 12 sums, 3 weights and one of these are all registers there are
+      const F8 value = load(values + 8 * n);
+      for (int q = 0; q < Q; ++q) sums[q][n] += weights[q] * value;
     }
   }
   for (int q = 0; q < Q; ++q) {
