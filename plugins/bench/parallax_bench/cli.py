@@ -87,6 +87,9 @@ def serve(  # noqa: PLR0913, PLR0917 -- options of a command
         ignores_eos=ignore_eos,
         temperature=temperature,
     )
+    if not model:
+        target = replace(target, model=asyncio.run(find_model(target)))
+    settings |= {"url": target.url, "model": target.model}
     gaps = list(make_gaps(num_prompts, rate, burstiness, seed))
     outcomes = asyncio.run(measure(target, tasks, gaps, concurrency))
     summary = summarize(outcomes, limits)
@@ -127,8 +130,6 @@ def make_tasks(dataset: str, num: int, sizes: Sizes, seed: int) -> list[Task]:
 
 async def measure(target: Target, tasks: list[Task], gaps: list[float], concurrency: int) -> list[Outcome]:
     """Warm the server up with the requests there are more than gaps, then send the others; show how far it is."""
-    if not target.model:
-        target = replace(target, model=await find_model(target))
     num_warm = len(tasks) - len(gaps)
     await run_tasks(target, tasks[:num_warm], [0.0] * num_warm, 0, lambda _: None)
     columns = (TextColumn("requests"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())

@@ -64,7 +64,7 @@ def test_run_reports_every_request(url: str, tmp_path: Path) -> None:
     assert len(found["requests"]) == 12
     assert all(each["sent"] <= each["first"] <= each["last"] for each in found["requests"])
     assert sum(len(each["gaps"]) for each in found["requests"]) == 12 * 5
-    assert found["settings"]["output_len"] == 6
+    assert (found["settings"]["output_len"], found["settings"]["model"]) == (6, "toy")
     text = page.read_text()
     assert text.count("<svg") == 2
     assert "requests_per_s" in text
