@@ -34,9 +34,9 @@ def url() -> Iterator[str]:
     site = Site()
 
     async def run() -> None:
-        await site.engine.start()
+        await site.router.start()
         await server.serve()
-        await site.engine.stop()
+        await site.router.stop()
 
     server = uvicorn.Server(uvicorn.Config(site.app, port=0, log_config=None))
     thread = Thread(target=lambda: asyncio.run(run()))
