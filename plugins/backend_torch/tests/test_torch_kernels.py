@@ -96,8 +96,8 @@ def test_compiled_product_suits_any_size(kind: linear.Kind, shape: tuple[int, in
     rows, height, width = shape
     packed = linear.pack(draw(height, width, seed=height), kind)
     x = draw(rows, width, seed=width) * magnitude
-    # With few inputs, sums of rounded activations may cancel; so the error is measured against what was added up.
-    reach = x.double().abs() @ packed.to_dense().double().abs().T
+    # What is rounded is rounded to a part of the largest in its group, which may be next to nothing in the sum.
+    reach = x.abs().amax(1, keepdim=True).double() * packed.to_dense().double().abs().sum(1)
     error = (packed.apply(x) - x.double() @ packed.to_dense().double().T).abs()
     assert bool((error <= CLOSE[kind] * reach + 1e-30).all())
 
