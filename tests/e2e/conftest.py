@@ -113,7 +113,8 @@ def bin_folder(wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     bin_folder = folder / "bin"
     # Core's version is given so that a stranger of that name on an index cannot take its place.
     wanted = [f"parallax-core=={VERSION}", "parallax-backend-mlx"]
-    options = ["--quiet", "--find-links", str(wheels), "--constraint", str(ROOT / "constraints.txt")]
+    # Compiling all that is installed takes as long as installing it, and most of it is never imported.
+    options = ["--quiet", "--no-compile", "--find-links", str(wheels), "--constraint", str(ROOT / "constraints.txt")]
     subprocess.run([bin_folder / "python", "-m", "pip", "install", *options, *wanted], check=True)
     return bin_folder
 
@@ -129,7 +130,7 @@ def author_bin(bin_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
         script = folder / "bin" / name
         script.write_text(f"#!{folder}/bin/python\nimport sys\n{line}\nsys.exit(main())\n")
         script.chmod(0o755)
-    wanted = ["--constraint", str(ROOT / "constraints.txt"), "pytest", "hatchling"]
+    wanted = ["--no-compile", "--constraint", str(ROOT / "constraints.txt"), "pytest", "hatchling"]
     subprocess.run([str(folder / "bin/pip"), "install", "--quiet", *wanted], check=True)
     return folder / "bin"
 
