@@ -1,0 +1,90 @@
+"""What the distribution offers, what it says of the machine, and what it takes of it."""
+
+from __future__ import annotations
+
+import os
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from parallax_backend_torch import probe
+from parallax_backend_torch.diagnose import list_findings
+from parallax_backend_torch.limits import Machine
+from parallax_backend_torch.plugin import parallax_register_backends, parallax_register_settings
+from parallax_backend_torch.probe import probe_machine
+from parallax_backend_torch.settings import TorchSettings, apply_settings, read_settings
+
+
+def test_plugin_offers_the_backend_and_its_section() -> None:
+    [spec] = parallax_register_backends()
+    [section] = parallax_register_settings()
+    assert (spec.name, section.name) == ("torch", "torch")
+    assert section.schema.load() is TorchSettings
+
+
+def test_probe_names_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert probe_machine(tmp_path / "no driver").device == "cpu"
+    monkeypatch.setattr(probe, "find_spec", lambda _: None)
+    found = probe_machine()
+    assert not found.ok
+    assert "pip install torch" in found.reason
+
+
+def test_probe_sees_a_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "version").write_text("NVRM")
+    monkeypatch.setattr(metadata, "version", lambda _: "2.13.0")
+    assert probe_machine(tmp_path / "version").device == "CUDA"
+
+
+def test_settings_of_a_file_reach_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("WEIGHTS", "THREADS", "GENERIC"):
+        monkeypatch.setenv(f"PARALLAX_TORCH__{name}", "")
+        monkeypatch.delenv(f"PARALLAX_TORCH__{name}")
+    wanted = TorchSettings(weights="int8", threads=3)
+    apply_settings(wanted)
+    assert read_settings() == wanted
+    assert "PARALLAX_TORCH__GENERIC" not in os.environ
+
+
+def test_findings_speak_of_versions_kernels_and_models() -> None:
+    topics = {finding.topic: finding.status for finding in list_findings()}
+    assert topics.keys() == {"torch", "torch kernels", "torch models"}
+    assert topics["torch"] == "ok"
+
+
+def make_machine(folder: Path, quota: str, siblings: dict[int, str]) -> Machine:
+    """Return a machine with one control group, and processors whose threads share cores."""
+    (folder / "cgroup").write_text("0::/a/b\n")
+    group = folder / "groups/a"
+    (group / "b").mkdir(parents=True)
+    (group / "cpu.max").write_text(quota)
+    (group / "memory.max").write_text("1000000")
+    (group / "memory.current").write_text("400000")
+    (group / "memory.stat").write_text("anon 1\ninactive_file 100000\n")
+    (folder / "meminfo").write_text("MemTotal: 9000 kB\nMemAvailable: 5000 kB\n")
+    for number, text in siblings.items():
+        topology = folder / f"processors/cpu{number}/topology"
+        topology.mkdir(parents=True)
+        (topology / "thread_siblings_list").write_text(text)
+    return Machine(folder / "cgroup", folder / "groups", folder / "meminfo", folder / "processors")
+
+
+@pytest.mark.parametrize(
+    ("quota", "count"), [("max 100000", 4), ("150000 100000", 2), ("50000 100000", 1), ("900000 100000", 4)]
+)
+def test_cores_are_those_of_the_control_group(
+    tmp_path: Path, quota: str, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    pairs = {number: f"{number % 4},{number % 4 + 4}" for number in range(8)}
+    assert make_machine(tmp_path, quota, pairs).count_cores() == count
+
+
+def test_room_is_the_least_of_all_limits(tmp_path: Path) -> None:
+    assert make_machine(tmp_path, "max 100000", {}).find_room() == 700_000
+
+
+def test_room_of_a_machine_that_says_nothing_is_all_of_it(tmp_path: Path) -> None:
+    nowhere = tmp_path / "nowhere"
+    assert Machine(nowhere, nowhere, nowhere, nowhere).find_room() > 2**28
