@@ -77,7 +77,7 @@ from parallax_core.loading.checkpoint import read_config, read_tensors
 from parallax_core.loading.plan import check_device, choose_layers
 from parallax_core.pages.account import Account, Entry, Outcome
 from parallax_core.pages.check import check_batch, check_edit, check_room
-from parallax_core.pages.pool import Copy, PagePool
+from parallax_core.pages.pool import Copy, Mark, PagePool
 from parallax_core.sampling.answer import answer_draw, answer_output, answer_score, make_draft
 from parallax_core.sampling.draw import GOLDEN32, MASK32, draw_key, gumbel, hash32, mix32
 from parallax_core.sampling.reference import Draft, adjust, best, draw, keep, logprobs
@@ -134,6 +134,7 @@ __all__ = [
     "LayerShape",
     "LeaseId",
     "Link",
+    "Mark",
     "Mask",
     "Message",
     "ModelAdapter",

@@ -10,9 +10,9 @@ length, that every step overwrites.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from parallax_core.base.errors import OutOfPages
 from parallax_core.base.ids import SeqId
@@ -43,6 +43,17 @@ class Holding:
     """Page ids, the one at index i holding the tokens from ``(first + i) * page_size`` on."""
     room: int = 0
     """Growing up to this length takes, copies and forgets no page, as in most steps of most sequences; 0: unknown."""
+
+    def copy(self) -> Holding:
+        """Return another that is the same now."""
+        return replace(self, pages=list(self.pages))
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What some sequences held; `PagePool.restore` takes them back to it."""
+
+    holdings: Mapping[SeqId, Holding]
 
 
 class PagePool:
@@ -188,6 +199,37 @@ class PagePool:
         if self.info.kind == "state":
             return length == holding.length
         return self._find_lowest(holding) <= length <= holding.length
+
+    def save(self, seqs: Iterable[SeqId]) -> Mark:
+        """Note what sequences hold, before a step that may fail.
+
+        Raises:
+            KeyError: for one that is not open.
+        """
+        return Mark({seq: self._holdings[seq].copy() for seq in seqs})
+
+    def restore(self, mark: Mark) -> None:
+        """Take back what `extend` did to the sequences of ``mark`` since, as if it had never been called.
+
+        No other sequence was changed since, and none was opened, forked, truncated or dropped. What was written to the
+        pages they took is nobody's; what was written to the page of a state is for its owner to put back. Costs time in
+        the pool's size if a page was given up since, by a window or a copy.
+
+        Raises:
+            KeyError: for a sequence that is not open any more; nothing has changed then.
+        """
+        now = {seq: self._holdings[seq] for seq in mark.holdings}
+        given_up = False
+        for holding in mark.holdings.values():
+            for page in holding.pages:
+                given_up |= page not in self._refs
+                self._refs[page] = self._refs.get(page, 0) + 1
+        # In the opposite order, so that the same step would take the same pages again.
+        for holding in reversed(now.values()):
+            self._release(reversed(holding.pages))
+        self._holdings |= {seq: holding.copy() for seq, holding in mark.holdings.items()}
+        if given_up:
+            self._free = [page for page in self._free if page not in self._refs]
 
     @contextmanager
     def pin(self, pages: Iterable[int]) -> Iterator[None]:

@@ -27,6 +27,34 @@ def test_pages_are_taken_as_they_fill() -> None:
     assert pool.num_free == 6
 
 
+def test_failed_step_gives_back_what_it_took_and_takes_back_what_it_forgot() -> None:
+    pool = PagePool(PoolInfo(kind="window", page_size=4, num_pages=4, window=4))
+    for seq in (A, B):
+        pool.open(seq)
+    pool.extend(A, 8)
+    mark = pool.save([A, B])
+    pool.extend(A, 4)
+    pool.extend(B, 8)
+    assert pool.pages(A) == (1, (1, 0))
+    assert (pool.pages(B), pool.num_free) == ((0, (2, 3)), 0)
+    pool.restore(mark)
+    pool.check()
+    assert pool.pages(A) == (0, (0, 1))
+    assert (pool.pages(B), pool.num_free) == ((0, ()), 2)
+
+
+def test_sequence_that_was_dropped_is_not_restored() -> None:
+    pool = make_pool()
+    pool.open(A)
+    pool.extend(A, 5)
+    mark = pool.save([A])
+    pool.drop(A)
+    with pytest.raises(KeyError):
+        pool.restore(mark)
+    pool.check()
+    assert pool.num_free == 8
+
+
 def test_fork_shares_full_pages_and_copies_the_tail_at_once() -> None:
     pool = make_pool()
     pool.open(A)
@@ -206,6 +234,34 @@ class Memory(RuleBasedStateMachine):
         if self.info.kind == "window":  # the first page there is not wholly below what may still be needed
             first, _ = self.pool.pages(seq)
             assert (first + 1) * self.info.page_size > start - self.info.window - self.info.rewind + 1
+
+    @precondition(lambda self: self.wanted)
+    @rule(counts=st.lists(st.integers(0, 9), min_size=1, max_size=4))
+    def fail(self, counts: list[int]) -> None:
+        """A step of several sequences fails: it is as if it had not been, and the same step takes the same pages."""
+        before, marks = self.describe(), self.pool.save(self.wanted)
+        tries = [self.attempt(counts)]
+        self.pool.restore(marks)
+        assert self.describe() == before
+        self.pool.check()
+        tries.append(self.attempt(counts))
+        self.pool.restore(marks)
+        assert tries[0] == tries[1]
+
+    def describe(self) -> list[object]:
+        return [self.pool.num_free, *((seq, self.pool.length(seq), self.pool.pages(seq)) for seq in self.wanted)]
+
+    def attempt(self, counts: list[int]) -> list[object]:
+        """Grow sequences as long as there are pages, and leave rubbish in what they took."""
+        for seq, count in zip(self.wanted, counts, strict=False):
+            try:
+                copies = self.pool.extend(seq, count)
+            except OutOfPages:
+                break
+            self.apply(copies)
+            if self.info.kind != "state":
+                self.write(seq, len(self.wanted[seq]), [-1] * count)
+        return self.describe()
 
     @precondition(lambda self: self.wanted)
     @rule(pick=st.integers(0, 99), back=st.integers(0, 9))
