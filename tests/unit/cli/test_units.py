@@ -1,0 +1,100 @@
+"""The units of systemd do what they say, and every line of them is one systemd knows."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+
+from parallax_core.cli import app
+
+FOLDER = Path(__file__).parents[3] / "docs/examples/deploy"
+UNITS = sorted(FOLDER.glob("*.service"))
+SCRIPT = "/srv/parallax/bin/parallax"
+
+KNOWN = {
+    "Unit": {"Description", "Documentation", "Wants", "After"},
+    "Service": {
+        "Type",
+        "User",
+        "Group",
+        "StateDirectory",
+        "StateDirectoryMode",
+        "Environment",
+        "EnvironmentFile",
+        "ExecStart",
+        "KillMode",
+        "TimeoutStopSec",
+        "Restart",
+        "RestartSec",
+        "LimitNOFILE",
+        "NoNewPrivileges",
+        "PrivateTmp",
+        "ProtectSystem",
+        "ProtectHome",
+    },
+    "Install": {"WantedBy"},
+}
+"""Of systemd 252, the sections and what is used of them: systemd only warns of a line it does not know."""
+
+
+def read_unit(path: Path) -> dict[str, dict[str, str]]:
+    """Return the lines of each section."""
+    sections: dict[str, dict[str, str]] = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if line.startswith("["):
+            section = sections.setdefault(line.strip("[]"), {})
+        elif line and not line.startswith("#"):
+            key, mark, value = line.partition("=")
+            assert mark
+            assert key not in section
+            section[key] = value
+    return sections
+
+
+def test_there_are_units_for_server_and_worker() -> None:
+    assert [path.name for path in UNITS] == ["parallax-worker.service", "parallax.service"]
+
+
+@pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
+def test_unit_has_no_line_that_systemd_does_not_know(path: Path) -> None:
+    sections = read_unit(path)
+    assert sections.keys() == KNOWN.keys()
+    assert {name: set(lines) - KNOWN[name] for name, lines in sections.items() if set(lines) - KNOWN[name]} == {}
+
+
+@pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
+def test_command_of_a_unit_is_one_of_ours(path: Path) -> None:
+    script, name, *arguments = shlex.split(read_unit(path)["Service"]["ExecStart"])
+    assert script == SCRIPT
+    command = typer.main.get_command(app).get_command(None, name)  # type: ignore[attr-defined]
+    assert command.make_context(name, arguments).args == []  # or it says which is wrong
+
+
+def test_server_is_given_more_time_to_end_than_it_takes() -> None:
+    service = read_unit(FOLDER / "parallax.service")["Service"]
+    drain = float(service["ExecStart"].split("--drain ")[1])
+    assert float(service["TimeoutStopSec"]) >= drain + 3
+
+
+def test_systemd_takes_the_units(tmp_path: Path) -> None:
+    """Where systemd is, it is asked; a machine without it has the tests above."""
+    tool = shutil.which("systemd-analyze")
+    for path in UNITS if tool else ():
+        unit = tmp_path / path.name
+        text = path.read_text(encoding="utf-8")
+        assert SCRIPT in text
+        unit.write_text(text.replace(SCRIPT, sys.executable), encoding="utf-8")
+        ran = subprocess.run(
+            [str(tool), "verify", "--man=no", "--recursive-errors=no", str(unit)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert (ran.returncode, ran.stdout + ran.stderr) == (0, "")
