@@ -106,9 +106,10 @@ class Nursery:
 
 def end_with_parent() -> None:
     """Have this process, started by a nursery, end as soon as who started it ends it, or is gone."""
+    stdin = sys.stdin.fileno()
 
     def wait() -> None:
-        while sys.stdin.buffer.read(1):
+        while os.read(stdin, 1):  # not by sys.stdin, whose lock this thread would hold when the interpreter ends
             pass
         os._exit(0)
 

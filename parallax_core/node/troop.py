@@ -127,12 +127,18 @@ class Troop:
 
     async def explain(self, loss: StageLost) -> StageLost:
         """Return which stage has ended, and how, where that can be told; see `Company.explain`."""
-        listening = [asyncio.create_task(self._await_end(role)) for role in self._roles]
+        if loss.__cause__ is not None and loss.__cause__.__cause__ is not None:
+            return loss  # what came from there could not be read: that says it all
+        said: list[str] = []
+        listening = [asyncio.create_task(self._await_end(role, said)) for role in self._roles]
         done, _ = await asyncio.wait(listening, timeout=TELL_S, return_when=asyncio.FIRST_COMPLETED)
         for task in listening:
             task.cancel()
         await asyncio.gather(*listening, return_exceptions=True)
-        return next((StageLost(task.result(), loss.hint) for task in done), loss)
+        names = [task.result() for task in done]
+        if not names and (others := [each for each in said if each not in loss.message]):
+            names = ["; ".join((loss.message, *others))]
+        return StageLost(names[0], loss.hint) if names else loss
 
     def posts(self) -> tuple[Post, ...]:
         """Return where each stage runs; see `Company.posts`."""
@@ -155,17 +161,20 @@ class Troop:
                     await recruit.channel.send(Release(LEASE, self._attempt))
                     await recruit.channel.leave()
 
-    async def _await_end(self, role: Role) -> str:
-        """Wait until the node of a stage has ended, and return how."""
+    async def _await_end(self, role: Role, said: list[str]) -> str:
+        """Wait until the node of a stage has ended, and return how; note what it says of losses until then."""
         recruit = self._at(role)
         name = f"stage {role.stage} of {len(self._roles)}, on node {recruit.name!r}, is lost"
-        if self._nursery is not None:
-            return f"{name}: {await self._nursery.wait_end(role.node)}"
         try:
             while True:
-                await recruit.channel.receive()
+                message = await recruit.channel.receive()
+                if isinstance(message, Failure) and message.lost:
+                    said.append(message.message)
         except PeerLost as error:
-            return f"{name}: {error.message}"
+            reason = error.message
+        if self._nursery is not None:
+            reason = await self._nursery.wait_end(role.node)
+        return f"{name}: {reason}"
 
     def _at(self, role: Role) -> Recruit:
         recruit = self._recruits[role.stage]

@@ -1,0 +1,291 @@
+"""Pipelines whose stages are processes: over sockets of this machine and over TCP with keys, and what ends them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from parallax_core.api import Finish, LayerRange, Request, RequestId, TransportPlan
+from parallax_core.node.muster import Muster
+from parallax_core.node.nursery import Nursery
+from parallax_core.node.pipeline import PipelineEngine
+from parallax_core.node.troop import Role, Troop
+from parallax_core.testing.node import name_toy
+from parallax_core.testing.toy import GREEDY, Toy
+from parallax_transport_zmq.address import place_local
+from parallax_transport_zmq.keyring import Keyring
+from parallax_transport_zmq.transport import ZmqTransport
+from tests.e2e.conftest import END_TIMEOUT_S, MODEL, PARALLAX, Server, environment, start_server
+
+TOY = Toy(("full", "window", "full"))
+TIMEOUT_S = 1.0
+"""The silence after which a worker of the toy counts as lost."""
+GRACE_S = 5.0
+"""How much later than it should a thing may happen on a machine that is busy with tests."""
+PATIENCE_S = 60.0
+NUMBERS = count()
+SPLITS = ((3,), (1, 2), (2, 1), (1, 1, 1))
+
+
+@dataclass
+class Pipeline:
+    """An engine over processes that run a toy."""
+
+    folder: Path
+    sizes: Sequence[int] = (1, 1, 1)
+    is_tcp: bool = False
+    lies: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """What nodes say that is not so, by name; the processes that take their place do not."""
+
+    def __post_init__(self) -> None:
+        plan = TransportPlan(node="head", listen=self.place("head"), timeout_s=TIMEOUT_S)
+        self.muster = Muster(ZmqTransport(plan), "head")
+        self.nursery = Nursery(self.make_command)
+        stops = [sum(self.sizes[: index + 1]) for index in range(len(self.sizes))]
+        layers = [LayerRange(stop - size, stop) for stop, size in zip(stops, self.sizes, strict=True)]
+        roles = [
+            Role(stage=index, layers=each, model=name_toy(TOY), node=f"worker/{index}", heartbeat_s=0.2)
+            for index, each in enumerate(layers)
+        ]
+        self.reasons: list[str] = []
+        troop = Troop(roles, self.muster, self.nursery)
+        self.engine = PipelineEngine(troop, lambda tokens: "x" * len(tokens), on_lost=self.reasons.append)
+
+    def place(self, node: str) -> str:
+        return "tcp://127.0.0.1:0" if self.is_tcp else place_local(self.folder, node)
+
+    def make_command(self, node: str) -> list[str]:
+        plan = {
+            "node": node,
+            "transport": "parallax_transport_zmq.transport:ZmqTransport",
+            "connect": self.muster.address,
+            "listen": self.place(node),
+            "timeout_s": TIMEOUT_S,
+            **self.lies.pop(node, {}),
+        }
+        return [sys.executable, "-m", "parallax_core.testing.node", json.dumps(plan)]
+
+    @property
+    def pids(self) -> list[int]:
+        return [post.pid for post in self.engine.posts()]
+
+    async def ask(self, prompt: Sequence[int], length: int) -> tuple[list[int], Finish]:
+        tokens: list[int] = []
+        name = RequestId(str(next(NUMBERS)))
+        request = Request(id=name, prompt=tuple(prompt), max_tokens=length, sampling=GREEDY)
+        async with asyncio.timeout(PATIENCE_S):
+            async for delta in self.engine.submit(request):
+                tokens += delta.tokens
+        assert delta.finish is not None
+        return tokens, delta.finish
+
+    async def check(self) -> None:
+        """Ask several things at once, and compare with the toy computed alone."""
+        prompts = [[number] * (1 + 7 * number) for number in range(5)]
+        answers = await asyncio.gather(*(self.ask(prompt, 20) for prompt in prompts))
+        assert [tokens for tokens, _ in answers] == [TOY.continuation(prompt, 20) for prompt in prompts]
+
+    async def check_pages(self) -> None:
+        """Check that all pages are free but those that are stored; every stage has confirmed the head's account."""
+        head = self.engine._head
+        assert head is not None
+        head.check()
+        while head._store.evict(None):
+            pass
+        assert {pool.used for pool in self.engine.stats()[0].pools} == {0}
+
+    async def until(self, state: str) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            while self.engine.health().state != state:  # noqa: ASYNC110 -- nobody tells
+                await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def running(pipeline: Pipeline) -> AsyncIterator[Pipeline]:
+    """Start the processes; in the end none may be left."""
+    pids: set[int] = set()
+    await pipeline.muster.start()
+    try:
+        await pipeline.engine.start()
+        pids.update(pipeline.pids)
+        yield pipeline
+        pids.update(pipeline.pids)
+    finally:
+        await pipeline.engine.stop()
+        await pipeline.muster.stop()
+    assert not [pid for pid in pids if is_alive(pid)]
+
+
+def is_alive(pid: int) -> bool:
+    """Return whether a process is there, and more than an entry that its parent has not looked at."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = PATIENCE_S) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def with_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a key, so that everything over TCP is encrypted."""
+    monkeypatch.setenv("PARALLAX_HOME", str(tmp_path / "home"))
+    Keyring(tmp_path / "home" / "keys").make("default")
+
+
+@pytest.mark.parametrize("sizes", SPLITS)
+async def test_split_over_processes_equals_the_whole(tmp_path: Path, sizes: Sequence[int]) -> None:
+    async with running(Pipeline(tmp_path, sizes)) as pipeline:
+        await pipeline.check()
+        await pipeline.check_pages()
+
+
+@pytest.mark.usefixtures("with_keys")
+async def test_split_over_tcp_with_keys_equals_the_whole(tmp_path: Path) -> None:
+    async with running(Pipeline(tmp_path, is_tcp=True)) as pipeline:
+        assert pipeline.muster.address.startswith("tcp://127.0.0.1:")
+        await pipeline.check()
+        await pipeline.check_pages()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+async def test_lost_worker_is_noticed_told_and_replaced(tmp_path: Path, number: signal.Signals) -> None:
+    async with running(Pipeline(tmp_path)) as pipeline:
+        before = pipeline.pids
+        asking = [asyncio.create_task(pipeline.ask([each], 240)) for each in range(4)]
+        while not pipeline.engine.stats()[0].output_tokens:  # noqa: ASYNC110 -- nobody tells
+            await asyncio.sleep(0.005)
+        os.kill(before[1], number)
+        begun = time.monotonic()
+        answers = await asyncio.gather(*asking)
+        assert time.monotonic() - begun < TIMEOUT_S + GRACE_S
+        for each, (tokens, finish) in enumerate(answers):
+            assert finish.reason == "error"
+            assert "worker/1" in finish.message
+            assert tokens == TOY.continuation([each], len(tokens))
+        if number == signal.SIGKILL:
+            assert "stage 1 of 3, on node 'worker/1', is lost: its process was ended by SIGKILL" in pipeline.reasons[0]
+        await pipeline.until("ready")
+        after = pipeline.pids
+        assert [after[0], after[2]] == [before[0], before[2]]
+        assert after[1] != before[1]
+        assert not is_alive(before[1])
+        await pipeline.check()
+        await pipeline.check_pages()
+
+
+async def test_worker_that_is_slow_is_not_lost(tmp_path: Path) -> None:
+    async with running(Pipeline(tmp_path)) as pipeline:
+        asking = asyncio.create_task(pipeline.ask([1], 200))
+        while not pipeline.engine.stats()[0].output_tokens:  # noqa: ASYNC110 -- nobody tells
+            await asyncio.sleep(0.005)
+        os.kill(pipeline.pids[1], signal.SIGSTOP)
+        await asyncio.sleep(TIMEOUT_S / 4)
+        os.kill(pipeline.pids[1], signal.SIGCONT)
+        tokens, _ = await asking
+        assert tokens == TOY.continuation([1], 200)
+        assert pipeline.reasons == []
+
+
+async def test_worker_that_sends_garbage_is_found_out(tmp_path: Path) -> None:
+    async with running(Pipeline(tmp_path, lies={"worker/1": {"lie": "garbage", "after": 3}})) as pipeline:
+        _, finish = await pipeline.ask([1], 100)
+        assert finish.reason == "error"
+        assert "a frame cannot be read" in finish.message
+        await pipeline.until("ready")
+        await pipeline.check()
+        await pipeline.check_pages()
+
+
+async def test_worker_that_cannot_start_leaves_nothing_running(tmp_path: Path) -> None:
+    (tmp_path / "worker-2.sock").write_text("in the way")
+    pipeline = Pipeline(tmp_path)
+    await pipeline.muster.start()
+    pids: list[int] = []
+    with contextlib.suppress(asyncio.CancelledError):
+        starting = asyncio.create_task(pipeline.engine.start())
+        while not starting.done():
+            pids = [*pids, *pipeline.nursery.pids]
+            await asyncio.sleep(0.01)
+        assert "stage 2 of 3 on node 'worker/2': its process ended with exit code 1" in str(starting.exception())
+    await pipeline.muster.stop()
+    assert len(set(pids)) == 3
+    assert not [pid for pid in pids if is_alive(pid)]
+
+
+def children(pid: int) -> list[int]:
+    """Return the processes that a process has started."""
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+@pytest.fixture
+def piped(model_home: Path, tmp_path: Path) -> Server:
+    return start_server(model_home, tmp_path / "log", "--transport", "zmq", "--layers", "0-10,10-20,20-30")
+
+
+def ask_model(server: Server, prompt: str) -> str:
+    with openai.OpenAI(base_url=server.url, api_key="x", max_retries=0) as client:
+        answer = client.completions.create(model=MODEL, prompt=prompt, max_tokens=16, temperature=0)
+        return answer.choices[0].text
+
+
+PROMPTS = ("Once upon a time", "def fibonacci(n):", "The capital of France is")
+
+
+def test_model_in_three_processes_equals_one(piped: Server, server: Server) -> None:
+    workers = children(piped.process.pid)
+    try:
+        with openai.OpenAI(base_url=piped.url, api_key="x") as client:
+            question: Any = [{"role": "user", "content": "What is the capital of France?"}]
+            answer = client.chat.completions.create(model=MODEL, messages=question, temperature=0)
+        assert answer.choices[0].message.content == "The capital of France is Paris."
+        assert [ask_model(piped, prompt) for prompt in PROMPTS] == [ask_model(server, prompt) for prompt in PROMPTS]
+    finally:
+        assert piped.end(signal.SIGTERM) < END_TIMEOUT_S
+    assert len(workers) == 3
+    wait_until(lambda: not any(map(is_alive, workers)), 5)
+    log = piped.log.read_text()
+    assert re.search(r"\[worker/0/2\] [0-9:]+ INFO", log)
+    assert "Traceback" not in log
+
+
+def test_workers_end_with_a_head_that_is_killed(piped: Server) -> None:
+    workers = children(piped.process.pid)
+    piped.end(signal.SIGKILL)
+    assert len(workers) == 3
+    wait_until(lambda: not any(map(is_alive, workers)), 5)
+
+
+def test_interrupt_while_workers_load_leaves_nothing(model_home: Path, tmp_path: Path) -> None:
+    command = [PARALLAX, "serve", MODEL, "--backend", "mlx", "--port", "0", "--stages", "3"]
+    with (tmp_path / "log").open("w") as log:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, env=environment(model_home))
+    wait_until(lambda: len(children(process.pid)) == 3)
+    workers = children(process.pid)
+    begun = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=END_TIMEOUT_S + 10)
+    assert time.monotonic() - begun < END_TIMEOUT_S
+    wait_until(lambda: not any(map(is_alive, workers)), 5)
+    assert "Traceback" not in (tmp_path / "log").read_text()
