@@ -8,12 +8,13 @@ from itertools import pairwise
 from parallax_core.base.errors import ParallaxError
 from parallax_core.contracts.stage import StageInfo
 from parallax_core.contracts.tensor import TensorSpec
+from parallax_core.node.convert import FLOATS
 
 
 def check_chain(infos: Sequence[StageInfo]) -> None:
     """Check that the stages, in this order, are a whole model: each layer once, and what one gives the next takes.
 
-    Their dtypes have to be the same, too: nothing converts hidden states from one to another yet.
+    Hidden states may be of another dtype than the next stage computes in: it converts them.
 
     Raises:
         ParallaxError: naming the stages that do not fit.
@@ -48,9 +49,17 @@ def _check_pair(names: str, first: StageInfo, second: StageInfo) -> None:
         if one != other:
             message = f"{names} are of different models: {one} and {other} {what}"
             raise ParallaxError(message, "give all stages the same model")
-    if first.gives != second.takes:
+    if not _fits(first.gives, second.takes):
         message = f"{names} do not fit: one gives {_show(first.gives)}, and the other takes {_show(second.takes)}"
-        raise ParallaxError(message, "give all stages the same model and the same --dtype")
+        raise ParallaxError(message, "give all stages the same model")
+
+
+def _fits(gives: Sequence[TensorSpec], takes: Sequence[TensorSpec]) -> bool:
+    """Return whether hidden states can be taken as they are given, or converted."""
+    if tuple(gives) == tuple(takes):
+        return True
+    widths = [[spec.width for spec in specs] for specs in (gives, takes)]
+    return widths[0] == widths[1] and {spec.dtype for spec in (*gives, *takes)} <= FLOATS
 
 
 def _show(specs: Sequence[TensorSpec]) -> str:

@@ -11,6 +11,7 @@ from parallax_core.base.errors import BackendFailed, StageLost
 from parallax_core.base.ids import LeaseId, SeqId
 from parallax_core.contracts.stage import Drop, Edit, Fork, Open, Stage, StageBatch, StageInfo, StageResult
 from parallax_core.contracts.tensor import Tensor, TensorSpec
+from parallax_core.node.convert import FLOATS, convert
 from parallax_core.wire.messages import Failure, Result, Step
 
 logger = logging.getLogger(__name__)
@@ -144,10 +145,9 @@ class StageHost:
 def _compute(stage: Stage, step: Step) -> StageResult:
     """Run the rows of a step, and check what goes in and what comes out."""
     info = stage.info
-    if (given := _describe(step.hidden)) != info.takes:
-        raise BackendFailed(f"a stage that takes {info.takes} was given {given}")
+    hidden = _fit(info, step)
     try:
-        result = stage.step(StageBatch(step.rows, step.hidden, step.embeddings, step.step)).wait()
+        result = stage.step(StageBatch(step.rows, hidden, step.embeddings, step.step)).wait()
     except StageLost:
         raise
     except Exception as error:
@@ -155,6 +155,18 @@ def _compute(stage: Stage, step: Step) -> StageResult:
         raise BackendFailed(message) from error
     _check_result(info, step, result)
     return result
+
+
+def _fit(info: StageInfo, step: Step) -> tuple[Tensor, ...]:
+    """Return the hidden states of a step in the dtypes the stage takes."""
+    given = _describe(step.hidden)
+    if [spec.width for spec in given] != [spec.width for spec in info.takes]:
+        raise BackendFailed(f"a stage that takes {info.takes} was given {given}")
+    if given == info.takes:
+        return step.hidden
+    if not {spec.dtype for spec in (*given, *info.takes)} <= FLOATS:
+        raise BackendFailed(f"a stage that takes {info.takes} was given {given}")
+    return tuple(convert(tensor, spec.dtype) for tensor, spec in zip(step.hidden, info.takes, strict=True))
 
 
 def _check_result(info: StageInfo, step: Step, result: StageResult) -> None:

@@ -40,8 +40,7 @@ class StageWorker:
     The next step is received, read, and waiting on the lane while the stage computes one, and results are written and
     sent while it computes the next: the stage itself never waits for a link, unless a receiver takes nothing.
 
-    The dtype of hidden states is what `StageInfo.takes` says; `parallax_core.node.chain` sees to it that the stage
-    before gives just that.
+    Hidden states come in the dtype the stage before gives, and are converted to what `StageInfo.takes` says.
     """
 
     def __init__(

@@ -54,3 +54,10 @@ def test_neighbours_must_fit(change: dict[str, object], said: str) -> None:
         check_chain(infos)
     assert said in caught.value.message
     assert caught.value.hint
+
+
+def test_neighbours_may_compute_in_different_dtypes() -> None:
+    infos = infos_of(0, 2, 4)
+    infos[0] = replace(infos[0], gives=(TensorSpec(576, "bfloat16"),))
+    infos[1] = replace(infos[1], takes=(TensorSpec(576, "float32"),))
+    check_chain(infos)

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import count
 
 import pytest
@@ -15,16 +17,20 @@ from parallax_core.api import (
     LayerRange,
     LeaseId,
     Open,
+    Outcome,
     Row,
     SeqId,
     SequenceSpec,
     Stage,
     StageBatch,
+    StageInfo,
     StageResult,
     Tensor,
+    TensorSpec,
 )
 from parallax_core.node.host import Place, StageHost
 from parallax_core.testing.fault import Fault, FaultStage
+from parallax_core.testing.sleep import SleepStage, describe_sleeper
 from parallax_core.testing.toy import GREEDY, Toy, ToyStage
 from parallax_core.wire.messages import Failure, Result, Step
 
@@ -195,3 +201,23 @@ def test_host_closes_what_it_opened_once() -> None:
     host.close()
     assert stage.closed
     StageHost(lambda: stage, Place(LEASE, 0)).close()
+
+
+def test_hidden_states_of_another_dtype_are_converted() -> None:
+    info = describe_sleeper(LayerRange(1, 8))
+    stage = Listener(replace(info, takes=(TensorSpec(2, "float32"),)))
+    given = Tensor("bfloat16", (2, 2), struct.pack("<4H", 0x3F80, 0x4000, 0xC040, 0))
+    result_of(host_of(stage), Step(LEASE, Epoch(0), 1, (OPEN,), (ROW,), (given,)))
+    assert stage.heard == [Tensor("float32", (2, 2), struct.pack("<4f", 1, 2, -3, 0))]
+
+
+class Listener(SleepStage):
+    """A stage that keeps what it was given."""
+
+    def __init__(self, info: StageInfo) -> None:
+        super().__init__(info, lambda _: 0.0)
+        self.heard: list[Tensor] = []
+
+    def step(self, batch: StageBatch) -> Outcome:
+        self.heard.extend(batch.hidden)
+        return super().step(batch)
