@@ -21,7 +21,8 @@ from typing import Any
 from benchmarks.record import describe_run, read_report, write_report
 from parallax_core.api import Request, RequestId, Sampling
 from parallax_core.base.files import read_object
-from parallax_core.cli.topology import Remote, read_wishes
+from parallax_core.cli.topology import Remote
+from parallax_core.cli.wishes import read_wishes
 from parallax_core.config.serve import ServeSettings
 from parallax_core.contracts.backend import StagePlan
 from parallax_core.engine.head import Head

@@ -20,7 +20,8 @@ from parallax_core.cli.command import new_app
 from parallax_core.cli.edge import check_exposure, check_tls, make_edge
 from parallax_core.cli.option import from_section
 from parallax_core.cli.progress import Display, make_display
-from parallax_core.cli.topology import Local, Remote, read_wishes
+from parallax_core.cli.topology import Local, Remote
+from parallax_core.cli.wishes import read_wishes
 from parallax_core.config.config import Config
 from parallax_core.config.parallel import ParallelConfig
 from parallax_core.config.serve import ServeSettings

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import socket
@@ -73,6 +74,12 @@ class Opener:
         """The backends it can open stages with."""
         return tuple(offer.spec.name for offer in self._backends)
 
+    def warm_up(self) -> None:
+        """Import the best backend: it stops all else for a while, and a node that is silent for long counts as lost."""
+        for offer in self._backends[:1]:
+            with contextlib.suppress(ParallaxError):  # told when a stage is to be opened
+                offer.load(offer.spec.factory)
+
     def open_stage(self, assign: Assign, progress: Progress) -> Stage:
         """Find the model, or fetch it, and load the layers.
 
@@ -113,6 +120,7 @@ def make_opener(settings: WorkerSettings, plugins: PluginHost) -> Opener:
 
 async def _work(settings: WorkerSettings, node: str, plugins: PluginHost) -> None:
     opener = make_opener(settings, plugins)
+    opener.warm_up()
     spec = plugins.transports().get(settings.transport)
     listen = settings.listen or _place(spec, settings.connect, node)
     plan = TransportPlan(node=node, listen=listen, timeout_s=settings.peer_timeout)

@@ -42,7 +42,7 @@ class ServeSettings:
     layers: Annotated[
         str | None,
         Meta(
-            description="The layers of each stage, as 0-10,10-20,20-30; by default even shares.",
+            description="The layers of each stage, as 0-10,10-20,20-30; by default as many as each is fast.",
             extra={"metavar": "A-B,B-C"},
         ),
     ] = None

@@ -34,8 +34,10 @@ class Company(Protocol):
 
     heals: bool
     """Whether `open` can be called again after a stage was lost."""
-    channels: tuple[Channel, ...]
-    """From the head to each stage, once they are open."""
+
+    @property
+    def channels(self) -> tuple[Channel, ...]:
+        """From the head to each stage, once they are open."""
 
     async def open(self) -> tuple[StageInfo, ...]:
         """Open all stages, and have them wait for steps; what fails leaves the rest to `close`.

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from parallax_core.base.errors import BackendFailed, ParallaxError, PeerLost, StageLost
 from parallax_core.base.ids import Epoch
@@ -139,6 +139,10 @@ class Troop:
         if not names and (others := [each for each in said if each not in loss.message]):
             names = ["; ".join((loss.message, *others))]
         return StageLost(names[0], loss.hint) if names else loss
+
+    def give(self, layers: Sequence[LayerRange]) -> None:
+        """Have the stages be given other layers, from the next `open` on."""
+        self._roles = tuple(replace(role, layers=each) for role, each in zip(self._roles, layers, strict=True))
 
     def posts(self) -> tuple[Post, ...]:
         """Return where each stage runs; see `Company.posts`."""
