@@ -18,6 +18,7 @@ from parallax_core.server.errors import add_handlers
 from parallax_core.server.gate import CLOSING, Gate, Gatekeeper
 from parallax_core.server.lenience import HEADER, Lenience
 from parallax_core.server.limit import BodyLimit
+from parallax_core.server.origin import OriginCheck
 from parallax_core.server.patience import Patience
 from parallax_core.server.rate import RateLimit
 from parallax_core.server.reply import HealthReply, ModelReply, ModelsReply, VersionReply
@@ -52,6 +53,7 @@ def _add_edge(app: FastAPI, edge: Edge, gate: Gate) -> None:
         app.add_middleware(RateLimit, edge=edge)
     if edge.keys:
         app.add_middleware(KeyCheck, keys=edge.keys)
+    app.add_middleware(OriginCheck, origins=edge.cors_origins)
     if edge.cors_origins:
         app.add_middleware(
             CORSMiddleware,

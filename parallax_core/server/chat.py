@@ -103,7 +103,7 @@ def make_router(served: Served) -> fastapi.APIRouter:
     """Return the route for ``served``."""
     router = fastapi.APIRouter(route_class=JsonRoute)
 
-    errors = describe_errors(400, 401, 404, 408, 413, 429, 500, 503)
+    errors = describe_errors(400, 401, 403, 404, 408, 413, 429, 500, 503)
 
     @router.post("/v1/chat/completions", response_model=ChatReply, responses={**describe_events(ChatChunk), **errors})
     async def create_chat_completion(body: ChatRequest, http: fastapi.Request) -> Response:

@@ -32,14 +32,14 @@ def make_router(served: Served) -> APIRouter:
             waiting=[show_node(each) for each in served.list_waiting()],
         )
 
-    @router.post("/v1/replicas/{rank}/drain", responses=describe_errors(400, 401, 404, 429, 503))
+    @router.post("/v1/replicas/{rank}/drain", responses=describe_errors(400, 401, 403, 404, 429, 503))
     async def drain_replica(rank: Rank) -> ReplicaReply:
         """Give a replica no new requests; it finishes those it has, and keeps the model."""
         engine = _find_drainable(served, rank)
         engine.drain(rank)
         return show_replica(_describe(served)[rank])
 
-    @router.post("/v1/replicas/{rank}/readmit", responses=describe_errors(400, 401, 404, 429, 503))
+    @router.post("/v1/replicas/{rank}/readmit", responses=describe_errors(400, 401, 403, 404, 429, 503))
     async def readmit_replica(rank: Rank) -> ReplicaReply:
         """Give a replica requests again."""
         engine = _find_drainable(served, rank)

@@ -15,7 +15,7 @@ from parallax_core.server.served import Served
 
 def make_router(served: Served) -> fastapi.APIRouter:
     """Return the routes for ``served``."""
-    router, errors = fastapi.APIRouter(route_class=JsonRoute), describe_errors(400, 401, 404, 408, 413, 429, 503)
+    router, errors = fastapi.APIRouter(route_class=JsonRoute), describe_errors(400, 401, 403, 404, 408, 413, 429, 503)
 
     @router.post("/tokenize", response_model=TokensReply, responses=errors)
     def tokenize(body: TokenizeRequest) -> JSONResponse:

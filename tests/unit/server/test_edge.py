@@ -123,6 +123,19 @@ def test_pages_of_other_origins_are_let_in_only_when_named(site: Site) -> None:
         assert "access-control-allow-origin" not in other.headers
 
 
+@pytest.mark.parametrize("path", ["/v1/replicas/0/drain", "/v1/chat/completions", "/tokenize"])
+def test_page_that_may_not_ask_cannot_even_send(path: str) -> None:
+    with Site(Edge(cors_origins=("https://chat.example",))) as site:
+        statuses = {
+            origin: site.client.post(path, headers={"Origin": origin} if origin else {}).status_code
+            for origin in ("", "https://chat.example", "http://testserver", "https://evil.example", "null")
+        }
+        assert statuses.pop("https://evil.example") == statuses.pop("null") == 403
+        assert set(statuses.values()) == {200 if "drain" in path else 400}
+    with Site(Edge(cors_origins=("*",))) as site:
+        assert site.client.post(path, headers={"Origin": "https://evil.example"}).status_code != 403
+
+
 def test_lenient_server_names_the_fields_it_ignored(caplog: pytest.LogCaptureFixture) -> None:
     with Site(Edge(is_lenient=True)) as site:
         response = site.post(colour="red", größe=1, **QUESTION)

@@ -1,0 +1,36 @@
+"""Which web pages may ask."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from starlette.datastructures import Headers
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from parallax_core.server.errors import error_body
+
+
+class OriginCheck:
+    """Middleware that answers 403 to a POST of a web page that may not ask.
+
+    A browser keeps such a page from reading answers, but sends some requests all the same: those without a body, say.
+    (Fetch Standard, "CORS-safelisted request-header"; only browsers send ``Origin``, and pages cannot change it.)
+    """
+
+    def __init__(self, app: ASGIApp, origins: Collection[str]) -> None:
+        self._app = app
+        self._origins = origins
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or refuse it."""
+        if scope["type"] != "http" or scope["method"] != "POST" or self._is_welcome(Headers(scope=scope)):
+            await self._app(scope, receive, send)
+            return
+        message = "web pages of this origin may not use this server; let them by --cors-origin"
+        await JSONResponse(error_body(403, message, code="origin"), 403)(scope, receive, send)
+
+    def _is_welcome(self, headers: Headers) -> bool:
+        origin = headers.get("origin")
+        own = {f"{scheme}://{headers.get('host')}" for scheme in ("http", "https")}
+        return origin is None or origin in own or origin in self._origins or "*" in self._origins
