@@ -1,10 +1,22 @@
 // The C interface, as far as it is not beside what it calls.
+#include <sys/mman.h>
+
 #include "operations.h"
 #include "pool.h"
 
 using namespace plx;
 
-PLX_EXPORT int32_t plx_interface() { return 1; }
+PLX_EXPORT int32_t plx_interface() { return 2; }
+// Asks the system for large pages; it may not have any, and nothing depends on it.
+PLX_EXPORT void plx_enlarge(void* data, int64_t bytes) {
+#if defined(MADV_HUGEPAGE)
+  constexpr int64_t kHuge = 2 << 20;
+  (void)madvise(data, static_cast<size_t>(bytes / kHuge * kHuge), MADV_HUGEPAGE);
+#else
+  (void)data, (void)bytes;
+#endif
+}
+
 PLX_EXPORT int32_t plx_threads() { return count_threads(); }
 PLX_EXPORT void plx_set_threads(int32_t count) { set_threads(count); }
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from parallax_backend_torch.kernels import library, linear, parts, signature
+from parallax_backend_torch.kernels import arena, library, linear, parts, signature
 from parallax_backend_torch.kernels.quantize import Form
 from parallax_core.api import Unsupported
 
@@ -206,3 +206,15 @@ def test_library_of_other_sources_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     found, reason = library.open_library(library.FILE)
     assert found is None
     assert "reinstall parallax-backend-torch" in reason
+
+
+def test_weights_lie_together_and_go_with_the_last_of_them() -> None:
+    native = library.find_library()
+    assert native is not None
+    shelf = arena.Arena()
+    places = [shelf.place(native, draw(size, seed=size)) for size in (5, 300, arena.BLOCK // 4 + 1, 7)]
+    for place, size in zip(places, (5, 300, arena.BLOCK // 4 + 1, 7), strict=True):
+        assert place.data_ptr() % arena.LINE == 0
+        assert torch.equal(place.view(torch.float32), draw(size, seed=size))
+    blocks = [place.untyped_storage().data_ptr() for place in places]
+    assert blocks[0] == blocks[1] != blocks[2] != blocks[3]

@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 from torch.nn import functional
 
+from parallax_backend_torch.kernels.arena import arena
 from parallax_backend_torch.kernels.dense import check_input, name_kind
 from parallax_backend_torch.kernels.layout import PANEL, arrange_weight
 from parallax_backend_torch.kernels.quantize import Quantized
@@ -26,7 +27,7 @@ class PanelPacked:
         self.kind = name_kind(weight)
         self.in_features = width
         self.out_features = int((weight.codes if isinstance(weight, Quantized) else weight).shape[0])
-        self.data = arrange_weight(weight)
+        self.data = arena.place(library, arrange_weight(weight))
         self.bias = bias
         self.num_bytes = self.data.nbytes + (0 if bias is None else bias.nbytes)
         self.record = WeightRecord(KINDS[self.kind], 0, width, self.out_features, self.data.data_ptr(), _find(bias))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from ctypes import POINTER, c_char_p, c_float, c_int32, c_int64, c_void_p
 
-INTERFACE = 1
+INTERFACE = 2
 """Version of the C interface; a library that answers another number was built from other sources."""
 
 
@@ -92,6 +92,7 @@ FUNCTIONS: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "plx_interface": (c_int32, ()),
     "plx_isa": (c_char_p, ()),
     "plx_use_plain": (None, (c_int32,)),
+    "plx_enlarge": (None, (c_void_p, _COUNT)),
     "plx_threads": (c_int32, ()),
     "plx_set_threads": (None, (c_int32,)),
     "plx_multiply": (None, (_WEIGHT, _FLOATS, _COUNT, _COUNT, _FLOATS, _FLOATS, _COUNT)),

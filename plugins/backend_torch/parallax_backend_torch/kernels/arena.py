@@ -1,0 +1,50 @@
+"""Where packed weights lie: close together, in pages of 2 MiB where the system has them.
+
+A step reads all weights once. In pages of 4 KiB the processor looks up so many addresses that it takes much longer.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+
+import torch
+
+HUGE = 2 << 20
+"""Bytes of a large page."""
+BLOCK = 32 << 20
+"""Bytes taken at once. Those never written take no memory."""
+LINE = 64
+"""Weights begin at lines of the cache."""
+
+
+class Arena:
+    """Hands out parts of large blocks; a block is freed with the last tensor in it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._block = torch.empty(0, dtype=torch.uint8)
+        self._used = 0
+
+    def place(self, library: ctypes.CDLL, data: torch.Tensor) -> torch.Tensor:
+        """Return a copy of contiguous ``data`` in a block, as bytes."""
+        size = data.nbytes
+        with self._lock:
+            if self._used + size > len(self._block):
+                self._block, self._used = open_block(library, max(size, BLOCK)), 0
+            place = self._block[self._used : self._used + size]
+            self._used += -(-size // LINE) * LINE
+        return place.copy_(data.flatten().view(torch.uint8))
+
+
+arena = Arena()
+"""That of this process."""
+
+
+def open_block(library: ctypes.CDLL, size: int) -> torch.Tensor:
+    """Return uint8 [size], at the border of a large page, which the system is asked to use."""
+    room = torch.empty(size + HUGE, dtype=torch.uint8)
+    skipped = -room.data_ptr() % HUGE
+    block = room[skipped : skipped + size]
+    library.plx_enlarge(block.data_ptr(), len(block))
+    return block
