@@ -4,7 +4,8 @@
 
 The weights have the shapes of SmolLM2-135M, all 30 layers of them and the head, so that none is in a cache when it is
 asked for. At one row a product reads every weight once: its bytes per second are compared with a loop that only reads.
-At several rows it is compared with ``torch.nn.functional.linear``, in turn with it, on as many threads. Whole layers
+At several rows it is compared with ``torch.nn.functional.linear``, in turn with it, on as many threads: in bfloat16 for
+bfloat16, else in float32. Whole layers
 run at contexts of 128 tokens, and a prompt of 512. Figures are medians; ratios above 1 mean the kernels are faster.
 """
 
@@ -62,7 +63,7 @@ def measure_reading(rounds: int) -> float:
 
 def measure_products(kind: linear.Kind, rows: int, rounds: int) -> dict[str, float]:
     """Return what all products of a step take with some rows, and torch's."""
-    dtype = torch.float32 if kind == "float32" else torch.bfloat16
+    dtype = torch.bfloat16 if kind == "bfloat16" else torch.float32
     weights = make_weights(dtype)
     packed = [linear.pack(weight, kind) for weight in weights]
     inputs = {width: torch.randn(rows, width) for width in (WIDTH, INNER)}
