@@ -14,7 +14,9 @@ from parallax_backend_torch.ticket import Ticket
 from parallax_core.api import Sampling
 
 LOWEST = -3.4e38
-"""Below every score, and above minus infinity."""
+"""Below every score."""
+NEVER = torch.finfo(torch.float32).min
+"""Below that. Among numbers, PyTorch finds the first of the largest; among nothing but minus infinities, any."""
 BEST = 1024
 """Where filters leave no more than this many tokens, noise is made for these only."""
 
@@ -37,7 +39,7 @@ class Sampler:
         warm = [row for row, ticket in enumerate(tickets) if ticket.sampling.temperature]
         if len(warm) == len(tickets):
             return self._sample_warm(logits, tickets)
-        drawn = logits.argmax(-1)
+        drawn = logits.clamp(min=NEVER).argmax(-1)
         if warm:
             drawn[warm] = self._sample_warm(logits[warm], [tickets[row] for row in warm])
         return drawn
@@ -75,4 +77,4 @@ def _draw(field: Field, border: torch.Tensor, samplings: Sequence[Sampling], noi
     probable = keep_probable(field.scaled, samplings)
     if probable is not None:
         kept &= probable
-    return scores.masked_fill_(~kept, -torch.inf).argmax(-1)
+    return scores.masked_fill_(~kept, NEVER).argmax(-1)

@@ -19,12 +19,14 @@ from parallax_core.testing.golden import read_draft, read_golden, read_logits
 
 GOLDEN = read_golden()
 CPU = torch.device("cpu")
+MOST = 2**20
+"""Logits of golden draws of one size, at most."""
 VOCAB = 3000
 """More than the best ones that are looked at first."""
 
 
 def make_ticket(draft: Draft) -> Ticket:
-    tokens = [*draft.prompt, *draft.output]
+    tokens = [*draft.prompt, *draft.output] if draft.output else draft.prompt  # which may be a range without end
     return Ticket(draft.sampling, draft.choice, tokens, draft.position, len(draft.prompt))
 
 
@@ -36,7 +38,7 @@ def draw_rows(logits: Sequence[Sequence[float]], drafts: Sequence[Draft]) -> lis
 
 @pytest.mark.parametrize("size", sorted({case["vocab"] for case in GOLDEN["draws"]}))
 def test_golden_draws_come_out(size: int) -> None:
-    cases = [case for case in GOLDEN["draws"] if case["vocab"] == size]
+    cases = [case for case in GOLDEN["draws"] if case["vocab"] == size][: 1 + MOST // size]
     drawn = draw_rows([read_logits(case) for case in cases], [read_draft(case) for case in cases])
     assert [case for case, token in zip(cases, drawn, strict=True) if token != case["token"]] == []
 
