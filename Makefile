@@ -100,7 +100,7 @@ benchmarks/results/transport.json: | $(DEV)/.stamp
 
 benchmarks/results/link-fuzz.json: | $(DEV)/.stamp
 	@echo "measuring $@"
-	@$(DEV)/bin/python benchmarks/links.py --messages 200000 --out $@
+	@$(DEV)/bin/python -m benchmarks.links --messages 10000 --out $@
 
 benchmarks/results/http.json: | $(DEV)/.stamp
 	@echo "measuring $@"

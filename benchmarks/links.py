@@ -1,11 +1,11 @@
 """Does anything that strangers and ill peers send harm a node, or those that it serves?
 
-    python benchmarks/links.py --messages 200000 --out benchmarks/results/link-fuzz.json
+    python -m benchmarks.links --messages 10000 --out benchmarks/results/link-fuzz.json
 
 A node listens, and serves one good link without a pause. Meanwhile others connect: half begin with a proper greeting,
 half do not, some are no ZeroMQ at all. They send messages of a real conversation cut short, with bits flipped, spliced
 with one another, or with lies about sizes; and bytes at random. Each frame of the good link has to come back as it was
-sent, and in the end memory, files, threads and links have to be what they were after the first quarter.
+sent, and in the end files, threads and links have to be what they were after the first quarter, and memory, too, but for 4 MiB.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import ctypes
 import gc
 import json
 import os
-import platform
 import random
 import resource
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -31,6 +30,7 @@ from pathlib import Path
 
 import zmq
 
+from benchmarks.record import describe_run, write_report
 from parallax_core.api import Frame, FrameLimits, Link, PeerLost, TransportPlan
 from parallax_transport_zmq.message import Hello, Kind, pack_reason, pack_taken, pack_welcome
 from parallax_transport_zmq.parcel import CHUNK_BYTES, cut_frame
@@ -53,6 +53,8 @@ TALK: tuple[bytes, ...] = (
 LIES = (b"\0\0\0\0", b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", b"\xff" * 8, b"\0\0\0\0\x80\0\0\0", b"\0\0\0\x10")
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01NULL" + bytes(48)
 """How ZeroMQ itself begins."""
+GROWTH_BYTES = 4 * 2**20
+"""So much more may be in use in the end: fragments of pages, and what libraries remember."""
 MESSAGES = 10
 """Of each who connects."""
 CROWD = 20
@@ -64,7 +66,9 @@ class State:
     """What must not grow."""
 
     memory_bytes: int
-    """At the most so far."""
+    """Resident, once the allocator has handed back what it only kept in store."""
+    most_bytes: int
+    """Resident at the most so far; for information, since what the allocator keeps in store is a matter of chance."""
     files: int
     threads: int
     links: int
@@ -89,7 +93,7 @@ class Outcome:
     def find_faults(self) -> list[str]:
         """Say what is wrong."""
         faults = {
-            "memory grew": self.after.memory_bytes - self.before.memory_bytes > 48 * 2**20,
+            "memory grew": self.after.memory_bytes - self.before.memory_bytes > GROWTH_BYTES,
             "files were left open": self.after.files > self.before.files,
             "threads were left": self.after.threads > self.before.threads,
             "links were left": self.after.links > self.before.links,
@@ -152,8 +156,19 @@ class Victim:
         await asyncio.sleep(3.0)
         gc.collect()
         unit = 1 if sys.platform == "darwin" else 1024
-        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-        return State(memory, len(os.listdir("/dev/fd")), threading.active_count(), len(self._tasks))  # noqa: PTH208
+        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+        files = len(os.listdir("/dev/fd"))  # noqa: PTH208 -- no path: it counts
+        return State(read_resident() or most, most, files, threading.active_count(), len(self._tasks))
+
+
+def read_resident() -> int:
+    """Return the resident memory in bytes after the allocator has handed back what it can; 0 where nobody says."""
+    statm = Path("/proc/self/statm")
+    if not statm.exists():
+        return 0
+    with contextlib.suppress(AttributeError, OSError):  # another libc
+        ctypes.CDLL(None).malloc_trim(0)
+    return int(statm.read_text().split()[1]) * resource.getpagesize()
 
 
 async def check_link(link: Link, counter: list[int]) -> None:
@@ -215,7 +230,17 @@ async def at_work(victim: Victim, counter: list[int]) -> AsyncIterator[None]:
 
 async def start_attack(address: str, count: int, seed: int) -> None:
     """Attack from another process, whose memory is not the victim's."""
-    command = (sys.executable, __file__, "--attack", address, "--messages", str(count), "--seed", str(seed))
+    command = (
+        sys.executable,
+        "-m",
+        "benchmarks.links",
+        "--attack",
+        address,
+        "--messages",
+        str(count),
+        "--seed",
+        str(seed),
+    )
     process = await asyncio.create_subprocess_exec(*command)
     try:
         assert await process.wait() == 0
@@ -263,18 +288,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         asyncio.run(attack(options.attack, options.messages, rng))
         return
     outcome = asyncio.run(run_fuzz(options.messages, options.seed))
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)  # noqa: S607
     found = {
         **asdict(outcome),
         "faults": outcome.find_faults(),
-        "commit": commit.stdout.strip(),
-        "command": f"python benchmarks/links.py --messages {options.messages} --seed {options.seed}",
-        "machine": {"system": platform.platform(), "python": platform.python_version(), "zmq": zmq.zmq_version()},
+        **describe_run(["benchmarks.links", "--messages", str(options.messages)], ["pyzmq"]),
     }
     print(json.dumps(found, indent=2))
     assert not outcome.find_faults()
-    if options.out:
-        options.out.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    write_report(options.out, found)
 
 
 if __name__ == "__main__":
