@@ -14,9 +14,7 @@ from parallax_backend_torch.ticket import Ticket
 from parallax_core.api import Sampling
 
 LOWEST = -3.4e38
-"""Below every score."""
-NEVER = torch.finfo(torch.float32).min
-"""Below that. Among numbers, PyTorch finds the first of the largest; among nothing but minus infinities, any."""
+"""Below every score, and above minus infinity."""
 BEST = 1024
 """Where filters leave no more than this many tokens, noise is made for these only."""
 
@@ -39,7 +37,7 @@ class Sampler:
         warm = [row for row, ticket in enumerate(tickets) if ticket.sampling.temperature]
         if len(warm) == len(tickets):
             return self._sample_warm(logits, tickets)
-        drawn = logits.clamp(min=NEVER).argmax(-1)
+        drawn = logits.argmax(-1)
         if warm:
             drawn[warm] = self._sample_warm(logits[warm], [tickets[row] for row in warm])
         return drawn
@@ -49,12 +47,13 @@ class Sampler:
         samplings = [ticket.sampling for ticket in tickets]
         temperature = make_column([sampling.temperature for sampling in samplings], logits.device)
         # The best token sits at zero, where float32 is finest; adding a constant changes no draw.
-        scaled = (logits - logits.amax(-1, keepdim=True).clamp(min=LOWEST)) / temperature
+        largest = logits.amax(-1, keepdim=True)
+        scaled = (logits - largest.clamp(min=LOWEST)) / temperature
         whole = Field(map_floats(logits), scaled)
         drawn = self._draw_best(whole, samplings, tickets)
         if drawn is None:
             drawn = _draw(whole, find_border(whole, whole, samplings), samplings, self._noise.make(tickets))
-        return drawn
+        return drawn.masked_fill(largest[:, 0] == -torch.inf, 0)
 
     def _draw_best(self, whole: Field, samplings: Sequence[Sampling], tickets: Sequence[Ticket]) -> torch.Tensor | None:
         """Draw among the `BEST` tokens of each row, or return None if filters leave others too."""
@@ -77,4 +76,4 @@ def _draw(field: Field, border: torch.Tensor, samplings: Sequence[Sampling], noi
     probable = keep_probable(field.scaled, samplings)
     if probable is not None:
         kept &= probable
-    return scores.masked_fill_(~kept, NEVER).argmax(-1)
+    return scores.masked_fill_(~kept, -torch.inf).argmax(-1)
