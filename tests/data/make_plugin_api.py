@@ -1,4 +1,4 @@
-"""Write down what plugins rely on, as ``plugin_api_N.json``, where N is the plugin API.
+"""Write down what plugins rely on, as ``plugin_api_N.json``, where N is the plugin API, and as a page to read.
 
 Run it when the surface has grown: ``python tests/data/make_plugin_api.py``. It refuses a surface that breaks plugins
 of the same number; see docs/explanation/change-policy.md.
@@ -13,6 +13,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from parallax_core.api import PLUGIN_API
+from tests.rules.contractpage import PAGE, write_page
 from tests.rules.pluginapi import describe_api, find_breaks
 
 PATH = Path(__file__).with_name(f"plugin_api_{PLUGIN_API}.json")
@@ -28,7 +29,8 @@ def main() -> int:
         print("hint: undo it, or raise PLUGIN_API in parallax_core/hookspecs.py", file=sys.stderr)
         return 1
     PATH.write_text(json.dumps(found, indent=1, sort_keys=False) + "\n", encoding="utf-8")
-    print(PATH)
+    PAGE.write_text(write_page(), encoding="utf-8")
+    print(PATH, PAGE, sep="\n")
     return 0
 
 
