@@ -51,7 +51,7 @@ class Image:
                 assert source == "dist"  # where `make wheels` builds them
                 shutil.copytree(self._wheels, self.place(target))
             case "RUN":
-                subprocess.run(["sh", "-e", "-c", self.place(rest)], check=True, env=self.settings, cwd=self._root)
+                subprocess.run(["/bin/sh", "-e", "-c", self.place(rest)], check=True, env=self.settings, cwd=self._root)
             case "ENV":
                 name, value = rest.split("=")
                 self.settings[name] = value
