@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import logging
 import os
 import random
 import signal
@@ -33,7 +34,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from benchmarks.record import describe_run, write_report
+from benchmarks.record import describe_run, read_report, write_report
 from parallax_core.api import LayerRange, Request, RequestId, Sampling, StagePlan, TransportPlan, Unavailable
 from parallax_core.builtin.routing import LeastPendingTokens
 from parallax_core.node.crew import Crew
@@ -52,7 +53,7 @@ NOTICE_S, END_S, PATIENCE_S = 3.0, 5.0, 120.0
 TIMEOUT_S = 2.5
 """The silence after which a worker counts as lost, as it is by default."""
 TOY = Toy(("full", "window", "full"))
-LENGTH = 48
+LENGTH = 16
 """Tokens of each answer of the model."""
 PROMPTS = [list(range(start, start + size)) for start, size in ((500, 7), (900, 19), (40, 3), (12_000, 33), (7, 12))]
 """Token ids: what they mean is of no account."""
@@ -128,6 +129,13 @@ class Pipeline:
                 assert self.engine.health().state != "failed", self.engine.health().reason
                 await asyncio.sleep(0.005)
         self.pids.update(post.pid for post in self.engine.posts())
+
+    async def wait_tokens(self) -> None:
+        """Wait until something is answered: a pipeline that is lost again and again before that gives up."""
+        before = self.engine.stats()[0].output_tokens
+        async with asyncio.timeout(PATIENCE_S):
+            while self.engine.stats()[0].output_tokens == before:
+                await asyncio.sleep(0.005)
 
     async def strike(self, rng: random.Random) -> None:
         """Have a worker lost, and wait until the pipeline is ready again."""
@@ -205,13 +213,15 @@ async def continue_prompts(folder: Path) -> dict[tuple[int, ...], list[int]]:
     plan = StagePlan(model=folder, dtype="float32", memory_fraction=0.05)
     engine = PipelineEngine(Crew([partial(MlxBackend().open_stage, plan)]), lambda tokens: "x" * len(tokens))
     await engine.start()
-    found = {}
-    for number, prompt in enumerate(PROMPTS):
-        greedy = Sampling(temperature=0)
-        request = Request(id=RequestId(f"r{number}"), prompt=tuple(prompt), max_tokens=LENGTH, sampling=greedy)
-        found[tuple(prompt)] = [token async for delta in engine.submit(request) for token in delta.tokens]
+
+    async def ask(number: int) -> list[int]:
+        name, prompt = RequestId(f"reference-{number}"), tuple(PROMPTS[number])
+        request = Request(id=name, prompt=prompt, max_tokens=LENGTH, sampling=Sampling(temperature=0))
+        return [token async for delta in engine.submit(request) for token in delta.tokens]
+
+    answers = await asyncio.gather(*map(ask, range(len(PROMPTS))))
     await engine.stop()
-    return found
+    return dict(zip(map(tuple, PROMPTS), answers, strict=True))
 
 
 def judge(asked: Sequence[Asked], losses: Sequence[Loss], rights: dict[tuple[int, ...], list[int]]) -> dict[str, Any]:
@@ -285,6 +295,7 @@ async def run(kind: str, folder: Path, times: int, private: Path) -> dict[str, A
         await pipeline.wait_ready()
         clients = [asyncio.create_task(crowd.keep_asking()) for _ in range(CLIENTS[kind])]
         for number in range(times):
+            await pipeline.wait_tokens()
             await asyncio.sleep(rng.uniform(0.05, 0.6) if kind == "toy" else rng.uniform(0.5, 3.0))
             await pipeline.strike(rng)
             print(kind, number, pipeline.losses[-1], len(crowd.asked), file=sys.stderr, flush=True)
@@ -299,7 +310,7 @@ async def run(kind: str, folder: Path, times: int, private: Path) -> dict[str, A
     found["faults"] |= {"hung": still, "pages used": sum(before) + sum(used), "processes left": left}
     sent = dict(Counter(loss.signal for loss in pipeline.losses))
     facts = {"requests": len(crowd.asked), "refused": crowd.num_refused, "processes": len(pipeline.pids)}
-    return {"stages": kind, "sent": sent, **facts, "seconds": round(_now() - begun, 1), **found}
+    return {"sent": sent, **facts, "seconds": round(_now() - begun, 1), **found}
 
 
 async def quieten(clients: Sequence[asyncio.Task[None]], crowd: Crowd) -> int:
@@ -324,14 +335,14 @@ def main() -> None:
     parser.add_argument("--times", type=int, default=0, help="how often, in place of 200 and 20")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    runs = []
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     for kind in options.kinds:
         with TemporaryDirectory(prefix="chaos-") as private:
-            runs.append(asyncio.run(run(kind, options.model, options.times or TIMES[kind], Path(private))))
-    found = {"runs": runs, **describe_run(["benchmarks.chaos", options.model.name], ["pyzmq", "mlx"])}
-    print(json.dumps(found, indent=2))
-    write_report(options.out, found)
-    assert not any(fault for each in runs for fault in each["faults"].values())
+            found = asyncio.run(run(kind, options.model, options.times or TIMES[kind], Path(private)))
+        found |= describe_run(["benchmarks.chaos", options.model.name, "--kinds", kind], ["pyzmq", "mlx"])
+        print(json.dumps(found, indent=2))
+        write_report(options.out, read_report(options.out) | {kind: found})
+        assert not any(found["faults"].values())
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@
 A node listens, and serves one good link without a pause. Meanwhile others connect: half begin with a proper greeting,
 half do not, some are no ZeroMQ at all. They send messages of a real conversation cut short, with bits flipped, spliced
 with one another, or with lies about sizes; and bytes at random. Each frame of the good link has to come back as it was
-sent, and in the end memory, files, threads and links have to be what they were after the first quarter; 4 MiB more memory
+sent; in the end memory, files, threads and links have to be what they were after the first quarter; 4 MiB more memory
 are allowed.
 """
 
