@@ -5,8 +5,8 @@
 The weights have the shapes of SmolLM2-135M, all 30 layers of them and the head, so that none is in a cache when it is
 asked for. At one row a product reads every weight once: its bytes per second are compared with a loop that only reads.
 At several rows it is compared with ``torch.nn.functional.linear``, in turn with it, on as many threads: in bfloat16 for
-bfloat16, else in float32. Whole layers
-run at contexts of 128 tokens, and a prompt of 512. Figures are medians; ratios above 1 mean the kernels are faster.
+bfloat16, else in float32. Whole layers run at contexts of 128 tokens, and on a prompt of 512. Figures are medians;
+ratios above 1 mean that the kernels are faster.
 """
 
 from __future__ import annotations

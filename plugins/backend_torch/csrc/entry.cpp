@@ -6,7 +6,7 @@
 
 using namespace plx;
 
-PLX_EXPORT int32_t plx_interface() { return 2; }
+PLX_EXPORT int32_t plx_interface() { return 3; }
 // Asks the system for large pages; it may not have any, and nothing depends on it.
 PLX_EXPORT void plx_enlarge(void* data, int64_t bytes) {
 #if defined(MADV_HUGEPAGE)
@@ -29,8 +29,13 @@ PLX_EXPORT void plx_multiply_gated(const Weight* weight, const float* x, int64_t
   multiply_gated(*weight, Rows{x, stride, rows}, Output{out, weight->out / 2, nullptr, 0}, gate);
 }
 
-PLX_EXPORT void plx_gather(const Weight* weight, const int64_t* ids, int64_t count, float* out) {
+// Returns the number of the first id that the weight has not, having done nothing; or -1.
+PLX_EXPORT int64_t plx_gather(const Weight* weight, const int64_t* ids, int64_t count, float* out) {
+  for (int64_t i = 0; i < count; ++i) {
+    if (ids[i] < 0 || ids[i] >= weight->out) return i;
+  }
   share_rows(count, weight->in * 8, [&](int64_t i) { kernels->gather(*weight, ids[i], out + i * weight->in); });
+  return -1;
 }
 
 PLX_EXPORT void plx_normalize(const float* x, int64_t stride, float* residual, const float* weight, float offset, float eps,

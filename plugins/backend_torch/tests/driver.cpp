@@ -15,7 +15,7 @@ void plx_use_plain(int32_t);
 void plx_set_threads(int32_t);
 void plx_multiply(const Weight*, const float*, int64_t, int64_t, float*, const float*, int64_t);
 void plx_multiply_gated(const Weight*, const float*, int64_t, int64_t, float*, int32_t);
-void plx_gather(const Weight*, const int64_t*, int64_t, float*);
+int64_t plx_gather(const Weight*, const int64_t*, int64_t, float*);
 void plx_normalize(const float*, int64_t, float*, const float*, float, float, int64_t, int64_t, int64_t, float*);
 void plx_rotate(float*, int64_t, const float*, const float*, int64_t, int64_t, int64_t, int64_t);
 void plx_gate(int32_t, const float*, int64_t, const float*, int64_t, int64_t, int64_t, float*);

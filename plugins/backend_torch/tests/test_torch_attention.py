@@ -233,6 +233,9 @@ def test_layer_in_one_call_is_its_parts(kind: linear.Kind, normed: bool) -> None
     assert torch.equal(batch.pool.keys.nan_to_num(), copy.keys.nan_to_num())
     with pytest.raises(ValueError, match="as many tokens"):
         fused.run(hidden[:-1], place)
+    for wrong in (replace(place, slots=place.slots.int()), replace(place, cos=draw(TOKENS, 9))):
+        with pytest.raises(ValueError, match="slots are contiguous int64, and angles"):
+            fused.run(hidden, wrong)
 
 
 def test_layer_that_does_not_fit_is_left_in_parts(mode: library.Mode) -> None:

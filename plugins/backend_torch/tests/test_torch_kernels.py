@@ -144,6 +144,18 @@ def test_product_refuses_what_is_not_its_input(mode: library.Mode, x: torch.Tens
         linear.pack(draw(4, 64), "float32").apply(x)
 
 
+def test_parts_refuse_what_does_not_belong_together(mode: library.Mode) -> None:
+    for kind in KINDS:
+        for ids in ([0, 4], [-1]):
+            with pytest.raises(IndexError, match="of a weight with 4"):
+                linear.pack(draw(4, 64), kind).gather(torch.tensor(ids))
+    with pytest.raises(ValueError, match="does not suit"):
+        parts.normalize_rms(draw(2, 8), draw(9), 1e-6)
+    for angles in (draw(2, 5), draw(3, 4)):
+        with pytest.raises(ValueError, match="do not suit"):
+            parts.rotate_halves(draw(2, 3, 8), angles, angles)
+
+
 @pytest.mark.parametrize("dim", [1, 31, 64, 576])
 @pytest.mark.parametrize("offset", [0.0, 1.0])
 def test_normalisation_divides_by_the_root_of_the_mean_square(mode: library.Mode, dim: int, offset: float) -> None:

@@ -44,6 +44,8 @@ class DensePacked:
 
     def gather(self, ids: torch.Tensor) -> torch.Tensor:
         """Pick rows."""
+        if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < self.out_features:
+            raise IndexError(f"rows {int(ids.min())} to {int(ids.max())} of a weight with {self.out_features}")
         return self._select(ids)
 
     def to_dense(self) -> torch.Tensor:

@@ -126,9 +126,21 @@ def check_place(hidden: torch.Tensor, place: Place) -> int:
         raise ValueError("hidden states are contiguous float32")
     if pool.keys.dtype not in POOL_KINDS or not pool.keys.is_contiguous() or not pool.values.is_contiguous():
         raise ValueError(f"keys and values are contiguous float32 or bfloat16, not {pool.keys.dtype}")
+    if not is_long(place.slots) or not is_angle(place.cos, pool) or not is_angle(place.sin, pool):
+        raise ValueError("slots are contiguous int64, and angles contiguous float32, at most half of a head wide")
     if not place.rows.num_tokens == len(place.slots) == len(place.cos) == len(place.sin) == tokens:
         raise ValueError(f"rows, slots and angles have as many tokens as the hidden states, {tokens}")
     return tokens
+
+
+def is_long(x: torch.Tensor) -> bool:
+    """Whether a tensor is int64 and contiguous."""
+    return bool(x.dtype == torch.int64 and x.is_contiguous())
+
+
+def is_angle(x: torch.Tensor, pool: Pool) -> bool:
+    """Whether a tensor is float32 and contiguous, and its angles are not too many for a head."""
+    return bool(x.dtype == torch.float32 and x.is_contiguous() and 2 * x.shape[1] <= pool.keys.shape[2])
 
 
 def _make_norm(scaling: Scaling | None) -> NormRecord:

@@ -52,7 +52,11 @@ class Packed(Protocol):
         """
 
     def gather(self, ids: torch.Tensor) -> torch.Tensor:
-        """Return rows of the weight, as an embedding: int64 [n] to float32 [n, in]; ids must be in 0 .. out - 1."""
+        """Return rows of the weight, as an embedding: int64 [n] to float32 [n, in].
+
+        Raises:
+            IndexError: an id that is not in 0 .. out - 1.
+        """
 
     def to_dense(self) -> torch.Tensor:
         """Return the weight as it is used: float32 [out, in]."""

@@ -62,7 +62,9 @@ class PanelPacked:
         """Pick rows."""
         ids = ids.long().contiguous()
         out = torch.empty(ids.shape[0], self.in_features)
-        self._library.plx_gather(self.record, ids.data_ptr(), ids.shape[0], out.data_ptr())
+        wrong = self._library.plx_gather(self.record, ids.data_ptr(), ids.shape[0], out.data_ptr())
+        if wrong >= 0:
+            raise IndexError(f"row {int(ids[wrong])} of a weight with {self.out_features}")
         return out
 
     def to_dense(self) -> torch.Tensor:

@@ -23,6 +23,8 @@ def normalize_rms(
         offset: 1 for models that keep the weight as its difference from 1.
         residual: float32, shaped as ``x``; if given, ``x`` is added to it in place, and the sum is normalised.
     """
+    if weight.shape != x.shape[-1:]:
+        raise ValueError(f"a weight {list(weight.shape)} does not suit {list(x.shape)}")
     library = find_library()
     if library is not None and is_plain(x, weight) and (residual is None or is_whole(residual, x)):
         out = torch.empty(x.shape)
@@ -46,6 +48,8 @@ def rotate_halves(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None
         sin: the same.
     """
     half = cos.shape[1]
+    if cos.shape != sin.shape or len(cos) != len(x) or 2 * half > x.shape[-1]:
+        raise ValueError(f"angles {list(cos.shape)} and {list(sin.shape)} do not suit heads {list(x.shape)}")
     library = find_library()
     if library is not None and is_plain(x, cos) and is_whole(cos, cos) and is_whole(sin, cos) and x.dim() == 3:  # noqa: PLR2004
         tokens, heads, dim = x.shape

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from ctypes import POINTER, c_char_p, c_float, c_int32, c_int64, c_void_p
 
-INTERFACE = 2
+INTERFACE = 3
 """Version of the C interface; a library that answers another number was built from other sources."""
 
 
@@ -97,7 +97,7 @@ FUNCTIONS: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "plx_set_threads": (None, (c_int32,)),
     "plx_multiply": (None, (_WEIGHT, _FLOATS, _COUNT, _COUNT, _FLOATS, _FLOATS, _COUNT)),
     "plx_multiply_gated": (None, (_WEIGHT, _FLOATS, _COUNT, _COUNT, _FLOATS, c_int32)),
-    "plx_gather": (None, (_WEIGHT, c_void_p, _COUNT, _FLOATS)),
+    "plx_gather": (c_int64, (_WEIGHT, c_void_p, _COUNT, _FLOATS)),
     "plx_normalize": (None, (_FLOATS, _COUNT, _FLOATS, _FLOATS, c_float, c_float, _COUNT, _COUNT, _COUNT, _FLOATS)),
     "plx_rotate": (None, (_FLOATS, _COUNT, _FLOATS, _FLOATS, _COUNT, _COUNT, _COUNT, _COUNT)),
     "plx_gate": (None, (c_int32, _FLOATS, _COUNT, _FLOATS, _COUNT, _COUNT, _COUNT, _FLOATS)),
