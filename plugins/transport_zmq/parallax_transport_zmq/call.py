@@ -8,6 +8,7 @@ import struct
 import zmq
 
 from parallax_core.api import Data, PeerLost, TransportPlan
+from parallax_transport_zmq.keyring import name_machine
 from parallax_transport_zmq.link import ZmqLink
 from parallax_transport_zmq.message import BadMessage, Hello, Kind, unpack_reason, unpack_welcome
 from parallax_transport_zmq.pump import Pump
@@ -119,7 +120,7 @@ class Call:
         match zmq.Event(event):
             case zmq.Event.HANDSHAKE_FAILED_AUTH:
                 key = self._target.guard.pair.public.hex() if self._target.guard else "PUBLIC_KEY"
-                hint = f"on its machine: `parallax keys allow {key} {self._plan.node}`"
+                hint = f"on its machine: `parallax keys allow {key} {name_machine(self._plan.node)}`"
                 self._fail(f"node {self._node!r} at {where} does not know the key of node {self._plan.node!r}", hint)
             case zmq.Event.CLOSED:
                 self._fail(f"nobody answers at {where}", "is the node there started, and the address right?")

@@ -184,9 +184,14 @@ def check_key_name(name: str) -> str:
     return name
 
 
+def name_machine(node: str) -> str:
+    """Return what a key is called that holds for a node and for all of its machine."""
+    return node.partition("/")[0]
+
+
 def list_names(node: str) -> tuple[str, ...]:
     """Return the names of keys that speak for a node: its own, and that of the machine before a slash."""
-    names = dict.fromkeys((node, node.partition("/")[0]))
+    names = dict.fromkeys((node, name_machine(node)))
     return tuple(name for name in names if NAME.fullmatch(name) and name != DEFAULT)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import zmq
 
 from parallax_core.api import ParallaxError
-from parallax_transport_zmq.keyring import KeyPair, Keyring
+from parallax_transport_zmq.keyring import KeyPair, Keyring, name_machine
 from parallax_transport_zmq.pump import Pump
 
 logger = logging.getLogger(__name__)
@@ -62,7 +62,9 @@ def guard_connecting(keyring: Keyring, node: str, peer: str, *, is_loopback: boo
         raise ParallaxError(f"node {node!r} has no key, which it needs off loopback", "make one: `parallax keys new`")
     server = keyring.find_public(peer)
     if server is None:
-        raise ParallaxError(f"no key of node {peer!r} is known", f"`parallax keys allow PUBLIC_KEY {peer}`")
+        raise ParallaxError(
+            f"no key of node {peer!r} is known", f"`parallax keys allow PUBLIC_KEY {name_machine(peer)}`"
+        )
     return Guard(pair, server)
 
 

@@ -110,8 +110,8 @@ async def test_key_that_is_not_allowed_gets_no_link(
     elsewhere.allow(ring.make("far").public, "far")
     key = elsewhere.make("near").public
     async with started(plan_node("far", LOOPBACK)) as far:
-        for _ in range(2):
-            near = make_there(plan_node("near"), elsewhere, monkeypatch)
+        for node in ("near", "near/7"):
+            near = make_there(plan_node(node), elsewhere, monkeypatch)
             with caplog.at_level(logging.WARNING), pytest.raises(PeerLost, match="does not know the key") as caught:
                 await reach(near, far.address)
             assert f"parallax keys allow {key.hex()} near" in caught.value.hint
