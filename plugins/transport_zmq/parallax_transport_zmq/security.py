@@ -62,9 +62,8 @@ def guard_connecting(keyring: Keyring, node: str, peer: str, *, is_loopback: boo
         raise ParallaxError(f"node {node!r} has no key, which it needs off loopback", "make one: `parallax keys new`")
     server = keyring.find_public(peer)
     if server is None:
-        raise ParallaxError(
-            f"no key of node {peer!r} is known", f"`parallax keys allow PUBLIC_KEY {name_machine(peer)}`"
-        )
+        hint = f"`parallax keys allow PUBLIC_KEY {name_machine(peer)}`"
+        raise ParallaxError(f"no key of node {peer!r} is known", hint)
     return Guard(pair, server)
 
 
