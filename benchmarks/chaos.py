@@ -134,7 +134,7 @@ class Pipeline:
         """Wait until something is answered: a pipeline that is lost again and again before that gives up."""
         before = self.engine.stats()[0].output_tokens
         async with asyncio.timeout(PATIENCE_S):
-            while self.engine.stats()[0].output_tokens == before:
+            while self.engine.stats()[0].output_tokens == before:  # noqa: ASYNC110 -- nobody tells
                 await asyncio.sleep(0.005)
 
     async def strike(self, rng: random.Random) -> None:
