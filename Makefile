@@ -12,7 +12,7 @@ SOURCES  := pyproject.toml $(wildcard plugins/*/pyproject.toml plugins/*/hatch_b
 EDITABLE := $(foreach project,$(PROJECTS),-e ./$(project))
 SERVED   := $(filter-out plugins/bench plugins/backend_%,$(PLUGINS)) $(wildcard plugins/backend_$(BACKEND))
 
-RESULTS  := $(addprefix benchmarks/results/,parity-smollm2.json stages.json peer-mlx.json memory.json prefix.json head.json pipeline.json mlx.json families.json wire-fuzz.json transport.json link-fuzz.json http.json cancels.json edge.json clients.json kernels.json properties.json hop.json hosts.json busy.json)
+RESULTS  := $(addprefix benchmarks/results/,parity-smollm2.json stages.json peer-mlx.json memory.json prefix.json head.json pipeline.json mlx.json families.json wire-fuzz.json transport.json link-fuzz.json http.json cancels.json edge.json clients.json kernels.json properties.json hop.json hosts.json busy.json workers.json chaos.json)
 
 SERVE := .venv
 DEV   := .venv-dev
@@ -113,6 +113,10 @@ benchmarks/results/cancels.json: | $(DEV)/.stamp
 benchmarks/results/edge.json benchmarks/results/clients.json benchmarks/results/kernels.json benchmarks/results/properties.json: benchmarks/results/%.json: | $(DEV)/.stamp
 	@echo "measuring $@"
 	@$(DEV)/bin/python -m benchmarks.$* --out $@
+
+benchmarks/results/workers.json benchmarks/results/chaos.json: benchmarks/results/%.json: | $(DEV)/.stamp
+	@echo "measuring $@"
+	@$(DEV)/bin/python -m benchmarks.$* "$$($(DEV)/bin/parallax models pull smollm2-135m)" --out $@
 
 benchmarks/results/hop.json benchmarks/results/hosts.json: benchmarks/results/%.json: | $(DEV)/.stamp
 	@echo "measuring $@"
