@@ -1,36 +1,27 @@
-"""Attention of decodes, for which there are faster ways than mlx-lm's: on a CPU here, on Metal in `decode`.
+"""Attention, for which there are faster ways than mlx-lm's: on a CPU here, of decodes on Metal in `decode`.
 
 On a CPU mlx-lm computes every query head alone. Here those that share keys are put together as the rows of one matrix,
-so that a BLAS reads the keys once for all of them: 1.4 to 2 times faster. Everything else is left to mlx-lm.
+so that a BLAS reads the keys once for all of them: 1.4 to 2 times faster. Where there are many scores, as in a prefill,
+their softmax is made of the exponentials of `exponential`, and what it adds up to is divided by only at the end.
+Everything else is left to mlx-lm.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from typing import Any, TypeGuard
+from typing import Any
 
 from parallax_backend_mlx.decode import Attention, Options, find_attention
+from parallax_backend_mlx.exponential import exponentiate
 from parallax_backend_mlx.runtime import mx, plain_attention
 from parallax_backend_mlx.view import PagedView
 
-NAME = plain_attention.__name__
+MANY = 2**14
+"""Scores for which their softmax in many operations takes less time than in MLX's one."""
 
 
-def install_attention() -> None:
-    """Have the model files of mlx-lm that are imported call ours, if there is one for this device.
-
-    They have the function under a name of their own each, so there is no one place to put another.
-    """
-    ours = _choose_attention()
-    if ours is None:
-        return
-    for name, module in list(sys.modules.items()):
-        if name.startswith("mlx_lm.models.") and getattr(module, NAME, None) is plain_attention:
-            setattr(module, NAME, ours)
-
-
-def _choose_attention() -> Attention | None:
+def choose_attention() -> Attention | None:
+    """Return what model files should call on this device instead of mlx-lm's function, if anything."""
     if mx.default_device() != mx.Device(mx.gpu):
         return attend
     return find_attention() if mx.metal.is_available() else None
@@ -47,27 +38,52 @@ def attend(queries: mx.array, keys: mx.array, values: mx.array, *options: Any, *
         named: likewise.
     """
     asked = Options(*options, **named)
-    is_shared = queries.shape[1] > keys.shape[1] and queries.shape[2] == 1
-    if is_shared and asked.sinks is None and isinstance(asked.cache, PagedView) and _is_common(asked.mask):
-        return _attend_folded(queries, keys, values, asked.scale, asked.mask)
+    if _is_ours(queries, keys, asked):
+        return _attend_folded(queries, keys, values, asked.scale, _find_mask(queries, asked))
     plain: Callable[..., mx.array] = plain_attention
     return plain(queries, keys, values, *options, **named)
 
 
-def _is_common(mask: mx.array | str | None) -> TypeGuard[mx.array | None]:
-    """Whether ``mask`` is one for all heads, or there is none."""
-    if mask is None:
-        return True
-    return isinstance(mask, mx.array) and mask.dtype == mx.bool_ and mask.shape[1:-2] == (1,)
+def _is_ours(queries: mx.array, keys: mx.array, asked: Options) -> bool:
+    """Whether this is attention to what is in pages, with one mask for all heads, and worth computing otherwise."""
+    view = asked.cache
+    if asked.sinks is not None or not isinstance(view, PagedView):
+        return False
+    columns, span = queries.shape[2], keys.shape[2]
+    if columns == 1 and queries.shape[1] == keys.shape[1]:
+        return False
+    if columns > 1 and queries.dtype != mx.float32:
+        return False
+    if isinstance(asked.mask, mx.array):
+        return asked.mask.dtype == mx.bool_ and asked.mask.shape[1:] == (1, columns, span)
+    return asked.mask is None or span == view.size()
+
+
+def _find_mask(queries: mx.array, asked: Options) -> mx.array | None:
+    """Return the mask as bool of shape [rows, 1, columns, span], or None."""
+    if not isinstance(asked.mask, str):
+        return asked.mask
+    assert isinstance(asked.cache, PagedView)
+    mask = asked.cache.make_mask(queries.shape[2], return_array=True)
+    assert not isinstance(mask, str)
+    return mask
 
 
 def _attend_folded(
     queries: mx.array, keys: mx.array, values: mx.array, scale: float, mask: mx.array | None
 ) -> mx.array:
-    rows, heads, _, width = queries.shape
+    rows, heads, columns, width = queries.shape
     folded = queries.reshape(rows, keys.shape[1], -1, width)
     scores = (folded * scale) @ keys.swapaxes(-1, -2)
     if mask is not None:
-        scores = mx.where(mask, scores, -mx.inf)
-    weights = mx.softmax(scores, axis=-1, precise=True)
-    return (weights @ values).reshape(rows, heads, 1, -1)
+        by_head = scores.reshape(rows, heads, columns, -1)
+        scores = mx.where(mask, by_head, -mx.inf).reshape(scores.shape)
+    return _average(scores, values).reshape(rows, heads, columns, -1)
+
+
+def _average(scores: mx.array, values: mx.array) -> mx.array:
+    """Return the mean of ``values`` weighted by the softmax of ``scores``."""
+    if scores.size < MANY or scores.dtype != mx.float32:
+        return mx.softmax(scores, axis=-1, precise=True) @ values
+    weights = exponentiate(scores - mx.max(scores, axis=-1, keepdims=True))
+    return (weights @ values) / mx.sum(weights, axis=-1, keepdims=True)

@@ -9,6 +9,7 @@ from typing import Any
 from parallax_backend_mlx.account import Account
 from parallax_backend_mlx.checkpoint import read_checkpoint, read_json
 from parallax_backend_mlx.found import Runner
+from parallax_backend_mlx.heap import keep_memory
 from parallax_backend_mlx.loading import load_network
 from parallax_backend_mlx.memory import find_room, format_bytes
 from parallax_backend_mlx.network import PAGE_TOKENS, Network
@@ -36,7 +37,9 @@ class MlxBackend:
         plan = _check_layers(plan, _count_layers(config))
         checkpoint = read_checkpoint(plan.model, is_part=plan.layers is not None)
         carving, weight_bytes = load_network(plan, checkpoint.tensors)
-        turn_weights(carving.model)
+        if not _is_gpu():
+            keep_memory()
+            turn_weights(carving.model)
         network = Network(carving)
         network.install_pick()
         num_bytes = find_room() * plan.memory_fraction

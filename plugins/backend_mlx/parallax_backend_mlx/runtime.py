@@ -36,6 +36,7 @@ def _keep_limits() -> Iterator[None]:
 
 
 with _keep_limits():
+    from mlx_lm.models.activations import swiglu as plain_swiglu
     from mlx_lm.models.base import scaled_dot_product_attention as plain_attention
     from mlx_lm.models.cache import ArraysCache, CacheList, KVCache, RotatingKVCache, make_prompt_cache
     from mlx_lm.models.rope_utils import YarnRoPE
@@ -70,6 +71,7 @@ __all__ = [
     "make_prompt_cache",
     "mx",
     "plain_attention",
+    "plain_swiglu",
     "tree_map",
     "tree_unflatten",
 ]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from parallax_backend_mlx.account import Account
-from parallax_backend_mlx.attention import install_attention
 from parallax_backend_mlx.budget import plan_account, plan_pools
 from parallax_backend_mlx.found import Runner
 from parallax_backend_mlx.layout import Layout, read_layout
 from parallax_backend_mlx.network import PAGE_TOKENS, Network
 from parallax_backend_mlx.paged import PagedRunner
+from parallax_backend_mlx.replacement import replace_functions
 from parallax_backend_mlx.selftest import choose_grouping
 from parallax_backend_mlx.serial import SerialRunner
 from parallax_core.api import PoolInfo
@@ -37,7 +37,7 @@ def start_runner(network: Network, room: Room) -> tuple[Account, Runner]:
     Raises:
         OutOfPages: if there is not memory for a page.
     """
-    install_attention()
+    replace_functions()
     layout = read_layout(network)
     grouping = choose_grouping(network, layout) if layout is not None else None
     if layout is None or grouping is None:

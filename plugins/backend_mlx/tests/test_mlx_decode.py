@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 from mlx_lm.models import base, deepseek_v3, gemma3_text, gpt_oss, llama
 
-from parallax_backend_mlx import attention, decode
-from parallax_backend_mlx.attention import install_attention
+from parallax_backend_mlx import decode, replacement
 from parallax_backend_mlx.backend import MlxBackend
 from parallax_backend_mlx.decode import PagedAttention, find_attention
 from parallax_backend_mlx.kernel import Pages, attend_plainly
 from parallax_backend_mlx.layout import Leaf, Part
 from parallax_backend_mlx.pages import Bank
 from parallax_backend_mlx.places import Places, Stretch
+from parallax_backend_mlx.replacement import ATTENTION, replace_functions
 from parallax_backend_mlx.runtime import KVCache, mx, plain_attention
 from parallax_backend_mlx.view import PagedView
 from parallax_core.api import Answer, Draw, Drawn, Fork, Open, Row, Sampling, SeqId, SequenceSpec, StageBatch, StagePlan
@@ -141,9 +141,9 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> Plain:
     """Have model files call the kernel's stand-in, as on Metal."""
     plain = Plain()
     ours = PagedAttention(plain, DTYPES)
-    monkeypatch.setattr(attention, "_choose_attention", lambda: ours)
+    monkeypatch.setattr(replacement, "choose_attention", lambda: ours)
     for module in (llama, gemma3_text, gpt_oss, deepseek_v3):
-        monkeypatch.setattr(module, attention.NAME, plain_attention)
+        monkeypatch.setattr(module, ATTENTION, plain_attention)
     return plain
 
 
@@ -194,8 +194,8 @@ def test_kernel_can_be_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_installing_leaves_what_is_installed(kernel: Plain) -> None:
-    install_attention()
-    installed = vars(llama)[attention.NAME]
-    install_attention()
+    replace_functions()
+    installed = vars(llama)[ATTENTION]
+    replace_functions()
     assert isinstance(installed, PagedAttention)
-    assert vars(llama)[attention.NAME] is installed
+    assert vars(llama)[ATTENTION] is installed
