@@ -3,51 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
 
-from parallax_core.api import Copy, Edit, Fork, OutOfPages, PagePool, PoolInfo, Row, SeqId
+from parallax_core.api import Copy, Edit, Fork, Mark, OutOfPages, PagePool, PoolInfo, Row, SeqId
 
 Copies = list[list[Copy]]
 """For each pool, what to copy before anything else is written."""
-
-
-class Pool(PagePool):
-    """A page pool that can forget what was done to some of its sequences."""
-
-    def save(self, seqs: Sequence[SeqId]) -> Mark:
-        """Note what ``seqs`` hold, in time proportional to it."""
-        return {seq: _copy_holding(self._holdings[seq]) for seq in seqs}
-
-    def restore(self, mark: Mark) -> None:
-        """Give sequences what they held at ``mark``; none was opened, forked or dropped since.
-
-        Costs time in the size of the pool: only steps that fail come here.
-        """
-        for seq, saved in mark.items():
-            for page in self._holdings[seq].pages:
-                self._refs[page] -= 1
-            for page in saved.pages:
-                self._refs[page] = self._refs.get(page, 0) + 1
-            self._holdings[seq] = _copy_holding(saved)
-        self._refs = {page: count for page, count in self._refs.items() if count}
-        taken = self._refs.keys() | self._pins.keys()
-        self._free = [page for page in range(self.info.num_pages - 1, -1, -1) if page not in taken]
-
-
-Mark = dict[SeqId, Any]
-"""What some sequences hold."""
-
-
-def _copy_holding(holding: Any) -> Any:  # noqa: ANN401  # its class is core's own
-    return replace(holding, pages=list(holding.pages))
 
 
 class Account:
     """The pools of a stage; the same calls in the same order as the head's ledger, so the same result."""
 
     def __init__(self, infos: Sequence[PoolInfo]) -> None:
-        self.pools = [Pool(info) for info in infos]
+        self.pools = [PagePool(info) for info in infos]
 
     @property
     def free(self) -> tuple[int, ...]:

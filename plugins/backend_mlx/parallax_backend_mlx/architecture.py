@@ -14,6 +14,9 @@ from parallax_backend_mlx.runtime import MODEL_ARCHITECTURE_REMAPPING, MODEL_REM
 from parallax_backend_mlx.spelling import spell_weights
 from parallax_core.api import Unsupported
 
+CRASHING = frozenset({"phi3small"})
+"""Model files of mlx-lm that end the whole process when they are run, which no error of ours could tell of."""
+
 
 def find_classes(config: Mapping[str, Any]) -> tuple[type, type]:
     """Return the classes ``Model`` and ``ModelArgs`` for ``config``.
@@ -54,6 +57,9 @@ def _name_module(config: Mapping[str, Any]) -> str:
     if not _is_known(name):
         message = f"mlx-lm has no architecture called {kind!r}"
         raise Unsupported(message, "update mlx-lm, or try another backend")
+    if name in CRASHING:
+        message = f"mlx-lm crashes on models of architecture {name!r}"
+        raise Unsupported(message, "try another backend")
     return name
 
 

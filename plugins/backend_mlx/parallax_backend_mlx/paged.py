@@ -14,6 +14,7 @@ from parallax_backend_mlx.network import Network
 from parallax_backend_mlx.pages import Bank, Store
 from parallax_backend_mlx.places import Places, Stretch
 from parallax_backend_mlx.runtime import CacheList, mx
+from parallax_backend_mlx.soundness import refuse_unsound
 from parallax_backend_mlx.view import PagedView, SlotView
 from parallax_core.api import Edit, Row
 
@@ -71,6 +72,7 @@ class PagedRunner:
                 view.undo()
         self._views = []
         mx.eval(self._store.list_arrays())
+        self._store.clean()
 
     def _reserve(self, rows: Sequence[Row]) -> None:
         for index, pool in enumerate(self._account.pools):
@@ -95,7 +97,10 @@ class PagedRunner:
         states = [self._network.states] if has_states and found and self._network.states is not None else []
         del result, cache
         self._views += views
-        mx.eval(found, states, [array for view in views for array in view.commit()])
+        sound = _check_last(views)
+        mx.eval(found, states, sound, [array for view in views for array in view.commit()])
+        for each in sound:
+            refuse_unsound(each, [row.seq for row in rows], "the keys")
         return found, states
 
     def _make_cache(self, rows: Sequence[Row]) -> tuple[list[Any], list[View]]:
@@ -119,6 +124,12 @@ class PagedRunner:
         pool = self._account.pools[index]
         stretches = [Stretch(row.start, len(row.tokens), *pool.pages(row.seq)) for row in rows]
         return Places(stretches, pool.info.page_size, pool.info.window)
+
+
+def _check_last(views: Sequence[View]) -> list[mx.array]:
+    """Return which rows are sound so far, or nothing: NaN in one layer is NaN in the keys of the next."""
+    found = (view.check_new() for view in reversed(views) if isinstance(view, PagedView))
+    return [each for each in found if each is not None][:1]
 
 
 def _nest(entry: object, views: Sequence[View]) -> object:

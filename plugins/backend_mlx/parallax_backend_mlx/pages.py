@@ -50,6 +50,17 @@ class Bank:
             pages[targets] = pages[sources]
             self.arrays[index] = pages.reshape(shape)
 
+    def clean(self) -> None:
+        """Put zeros where there are no finite numbers, an array at a time.
+
+        What lies in a page that nobody reads, or beyond the end of a sequence, has a weight of zero in attention; and
+        zero times NaN is NaN.
+        """
+        for index, array in enumerate(self.arrays):
+            if not mx.all(mx.isfinite(array)).item():
+                self.arrays[index] = mx.where(mx.isfinite(array), array, mx.zeros((), array.dtype))
+                mx.eval(self.arrays[index])
+
     def _rows_of(self, part: Part) -> int:
         return 1 if self.leaf.kind == "state" else part.shape[0] * self.page_size
 
@@ -100,6 +111,12 @@ class Store:
             if part:
                 self.reserve(pool, [copy.dst for copy in part])
                 self._copy_pages(pool, part)
+
+    def clean(self) -> None:
+        """Leave finite numbers only in keys and values."""
+        for bank in self.list_banks():
+            if bank.leaf.kind != "state":
+                bank.clean()
 
     def _copy_pages(self, pool: int, copies: Sequence[Copy]) -> None:
         sources = mx.array([copy.src + 1 for copy in copies], dtype=mx.uint32)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from parallax_backend_mlx.account import Account, Copies, Mark
+from parallax_backend_mlx.account import Account, Copies
 from parallax_backend_mlx.answer import draw_tokens, make_answers
 from parallax_backend_mlx.check import check_batch
 from parallax_backend_mlx.context import Context
 from parallax_backend_mlx.found import Found, Runner
 from parallax_backend_mlx.runtime import mx
 from parallax_backend_mlx.sampling import Sampler
+from parallax_backend_mlx.soundness import check_scores, check_states, refuse_unsound
 from parallax_backend_mlx.tensors import read_tensor, write_tensor
 from parallax_core.api import (
     BackendFailed,
@@ -19,6 +20,7 @@ from parallax_core.api import (
     Edit,
     Fork,
     Hidden,
+    Mark,
     Open,
     Row,
     SeqId,
@@ -94,7 +96,8 @@ class MlxStage:
             ValueError: for a row or batch that is malformed.
             Unsupported: for what the stage's capabilities do not name.
             OutOfPages: if the pool has too few free pages.
-            BackendFailed: if MLX failed; the sequences are as before, or the stage says that it is lost.
+            BackendFailed: if MLX failed, or computed or was given what are no finite numbers; the sequences are as
+                before, or the stage says that it is lost.
         """
         runner = self._get_runner()
         contexts = [self._contexts[row.seq] for row in batch.rows]
@@ -107,7 +110,7 @@ class MlxStage:
             result = self._run(runner, batch, copies)
         except BaseException as error:  # an interrupt too must leave the sequences as they were
             self._take_back(runner, marks)
-            if not isinstance(error, Exception):
+            if isinstance(error, BackendFailed) or not isinstance(error, Exception):
                 raise
             hint = "try again; if it happens again, restart with fewer requests at once"
             raise BackendFailed(f"the model failed in a step: {error}", hint) from error
@@ -174,9 +177,12 @@ class MlxStage:
 
     def _run(self, runner: Runner, batch: StageBatch, copies: Copies) -> StageResult:
         hidden = read_tensor(batch.hidden[0]) if batch.hidden else None
+        if hidden is not None:
+            check_states(hidden, batch.rows, "the hidden states given to this stage")
         found = runner.run(batch.rows, hidden, copies)
         free = self._account.free
         if found.hidden is not None:
+            check_states(found.hidden, batch.rows, "the hidden states")
             return StageResult(tensors=(write_tensor(found.hidden),), free=free)
         if found.logits is None:
             return StageResult(free=free)
@@ -185,7 +191,11 @@ class MlxStage:
     def _answer(self, rows: Sequence[Row], found: Found, logits: mx.array, free: tuple[int, ...]) -> StageResult:
         outputs = [output for row in rows for output in row.outputs]
         drafts = [draft for row in rows for draft in self._contexts[row.seq].list_drafts(row)]
-        answers = make_answers(logits, outputs, draw_tokens(self._sampler, logits, outputs, drafts))
+        sound = check_scores(logits)
+        mx.async_eval(sound)  # type: ignore[no-untyped-call]  # beside the draw
+        drawn = draw_tokens(self._sampler, logits, outputs, drafts)
+        refuse_unsound(sound, [row.seq for row in rows for _ in row.outputs], "the scores")
+        answers = make_answers(logits, outputs, drawn)
         if found.states is None:
             return StageResult(answers, free=free)
         asked = [place for place, output in enumerate(outputs) if isinstance(output, Hidden)]

@@ -22,6 +22,7 @@ class PagedView:
         self._bank = bank
         self._places = places
         self._changed: list[mx.array] = []
+        self._new: tuple[mx.array, ...] = ()
         self.offset = places.offset
         self.keys: mx.array | None = None
         """All keys of the rows, shape [rows, heads, span, width], once there are some. Model files may assign to it."""
@@ -37,6 +38,7 @@ class PagedView:
         Returns:
             Both of shape [rows, heads, span, width]; `make_mask` says what of it a row may look at.
         """
+        self._new = keys, values
         arrays = self._changed or self._bank.arrays
         self._changed = [self._write(array, new) for array, new in zip(arrays, (keys, values), strict=True)]
         self.keys, self.values = (
@@ -44,6 +46,13 @@ class PagedView:
         )
         self.offset = self.offset + self._places.columns
         return self.keys, self.values
+
+    def check_new(self) -> mx.array | None:
+        """Return which rows wrote finite numbers only, bool of shape [rows], not evaluated; None if none wrote."""
+        if not self._new:
+            return None
+        keys, values = (mx.all(mx.isfinite(new), axis=(1, 2, 3)) for new in self._new)
+        return keys & values
 
     def find_pages(self, mask: mx.array | str | None) -> Pages | None:
         """Return where the keys and values lie that rows of one column see, or None if that cannot be told.
@@ -88,6 +97,7 @@ class PagedView:
         if self._changed:
             self._bank.arrays[:] = self._changed
         self._changed = []
+        self._new = ()
         self.keys = self.values = None
         return self._bank.arrays
 

@@ -147,6 +147,7 @@ def test_text_part_of_a_larger_model_is_looked_into() -> None:
         ({"model_type": "cache.sub"}, "'cache.sub'"),
         ({}, "'None'"),
         ({"model_type": "llama", "model_file": "mine.py"}, "mine.py"),
+        ({"model_type": "phi3small"}, "crashes on .*'phi3small'"),
     ],
 )
 def test_unknown_architecture_is_named(config: dict[str, Any], words: str) -> None:

@@ -1,0 +1,58 @@
+"""Whether what a stage is given and gives on are numbers: overflow, broken weights or a neighbour may make others.
+
+What is not a number spreads: a token drawn from it means nothing, and where rows of a rectangle are padded, a key that
+is not one is a score that is not one for every other row. So a step with one fails, and leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from parallax_backend_mlx.runtime import mx
+from parallax_core.api import BackendFailed, Row, SeqId
+
+HINT = "choose another --dtype, such as float32, and fetch the model again if that does not help"
+
+
+def check_states(states: mx.array, rows: Sequence[Row], name: str) -> None:
+    """Refuse hidden states that are not finite.
+
+    Args:
+        states: shape [tokens of all rows, width].
+        rows: whose they are.
+        name: what the error calls them.
+
+    Raises:
+        BackendFailed: if one of them is NaN or infinite.
+    """
+    refuse_unsound(mx.all(mx.isfinite(states), axis=-1), [row.seq for row in rows for _ in row.tokens], name)
+
+
+def check_scores(logits: mx.array) -> mx.array:
+    """Return which rows can be drawn from, bool of shape [outputs], not evaluated.
+
+    Some models forbid tokens by minus infinity, but not all of them.
+
+    Args:
+        logits: shape [outputs, vocab_size].
+    """
+    return mx.all(logits < mx.inf, axis=-1) & (mx.max(logits, axis=-1) > -mx.inf)
+
+
+def refuse_unsound(sound: mx.array, seqs: Sequence[SeqId], name: str) -> None:
+    """Refuse a step that has rows that are not sound.
+
+    Args:
+        sound: bool of shape [rows].
+        seqs: whose each row is.
+        name: what the error calls them.
+
+    Raises:
+        BackendFailed: if there is one, naming the sequences.
+    """
+    flags: Any = sound.tolist()
+    if all(flags):
+        return
+    found = dict.fromkeys(seq for seq, is_sound in zip(seqs, flags, strict=True) if not is_sound)
+    raise BackendFailed(f"{name} of sequence {', '.join(map(str, found))} are not finite numbers", HINT)
