@@ -8,7 +8,11 @@ from typing import Literal
 
 from parallax_core.api import ParallaxError
 
-PREFIX = "PARALLAX_TORCH__"
+VARIABLES = {
+    "weights": "PARALLAX_TORCH__WEIGHTS",
+    "threads": "PARALLAX_TORCH__THREADS",
+    "generic": "PARALLAX_TORCH__GENERIC",
+}
 WEIGHTS = ("auto", "float32", "bfloat16", "int8", "int4")
 
 
@@ -28,7 +32,7 @@ def apply_settings(settings: TorchSettings) -> None:
     """Put what a file says where it is looked for when a model is loaded, in this process and those it starts."""
     for field in fields(settings):
         if (value := getattr(settings, field.name)) != field.default:
-            os.environ[PREFIX + field.name.upper()] = str(value)
+            os.environ[VARIABLES[field.name]] = str(value)
 
 
 def read_settings() -> TorchSettings:
@@ -46,14 +50,14 @@ def read_settings() -> TorchSettings:
 
 def _read_word(name: str, allowed: tuple[str, ...]) -> Literal["auto"]:
     """Return one of ``allowed``; what its type says is one of them, and the first is that of all settings."""
-    value = os.environ.get(PREFIX + name.upper(), allowed[0])
+    value = os.environ.get(VARIABLES[name], allowed[0])
     if value not in allowed:
-        raise ParallaxError(f"{PREFIX}{name.upper()} is {value!r}", f"choose one of: {', '.join(allowed)}")
+        raise ParallaxError(f"{VARIABLES[name]} is {value!r}", f"choose one of: {', '.join(allowed)}")
     return value  # type: ignore[return-value]
 
 
 def _read_number(name: str, default: int) -> int:
-    value = os.environ.get(PREFIX + name.upper(), str(default))
+    value = os.environ.get(VARIABLES[name], str(default))
     if not value.isdecimal():
-        raise ParallaxError(f"{PREFIX}{name.upper()} is {value!r}", "give a whole number")
+        raise ParallaxError(f"{VARIABLES[name]} is {value!r}", "give a whole number")
     return int(value)
