@@ -270,21 +270,15 @@ def test_model_in_three_processes_equals_one(piped: Server, server: Server) -> N
     assert "Traceback" not in log
 
 
-def test_workers_end_with_a_head_that_is_killed(piped: Server) -> None:
-    workers = children(piped.process.pid)
-    piped.end(signal.SIGKILL)
-    assert len(workers) == 3
-    wait_until(lambda: not any(map(is_alive, workers)), 5)
-
-
-def test_interrupt_while_workers_load_leaves_nothing(model_home: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_workers_that_load_end_with_their_head(model_home: Path, tmp_path: Path, number: signal.Signals) -> None:
     command = [PARALLAX, "serve", MODEL, "--backend", "mlx", "--port", "0", "--stages", "3"]
     with (tmp_path / "log").open("w") as log:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, env=environment(model_home))
     wait_until(lambda: len(children(process.pid)) == 3)
     workers = children(process.pid)
     begun = time.monotonic()
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     process.communicate(timeout=END_TIMEOUT_S + 10)
     assert time.monotonic() - begun < END_TIMEOUT_S
     wait_until(lambda: not any(map(is_alive, workers)), 5)

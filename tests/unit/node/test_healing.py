@@ -4,12 +4,26 @@ import asyncio
 
 import pytest
 
-from parallax_core.api import Progress, Stage
+from parallax_core.api import Progress, Stage, Stream
+from parallax_core.builtin.routing import LeastPendingTokens
 from parallax_core.node import healing
 from parallax_core.node.muster import Muster
 from parallax_core.node.pipeline import PipelineEngine
+from parallax_core.node.router import Router
 from parallax_core.wire.membership import Assign
-from tests.unit.node.cluster import Node, answer, check_answer, joined, make_troop, mustered, running, soon, until
+from tests.unit.node.cluster import (
+    TOY,
+    Node,
+    answer,
+    ask,
+    check_answer,
+    joined,
+    make_troop,
+    mustered,
+    running,
+    soon,
+    until,
+)
 
 NAMES = ("attic", "cellar", "kitchen")
 
@@ -84,3 +98,31 @@ async def test_stop_while_it_heals_leaves_nothing(wait_s: float) -> None:
         _, finish = await asking
         assert finish.reason in {"error", "aborted"}
     await until(lambda: asyncio.all_tasks() == before)
+
+
+async def test_requests_without_an_answer_move_to_the_other_replica() -> None:
+    nodes = [Node(name) for name in (*NAMES, "garage")]
+    async with mustered() as muster, joined(muster, *nodes):
+        engines = [PipelineEngine(make_troop(muster, 2), lambda tokens: "x" * len(tokens)) for _ in range(2)]
+        router = Router(engines, LeastPendingTokens(), lambda: 256)
+        await soon(router.start())
+        lost = engines[0].posts()[1].node
+        requests = [ask((number, 1), 40) for number in range(12)]
+        reading = [asyncio.create_task(read(router.submit(request))) for request in requests]
+        await next(node for node in nodes if node.name == lost).kill()
+        ends = await soon(asyncio.gather(*reading))
+        for request, (tokens, reason) in zip(requests, ends, strict=True):
+            assert tokens == TOY.continuation(request.prompt, 40)[: len(tokens)]
+            assert reason == "length" or tokens, "it had no answer, and could have had one from the other replica"
+        assert (engines[0].health().state, router.health().state) == ("starting", "ready")
+        spare = await replace(muster, "spare")
+        await until(lambda: engines[0].health().state == "ready")
+        await check_answer(engines[0])
+        await soon(router.stop())
+        await spare.kill()
+
+
+async def read(stream: Stream) -> tuple[list[int], str]:
+    deltas = [delta async for delta in stream]
+    assert deltas[-1].finish is not None
+    return [token for delta in deltas for token in delta.tokens], deltas[-1].finish.reason
