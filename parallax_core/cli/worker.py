@@ -149,7 +149,8 @@ async def _serve(settings: WorkerSettings, member: Member, transport: Transport,
                 num_failures = 0
             wait_s = AGAIN_S[min(num_failures, len(AGAIN_S) - 1)]
             num_failures += 1
-            logger.warning("no head at %s, trying again in %g s: %s", settings.connect, wait_s, error.message)
+            reason = f"{error.message}; {error.hint}" if error.hint else error.message
+            logger.warning("no head at %s, trying again in %g s: %s", settings.connect, wait_s, reason)
             await asyncio.sleep(wait_s)
 
 
