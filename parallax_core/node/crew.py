@@ -23,7 +23,7 @@ from parallax_core.node.worker import Channels, StageWorker
 
 logger = logging.getLogger(__name__)
 
-CLOSE_TIMEOUT_S = 1.0
+CLOSE_TIMEOUT_S = 0.7
 """How long `Crew.close` waits for a step that is still running."""
 
 HEAD = "head"
