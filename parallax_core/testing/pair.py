@@ -39,7 +39,7 @@ class Nodes:
 
     timeout_s: float = 1.0
     """`TransportPlan.timeout_s` in the tests of peers that are lost; others leave more time, for busy machines."""
-    grace_s: float = 10.0
+    grace_s: float = 5.0
     """How much longer a test waits before it calls that late; machines that run tests are busy."""
     credit: int = 4
     """`TransportPlan.credit` in every test."""

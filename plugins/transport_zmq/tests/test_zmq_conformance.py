@@ -18,6 +18,9 @@ NUMBERS = count()
 
 
 class ZmqKit(ProcessTransportConformance):
+    grace_s = 30.0
+    """A node that gets no turn does not take its own silence for that of others, and is late to miss them."""
+
     factory: Ref[Callable[[TransportPlan], Transport]] = Ref("parallax_transport_zmq.transport:ZmqTransport")
 
     def make_address(self, node: str) -> str:
