@@ -8,7 +8,7 @@
 
 static bool run_jobs(int jobs) {
   for (int job = 0; job < jobs; ++job) {
-    const int64_t total = job % 7 == 0 ? 70'000 : job % 13;
+    const int64_t total = job % 50 == 0 ? 70'000 : job % 13;
     std::vector<char> done(static_cast<size_t>(total), 0);
     plx::share(total, [&](int64_t i) { ++done[static_cast<size_t>(i)]; });
     for (char each : done) {
