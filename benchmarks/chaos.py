@@ -232,11 +232,11 @@ def judge(asked: Sequence[Asked], losses: Sequence[Loss], rights: dict[tuple[int
         is_whole = each.reason != "length" or len(each.tokens) == each.length
         wrong += each.tokens != right[: len(each.tokens)] or not is_whole
     errors, moved = list[float](), list[float]()
-    for loss in losses:
-        for each in asked:
-            if each.began < loss.noticed < each.ended:
-                since = errors if each.reason == "error" else moved
-                since.append(each.ended - (loss.noticed if each.reason == "error" else loss.ready))
+    for each in asked:
+        if met := [loss for loss in losses if each.began < loss.noticed < each.ended]:
+            last = met[-1]  # of those before it was computed again
+            since = errors if each.reason == "error" else moved
+            since.append(each.ended - (last.noticed if each.reason == "error" else last.ready))
     notice = [loss.noticed - loss.at for loss in losses]
     return {
         "ends": dict(Counter(each.reason or "none" for each in asked)),
