@@ -118,7 +118,8 @@ class Generation(Strict):
         """Drop fields that ask for nothing; what asks for something unsupported is refused as unknown."""
         if not isinstance(body, dict):
             return body
-        return {name: value for name, value in body.items() if not cls._asks_nothing(name, value)}
+        idle = {name for name in cls.neutral.keys() & body.keys() if cls._asks_nothing(name, body[name])}
+        return {name: value for name, value in body.items() if name not in idle} if idle else body
 
     @classmethod
     def list_known(cls) -> Collection[str]:
@@ -144,8 +145,6 @@ class Generation(Strict):
 
     @classmethod
     def _asks_nothing(cls, name: str, value: object) -> bool:
-        if name not in cls.neutral:
-            return False
         same_kind = (neutral for neutral in cls.neutral[name] if isinstance(neutral, bool) == isinstance(value, bool))
         return value is None or value in same_kind
 
