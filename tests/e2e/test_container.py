@@ -34,7 +34,8 @@ class Image:
         python.mkdir()
         (python / "python").symlink_to(sys.executable)
         bare = {name: value for name, value in os.environ.items() if not name.startswith(("PARALLAX_", "PYTHON"))}
-        self.settings = {**bare, "PATH": f"{python}{os.pathsep}{os.environ['PATH']}"}
+        quick = {"PIP_NO_COMPILE": "1", "PIP_CONSTRAINT": str(ROOT / "constraints.txt")}
+        self.settings = {**bare, **quick, "PATH": f"{python}{os.pathsep}{os.environ['PATH']}"}
         self.command: list[str] = []
 
     def place(self, text: str) -> str:
