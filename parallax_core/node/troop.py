@@ -131,10 +131,11 @@ class Troop:
             return loss  # what came from there could not be read: that says it all
         said: list[str] = []
         listening = [asyncio.create_task(self._await_end(role, said)) for role in self._roles]
-        done, _ = await asyncio.wait(listening, timeout=TELL_S, return_when=asyncio.FIRST_COMPLETED)
-        for task in listening:
+        ending = [asyncio.create_task(self._await_process(role)) for role in self._roles] if self._nursery else []
+        done, _ = await asyncio.wait(ending or listening, timeout=TELL_S, return_when=asyncio.FIRST_COMPLETED)
+        for task in (*listening, *ending):
             task.cancel()
-        await asyncio.gather(*listening, return_exceptions=True)
+        await asyncio.gather(*listening, *ending, return_exceptions=True)
         names = [task.result() for task in done]
         if not names and (others := [each for each in said if each not in loss.message]):
             names = ["; ".join((loss.message, *others))]
@@ -166,19 +167,23 @@ class Troop:
                     await recruit.channel.leave()
 
     async def _await_end(self, role: Role, said: list[str]) -> str:
-        """Wait until the node of a stage has ended, and return how; note what it says of losses until then."""
+        """Wait until the node of a stage is gone, and return how; note what it says of losses until then."""
         recruit = self._at(role)
-        name = f"stage {role.stage} of {len(self._roles)}, on node {recruit.name!r}, is lost"
         try:
             while True:
                 message = await recruit.channel.receive()
                 if isinstance(message, Failure) and message.lost:
                     said.append(message.message)
         except PeerLost as error:
-            reason = error.message
-        if self._nursery is not None:
-            reason = await self._nursery.wait_end(role.node)
-        return f"{name}: {reason}"
+            return self._name_loss(role, error.message)
+
+    async def _await_process(self, role: Role) -> str:
+        """Wait until a process of ours has ended, and return how."""
+        assert self._nursery is not None, "it is ours"
+        return self._name_loss(role, await self._nursery.wait_end(role.node))
+
+    def _name_loss(self, role: Role, reason: str) -> str:
+        return f"stage {role.stage} of {len(self._roles)}, on node {self._at(role).name!r}, is lost: {reason}"
 
     def _at(self, role: Role) -> Recruit:
         recruit = self._recruits[role.stage]
