@@ -60,7 +60,7 @@ class Public(StageHost):
     """Works for anybody."""
 
     def run(self, step: Step) -> Outcome | None:
-        return super().run(copy_step(step, lease=self._place.lease, epoch=max(0, self.epoch), step=self.step + 1))
+        return super().run(copy_step(step, lease=self.place.lease, epoch=max(0, self.epoch), step=self.step + 1))
 
 
 class Dogged(StageHost):

@@ -12,6 +12,7 @@ import torch
 from parallax_backend_torch.answer import Pending, place_draws
 from parallax_backend_torch.network import Found, Runner
 from parallax_backend_torch.sampling import Sampler
+from parallax_backend_torch.soundness import check_found, check_given
 from parallax_backend_torch.step import Spot, Step, find_places, make_line, read_tokens
 from parallax_backend_torch.store import Store
 from parallax_backend_torch.tensors import read_tensor, upload
@@ -60,9 +61,11 @@ class TorchStage:
         """Run ``batch``; see `parallax_core.api.Stage.step`. If the computation fails, the stage is lost.
 
         Raises:
-            StageLost: if so.
+            BackendFailed: if it is given hidden states that are not finite; nothing has changed then.
+            StageLost: if the computation fails, or what it gives is not finite.
         """
         held = self._get_held()
+        check_given(batch)
         copies = self._account.step(batch)
         outputs = [output for row in batch.rows for output in row.outputs]
         if not batch.rows:
@@ -70,6 +73,7 @@ class TorchStage:
         with self._guarded(), torch.inference_mode():
             held.store.copy(copies)
             found = self._run(held, batch)
+            check_found(found)
             return Pending(found, outputs, self._draw(held, batch, found, outputs), self._account.free)
 
     def close(self) -> None:

@@ -45,7 +45,7 @@ class Bench:
     head: Channel
     before: Channel
     after: Channel
-    task: asyncio.Task[None]
+    task: asyncio.Task[Message | None]
 
     async def hear(self, channel: Channel) -> Message:
         async with asyncio.timeout(PATIENCE_S):

@@ -1,0 +1,40 @@
+"""Whether what a stage is given and gives on are numbers: overflow, broken weights or a neighbour may make others."""
+
+from __future__ import annotations
+
+import torch
+
+from parallax_backend_torch.network import Found
+from parallax_backend_torch.tensors import read_tensor
+from parallax_core.api import BackendFailed, StageBatch
+
+HINT = "choose another --dtype, such as float32, and fetch the model again if that does not help"
+
+
+def check_given(batch: StageBatch) -> None:
+    """Refuse hidden states that are not finite, before anything is done with them.
+
+    Raises:
+        BackendFailed: naming the sequences.
+    """
+    for tensor in batch.hidden:
+        sound = torch.isfinite(read_tensor(tensor)).all(dim=-1)
+        if not bool(sound.all()):
+            seqs = [row.seq for row in batch.rows for _ in row.tokens]
+            bad = dict.fromkeys(seq for seq, is_sound in zip(seqs, sound.tolist(), strict=True) if not is_sound)
+            message = f"the hidden states given to this stage of sequence {', '.join(map(str, bad))} are not finite"
+            raise BackendFailed(message, HINT)
+
+
+def check_found(found: Found) -> None:
+    """Refuse what was computed where it is not finite; a model may forbid some tokens by minus infinity, but not all.
+
+    Raises:
+        BackendFailed: saying what it is.
+    """
+    if found.hidden is not None and not bool(torch.isfinite(found.hidden).all()):
+        raise BackendFailed("the hidden states this stage computed are not finite", HINT)
+    if found.logits is not None and found.logits.numel():
+        best = found.logits.amax(dim=-1)  # NaN where there is one
+        if not bool(torch.isfinite(best).all()):
+            raise BackendFailed("the scores this stage computed are not finite", HINT)
