@@ -76,10 +76,12 @@ from parallax_core.hookspecs import PLUGIN_API, hookimpl
 from parallax_core.loading.checkpoint import read_config, read_tensors
 from parallax_core.loading.plan import check_device, choose_layers
 from parallax_core.pages.account import Account, Entry, Outcome
+from parallax_core.pages.budget import PAGE_SIZE, Room, format_bytes, plan_pools
 from parallax_core.pages.check import check_batch, check_edit, check_room
 from parallax_core.pages.pool import Copy, Mark, PagePool
 from parallax_core.sampling.answer import answer_draw, answer_output, answer_score, make_draft
 from parallax_core.sampling.draw import GOLDEN32, MASK32, draw_key, gumbel, hash32, mix32
+from parallax_core.sampling.ranking import Inquiry, Ranking, make_answers
 from parallax_core.sampling.reference import Draft, adjust, best, draw, keep, logprobs
 from parallax_core.stages.row import RowModel, RowStage
 from parallax_core.wire.codec import WIRE_VERSION, decode, encode
@@ -90,6 +92,7 @@ __all__ = [
     "GOLDEN32",
     "ITEM_BYTES",
     "MASK32",
+    "PAGE_SIZE",
     "PLUGIN_API",
     "WIRE_VERSION",
     "Account",
@@ -129,6 +132,7 @@ __all__ = [
     "Hidden",
     "Holder",
     "HttpSurface",
+    "Inquiry",
     "InvalidRequest",
     "LayerRange",
     "LayerShape",
@@ -160,6 +164,7 @@ __all__ = [
     "PreemptionPolicy",
     "Progress",
     "QueueView",
+    "Ranking",
     "Reason",
     "Reasoning",
     "Ref",
@@ -169,6 +174,7 @@ __all__ = [
     "RequestEnded",
     "RequestId",
     "Result",
+    "Room",
     "RoutingPolicy",
     "Row",
     "RowModel",
@@ -225,14 +231,17 @@ __all__ = [
     "draw",
     "draw_key",
     "encode",
+    "format_bytes",
     "gumbel",
     "hash32",
     "hookimpl",
     "keep",
     "keys_folder",
     "logprobs",
+    "make_answers",
     "make_draft",
     "mix32",
+    "plan_pools",
     "read_config",
     "read_object",
     "read_tensors",

@@ -11,14 +11,14 @@ from parallax_backend_mlx.checkpoint import read_checkpoint, read_json
 from parallax_backend_mlx.found import Runner
 from parallax_backend_mlx.heap import keep_memory
 from parallax_backend_mlx.loading import load_network
-from parallax_backend_mlx.memory import find_room, format_bytes
+from parallax_backend_mlx.memory import find_room
 from parallax_backend_mlx.network import PAGE_TOKENS, Network
 from parallax_backend_mlx.runtime import BLAS, mx
 from parallax_backend_mlx.stage import MlxStage
 from parallax_backend_mlx.start import Room, start_runner
 from parallax_backend_mlx.turn import turn_weights
 from parallax_backend_mlx.window import limit_context
-from parallax_core.api import LayerRange, OutOfPages, ParallaxError, StageInfo, StagePlan, Unsupported
+from parallax_core.api import LayerRange, OutOfPages, ParallaxError, StageInfo, StagePlan, Unsupported, format_bytes
 
 LENGTHS = ("max_position_embeddings", "max_sequence_length", "max_seq_len", "n_positions", "n_ctx", "seq_length")
 """How config.json may call the longest sequence a model was made for."""

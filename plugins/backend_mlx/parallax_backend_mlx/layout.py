@@ -52,6 +52,10 @@ class Layout:
         """Return the kind and the window of each pool there must be, in a fixed order."""
         return sorted({leaf.pool for leaf in self.list_all()}, key=lambda pool: (pool[0] == "state", *pool))
 
+    def list_sizes(self) -> dict[tuple[Kind, int], int]:
+        """Return the bytes that a token, or a state, takes in each pool."""
+        return {pool: self.count_bytes(pool) for pool in self.list_pools()}
+
     def list_all(self) -> list[Leaf]:
         """Return every leaf, entry by entry."""
         return [leaf for index in sorted(self.leaves) for leaf in self.leaves[index]]

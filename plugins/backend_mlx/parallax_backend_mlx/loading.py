@@ -16,9 +16,9 @@ from parallax_backend_mlx.carve import Carving, carve_model, keep_model
 from parallax_backend_mlx.checkpoint import REFETCH, read_json
 from parallax_backend_mlx.config import normalise
 from parallax_backend_mlx.correction import correct_model
-from parallax_backend_mlx.memory import find_room, format_bytes
+from parallax_backend_mlx.memory import find_room
 from parallax_backend_mlx.runtime import Module, dequantize_model, flatten_tree, load_model, mx, tree_unflatten
-from parallax_core.api import DType, LayerRange, ParallaxError, StagePlan
+from parallax_core.api import DType, LayerRange, ParallaxError, StagePlan, format_bytes
 
 DTYPES: dict[DType, mx.Dtype] = {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}
 MISFIT = "the files may be incomplete, or of a form mlx-lm does not read: fetch the model again, or try another backend"

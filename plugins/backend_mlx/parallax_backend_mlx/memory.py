@@ -7,8 +7,6 @@ import sys
 from parallax_backend_mlx.limits import find_host_room
 from parallax_backend_mlx.runtime import mx
 
-KIBI = 1024
-
 
 def find_room() -> int:
     """Return the bytes that weights and caches may still take on the device in use."""
@@ -17,12 +15,3 @@ def find_room() -> int:
     info = mx.device_info()
     limit = info.get("max_recommended_working_set_size", info.get("total_memory", info.get("memory_size", 0)))
     return max(0, int(limit) - mx.get_active_memory())
-
-
-def format_bytes(size: float) -> str:
-    """Return ``size`` in words, such as ``1.3 GiB``."""
-    for unit in ("bytes", "KiB", "MiB"):
-        if size < KIBI:
-            return f"{size:.0f} {unit}"
-        size /= KIBI
-    return f"{size:.1f} GiB"

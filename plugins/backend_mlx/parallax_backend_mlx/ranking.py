@@ -3,36 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from parallax_backend_mlx.order import map_floats
 from parallax_backend_mlx.runtime import mx
+from parallax_core.api import Inquiry, Ranking
 
 SLICE = 64
 """Rows ranked at a time: each takes 8 bytes a token of the vocabulary, and then some."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ranking:
-    """What is reported of one position."""
-
-    logprobs: tuple[float, ...]
-    """Of the tokens asked for."""
-    top: tuple[tuple[int, float], ...]
-    """The most probable tokens and their log-probabilities, best first, of equals the lowest id first."""
-
-
-@dataclass(frozen=True, slots=True)
-class Inquiry:
-    """What is asked of one position."""
-
-    row: int
-    """Of the logits."""
-    tokens: Sequence[int]
-    """The tokens whose log-probabilities are wanted."""
-    top: int
-    """How many best ones are wanted."""
 
 
 def rank_tokens(logits: mx.array, inquiries: Sequence[Inquiry]) -> list[Ranking]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from parallax_backend_mlx.account import Account, Copies
-from parallax_backend_mlx.answer import draw_tokens, make_answers
+from parallax_backend_mlx.answer import draw_tokens
 from parallax_backend_mlx.check import check_batch
 from parallax_backend_mlx.context import Context
 from parallax_backend_mlx.found import Found, Runner
+from parallax_backend_mlx.ranking import rank_tokens
 from parallax_backend_mlx.runtime import mx
 from parallax_backend_mlx.sampling import Sampler
 from parallax_backend_mlx.soundness import check_scores, check_states, refuse_unsound
@@ -29,6 +31,7 @@ from parallax_core.api import (
     StageResult,
     Truncate,
     Unsupported,
+    make_answers,
 )
 
 
@@ -195,7 +198,7 @@ class MlxStage:
         mx.async_eval(sound)  # type: ignore[no-untyped-call]  # beside the draw
         drawn = draw_tokens(self._sampler, logits, outputs, drafts)
         refuse_unsound(sound, [row.seq for row in rows for _ in row.outputs], "the scores")
-        answers = make_answers(logits, outputs, drawn)
+        answers = make_answers(outputs, drawn, partial(rank_tokens, logits))
         if found.states is None:
             return StageResult(answers, free=free)
         asked = [place for place, output in enumerate(outputs) if isinstance(output, Hidden)]

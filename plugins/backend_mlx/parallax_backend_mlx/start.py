@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from parallax_backend_mlx.account import Account
-from parallax_backend_mlx.budget import plan_account, plan_pools
+from parallax_backend_mlx.budget import plan_account
 from parallax_backend_mlx.found import Runner
 from parallax_backend_mlx.layout import Layout, read_layout
 from parallax_backend_mlx.network import PAGE_TOKENS, Network
@@ -13,7 +13,8 @@ from parallax_backend_mlx.paged import PagedRunner
 from parallax_backend_mlx.replacement import replace_functions
 from parallax_backend_mlx.selftest import choose_grouping
 from parallax_backend_mlx.serial import SerialRunner
-from parallax_core.api import PoolInfo
+from parallax_core.api import PoolInfo, plan_pools
+from parallax_core.api import Room as Space
 
 PASSES = 3
 """How often a key that is read for nothing moves through memory: read, written and read again."""
@@ -42,7 +43,7 @@ def start_runner(network: Network, room: Room) -> tuple[Account, Runner]:
     grouping = choose_grouping(network, layout) if layout is not None else None
     if layout is None or grouping is None:
         return Account(_account_pools(network, room)), SerialRunner(network)
-    account = Account(plan_pools(layout, room.num_bytes, room.context_length, room.chunk))
+    account = Account(plan_pools(layout.list_sizes(), Space(room.num_bytes, room.context_length, room.chunk)))
     grouping = replace(grouping, spare_keys=_count_spare(layout, room.weight_bytes))
     return account, PagedRunner(network, layout, account, grouping)
 

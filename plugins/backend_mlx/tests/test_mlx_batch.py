@@ -1,4 +1,4 @@
-"""Which rows run together, and how memory is shared out between pools."""
+"""Which rows run together, and what a layout asks of memory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from parallax_backend_mlx.batch import MAX_WASTE, Grouping, group_rows
-from parallax_backend_mlx.budget import MAX_SEQUENCES, PAGE_SIZE, plan_account, plan_pools
+from parallax_backend_mlx.budget import plan_account
 from parallax_backend_mlx.layout import Layout, Leaf, Part
 from parallax_backend_mlx.runtime import mx
 from parallax_core.api import OutOfPages, Row, SeqId
@@ -62,36 +62,11 @@ def test_rows_run_alone_where_they_must() -> None:
     assert group_rows(rows, Grouping(is_batched=False, has_states=False, spare_keys=0)) == [[0], [1], [2]]
 
 
-def count_bytes(layout: Layout, num_bytes: int) -> int:
-    """Return what the pools planned for so many bytes take."""
-    pools = plan_pools(layout, num_bytes, 4096, 128)
-    sizes = [layout.count_bytes((pool.kind, pool.window)) * pool.page_size for pool in pools]
-    return sum(size * pool.num_pages for size, pool in zip(sizes, pools, strict=True))
+def test_sizes_are_those_of_all_layers_together() -> None:
+    layout = Layout({0: (FULL, STATE), 1: (FULL, WINDOW)})
+    assert layout.list_sizes() == {("full", 0): 256, ("window", 32): 128, ("state", 0): 128}
 
 
-@pytest.mark.parametrize("leaves", [(FULL,), (FULL, WINDOW), (FULL, STATE), (STATE,), (WINDOW, STATE, FULL)])
-@pytest.mark.parametrize("num_bytes", [100_000, 10_000_000, 10**12])
-def test_pools_fit_the_memory(leaves: tuple[Leaf, ...], num_bytes: int) -> None:
-    assert count_bytes(Layout({0: leaves}), num_bytes) <= num_bytes
-
-
-def test_memory_one_pool_has_no_use_for_goes_to_the_others() -> None:
-    full, state = plan_pools(Layout({0: (FULL, STATE)}), 200_000_000, 4096, 128)
-    assert (full.kind, state.kind) == ("full", "state")
-    assert state.num_pages == MAX_SEQUENCES
-    assert full.num_pages * PAGE_SIZE * 256 > 0.95 * 200_000_000
-
-
-def test_no_pool_runs_dry_long_before_the_others() -> None:
-    """Each has room for about as many sequences of ordinary length."""
-    full, window, state = plan_pools(Layout({0: (WINDOW, STATE, FULL)}), 20_000_000, 4096, 128)
-    assert (full.kind, window.kind, state.kind) == ("full", "window", "state")
-    sequences = [full.num_pages / 64, window.num_pages / 15, state.num_pages]
-    assert max(sequences) - min(sequences) < 2
-
-
-def test_memory_for_not_even_a_page_is_an_error() -> None:
-    with pytest.raises(OutOfPages):
-        plan_pools(Layout({0: (FULL,)}), 100, 4096, 128)
+def test_memory_for_not_even_one_sequence_is_an_error() -> None:
     with pytest.raises(OutOfPages):
         plan_account(1000, 256, 100, 4096)

@@ -9,7 +9,6 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
-from parallax_backend_torch.budget import Room, format_bytes, plan_pools
 from parallax_backend_torch.config import Config
 from parallax_backend_torch.devices import choose_device, choose_workshop, describe_device, estimate_bytes, find_room
 from parallax_backend_torch.families import BLOCKS, find_model
@@ -20,17 +19,20 @@ from parallax_backend_torch.network import Runner, build_network
 from parallax_backend_torch.sampling import Sampler
 from parallax_backend_torch.settings import read_settings
 from parallax_backend_torch.stage import Held, TorchStage
-from parallax_backend_torch.store import Kept, Store
+from parallax_backend_torch.store import Kept, Store, list_sizes
 from parallax_backend_torch.tensors import name_dtype
 from parallax_backend_torch.weights import Selection, Weights, open_shelf
 from parallax_backend_torch.workshop import Workshop
 from parallax_core.api import (
     ParallaxError,
+    Room,
     StageInfo,
     StagePlan,
     TensorSpec,
     Unsupported,
     choose_layers,
+    format_bytes,
+    plan_pools,
     read_config,
 )
 
@@ -70,9 +72,8 @@ def make_stage(loaded: Loaded, runner: Runner, kept: Sequence[Kept]) -> TorchSta
     kept = [each if each.kind == "state" else replace(each, dtype=workshop.kept) for each in kept]
     weight_bytes = loaded.weights.shelf.kept
     chunk = _choose_batch(workshop, weight_bytes)
-    pools = plan_pools(
-        kept, Room(find_room(workshop.device) * loaded.plan.memory_fraction, shape.context_length, chunk)
-    )
+    num_bytes = find_room(workshop.device) * loaded.plan.memory_fraction
+    pools = plan_pools(list_sizes(kept), Room(num_bytes, shape.context_length, chunk))
     hop = (TensorSpec(shape.hidden_size, name_dtype(workshop.dtype)),)
     info = StageInfo(
         layers=selection.layers,

@@ -37,6 +37,14 @@ class Kept:
         return sum(map(math.prod, self.shapes)) * int(self.dtype.itemsize)
 
 
+def list_sizes(layers: Sequence[Kept]) -> dict[PoolKey, int]:
+    """Return the bytes that a token, or a state, takes in each pool."""
+    sizes: dict[PoolKey, int] = {}
+    for kept in layers:
+        sizes[kept.pool] = sizes.get(kept.pool, 0) + kept.num_bytes
+    return sizes
+
+
 class Store:
     """The tensors of all layers of a stage.
 

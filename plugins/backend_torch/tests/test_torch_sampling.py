@@ -11,10 +11,10 @@ import torch
 from parallax_backend_torch.filters import Field, find_border
 from parallax_backend_torch.noise import Noise
 from parallax_backend_torch.order import map_floats
-from parallax_backend_torch.ranking import Inquiry, rank_tokens
+from parallax_backend_torch.ranking import rank_tokens
 from parallax_backend_torch.sampling import Sampler
 from parallax_backend_torch.ticket import Ticket
-from parallax_core.api import Draft, Sampling, best, draw, draw_key, gumbel, hash32, keep, logprobs
+from parallax_core.api import Draft, Inquiry, Sampling, best, draw, draw_key, gumbel, hash32, keep, logprobs
 from parallax_core.testing.golden import read_draft, read_golden, read_logits
 
 GOLDEN = read_golden()

@@ -8,15 +8,13 @@ import pytest
 import torch
 
 from parallax_backend_torch.backend import TorchBackend
-from parallax_backend_torch.budget import Room, plan_pools
 from parallax_backend_torch.network import Network
-from parallax_backend_torch.store import Kept, Store
+from parallax_backend_torch.store import Kept, Store, list_sizes
 from parallax_core.api import (
     Copy,
     Draw,
     Fork,
     Open,
-    ParallaxError,
     PoolInfo,
     Row,
     Sampling,
@@ -53,24 +51,13 @@ def test_stage_whose_step_fails_is_lost(tmp_path: Path, monkeypatch: pytest.Monk
     stage.close()
 
 
-def test_pools_share_the_memory_out() -> None:
+def test_sizes_are_those_of_all_layers_together() -> None:
     layers = [FULL, WINDOW, WINDOW, STATE]
-    room = Room(2**22, 4096, 128)
-    pools = plan_pools(layers, room)
-    assert [(pool.kind, pool.window) for pool in pools] == [("full", 0), ("window", 8), ("state", 0)]
-    sizes = {"full": FULL.num_bytes * 16, "window": 2 * WINDOW.num_bytes * 16, "state": STATE.num_bytes}
-    assert sum(pool.num_pages * sizes[pool.kind] for pool in pools) <= room.num_bytes
-    assert min(pool.num_pages for pool in pools) >= 8
-
-
-def test_short_windows_take_no_more_than_they_can_use() -> None:
-    [pool] = plan_pools([WINDOW], Room(2**33, 2**20, 64))
-    assert pool.num_pages == 256 * -(-(8 + 64 + 64 + 16) // 16)
-
-
-def test_too_little_memory_is_an_error_with_both_figures() -> None:
-    with pytest.raises(ParallaxError, match="takes 2 KiB, and there are 100 bytes"):
-        plan_pools([FULL], Room(100, 4096, 128))
+    assert list_sizes(layers) == {
+        ("full", 0): FULL.num_bytes,
+        ("window", 8): 2 * WINDOW.num_bytes,
+        ("state", 0): STATE.num_bytes,
+    }
 
 
 def test_copies_of_one_edit_are_made_at_once() -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-from parallax_backend_torch.store import Kept, Kind
-from parallax_core.api import ParallaxError, PoolInfo
+from parallax_core.base.errors import ParallaxError
+from parallax_core.contracts.stage import PoolInfo
+
+Kind = Literal["full", "window", "latent", "state"]
 
 PAGE_SIZE = 16
 """Tokens per page."""
@@ -29,6 +32,7 @@ class Room:
     num_bytes: float
     """Memory for all pools."""
     context_length: int
+    """The longest sequence, in tokens."""
     chunk: int
     """The most tokens in a step."""
 
@@ -46,19 +50,23 @@ class Need:
     """Pages beyond which there is no use."""
 
 
-def plan_pools(layers: Sequence[Kept], room: Room) -> tuple[PoolInfo, ...]:
-    """Return a pool for each kind of layers.
+def plan_pools(sizes: Mapping[tuple[Kind, int], int], room: Room) -> tuple[PoolInfo, ...]:
+    """Return the pools that fit into the memory there is, in the order given.
+
+    Args:
+        sizes: for the kind and the window of each pool (0: none), the bytes that a token takes in all layers together;
+            in a pool of states, those that a sequence takes.
+        room: what there is.
 
     Raises:
         ParallaxError: if not even one page of each fits.
     """
-    keys = dict.fromkeys(kept.pool for kept in layers)
-    needs = [_find_need([kept for kept in layers if kept.pool == key], room) for key in keys]
-    counts = _share_out(needs, room.num_bytes)
+    needs = [_find_need(kind, window, num_bytes, room) for (kind, window), num_bytes in sizes.items()]
     least = sum(need.page_bytes for need in needs)
     if least > room.num_bytes:
         message = f"a page of each pool takes {format_bytes(least)}, and there are {format_bytes(room.num_bytes)}"
-        raise ParallaxError(message, "close other programs, or choose a smaller model or more of the memory")
+        raise ParallaxError(message, "close other programs, or choose a smaller model")
+    counts = _share_out(needs, room.num_bytes)
     return tuple(_make_info(need, count) for need, count in zip(needs, counts, strict=True))
 
 
@@ -71,9 +79,7 @@ def format_bytes(size: float) -> str:
     return f"{size:.1f} GiB"
 
 
-def _find_need(layers: Sequence[Kept], room: Room) -> Need:
-    kind, window = layers[0].pool
-    num_bytes = sum(kept.num_bytes for kept in layers)
+def _find_need(kind: Kind, window: int, num_bytes: int, room: Room) -> Need:
     if kind == "state":
         return Need(kind, window, num_bytes, 1, MOST_SEQUENCES)
     longest = room.context_length
@@ -89,9 +95,7 @@ def _share_out(needs: Sequence[Need], num_bytes: float) -> list[int]:
     hungry = set(range(len(needs)))
     while hungry:
         left = num_bytes - sum(
-            count * need.page_bytes
-            for index, (need, count) in enumerate(zip(needs, counts, strict=True))
-            if index not in hungry
+            counts[index] * need.page_bytes for index, need in enumerate(needs) if index not in hungry
         )
         each = sum(needs[index].page_bytes * needs[index].pages_each for index in hungry)
         for index in hungry:

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import pytest
+
+from parallax_core.api import ParallaxError, Room, format_bytes, plan_pools
+from parallax_core.pages.budget import MOST_SEQUENCES, PAGE_SIZE, Kind
+
+FULL, WINDOW, STATE = ("full", 0), ("window", 32), ("state", 0)
+SIZES: dict[tuple[Kind, int], int] = {("full", 0): 128, ("window", 32): 128, ("state", 0): 128}
+
+
+@pytest.mark.parametrize("keys", [[FULL], [FULL, WINDOW], [FULL, STATE], [STATE], [WINDOW, STATE, FULL]])
+@pytest.mark.parametrize("num_bytes", [100_000, 10_000_000, 10**12])
+def test_pools_fit_the_memory(keys: list[tuple[Kind, int]], num_bytes: int) -> None:
+    pools = plan_pools({key: SIZES[key] for key in keys}, Room(num_bytes, 4096, 128))
+    assert [(pool.kind, pool.window) for pool in pools] == keys
+    taken = sum(SIZES[pool.kind, pool.window] * pool.page_size * pool.num_pages for pool in pools)
+    assert taken <= num_bytes
+    assert min(pool.num_pages for pool in pools) >= 1
+
+
+def test_memory_one_pool_has_no_use_for_goes_to_the_others() -> None:
+    full, state = plan_pools({("full", 0): 128, ("state", 0): 128}, Room(200_000_000, 4096, 128))
+    assert state.num_pages == MOST_SEQUENCES
+    assert full.num_pages * PAGE_SIZE * 128 > 0.95 * min(200_000_000, full.num_pages * PAGE_SIZE * 128)
+    assert full.num_pages == min(MOST_SEQUENCES * 4096 // PAGE_SIZE, (200_000_000 - 128 * MOST_SEQUENCES) // 2048)
+
+
+def test_no_pool_runs_dry_long_before_the_others() -> None:
+    """Each has room for about as many sequences of ordinary length."""
+    window, state, full = plan_pools(
+        {("window", 32): 128, ("state", 0): 128, ("full", 0): 128}, Room(20_000_000, 4096, 128)
+    )
+    sequences = [full.num_pages / 64, window.num_pages / 15, state.num_pages]
+    assert max(sequences) - min(sequences) < 2
+
+
+def test_short_windows_take_no_more_than_they_can_use() -> None:
+    [pool] = plan_pools({("window", 8): 64}, Room(2**33, 2**20, 64))
+    assert pool.num_pages == MOST_SEQUENCES * -(-(8 + 64 + 64 + 16) // 16)
+    assert pool.rewind == 64
+
+
+def test_too_little_memory_is_an_error_with_both_figures() -> None:
+    with pytest.raises(ParallaxError, match="takes 2 KiB, and there are 100 bytes"):
+        plan_pools({("full", 0): 128}, Room(100, 4096, 128))
+
+
+def test_bytes_are_written_in_words() -> None:
+    assert [format_bytes(size) for size in (0, 1023, 2048, 3 * 2**20, 1.25 * 2**30)] == [
+        "0 bytes",
+        "1023 bytes",
+        "2 KiB",
+        "3 MiB",
+        "1.2 GiB",
+    ]
