@@ -107,6 +107,8 @@ def main() -> NoReturn:
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         code = app(standalone_mode=False) or 0
+        if sys.stdout is not None:  # it is, where the stream is closed
+            sys.stdout.flush()
     except TyperException as error:
         code = _complain(error.format_message(), _help_hint(), error.exit_code)
     except ParallaxError as error:
