@@ -137,7 +137,10 @@ class PipelineEngine:
                     if not healing.may_heal():
                         raise loss from error
                     logger.warning("pipeline is built anew: %s", loss.message)
+                    begun = list(self._streams)
                     self._lose("starting", f"a stage was lost, and is being replaced: {loss.message}")
+                    for request_id in begun:
+                        head.cancel(request_id)
                     self._infos = await healing.heal()
                     self._drive = drive = Drive(head, self._company.channels, self._deliver)
                     self._health = Health(state="ready")
@@ -149,9 +152,6 @@ class PipelineEngine:
     def _lose(self, state: Literal["starting", "failed"], reason: str) -> None:
         self._num_losses += 1
         self._health = Health(state=state, reason=reason)
-        for request_id in self._streams:
-            if self._head is not None:
-                self._head.cancel(request_id)
         self._end_streams("error", reason)
         if self._on_lost is not None:
             self._on_lost(reason)

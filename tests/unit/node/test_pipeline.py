@@ -223,6 +223,7 @@ async def test_streams_end_when_the_head_itself_fails(monkeypatch: pytest.Monkey
             break
         assert engine._head is not None
         monkeypatch.setattr(engine._head, "plan", lambda now: 1 / 0)
+        monkeypatch.setattr(engine._head, "cancel", lambda request_id: 1 / 0)  # it is good for nothing any more
         reason, message = end_of(await collect(stream))
         assert (reason, message) == ("error", "ZeroDivisionError: division by zero")
         assert engine.health().state == "failed"
