@@ -41,8 +41,9 @@ from parallax_core.node.crew import Crew
 from parallax_core.node.muster import Muster
 from parallax_core.node.nursery import Nursery
 from parallax_core.node.pipeline import PipelineEngine
+from parallax_core.node.role import Role
 from parallax_core.node.router import Router
-from parallax_core.node.troop import Role, Troop
+from parallax_core.node.troop import Troop
 from parallax_core.testing.toy import Toy
 from parallax_transport_zmq.address import place_local
 from parallax_transport_zmq.transport import ZmqTransport

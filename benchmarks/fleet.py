@@ -21,7 +21,8 @@ from parallax_core.contracts.progress import Progress
 from parallax_core.node.member import Member
 from parallax_core.node.muster import Muster
 from parallax_core.node.nursery import Nursery
-from parallax_core.node.troop import Role, Troop
+from parallax_core.node.role import Role
+from parallax_core.node.troop import Troop
 from parallax_core.testing.sleep import SleepStage, describe_sleeper
 from parallax_core.wire.membership import Assign, Join
 from parallax_transport_zmq.address import place_local

@@ -1,10 +1,12 @@
 """Does a model whose stages are worker processes give the tokens it gives in one process?
 
-    python -m benchmarks.workers MODEL --out benchmarks/results/workers.json
+    python -m benchmarks.workers MODEL --out benchmarks/results/workers.json [--only workers | mixed]
 
 The model is served by one process, and by 2 and 3 worker processes: over sockets of this machine, started by the
 server; and over TCP with keys, started by hand as on other machines. All compute in float32. Each is asked the same
-prompts, greedily and with a seed; every token must be the same. What a run has found is kept, and not measured again.
+prompts, greedily and with a seed; every token must be the same. ``mixed`` are pipelines whose stages are of different
+backends, both ways round: asked more prompts, greedily, they must give the tokens of one process of one backend. What
+a run has found is kept, and not measured again.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import operator
 import os
 import signal
 import socket
@@ -21,6 +24,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -37,16 +41,62 @@ PROMPTS = (
     "Water boils at",
     "Dear Sir or Madam,",
 )
-TOKENS = 24
-SAMPLINGS: tuple[dict[str, Any], ...] = ({"temperature": 0}, {"temperature": 0.8, "top_p": 0.9, "seed": 7})
+MORE_PROMPTS = (
+    *PROMPTS,
+    "The three primary colours are",
+    "To be, or not to be,",
+    "import numpy as np",
+    "SELECT name FROM users WHERE",
+    "The mitochondria is the",
+    "My favourite recipe for bread begins with",
+    "In 1969, humans first",
+    "The opposite of hot is",
+    "Roses are red,",
+    "A haiku about the sea:",
+    "The square root of 144 is",
+    "She opened the door and saw",
+    "Python is a programming language that",
+    "Good morning! How",
+)
+GREEDY: dict[str, Any] = {"temperature": 0}
 START_S = 300.0
 COMMAND = (sys.executable, "-m", "parallax_core")
-WAYS: dict[str, tuple[int, str]] = {
-    "one process": (1, ""),
-    "2 workers over ipc": (2, "ipc"),
-    "3 workers over ipc": (3, "ipc"),
-    "2 workers over tcp with keys": (2, "tcp"),
-    "3 workers over tcp with keys": (3, "tcp"),
+Question = tuple[str, dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Ways of serving that must give the same answers."""
+
+    ways: dict[str, tuple[str, int, str]]
+    """The backends, the stages, and how they talk; the first is what is right."""
+    questions: tuple[Question, ...]
+
+
+GROUPS = {
+    "workers": Group(
+        ways={
+            "one process": ("mlx", 1, ""),
+            "2 workers over ipc": ("mlx", 2, "ipc"),
+            "3 workers over ipc": ("mlx", 3, "ipc"),
+            "2 workers over tcp with keys": ("mlx", 2, "tcp"),
+            "3 workers over tcp with keys": ("mlx", 3, "tcp"),
+        },
+        questions=tuple(
+            (prompt, {"max_tokens": 24, **sampling})
+            for prompt in PROMPTS
+            for sampling in (GREEDY, {"temperature": 0.8, "top_p": 0.9, "seed": 7})
+        ),
+    ),
+    "mixed": Group(
+        ways={
+            "mlx": ("mlx", 1, ""),
+            "torch": ("torch", 1, ""),
+            "mlx, then torch": ("mlx,torch", 2, "ipc"),
+            "torch, then mlx": ("torch,mlx", 2, "ipc"),
+        },
+        questions=tuple((prompt, {"max_tokens": 32, **GREEDY}) for prompt in MORE_PROMPTS),
+    ),
 }
 
 
@@ -66,9 +116,10 @@ def process(
 
 
 @contextmanager
-def served(model: str, num_stages: int, road: str) -> Iterator[str]:
+def served(model: str, way: tuple[str, int, str]) -> Iterator[str]:
     """Serve the model, and yield the URL."""
-    words = ["serve", model, "--backend", "mlx", "--port", "0", "--dtype", "float32", "--stages", str(num_stages)]
+    backend, num_stages, road = way
+    words = ["serve", model, "--backend", backend, "--port", "0", "--dtype", "float32", "--stages", str(num_stages)]
     environment = dict(os.environ)
     with contextlib.ExitStack() as stack:
         if road == "tcp":
@@ -78,7 +129,7 @@ def served(model: str, num_stages: int, road: str) -> Iterator[str]:
             address = f"tcp://127.0.0.1:{find_port()}"
             words += ["--listen", address]
             for number in range(num_stages):
-                join = ["worker", "--connect", address, "--backend", "mlx", "--node", f"node/{number}"]
+                join = ["worker", "--connect", address, "--backend", backend, "--node", f"node/{number}"]
                 stack.enter_context(process(join, environment))
         server = stack.enter_context(process(words, environment, stdout=subprocess.PIPE))
         assert server.stdout is not None
@@ -93,12 +144,12 @@ def find_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def ask(url: str, question: tuple[str, dict[str, Any]]) -> list[str]:
+def ask(url: str, question: Question) -> list[str]:
     """Return the tokens that follow a prompt, each as text."""
-    prompt, sampling = question
+    prompt, fields = question
     with urlopen(f"{url}/models", timeout=START_S) as response:  # noqa: S310 -- our own server
         model = json.load(response)["data"][0]["id"]
-    body = {"model": model, "prompt": prompt, "max_tokens": TOKENS, "logprobs": 0, **sampling}
+    body = {"model": model, "prompt": prompt, "logprobs": 0, **fields}
     headers = {"Content-Type": "application/json"}
     request = Request(f"{url}/completions", json.dumps(body).encode(), headers)  # noqa: S310 -- the same
     with urlopen(request, timeout=START_S) as response:  # noqa: S310 -- the same
@@ -106,16 +157,24 @@ def ask(url: str, question: tuple[str, dict[str, Any]]) -> list[str]:
     return list(answer["logprobs"]["tokens"])
 
 
-def measure(model: str, way: str) -> dict[str, Any]:
+def measure(model: str, group: Group, way: str) -> dict[str, Any]:
     """Return what one way of serving answers."""
-    num_stages, road = WAYS[way]
-    questions = [(prompt, sampling) for prompt in PROMPTS for sampling in SAMPLINGS]
     begun = time.monotonic()
-    with served(model, num_stages, road) as url, ThreadPoolExecutor(len(questions)) as pool:
+    with served(model, group.ways[way]) as url, ThreadPoolExecutor(len(group.questions)) as pool:
         ready = time.monotonic()
-        answers = list(pool.map(partial(ask, url), questions))
+        answers = list(pool.map(partial(ask, url), group.questions))
         ended = time.monotonic()
     return {"start_s": round(ready - begun, 1), "answer_s": round(ended - ready, 1), "answers": answers}
+
+
+def compare(model: str, group: Group, ways: dict[str, Any]) -> Iterator[str]:
+    """Measure what is not in ``ways`` yet, and yield the name of each way that is."""
+    for way in group.ways:
+        if way not in ways:
+            ways[way] = measure(model, group, way)
+            right = ways[next(iter(group.ways))]["answers"]
+            ways[way]["equal"] = sum(map(operator.eq, ways[way]["answers"], right))
+        yield way
 
 
 def main() -> None:
@@ -123,18 +182,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("model", help="a model folder")
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--only", choices=GROUPS)
     options = parser.parse_args()
-    ways: dict[str, Any] = read_report(options.out).get("ways", {})
-    for way in WAYS:
-        if way not in ways:
-            ways[way] = measure(options.model, way)
-            right = ways["one process"]["answers"]
-            pairs = zip(ways[way]["answers"], right, strict=True)
-            ways[way]["equal"] = sum(answer == whole for answer, whole in pairs)
-            command = ["benchmarks.workers", Path(options.model).name]
-            write_report(options.out, {"ways": ways, **describe_run(command, ["pyzmq", "mlx"])})
-        print(f"{way}: {ways[way]['equal']} of {len(ways[way]['answers'])} answers are those of one process")
-    assert all(way["equal"] == len(way["answers"]) for way in ways.values())
+    report = read_report(options.out)
+    for name in [options.only] if options.only else GROUPS:
+        ways = report.get(name, {}).get("ways", {})
+        known = len(ways)
+        for way in compare(options.model, GROUPS[name], ways):
+            if len(ways) > known:
+                run = describe_run(["benchmarks.workers", Path(options.model).name], ["pyzmq", "mlx", "torch"])
+                report[name] = {"ways": ways, **run}
+                write_report(options.out, report)
+            answers = ways[way]
+            print(f"{way}: {answers['equal']} of {len(answers['answers'])} answers are the right ones", flush=True)
+        assert all(way["equal"] == len(way["answers"]) for way in ways.values())
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from pathlib import Path
 from parallax_core.base.errors import UsageError
 from parallax_core.config.parallel import StagePlace
 from parallax_core.config.serve import ServeSettings
+from parallax_core.config.worker import WorkerSettings
 from parallax_core.contracts.backend import BackendSpec, StagePlan
 from parallax_core.contracts.stage import Stage
 from parallax_core.contracts.transport import TransportPlan, TransportSpec
@@ -21,11 +22,14 @@ from parallax_core.node.crew import Crew
 from parallax_core.node.muster import Muster
 from parallax_core.node.nursery import Nursery
 from parallax_core.node.plan import PipelinePlan
-from parallax_core.node.troop import Role, Troop
+from parallax_core.node.role import Role
+from parallax_core.node.troop import Troop
 from parallax_core.plugins.registry import Offer
 
 HEAD = "head"
 INPROCESS = "inprocess"
+USUAL = WorkerSettings().transport
+"""That of workers that are told nothing else."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -126,7 +130,8 @@ def make_muster(settings: ServeSettings, offer: Offer[TransportSpec], folder: Pa
     """
     listen = settings.listen or make_place(offer, folder)(HEAD)
     plan = TransportPlan(node=HEAD, listen=listen, timeout_s=settings.peer_timeout)
-    return Muster(offer.load(offer.spec.factory)(plan), HEAD)
+    command = "parallax worker" if (name := offer.spec.name) == USUAL else f"parallax worker --transport {name}"
+    return Muster(offer.load(offer.spec.factory)(plan), HEAD, command)
 
 
 def make_place(offer: Offer[TransportSpec], folder: Path) -> Callable[[str], str]:

@@ -71,6 +71,10 @@ class Balanced:
         """Let go of all nodes."""
         await self._troop.close()
 
+    def needs(self) -> str:
+        """Return which stages wait for a node to be started by hand."""
+        return self._troop.needs()
+
     def posts(self) -> tuple[Post, ...]:
         """Return where each stage runs."""
         return self._troop.posts()

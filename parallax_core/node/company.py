@@ -55,5 +55,8 @@ class Company(Protocol):
     async def close(self) -> None:
         """Close the stages. Twice is harmless; legal at any time."""
 
+    def needs(self) -> str:
+        """Return what it waits for that somebody has to do, and how; empty: for nothing."""
+
     def posts(self) -> tuple[Post, ...]:
         """Return where each stage runs."""

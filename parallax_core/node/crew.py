@@ -89,6 +89,10 @@ class Crew:
         for lane in lanes:
             lane.close()
 
+    def needs(self) -> str:
+        """Return nothing: all there is to do is done here."""
+        return ""
+
     def posts(self) -> tuple[Post, ...]:
         """Return where each stage runs: here."""
         names = map(_name, range(len(self._places)))

@@ -1,9 +1,10 @@
-"""Building a pipeline anew after a loss, as long as there is hope."""
+"""Building a pipeline anew after a loss."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from parallax_core.base.errors import ParallaxError, StageLost
 from parallax_core.contracts.stage import StageInfo
@@ -12,43 +13,45 @@ from parallax_core.node.company import Company
 
 logger = logging.getLogger(__name__)
 
-MOST_LOSSES = 5
-"""So many losses without a token in between are no accident."""
-WAITS_S = (0.0, 0.5, 1.0, 2.0, 4.0)
-"""Before each attempt to open the stages."""
+WAITS_S = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
+"""Before an attempt, by the failures since the last token; the last holds for all later ones."""
 
 
 class Healing:
-    """Opens the stages of a company again, and has its head begin a new epoch on them."""
+    """Opens the stages of a company again, and has its head begin a new epoch on them.
 
-    def __init__(self, company: Company, head: Head) -> None:
+    It never gives up, since what is missing may come back at any time; but it leaves longer and longer pauses while
+    the stages cannot be opened, or are lost again without a token in between.
+    """
+
+    def __init__(self, company: Company, head: Head, tell: Callable[[str], None]) -> None:
+        """Heal ``company``; ``tell`` is told what is wrong when that takes time."""
         self._company = company
         self._head = head
-        self._num_losses = 0
+        self._tell = tell
+        self._num_failures = 0
         self._num_tokens = 0
 
-    def may_heal(self) -> bool:
-        """Return whether to go on after one more loss."""
-        tokens = self._head.stats().output_tokens
-        self._num_losses = 1 if tokens > self._num_tokens else self._num_losses + 1
-        self._num_tokens = tokens
-        return self._company.heals and self._num_losses <= MOST_LOSSES
-
-    async def heal(self) -> tuple[StageInfo, ...]:
-        """Open the stages, trying several times, and return what they say of themselves.
-
-        Raises:
-            StageLost: if they cannot be opened.
-        """
-        for wait_s in WAITS_S:
-            await asyncio.sleep(wait_s)
+    async def heal(self, loss: StageLost) -> tuple[StageInfo, ...]:
+        """Open the stages, however often that takes, and return what they say of themselves."""
+        if (tokens := self._head.stats().output_tokens) > self._num_tokens:
+            self._num_tokens, self._num_failures = tokens, 0
+        reason = f"a stage was lost, and is being replaced: {loss.message}"
+        while True:
+            await self._pause(reason)
             try:
                 infos = await self._company.open()
             except ParallaxError as error:
-                logger.warning("pipeline cannot be built: %s", error.message)
-                reason = error
+                reason = f"the pipeline cannot be built: {error.message}{f' ({error.hint})' if error.hint else ''}"
             else:
                 self._head.restart(infos)
                 return infos
-        message = f"the pipeline could not be built again: {reason.message}"
-        raise StageLost(message, reason.hint or "the log says more; start the server again")
+
+    async def _pause(self, reason: str) -> None:
+        wait_s = WAITS_S[min(self._num_failures, len(WAITS_S) - 1)]
+        self._num_failures += 1
+        if wait_s:
+            logger.warning("trying again in %g s: %s", wait_s, reason)
+            self._tell(f"{reason}; trying again in {wait_s:g} s")
+            await asyncio.sleep(wait_s)
+        self._tell(reason)

@@ -51,9 +51,10 @@ class Wish:
 class Muster:
     """Takes in the nodes that connect to a head, and hands them out to whoever needs them."""
 
-    def __init__(self, transport: Transport, node: str) -> None:
-        """Listen with ``transport``, as the node called ``node``."""
+    def __init__(self, transport: Transport, node: str, command: str = "parallax worker") -> None:
+        """Listen with ``transport``, as the node called ``node``; ``command`` starts a node, but for where we are."""
         self._transport = transport
+        self._command = command
         self._node = node
         self._waiting: dict[str, Recruit] = {}
         self._watches: dict[str, asyncio.Task[None]] = {}
@@ -65,6 +66,11 @@ class Muster:
     def address(self) -> str:
         """Where nodes connect to, once this has started."""
         return self._transport.address
+
+    @property
+    def invitation(self) -> str:
+        """The command that has a node join."""
+        return f"{self._command} --connect {self.address}"
 
     @property
     def waiting(self) -> tuple[Recruit, ...]:

@@ -30,8 +30,9 @@ STOPPED = "the server is shutting down"
 class PipelineEngine:
     """A replica made of stages: a head on the event loop, and a company that runs the stages, wherever they are.
 
-    When a stage is lost, every request ends with an error. A company that `heals` then opens its stages again, while
-    the engine is ``starting``; others leave the engine ``failed``. ``on_lost`` is told the reason each time.
+    When a stage is lost, every request ends with an error. A company that `heals` then opens its stages again, however
+    long it takes, while the engine is ``starting``; others leave the engine ``failed``. ``on_lost`` is told the reason
+    each time.
     """
 
     def __init__(
@@ -86,7 +87,7 @@ class PipelineEngine:
         """Accept a request; see `Engine.submit`."""
         if self._head is None or self._drive is None or self._health.state != "ready":
             message = f"the engine is {self._health.state}"
-            raise Unavailable(message, self._health.reason)
+            raise Unavailable(message, self.health().reason)
         self._head.accept(request, asyncio.get_running_loop().time())
         stream = QueueStream(abort=partial(self._abort, request.id))
         self._streams[request.id] = stream
@@ -94,8 +95,11 @@ class PipelineEngine:
         return stream
 
     def health(self) -> Health:
-        """Return the state of the engine."""
-        return self._health
+        """Return the state of the engine; while it starts, with what it waits for that somebody has to do."""
+        health = self._health
+        if health.state == "starting" and (needs := self._company.needs()):
+            return Health(state="starting", reason="; ".join(filter(None, (health.reason, needs))))
+        return health
 
     def stats(self) -> tuple[EngineStats, ...]:
         """Return what the engine has done, once it is ready; see `Measured`."""
@@ -105,7 +109,7 @@ class PipelineEngine:
         """Return what there is to say of the engine and its stages; see `Described`."""
         head = self._head
         stages = describe_stages(self._company.posts(), self._infos, head, self._drive)
-        return (describe_engine(self._health, head, self._num_losses, stages),)
+        return (describe_engine(self.health(), head, self._num_losses, stages),)
 
     def posts(self) -> tuple[Post, ...]:
         """Return where each stage runs, once they are open."""
@@ -127,27 +131,32 @@ class PipelineEngine:
         self._health = Health(state="ready")
 
     async def _serve(self, head: Head, drive: Drive) -> None:
-        healing = Healing(self._company, head)
+        healing = Healing(self._company, head, self._excuse)
         try:
             while True:
                 try:
                     await drive.run()
                 except StageLost as error:
                     loss = await self._company.explain(error)
-                    if not healing.may_heal():
+                    if not self._company.heals:
                         raise loss from error
                     logger.warning("pipeline is built anew: %s", loss.message)
                     begun = list(self._streams)
                     self._lose("starting", f"a stage was lost, and is being replaced: {loss.message}")
                     for request_id in begun:
                         head.cancel(request_id)
-                    self._infos = await healing.heal()
+                    self._infos = await healing.heal(loss)
                     self._drive = drive = Drive(head, self._company.channels, self._deliver)
                     self._health = Health(state="ready")
                     logger.info("pipeline is ready again")
         except Exception as error:  # whatever it is, every stream has to end
             logger.exception("engine failed")
             self._lose("failed", error.message if isinstance(error, ParallaxError) else _describe(error))
+
+    def _excuse(self, reason: str) -> None:
+        """Say why the engine cannot answer yet."""
+        if self._closing is None:
+            self._health = Health(state="starting", reason=reason)
 
     def _lose(self, state: Literal["starting", "failed"], reason: str) -> None:
         self._num_losses += 1

@@ -116,9 +116,12 @@ class Router:
 
     def health(self) -> Health:
         """Return ready if any replica takes requests; the reason says what is wrong with those that do not."""
+        found = [_see(replica) for replica in self._replicas]
+        if self._phase.state == "starting":
+            reasons = dict.fromkeys(each.reason for each in found if each.reason)
+            return Health(state="starting", reason="; ".join(reasons))
         if self._phase.state != "ready":
             return self._phase
-        found = [_see(replica) for replica in self._replicas]
         closed = [health for health in found if health.state != "ready"]
         if not closed:
             return self._phase

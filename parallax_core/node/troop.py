@@ -6,11 +6,10 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from parallax_core.base.errors import BackendFailed, ParallaxError, PeerLost, StageLost
 from parallax_core.base.ids import Epoch
-from parallax_core.contracts.backend import DType
 from parallax_core.contracts.progress import Progress, silent
 from parallax_core.contracts.stage import LayerRange, StageInfo
 from parallax_core.node.chain import check_chain
@@ -18,8 +17,10 @@ from parallax_core.node.channel import Channel
 from parallax_core.node.company import LEASE, Post
 from parallax_core.node.muster import Muster, Recruit
 from parallax_core.node.nursery import Nursery
+from parallax_core.node.role import Role
 from parallax_core.node.together import Together
-from parallax_core.wire.membership import Assign, Hop, Linked, Loading, Ready, Refusal, Release
+from parallax_core.node.vacancy import describe_vacancies, reminding
+from parallax_core.wire.membership import Hop, Linked, Loading, Ready, Refusal, Release
 from parallax_core.wire.messages import Failure, Heartbeat, Result
 
 logger = logging.getLogger(__name__)
@@ -28,56 +29,14 @@ LOG_HINT = "its log, above, says why"
 JOIN_S = 120.0
 """How long a process of ours may take to join."""
 TELL_S = 0.1
-"""How long to listen for who it was that was lost."""
+"""How long to listen for who it was that was lost,"""
+MISS_S = 1.0
+"""and how long where one node has lost another: a head may miss that one a little later."""
 LEAVE_S = 1.0
 """How long a node may take to be let go of."""
 
 Sign = Loading | Ready | Refusal | Linked
 """What a node says while it becomes a stage."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Role:
-    """What a node is to be."""
-
-    stage: int
-    layers: LayerRange | None
-    """None: the whole model."""
-    model: str
-    """As a user writes it."""
-    backend: str = ""
-    dtype: DType = "auto"
-    device: str = ""
-    memory_fraction: float = 0.5
-    heartbeat_s: float = 1.0
-    node: str = ""
-    """The node that is to have it; empty: any that can."""
-
-    def assign(self, attempt: Epoch) -> Assign:
-        """Return how it is said in the course of an attempt."""
-        layers = self.layers or LayerRange(0, 0)
-        return Assign(
-            LEASE,
-            attempt,
-            stage=self.stage,
-            backend=self.backend,
-            model=self.model,
-            start=layers.start,
-            stop=layers.stop,
-            dtype=self.dtype,
-            device=self.device,
-            memory_fraction=self.memory_fraction,
-            heartbeat_s=self.heartbeat_s,
-        )
-
-    def fit(self, recruit: Recruit) -> int:
-        """Return how well a node would do: 0, not at all; 2, it has just that loaded."""
-        join, layers = recruit.join, self.layers or LayerRange(0, 0)
-        if self.node:  # whatever it has: what it lacks it will say itself
-            return int(recruit.name == self.node)
-        if self.backend and self.backend not in join.backends:
-            return 0
-        return 2 if (join.model, join.start, join.stop) == (self.model, layers.start, layers.stop) else 1
 
 
 class Troop:
@@ -98,7 +57,11 @@ class Troop:
         self._nursery = nursery
         self._progress = progress
         self._recruits: list[Recruit | None] = [None] * len(roles)
-        self._restarts = [-1] * len(roles)
+        self._holders: list[tuple[str, int]] = [("", 0)] * len(roles)
+        """The node and the process that had each stage last, in working order."""
+        self._restarts = [0] * len(roles)
+        self._vacant: set[int] = set()
+        """The stages that wait for somebody to start a node."""
         self._attempt = Epoch(0)
         """Told with all that is said until steps come, so that what belongs to an earlier attempt is known as such."""
         self.channels: tuple[Channel, ...] = ()
@@ -110,10 +73,11 @@ class Troop:
             ParallaxError: naming the stage, if a node cannot be one, or they do not fit each other.
         """
         self._attempt = Epoch(self._attempt + 1)
-        async with Together() as group:
+        async with reminding(self.needs), Together() as group:
             filling = [group.start(self._fill(role)) for role in self._roles]
         infos = tuple(task.result() for task in filling)
         check_chain(infos)
+        self._count_restarts()
         async with Together() as group:
             for role in self._roles:
                 group.start(self._link(role))
@@ -132,30 +96,52 @@ class Troop:
         said: list[str] = []
         listening = [asyncio.create_task(self._await_end(role, said)) for role in self._roles]
         ending = [asyncio.create_task(self._await_process(role)) for role in self._roles] if self._nursery else []
-        done, _ = await asyncio.wait(ending or listening, timeout=TELL_S, return_when=asyncio.FIRST_COMPLETED)
+        names = await self._find_first(loss, ending, listening)
         for task in (*listening, *ending):
             task.cancel()
         await asyncio.gather(*listening, *ending, return_exceptions=True)
-        names = [task.result() for task in done]
         if not names and (others := [each for each in said if each not in loss.message]):
             names = ["; ".join((loss.message, *others))]
         return StageLost(names[0], loss.hint) if names else loss
 
+    async def _find_first(
+        self, loss: StageLost, ending: Sequence[asyncio.Task[str]], listening: Sequence[asyncio.Task[str]]
+    ) -> list[str]:
+        """Return how stages ended, if any does soon: a process of ours best knows itself, and then its link to us."""
+        speaks_of = sum(repr(self._at(role).name) in loss.message for role in self._roles)
+        limit_s = MISS_S if speaks_of > 1 else TELL_S
+        done, _ = await asyncio.wait([*ending, *listening], timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+        if ending and done and done.isdisjoint(ending):
+            await asyncio.wait(ending, timeout=TELL_S, return_when=asyncio.FIRST_COMPLETED)
+        return [task.result() for task in (*ending, *listening) if task.done()]
+
     def give(self, layers: Sequence[LayerRange]) -> None:
         """Have the stages be given other layers, from the next `open` on."""
         self._roles = tuple(replace(role, layers=each) for role, each in zip(self._roles, layers, strict=True))
+
+    def needs(self) -> str:
+        """Return which stages wait for a node to be started by hand; see `Company.needs`."""
+        vacant = [role for role in self._roles if role.stage in self._vacant]
+        return describe_vacancies(vacant, len(self._roles), self._muster)
 
     def posts(self) -> tuple[Post, ...]:
         """Return where each stage runs; see `Company.posts`."""
         return tuple(self._describe(role) for role in self._roles)
 
     def _describe(self, role: Role) -> Post:
-        recruit, restarts = self._recruits[role.stage], max(0, self._restarts[role.stage])
+        recruit, restarts = self._recruits[role.stage], self._restarts[role.stage]
         if recruit is None:
             return Post(node=role.node, backend=role.backend, restarts=restarts)
         join = recruit.join
         backend = role.backend or next(iter(join.backends), "")
         return Post(node=recruit.name, backend=backend, host=join.host, pid=join.pid, restarts=restarts)
+
+    def _count_restarts(self) -> None:
+        """Note who has each stage now, where it works: what is lost while it loads never had it."""
+        for role in self._roles:
+            holder = (self._at(role).name, self._at(role).join.pid)
+            self._restarts[role.stage] += self._holders[role.stage] not in {("", 0), holder}
+            self._holders[role.stage] = holder
 
     async def _dismiss(self, role: Role, recruit: Recruit | None) -> None:
         if self._nursery is not None:
@@ -210,10 +196,12 @@ class Troop:
                 logger.warning("node is gone node=%s: %s", recruit.name, error.message)
 
     async def _find(self, role: Role) -> Recruit:
-        self._restarts[role.stage] += 1
         if self._nursery is None:
-            logger.info("stage %d waits for a node to join", role.stage)
-            return await self._muster.find(role.fit)
+            self._vacant.add(role.stage)
+            try:
+                return await self._muster.find(role.fit)
+            finally:
+                self._vacant.discard(role.stage)
         self._muster.forget(role.node)
         await self._nursery.restart(role.node)
         finding = asyncio.create_task(self._muster.find(role.fit))

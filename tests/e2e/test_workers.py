@@ -25,7 +25,8 @@ from parallax_core.api import Finish, LayerRange, Request, RequestId, TransportP
 from parallax_core.node.muster import Muster
 from parallax_core.node.nursery import Nursery
 from parallax_core.node.pipeline import PipelineEngine
-from parallax_core.node.troop import Role, Troop
+from parallax_core.node.role import Role
+from parallax_core.node.troop import Troop
 from parallax_core.testing.node import name_toy
 from parallax_core.testing.toy import GREEDY, Toy
 from parallax_transport_zmq.address import place_local

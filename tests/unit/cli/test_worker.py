@@ -7,7 +7,7 @@ from parallax_core.base.ids import Epoch
 from parallax_core.cli.worker import Opener, make_opener
 from parallax_core.config.worker import WorkerSettings, name_node
 from parallax_core.contracts.progress import silent
-from parallax_core.node.troop import Role
+from parallax_core.node.role import Role
 from parallax_core.plugins.host import PluginHost
 from tests.unit.plugins.site import Site
 

@@ -17,7 +17,8 @@ from parallax_core.node.greeting import greet
 from parallax_core.node.member import Member
 from parallax_core.node.muster import Muster
 from parallax_core.node.pipeline import PipelineEngine
-from parallax_core.node.troop import Role, Troop
+from parallax_core.node.role import Role
+from parallax_core.node.troop import Troop
 from parallax_core.testing.liar import LiarTransport, Plot
 from parallax_core.testing.node import BACKEND, name_toy, open_toy
 from parallax_core.testing.toy import GREEDY, Toy

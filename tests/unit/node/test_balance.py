@@ -84,6 +84,9 @@ class FakeTroop:
         if self.crew is not None:
             await self.crew.close()
 
+    def needs(self) -> str:
+        return ""
+
     def posts(self) -> tuple[Post, ...]:
         return ()
 

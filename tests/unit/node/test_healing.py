@@ -4,12 +4,13 @@ import asyncio
 
 import pytest
 
-from parallax_core.api import Progress, Stage, Stream
+from parallax_core.api import Progress, Stage, Stream, Unavailable
 from parallax_core.builtin.routing import LeastPendingTokens
 from parallax_core.node import healing
 from parallax_core.node.muster import Muster
 from parallax_core.node.pipeline import PipelineEngine
 from parallax_core.node.router import Router
+from parallax_core.testing.node import open_toy
 from parallax_core.wire.membership import Assign
 from tests.unit.node.cluster import (
     TOY,
@@ -38,43 +39,58 @@ async def replace(muster: Muster, name: str) -> Node:
     return await Node(name).join(muster.address)
 
 
-async def test_pipeline_that_is_lost_again_and_again_without_a_token_is_given_up() -> None:
-    nodes = [Node(name) for name in NAMES]
+async def test_pauses_grow_while_it_is_lost_without_a_token_and_end_when_a_node_stays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(healing, "WAITS_S", (0.0, 0.01, 0.02))
+    nodes, said = [Node(name) for name in NAMES], list[str]()
     async with mustered() as muster, joined(muster, *nodes), running(make_troop(muster)) as engine:
-        for loss in range(healing.MOST_LOSSES):
+        for loss in range(6):
             await lose(engine, nodes[1])
+            await until(lambda: "wait for a node" in engine.health().reason)
+            said.append(engine.health().reason)
             nodes[1] = await replace(muster, f"cellar+{loss}")
             await until(lambda: engine.health().state == "ready")
-        await lose(engine, nodes[1])
-        await until(lambda: engine.health().state == "failed")
-        assert "stage 1 of 3, on node 'cellar+4', is lost" in engine.health().reason
+        await check_answer(engine)
+        assert "stage 1 of 3, on node 'cellar+4', is lost" in said[-1]
+        assert [post.restarts for post in engine.posts()] == [0, 6, 0]
+        await nodes[1].kill()
 
 
-async def test_tokens_in_between_show_that_there_is_hope() -> None:
+async def test_failures_since_the_last_token_are_what_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(healing, "WAITS_S", (0.0, 3600.0))
     nodes = [Node(name) for name in NAMES]
     async with mustered() as muster, joined(muster, *nodes), running(make_troop(muster)) as engine:
-        for loss in range(healing.MOST_LOSSES + 2):
+        for loss in range(3):
             await check_answer(engine, length=3)
             await lose(engine, nodes[1])
             nodes[1] = await replace(muster, f"cellar+{loss}")
             await until(lambda: engine.health().state == "ready")
-        await check_answer(engine)
-        await nodes[1].kill()
+        await lose(engine, nodes[1])
+        await until(lambda: engine.health().reason.endswith("trying again in 3600 s"))
 
 
-async def test_pipeline_that_cannot_be_built_again_is_given_up_with_the_reason(
+async def test_pipeline_that_cannot_be_built_says_why_and_is_built_when_it_can(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(healing, "WAITS_S", (0.0, 0.01))
+    monkeypatch.setattr(healing, "WAITS_S", (0.0, 0.05))
     nodes = [Node(name) for name in NAMES]
     async with mustered() as muster, joined(muster, *nodes), running(make_troop(muster)) as engine:
         await lose(engine, nodes[1])
         spare = Node("spare")
         spare.open = fail
         await spare.join(muster.address)
-        await until(lambda: engine.health().state == "failed")
-        assert engine.health().reason.startswith("the pipeline could not be built again: stage 1 on node 'spare'")
-        assert len(spare.loads) == 2
+        await until(lambda: engine.health().reason.endswith("trying again in 0.05 s"))
+        assert engine.health().reason.startswith("the pipeline cannot be built: stage 1 on node 'spare': the model")
+        with pytest.raises(Unavailable, match="the engine is starting") as caught:
+            engine.submit(ask((1,), 3))
+        assert "no such kernel" in caught.value.hint
+        await until(lambda: len(spare.loads) > 2)
+        assert [post.restarts for post in engine.posts()] == [0, 0, 0]
+        spare.open = open_toy
+        await until(lambda: engine.health().state == "ready")
+        assert [post.restarts for post in engine.posts()] == [0, 1, 0]
+        await check_answer(engine)
         await spare.kill()
 
 

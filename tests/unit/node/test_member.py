@@ -15,7 +15,7 @@ from parallax_core.node import neighbour
 from parallax_core.node.channel import Channel
 from parallax_core.node.company import LEASE
 from parallax_core.node.greeting import greet, welcome
-from parallax_core.node.troop import Role
+from parallax_core.node.role import Role
 from parallax_core.testing.node import open_toy
 from parallax_core.wire.membership import Assign, Hop, Join, Linked, Loading, Ready, Refusal, Release
 from parallax_core.wire.messages import Failure, Heartbeat, Message, Result, Step

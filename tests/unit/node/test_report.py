@@ -10,7 +10,7 @@ from parallax_core.builtin.inprocess import InProcessTransport
 from parallax_core.node import report as module
 from parallax_core.node.channel import Channel
 from parallax_core.node.report import Reporter
-from parallax_core.node.troop import Role
+from parallax_core.node.role import Role
 from parallax_core.wire.membership import Assign, Loading
 from tests.unit.node.cluster import soon, until
 

@@ -8,7 +8,8 @@ import pytest
 
 from parallax_core.api import BackendFailed, LayerRange, ParallaxError, Progress, Stage
 from parallax_core.node.nursery import Nursery
-from parallax_core.node.troop import Role, Troop
+from parallax_core.node.role import Role
+from parallax_core.node.troop import Troop
 from parallax_core.testing.liar import Lie, Plot
 from parallax_core.testing.toy import Toy
 from parallax_core.wire.membership import Assign
