@@ -9,7 +9,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
-from parallax_backend_torch.config import Config
+from parallax_backend_torch.config import GGUF, Config
 from parallax_backend_torch.devices import choose_device, choose_workshop, describe_device, estimate_bytes, find_room
 from parallax_backend_torch.families import BLOCKS, find_model
 from parallax_backend_torch.heap import load_leanly
@@ -41,7 +41,7 @@ CORE_FLOPS = 4e10
 FEWEST, MOST, ON_GPU = 16, 512, 4096
 """Tokens of a step."""
 QUANTIZED = {("GptOssForCausalLM", "mxfp4")}
-"""Architectures and forms of quantised weights that are read."""
+"""Architectures and forms of quantised weights that are read, beside the blocks of GGUF files."""
 
 
 class TorchBackend:
@@ -71,7 +71,7 @@ def make_stage(loaded: Loaded, runner: Runner, kept: Sequence[Kept]) -> TorchSta
     shape, selection, workshop = loaded.shape, loaded.selection, loaded.weights.workshop
     kept = [each if each.kind == "state" else replace(each, dtype=workshop.kept) for each in kept]
     weight_bytes = loaded.weights.shelf.kept
-    chunk = _choose_batch(workshop, weight_bytes)
+    chunk = _choose_batch(workshop, loaded.weights.shelf.numbers)
     num_bytes = find_room(workshop.device) * loaded.plan.memory_fraction
     pools = plan_pools(list_sizes(kept), Room(num_bytes, shape.context_length, chunk))
     hop = (TensorSpec(shape.hidden_size, name_dtype(workshop.dtype)),)
@@ -82,7 +82,7 @@ def make_stage(loaded: Loaded, runner: Runner, kept: Sequence[Kept]) -> TorchSta
         context_length=shape.context_length,
         max_batch_tokens=chunk,
         pools=pools,
-        device=describe_device(workshop),
+        device=describe_device(workshop, loaded.weights.shelf.forms.values()),
         dtype=name_dtype(workshop.dtype),
         weight_bytes=weight_bytes,
         weights_version=read_version(loaded.plan.model),
@@ -110,7 +110,7 @@ def _find_model(config: Config) -> Model | None:
         Unsupported: if its weights are quantised in a way that is not read here.
     """
     method = (config.quantization or {}).get("quant_method", "")
-    if config.quantization and (config.architecture, method) not in QUANTIZED:
+    if config.quantization and method != GGUF and (config.architecture, method) not in QUANTIZED:
         raise Unsupported(f"the weights are quantized by {method!r}", "choose the model in full precision")
     return None if read_settings().generic == "always" else find_model(config)
 
@@ -152,16 +152,15 @@ def _open_weights(plan: StagePlan, selection: Selection) -> Weights:
     """
     shelf = open_shelf(plan.model, selection, plan.progress)
     workshop = choose_workshop(plan, read_settings(), shelf.tensors.values())
-    needed, room = estimate_bytes(shelf.tensors.values(), workshop), find_room(workshop.device)
+    needed, room = estimate_bytes(shelf, workshop), find_room(workshop.device)
     if needed > room:
         message = f"the weights of {plan.model.name} take {format_bytes(needed)}, and {format_bytes(room)} are free"
         raise ParallaxError(message, "close other programs, choose a smaller model, or PARALLAX_TORCH__WEIGHTS=int8")
     return Weights(shelf, workshop)
 
 
-def _choose_batch(workshop: Workshop, weight_bytes: int) -> int:
+def _choose_batch(workshop: Workshop, numbers: int) -> int:
     """Return the most tokens in a step of about a second."""
     if workshop.device.type != "cpu":
         return ON_GPU
-    flops = 2 * weight_bytes / workshop.item_bytes
-    return max(FEWEST, min(MOST, int(Machine().count_cores() * CORE_FLOPS / max(flops, 1))))
+    return max(FEWEST, min(MOST, int(Machine().count_cores() * CORE_FLOPS / max(2 * numbers, 1))))

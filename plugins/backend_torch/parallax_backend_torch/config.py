@@ -9,6 +9,8 @@ from parallax_core.api import Unsupported
 
 HINT = "fetch the model again, or choose another backend"
 MOST = 2**40
+GGUF = "gguf"
+"""What config.json calls weights that are the blocks of a GGUF file."""
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 
@@ -25,7 +27,9 @@ class Config:
         names = config.get("architectures")
         self.architecture = str(names[0]) if isinstance(names, list) and names else ""
         """What config.json calls the model, such as ``LlamaForCausalLM``."""
-        self.quantization = config.get("quantization_config") or self.raw.get("quantization_config")
+        self.quantization: Mapping[str, Any] | None = config.get("quantization_config") or self.raw.get(
+            "quantization_config"
+        )
 
     def count(self, *names: str, default: int | None = None) -> int:
         """Return a whole number, at least 1, under the first of ``names`` that is there."""
@@ -84,6 +88,14 @@ class Config:
         if not isinstance(value, Mapping):
             raise _refuse(name, value, "a table")
         return value
+
+    def list_forms(self) -> Mapping[str, str]:
+        """Return the types of those tensors that are blocks of a GGUF file, by their names in the checkpoint."""
+        found = self.quantization or {}
+        forms = found.get("types") if found.get("quant_method") == GGUF else {}
+        if not isinstance(forms, Mapping) or any(type(form) is not str for form in forms.values()):
+            raise _refuse("types", forms, "a table of words")
+        return forms
 
     def has(self, name: str) -> bool:
         """Whether a setting is there."""

@@ -8,12 +8,14 @@ from collections.abc import Iterable
 
 import torch
 
+from parallax_backend_torch.kernels.ggml import LAYOUTS
 from parallax_backend_torch.kernels.library import describe_kernels, find_library, set_threads
-from parallax_backend_torch.kernels.linear import Kind
+from parallax_backend_torch.kernels.rows import Kind
 from parallax_backend_torch.limits import Machine
 from parallax_backend_torch.settings import TorchSettings
 from parallax_backend_torch.tensors import DTYPES
-from parallax_backend_torch.workshop import Workshop
+from parallax_backend_torch.weights import Shelf
+from parallax_backend_torch.workshop import KIND_BYTES, Workshop
 from parallax_core.api import StagePlan, Tensor, check_device
 
 CPU_DTYPES = ("float32", "bfloat16")
@@ -53,14 +55,15 @@ def choose_workshop(plan: StagePlan, settings: TorchSettings, tensors: Iterable[
     if device.type == "cpu":
         start_threads(settings.threads or Machine().count_cores())
         kept = torch.bfloat16 if plan.dtype == "bfloat16" else torch.float32
-        return Workshop(device, torch.float32, _choose_kind(plan, settings, stored), kept)
+        keeps_blocks = settings.weights == "auto"
+        return Workshop(device, torch.float32, _choose_kind(plan, settings, stored), kept, keeps_blocks)
     dtype = stored if plan.dtype == "auto" else DTYPES[plan.dtype]
     return Workshop(device, dtype, "float32" if dtype == torch.float32 else "bfloat16", dtype)
 
 
-def estimate_bytes(tensors: Iterable[Tensor], workshop: Workshop) -> int:
+def estimate_bytes(shelf: Shelf, workshop: Workshop) -> int:
     """Return about how much memory tensors take as they are kept."""
-    return int(sum(math.prod(tensor.shape) for tensor in tensors) * workshop.item_bytes)
+    return int(sum(math.prod(shelf.read_shape(name)) * _choose_bytes(shelf, name, workshop) for name in shelf.tensors))
 
 
 def start_threads(count: int) -> None:
@@ -81,11 +84,12 @@ def find_stored(tensors: Iterable[Tensor]) -> torch.dtype:
     return DTYPES[sizes.most_common(1)[0][0]] if sizes else torch.float32
 
 
-def describe_device(workshop: Workshop) -> str:
-    """Return what a stage computes on, in words."""
+def describe_device(workshop: Workshop, forms: Iterable[str] = ()) -> str:
+    """Return what a stage computes on, in words; ``forms`` are the types of what are blocks of a GGUF file."""
     if workshop.device.type == "cuda":
         return f"CUDA ({torch.cuda.get_device_name(workshop.device)})"
-    return f"cpu ({describe_kernels()}; {workshop.kind} weights)"
+    kept = sorted(set(forms)) if workshop.keeps_blocks else []
+    return f"cpu ({describe_kernels()}; {', '.join(kept) or workshop.kind} weights)"
 
 
 def find_room(device: torch.device) -> int:
@@ -101,3 +105,10 @@ def _choose_kind(plan: StagePlan, settings: TorchSettings, stored: torch.dtype) 
         return settings.weights
     is_short = stored == torch.bfloat16 and find_library() is not None
     return "bfloat16" if plan.dtype == "bfloat16" or is_short else "float32"
+
+
+def _choose_bytes(shelf: Shelf, name: str, workshop: Workshop) -> float:
+    form = shelf.forms.get(name)
+    if form is None or not workshop.keeps_blocks or workshop.device.type != "cpu":
+        return workshop.item_bytes
+    return KIND_BYTES[LAYOUTS[form].kind]

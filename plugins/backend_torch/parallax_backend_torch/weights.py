@@ -10,13 +10,27 @@ from pathlib import Path
 
 import torch
 
+from parallax_backend_torch.config import Config
+from parallax_backend_torch.kernels.ggml import FORMS, LAYOUTS, Form, find_layout, read_blocks
 from parallax_backend_torch.kernels.linear import Packed
+from parallax_backend_torch.kernels.quantize import Quantized, join_rows
+from parallax_backend_torch.kernels.rows import Kind, Rows, TensorRows
 from parallax_backend_torch.tensors import read_tensor
 from parallax_backend_torch.workshop import Purpose, Workshop
-from parallax_core.api import LayerRange, ParallaxError, Progress, Tensor, read_tensors, silent
+from parallax_core.api import (
+    LayerRange,
+    ParallaxError,
+    Progress,
+    Tensor,
+    Unsupported,
+    read_config,
+    read_tensors,
+    silent,
+)
 
 NAME = re.compile(r"(?:model\.)?(?:language_model\.)?(?:model\.)?((?:layers\.(\d+)|embed_tokens|norm|lm_head)\..*)")
 """A name within a checkpoint, the same for a text model alone and as a part of one that sees, and its layer."""
+MATRIX = 2
 MISFIT = "the files may be incomplete, or of another model: fetch the model again"
 
 
@@ -56,18 +70,21 @@ class Shelf:
 
     Args:
         tensors: by name, as `NAME` shortens it.
+        forms: of those that are blocks of a GGUF file, the type.
         task: what loading is called.
         progress: told of the bytes that are read.
     """
 
-    def __init__(self, tensors: Mapping[str, Tensor], task: str, progress: Progress) -> None:
-        self.tensors = tensors
+    def __init__(self, tensors: Mapping[str, Tensor], forms: Mapping[str, Form], task: str, progress: Progress) -> None:
+        self.tensors, self.forms = tensors, forms
         self.left = set(tensors)
         """Those that nobody has asked for yet."""
         self.total = sum(memoryview(each.data).nbytes for each in tensors.values())
         self.done = 0
         self.kept = 0
         """Bytes that are kept of what was read, in the form they are kept in."""
+        self.numbers = 0
+        """Numbers in the matrices that are kept."""
         self._task, self._progress = task, progress
 
     def view(self, name: str) -> torch.Tensor:
@@ -81,10 +98,18 @@ class Shelf:
         self.left.discard(name)
         return read_tensor(self.tensors[name])
 
+    def read_shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape of a tensor that is there; of blocks, that of the weights in them."""
+        shape = self.tensors[name].shape
+        if name not in self.forms:
+            return shape
+        layout = find_layout(self.forms[name], shape[-1])
+        return (*shape[:-1], shape[-1] // layout.size * layout.weights)
+
     def release(self, name: str) -> None:
         """Give the memory of a tensor back, which was read, and tell of it."""
         found = self.tensors[name]
-        _give_back(found)
+        give_back(found)
         self.tell(memoryview(found.data).nbytes)
 
     def tell(self, num_bytes: int) -> None:
@@ -106,6 +131,49 @@ class Shelf:
             raise ParallaxError(f"nothing here uses the tensor {left[0]}, one of {len(left)}", MISFIT)
 
 
+class ShelfRows:
+    """`Rows` of the matrices of these names, one below the other; the file's memory is given back on the way."""
+
+    def __init__(self, shelf: Shelf, names: Sequence[str]) -> None:
+        self._shelf, self._names = shelf, names
+        self._views = [shelf.view(name) for name in names]
+        heights = [len(view) for view in self._views]
+        self._starts = [sum(heights[:index]) for index in range(len(heights))]
+        self.shape = (sum(heights), shelf.read_shape(names[0])[1])
+
+    @property
+    def stored(self) -> Kind | None:
+        """What blocks are read to; None where a matrix is none."""
+        kinds = {LAYOUTS[form].kind if (form := self._shelf.forms.get(name)) else None for name in self._names}
+        if None in kinds:
+            return None
+        return "int4" if kinds == {"int4"} else "int8"
+
+    def read(self, start: int, stop: int) -> torch.Tensor | Quantized:
+        """Return some of the rows."""
+        parts = []
+        for name, view, first in zip(self._names, self._views, self._starts, strict=True):
+            low, high = max(start - first, 0), min(stop - first, len(view))
+            if low < high:
+                parts.append(self._read_part(name, view[low:high]))
+                give_back(self._shelf.tensors[name])
+        if len(parts) == 1:
+            return parts[0]
+        coded = [part for part in parts if isinstance(part, Quantized)]
+        if len(coded) == len(parts) and len({part.kind for part in coded}) == 1:
+            return join_rows(coded)
+        return torch.cat([part.to_dense() if isinstance(part, Quantized) else part for part in parts])
+
+    def close(self) -> None:
+        """Give back what is left."""
+        for name in self._names:
+            self._shelf.release(name)
+
+    def _read_part(self, name: str, rows: torch.Tensor) -> torch.Tensor | Quantized:
+        form = self._shelf.forms.get(name)
+        return read_blocks(rows, form) if form else rows
+
+
 @dataclass(frozen=True, slots=True)
 class Weights:
     """The tensors of a part of a model, and the workshop to make something of them."""
@@ -123,13 +191,16 @@ class Weights:
         return self.prefix + name in self.shelf.tensors
 
     def read_shape(self, name: str) -> tuple[int, ...]:
-        """Return the shape of a tensor that is there."""
-        return self.shelf.tensors[self.prefix + name].shape
+        """Return the shape of a tensor that is there; see `Shelf.read_shape`."""
+        return self.shelf.read_shape(self.prefix + name)
 
     def read_plain(self, name: str) -> torch.Tensor:
-        """Return a tensor as it is stored, in memory of its own, on the CPU; see `Shelf.view`."""
-        own = self.shelf.view(self.prefix + name).clone()
-        self.shelf.release(self.prefix + name)
+        """Return a tensor as it is stored, blocks in float32, in memory of its own, on the CPU; see `Shelf.view`."""
+        whole = self.prefix + name
+        form = self.shelf.forms.get(whole)
+        view = self.shelf.view(whole)
+        own = read_blocks(view, form).to_dense() if form else view.clone()
+        self.shelf.release(whole)
         return own
 
     def read_vector(self, name: str) -> torch.Tensor:
@@ -140,26 +211,21 @@ class Weights:
 
     def make_linear(self, *names: str, purpose: Purpose = "layer") -> Packed:
         """Return the matrices ``NAME.weight`` as one, one below the other, with their biases if they have any."""
-        bias, whole = self.read_bias(*names), [f"{self.prefix}{name}.weight" for name in names]
-        if len(whole) == 1:
-            made = self.keep_linear(self.shelf.view(whole[0]), bias, purpose)
-            self.shelf.release(whole[0])
-            return made
-        weight = torch.cat([self.shelf.view(name) for name in whole])
-        for name in whole:
-            self.shelf.release(name)
-        return self.keep_linear(weight, bias, purpose)
+        bias = self.read_bias(*names)
+        rows = ShelfRows(self.shelf, [f"{self.prefix}{name}.weight" for name in names])
+        made = self._keep_rows(rows, bias, self.workshop.choose_kind(rows.stored, purpose))
+        rows.close()
+        return made
 
     def keep_linear(self, weight: torch.Tensor, bias: torch.Tensor | None, purpose: Purpose = "layer") -> Packed:
         """Return a matrix [out, in] that was read from here, ready to multiply by; a copy of it."""
-        made = self.workshop.make_linear(weight, bias, purpose)
-        self.shelf.kept += made.num_bytes
-        return made
+        return self._keep_rows(TensorRows(weight), bias, self.workshop.choose_kind(None, purpose))
 
     def keep_stack(self, matrices: torch.Tensor) -> torch.Tensor:
         """Return matrices [number, in, out] that were read from here, in what activations are computed in."""
         made = matrices.to(self.workshop.device, self.workshop.dtype).contiguous()
         self.shelf.kept += made.nbytes
+        self.shelf.numbers += made.numel()
         return made
 
     def read_bias(self, *names: str) -> torch.Tensor | None:
@@ -168,32 +234,52 @@ class Weights:
             return None
         return torch.cat([self.read_plain(f"{name}.bias").float() for name in names])
 
+    def _keep_rows(self, rows: Rows, bias: torch.Tensor | None, kind: Kind) -> Packed:
+        made = self.workshop.make_linear(rows, bias, kind)
+        self.shelf.kept += made.num_bytes
+        self.shelf.numbers += made.out_features * made.in_features
+        return made
+
 
 def open_shelf(folder: Path, selection: Selection, progress: Progress) -> Shelf:
     """Return the tensors of a stage; nothing but names is read.
 
     Raises:
         ParallaxError: if there are no weights, or a file is damaged.
+        Unsupported: if a tensor is of a type of GGUF files that is not read here.
     """
+    stored = Config(read_config(folder)).list_forms()
     tensors: dict[str, Tensor] = {}
+    forms: dict[str, Form] = {}
     for name, tensor in read_tensors(folder, selection.wants, silent):
         found = NAME.fullmatch(name)
         assert found, "it was wanted"
         tensors[found[1]] = tensor
-    shelf = Shelf(tensors, f"load {folder.name}", progress)
+        if name in stored:
+            forms[found[1]] = check_blocks(name, tensor, stored[name])
+    shelf = Shelf(tensors, forms, f"load {folder.name}", progress)
     shelf.tell(0)
     return shelf
 
 
-def _give_back(tensor: Tensor) -> None:
-    """Tell the system that the pages of a file that was read are not needed in memory; never more than they hold."""
+def check_blocks(name: str, tensor: Tensor, form: str) -> Form:
+    """Return the type of a tensor of blocks.
+
+    Raises:
+        Unsupported: if it is of a type that is not read here, or not whole blocks of it.
+    """
+    is_matrix = tensor.dtype == "uint8" and len(tensor.shape) == MATRIX
+    if not is_matrix or form not in FORMS or tensor.shape[1] % LAYOUTS[form].size:
+        what = f"{name} in blocks of type {form} is {tensor.dtype} of shape {list(tensor.shape)}"
+        raise Unsupported(f"{what}; read are rows of {', '.join(FORMS)}", "convert the GGUF file again")
+    return form
+
+
+def give_back(tensor: Tensor) -> None:
+    """Tell the system that nothing of a tensor's file is needed in memory: what is read again comes from the file.
+
+    Not only the pages of the tensor, since the system maps others around those that are read.
+    """
     whole = memoryview(tensor.data).obj
-    if not isinstance(whole, mmap.mmap) or not hasattr(mmap, "MADV_DONTNEED"):
-        return
-    base = read_tensor(Tensor("uint8", (len(whole),), memoryview(whole))).data_ptr()
-    view = read_tensor(tensor)
-    first = view.data_ptr() - base
-    start = -(-first // mmap.PAGESIZE) * mmap.PAGESIZE
-    length = (first + view.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE - start
-    if length > 0:
-        whole.madvise(mmap.MADV_DONTNEED, start, length)
+    if isinstance(whole, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+        whole.madvise(mmap.MADV_DONTNEED)

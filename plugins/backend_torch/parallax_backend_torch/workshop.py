@@ -8,8 +8,9 @@ from typing import Literal
 import torch
 from torch.nn import functional
 
-from parallax_backend_torch.kernels.library import find_library
-from parallax_backend_torch.kernels.linear import Gate, Kind, Packed, pack
+from parallax_backend_torch.kernels.linear import Gate, Packed, pack_rows
+from parallax_backend_torch.kernels.quantize import Quantized
+from parallax_backend_torch.kernels.rows import Kind, Rows
 
 KIND_BYTES: dict[Kind, float] = {"float32": 4.0, "bfloat16": 2.0, "int8": 1.0625, "int4": 0.625}
 Purpose = Literal["layer", "ends", "router"]
@@ -57,32 +58,41 @@ class Workshop:
     """How a CPU keeps the matrices of layers."""
     kept: torch.dtype
     """Of keys and values."""
+    keeps_blocks: bool = True
+    """Whether a CPU keeps matrices that the checkpoint holds in few bits as they are."""
 
     @property
     def item_bytes(self) -> float:
         """What a number of a matrix takes, its share of scales included."""
         return KIND_BYTES[self.kind] if self.device.type == "cpu" else float(self.dtype.itemsize)
 
-    def make_linear(self, weight: torch.Tensor, bias: torch.Tensor | None, purpose: Purpose = "layer") -> Packed:
+    def choose_kind(self, stored: Kind | None, purpose: Purpose) -> Kind:
+        """Return how a CPU keeps a matrix.
+
+        Args:
+            stored: what the checkpoint holds it in, if that is few bits.
+            purpose: embedding and head, the ends, are rounded to no fewer than 8 bits; a router is kept in float32.
+        """
+        if purpose == "router":
+            return "float32"
+        if stored and self.keeps_blocks:
+            return stored
+        return "int8" if purpose == "ends" and self.kind == "int4" else self.kind
+
+    def make_linear(self, rows: Rows, bias: torch.Tensor | None, kind: Kind) -> Packed:
         """Return a matrix [out, in] ready to multiply by.
 
         Args:
-            weight: of any floating dtype; copied.
+            rows: its values; copied.
             bias: of shape [out], or None.
-            purpose: embedding and head, the ends, are not kept in fewer than 8 bits, and a router is kept in float32.
+            kind: how a CPU keeps it.
         """
-        if self.device.type != "cpu":
-            moved = None if bias is None else bias.to(self.device, self.dtype)
-            return DeviceLinear(weight.to(self.device, self.dtype), moved)
-        kind: Kind = self.kind
-        if purpose == "router":
-            kind = "float32"
-        elif purpose == "ends" and kind == "int4":
-            kind = "int8"
-        if kind in ("float32", "bfloat16"):
-            # Without the kernels, what is packed is the tensor itself, which may lie in a file.
-            weight = weight.to(getattr(torch, kind), copy=find_library() is None)
-        return pack(weight, kind, bias=bias)
+        if self.device.type == "cpu":
+            return pack_rows(rows, kind, bias)
+        whole = rows.read(0, rows.shape[0])
+        weight = whole.to_dense() if isinstance(whole, Quantized) else whole
+        moved = None if bias is None else bias.to(self.device, self.dtype)
+        return DeviceLinear(weight.to(self.device, self.dtype), moved)
 
     def make_vector(self, values: torch.Tensor) -> torch.Tensor:
         """Return the few numbers of a norm and the like, in float32 on the device."""

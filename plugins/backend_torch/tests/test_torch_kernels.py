@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from parallax_backend_torch.kernels import arena, library, linear, parts, signature
-from parallax_backend_torch.kernels.quantize import Form
+from parallax_backend_torch.kernels.ggml import Form
 from parallax_core.api import Unsupported
 
 KINDS: tuple[linear.Kind, ...] = ("float32", "bfloat16", "int8", "int4")
@@ -132,8 +132,8 @@ def test_blocks_of_a_file_are_kept_to_the_bit(mode: library.Mode, form: Form) ->
 def test_what_is_not_offered_is_refused() -> None:
     with pytest.raises(Unsupported, match="groups of 64"):
         linear.pack(draw(4, 64), "int4", group=64)
-    with pytest.raises(Unsupported, match="Q6_K"):
-        linear.pack_blocks(torch.zeros(4, 210, dtype=torch.uint8), "Q6_K")  # type: ignore[arg-type]
+    with pytest.raises(Unsupported, match="Q5_K"):
+        linear.pack_blocks(torch.zeros(4, 176, dtype=torch.uint8), "Q5_K")  # type: ignore[arg-type]
     with pytest.raises(Unsupported, match="whole blocks"):
         linear.pack_blocks(torch.zeros(4, 33, dtype=torch.uint8), "Q8_0")
 
@@ -224,9 +224,10 @@ def test_weights_lie_together_and_go_with_the_last_of_them() -> None:
     native = library.find_library()
     assert native is not None
     shelf = arena.Arena()
-    places = [shelf.place(native, draw(size, seed=size)) for size in (5, 300, arena.BLOCK // 4 + 1, 7)]
-    for place, size in zip(places, (5, 300, arena.BLOCK // 4 + 1, 7), strict=True):
+    sizes = (5, 300, arena.BLOCK // 8 + 1, 7)
+    places = [shelf.place(native, draw(2, size, seed=size).split(1), 2) for size in sizes]
+    for place, size in zip(places, sizes, strict=True):
         assert place.data_ptr() % arena.LINE == 0
-        assert torch.equal(place.view(torch.float32), draw(size, seed=size))
+        assert torch.equal(place.view(torch.float32), draw(2, size, seed=size).flatten())
     blocks = [place.untyped_storage().data_ptr() for place in places]
     assert blocks[0] == blocks[1] != blocks[2] != blocks[3]

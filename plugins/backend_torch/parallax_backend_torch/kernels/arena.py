@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from collections.abc import Iterable
 
 import torch
 
@@ -26,15 +27,30 @@ class Arena:
         self._block = torch.empty(0, dtype=torch.uint8)
         self._used = 0
 
-    def place(self, library: ctypes.CDLL, data: torch.Tensor) -> torch.Tensor:
-        """Return a copy of contiguous ``data`` in a block, as bytes."""
-        size = data.nbytes
+    def place(self, library: ctypes.CDLL, parts: Iterable[torch.Tensor], height: int) -> torch.Tensor:
+        """Return a copy of rows that come in parts, at least one, in a block, as bytes.
+
+        Args:
+            library: asks the system for large pages.
+            parts: contiguous, of equally long rows.
+            height: how many rows there are in all.
+        """
+        place, done = torch.empty(0, dtype=torch.uint8), 0
+        for part in parts:
+            data = part.flatten().view(torch.uint8)
+            if not done:
+                place = self._take(library, height * part.shape[1] * part.itemsize)
+            place[done : done + len(data)] = data
+            done += len(data)
+        return place
+
+    def _take(self, library: ctypes.CDLL, size: int) -> torch.Tensor:
         with self._lock:
             if self._used + size > len(self._block):
                 self._block, self._used = open_block(library, max(size, BLOCK)), 0
             place = self._block[self._used : self._used + size]
             self._used += -(-size // LINE) * LINE
-        return place.copy_(data.flatten().view(torch.uint8))
+        return place
 
 
 arena = Arena()

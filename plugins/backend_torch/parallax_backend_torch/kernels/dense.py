@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
 from torch.nn import functional
 
-from parallax_backend_torch.kernels.quantize import Quantized
+from parallax_backend_torch.kernels.quantize import Quantized, join_rows
+from parallax_backend_torch.kernels.rows import Cut
 
 ROWS_AT_ONCE = 4096
 """Rows of a quantised weight that are made dense at once, which bounds the memory that takes."""
@@ -16,14 +18,12 @@ ROWS_AT_ONCE = 4096
 class DensePacked:
     """A weight as torch multiplies by it; what its members mean is said at ``linear.Packed``."""
 
-    def __init__(self, weight: torch.Tensor | Quantized, width: int, bias: torch.Tensor | None) -> None:
-        self.weight = weight if isinstance(weight, Quantized) else weight.contiguous()
+    def __init__(self, cut: Cut, bias: torch.Tensor | None) -> None:
+        self.kind = cut.kind
+        self.out_features, self.in_features = cut.shape
+        self.weight = join_parts(list(cut.parts))
         self.bias = bias
-        self.kind = name_kind(weight)
-        self.in_features = width
-        parts = list_parts(weight)
-        self.out_features = int(parts[0].shape[0])
-        self.num_bytes = sum(part.nbytes for part in parts) + (0 if bias is None else bias.nbytes)
+        self.num_bytes = sum(part.nbytes for part in list_parts(self.weight)) + (0 if bias is None else bias.nbytes)
 
     def apply(self, x: torch.Tensor, residual: torch.Tensor | None = None) -> torch.Tensor:
         """Multiply."""
@@ -62,11 +62,10 @@ class DensePacked:
         return self.weight[rows].float()
 
 
-def name_kind(weight: torch.Tensor | Quantized) -> Literal["float32", "bfloat16", "int8", "int4"]:
-    """Return the kind of a weight."""
-    if isinstance(weight, Quantized):
-        return "int8" if weight.low is None else "int4"
-    return "float32" if weight.dtype == torch.float32 else "bfloat16"
+def join_parts(parts: Sequence[torch.Tensor | Quantized]) -> torch.Tensor | Quantized:
+    """Return parts of one kind, one below the other, in memory of its own."""
+    coded = [part for part in parts if isinstance(part, Quantized)]
+    return join_rows(coded) if coded else torch.cat([part for part in parts if not isinstance(part, Quantized)])
 
 
 def list_parts(weight: torch.Tensor | Quantized) -> list[torch.Tensor]:

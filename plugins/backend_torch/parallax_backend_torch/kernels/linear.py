@@ -16,12 +16,15 @@ from typing import Literal, Protocol
 import torch
 
 from parallax_backend_torch.kernels.dense import DensePacked
+from parallax_backend_torch.kernels.ggml import Form, find_layout
 from parallax_backend_torch.kernels.library import find_library
 from parallax_backend_torch.kernels.panels import PanelPacked
-from parallax_backend_torch.kernels.quantize import GROUP, Form, Quantized, quantize_weight, read_blocks
+from parallax_backend_torch.kernels.quantize import GROUP
+from parallax_backend_torch.kernels.rows import BlockRows, Kind, Rows, TensorRows, cut_rows
 from parallax_core.api import Unsupported
 
-Kind = Literal["float32", "bfloat16", "int8", "int4"]
+__all__ = ["Gate", "Kind", "Packed", "pack", "pack_blocks", "pack_rows"]
+
 Gate = Literal["silu", "gelu_tanh"]
 
 
@@ -74,15 +77,13 @@ def pack(weight: torch.Tensor, kind: Kind, group: int = GROUP, bias: torch.Tenso
     Raises:
         Unsupported: another group than 32.
     """
-    if kind in ("float32", "bfloat16"):
-        return _arrange(weight.to(getattr(torch, kind)), weight.shape[1], bias)
-    if group != GROUP:
+    if group != GROUP and kind in ("int8", "int4"):
         raise Unsupported(f"groups of {group} weights are not offered", f"use groups of {GROUP}")
-    return _arrange(quantize_weight(weight, 8 if kind == "int8" else 4), weight.shape[1], bias)
+    return pack_rows(TensorRows(weight), kind, bias)
 
 
 def pack_blocks(blocks: torch.Tensor, form: Form, bias: torch.Tensor | None = None) -> Packed:
-    """Arrange a weight that a GGUF file holds quantised, without rounding it again.
+    """Arrange a weight that a GGUF file holds quantised; what `ggml` says of its type is all the rounding there is.
 
     Args:
         blocks: uint8 [out, bytes], the rows as they are in the file.
@@ -92,11 +93,19 @@ def pack_blocks(blocks: torch.Tensor, form: Form, bias: torch.Tensor | None = No
     Raises:
         Unsupported: a type not known here, or rows that are not whole blocks.
     """
-    quantized = read_blocks(blocks, form)
-    return _arrange(quantized, quantized.codes.shape[1], bias)
+    layout = find_layout(form, blocks.shape[1])
+    rows = BlockRows(blocks, form, blocks.shape[1] // layout.size * layout.weights)
+    return pack_rows(rows, layout.kind, bias)
 
 
-def _arrange(weight: torch.Tensor | Quantized, width: int, bias: torch.Tensor | None) -> Packed:
+def pack_rows(rows: Rows, kind: Kind, bias: torch.Tensor | None = None) -> Packed:
+    """Arrange a weight that is read a few rows at a time, which takes little memory besides what it is kept in.
+
+    Args:
+        rows: the weight.
+        kind: how it is kept.
+        bias: [out], kept in float32.
+    """
     bias = None if bias is None else bias.float().contiguous()
-    library = find_library()
-    return DensePacked(weight, width, bias) if library is None else PanelPacked(library, weight, width, bias)
+    library, cut = find_library(), cut_rows(rows, kind)
+    return DensePacked(cut, bias) if library is None else PanelPacked(library, cut, bias)

@@ -9,9 +9,9 @@ import torch
 from torch.nn import functional
 
 from parallax_backend_torch.kernels.arena import arena
-from parallax_backend_torch.kernels.dense import check_input, name_kind
+from parallax_backend_torch.kernels.dense import check_input
 from parallax_backend_torch.kernels.layout import PANEL, arrange_weight
-from parallax_backend_torch.kernels.quantize import Quantized
+from parallax_backend_torch.kernels.rows import Cut
 from parallax_backend_torch.kernels.signature import WeightRecord
 
 KINDS = {"float32": 0, "bfloat16": 1, "int8": 2, "int4": 3}
@@ -21,16 +21,15 @@ GATES = {"silu": 1, "gelu_tanh": 2}
 class PanelPacked:
     """A weight in panels; what its members mean is said at ``linear.Packed``."""
 
-    def __init__(
-        self, library: ctypes.CDLL, weight: torch.Tensor | Quantized, width: int, bias: torch.Tensor | None
-    ) -> None:
-        self.kind = name_kind(weight)
-        self.in_features = width
-        self.out_features = int((weight.codes if isinstance(weight, Quantized) else weight).shape[0])
-        self.data = arena.place(library, arrange_weight(weight))
+    def __init__(self, library: ctypes.CDLL, cut: Cut, bias: torch.Tensor | None) -> None:
+        self.kind = cut.kind
+        self.out_features, self.in_features = cut.shape
+        panels = (arrange_weight(part) for part in cut.parts)
+        self.data = arena.place(library, panels, -(-self.out_features // PANEL))
         self.bias = bias
         self.num_bytes = self.data.nbytes + (0 if bias is None else bias.nbytes)
-        self.record = WeightRecord(KINDS[self.kind], 0, width, self.out_features, self.data.data_ptr(), _find(bias))
+        data = self.data.data_ptr()
+        self.record = WeightRecord(KINDS[self.kind], 0, self.in_features, self.out_features, data, _find(bias))
         self._library = library
         self._multiply, self._multiply_gated = library.plx_multiply, library.plx_multiply_gated
 

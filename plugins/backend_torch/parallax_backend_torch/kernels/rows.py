@@ -1,0 +1,90 @@
+"""Weights in parts: read a few rows at a time, so that bringing them into the form they are kept in takes no memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import torch
+
+from parallax_backend_torch.kernels.ggml import Form, read_blocks
+from parallax_backend_torch.kernels.layout import PANEL
+from parallax_backend_torch.kernels.quantize import Quantized, quantize_weight
+
+Kind = Literal["float32", "bfloat16", "int8", "int4"]
+AT_ONCE = 2**18
+"""Numbers of a weight that are converted at once; a few bytes of memory each."""
+
+
+class Rows(Protocol):
+    """A weight that is read from the first row to the last."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Outputs and inputs."""
+
+    def read(self, start: int, stop: int) -> torch.Tensor | Quantized:
+        """Return some of the rows, none of them twice; not to be written to."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorRows:
+    """`Rows` of a tensor [out, in] of any floating dtype."""
+
+    weight: torch.Tensor
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Outputs and inputs."""
+        return int(self.weight.shape[0]), int(self.weight.shape[1])
+
+    def read(self, start: int, stop: int) -> torch.Tensor:
+        """Return some of the rows."""
+        return self.weight[start:stop]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockRows:
+    """`Rows` of uint8 [out, bytes], the blocks of a GGUF file, of ``width`` weights a row."""
+
+    blocks: torch.Tensor
+    form: Form
+    width: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Outputs and inputs."""
+        return int(self.blocks.shape[0]), self.width
+
+    def read(self, start: int, stop: int) -> Quantized:
+        """Return some of the rows."""
+        return read_blocks(self.blocks[start:stop], self.form)
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A weight of a kind, in parts of whole panels; they can be had once."""
+
+    kind: Kind
+    shape: tuple[int, int]
+    parts: Iterator[torch.Tensor | Quantized]
+
+
+def cut_rows(rows: Rows, kind: Kind) -> Cut:
+    """Return a weight in parts, brought into a kind one by one."""
+    height, width = rows.shape
+    step = max(PANEL, AT_ONCE // max(1, width) // PANEL * PANEL)
+    starts = range(0, max(1, height), step)
+    return Cut(kind, rows.shape, (convert_part(rows.read(start, min(start + step, height)), kind) for start in starts))
+
+
+def convert_part(part: torch.Tensor | Quantized, kind: Kind) -> torch.Tensor | Quantized:
+    """Return rows in the form of a kind; codes of that kind stay as they are."""
+    if isinstance(part, Quantized):
+        if part.kind == kind:
+            return part
+        part = part.to_dense()
+    if kind in {"int8", "int4"}:
+        return quantize_weight(part, kind)
+    return part.to(getattr(torch, kind))
