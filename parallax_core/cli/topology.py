@@ -21,9 +21,11 @@ from parallax_core.node.company import Company
 from parallax_core.node.crew import Crew
 from parallax_core.node.muster import Muster
 from parallax_core.node.nursery import Nursery
+from parallax_core.node.opening import open_stage
 from parallax_core.node.plan import PipelinePlan
 from parallax_core.node.role import Role
 from parallax_core.node.troop import Troop
+from parallax_core.plugins.host import PluginHost
 from parallax_core.plugins.registry import Offer
 
 HEAD = "head"
@@ -36,6 +38,7 @@ USUAL = WorkerSettings().transport
 class Local:
     """Stages on threads of this process."""
 
+    plugins: PluginHost
     offers: tuple[Offer[BackendSpec], ...]
     """For each stage of a replica."""
     plan: StagePlan
@@ -50,7 +53,7 @@ class Local:
     def open_stage(self, offer: Offer[BackendSpec], place: StagePlace) -> Stage:
         """Load the layers that go there; to be called on the thread that will run them."""
         plan = dataclasses.replace(self.plan, layers=place.layers, device=place.device)
-        return offer.load(offer.spec.factory)().open_stage(plan)
+        return open_stage(self.plugins, offer, plan)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -90,7 +90,7 @@ class Wishes:
         config = read_object(plan.model / "config.json")
         offers = tuple(self._choose(name, config) for name in self.backends)
         if self.transport.spec.name == INPROCESS:
-            return Local(offers=tuple(filter(None, offers)), plan=plan)
+            return Local(plugins=self.plugins, offers=tuple(filter(None, offers)), plan=plan)
         settings, is_here = self.settings, self.settings.listen is None
         backends = tuple(
             offer.spec.name if offer and is_here else name for offer, name in zip(offers, self.backends, strict=True)

@@ -22,6 +22,7 @@ from parallax_core.node.catalog import Catalog
 from parallax_core.node.choice import find_backends
 from parallax_core.node.member import Member
 from parallax_core.node.nursery import end_with_parent
+from parallax_core.node.opening import open_stage
 from parallax_core.plugins.host import PluginHost
 from parallax_core.plugins.registry import Offer
 from parallax_core.wire.membership import Assign, Join
@@ -65,6 +66,7 @@ class Opener:
 
     def __init__(self, plugins: PluginHost, backends: list[Offer[BackendSpec]], fault: ParallaxError | None) -> None:
         """Open stages with one of ``backends``, the best first; where there are none, ``fault`` says why."""
+        self._plugins = plugins
         self._catalog = Catalog(plugins)
         self._backends = backends
         self._fault = fault
@@ -101,7 +103,7 @@ class Opener:
             memory_fraction=assign.memory_fraction,
             progress=progress,
         )
-        return offers[0].load(offers[0].spec.factory)().open_stage(plan)
+        return open_stage(self._plugins, offers[0], plan)
 
 
 def make_opener(settings: WorkerSettings, plugins: PluginHost) -> Opener:

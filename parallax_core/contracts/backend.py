@@ -29,6 +29,9 @@ class StagePlan:
     memory_fraction: float = 0.5
     """The share of the memory that is free after loading the weights that KV pages may take."""
     progress: Progress = silent
+    blocks: object = None
+    """What builds the layers, where the model's adapter brings that for this backend: what `ModelSpec.blocks` names,
+    loaded. None: the backend's own."""
 
 
 class Backend(Protocol):

@@ -83,6 +83,7 @@ class ModelSpec:
     """What config.json calls them, such as ``LlamaForCausalLM``."""
     adapter: Ref[ModelAdapter]
     blocks: Mapping[str, Ref[Any]] = field(default_factory=dict)
-    """For each backend that needs help, what builds the layers; the backend says what that is."""
+    """By the name of a backend, what builds the layers there; the backend says what that is, and finds it, loaded, in
+    `StagePlan.blocks`. Only for backends that cannot build them by themselves."""
     remedy: str = ""
     """What to do when a Ref cannot be imported."""

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from parallax_core.base.errors import PluginConflict
-from parallax_core.contracts.model import ModelAdapter, ModelShape
+from parallax_core.contracts.model import ModelAdapter, ModelShape, ModelSpec
 from parallax_core.plugins.discovery import DISABLED_VARIABLE
 from parallax_core.plugins.host import PluginHost
+from parallax_core.plugins.registry import Offer
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +28,29 @@ def find_family(host: PluginHost, config: Mapping[str, Any]) -> Family | None:
         PluginConflict: if several plugins claim its architecture.
         BrokenPlugin: if the adapter cannot be loaded.
     """
+    offer = _find_offer(host, config)
+    return Family(offer.spec.name, offer.load(offer.spec.adapter)) if offer else None
+
+
+def find_blocks(host: PluginHost, config: Mapping[str, Any], backend: str) -> object:
+    """Return what builds the layers of a model in a backend, if its family brings that; None: the backend's own does.
+
+    Raises:
+        PluginConflict: if several plugins claim its architecture.
+        BrokenPlugin: if it cannot be loaded.
+    """
+    offer = _find_offer(host, config)
+    return offer.load(offer.spec.blocks[backend]) if offer and backend in offer.spec.blocks else None
+
+
+def _find_offer(host: PluginHost, config: Mapping[str, Any]) -> Offer[ModelSpec] | None:
     named: Sequence[str] = config.get("architectures") or ()
     offers = [offer for offer in host.models().offers if set(offer.spec.architectures).intersection(named)]
     if len(offers) > 1:
         origins = " and ".join(offer.plugin.origin for offer in offers)
         hint = f"choose one, with {DISABLED_VARIABLE}={offers[-1].plugin.distribution}"
         raise PluginConflict(f"{' and '.join(named)} is claimed by both {origins}", hint)
-    return next((Family(offer.spec.name, offer.load(offer.spec.adapter)) for offer in offers), None)
+    return offers[0] if offers else None
 
 
 def count_weights(shape: ModelShape) -> int:

@@ -51,7 +51,7 @@ class TorchBackend:
         """Load the layers that are asked for; see `parallax_core.api.Backend.open_stage`."""
         config = Config(read_config(plan.model))
         choose_device(plan)
-        model = _find_model(config)
+        model = _find_model(plan, config)
         with load_leanly():
             return _open_blocks(plan, model) if model else _open_generic(plan, config)
 
@@ -103,7 +103,7 @@ def read_version(folder: Path) -> str:
     return digest.hexdigest()[:16]
 
 
-def _find_model(config: Config) -> Model | None:
+def _find_model(plan: StagePlan, config: Config) -> Model | None:
     """Return the blocks of a model, or None if it is to run on the code of transformers.
 
     Raises:
@@ -112,7 +112,7 @@ def _find_model(config: Config) -> Model | None:
     method = (config.quantization or {}).get("quant_method", "")
     if config.quantization and method != GGUF and (config.architecture, method) not in QUANTIZED:
         raise Unsupported(f"the weights are quantized by {method!r}", "choose the model in full precision")
-    return None if read_settings().generic == "always" else find_model(config)
+    return None if read_settings().generic == "always" else find_model(config, plan.blocks)
 
 
 def _open_blocks(plan: StagePlan, model: Model) -> TorchStage:

@@ -22,12 +22,18 @@ BLOCKS = {
 """By what config.json calls the architecture: the module in ``blocks``, and the class in it."""
 
 
-def find_model(config: Config) -> Model | None:
+def find_model(config: Config, brought: object) -> Model | None:
     """Return the model that ``config`` describes, or None if there are no blocks for it.
+
+    Args:
+        config: of the model.
+        brought: what the model's adapter brings for this backend; it goes before what is here.
 
     Raises:
         Unsupported: if it asks for what its family does not have here.
     """
+    if brought is not None:
+        return cast("Callable[[Config], Model]", brought)(config)
     if config.architecture not in BLOCKS:
         return None
     module, _, name = BLOCKS[config.architecture].partition(":")

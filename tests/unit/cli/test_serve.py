@@ -18,6 +18,7 @@ from parallax_core.config.parallel import ParallelConfig, parse_layers
 from parallax_core.node.plan import PipelinePlan
 from parallax_core.node.router import Router
 from parallax_core.plugins.discovery import PluginRecord
+from parallax_core.plugins.host import PluginHost
 from parallax_core.plugins.registry import Offer
 from parallax_core.server.edge import Edge
 from parallax_core.testing.toy import Toy
@@ -92,7 +93,8 @@ def decode(tokens: Sequence[int]) -> str:
     return "".join(f"<{token}>" for token in tokens)
 
 
-def make_serving(topology: ParallelConfig) -> Serving:
+def make_serving(folder: Path, topology: ParallelConfig) -> Serving:
+    (folder / "config.json").write_text("{}")
     spec = BackendSpec(
         name="toy",
         summary="integers",
@@ -101,12 +103,12 @@ def make_serving(topology: ParallelConfig) -> Serving:
     )
     record = PluginRecord(name="toy", distribution="toy", version="1", module=__name__, state="loaded")
     text: Any = types.SimpleNamespace(decode=decode)
-    stage = StagePlan(model=Path("toy"), dtype="float32")
+    stage = StagePlan(model=folder, dtype="float32")
     offers = (Offer(spec, record),) * topology.num_stages
     return Serving(
         model_id="toy",
         text=text,
-        stages=Local(offers=offers, plan=stage),
+        stages=Local(plugins=PluginHost([]), offers=offers, plan=stage),
         pipeline=PipelinePlan(),
         topology=topology,
         routing=LeastPendingTokens(),
@@ -117,11 +119,11 @@ async def collect(stream: Stream) -> list[int]:
     return [token async for delta in stream for token in delta.tokens]
 
 
-async def test_stages_go_where_the_topology_puts_them() -> None:
+async def test_stages_go_where_the_topology_puts_them(tmp_path: Path) -> None:
     ToyBackend.plans.clear()
     devices = ("a:0", "a:1", "b:0", "b:1")
     layers = parse_layers("0-2,2-3")
-    serving = make_serving(ParallelConfig(data_parallel=2, num_stages=2, layers=layers, devices=devices))
+    serving = make_serving(tmp_path, ParallelConfig(data_parallel=2, num_stages=2, layers=layers, devices=devices))
     router = Router(serving.make_engines(), RoundRobin(), lambda: 64)
     await router.start()
     try:
@@ -137,9 +139,9 @@ async def test_stages_go_where_the_topology_puts_them() -> None:
     assert {plan.dtype for plan in ToyBackend.plans} == {"float32"}
 
 
-async def test_serving_without_a_topology_opens_the_whole_model_once() -> None:
+async def test_serving_without_a_topology_opens_the_whole_model_once(tmp_path: Path) -> None:
     ToyBackend.plans.clear()
-    [engine] = make_serving(ParallelConfig()).make_engines()
+    [engine] = make_serving(tmp_path, ParallelConfig()).make_engines()
     await engine.start()
     await engine.stop()
     assert [(plan.layers, plan.device) for plan in ToyBackend.plans] == [(None, "")]

@@ -16,5 +16,6 @@ def parallax_register_models() -> Iterable[ModelSpec]:
             summary="OLMo 2 of Ai2",
             architectures=("Olmo2ForCausalLM",),
             adapter=Ref("parallax_model_olmo2.adapter:ADAPTER"),
+            blocks={"torch": Ref("parallax_model_olmo2.blocks:Olmo2")},
         )
     ]
