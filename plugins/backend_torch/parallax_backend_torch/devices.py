@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import torch
 
 from parallax_backend_torch.kernels.ggml import LAYOUTS
-from parallax_backend_torch.kernels.library import describe_kernels, find_library, set_threads
+from parallax_backend_torch.kernels.library import choose_kernels, describe_kernels, find_library, set_threads
 from parallax_backend_torch.kernels.rows import Kind
 from parallax_backend_torch.limits import Machine
 from parallax_backend_torch.settings import TorchSettings
@@ -53,6 +53,7 @@ def choose_workshop(plan: StagePlan, settings: TorchSettings, tensors: Iterable[
     device = choose_device(plan)
     stored = find_stored(tensors)
     if device.type == "cpu":
+        use_kernels(settings)
         start_threads(settings.threads or Machine().count_cores())
         kept = torch.bfloat16 if plan.dtype == "bfloat16" else torch.float32
         keeps_blocks = settings.weights == "auto"
@@ -64,6 +65,12 @@ def choose_workshop(plan: StagePlan, settings: TorchSettings, tensors: Iterable[
 def estimate_bytes(shelf: Shelf, workshop: Workshop) -> int:
     """Return about how much memory tensors take as they are kept."""
     return int(sum(math.prod(shelf.read_shape(name)) * _choose_bytes(shelf, name, workshop) for name in shelf.tensors))
+
+
+def use_kernels(settings: TorchSettings) -> None:
+    """Use the compiled kernels as the user says. Where nothing is said they are used already, if they can be."""
+    if settings.kernels != "auto":
+        choose_kernels(settings.kernels)
 
 
 def start_threads(count: int) -> None:

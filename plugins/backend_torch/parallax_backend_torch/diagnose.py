@@ -45,9 +45,13 @@ def _describe_torch() -> Finding:
 
 
 def _describe_kernels() -> Finding:
+    from parallax_backend_torch.devices import use_kernels
     from parallax_backend_torch.kernels.library import describe_kernels, find_library
+    from parallax_backend_torch.settings import read_settings
 
-    if find_library() is not None:
+    settings = read_settings()
+    use_kernels(settings)
+    if find_library() is not None or settings.kernels == "off":
         return Finding(topic="torch kernels", status="ok", message=describe_kernels())
     remedy = "install a C++ compiler, then: pip install --force-reinstall --no-binary :all: parallax-backend-torch"
     return Finding(topic="torch kernels", status="warning", message=describe_kernels(), remedy=remedy)

@@ -12,6 +12,7 @@ VARIABLES = {
     "weights": "PARALLAX_TORCH__WEIGHTS",
     "threads": "PARALLAX_TORCH__THREADS",
     "generic": "PARALLAX_TORCH__GENERIC",
+    "kernels": "PARALLAX_TORCH__KERNELS",
 }
 WEIGHTS = ("auto", "float32", "bfloat16", "int8", "int4")
 
@@ -26,6 +27,8 @@ class TorchSettings:
     """Threads that compute; 0: as many as there are cores for this process."""
     generic: Literal["auto", "off", "always"] = "auto"
     """Whether models run on the code of transformers: where there is none here, never, or always."""
+    kernels: Literal["auto", "plain", "off"] = "auto"
+    """Whether the compiled kernels are used; ``plain``: with no instructions but those of every processor."""
 
 
 def apply_settings(settings: TorchSettings) -> None:
@@ -45,6 +48,7 @@ def read_settings() -> TorchSettings:
         weights=_read_word("weights", WEIGHTS),
         threads=_read_number("threads", 0),
         generic=_read_word("generic", ("auto", "off", "always")),
+        kernels=_read_word("kernels", ("auto", "plain", "off")),
     )
 
 

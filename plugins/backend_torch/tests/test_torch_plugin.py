@@ -9,11 +9,14 @@ from pathlib import Path
 import pytest
 
 from parallax_backend_torch import probe
+from parallax_backend_torch.devices import choose_workshop, describe_device
 from parallax_backend_torch.diagnose import list_findings
+from parallax_backend_torch.kernels.library import choose_kernels
 from parallax_backend_torch.limits import Machine
 from parallax_backend_torch.plugin import parallax_register_backends, parallax_register_settings
 from parallax_backend_torch.probe import probe_machine
 from parallax_backend_torch.settings import TorchSettings, apply_settings, read_settings
+from parallax_core.api import StagePlan
 
 
 def test_plugin_offers_the_backend_and_its_section() -> None:
@@ -38,7 +41,7 @@ def test_probe_sees_a_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 
 
 def test_settings_of_a_file_reach_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("WEIGHTS", "THREADS", "GENERIC"):
+    for name in ("WEIGHTS", "THREADS", "GENERIC", "KERNELS"):
         monkeypatch.setenv(f"PARALLAX_TORCH__{name}", "")
         monkeypatch.delenv(f"PARALLAX_TORCH__{name}")
     wanted = TorchSettings(weights="int8", threads=3)
@@ -51,6 +54,19 @@ def test_findings_speak_of_versions_kernels_and_models() -> None:
     topics = {finding.topic: finding.status for finding in list_findings()}
     assert topics.keys() == {"torch", "torch kernels", "torch models"}
     assert topics["torch"] == "ok"
+
+
+@pytest.mark.parametrize(("mode", "said"), [("off", "torch: turned off"), ("plain", "compiled, plain, 1 threads")])
+def test_kernels_are_used_as_the_user_says(monkeypatch: pytest.MonkeyPatch, mode: str, said: str) -> None:
+    monkeypatch.setenv("PARALLAX_TORCH__KERNELS", mode)
+    try:
+        workshop = choose_workshop(StagePlan(model=Path(), device="cpu"), read_settings(), [])
+        assert said in describe_device(workshop)
+        [finding] = (each for each in list_findings() if each.topic == "torch kernels")
+        assert finding.status == "ok"
+        assert finding.message.startswith(said.rpartition(",")[0])
+    finally:
+        choose_kernels("auto")
 
 
 def make_machine(folder: Path, quota: str, siblings: dict[int, str]) -> Machine:
