@@ -7,6 +7,7 @@ from typing import Any
 
 from parallax_core.base.errors import UsageError
 from parallax_core.config.parallel import ParallelConfig
+from parallax_core.contracts.backend import DType
 from parallax_core.node.family import find_family
 from parallax_core.plugins.host import PluginHost
 
@@ -26,6 +27,31 @@ def place_layers(parallel: ParallelConfig, plugins: PluginHost, config: Mapping[
         return parallel
     weights = weigh_layers(plugins, config)
     return parallel.with_layers(len(weights), weights)
+
+
+def size_layers(plugins: PluginHost, config: Mapping[str, Any], dtype: DType) -> tuple[int, ...]:
+    """Return the bytes that each layer takes when it is loaded, at the least; all 0 where that is not known.
+
+    The first has the embedding, and the last the head. What is quantized counts as it is stored; all else takes two
+    bytes a weight, or four in float32.
+    """
+    family = find_family(plugins, config)
+    if family is None:
+        return (0,) * len(weigh_layers(plugins, config))
+    shape = family.adapter.read_shape(config)
+    weights = [layer.weights for layer in shape.layers]
+    weights[0] += shape.before_weights
+    weights[-1] += shape.after_weights + (shape.before_weights if shape.is_tied and len(weights) > 1 else 0)
+    return tuple(weight * _count_bits(config, dtype) // 8 for weight in weights)
+
+
+def _count_bits(config: Mapping[str, Any], dtype: DType) -> int:
+    """Return the bits of a weight."""
+    how = config.get("quantization") or config.get("quantization_config")
+    if how is None:
+        return 32 if dtype == "float32" else 16
+    bits = how.get("bits")
+    return bits if isinstance(bits, int) else 0
 
 
 def weigh_layers(plugins: PluginHost, config: Mapping[str, Any]) -> tuple[int, ...]:

@@ -16,7 +16,7 @@ from parallax_core.config.worker import WorkerSettings
 from parallax_core.contracts.backend import BackendSpec, StagePlan
 from parallax_core.contracts.stage import Stage
 from parallax_core.contracts.transport import TransportPlan, TransportSpec
-from parallax_core.node.balance import Balanced
+from parallax_core.node.balance import Balanced, Burden
 from parallax_core.node.company import Company
 from parallax_core.node.crew import Crew
 from parallax_core.node.muster import Muster
@@ -69,15 +69,15 @@ class Remote:
     nursery: Nursery | None
     """None: nodes are started by hand."""
     heartbeat_s: float
-    weights: tuple[int, ...] = ()
-    """Of the layers, where stages are to be measured, and to get as many layers as they are fast."""
+    burden: Burden | None = None
+    """Of the layers, where stages are to be measured, and to get as many as they are fast and can hold."""
 
     def gather(self, rank: int, places: Sequence[StagePlace], plan: PipelinePlan) -> Company:
         """Return the company of a replica."""
         del plan
         roles = [self._make_role(rank, index, place) for index, place in enumerate(places)]
         troop = Troop(roles, self.muster, self.nursery, self.plan.progress)
-        return Balanced(troop, self.weights) if self.weights else troop
+        return Balanced(troop, self.burden) if self.burden else troop
 
     def _make_role(self, rank: int, stage: int, place: StagePlace) -> Role:
         return Role(

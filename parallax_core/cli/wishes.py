@@ -10,12 +10,13 @@ from typing import Any
 from parallax_core.base.errors import UsageError
 from parallax_core.base.files import read_object
 from parallax_core.cli.interpreter import read_pythons
-from parallax_core.cli.share import place_layers, weigh_layers
+from parallax_core.cli.share import place_layers, size_layers, weigh_layers
 from parallax_core.cli.topology import INPROCESS, Launch, Local, Remote, make_muster, make_place
 from parallax_core.config.parallel import ParallelConfig, parse_layers
 from parallax_core.config.serve import ServeSettings
-from parallax_core.contracts.backend import BackendSpec, StagePlan
+from parallax_core.contracts.backend import BackendSpec, DType, StagePlan
 from parallax_core.contracts.transport import TransportSpec
+from parallax_core.node.balance import Burden
 from parallax_core.node.choice import choose_backend, find_backends
 from parallax_core.node.nursery import Nursery
 from parallax_core.plugins.host import PluginHost
@@ -115,8 +116,14 @@ class Wishes:
             muster=muster,
             nursery=Nursery(launch.make_command) if launch else None,
             heartbeat_s=min(1.0, settings.peer_timeout / 2),
-            weights=weigh_layers(self.plugins, config) if self._is_uneven() else (),
+            burden=self._weigh(config, plan.dtype),
         )
+
+    def _weigh(self, config: dict[str, Any], dtype: DType) -> Burden | None:
+        """Return what the layers weigh, where that decides which stage gets them."""
+        if not self._is_uneven():
+            return None
+        return Burden(weigh_layers(self.plugins, config), size_layers(self.plugins, config, dtype))
 
     def _is_uneven(self) -> bool:
         """Return whether stages may differ in speed, and nobody has said which layers they get."""

@@ -19,8 +19,9 @@ from parallax_core.contracts.progress import Progress
 from parallax_core.contracts.stage import LayerRange, Stage
 from parallax_core.contracts.transport import Transport, TransportPlan, TransportSpec
 from parallax_core.node.catalog import Catalog
-from parallax_core.node.choice import find_backends
+from parallax_core.node.choice import find_backends, probe
 from parallax_core.node.member import Member
+from parallax_core.node.memory import read_memory
 from parallax_core.node.nursery import end_with_parent
 from parallax_core.node.opening import open_stage
 from parallax_core.plugins.host import PluginHost
@@ -105,6 +106,11 @@ class Opener:
         )
         return open_stage(self._plugins, offers[0], plan)
 
+    def find_memory(self) -> int:
+        """Return the bytes that a stage may take; 0: not known, since some backend has memory of its own."""
+        devices = [probe(offer).device for offer in self._backends]
+        return read_memory() if all(device.startswith("cpu") for device in devices) else 0
+
 
 def make_opener(settings: WorkerSettings, plugins: PluginHost) -> Opener:
     """Return what opens stages; a process of a server's own that cannot tells the server so when it is asked to.
@@ -130,15 +136,16 @@ async def _work(settings: WorkerSettings, node: str, plugins: PluginHost) -> Non
     await transport.start()
     member = Member(transport, node, opener.open_stage)
     try:
-        await _serve(settings, member, transport, opener.names)
+        await _serve(settings, member, transport, opener)
     finally:
         await member.close()
         await transport.stop()
 
 
-async def _serve(settings: WorkerSettings, member: Member, transport: Transport, backends: tuple[str, ...]) -> None:
+async def _serve(settings: WorkerSettings, member: Member, transport: Transport, opener: Opener) -> None:
     """Join, and join again whenever the head is lost."""
-    join = Join(transport.address, backends, socket.gethostname()[:256], os.getpid())
+    memory = opener.find_memory() if settings.memory is None else int(settings.memory * 10**9)
+    join = Join(transport.address, opener.names, socket.gethostname()[:256], os.getpid(), memory=memory)
     num_failures = 0
     while True:
         begun = asyncio.get_running_loop().time()

@@ -37,6 +37,14 @@ class WorkerSettings:
         Meta(description="Offer only this backend; by default all that run here.", extra={"metavar": "NAME"}),
     ] = None
     transport: Annotated[str, Meta(description="How nodes talk.", extra={"metavar": "NAME"})] = "zmq"
+    memory: Annotated[
+        float | None,
+        Meta(
+            description="Gigabytes that weights and pages may take here; by default what is free, where that is known.",
+            gt=0,
+            extra={"metavar": "GB"},
+        ),
+    ] = None
     peer_timeout: Annotated[
         float,
         Meta(

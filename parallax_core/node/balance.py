@@ -1,13 +1,19 @@
-"""Stages that get as many layers as they are fast: measured on the model itself, before the first request."""
+"""Stages that get as many layers as they are fast, and no more than they can hold.
+
+How fast they are is measured on the model itself, before the first request; what they can hold, their nodes say.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
 from statistics import median
 
-from parallax_core.base.errors import StageLost
+from parallax_core.base.errors import StageLost, UsageError
 from parallax_core.base.ids import Epoch, SeqId
 from parallax_core.config.fit import fit_layers
 from parallax_core.contracts.sample import Sampling
@@ -15,6 +21,8 @@ from parallax_core.contracts.stage import Draw, LayerRange, Open, Row, SequenceS
 from parallax_core.node.channel import Channel
 from parallax_core.node.company import LEASE, Post
 from parallax_core.node.troop import Troop
+from parallax_core.pages.budget import format_bytes
+from parallax_core.wire.membership import Join
 from parallax_core.wire.messages import Failure, Result, Step
 
 logger = logging.getLogger(__name__)
@@ -27,22 +35,37 @@ PATIENCE_S = 60.0
 """How long all of them may take."""
 WORTH = 0.9
 """Layers move only where the slowest stage would take less than this share of its time."""
+WEIGHTS_SHARE = 0.8
+"""The most of a node's memory that weights may take: the rest is for pages, and for computing."""
 SPEC = SequenceSpec(prompt_length=1, sampling=Sampling(temperature=0))
+
+
+@dataclass(frozen=True, slots=True)
+class Burden:
+    """What each layer of a model asks of its stage."""
+
+    weights: tuple[int, ...]
+    """What a token costs, in any unit; the last with the head."""
+    sizes: tuple[int, ...]
+    """Bytes it takes; 0: not known."""
 
 
 class Balanced:
     """A `Company` that measures what a token costs each of its stages, and moves layers from slow ones to fast ones.
 
-    It does so once, when it first opens; it makes no difference between a layer and another of the same weight.
+    It does so once, when it first opens; it makes no difference between a layer and another of the same weight. Before
+    each opening, layers move off nodes that have too little memory for them.
     """
 
     heals = True
 
-    def __init__(self, troop: Troop, weights: Sequence[int]) -> None:
-        """Balance ``troop`` for a model whose layers weigh ``weights``, the last with the head."""
+    def __init__(self, troop: Troop, burden: Burden) -> None:
+        """Balance ``troop`` for a model."""
         self._troop = troop
-        self._weights = tuple(weights)
+        self._burden = burden
         self._is_balanced = False
+        self._rates: Sequence[float] = ()
+        """What a unit of weight costs each stage, once that is measured."""
 
     @property
     def channels(self) -> tuple[Channel, ...]:
@@ -50,18 +73,37 @@ class Balanced:
         return self._troop.channels
 
     async def open(self) -> tuple[StageInfo, ...]:
-        """Open the stages, and the first time open them again with the layers that suit them; see `Company.open`."""
+        """Open the stages, and the first time open them again with the layers that suit them; see `Company.open`.
+
+        Raises:
+            UsageError: if all nodes together have too little memory for the model; then nothing is loaded.
+        """
+        await self._troop.gather()
+        rooms = find_rooms(self._troop.joins(), sum(self._burden.sizes))
+        self._make_room(rooms)
         infos = await self._troop.open()
         if self._is_balanced or len(infos) == 1:
             return infos
+        layers, burden = [info.layers for info in infos], self._burden
         seconds = await time_stages(self._troop.channels)
         self._is_balanced = True
-        layers = choose_layers([info.layers for info in infos], self._weights, seconds)
+        self._rates = find_rates(layers, burden, seconds)
+        better = choose_layers(layers, burden, seconds, rooms)
         logger.info("stages measured ms=%s", [round(1000 * each, 2) for each in seconds])
-        if layers is not None:
-            logger.info("layers move to %s", ", ".join(f"{each.start}-{each.stop}" for each in layers))
-            self._troop.give(layers)
+        if better is not None:
+            self._give(better)
         return await self._troop.open()
+
+    def _make_room(self, rooms: Sequence[float]) -> None:
+        """Move layers where a node cannot hold those it is to have."""
+        sizes, layers = self._burden.sizes, self._troop.layers
+        held = [sum(sizes[each.start : each.stop] if each else sizes) for each in layers]
+        if any(size > room for size, room in zip(held, rooms, strict=True)):
+            self._give(fit_layers(self._burden.weights, self._rates or [1.0] * len(layers), rooms, sizes))
+
+    def _give(self, layers: Sequence[LayerRange]) -> None:
+        logger.info("layers move to %s", ", ".join(f"{each.start}-{each.stop}" for each in layers))
+        self._troop.give(layers)
 
     async def explain(self, loss: StageLost) -> StageLost:
         """Return which stage has ended, and how; see `Company.explain`."""
@@ -80,14 +122,36 @@ class Balanced:
         return self._troop.posts()
 
 
+def find_rooms(joins: Sequence[Join], needed: int) -> list[float]:
+    """Return the bytes that the weights of each stage may take; those on one machine share its memory.
+
+    Raises:
+        UsageError: if that is less than the model needs in all.
+    """
+    hosts = Counter(join.host for join in joins)
+    least = {host: min(join.memory for join in joins if join.host == host) * WEIGHTS_SHARE for host in hosts}
+    if all(least.values()) and (total := sum(least.values())) < needed:
+        message = f"the model takes {format_bytes(needed)}, and the nodes have room for {format_bytes(total)} of it"
+        raise UsageError(message, "add nodes, free memory on them, or say what they have: `parallax worker --memory`")
+    if len(hosts) == 1:
+        return [inf] * len(joins)
+    return [least[join.host] / hosts[join.host] or inf for join in joins]
+
+
+def find_rates(layers: Sequence[LayerRange], burden: Burden, seconds: Sequence[float]) -> list[float]:
+    """Return what a unit of weight costs each stage, if it took ``seconds`` with ``layers``."""
+    loads = [sum(burden.weights[each.start : each.stop]) for each in layers]
+    return [took / load for took, load in zip(seconds, loads, strict=True)]
+
+
 def choose_layers(
-    layers: Sequence[LayerRange], weights: Sequence[int], seconds: Sequence[float]
+    layers: Sequence[LayerRange], burden: Burden, seconds: Sequence[float], rooms: Sequence[float] = ()
 ) -> tuple[LayerRange, ...] | None:
     """Return better layers for stages that took ``seconds`` with ``layers``; None where it is not worth it."""
-    loads = [sum(weights[each.start : each.stop]) for each in layers]
-    rates = [took / load for took, load in zip(seconds, loads, strict=True)]
-    better = fit_layers(weights, rates)
-    pace = max(sum(weights[each.start : each.stop]) * rate for each, rate in zip(better, rates, strict=True))
+    rates = find_rates(layers, burden, seconds)
+    better = fit_layers(burden.weights, rates, rooms, burden.sizes)
+    loads = [sum(burden.weights[each.start : each.stop]) for each in better]
+    pace = max(load * rate for load, rate in zip(loads, rates, strict=True))
     return better if pace < WORTH * max(seconds) else None
 
 

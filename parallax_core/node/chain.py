@@ -50,7 +50,8 @@ def _check_pair(names: str, first: StageInfo, second: StageInfo) -> None:
             message = f"{names} are of different models: {one} and {other} {what}"
             raise ParallaxError(message, "give all stages the same model")
     if not _fits(first.gives, second.takes):
-        message = f"{names} do not fit: one gives {_show(first.gives)}, and the other takes {_show(second.takes)}"
+        gives, takes = show_specs(first.gives), show_specs(second.takes)
+        message = f"{names} do not fit: one gives {gives}, and the other takes {takes}"
         raise ParallaxError(message, "give all stages the same model")
 
 
@@ -62,5 +63,6 @@ def _fits(gives: Sequence[TensorSpec], takes: Sequence[TensorSpec]) -> bool:
     return widths[0] == widths[1] and {spec.dtype for spec in (*gives, *takes)} <= FLOATS
 
 
-def _show(specs: Sequence[TensorSpec]) -> str:
+def show_specs(specs: Sequence[TensorSpec]) -> str:
+    """Return hidden states in words, such as ``float32 of width 576``."""
     return " + ".join(f"{spec.dtype} of width {spec.width}" for spec in specs) or "nothing"

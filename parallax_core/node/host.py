@@ -11,6 +11,7 @@ from parallax_core.base.errors import BackendFailed, StageLost
 from parallax_core.base.ids import LeaseId, SeqId
 from parallax_core.contracts.stage import Drop, Edit, Fork, Open, Stage, StageBatch, StageInfo, StageResult
 from parallax_core.contracts.tensor import Tensor, TensorSpec
+from parallax_core.node.chain import show_specs
 from parallax_core.node.convert import FLOATS, convert
 from parallax_core.wire.messages import Failure, Result, Step
 
@@ -161,11 +162,11 @@ def _fit(info: StageInfo, step: Step) -> tuple[Tensor, ...]:
     """Return the hidden states of a step in the dtypes the stage takes."""
     given = _describe(step.hidden)
     if [spec.width for spec in given] != [spec.width for spec in info.takes]:
-        raise BackendFailed(f"a stage that takes {info.takes} was given {given}")
+        raise BackendFailed(f"a stage that takes {show_specs(info.takes)} was given {show_specs(given)}")
     if given == info.takes:
         return step.hidden
     if not {spec.dtype for spec in (*given, *info.takes)} <= FLOATS:
-        raise BackendFailed(f"a stage that takes {info.takes} was given {given}")
+        raise BackendFailed(f"a stage that takes {show_specs(info.takes)} was given {show_specs(given)}")
     return tuple(convert(tensor, spec.dtype) for tensor, spec in zip(step.hidden, info.takes, strict=True))
 
 
@@ -173,7 +174,7 @@ def _check_result(info: StageInfo, step: Step, result: StageResult) -> None:
     """A stage that answers something else than it was asked has gone on all the same: it is lost."""
     if not _is_last(info):
         if (given := _describe(result.tensors)) != info.gives:
-            raise StageLost(f"a stage that gives {info.gives} gave {given}")
+            raise StageLost(f"a stage that gives {show_specs(info.gives)} gave {show_specs(given)}")
         return
     num_outputs = sum([len(row.outputs) for row in step.rows])
     if len(result.answers) != num_outputs:

@@ -20,7 +20,7 @@ from parallax_core.node.nursery import Nursery
 from parallax_core.node.role import Role
 from parallax_core.node.together import Together
 from parallax_core.node.vacancy import describe_vacancies, reminding
-from parallax_core.wire.membership import Hop, Linked, Loading, Ready, Refusal, Release
+from parallax_core.wire.membership import Hop, Join, Linked, Loading, Ready, Refusal, Release
 from parallax_core.wire.messages import Failure, Heartbeat, Result
 
 logger = logging.getLogger(__name__)
@@ -84,6 +84,21 @@ class Troop:
         self.channels = tuple(self._at(role).channel for role in self._roles)
         return infos
 
+    async def gather(self) -> None:
+        """Have a node for every role before any of them loads.
+
+        Raises:
+            ParallaxError: if one cannot be started.
+        """
+
+        async def enlist(role: Role) -> None:
+            self._recruits[role.stage] = await self._find(role)
+
+        async with reminding(self.needs), Together() as group:
+            for role in self._roles:
+                if self._recruits[role.stage] is None:
+                    group.start(enlist(role))
+
     async def close(self) -> None:
         """Let go of all nodes; processes of ours end."""
         recruits, self._recruits = self._recruits, [None] * len(self._roles)
@@ -114,6 +129,15 @@ class Troop:
         if ending and done and done.isdisjoint(ending):
             await asyncio.wait(ending, timeout=TELL_S, return_when=asyncio.FIRST_COMPLETED)
         return [task.result() for task in (*ending, *listening) if task.done()]
+
+    @property
+    def layers(self) -> tuple[LayerRange | None, ...]:
+        """What each stage has, or is to have."""
+        return tuple(role.layers for role in self._roles)
+
+    def joins(self) -> tuple[Join, ...]:
+        """Return what the node of each stage said when it joined, once they are gathered."""
+        return tuple(self._at(role).join for role in self._roles)
 
     def give(self, layers: Sequence[LayerRange]) -> None:
         """Have the stages be given other layers, from the next `open` on."""

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from parallax_core.contracts.stage import Drawn
 from parallax_core.contracts.tensor import Tensor
 from parallax_core.contracts.transport import Frame, Link, Transport
-from parallax_core.wire.codec import decode, encode
+from parallax_core.wire.codec import VERSION_BYTE, decode, encode
 from parallax_core.wire.messages import Heartbeat, Message, Result, Step
 
 Lie = Literal["garbage", "version", "number", "stage", "epoch", "free", "token", "answers", "kind", "shape", "flood"]
@@ -49,7 +49,7 @@ def tell(lie: Lie, message: Step | Result) -> Sequence[Frame]:
     told: Sequence[Frame] = ()
     match lie, message:
         case "garbage", _:
-            told = (Frame(b"\1\xc1garbage"),)
+            told = (Frame(VERSION_BYTE + b"\xc1garbage"),)
         case "version", _:
             told = (Frame(b"\x63" + frame.header[1:], frame.buffers),)
         case "flood", Result(lease, epoch, step, stage):

@@ -37,6 +37,8 @@ class Join(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     start: Count = 0
     stop: Count = 0
     """Its layers; both 0: the whole model."""
+    memory: Count = 0
+    """Bytes that are free on its machine for a stage; 0: not known."""
 
 
 class Assign(Leased, frozen=True, tag=8):

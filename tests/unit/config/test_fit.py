@@ -38,6 +38,10 @@ def test_stage_gets_no_more_than_it_can_hold() -> None:
     assert [len(each) for each in fit_layers([2] * 10, [1.0, 1.0, 1.0], [4, 100, 6])] == [2, 5, 3]
 
 
+def test_room_is_for_sizes_and_speed_for_weights() -> None:
+    assert [len(each) for each in fit_layers([1] * 4, [1.0, 3.0], [9, 9], [8, 1, 1, 1])] == [2, 2]
+
+
 def test_model_that_nobody_can_hold_is_refused() -> None:
     with pytest.raises(UsageError, match="too little memory"):
         fit_layers([2] * 10, [1.0, 1.0], [4, 15])

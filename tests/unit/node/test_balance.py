@@ -3,27 +3,60 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from functools import partial
+from math import inf
 
 import pytest
 
 from parallax_core.api import Epoch, LayerRange, StageInfo, StageLost
-from parallax_core.node.balance import STEPS, Balanced, choose_layers, time_stages
+from parallax_core.base.errors import UsageError
+from parallax_core.node.balance import STEPS, Balanced, Burden, choose_layers, find_rooms, time_stages
 from parallax_core.node.channel import Channel
 from parallax_core.node.company import LEASE, Post
 from parallax_core.node.crew import Crew
 from parallax_core.testing.fault import Fault, FaultStage
 from parallax_core.testing.sleep import SleepStage, describe_sleeper
+from parallax_core.wire.membership import Join
 from parallax_core.wire.messages import Result, Step
 
 HALVES = (LayerRange(0, 4), LayerRange(4, 8))
+GIB = 2**30
+EVEN = Burden((1,) * 8, (GIB,) * 8)
+
+
+def join(host: str, memory: int) -> Join:
+    return Join("inprocess://x", (), host, 0, memory=memory)
+
+
+@pytest.mark.parametrize(
+    ("joins", "rooms"),
+    [
+        ([join("a", 10 * GIB), join("b", 5 * GIB)], [8 * GIB, 4 * GIB]),
+        ([join("a", 10 * GIB), join("b", 0)], [8 * GIB, inf]),
+        ([join("a", 10 * GIB), join("a", 11 * GIB)], [inf, inf]),
+        ([join("a", 10 * GIB), join("b", 10 * GIB), join("a", 10 * GIB)], [4 * GIB, 8 * GIB, 4 * GIB]),
+    ],
+)
+def test_room_of_a_node_is_most_of_what_is_free_on_its_machine(joins: list[Join], rooms: list[float]) -> None:
+    assert find_rooms(joins, 8 * GIB) == rooms
+
+
+@pytest.mark.parametrize("hosts", ["aa", "ab"])
+def test_model_that_all_together_cannot_hold_is_refused_with_both_sizes(hosts: str) -> None:
+    joins = [join(host, 2 * GIB // hosts.count("a") * (1 if hosts == "ab" else 2)) for host in hosts]
+    with pytest.raises(UsageError, match=r"takes 8\.0 GiB, and the nodes have room for [13]\.\d GiB of it"):
+        find_rooms(joins, 8 * GIB)
+
+
+def test_fast_stage_gets_no_more_than_it_can_hold() -> None:
+    assert choose_layers(HALVES, EVEN, [0.3, 0.1], [inf, 5 * GIB]) == (LayerRange(0, 3), LayerRange(3, 8))
 
 
 def test_layers_go_to_the_stage_that_is_fast() -> None:
-    assert choose_layers(HALVES, [1] * 8, [0.3, 0.1]) == (LayerRange(0, 2), LayerRange(2, 8))
+    assert choose_layers(HALVES, EVEN, [0.3, 0.1]) == (LayerRange(0, 2), LayerRange(2, 8))
 
 
 def test_layers_stay_where_it_is_not_worth_moving_them() -> None:
-    assert choose_layers(HALVES, [1] * 8, [0.105, 0.1]) is None
+    assert choose_layers(HALVES, EVEN, [0.105, 0.1]) is None
 
 
 def sleeper(layers: LayerRange, seconds: float) -> SleepStage:
@@ -63,6 +96,13 @@ class FakeTroop:
         self.opened: list[tuple[LayerRange, ...]] = []
         self.crew: Crew | None = None
         self.channels: tuple[Channel, ...] = ()
+        self.memories = (0, 0)
+
+    async def gather(self) -> None:
+        """Everybody is here."""
+
+    def joins(self) -> list[Join]:
+        return [join(str(number), memory) for number, memory in enumerate(self.memories)]
 
     async def open(self) -> tuple[StageInfo, ...]:
         await self.close()
@@ -93,7 +133,7 @@ class FakeTroop:
 
 async def test_slow_stage_gives_layers_away_and_both_begin_with_nothing_open() -> None:
     troop = FakeTroop((0.012, 0.004))
-    company = Balanced(troop, [1] * 8)  # type: ignore[arg-type]
+    company = Balanced(troop, EVEN)  # type: ignore[arg-type]
     try:
         infos = await company.open()
         assert [info.layers for info in infos] == [LayerRange(0, 2), LayerRange(2, 8)]
@@ -105,3 +145,23 @@ async def test_slow_stage_gives_layers_away_and_both_begin_with_nothing_open() -
         await company.close()
     assert len(troop.opened) == 3  # measured, moved; and not measured again
     assert STEPS > 3
+
+
+async def test_node_with_little_memory_is_never_given_more_than_it_holds() -> None:
+    troop = FakeTroop((0.012, 0.004))
+    troop.memories = (100 * GIB, 4 * GIB)
+    company = Balanced(troop, EVEN)  # type: ignore[arg-type]
+    try:
+        infos = await company.open()
+    finally:
+        await company.close()
+    assert [info.layers for info in infos] == [LayerRange(0, 5), LayerRange(5, 8)]
+    assert troop.opened == [(LayerRange(0, 5), LayerRange(5, 8))] * 2  # it is fast, and could hold no more
+
+
+async def test_model_that_does_not_fit_is_refused_before_anything_is_loaded() -> None:
+    troop = FakeTroop((0.0, 0.0))
+    troop.memories = (4 * GIB, 4 * GIB)
+    with pytest.raises(UsageError, match="the model takes"):
+        await Balanced(troop, EVEN).open()  # type: ignore[arg-type]
+    assert troop.opened == []

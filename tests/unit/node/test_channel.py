@@ -8,6 +8,7 @@ import pytest
 from parallax_core.api import Epoch, Frame, FrameLimits, LeaseId, Link, PeerLost, Tensor, TransportPlan
 from parallax_core.builtin.inprocess import InProcessTransport
 from parallax_core.node.channel import Channel
+from parallax_core.wire.codec import VERSION_BYTE
 from parallax_core.wire.messages import Failure, Step
 
 STEP = Step(LeaseId(1), Epoch(2), 3, hidden=(Tensor("float32", (0, 2), b""),))
@@ -30,7 +31,7 @@ async def test_message_arrives_as_it_was_sent() -> None:
 
 @pytest.mark.parametrize(
     ("frame", "said"),
-    [(Frame(b"\x01\xff"), "a frame cannot be read"), (Frame(b"\xff\x01"), "the peer speaks version 255")],
+    [(Frame(VERSION_BYTE + b"\xff"), "a frame cannot be read"), (Frame(b"\xff\x01"), "the peer speaks version 255")],
 )
 async def test_peer_whose_frames_cannot_be_read_is_cut_off(frame: Frame, said: str) -> None:
     async with linked() as (near, far):

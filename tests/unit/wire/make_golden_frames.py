@@ -109,7 +109,7 @@ SAMPLES: dict[str, Message] = {
     "heartbeat": Heartbeat(LEASE, EPOCH, -1, stage=1, steps=1000, tokens=2**33, queued=2, sequences=17),
     "hello": Hello(WIRE_VERSION, "kitchen", "0.1.0"),
     "welcome": Welcome(WIRE_VERSION, "attic", "0.1.0"),
-    "join": Join("tcp://10.0.0.7:9001", ("mlx", "torch"), "attic", 4711, "org/model", 10, 20),
+    "join": Join("tcp://10.0.0.7:9001", ("mlx", "torch"), "attic", 4711, "org/model", 10, 20, 16 * 2**30),
     "assign": Assign(LEASE, EPOCH, 1, "mlx", "org/model", 10, 20, "float32", "gpu:1", 0.5, 1.0),
     "loading": Loading(LEASE, EPOCH, 1, "loading weights", 2**30, 2**33),
     "ready": Ready(LEASE, EPOCH, 1, INFO),

@@ -162,7 +162,7 @@ def infos(draw: st.DrawFn) -> stage.StageInfo:
 
 
 membership: st.SearchStrategy[Message] = st.one_of(
-    st.builds(Join, words, tuples(words), words, counts, words, counts, counts),
+    st.builds(Join, words, tuples(words), words, counts, words, counts, counts, counts),
     st.builds(
         Assign,
         leases,

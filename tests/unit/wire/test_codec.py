@@ -46,7 +46,7 @@ def test_golden_frame_is_read(name: str) -> None:
     assert decode(GOLDEN[name]) == SAMPLES[name]
 
 
-@pytest.mark.parametrize("first", [0, 2, 147, 255])
+@pytest.mark.parametrize("first", [0, 1, 147, 255])
 def test_frame_of_another_version_names_both(first: int) -> None:
     with pytest.raises(WireVersionMismatch, match=rf"version {first} .* version {WIRE_VERSION}") as raised:
         decode(Frame(bytes([first]) + GOLDEN["hello"].header[1:]))
