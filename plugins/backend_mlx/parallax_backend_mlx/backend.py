@@ -13,6 +13,7 @@ from parallax_backend_mlx.heap import keep_memory
 from parallax_backend_mlx.loading import load_network
 from parallax_backend_mlx.memory import find_room
 from parallax_backend_mlx.network import PAGE_TOKENS, Network
+from parallax_backend_mlx.rotation import replace_rotations
 from parallax_backend_mlx.runtime import BLAS, mx
 from parallax_backend_mlx.stage import MlxStage
 from parallax_backend_mlx.start import Room, start_runner
@@ -40,6 +41,7 @@ class MlxBackend:
         if not _is_gpu():
             keep_memory()
             turn_weights(carving.model)
+            replace_rotations(carving.model)
         network = Network(carving)
         network.install_pick()
         num_bytes = find_room() * plan.memory_fraction

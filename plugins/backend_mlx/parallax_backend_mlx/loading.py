@@ -18,7 +18,7 @@ from parallax_backend_mlx.config import normalise
 from parallax_backend_mlx.correction import correct_model
 from parallax_backend_mlx.memory import find_room
 from parallax_backend_mlx.runtime import Module, dequantize_model, flatten_tree, load_model, mx, tree_unflatten
-from parallax_core.api import DType, LayerRange, ParallaxError, StagePlan, format_bytes
+from parallax_core.api import DType, LayerRange, ParallaxError, StagePlan, Unsupported, format_bytes
 
 DTYPES: dict[DType, mx.Dtype] = {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}
 MISFIT = "the files may be incomplete, or of a form mlx-lm does not read: fetch the model again, or try another backend"
@@ -86,6 +86,9 @@ def load_network(plan: StagePlan, tensors: Mapping[str, str]) -> tuple[Carving, 
         ParallaxError: if the weights do not fit the architecture, or the memory.
     """
     config = read_json(plan.model / "config.json")
+    if (config.get("quantization_config") or {}).get("quant_method") == "gguf":
+        message = f"{plan.model.name} keeps the weights of a GGUF file packed, which mlx-lm does not read"
+        raise Unsupported(message, "choose --backend torch, or the original model the GGUF was made from")
     changes = normalise(config, list_fields(config), tensors.keys())
     if plan.layers is None:
         carving = keep_model(_build_model(plan.model, changes, find_classes))

@@ -19,6 +19,8 @@ from parallax_backend_mlx.view import PagedView, SlotView
 from parallax_core.api import Edit, Row
 
 View = PagedView | SlotView
+PACE = 3
+"""After so many views MLX begins to compute, while Python prepares the layers that follow."""
 
 
 class PagedRunner:
@@ -109,14 +111,15 @@ class PagedRunner:
         places = [self._find_places(rows, pool) for pool in range(len(self._account.pools))]
         views: list[View] = []
         for entry, banks in self._store.banks.items():
-            made = [self._make_view(bank, rows, places[bank.pool]) for bank in banks]
+            is_eager = len(views) % PACE == PACE - 1
+            made = [self._make_view(bank, rows, places[bank.pool], is_eager=is_eager) for bank in banks]
             views += made
             cache[entry] = _nest(cache[entry], made)
         return cache, views
 
-    def _make_view(self, bank: Bank, rows: Sequence[Row], places: Places) -> View:
+    def _make_view(self, bank: Bank, rows: Sequence[Row], places: Places, *, is_eager: bool) -> View:
         if bank.leaf.kind != "state":
-            return PagedView(bank, places)
+            return PagedView(bank, places, is_eager=is_eager)
         pool = self._account.pools[bank.pool]
         return SlotView(bank, [pool.pages(row.seq)[1][0] for row in rows], is_new=rows[0].start == 0)
 

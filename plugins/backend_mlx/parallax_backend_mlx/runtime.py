@@ -19,6 +19,7 @@ import mlx.core as mx  # noqa: E402
 from mlx.nn.layers.base import Module  # noqa: E402
 from mlx.nn.layers.embedding import Embedding  # noqa: E402
 from mlx.nn.layers.linear import Linear  # noqa: E402
+from mlx.nn.layers.positional_encoding import RoPE  # noqa: E402
 from mlx.utils import tree_flatten, tree_map, tree_unflatten  # noqa: E402
 
 
@@ -39,7 +40,7 @@ with _keep_limits():
     from mlx_lm.models.activations import swiglu as plain_swiglu
     from mlx_lm.models.base import scaled_dot_product_attention as plain_attention
     from mlx_lm.models.cache import ArraysCache, CacheList, KVCache, RotatingKVCache, make_prompt_cache
-    from mlx_lm.models.rope_utils import YarnRoPE
+    from mlx_lm.models.rope_utils import Llama3RoPE, YarnRoPE
     from mlx_lm.utils import (
         MODEL_ARCHITECTURE_REMAPPING,
         MODEL_REMAPPING,
@@ -62,7 +63,9 @@ __all__ = [
     "Embedding",
     "KVCache",
     "Linear",
+    "Llama3RoPE",
     "Module",
+    "RoPE",
     "RotatingKVCache",
     "YarnRoPE",
     "dequantize_model",

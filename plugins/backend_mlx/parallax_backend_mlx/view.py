@@ -15,12 +15,19 @@ PARTS = ("keys", "values")
 class PagedView:
     """The keys and values of one layer for the rows of one rectangle; stands where a `KVCache` would.
 
-    It reads the arrays of its bank and leaves them alone: what it changed is put there by `commit`.
+    What it writes is put into its bank at once, and computed later. A step that fails leaves nothing to be undone but
+    the lengths of its sequences: it writes behind their ends, and to no page they share.
+
+    Args:
+        bank: of the layer.
+        places: of the rows.
+        is_eager: have MLX compute what leads to the keys of this layer while Python goes on to the next ones.
     """
 
-    def __init__(self, bank: Bank, places: Places) -> None:
+    def __init__(self, bank: Bank, places: Places, *, is_eager: bool = False) -> None:
         self._bank = bank
         self._places = places
+        self._is_eager = is_eager
         self._changed: list[mx.array] = []
         self._new: tuple[mx.array, ...] = ()
         self.offset = places.offset
@@ -39,8 +46,12 @@ class PagedView:
             Both of shape [rows, heads, span, width]; `make_mask` says what of it a row may look at.
         """
         self._new = keys, values
-        arrays = self._changed or self._bank.arrays
+        if self._is_eager:
+            mx.async_eval(keys)  # type: ignore[no-untyped-call]
+        arrays = self._bank.arrays
         self._changed = [self._write(array, new) for array, new in zip(arrays, (keys, values), strict=True)]
+        # With no other reference to the old arrays, MLX writes into them instead of copying them.
+        arrays[:] = self._changed
         self.keys, self.values = (
             self._read(array, new) for array, new in zip(self._changed, (keys, values), strict=True)
         )
@@ -93,16 +104,13 @@ class PagedView:
         return self.keys is None
 
     def commit(self) -> list[mx.array]:
-        """Put what was written into the bank, and return it for evaluation."""
-        if self._changed:
-            self._bank.arrays[:] = self._changed
+        """Forget what was fetched, and return the arrays of the bank for evaluation."""
         self._changed = []
         self._new = ()
         self.keys = self.values = None
         return self._bank.arrays
 
     def _write(self, array: mx.array, new: mx.array) -> mx.array:
-        # A new name for the array, as the bank must keep the old one until the step is sure to be computed.
         changed = array[...]
         changed[self._places.slots(new.shape[1])] = new
         return changed

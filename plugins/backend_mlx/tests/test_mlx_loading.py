@@ -77,6 +77,14 @@ def test_all_layers_are_the_whole_model(llama: Path) -> None:
     stage.close()
 
 
+def test_packed_weights_of_a_gguf_file_are_refused(broken: Path) -> None:
+    config = json.loads((broken / "config.json").read_text())
+    (broken / "config.json").write_text(json.dumps(config | {"quantization_config": {"quant_method": "gguf"}}))
+    with pytest.raises(Unsupported, match="keeps the weights of a GGUF file packed") as caught:
+        MlxBackend().open_stage(StagePlan(model=broken))
+    assert "--backend torch" in caught.value.hint
+
+
 def test_unknown_architecture_is_refused_by_name(broken: Path) -> None:
     change_config(broken, model_type="nosuch")
     with pytest.raises(Unsupported, match="nosuch"):

@@ -16,6 +16,7 @@ from parallax_backend_mlx.layout import read_layout
 from parallax_backend_mlx.loading import load_network
 from parallax_backend_mlx.network import Network
 from parallax_backend_mlx.paged import PagedRunner
+from parallax_backend_mlx.runtime import mx
 from parallax_backend_mlx.stage import MlxStage
 from parallax_core.api import (
     BackendFailed,
@@ -87,6 +88,23 @@ def test_pages_are_taken_and_given_back(stage: MlxStage) -> None:
     assert run_tokens(stage, two=3) == (3,)
     stage.edit([Truncate(TWO, 4), Drop(ONE)])
     assert run_tokens(stage, two=1) == (4,)
+
+
+def test_step_copies_no_pool(network: Network) -> None:
+    """Else a step would take the longer the larger the pool is."""
+    stage = make_stage(network, PoolInfo(kind="full", page_size=4, num_pages=2**14))
+    runner = stage._runner
+    assert isinstance(runner, PagedRunner)
+    runner.reserve(2**14)
+    stage.edit([Open(ONE, SPEC)])
+    run_tokens(stage, one=5)
+    [least, *_] = sorted(array.nbytes for array in runner._store.list_arrays())
+    before = mx.get_active_memory()
+    mx.reset_peak_memory()
+    run_tokens(stage, one=5)
+    run_tokens(stage, one=1)
+    assert before > least > 2**20
+    assert mx.get_peak_memory() - before < least / 2
 
 
 def test_step_beyond_the_pool_touches_nothing(stage: MlxStage) -> None:
