@@ -5,17 +5,20 @@
 The weights have the shapes of SmolLM2-135M, all 30 layers of them and the head, so that none is in a cache when it is
 asked for. At one row a product reads every weight once: its bytes per second are compared with a loop that only reads.
 At several rows it is compared with ``torch.nn.functional.linear``, in turn with it, on as many threads: in bfloat16 for
-bfloat16, else in float32. Whole layers run at contexts of 128 tokens, and on a prompt of 512. Figures are medians;
-ratios above 1 mean that the kernels are faster.
+bfloat16, else in float32. Whole layers run at contexts of 128 tokens, and on a prompt of 512; and decodes behind 64,
+1024 and 4096 tokens, beside the time it takes to only read what they read. Figures are medians; ratios above 1 mean
+that the kernels are faster.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +27,18 @@ import torch
 from benchmarks.record import describe_run, write_report
 from parallax_backend_torch.kernels import layer, library, linear
 from parallax_backend_torch.kernels.attention import Pool, Rows, Rule
+from parallax_backend_torch.store import Kept, Store
+from parallax_core.api import PoolInfo
 
 KINDS: tuple[linear.Kind, ...] = ("float32", "bfloat16", "int8", "int4")
 HEADS, KV_HEADS, DIM, WIDTH, INNER, VOCAB = 9, 3, 64, 576, 1536, 49152
 NUM_LAYERS, PAGE, CONTEXT, PROMPT = 30, 16, 128, 512
 SHAPES = ((DIM * (HEADS + 2 * KV_HEADS), WIDTH), (WIDTH, HEADS * DIM), (2 * INNER, WIDTH), (WIDTH, INNER))
 WEIGHTS = NUM_LAYERS * sum(height * width for height, width in SHAPES) + VOCAB * WIDTH
+
+CONTEXTS, CACHED = (64, 1024, 4096), 8192
+KV_BYTES = 2 * 2 * NUM_LAYERS * KV_HEADS * DIM
+"""Of the keys and values of a token in all layers, in bfloat16."""
 
 Run = Callable[[], object]
 
@@ -52,20 +61,38 @@ def make_weights(dtype: torch.dtype) -> list[torch.Tensor]:
     return [(torch.randn(shape) / shape[1] ** 0.5).to(dtype) for shape in shapes]
 
 
-def measure_reading(rounds: int) -> float:
-    """Return the bytes per second of a loop that reads 256 MiB, on all threads."""
+def make_reading() -> tuple[Run, int]:
+    """Return a loop that only reads, on all threads, and how many bytes."""
     native = library.find_library()
     assert native is not None, library.describe_kernels()
     block = torch.rand(64 << 20)
-    taken = time_in_turn({"read": lambda: native.plx_read(block.data_ptr(), block.numel())}, rounds)
-    return float(block.nbytes / taken["read"])
+    return lambda: native.plx_read(block.data_ptr(), block.numel()), block.nbytes
 
 
-def measure_products(kind: linear.Kind, rows: int, rounds: int) -> dict[str, float]:
+def measure_reading(rounds: int) -> float:
+    """Return the bytes per second of a loop that reads 256 MiB, on all threads."""
+    read, num_bytes = make_reading()
+    return num_bytes / time_in_turn({"read": read}, rounds)["read"]
+
+
+@dataclass(frozen=True)
+class Matrices:
+    """All matrices of a model, as torch has them and packed."""
+
+    weights: Sequence[torch.Tensor]
+    packed: Sequence[linear.Packed]
+
+
+def make_matrices(kind: linear.Kind) -> Matrices:
+    """Return random matrices."""
+    weights = make_weights(torch.bfloat16 if kind == "bfloat16" else torch.float32)
+    return Matrices(weights, [linear.pack(weight, kind) for weight in weights])
+
+
+def measure_products(matrices: Matrices, rows: int, rounds: int) -> dict[str, float]:
     """Return what all products of a step take with some rows, and torch's."""
-    dtype = torch.bfloat16 if kind == "bfloat16" else torch.float32
-    weights = make_weights(dtype)
-    packed = [linear.pack(weight, kind) for weight in weights]
+    weights, packed = matrices.weights, matrices.packed
+    dtype = weights[0].dtype
     inputs = {width: torch.randn(rows, width) for width in (WIDTH, INNER)}
     theirs = {width: x.to(dtype) for width, x in inputs.items()}
     taken = time_in_turn(
@@ -84,26 +111,19 @@ def measure_products(kind: linear.Kind, rows: int, rounds: int) -> dict[str, flo
     }
 
 
-def make_layers(kind: linear.Kind) -> list[layer.FusedLayer]:
-    """Return all layers of a model with random weights."""
-    weights = iter(make_weights(torch.float32))
-    layers = []
-    for _ in range(NUM_LAYERS):
-        into, back, up, down = (linear.pack(next(weights), kind) for _ in SHAPES)
-        scalings = [layer.Scaling(torch.ones(WIDTH), 1e-5) for _ in range(2)]
-        recipe = layer.Recipe(
-            attention_norm=scalings[0],
-            into=into,
-            back=back,
-            mixer_norm=scalings[1],
-            up=up,
-            down=down,
-            rule=Rule(DIM**-0.5),
-        )
-        fused = layer.fuse_layer(recipe, HEADS, DIM)
-        assert fused is not None
-        layers.append(fused)
-    return layers
+def make_recipe(parts: Sequence[linear.Packed]) -> layer.Recipe:
+    """Return a layer of four matrices."""
+    into, back, up, down = parts
+    scalings = [layer.Scaling(torch.ones(WIDTH), 1e-5) for _ in range(2)]
+    return layer.Recipe(
+        attention_norm=scalings[0],
+        into=into,
+        back=back,
+        mixer_norm=scalings[1],
+        up=up,
+        down=down,
+        rule=Rule(DIM**-0.5),
+    )
 
 
 def make_places(start: int, length: int, num_rows: int) -> list[layer.Place]:
@@ -120,25 +140,78 @@ def make_places(start: int, length: int, num_rows: int) -> list[layer.Place]:
     return [layer.Place(pool, rows, tables.flatten(), angles.cos(), angles.sin()) for pool in pools]
 
 
-def measure_steps(kind: linear.Kind, rounds: int) -> dict[str, float]:
+@dataclass(frozen=True)
+class Blocks:
+    """All layers of a model and its head, with random weights."""
+
+    layers: Sequence[layer.FusedLayer]
+    head: linear.Packed
+    num_bytes: int
+    """Of all weights, each of which a step at one row reads once."""
+
+    def prepare(self, start: int, length: int, rows: int) -> Run:
+        """Return a step of so many rows, each of ``length`` tokens after ``start`` others."""
+        places, hidden = make_places(start, length, rows), torch.randn(rows * length, WIDTH)
+
+        def run() -> torch.Tensor:
+            states = hidden
+            for each, place in zip(self.layers, places, strict=True):
+                states = each.run(states, place)
+            return self.head.apply(states[-rows:])
+
+        return run
+
+
+def make_blocks(kind: linear.Kind) -> Blocks:
+    """Return a model whose matrices are kept in ``kind``."""
+    packed = [linear.pack(weight, kind) for weight in make_weights(torch.float32)]
+    *inner, head = packed
+    layers = []
+    for start in range(0, len(inner), len(SHAPES)):
+        fused = layer.fuse_layer(make_recipe(inner[start : start + len(SHAPES)]), HEADS, DIM)
+        assert fused is not None
+        layers.append(fused)
+    return Blocks(layers, head, sum(each.num_bytes for each in packed))
+
+
+def measure_steps(blocks: Blocks, rounds: int) -> dict[str, float]:
     """Return the tokens per second of all layers and the head at 1, 8 and 32 rows, and of a prompt."""
-    layers, head = make_layers(kind), linear.pack(torch.randn(VOCAB, WIDTH) / WIDTH**0.5, kind)
+    cases = {str(rows): (CONTEXT, 1, rows) for rows in (1, 8, 32)} | {"prompt": (0, PROMPT, 1)}
+    taken = {name: time_in_turn({"step": blocks.prepare(*case)}, rounds)["step"] for name, case in cases.items()}
+    return {name: round(length * rows / taken[name], 1) for name, (_, length, rows) in cases.items()}
+
+
+def measure_contexts(blocks: Blocks, rounds: int) -> dict[str, dict[str, float]]:
+    """Return how long a decode of one row takes behind so many tokens, and its share of the speed of reading.
+
+    A step reads all weights, and the keys and values of all tokens before; the loop that only reads runs in turn.
+    """
+    read, num_bytes = make_reading()
     found = {}
-    for name, (start, length, rows) in {
-        "1": (CONTEXT, 1, 1),
-        "8": (CONTEXT, 1, 8),
-        "32": (CONTEXT, 1, 32),
-        "prompt": (0, PROMPT, 1),
-    }.items():
-        places, given = make_places(start, length, rows), torch.randn(rows * length, WIDTH)
-
-        def run(places: list[layer.Place] = places, hidden: torch.Tensor = given, last: int = rows) -> torch.Tensor:
-            for each, place in zip(layers, places, strict=True):
-                hidden = each.run(hidden, place)
-            return head.apply(hidden[-last:])
-
-        found[name] = round(rows * length / time_in_turn({"step": run}, rounds)["step"], 1)
+    for context in CONTEXTS:
+        taken = time_in_turn({"step": blocks.prepare(context, 1, 1), "read": read}, rounds)
+        needed = blocks.num_bytes + context * KV_BYTES
+        limit = needed / num_bytes * taken["read"]
+        figures = {"ms": taken["step"] * 1e3, "limit_ms": limit * 1e3, "of_reading": limit / taken["step"]}
+        found[str(context)] = {key: round(value, 2) for key, value in figures.items()}
     return found
+
+
+def measure_cache() -> dict[str, float]:
+    """Return the memory that a token takes in the pools, all pages written, beside what its numbers are."""
+    kept = [Kept("full", ((KV_HEADS, DIM),) * 2, dtype=torch.bfloat16)] * NUM_LAYERS
+    before = read_resident()
+    store = Store(kept, [PoolInfo(kind="full", page_size=PAGE, num_pages=CACHED // PAGE)], torch.device("cpu"))
+    for tensors in store.tensors:
+        for tensor in tensors:
+            tensor.fill_(1)
+    found = (read_resident() - before) / CACHED
+    return {"bytes_per_token": round(found, 1), "of_numbers": KV_BYTES, "ratio": round(found / KV_BYTES, 3)}
+
+
+def read_resident() -> int:
+    """Return the bytes of memory this process has."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def measure_kernels(rounds: int) -> dict[str, Any]:
@@ -146,15 +219,19 @@ def measure_kernels(rounds: int) -> dict[str, Any]:
     reading = measure_reading(rounds)
     products: dict[str, Any] = {}
     for kind in KINDS:
-        products[kind] = {str(rows): measure_products(kind, rows, rounds) for rows in (1, 8, 32)}
-        products[kind][str(PROMPT)] = measure_products(kind, PROMPT, 2)  # torch takes many seconds for bfloat16
+        matrices = make_matrices(kind)
+        products[kind] = {str(rows): measure_products(matrices, rows, rounds) for rows in (1, 8, 32)}
+        products[kind][str(PROMPT)] = measure_products(matrices, PROMPT, 2)  # torch takes many seconds for bfloat16
         products[kind]["1"]["of_reading"] = round(products[kind]["1"]["gb_per_s"] * 1e9 / reading, 2)
         print(kind, json.dumps(products[kind]), flush=True)
+    models = {kind: make_blocks(kind) for kind in KINDS}
     return {
         "kernels": library.describe_kernels(),
         "reading_gb_per_s": round(reading / 1e9, 2),
         "products": products,
-        "tokens_per_s": {kind: measure_steps(kind, rounds) for kind in KINDS},
+        "tokens_per_s": {kind: measure_steps(each, rounds) for kind, each in models.items()},
+        "decode_behind": {kind: measure_contexts(each, rounds) for kind, each in models.items()},
+        "cache": measure_cache(),
     }
 
 
@@ -167,7 +244,7 @@ def main() -> None:
     torch.manual_seed(0)
     torch.set_num_threads(library.count_cores())
     found = measure_kernels(options.rounds)
-    print(json.dumps(found["tokens_per_s"], indent=2))
+    print(json.dumps({key: value for key, value in found.items() if key != "products"}, indent=2))
     run = describe_run(["benchmarks.kernels", "--rounds", str(options.rounds)], ["torch", "parallax-backend-torch"])
     write_report(options.out, {**found, **run})
 
