@@ -12,10 +12,11 @@ SOURCES  := pyproject.toml $(wildcard plugins/*/pyproject.toml plugins/*/hatch_b
 EDITABLE := $(foreach project,$(PROJECTS),-e ./$(project))
 SERVED   := $(filter-out plugins/bench plugins/backend_%,$(PLUGINS)) $(wildcard plugins/backend_$(BACKEND))
 
-RESULTS  := $(addprefix benchmarks/results/,parity-smollm2.json stages.json peer-mlx.json memory.json prefix.json head.json pipeline.json mlx.json families.json wire-fuzz.json transport.json link-fuzz.json http.json cancels.json edge.json clients.json kernels.json properties.json hop.json hosts.json busy.json workers.json chaos.json)
+RESULTS  := $(addprefix benchmarks/results/,parity-smollm2.json stages.json peer-mlx.json parity-torch.json peer-torch.json memory.json prefix.json head.json pipeline.json mlx.json families.json wire-fuzz.json transport.json link-fuzz.json http.json cancels.json edge.json clients.json kernels.json properties.json hop.json hosts.json busy.json workers.json chaos.json)
 
 SERVE := .venv
 DEV   := .venv-dev
+PEERS := .venv-peers
 PIP   := -m pip install --quiet --disable-pip-version-check --no-input --constraint constraints.txt
 
 MAKEFLAGS += --no-print-directory
@@ -73,6 +74,16 @@ benchmarks/results/stages.json: | $(DEV)/.stamp
 benchmarks/results/peer-mlx.json: | $(DEV)/.stamp
 	@echo "measuring $@"
 	@$(DEV)/bin/python -m benchmarks.peer_mlx "$$($(DEV)/bin/parallax models pull smollm2-135m)" --out $@
+
+benchmarks/results/parity-torch.json: | $(DEV)/.stamp
+	@echo "measuring $@"
+	@$(DEV)/bin/python -m benchmarks.parity "$$($(DEV)/bin/parallax models pull smollm2-135m)" \
+		--backend torch --prompts 20 --tokens 64 --out $@
+
+benchmarks/results/peer-torch.json: | $(DEV)/.stamp
+	@$(DEV)/bin/python -m benchmarks.venvs $(PEERS)
+	@echo "measuring $@"
+	@$(DEV)/bin/python -m benchmarks.peer_torch "$$($(DEV)/bin/parallax models pull smollm2-135m)" --peers $(PEERS) --out $@
 
 benchmarks/results/memory.json: | $(DEV)/.stamp
 	@echo "measuring $@"
@@ -135,7 +146,7 @@ wheels: $(DEV)/.stamp ## build every distribution into dist/
 	@ls dist/*.whl
 
 clean: ## remove what the targets above made, environments included
-	rm -rf $(SERVE) $(DEV) dist build site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(SERVE) $(DEV) $(PEERS) dist build site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 python:
