@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from parallax_core.base.errors import ParallaxError
+from parallax_core.builtin.hub import HubSource
+from parallax_core.contracts.progress import Unit, silent
+from tests.fakehub import FakeHub, Fault
+from tests.unit.builtin.tinyhub import MODEL, NAME, WEIGHTS, contents
+
+
+def test_a_cut_transfer_goes_on_where_it_stopped(hub: FakeHub, source: HubSource) -> None:
+    hub.add(NAME, MODEL)
+    hub.faults.append(Fault("model.safetensors", times=1))  # the redirect, which is not cut
+    hub.faults.append(Fault("model.safetensors", cut_after=100_000))
+    assert contents(source.fetch(NAME, silent).path) == MODEL
+    first, second = hub.stored_bytes()
+    assert "range" not in first.headers
+    assert second.headers["range"] == "bytes=100000-"
+
+
+def test_a_server_without_ranges_starts_the_file_over(hub: FakeHub, source: HubSource) -> None:
+    hub.add(NAME, MODEL)
+    hub.faults += [Fault("model.safetensors"), Fault("model.safetensors", cut_after=100_000)]
+    hub.faults += [Fault("model.safetensors"), Fault("model.safetensors", ignore_range=True)]
+    assert contents(source.fetch(NAME, silent).path) == MODEL
+
+
+def test_transfers_are_tried_again_until_the_pauses_are_used_up(hub: FakeHub, source: HubSource) -> None:
+    hub.add(NAME, MODEL)
+    hub.faults.append(Fault("/tokenizer.json", status=503, times=2))
+    assert contents(source.fetch(NAME, silent).path) == MODEL
+    assert hub.fetched().count("tokenizer.json") == 3
+    source.remove(NAME)
+    hub.faults.append(Fault("/tokenizer.json", status=500, times=9))
+    with pytest.raises(ParallaxError, match=r"answers HTTP 500 for tiny/model"):
+        source.fetch(NAME, silent)
+    assert hub.fetched().count("tokenizer.json") == 6
+
+
+def test_transfers_that_get_on_are_never_given_up(hub: FakeHub, source: HubSource) -> None:
+    hub.add(NAME, MODEL)
+    for _ in range(5):
+        hub.faults += [Fault("model.safetensors"), Fault("model.safetensors", cut_after=50_000)]
+    assert contents(source.fetch(NAME, silent).path) == MODEL
+    assert [asked.headers.get("range", "bytes=0-") for asked in hub.stored_bytes()] == [
+        f"bytes={start}-" for start in range(0, 300_000, 50_000)
+    ]
+
+
+def test_a_second_fetch_keeps_what_the_first_brought(hub: FakeHub, source: HubSource) -> None:
+    hub.add(NAME, MODEL)
+    hub.faults += [Fault("model.safetensors"), Fault("model.safetensors", cut_after=50_000)]
+    hub.faults.append(Fault("model.safetensors", status=404))
+    with pytest.raises(ParallaxError, match="404"):
+        source.fetch(NAME, silent)
+    assert source.stored() == []
+    hub.asked.clear()
+    assert contents(source.fetch(NAME, silent).path) == MODEL
+    assert hub.fetched() == ["model.safetensors"]
+    assert hub.stored_bytes()[0].headers["range"] == "bytes=50000-"
+
+
+def test_what_a_moved_branch_left_half_done_is_not_mixed_in(hub: FakeHub, source: HubSource, folder: Path) -> None:
+    hub.add(NAME, MODEL)
+    hub.faults += [Fault("model.safetensors"), Fault("model.safetensors", cut_after=50_000)]
+    hub.faults.append(Fault("model.safetensors", status=404))
+    with pytest.raises(ParallaxError):
+        source.fetch(NAME, silent)
+    moved = MODEL | {"config.json": b'{"new": 1}', "model.safetensors": WEIGHTS[::-1]}
+    hub.add(NAME, moved)
+    assert contents(source.fetch(NAME, silent).path) == moved
+    assert not list((folder / ".partial").iterdir())
+
+
+def test_a_corrupt_file_is_refused_and_fetched_afresh(hub: FakeHub, source: HubSource) -> None:
+    hub.add(NAME, MODEL)
+    for name, faults in {"/tokenizer.json": 0, "model.safetensors": 1}.items():
+        hub.faults += [Fault(name)] * faults + [Fault(name, corrupt=True)]
+        with pytest.raises(ParallaxError, match=r"arrived damaged: its checksum differs") as caught:
+            source.fetch(NAME, silent)
+        assert "again" in caught.value.hint
+        assert source.stored() == []
+    assert contents(source.fetch(NAME, silent).path) == MODEL
+
+
+@pytest.mark.parametrize(("claimed", "message"), [(200_000, "more than the 200000"), (400_000, "300000 of 400000")])
+def test_a_file_of_another_size_is_refused(hub: FakeHub, source: HubSource, claimed: int, message: str) -> None:
+    hub.add(NAME, MODEL)
+    hub.repos[NAME].sizes["model.safetensors"] = claimed
+
+    def report(task: str, done: int, total: int | None, unit: Unit = "bytes") -> None:
+        assert total is not None, (task, unit)
+        assert done <= total
+
+    with pytest.raises(ParallaxError, match=message):
+        source.fetch(NAME, report)
+    assert source.stored() == []
