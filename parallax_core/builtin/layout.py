@@ -37,7 +37,7 @@ def hint_for(names: Iterable[str]) -> str:
     if ".safetensors" in endings:
         return "copy or download the missing files again"
     if ".gguf" in endings:
-        return "GGUF files are not served as they are: use the original model the GGUF was made from"
+        return "write gguf:PATH to serve a GGUF file, or use the original model it was made from"
     if endings & {".bin", ".pt", ".pth", ".ckpt"}:
         return (
             "pickled weights can run code and are never loaded: use a safetensors version of the model, "

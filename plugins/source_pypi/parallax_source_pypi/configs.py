@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from parallax_source_pypi.fields import Fields
 from parallax_source_pypi.shape import LlamaShape
 from parallax_source_pypi.tokenizer import SpecialIds
@@ -43,6 +45,11 @@ def model_config(shape: LlamaShape, specials: SpecialIds, dtype: str) -> Json:
         "use_cache": True,
         "vocab_size": shape.vocab_size,
     }
+
+
+def describe_blocks(types: Mapping[str, str]) -> Json:
+    """Return what config.json says of tensors that stay packed, whose types are ``types``; nothing of none."""
+    return {"quantization_config": {"quant_method": "gguf", "types": dict(types)}} if types else {}
 
 
 def generation_config(specials: SpecialIds) -> Json:

