@@ -12,7 +12,7 @@ SOURCES  := pyproject.toml $(wildcard plugins/*/pyproject.toml plugins/*/hatch_b
 EDITABLE := $(foreach project,$(PROJECTS),-e ./$(project))
 SERVED   := $(filter-out plugins/bench plugins/backend_%,$(PLUGINS)) $(wildcard plugins/backend_$(BACKEND))
 
-RESULTS  := $(addprefix benchmarks/results/,parity-smollm2.json stages.json peer-mlx.json parity-torch.json peer-torch.json memory.json prefix.json head.json pipeline.json mlx.json families.json wire-fuzz.json transport.json link-fuzz.json http.json cancels.json edge.json clients.json kernels.json properties.json hop.json hosts.json busy.json workers.json chaos.json)
+RESULTS  := $(addprefix benchmarks/results/,parity-smollm2.json stages.json peer-mlx.json parity-torch.json peer-torch.json memory.json prefix.json head.json pipeline.json mlx.json families.json wire-fuzz.json transport.json link-fuzz.json http.json cancels.json edge.json clients.json kernels.json quality.json properties.json hop.json hosts.json busy.json workers.json chaos.json)
 
 SERVE := .venv
 DEV   := .venv-dev
@@ -125,7 +125,7 @@ benchmarks/results/edge.json benchmarks/results/clients.json benchmarks/results/
 	@echo "measuring $@"
 	@$(DEV)/bin/python -m benchmarks.$* --out $@
 
-benchmarks/results/workers.json benchmarks/results/chaos.json: benchmarks/results/%.json: | $(DEV)/.stamp
+benchmarks/results/quality.json benchmarks/results/workers.json benchmarks/results/chaos.json: benchmarks/results/%.json: | $(DEV)/.stamp
 	@echo "measuring $@"
 	@$(DEV)/bin/python -m benchmarks.$* "$$($(DEV)/bin/parallax models pull smollm2-135m)" --out $@
 
