@@ -20,6 +20,8 @@ class Channel:
     def __init__(self, link: Link, limits: FrameLimits = DEFAULT_LIMITS) -> None:
         self._link = link
         self._limits = limits
+        self._fault: PeerLost | None = None
+        """Why we have cut the peer off: whoever asks later is told, too."""
 
     @property
     def peer(self) -> str:
@@ -41,13 +43,15 @@ class Channel:
         Raises:
             PeerLost: if there will be none: the peer is gone, or has sent what cannot be read.
         """
+        if self._fault is not None:
+            raise self._fault
         frame = await self._link.receive()
         try:
             return decode(frame, self._limits)
         except (BadFrame, WireVersionMismatch) as error:
+            self._fault = PeerLost(f"node {self.peer!r} is cut off: {error.message}", error.hint)
             await self._link.close()
-            message = f"node {self.peer!r} is cut off: {error.message}"
-            raise PeerLost(message, error.hint) from error
+            raise self._fault from error
 
     async def close(self) -> None:
         """End the link; what was sent before is still received."""

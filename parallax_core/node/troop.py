@@ -7,6 +7,7 @@ import contextlib
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import count
 
 from parallax_core.base.errors import BackendFailed, ParallaxError, PeerLost, StageLost
 from parallax_core.base.ids import Epoch
@@ -32,6 +33,9 @@ TELL_S = 0.1
 """How long to listen for who it was that was lost,"""
 MISS_S = 1.0
 """and how long where one node has lost another: a head may miss that one a little later."""
+MOST_TRIALS = 3
+"""How often a process of ours may be lost that did not end while it loaded: what it imported may have kept all else in
+it from running, on a busy machine, and comes faster the next time."""
 LEAVE_S = 1.0
 """How long a node may take to be let go of."""
 
@@ -209,15 +213,18 @@ class Troop:
                 logger.info("node is replaced node=%s: %s", recruit.name, error.message)
                 await recruit.channel.leave()
                 self._recruits[role.stage] = None
-        while True:
+        for trial in count(1):
             self._recruits[role.stage] = recruit = await self._find(role)
             try:
                 return await self._load(role, recruit)
             except PeerLost as error:
                 self._recruits[role.stage] = None
                 if self._nursery is not None:
-                    raise self._lost(role, await self._nursery.explain(role.node) or error.message) from error
+                    end = await self._nursery.explain(role.node)
+                    if end is not None or trial == MOST_TRIALS:
+                        raise self._lost(role, end or error.message) from error
                 logger.warning("node is gone node=%s: %s", recruit.name, error.message)
+        raise AssertionError("it is tried until it is so, or an error")
 
     async def _find(self, role: Role) -> Recruit:
         if self._nursery is None:

@@ -183,7 +183,7 @@ async def test_lost_worker_is_noticed_told_and_replaced(tmp_path: Path, number: 
         assert time.monotonic() - begun < TIMEOUT_S + GRACE_S
         for each, (tokens, finish) in enumerate(answers):
             assert finish.reason == "error"
-            assert "worker/1" in finish.message
+            assert "stage 1 of 3, on node 'worker/1', is lost: " in finish.message
             assert tokens == TOY.continuation([each], len(tokens))
         if number == signal.SIGKILL:
             assert "stage 1 of 3, on node 'worker/1', is lost: its process was ended by SIGKILL" in pipeline.reasons[0]

@@ -11,7 +11,7 @@ import zmq
 
 from parallax_core.api import Frame, FrameLimits, PeerLost
 from parallax_transport_zmq.link import ZmqLink
-from parallax_transport_zmq.message import Hello, Kind, pack_taken
+from parallax_transport_zmq.message import VERSION, Hello, Kind, pack_taken
 from parallax_transport_zmq.parcel import CHUNK_BYTES, SMALL_BYTES, Parcel, cut_frame
 from parallax_transport_zmq.transport import MOST_WAITING, STOP_S, ZmqTransport
 from tests.zmq_nodes import LOOPBACK, eventually, join, plan_node, started, stretched
@@ -245,7 +245,7 @@ async def test_other_version_is_refused_and_says_so() -> None:
         hello = bytearray(Hello("near", "far", 4).pack())
         hello[4] += 1
         socket.send(bytes(hello))
-        assert await hear(socket) == b"Rversion 1 of links is spoken here, not 2"
+        assert await hear(socket) == f"Rversion {VERSION} of links is spoken here, not {VERSION + 1}".encode()
 
 
 @pytest.mark.parametrize("name", ["", "x" * 257, "a\x1b[31m"])

@@ -214,3 +214,56 @@ async def test_first_process_that_fails_ends_the_others() -> None:
         await soon(troop.close())
         assert len(pids) >= 2
         assert nursery.pids == ()
+
+
+class Crib(Nursery):
+    """Starts nodes of this process in place of processes; those that are gone may yet be alive."""
+
+    def __init__(self, address: str, nodes: list[Node], end: str | None) -> None:
+        super().__init__(lambda _: [])
+        self.address, self.nodes, self.ended = address, nodes, end
+        self.started: list[Node] = []
+
+    async def restart(self, node: str) -> None:
+        self.started.append(await self.nodes.pop(0).join(self.address))
+
+    async def wait_end(self, node: str) -> str:
+        await asyncio.Event().wait()
+        return ""
+
+    async def explain(self, node: str) -> str | None:
+        return self.ended
+
+    async def end(self, node: str) -> None:
+        for each in self.started:
+            await each.kill()
+
+
+class Mute(Node):
+    """A node that is not heard of again once it is to load."""
+
+    def open_stage(self, assign: Assign, progress: Progress) -> Stage:
+        asyncio.run_coroutine_threadsafe(self.transport.stop(), self.loop)
+        return super().open_stage(assign, progress)
+
+    async def join(self, address: str, head: str = "head") -> Node:
+        self.loop = asyncio.get_running_loop()
+        return await super().join(address, head)
+
+
+@pytest.mark.parametrize(("num_mute", "end", "works"), [(1, None, True), (3, None, False), (1, "it crashed", False)])
+async def test_process_that_was_silent_while_it_loaded_is_started_again(
+    num_mute: int, end: str | None, works: bool
+) -> None:
+    nodes: list[Node] = [*(Mute("w") for _ in range(num_mute)), Node("w")]
+    async with mustered() as muster:
+        crib = Crib(muster.address, nodes, end)
+        troop = Troop([Role(stage=0, layers=None, model=MODEL, node="w")], muster, crib)
+        if works:
+            [info] = await soon(troop.open())
+            assert info.num_layers == len(TOY.layers)
+        else:
+            with pytest.raises(BackendFailed, match=end or "stage 0 of 1 on node 'w'"):
+                await soon(troop.open())
+        assert len(crib.started) == num_mute + works
+        await soon(troop.close())
