@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -37,13 +37,7 @@ class MlxBackend:
         config = read_json(plan.model / "config.json")
         plan = _check_layers(plan, _count_layers(config))
         checkpoint = read_checkpoint(plan.model, is_part=plan.layers is not None)
-        carving, weight_bytes = load_network(plan, checkpoint.tensors)
-        if not _is_gpu():
-            keep_memory()
-            turn_weights(carving.model)
-            replace_rotations(carving.model)
-        network = Network(carving)
-        network.install_pick()
+        network, weight_bytes = open_network(plan, checkpoint.tensors)
         num_bytes = find_room() * plan.memory_fraction
         longest = _find_setting(config, LENGTHS) or int(num_bytes // network.shape.page_bytes) * PAGE_TOKENS
         context_length = limit_context(_find_text(config), network.list_slides(), longest)
@@ -64,6 +58,23 @@ class MlxBackend:
             gives=network.gives,
         )
         return MlxStage(info, account, runner)
+
+
+def open_network(plan: StagePlan, tensors: Mapping[str, str]) -> tuple[Network, int]:
+    """Load the layers that ``plan`` names, ready to run any number of sequences; return the bytes of their weights too.
+
+    Args:
+        plan: what to load.
+        tensors: see `load_network`, which also says what is raised.
+    """
+    carving, weight_bytes = load_network(plan, tensors)
+    if not _is_gpu():
+        keep_memory()
+        turn_weights(carving.model)
+        replace_rotations(carving.model)
+    network = Network(carving)
+    network.install_pick()
+    return network, weight_bytes
 
 
 def describe_device() -> str:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 
 import pytest
 
 from parallax_backend_mlx import backend, start
-from parallax_backend_mlx.backend import MlxBackend
+from parallax_backend_mlx.backend import MlxBackend, open_network
 from parallax_backend_mlx.batch import Grouping
 from parallax_backend_mlx.layout import Layout
 from parallax_backend_mlx.network import Network
@@ -18,10 +18,10 @@ from parallax_core.api import LayerRange, Stage, StagePlan
 from parallax_core.testing.stage import StageConformance
 from tests.checkpoints import LAYERS, save_family
 
-ROOM = 2**21
-"""Bytes there are, so that tests which fill the pools are quick."""
 KNOWN: dict[tuple[str, LayerRange], Grouping | None] = {}
 """How rows of a stage were found to run."""
+LOADED: dict[tuple[str, LayerRange | None], tuple[Network, int]] = {}
+"""Layers that were loaded before. They keep nothing of a sequence: that is in the pages of a stage."""
 
 
 @pytest.fixture(scope="session")
@@ -46,11 +46,14 @@ class Tiny(StageConformance):
     splits: tuple[tuple[int, ...], ...] | None = ((LAYERS // 2,),)
     kind: str
     folder: Path
+    room = 2**19
+    """Bytes there are: some thirty pages, so that tests which fill the pools are quick."""
 
     @pytest.fixture(autouse=True)
     def _make_folder(self, find_family: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder = find_family(self.kind)
-        monkeypatch.setattr(backend, "find_room", lambda: ROOM)
+        monkeypatch.setattr(backend, "find_room", lambda: self.room)
+        monkeypatch.setattr(backend, "open_network", self._open_network)
         monkeypatch.setattr(start, "choose_grouping", self._choose_grouping)
 
     def _choose_grouping(self, network: Network, layout: Layout) -> Grouping | None:
@@ -59,6 +62,13 @@ class Tiny(StageConformance):
         if key not in KNOWN:
             KNOWN[key] = choose_grouping(network, layout)
         return KNOWN[key]
+
+    def _open_network(self, plan: StagePlan, tensors: Mapping[str, str]) -> tuple[Network, int]:
+        """Load layers when they are first asked for, and not in each of the tests."""
+        key = self.kind, plan.layers
+        if key not in LOADED:
+            LOADED[key] = open_network(plan, tensors)
+        return LOADED[key]
 
     def open_stage(self, layers: LayerRange | None) -> Stage:
         """Open layers of the model."""
@@ -112,3 +122,4 @@ class TestQwen3Next(Tiny):
     """Recurrent states beside keys and values."""
 
     kind = "qwen3_next"
+    room = 2**21
