@@ -34,7 +34,7 @@ class Rope:
 
     def find_angles(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return cosines and sines of each position, float32 of shape [tokens, width / 2]."""
-        angles = positions.to(torch.float32)[:, None] * self.frequencies
+        angles = positions.to(torch.float32)[:, None] * self.frequencies.to(positions.device)
         return angles.cos() * self.scale, angles.sin() * self.scale
 
 
