@@ -92,7 +92,8 @@ class ZmqLink:
         if not self._frames:
             raise self._make_error()
         self._taken += 1
-        if not self._is_grant_due:  # the next frame sent may carry it; so may one message for several frames
+        is_low = 2 * (self._taken - self._granted) >= self._credit  # else the peer has credit for as many at least
+        if is_low and not self._is_grant_due:  # the next frame sent may carry it; so may one message for several frames
             self._is_grant_due = True
             self._loop.call_soon(self._grant)
         return self._frames.popleft()

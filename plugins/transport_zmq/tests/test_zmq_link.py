@@ -182,6 +182,19 @@ async def test_account_goes_with_a_frame_that_answers() -> None:
         await asyncio.wait_for(closing, 5)
 
 
+async def test_credit_is_given_back_when_half_is_used_and_not_for_each_frame() -> None:
+    async with started(plan_node("far", LOOPBACK, 30)) as far, spoken(far.address) as socket:
+        link = await greet(socket, far)
+        for _ in range(2):
+            for message in cut_frame(Frame(b"x"), 0):
+                socket.send(message)
+        await link.receive()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(hear(socket), 0.3)
+        await link.receive()
+        assert await hear(socket) == pack_taken(2)
+
+
 @pytest.mark.parametrize("credit", [1, 4, 1000])
 async def test_neither_end_is_asked_for_more_than_it_grants(credit: int) -> None:
     async with started(plan_node("far", LOOPBACK)) as far, spoken(far.address) as socket:
