@@ -31,6 +31,8 @@ from parallax_core.api import (
 NAME = re.compile(r"(?:model\.)?(?:language_model\.)?(?:model\.)?((?:layers\.(\d+)|embed_tokens|norm|lm_head)\..*)")
 """A name within a checkpoint, the same for a text model alone and as a part of one that sees, and its layer."""
 MATRIX = 2
+ATTENTION = re.compile(r"\b(self_attn|linear_attn)\.")
+"""The part of a layer that mixes tokens, in the words of checkpoints."""
 MISFIT = "the files may be incomplete, or of another model: fetch the model again"
 
 
@@ -213,13 +215,13 @@ class Weights:
         """Return the matrices ``NAME.weight`` as one, one below the other, with their biases if they have any."""
         bias = self.read_bias(*names)
         rows = ShelfRows(self.shelf, [f"{self.prefix}{name}.weight" for name in names])
-        made = self._keep_rows(rows, bias, self.workshop.choose_kind(rows.stored, purpose))
+        made = self._keep_rows(rows, bias, self.workshop.choose_kind(rows.stored, self._refine(purpose, names[0])))
         rows.close()
         return made
 
     def keep_linear(self, weight: torch.Tensor, bias: torch.Tensor | None, purpose: Purpose = "layer") -> Packed:
         """Return a matrix [out, in] that was read from here, ready to multiply by; a copy of it."""
-        return self._keep_rows(TensorRows(weight), bias, self.workshop.choose_kind(None, purpose))
+        return self._keep_rows(TensorRows(weight), bias, self.workshop.choose_kind(None, self._refine(purpose)))
 
     def keep_stack(self, matrices: torch.Tensor) -> torch.Tensor:
         """Return matrices [number, in, out] that were read from here, in what activations are computed in."""
@@ -233,6 +235,10 @@ class Weights:
         if not any(self.has(f"{name}.bias") for name in names):
             return None
         return torch.cat([self.read_plain(f"{name}.bias").float() for name in names])
+
+    def _refine(self, purpose: Purpose, name: str = "") -> Purpose:
+        """Return the purpose of a matrix, having looked at the part of the layer it belongs to."""
+        return "attention" if purpose == "layer" and ATTENTION.search(self.prefix + name) else purpose
 
     def _keep_rows(self, rows: Rows, bias: torch.Tensor | None, kind: Kind) -> Packed:
         made = self.workshop.make_linear(rows, bias, kind)

@@ -13,7 +13,9 @@ from parallax_backend_torch.kernels.quantize import Quantized
 from parallax_backend_torch.kernels.rows import Kind, Rows
 
 KIND_BYTES: dict[Kind, float] = {"float32": 4.0, "bfloat16": 2.0, "int8": 1.0625, "int4": 0.625}
-Purpose = Literal["layer", "ends", "router"]
+Purpose = Literal["layer", "attention", "ends", "router"]
+FINE: frozenset[Purpose] = frozenset(["attention", "ends"])
+"""What is rounded to no fewer than 8 bits: of all matrices, those few whose rounding is felt most."""
 
 
 class DeviceLinear:
@@ -71,13 +73,13 @@ class Workshop:
 
         Args:
             stored: what the checkpoint holds it in, if that is few bits.
-            purpose: embedding and head, the ends, are rounded to no fewer than 8 bits; a router is kept in float32.
+            purpose: what it is for; the ends are embedding and head. A router is kept in float32.
         """
         if purpose == "router":
             return "float32"
         if stored and self.keeps_blocks:
             return stored
-        return "int8" if purpose == "ends" and self.kind == "int4" else self.kind
+        return "int8" if purpose in FINE and self.kind == "int4" else self.kind
 
     def make_linear(self, rows: Rows, bias: torch.Tensor | None, kind: Kind) -> Packed:
         """Return a matrix [out, in] ready to multiply by.

@@ -94,6 +94,17 @@ def test_blocks_of_6_bits_are_right_to_8_bits() -> None:
     assert bool(((found - wanted).abs() <= largest / 127 * 0.51).all())
 
 
+def test_four_bits_are_fitted_to_their_weights() -> None:
+    weight = torch.randn(64, 256, generator=torch.Generator().manual_seed(0))
+    groups = weight.unflatten(1, (-1, 32))
+    low, high = groups.amin(-1, keepdim=True), groups.amax(-1, keepdim=True)
+    spread = ((groups - low) / (high - low) * 15).round() / 15 * (high - low) + low  # over the whole range
+    found = linear.pack(weight, "int4").to_dense()
+    assert float((found - weight).square().sum()) < 0.89 * float((spread - groups).square().sum())
+    again = linear.pack(found, "int4").to_dense()
+    assert float((again - found).norm() / found.norm()) < 1e-3, "what is in 4 bits already stays as it is"
+
+
 class MixedLlama(TinyLlama):
     """A Llama of 256 channels, its matrices random blocks."""
 

@@ -104,6 +104,16 @@ def test_stage_takes_the_memory_of_its_layers(llama: Path) -> None:
     assert sizes[0, LAYERS] == pytest.approx(LAYERS * layer + 2 * head, rel=1e-3)
 
 
+def test_attention_and_ends_are_kept_in_no_fewer_than_8_bits(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PARALLAX_TORCH__WEIGHTS", "int4")
+    stage = TorchBackend().open_stage(StagePlan(model=llama, memory_fraction=1e-3))
+    stage.close()
+    width, inner, vocab = SMALL["hidden_size"], SMALL["intermediate_size"], SMALL["vocab_size"]
+    fine, coarse = 2 * vocab * width + LAYERS * 4 * width * width, LAYERS * 3 * width * inner
+    norms = (2 * LAYERS + 1) * width * 4
+    assert stage.info.weight_bytes == norms + (fine * 34 + coarse * 20) // 32
+
+
 def draw_tokens(folder: Path, count: int = 8) -> list[tuple[int, tuple[tuple[int, float], ...]]]:
     """Return greedy tokens after a few, each with the best of its place."""
     stage = TorchBackend().open_stage(StagePlan(model=folder, memory_fraction=0.01))

