@@ -18,25 +18,33 @@ CRASHING = frozenset({"phi3small"})
 """Model files of mlx-lm that end the whole process when they are run, which no error of ours could tell of."""
 
 
-def find_classes(config: Mapping[str, Any]) -> tuple[type, type]:
+def find_classes(config: Mapping[str, Any], brought: object = None) -> tuple[type, type]:
     """Return the classes ``Model`` and ``ModelArgs`` for ``config``.
 
     An import that fails inside a model file is raised as it is: it is a fault of the installation.
 
+    Args:
+        config: of the model.
+        brought: a model file as those of mlx-lm, if the model's adapter brings one; it goes before what mlx-lm has.
+
     Raises:
         Unsupported: if mlx-lm has no model file for it, or it wants to run code of its own.
     """
-    module = _import_module(_name_module(config))
+    module: Any = brought or _import_module(_name_module(config))
     return spell_weights(module.Model), module.ModelArgs
 
 
-def list_fields(config: Mapping[str, Any]) -> frozenset[str]:
+def list_fields(config: Mapping[str, Any], brought: object = None) -> frozenset[str]:
     """Return the settings that the model file for ``config``, or that of its text part, reads from config.json.
+
+    Args:
+        config: of the model.
+        brought: as for `find_classes`.
 
     Raises:
         Unsupported: as `find_classes`.
     """
-    fields = _list_settings(_import_module(_name_module(config)))
+    fields = _list_settings(brought or _import_module(_name_module(config)))
     text = config.get("text_config")
     if isinstance(text, Mapping) and _is_known(str(text.get("model_type"))):
         fields |= _list_settings(_import_module(str(text["model_type"])))
@@ -71,7 +79,7 @@ def _import_module(name: str) -> ModuleType:
     return importlib.import_module(f"mlx_lm.models.{name}")
 
 
-def _list_settings(module: ModuleType) -> frozenset[str]:
+def _list_settings(module: object) -> frozenset[str]:
     """Return the settings of every class in ``module``, and in the model files it builds on, that reads a config."""
     values = list(vars(module).values())
     for part in values.copy():

@@ -7,6 +7,7 @@ import logging
 import re
 import textwrap
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from parallax_backend_mlx.memory import find_room
 from parallax_backend_mlx.runtime import Module, dequantize_model, flatten_tree, load_model, mx, tree_unflatten
 from parallax_core.api import DType, LayerRange, ParallaxError, StagePlan, Unsupported, format_bytes
 
+Classes = Callable[[Mapping[str, Any]], tuple[Any, type]]
+"""Finds what builds a model, and the class of its arguments, by its config.json."""
 DTYPES: dict[DType, mx.Dtype] = {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}
 MISFIT = "the files may be incomplete, or of a form mlx-lm does not read: fetch the model again, or try another backend"
 MAX_REASON = 300
@@ -36,17 +39,18 @@ class Carver:
     Args:
         layers: to keep.
         tensors: all of the checkpoint, each with its file.
+        classes: finds what builds the model; see `find_classes` of the architectures.
     """
 
-    def __init__(self, layers: LayerRange, tensors: Mapping[str, str]) -> None:
-        self._layers, self._tensors = layers, tensors
+    def __init__(self, layers: LayerRange, tensors: Mapping[str, str], classes: Classes) -> None:
+        self._layers, self._tensors, self._classes = layers, tensors, classes
         self._model: Any = None
         self._carving: Carving | None = None
         self.has_absent = False
 
     def find_classes(self, config: Mapping[str, Any]) -> tuple[Any, type]:
-        """Return what builds the model, and the class of its arguments; see `find_classes` of the architectures."""
-        model_class, arguments_class = find_classes(config)
+        """Return what builds the model, and the class of its arguments."""
+        model_class, arguments_class = self._classes(config)
 
         def build(arguments: object) -> Module:
             self._model = model_class(arguments)
@@ -89,12 +93,13 @@ def load_network(plan: StagePlan, tensors: Mapping[str, str]) -> tuple[Carving, 
     if (config.get("quantization_config") or {}).get("quant_method") == "gguf":
         message = f"{plan.model.name} keeps the weights of a GGUF file packed, which mlx-lm does not read"
         raise Unsupported(message, "choose --backend torch, or the original model the GGUF was made from")
-    changes = normalise(config, list_fields(config), tensors.keys())
+    changes = normalise(config, list_fields(config, plan.blocks), tensors.keys())
+    classes: Classes = partial(find_classes, brought=plan.blocks)
     if plan.layers is None:
-        carving = keep_model(_build_model(plan.model, changes, find_classes))
+        carving = keep_model(_build_model(plan.model, changes, classes))
         has_absent = False
     else:
-        carver = Carver(plan.layers, tensors)
+        carver = Carver(plan.layers, tensors, classes)
         _build_model(plan.model, changes, carver.find_classes)
         carving, has_absent = carver.take_carving(), carver.has_absent
     model = carving.model
@@ -112,7 +117,7 @@ def load_network(plan: StagePlan, tensors: Mapping[str, str]) -> tuple[Carving, 
     return carving, total
 
 
-def _build_model(folder: Path, changes: Mapping[str, Any], classes: Callable[..., tuple[Any, type]]) -> Module:
+def _build_model(folder: Path, changes: Mapping[str, Any], classes: Classes) -> Module:
     """Build the model with its weights still on disk; MLX reads them when they are first needed."""
     try:
         loaded = load_model(folder, lazy=True, strict=True, model_config=dict(changes), get_model_classes=classes)
