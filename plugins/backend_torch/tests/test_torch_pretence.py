@@ -1,0 +1,88 @@
+"""On a device that is pretended to be CUDA: everything moves there and back, and nothing of the CPU's is used on it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from parallax_backend_torch.backend import TorchBackend
+from parallax_core.api import LayerRange, Stage, StagePlan
+from parallax_core.testing.checks.chain import Chain
+from parallax_core.testing.checks.draw import DrawChecks
+from parallax_core.testing.checks.penalty import PenaltyChecks
+from tests.checkpoints import FAMILIES, LAYERS, save_family
+from tests.families import TOLERANCE, Family, Trial, run_chunks, run_ragged
+from tests.pretence import DEVICE, Pretence
+
+ROOM = 2**21
+LENGTH = 24
+COARSE = 0.2
+"""What eight bits of a number lose in random models, as a share of the largest logit; a wrong model gives more."""
+
+
+@pytest.fixture(autouse=True)
+def _pretend(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "pretended")
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (ROOM, ROOM))
+
+
+def run_trial(family: Family, plans: list[StagePlan]) -> float:
+    """Return the largest error of a prompt in chunks, and of prompts beside decodes."""
+    with Pretence(), Chain([family.backend.open_stage(plan) for plan in plans]) as chain:
+        assert chain.first.device == "CUDA (pretended)"
+        trial = Trial(family, chain)
+        run_chunks(trial, LENGTH, 7)
+        run_ragged(trial, LENGTH)
+    return trial.find_error()
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_families_need_nothing_of_the_cpu(kind: str, tmp_path: Path) -> None:
+    halves = [LayerRange(0, LAYERS // 2), LayerRange(LAYERS // 2, LAYERS)]
+    plans = [StagePlan(model=tmp_path, layers=each, dtype="float32") for each in halves]
+    assert run_trial(Family(kind, tmp_path, TorchBackend()), plans) < 2 * TOLERANCE
+
+
+@pytest.mark.parametrize("kind", ["gemma3_text", "mistral"])
+def test_families_run_in_half_the_bits(kind: str, tmp_path: Path) -> None:
+    assert run_trial(Family(kind, tmp_path, TorchBackend()), [StagePlan(model=tmp_path, dtype="bfloat16")]) < COARSE
+
+
+def test_pretence_lets_nothing_mix() -> None:
+    with Pretence():
+        here, there = torch.ones(2), torch.ones(2, device=DEVICE)
+        with pytest.raises(RuntimeError, match="others of"):
+            here + there
+        with pytest.raises(RuntimeError, match="data_ptr"):
+            there.data_ptr()
+        assert (there + here.to(DEVICE)).cpu().tolist() == [2.0, 2.0]
+
+
+class Sampled(DrawChecks, PenaltyChecks):
+    """A stage of a tiny model."""
+
+    exact = False
+    margin = 2e-3
+    num_layers = LAYERS
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def open_stage(self, layers: LayerRange | None) -> Stage:
+        """Open layers of the model."""
+        return TorchBackend().open_stage(StagePlan(model=self.folder, layers=layers, dtype="float32"))
+
+
+def test_sampling_needs_nothing_of_the_cpu(tmp_path: Path) -> None:
+    save_family("llama", tmp_path)
+    with Pretence():
+        kit = Sampled(tmp_path)
+        kit.test_rows_of_a_batch_have_their_own_sampling()
+        kit.test_tiny_top_p_and_full_min_p_take_the_best()
+        kit.test_count_draws_what_forks_with_choices_draw()
+        kit.test_penalties_hold_for_chunks_and_decodes()
+        kit.test_min_tokens_holds_back_the_stop_tokens()
+        kit.test_bias_is_added()
