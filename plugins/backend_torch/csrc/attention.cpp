@@ -10,11 +10,11 @@ namespace {
 
 constexpr int64_t kMostQueries = 32;   // of a span, as in isa/attention.cpp
 constexpr int64_t kSplitKeys = 256;    // the fewest keys that are worth a span of their own
+constexpr int64_t kMostSplits = 16;    // of a row
 constexpr int64_t kAlign = 32;         // spans begin where blocks of keys do
 
 struct Plan {
   int64_t tokens;    // of a span
-  int64_t keys;      // of a span, at most
   int64_t spans = 0;
   int64_t merges = 0;
 };
@@ -30,24 +30,22 @@ Piece cut_piece(const Attention& a, const Plan& plan, int64_t row, int64_t first
   const int64_t position = a.table->starts[row] + first;
   piece.begin = a.window && position - a.window + 1 > 0 ? position - a.window + 1 : 0;
   piece.end = position + piece.tokens;
-  piece.splits = divide_up(piece.end - piece.begin, plan.keys);
-  piece.keys = divide_up(divide_up(piece.end - piece.begin, piece.splits), kAlign) * kAlign;
-  piece.splits = divide_up(piece.end - piece.begin, piece.keys);
+  // By what the row has, not by what else there is to do: so a row gives the same whatever else is in the step.
+  const int64_t all = piece.end - piece.begin, fair = divide_up(all, kMostSplits);
+  const bool whole = count_threads() == 1 || a.table->lengths[row] > plan.tokens;
+  piece.keys = whole ? all : fair > kSplitKeys ? fair : kSplitKeys;
+  piece.splits = divide_up(all, piece.keys);
+  piece.keys = divide_up(divide_up(all, piece.splits), kAlign) * kAlign;
+  piece.splits = divide_up(all, piece.keys);
   return piece;
 }
 
 Plan make_plan(const Attention& a) {
   const int64_t shared = a.heads / a.kv_heads;
-  int64_t longest = 0, work = 0;
-  for (int64_t row = 0; row < a.table->rows; ++row) {
-    longest = a.table->lengths[row] > longest ? a.table->lengths[row] : longest;
-    work += a.table->lengths[row] * (a.table->starts[row] + a.table->lengths[row]) * a.kv_heads;
-  }
+  int64_t longest = 0;
+  for (int64_t row = 0; row < a.table->rows; ++row) longest = a.table->lengths[row] > longest ? a.table->lengths[row] : longest;
   Plan plan;
   plan.tokens = longest > 1 ? kMostQueries / shared > 0 ? kMostQueries / shared : 1 : 1;
-  const int64_t fair = divide_up(work, 4LL * count_threads() * plan.tokens);
-  plan.keys = divide_up(fair > kSplitKeys ? fair : kSplitKeys, kAlign) * kAlign;
-  if (count_threads() == 1) plan.keys = INT64_MAX / 2;
   for (int64_t row = 0; row < a.table->rows; ++row) {
     for (int64_t first = 0; first < a.table->lengths[row]; first += plan.tokens) {
       const Piece piece = cut_piece(a, plan, row, first);

@@ -54,6 +54,11 @@ struct Output {
   int64_t residual_stride;
 };
 
+struct Strip {  // a panel, and where its products go: to its own columns of the output
+  int64_t panel;
+  Output output;
+};
+
 // Where the tokens of a step belong: row r has lengths[r] queries at positions starts[r] .., in row order; the key of position
 // p of row r lies in slot pages[offsets[r] + p / page_size] * page_size + p % page_size.
 struct Table {
@@ -92,8 +97,8 @@ struct Span {
 
 struct Kernels {
   const char* name;
-  // Rows begin .. end - 1 of the outputs of one panel.
-  void (*multiply)(const Weight&, const Input&, const Output&, int64_t panel, int64_t begin, int64_t end);
+  // Rows begin .. end - 1 of the outputs of some panels.
+  void (*multiply)(const Weight&, const Input&, const Strip* strips, int64_t count, int64_t begin, int64_t end);
   // Rounds row `row` of the activations for a weight of that kind.
   void (*round_input)(const Input&, int32_t kind, int64_t row, int64_t in);
   // Row `id` of a weight, in float32.

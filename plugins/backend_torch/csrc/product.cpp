@@ -50,8 +50,10 @@ void multiply_rows(const Weight& weight, const Rows& given, const Output& output
   const Cut cut = cut_product(weight, rows, panels);
   share(cut.row_parts * cut.panel_parts, [&](int64_t piece) {
     const int64_t row = piece / cut.panel_parts * cut.rows, first = piece % cut.panel_parts * cut.panels;
-    for (int64_t panel = first; panel < least(panels, first + cut.panels); ++panel) {
-      kernels->multiply(weight, input, output, panel, row, least(rows, row + cut.rows));
+    const int64_t end = least(panels, first + cut.panels);
+    for (int64_t panel = first; panel < end; panel += 2) {
+      const Strip both[2] = {{panel, output}, {panel + 1, output}};
+      kernels->multiply(weight, input, both, least(2, end - panel), row, least(rows, row + cut.rows));
     }
   });
 }
@@ -67,11 +69,12 @@ void multiply_gated(const Weight& weight, const Rows& given, const Output& outpu
     const int64_t first = piece % cut.panel_parts * cut.panels;
     alignas(64) float both[96 * 2 * kPanel];
     for (int64_t panel = first; panel < least(panels, first + cut.panels); ++panel) {
+      Strip strips[2];
       for (int64_t half = 0; half < 2; ++half) {
         const int64_t of = panel + half * panels;
-        const Output aside{both + half * kPanel - begin * 2 * kPanel - of * kPanel, 2 * kPanel, nullptr, 0};
-        kernels->multiply(weight, input, aside, of, begin, end);
+        strips[half] = {of, {both + half * kPanel - begin * 2 * kPanel - of * kPanel, 2 * kPanel, nullptr, 0}};
       }
+      kernels->multiply(weight, input, strips, 2, begin, end);
       for (int64_t row = begin; row < end; ++row) {
         const float* const gates = both + (row - begin) * 2 * kPanel;
         kernels->gate(gate, gates, gates + kPanel, kPanel, output.out + row * output.stride + panel * kPanel);

@@ -84,6 +84,18 @@ SPANS = [(0, 1), (15, 1), (16, 1), (31, 2), (0, 33), (5, 0), (17, 40), (700, 1)]
 TOKENS = sum(length for _, length in SPANS)
 
 
+def test_row_attends_alike_beside_any_others() -> None:
+    spans = [(700, 1), (3, 1), (5000, 1), (300, 4), (0, 70)]
+    batch, query = Batch(spans), draw(77, 6, 16, seed=9)
+    found = attend(query, batch.pool, batch.rows, Rule(0.25)).split([length for _, length in spans])
+    for row, mine in enumerate(query.split([length for _, length in spans])):
+        offset, start, length = (
+            each[row : row + 1] for each in (batch.rows.offsets, batch.rows.starts, batch.rows.lengths)
+        )
+        rows = Rows(batch.rows.pages, offset, start, length, batch.page_size)
+        assert torch.equal(attend(mine, batch.pool, rows, Rule(0.25)), found[row])
+
+
 @pytest.mark.parametrize("shared", range(1, 9))
 def test_attention_sees_what_is_before_it(mode: library.Mode, shared: int) -> None:
     batch, rule = Batch(SPANS), Rule(0.25)

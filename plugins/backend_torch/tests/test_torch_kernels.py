@@ -61,6 +61,18 @@ def test_product_is_that_of_the_weight_as_kept(mode: library.Mode, kind: linear.
         assert miss(packed.apply(x, residual), x.double() @ dense.T + bias + residual) < CLOSE[kind]
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("height", "width"), [(129, 577), (33, 2090)])
+def test_row_gives_the_same_bits_beside_any_others(kind: linear.Kind, height: int, width: int) -> None:
+    packed = linear.pack(draw(height, width), kind, bias=draw(height, seed=1))
+    gated = linear.pack(draw(96, width), kind)
+    x = draw(97, width, seed=2)
+    alone = [(packed.apply(row), gated.apply_gated(row)) for row in x.split(1)]
+    for rows in (2, 3, 4, 5, 6, 7, 8, 13, 24, 97):
+        found = zip(packed.apply(x[:rows]), gated.apply_gated(x[:rows]), alone[:rows], strict=True)
+        assert all(torch.equal(a, b[0]) and torch.equal(c, d[0]) for a, c, (b, d) in found)
+
+
 @pytest.mark.parametrize(("kind", "most"), list(zip(KINDS, (0.0, 2.0**-8, 0.008, 0.11), strict=True)))
 def test_weight_is_kept_as_precisely_as_its_kind_says(mode: library.Mode, kind: linear.Kind, most: float) -> None:
     weight = draw(48, 96)

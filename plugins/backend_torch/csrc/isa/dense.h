@@ -1,4 +1,8 @@
-// Products with float32 and bfloat16 panels: R rows by 16 outputs in registers, over a range of inputs.
+// Products with float32 and bfloat16 panels: R rows by 16 outputs of P panels in registers, over a range of inputs.
+//
+// Each sum takes its products one after the other in the order of the inputs, however many rows there are: so a row gives
+// the same bits whatever else is in the step. A sum can be added to only every four cycles, twice in each of which there
+// is a place: eight sums or more at a time fill them. Few rows get there by taking two panels at once.
 #pragma once
 
 #include "simd.h"
@@ -6,19 +10,18 @@
 namespace plx::PLX_ISA {
 namespace {
 
-constexpr int kDenseRows = 6;
+constexpr int kDenseRows = 6;  // of a tile: 12 of 16 registers hold sums
+constexpr int kPairedRows = 3;  // so many rows take two panels at once
 
 // The weights of one input (float32) or two (bfloat16), as two vectors of 8 outputs each.
 struct Float32Panel {
   static constexpr int kStep = 1;
-  static constexpr int kRows = 6;  // of a tile: 12 of 16 registers hold sums
   static constexpr int64_t kBytes = 64;  // of a step
   PLX_INLINE F8 read(const char* p, int, int half) { return load(reinterpret_cast<const float*>(p) + 8 * half); }
 };
 
 struct Bfloat16Panel {
   static constexpr int kStep = 2;
-  static constexpr int kRows = 4;  // the widening takes registers too
   static constexpr int64_t kBytes = 64;
   PLX_INLINE F8 read(const char* p, int step, int half) {
     const U8 pairs = *reinterpret_cast<const U8Loose*>(p + 32 * half);
@@ -26,73 +29,90 @@ struct Bfloat16Panel {
   }
 };
 
-// Adds to sums[R][16] the products of inputs 0 .. count - 1. Few rows take several sums per output in turn, since a sum
-// can be added to only every four cycles.
-template <class Panel, int R>
-PLX_INLINE void add_steps(const float* const* x, const char* w, F8 (&sums)[R][2]) {
-  for (int step = 0; step < Panel::kStep; ++step) {
-    const F8 low = Panel::read(w, step, 0), high = Panel::read(w, step, 1);
-    for (int r = 0; r < R; ++r) {
-      const F8 value = splat(x[r][step]);
-      sums[r][0] += value * low;
-      sums[r][1] += value * high;
-    }
+// What the products of some rows with a range of inputs are made of, and what they are added to.
+struct Pass {
+  const float* x;  // of the first row
+  int64_t stride, count;  // inputs
+  const char* w[2];
+  Sums sums[2];  // of each panel
+  int64_t pace;  // bytes of what follows the weights that are fetched while 64 of them are multiplied, at most 64
+};
+
+template <int R>
+PLX_INLINE void add_product(F8& sum, F8 a, F8 b) {
+#if defined(__AVX2__)
+  if (R > 4) {  // told so by an operator, GCC 12 copies sums from register to register, and runs out of them
+    F8 whole = sum;
+    asm("vfmadd231ps %2, %1, %0" : "+x"(whole) : "x"(a), "x"(b));
+    sum = whole;
+    return;
   }
+#endif
+  sum += a * b;
 }
 
 template <class Panel, int R>
-void multiply_rows(const float* x, int64_t stride, const char* w, int64_t count, float* tile) {
-  constexpr int kTurns = R == 1 ? 4 : R <= 3 ? 2 : 1;
-  F8 sums[kTurns][R][2] = {};
+PLX_INLINE void add_step(const float* const* rows, int64_t at, const char* w, int step, F8 (&sums)[R][2]) {
+  const F8 low = Panel::read(w, step, 0), high = Panel::read(w, step, 1);
+#pragma GCC unroll 6
+  for (int r = 0; r < R; ++r) {
+    const F8 value = splat(rows[r][at + step]);
+    add_product<R>(sums[r][0], value, low);
+    add_product<R>(sums[r][1], value, high);
+  }
+}
+
+template <class Panel, int R, int P>
+void multiply_rows(const Pass& pass) {
+  F8 sums[P][R][2];
   const float* rows[R];
-  for (int r = 0; r < R; ++r) {
-    rows[r] = x + r * stride;
-    sums[0][r][0] = load(tile + r * 16);
-    sums[0][r][1] = load(tile + r * 16 + 8);
-  }
-  const int64_t steps = count / Panel::kStep;
-  int64_t done = 0;
-  for (; done + kTurns <= steps; done += kTurns) {
-    __builtin_prefetch(w + 1024);
-    if (kTurns >= 2) __builtin_prefetch(w + 1088);
-    if (kTurns >= 4) __builtin_prefetch(w + 1152), __builtin_prefetch(w + 1216);
-#pragma GCC unroll 4
-    for (int turn = 0; turn < kTurns; ++turn) {
-      add_steps<Panel, R>(rows, w, sums[turn]);
-      w += Panel::kBytes;
-      for (int r = 0; r < R; ++r) rows[r] += Panel::kStep;
-    }
-  }
-  for (; done < steps; ++done) {
-    add_steps<Panel, R>(rows, w, sums[0]);
-    w += Panel::kBytes;
-    for (int r = 0; r < R; ++r) rows[r] += Panel::kStep;
-  }
-  if (Panel::kStep == 2 && count % 2) {  // the last of an odd number of inputs; its neighbour does not exist
-    const F8 low = Panel::read(w, 0, 0), high = Panel::read(w, 0, 1);
+  const char* w[P];
+#pragma GCC unroll 2
+  for (int p = 0; p < P; ++p) {
+    w[p] = pass.w[p];
+#pragma GCC unroll 6
     for (int r = 0; r < R; ++r) {
-      sums[0][r][0] += rows[r][0] * low;
-      sums[0][r][1] += rows[r][0] * high;
+      rows[r] = pass.x + r * pass.stride;
+      for (int half = 0; half < 2; ++half) sums[p][r][half] = load(pass.sums[p].at + r * pass.sums[p].stride + 8 * half);
     }
   }
-  for (int r = 0; r < R; ++r) {
-    for (int half = 0; half < 2; ++half) {
-      F8 whole = sums[0][r][half];
-      for (int turn = 1; turn < kTurns; ++turn) whole += sums[turn][r][half];
-      save(tile + r * 16 + 8 * half, whole);
+  const int64_t whole = pass.count / Panel::kStep * Panel::kStep;
+  const char* ahead = w[0] + whole / Panel::kStep * Panel::kBytes;
+  int64_t at = 0;
+  for (; at < whole; at += Panel::kStep) {
+    if (P == 1) __builtin_prefetch(ahead);
+    ahead += pass.pace;
+#pragma GCC unroll 2
+    for (int p = 0; p < P; ++p) {
+#pragma GCC unroll 2
+      for (int step = 0; step < Panel::kStep; ++step) add_step<Panel, R>(rows, at, w[p], step, sums[p]);
+      w[p] += Panel::kBytes;
+    }
+  }
+  if (at < pass.count) {  // the last of an odd number of inputs; its neighbour does not exist
+    for (int p = 0; p < P; ++p) add_step<Panel, R>(rows, at, w[p], 0, sums[p]);
+  }
+#pragma GCC unroll 2
+  for (int p = 0; p < P; ++p) {
+#pragma GCC unroll 6
+    for (int r = 0; r < R; ++r) {
+      for (int half = 0; half < 2; ++half) save(pass.sums[p].at + r * pass.sums[p].stride + 8 * half, sums[p][r][half]);
     }
   }
 }
 
 template <class Panel>
-void multiply_dense(int rows, const float* x, int64_t stride, const char* w, int64_t count, float* tile) {
-  switch (rows) {
-    case 1: return multiply_rows<Panel, 1>(x, stride, w, count, tile);
-    case 2: return multiply_rows<Panel, 2>(x, stride, w, count, tile);
-    case 3: return multiply_rows<Panel, 3>(x, stride, w, count, tile);
-    case 4: return multiply_rows<Panel, 4>(x, stride, w, count, tile);
-    case 5: return multiply_rows<Panel, 5>(x, stride, w, count, tile);
-    default: return multiply_rows<Panel, 6>(x, stride, w, count, tile);
+void multiply_dense(int rows, int panels, const Pass& pass) {
+  switch (panels == 2 ? rows + 6 : rows) {
+    case 1: return multiply_rows<Panel, 1, 1>(pass);
+    case 2: return multiply_rows<Panel, 2, 1>(pass);
+    case 3: return multiply_rows<Panel, 3, 1>(pass);
+    case 4: return multiply_rows<Panel, 4, 1>(pass);
+    case 5: return multiply_rows<Panel, 5, 1>(pass);
+    case 6: return multiply_rows<Panel, 6, 1>(pass);
+    case 7: return multiply_rows<Panel, 1, 2>(pass);
+    case 8: return multiply_rows<Panel, 2, 2>(pass);
+    default: return multiply_rows<Panel, 3, 2>(pass);
   }
 }
 

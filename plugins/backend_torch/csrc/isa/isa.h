@@ -5,7 +5,7 @@
 
 namespace plx::PLX_ISA {
 
-void multiply(const Weight&, const Input&, const Output&, int64_t panel, int64_t begin, int64_t end);
+void multiply(const Weight&, const Input&, const Strip* strips, int64_t count, int64_t begin, int64_t end);
 void round_input(const Input&, int32_t kind, int64_t row, int64_t in);
 void gather(const Weight&, int64_t id, float* out);
 void attend(const Attention&, const Span&);

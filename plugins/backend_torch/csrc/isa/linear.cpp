@@ -6,120 +6,125 @@ namespace plx::PLX_ISA {
 namespace {
 
 // Inputs whose weights are multiplied in one go by all rows: 16 outputs of so many fill half of a second-level cache.
-constexpr int64_t kDepth = 4096;
+constexpr int64_t kDepth = 2048;
 
-// For this many rows it pays to widen the weights of a panel first, so many inputs of it at a time.
-constexpr int64_t kWidenRows = 24;
-constexpr int64_t kWidenDepth = 768;
+// Some rows of one panel, or of two at once.
+struct Area {
+  const Weight& weight;
+  const Strip* strips;
+  int panels;
+  int64_t begin, end;  // rows
 
-struct Tile {
-  int64_t row, rows, first, width;  // outputs first .. first + width - 1
+  const char* panel(int p) const { return static_cast<const char*>(weight.data) + strips[p].panel * panel_bytes(weight); }
 };
 
-void begin_narrow_tile(const Weight& weight, const Output& output, const Tile& at, bool fresh, float* tile) {
-  for (int64_t r = 0; r < at.rows; ++r) {
-    for (int64_t o = 0; o < at.width; ++o) {
-      float value = fresh ? 0.0f : output.out[(at.row + r) * output.stride + at.first + o];
-      if (fresh && weight.bias) value += weight.bias[at.first + o];
-      if (fresh && output.residual) value += output.residual[(at.row + r) * output.residual_stride + at.first + o];
-      tile[r * kPanel + o] = value;
+// The part of an output that some rows of a panel make, from row 0 on.
+struct Place {
+  float* out;
+  int64_t stride, width;
+  const float* residual;
+  int64_t residual_stride;
+  const float* bias;
+
+  Place(const Area& area, int p, int64_t row) {
+    const Output& output = area.strips[p].output;
+    const int64_t first = area.strips[p].panel * kPanel, left = area.weight.out - first;
+    out = output.out + row * output.stride + first;
+    stride = output.stride;
+    width = left < kPanel ? left : kPanel;
+    residual = output.residual ? output.residual + row * output.residual_stride + first : nullptr;
+    residual_stride = output.residual_stride;
+    bias = area.weight.bias ? area.weight.bias + first : nullptr;
+  }
+
+  // Puts there what products are added to: bias and residual.
+  void begin(int64_t rows) const {
+    for (int64_t r = 0; r < rows; ++r) {
+      float sums[kPanel] = {};
+      for (int64_t o = 0; o < width && residual; ++o) sums[o] = residual[r * residual_stride + o];
+      for (int64_t o = 0; o < width && bias; ++o) sums[o] += bias[o];
+      memcpy(out + r * stride, sums, static_cast<size_t>(width) * 4);
     }
   }
-}
 
-// Puts into a tile what its products are added to: bias and residual, or what earlier inputs gave.
-void begin_tile(const Weight& weight, const Output& output, const Tile& at, bool fresh, float* tile) {
-  if (at.width < kPanel) return begin_narrow_tile(weight, output, at, fresh, tile);
-  for (int64_t half = 0; half < kPanel; half += 8) {
-    const F8 bias = fresh && weight.bias ? load(weight.bias + at.first + half) : splat(0.0f);
-    const float* const base = fresh ? output.residual : output.out;
-    const int64_t stride = fresh ? output.residual_stride : output.stride;
-    for (int64_t r = 0; r < at.rows; ++r) {
-      save(tile + r * kPanel + half, base ? bias + load(base + (at.row + r) * stride + at.first + half) : bias);
-    }
+  void copy_to(float* numbers, int64_t rows) const {
+    for (int64_t r = 0; r < rows; ++r) memcpy(numbers + r * kPanel, out + r * stride, static_cast<size_t>(width) * 4);
   }
-}
 
-void end_tile(const Output& output, const Tile& at, const float* tile) {
-  for (int64_t r = 0; r < at.rows; ++r) {
-    float* const out = output.out + (at.row + r) * output.stride + at.first;
-    if (at.width < kPanel) {
-      memcpy(out, tile + r * kPanel, static_cast<size_t>(at.width) * 4);
-    } else {
-      save(out, load(tile + r * kPanel));
-      save(out + 8, load(tile + r * kPanel + 8));
-    }
+  void copy_from(const float* numbers, int64_t rows) const {
+    for (int64_t r = 0; r < rows; ++r) memcpy(out + r * stride, numbers + r * kPanel, static_cast<size_t>(width) * 4);
   }
-}
+};
 
-// Calls add(tile of rows, numbers) for the rows in tiles of nearly equal height.
+// Calls add(row, rows, sums) for tiles of nearly equal height, at most `most`. The sums lie in the output itself, or beside
+// it, 16 to a row, where they are wanted so or the panel is wider than the output.
 template <class Add>
-PLX_INLINE void add_tiles(const Weight& weight, const Output& output, Tile at, bool fresh, int64_t most, Add&& add) {
-  alignas(32) float tile[kDenseRows * kPanel] = {};
-  const int64_t end = at.row + at.rows;
-  for (int64_t left = (at.rows + most - 1) / most; left > 0; --left) {
-    at.rows = (end - at.row + left - 1) / left;
-    begin_tile(weight, output, at, fresh, tile);
-    add(at, tile);
-    end_tile(output, at, tile);
-    at.row += at.rows;
-  }
-}
-
-void widen_panel(const char* from, int64_t count, float* to) {
-  for (int64_t i = 0; i < count; i += 2, from += 64, to += 2 * kPanel) {
-    for (int half = 0; half < 2; ++half) {
-      save(to + 8 * half, Bfloat16Panel::read(from, 0, half));
-      save(to + kPanel + 8 * half, Bfloat16Panel::read(from, 1, half));
+PLX_INLINE void add_tiles(const Area& area, bool fresh, bool beside, int64_t most, Add&& add) {
+  alignas(32) float aside[2][kDenseRows * kPanel] = {};
+  int64_t row = area.begin;
+  for (int64_t left = (area.end - area.begin + most - 1) / most; left > 0; --left) {
+    const int64_t rows = (area.end - row + left - 1) / left;
+    Sums sums[2] = {};
+    for (int p = 0; p < area.panels; ++p) {
+      const Place place(area, p, row);
+      if (fresh) place.begin(rows);
+      const bool whole = !beside && place.width == kPanel;
+      if (!whole) place.copy_to(aside[p], rows);
+      sums[p] = whole ? Sums{place.out, place.stride} : Sums{aside[p], kPanel};
     }
+    add(row, static_cast<int>(rows), sums);
+    for (int p = 0; p < area.panels; ++p) {
+      if (sums[p].at == aside[p]) Place(area, p, row).copy_from(aside[p], rows);
+    }
+    row += rows;
   }
 }
 
-void multiply_widened(const Weight& weight, const Input& input, const Output& output, const char* panel, const Tile& at) {
-  alignas(32) float wide[kWidenDepth * kPanel];
-  const int64_t parts = (weight.in + kWidenDepth - 1) / kWidenDepth;
-  const int64_t step = (weight.in + 2 * parts - 1) / (2 * parts) * 2;
-  for (int64_t first = 0; first < weight.in; first += step) {
-    const int64_t count = weight.in - first < step ? weight.in - first : step;
-    widen_panel(panel + first * 32, count, wide);
-    add_tiles(weight, output, at, first == 0, kDenseRows, [&](const Tile& part, float* tile) {
-      const float* const x = input.x + part.row * input.stride + first;
-      multiply_dense<Float32Panel>(static_cast<int>(part.rows), x, input.stride, reinterpret_cast<const char*>(wide), count, tile);
+// While rows go by, the weights that come next are fetched: else memory would rest while all but the first rows go by, and
+// the first would wait for it. The last rows leave time enough for that, unless they are few to so many weights.
+template <class Panel>
+void multiply_floats(const Area& area, const Input& input) {
+  const int64_t in = area.weight.in, tiles = (area.end - area.begin + kDenseRows - 1) / kDenseRows;
+  const bool spread = tiles * Panel::kStep < 4;
+  for (int64_t first = 0; first < in; first += kDepth) {
+    Pass pass{};
+    pass.stride = input.stride;
+    pass.count = in - first < kDepth ? in - first : kDepth;
+    for (int p = 0; p < area.panels; ++p) pass.w[p] = area.panel(p) + first / Panel::kStep * Panel::kBytes;
+    add_tiles(area, first == 0, false, kDenseRows, [&](int64_t row, int rows, const Sums* sums) {
+      pass.pace = spread ? 64 / tiles : row + rows == area.end ? 64 : 0;
+      pass.x = input.x + row * input.stride + first;
+      pass.sums[0] = sums[0], pass.sums[1] = sums[1];
+      multiply_dense<Panel>(rows, area.panels, pass);
     });
   }
 }
 
 template <class Panel>
-void multiply_floats(const Weight& weight, const Input& input, const Output& output, const char* panel, const Tile& at) {
-  for (int64_t first = 0; first < weight.in; first += kDepth) {
-    const int64_t count = weight.in - first < kDepth ? weight.in - first : kDepth;
-    add_tiles(weight, output, at, first == 0, Panel::kRows, [&](const Tile& part, float* tile) {
-      const float* const x = input.x + part.row * input.stride + first;
-      const char* const w = panel + first / Panel::kStep * Panel::kBytes;
-      multiply_dense<Panel>(static_cast<int>(part.rows), x, input.stride, w, count, tile);
-    });
-  }
-}
-
-template <class Panel>
-void multiply_codes(const Weight& weight, const Input& input, const Output& output, const char* panel, const Tile& at) {
-  const int64_t groups = (weight.in + kGroup - 1) / kGroup;
-  add_tiles(weight, output, at, true, kCodedRows, [&](const Tile& part, float* tile) {
-    multiply_coded<Panel>(static_cast<int>(part.rows), input, part.row, groups, panel, tile);
+void multiply_codes(const Area& area, const Input& input) {
+  const int64_t groups = (area.weight.in + kGroup - 1) / kGroup;
+  add_tiles(area, true, true, kCodedRows, [&](int64_t row, int rows, const Sums* sums) {
+    multiply_coded<Panel>(rows, input, row, groups, area.panel(0), sums[0].at);
   });
+}
+
+void multiply_area(const Area& area, const Input& input) {
+  switch (area.weight.kind) {
+    case kFloat32: return multiply_floats<Float32Panel>(area, input);
+    case kBfloat16: return multiply_floats<Bfloat16Panel>(area, input);
+    case kInt8: return multiply_codes<Int8Panel>(area, input);
+    default: return multiply_codes<Int4Panel>(area, input);
+  }
 }
 
 }  // namespace
 
-void multiply(const Weight& weight, const Input& input, const Output& output, int64_t panel, int64_t begin, int64_t end) {
-  const char* const data = static_cast<const char*>(weight.data) + panel * panel_bytes(weight);
-  const int64_t left = weight.out - panel * kPanel;
-  const Tile at{begin, end - begin, panel * kPanel, left < kPanel ? left : kPanel};
-  if (weight.kind == kInt8) return multiply_codes<Int8Panel>(weight, input, output, data, at);
-  if (weight.kind == kInt4) return multiply_codes<Int4Panel>(weight, input, output, data, at);
-  if (weight.kind == kFloat32) return multiply_floats<Float32Panel>(weight, input, output, data, at);
-  if (at.rows >= kWidenRows) return multiply_widened(weight, input, output, data, at);
-  multiply_floats<Bfloat16Panel>(weight, input, output, data, at);
+void multiply(const Weight& weight, const Input& input, const Strip* strips, int64_t count, int64_t begin, int64_t end) {
+  const bool dense = weight.kind == kFloat32 || weight.kind == kBfloat16;
+  const int panels = dense && end - begin <= kPairedRows ? 2 : 1;
+  for (int64_t done = 0; done < count; done += panels) {
+    multiply_area(Area{weight, strips + done, done + panels <= count ? panels : 1, begin, end}, input);
+  }
 }
 
 void round_input(const Input& input, int32_t kind, int64_t row, int64_t in) {

@@ -30,6 +30,12 @@ PLX_INLINE F8 as_floats(U8 v) { return reinterpret_cast<F8>(v); }
 PLX_INLINE F8 larger(F8 a, F8 b) { return a > b ? a : b; }
 PLX_INLINE F8 smaller(F8 a, F8 b) { return a < b ? a : b; }
 
+// The sums of some rows and the 16 outputs of a panel.
+struct Sums {
+  float* at;
+  int64_t stride;  // between rows
+};
+
 PLX_INLINE float sum(F8 v) { return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7])); }
 
 PLX_INLINE float largest(F8 v) {
