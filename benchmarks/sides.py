@@ -30,7 +30,7 @@ from parallax_bench.task import Task
 
 START_TIMEOUT_S = 300
 OK = 200
-MOST_CACHED = 0.05
+MOST_CACHED = 0.1
 """Of the tokens of prompts: beginnings that happen to be those of earlier ones."""
 Figures = dict[str, float]
 
