@@ -90,7 +90,7 @@ def make_matrices(kind: linear.Kind) -> Matrices:
 
 
 def measure_products(matrices: Matrices, rows: int, rounds: int) -> dict[str, float]:
-    """Return what all products of a step take with some rows, torch's, and the share of what a loop that reads reads."""
+    """Return what all products of a step take with some rows, torch's, and the share of what reading gives."""
     read, read_bytes = make_reading()
     weights, packed = matrices.weights, matrices.packed
     dtype = weights[0].dtype
