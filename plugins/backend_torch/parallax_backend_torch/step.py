@@ -35,9 +35,10 @@ class Line:
     @cached_property
     def index(self) -> torch.Tensor:
         """The place of each token in its sequence, int64 of shape [tokens], on the CPU."""
-        counts, starts = torch.tensor(self.counts), torch.tensor(self.starts)
-        firsts = counts.cumsum(0) - counts
-        return torch.arange(sum(self.counts)) + torch.repeat_interleave(starts - firsts, counts)
+        places = array("q")  # not by operations of torch: a dozen of them take longer than a step has rows
+        for start, count in zip(self.starts, self.counts, strict=True):
+            places.extend(range(start, start + count))
+        return upload(places)
 
 
 class Places:
@@ -52,17 +53,18 @@ class Places:
     def __init__(self, line: Line, pool: PagePool, rows: Sequence[Row]) -> None:
         self.line = line
         self.window = pool.info.window
-        words, offsets, size = array("i"), array("i"), pool.info.page_size
+        words, offsets, slots, size = array("i"), array("i"), array("q"), pool.info.page_size
         for row in rows:
             first, pages = pool.pages(row.seq)
             offsets.append(len(words) - first)
             words.extend(pages)
+            places = range(row.start, row.start + len(row.tokens))
+            slots.extend([pages[place // size - first] * size + place % size for place in places])
         tables, begins = upload(words), upload(offsets)
         starts, counts = (upload(array("i", each)) for each in (line.starts, line.counts))
         self.rows = attention.Rows(tables, begins, starts, counts, size)
         """The page tables, on the CPU."""
-        pages = tables[begins.to(torch.int64)[line.number] + line.index // size].to(torch.int64)
-        self.slots = (pages * size + line.index % size).to(line.device)
+        self.slots = upload(slots).to(line.device)
         """Where the new tokens are written, int64 of shape [tokens]."""
 
 
