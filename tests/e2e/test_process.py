@@ -230,7 +230,7 @@ def test_plugins_are_listed_as_json(model_home: Path) -> None:
     assert found["mlx"]["state"] == "loaded"
     assert found["mlx"]["offers"] == {"backends": ["mlx"], "settings": ["mlx"]}
     assert found["core"]["offers"]["sources"] == ["file", "hf"]
-    assert found["pypi"]["offers"] == {"sources": ["gguf", "pypi"]}
+    assert found["pypi"]["offers"] == {"sources": ["pypi", "gguf"]}
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="on Metal there is no BLAS to choose")

@@ -7,8 +7,8 @@ import os
 from parallax_backend_numpy.llama import Llama, read_array
 from parallax_core import api
 
-PAGE, MOST_SEQUENCES, MOST_TOKENS = 16, 16, 512
-"""Token slots of a page; sequences of full length there is room for at most; tokens of a step."""
+MEMORY, PAGE, MOST_SEQUENCES, MOST_TOKENS = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), 16, 16, 512
+"""Bytes of this machine; token slots of a page; sequences of full length there is room for at most; tokens of a step."""
 
 
 class NumpyBackend:
@@ -30,8 +30,7 @@ class NumpyBackend:
             return layers.start == 0 or (is_last and is_tied) if "embed_tokens" in name else is_last
 
         weights = {name: read_array(it) for name, it in api.read_tensors(plan.model, is_wanted, plan.progress)}
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * plan.memory_fraction
-        fit = int(memory / (len(layers) * PAGE * config["hidden_size"] * 8))
+        fit = int(MEMORY * plan.memory_fraction / (len(layers) * PAGE * config["hidden_size"] * 8))
         pages = max(1, min(fit, MOST_SEQUENCES * config["max_position_embeddings"] // PAGE))
         hop = (api.TensorSpec(config["hidden_size"], "float32"),)
         info = api.StageInfo(
