@@ -8,7 +8,7 @@ from parallax_backend_numpy.llama import Llama, read_array
 from parallax_core import api
 
 MEMORY, PAGE, MOST_SEQUENCES, MOST_TOKENS = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), 16, 16, 512
-"""Bytes of this machine; token slots of a page; sequences of full length there is room for at most; tokens of a step."""
+"""Bytes of memory; token slots of a page; sequences of full length there is room for at most; tokens of a step."""
 
 
 class NumpyBackend:
