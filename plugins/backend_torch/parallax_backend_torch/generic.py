@@ -80,7 +80,7 @@ class Generic:
         self._entry, self._head = fill_model(model, selection, weights)
         self._device, self._dtype = weights.workshop.device, weights.workshop.dtype
 
-    def run(self, step: Step, hidden: torch.Tensor | None, picks: torch.Tensor) -> Found:
+    def run(self, step: Step, hidden: torch.Tensor | None, picks: torch.Tensor | None) -> Found:
         """Run the tokens of a step; see `Runner`."""
         return self._run(Paged(step, self._selection.layers.start), (step.tokens, step.positions), hidden, picks)
 
@@ -131,17 +131,18 @@ class Generic:
         attender: Attender,
         line: tuple[torch.Tensor, torch.Tensor],
         hidden: torch.Tensor | None,
-        picks: torch.Tensor,
+        picks: torch.Tensor | None,
     ) -> Found:
         tokens, positions = line
         self._entry.hidden = None if hidden is None else hidden[None]
         given = {"input_ids": tokens[None]} if hidden is None else {"inputs_embeds": hidden[None]}
         try:
             with answer_calls(attender):
-                out = self._model(**given, position_ids=positions[None], use_cache=False, logits_to_keep=picks)
+                kept = 0 if picks is None else picks  # 0 is how transformers says all
+                out = self._model(**given, position_ids=positions[None], use_cache=False, logits_to_keep=kept)
         except Left as left:
             return Found(hidden=left.hidden[0])
-        if not len(picks):
+        if picks is not None and not len(picks):
             return Found()
         assert self._head is not None, "only a last stage comes to its end"
         return Found(states=self._head.seen, logits=out.logits[0].float())

@@ -33,13 +33,13 @@ class Found:
 class Runner(Protocol):
     """Runs the layers of a stage."""
 
-    def run(self, step: Step, hidden: torch.Tensor | None, picks: torch.Tensor) -> Found:
+    def run(self, step: Step, hidden: torch.Tensor | None, picks: torch.Tensor | None) -> Found:
         """Run the tokens of a step through the layers.
 
         Args:
             step: the tokens, and where they lie.
             hidden: [tokens, width] of the stage before; None on the first stage.
-            picks: the tokens after which something is asked for, int64 of shape [outputs].
+            picks: the tokens after which something is asked for, int64 of shape [outputs]; None: each of them once.
         """
 
 
@@ -65,13 +65,13 @@ class Ends:
         hidden = self._embedding.gather(tokens)
         return hidden * self._shape.embed_scale if self._shape.embed_scale != 1 else hidden
 
-    def finish(self, hidden: torch.Tensor, picks: torch.Tensor) -> Found:
+    def finish(self, hidden: torch.Tensor, picks: torch.Tensor | None) -> Found:
         """Return what is given on after the last layer of the stage."""
         if self._norm is None or self._head is None:
             return Found(hidden=hidden)
-        if not len(picks):
+        if picks is not None and not len(picks):
             return Found()
-        states = self._norm(hidden if len(picks) == len(hidden) else hidden[picks])
+        states = self._norm(hidden if picks is None else hidden[picks])
         logits = self._head.apply(states).float()
         if cap := self._shape.soft_cap:
             logits = torch.tanh(logits / cap) * cap
@@ -90,7 +90,7 @@ class Network:
     def __init__(self, ends: Ends, layers: Sequence[Layer]) -> None:
         self._ends, self._layers = ends, layers
 
-    def run(self, step: Step, hidden: torch.Tensor | None, picks: torch.Tensor) -> Found:
+    def run(self, step: Step, hidden: torch.Tensor | None, picks: torch.Tensor | None) -> Found:
         """Run the tokens of a step; see `Runner`."""
         hidden = self._ends.embed(step.tokens) if hidden is None else hidden
         for layer, spot in zip(self._layers, step.spots, strict=True):

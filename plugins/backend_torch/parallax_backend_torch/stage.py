@@ -111,8 +111,7 @@ class TorchStage:
         hidden = None
         if batch.hidden:
             hidden = read_tensor(batch.hidden[0]).to(held.workshop.device, held.workshop.dtype)
-        picks = upload(_list_picks(batch)).to(held.workshop.device)
-        return held.runner.run(Step(tokens, positions, spots), hidden, picks)
+        return held.runner.run(Step(tokens, positions, spots), hidden, _find_picks(batch, held.workshop.device))
 
     def _draw(self, held: Held, batch: StageBatch, found: Found, outputs: Sequence[Output]) -> torch.Tensor | None:
         """Return the token ids drawn, if any are."""
@@ -127,10 +126,10 @@ class TorchStage:
         return held.sampler.sample(logits, tickets)
 
 
-def _list_picks(batch: StageBatch) -> array[int]:
-    """Return the tokens after which something is asked for, counted over all rows."""
+def _find_picks(batch: StageBatch, device: torch.device) -> torch.Tensor | None:
+    """Return the tokens after which something is asked for, counted over all rows; None: each of them once."""
     picks, first = array("q"), 0
     for row in batch.rows:
         picks.extend(first + output.offset for output in row.outputs)
         first += len(row.tokens)
-    return picks
+    return None if picks == array("q", range(first)) else upload(picks).to(device)

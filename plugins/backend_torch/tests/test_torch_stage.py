@@ -13,6 +13,7 @@ from parallax_backend_torch.store import Kept, Store, list_sizes
 from parallax_core.api import (
     Copy,
     Draw,
+    Drawn,
     Fork,
     Open,
     PoolInfo,
@@ -23,6 +24,7 @@ from parallax_core.api import (
     StageBatch,
     StageLost,
     StagePlan,
+    Truncate,
 )
 from tests.checkpoints import save_family
 
@@ -49,6 +51,21 @@ def test_stage_whose_step_fails_is_lost(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(StageLost):
         stage.edit([Fork(SeqId(1), SeqId(2), 0)])
     stage.close()
+
+
+def test_outputs_of_one_row_are_not_taken_for_those_of_several(tmp_path: Path) -> None:
+    save_family("qwen2", tmp_path)
+    stage = TorchBackend().open_stage(StagePlan(model=tmp_path, memory_fraction=1e-3))
+    for seq in (1, 2):
+        stage.edit([Open(SeqId(seq), SequenceSpec(prompt_length=1, sampling=Sampling(temperature=0)))])
+    twice = Row(SeqId(2), 0, (7,), (Draw(0, 1, 1), Draw(0, 1, 1)))  # as many outputs as the step has tokens
+    one, other = stage.step(StageBatch((Row(SeqId(1), 0, (5,)), twice))).wait().answers
+    stage.edit([Truncate(SeqId(2), 0)])
+    alone = stage.step(StageBatch((Row(SeqId(2), 0, (7,), (Draw(0, 1, 1),)),))).wait().answers[0]
+    assert isinstance(one, Drawn)
+    assert isinstance(alone, Drawn)
+    assert one == other
+    assert one.logprobs == pytest.approx(alone.logprobs)
 
 
 def test_sizes_are_those_of_all_layers_together() -> None:
