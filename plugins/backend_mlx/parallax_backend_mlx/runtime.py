@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from parallax_backend_mlx.blas import activate
+from parallax_backend_mlx.shortcut import skip_tokenizers
 
 BLAS = activate()
 
@@ -36,7 +37,7 @@ def _keep_limits() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, ceiling), ceiling))
 
 
-with _keep_limits():
+with _keep_limits(), skip_tokenizers():
     from mlx_lm.models.activations import swiglu as plain_swiglu
     from mlx_lm.models.base import scaled_dot_product_attention as plain_attention
     from mlx_lm.models.cache import ArraysCache, CacheList, KVCache, RotatingKVCache, make_prompt_cache
