@@ -1,7 +1,7 @@
 """The way into mlx_lm past its command line.
 
-``import mlx_lm`` brings its generator and its tokenizers, with them transformers and, wherever that is installed, torch.
-They cost each process that serves layers one to three seconds, and it has no use for any of them.
+``import mlx_lm`` brings its generator and its tokenizers, and with them transformers and, where it is installed, torch.
+That costs each process that serves layers one to three seconds, and it has no use for any of them.
 """
 
 from __future__ import annotations
