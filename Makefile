@@ -5,6 +5,7 @@ PORT    ?= 8000
 BACKEND ?= mlx
 MODEL   ?=
 ARGS    ?=
+WORKERS ?= 2
 
 PLUGINS  := $(patsubst plugins/%/pyproject.toml,plugins/%,$(wildcard plugins/*/pyproject.toml))
 PROJECTS := . $(PLUGINS)
@@ -50,9 +51,10 @@ lint: $(DEV)/.stamp ## style, formatting, imports between packages, types
 # Threads of OpenBLAS wait for each other by spinning, which costs most of the time when other processes share the cores.
 unit evidence: export OPENBLAS_NUM_THREADS ?= 1
 
-unit: $(DEV)/.stamp ## the tests alone; ARGS go to pytest
+# All tests are shared by WORKERS processes: while one waits, the other computes. Those that ARGS choose run in this one.
+unit: $(DEV)/.stamp ## the tests alone, in WORKERS (2) processes; with ARGS for pytest, in one
 	@echo "pytest"
-	@$(DEV)/bin/python -m pytest $(ARGS)
+	@$(DEV)/bin/python -m pytest $(or $(ARGS),--numprocesses $(WORKERS) --dist worksteal)
 
 docs: $(DEV)/.stamp ## build the documentation into site/
 	@$(DEV)/bin/mkdocs build --quiet --strict --site-dir site

@@ -11,11 +11,11 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-def run_pytest(folder: Path, source: str) -> subprocess.CompletedProcess[str]:
+def run_pytest(folder: Path, source: str, *options: str) -> subprocess.CompletedProcess[str]:
     shutil.copy(ROOT / "conftest.py", folder)
     (folder / "pytest.ini").write_text("[pytest]\n")
     (folder / "test_case.py").write_text(f"import pytest\n\n{source}\n")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(folder)]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, str(folder)]
     settings = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # the rule needs none, and they take a second
     return subprocess.run(command, cwd=folder, env=settings, capture_output=True, text=True, timeout=60, check=False)
 
@@ -42,3 +42,13 @@ def test_run_fails_when_a_test_is_skipped(tmp_path: Path, source: str) -> None:
 def test_run_passes_when_the_device_is_missing(tmp_path: Path, reason: str) -> None:
     ran = run_pytest(tmp_path, f"def test_it(): pytest.skip({reason!r})\ndef test_other(): pass")
     assert ran.returncode == 0, ran.stdout
+
+
+def test_rule_is_in_force_where_processes_share_the_tests(tmp_path: Path) -> None:
+    (tmp_path / "test_module.py").write_text("import pytest\n\npytest.importorskip('no_such_module')\n")
+    source = "def test_it(): pytest.skip('not today')\ndef test_good(): pass"
+    ran = run_pytest(tmp_path, source, "-p", "xdist.plugin", "--numprocesses", "2")
+    assert ran.returncode == 1, ran.stdout
+    assert "No module named 'no_such_module'" in ran.stdout
+    assert "test_it: Skipped: not today" in ran.stdout
+    assert "2 skipped" in ran.stdout
