@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from parallax_core.base.errors import PluginConflict
+from parallax_core.base.errors import ParallaxError, PluginConflict
 from parallax_core.contracts.model import ModelAdapter, ModelShape, ModelSpec
 from parallax_core.plugins.discovery import DISABLED_VARIABLE
 from parallax_core.plugins.host import PluginHost
@@ -27,6 +27,7 @@ def find_family(host: PluginHost, config: Mapping[str, Any]) -> Family | None:
     Raises:
         PluginConflict: if several plugins claim its architecture.
         BrokenPlugin: if the adapter cannot be loaded.
+        ParallaxError: if the config's ``architectures`` are no names.
     """
     offer = _find_offer(host, config)
     return Family(offer.spec.name, offer.load(offer.spec.adapter)) if offer else None
@@ -44,13 +45,21 @@ def find_blocks(host: PluginHost, config: Mapping[str, Any], backend: str) -> ob
 
 
 def _find_offer(host: PluginHost, config: Mapping[str, Any]) -> Offer[ModelSpec] | None:
-    named: Sequence[str] = config.get("architectures") or ()
+    named = _read_names(config.get("architectures") or ())
     offers = [offer for offer in host.models().offers if set(offer.spec.architectures).intersection(named)]
     if len(offers) > 1:
         origins = " and ".join(offer.plugin.origin for offer in offers)
         hint = f"choose one, with {DISABLED_VARIABLE}={offers[-1].plugin.distribution}"
         raise PluginConflict(f"{' and '.join(named)} is claimed by both {origins}", hint)
     return offers[0] if offers else None
+
+
+def _read_names(value: object) -> Sequence[str]:
+    names = [value] if isinstance(value, str) else value
+    if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
+        message = f"'architectures' in config.json is {value!r}, not a list of names"
+        raise ParallaxError(message, "fetch the model again")
+    return names
 
 
 def count_weights(shape: ModelShape) -> int:

@@ -37,15 +37,16 @@ def read_checkpoint(folder: Path, *, is_part: bool = False) -> Checkpoint:
         is_part: whether files that its index names may be missing.
 
     Raises:
-        ParallaxError: if a file is missing, cut short, or not safetensors.
+        ParallaxError: if a file is missing, cut short, or not safetensors, or the index is damaged.
     """
     files = sorted(folder.glob("model*.safetensors"))
     if not files:
         message = f"{folder} has no file model*.safetensors"
         raise ParallaxError(message, "point at the folder of a model, or fetch it again")
-    tensors = _read_index(folder)
+    index, here = _read_index(folder), {file.name for file in files}
     if not is_part:
-        _check_files(folder, set(tensors.values()) - {file.name for file in files})
+        _check_files(folder, set(index.values()) - here)
+    tensors = {name: file for name, file in index.items() if file not in here}  # of the others, their headers tell
     digest = hashlib.sha256()
     for file in files:
         header = _read_header(file)
@@ -75,7 +76,13 @@ def read_json(path: Path) -> dict[str, Any]:
 def _read_index(folder: Path) -> dict[str, str]:
     """Return the tensors that the index of ``folder`` names, each with its file; nothing if there is no index."""
     index = folder / "model.safetensors.index.json"
-    return dict(read_json(index).get("weight_map", {})) if index.exists() else {}
+    if not index.exists():
+        return {}
+    files = read_json(index).get("weight_map")
+    if not isinstance(files, dict) or not all(isinstance(file, str) for file in files.values()):
+        message = f"{index} does not say which tensor is in which file"
+        raise ParallaxError(message, REFETCH)
+    return files
 
 
 def _check_files(folder: Path, missing: set[str]) -> None:
@@ -87,10 +94,14 @@ def _check_files(folder: Path, missing: set[str]) -> None:
 
 def _read_header(file: Path) -> bytes:
     """Return the JSON header of ``file``, after checking that all the data it speaks of is there."""
-    size = file.stat().st_size
-    with file.open("rb") as stream:
-        length = int.from_bytes(stream.read(LENGTH_BYTES), "little")
-        header = stream.read(min(length, MAX_HEADER_BYTES))
+    try:
+        size = file.stat().st_size
+        with file.open("rb") as stream:
+            length = int.from_bytes(stream.read(LENGTH_BYTES), "little")
+            header = stream.read(min(length, MAX_HEADER_BYTES))
+    except OSError as error:
+        message = f"cannot read {file}: {error.strerror}"
+        raise ParallaxError(message, "check that it is a file, and its permissions") from error
     try:
         entries = json.loads(header)
         end = max([0, *(entry["data_offsets"][1] for name, entry in entries.items() if name != "__metadata__")])

@@ -19,6 +19,7 @@ from parallax_backend_mlx.config import normalise
 from parallax_backend_mlx.correction import correct_model
 from parallax_backend_mlx.memory import find_room
 from parallax_backend_mlx.runtime import Module, dequantize_model, flatten_tree, load_model, mx, tree_unflatten
+from parallax_backend_mlx.tensors import name_dtype
 from parallax_core.api import DType, LayerRange, ParallaxError, StagePlan, Unsupported, format_bytes
 
 Classes = Callable[[Mapping[str, Any]], tuple[Any, type]]
@@ -96,13 +97,14 @@ def load_network(plan: StagePlan, tensors: Mapping[str, str]) -> tuple[Carving, 
     changes = normalise(config, list_fields(config, plan.blocks), tensors.keys())
     classes: Classes = partial(find_classes, brought=plan.blocks)
     if plan.layers is None:
-        carving = keep_model(_build_model(plan.model, changes, classes))
+        carving = keep_model(_build_model(plan.model, changes, classes, tensors))
         has_absent = False
     else:
         carver = Carver(plan.layers, tensors, classes)
-        _build_model(plan.model, changes, carver.find_classes)
+        _build_model(plan.model, changes, carver.find_classes, tensors)
         carving, has_absent = carver.take_carving(), carver.has_absent
     model = carving.model
+    _check_dtypes(model, plan.model)
     _convert_model(model, plan.dtype)
     correct_model(model, {**config, **changes})
     total = sum(array.nbytes for _, array in _list_parameters(model))
@@ -117,15 +119,32 @@ def load_network(plan: StagePlan, tensors: Mapping[str, str]) -> tuple[Carving, 
     return carving, total
 
 
-def _build_model(folder: Path, changes: Mapping[str, Any], classes: Classes) -> Module:
+def _build_model(folder: Path, changes: Mapping[str, Any], classes: Classes, tensors: Mapping[str, str]) -> Module:
     """Build the model with its weights still on disk; MLX reads them when they are first needed."""
     try:
         loaded = load_model(folder, lazy=True, strict=True, model_config=dict(changes), get_model_classes=classes)
-    except (ValueError, TypeError, KeyError, RuntimeError) as error:
-        message = f"the weights and config.json of {folder} do not fit together: {_shorten(str(error))}"
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        reason = f"{_shorten(str(error))}{_name_file(str(error), tensors)}"
+        message = f"the weights and config.json of {folder} do not fit together: {reason}"
         raise ParallaxError(message, MISFIT) from error
     model: Module = loaded[0]
     return model
+
+
+def _check_dtypes(model: Module, folder: Path) -> None:
+    """Refuse weights that MLX takes for whole numbers, as it does with floats of 8 bits, though they stand alone.
+
+    Those of quantised layers have scales beside them.
+    """
+    parameters = _list_parameters(model)
+    scaled = {name.rpartition(".")[0] for name, _ in parameters if "scale" in name.rpartition(".")[2]}
+    for name, array in parameters:
+        layer, _, kind = name.rpartition(".")
+        if kind == "weight" and layer not in scaled and not mx.issubdtype(array.dtype, mx.floating):
+            message = (
+                f"{name} of {folder} is stored in a form that mlx-lm reads as {str(array.dtype).rpartition('.')[2]}"
+            )
+            raise Unsupported(message, "choose a model in float32, float16 or bfloat16, or one quantised by mlx-lm")
 
 
 def _convert_model(model: Module, dtype: DType) -> None:
@@ -176,6 +195,12 @@ def _describe_absent(name: str, plan: StagePlan, tensors: Mapping[str, str]) -> 
     absent = {tensor: file for tensor, file in tensors.items() if not (plan.model / file).exists()}
     files = [file for tensor, file in absent.items() if part in tensor]
     return f"{plan.model} lacks {[*files, *absent.values()][0]}, which holds weights of the layers asked for"
+
+
+def _name_file(reason: str, tensors: Mapping[str, str]) -> str:
+    """Return where a tensor is that ``reason`` speaks of, or nothing if it names none of the checkpoint."""
+    found = next((name for name in re.findall(r"[\w.]+\w", reason) if name in tensors), None)
+    return f" (in {tensors[found]})" if found else ""
 
 
 def _name_layer(name: str) -> str:

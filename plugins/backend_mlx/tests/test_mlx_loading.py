@@ -20,6 +20,7 @@ from parallax_backend_mlx.runtime import flatten_tree, load_model, mx
 from parallax_core.api import BackendFailed, DType, LayerRange, ParallaxError, StagePlan, Unit, Unsupported
 
 TOKENS = tuple(range(40))
+INDEX = "model.safetensors.index.json"
 
 
 @pytest.fixture
@@ -114,9 +115,23 @@ def lose_tensor(folder: Path) -> None:
     mx.save_safetensors(path, weights)
 
 
+def change_tensor(folder: Path, change: Callable[[mx.array], mx.array]) -> None:
+    path = str(folder / "model.safetensors")
+    weights = dict(mx.load(path))  # type: ignore[arg-type]
+    name = "model.layers.1.mlp.up_proj.weight"
+    weights[name] = change(weights[name])
+    mx.eval(weights)
+    mx.save_safetensors(path, weights)
+
+
+def put_folder(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors").mkdir()
+
+
 def lose_shard(folder: Path) -> None:
     index = {"weight_map": {"a": "model.safetensors", "b": "model-00002-of-00002.safetensors"}}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    (folder / INDEX).write_text(json.dumps(index))
 
 
 @pytest.mark.parametrize(
@@ -132,6 +147,11 @@ def lose_shard(folder: Path) -> None:
         (lambda folder: (folder / "config.json").write_text("[]"), "JSON object"),
         (lambda folder: change_config(folder, hidden_size=64, head_dim=16), "do not fit together"),
         (lambda folder: change_config(folder, num_hidden_layers=None), "how many layers"),
+        (lambda folder: change_config(folder, num_attention_heads=10**12), "do not fit together"),
+        (lambda folder: change_tensor(folder, lambda array: array[1:]), r"up_proj.weight \(in model.safetensors\)"),
+        (lambda folder: change_tensor(folder, lambda array: array.astype(mx.uint8)), "up_proj.weight .* as uint8"),
+        (put_folder, "cannot read .*model.safetensors: Is a directory"),
+        (lambda folder: (folder / INDEX).write_text('{"weight_map": [1]}'), "does not say which tensor is in"),
     ],
 )
 def test_damaged_folder_is_an_error_with_a_hint(broken: Path, damage: Callable[[Path], None], words: str) -> None:

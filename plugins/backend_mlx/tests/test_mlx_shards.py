@@ -110,6 +110,17 @@ def test_missing_file_of_a_stage_is_named(make_folder: Callable[[str], Path], ki
         assert caught.value.hint
 
 
+def test_tensor_that_is_not_in_its_file_is_named(make_folder: Callable[[str], Path], tmp_path: Path) -> None:
+    """The index says where it is; what counts is what the file says."""
+    broken, name = Path(shutil.copytree(make_folder("llama"), tmp_path / "model")), "model.layers.2.mlp.up_proj.weight"
+    path = broken / json.loads((broken / INDEX).read_text())["weight_map"][name]
+    weights = {each: array for each, array in mx.load(str(path)).items() if each != name}  # type: ignore[union-attr]
+    mx.eval(weights)
+    mx.save_safetensors(str(path), weights)
+    with pytest.raises(ParallaxError, match=name):
+        load_weights(broken, (2, 3))
+
+
 def test_whole_model_needs_every_file(make_folder: Callable[[str], Path], tmp_path: Path) -> None:
     folder = make_folder("llama")
     left = copy_files(folder, find_files(folder, 0, 3), tmp_path / "left")

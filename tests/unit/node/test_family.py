@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from parallax_core.api import LayerShape, ModelShape, ModelSpec, Ref, hookimpl
-from parallax_core.base.errors import BrokenPlugin, PluginConflict
+from parallax_core.base.errors import BrokenPlugin, ParallaxError, PluginConflict
 from parallax_core.cli.models import _describe_memory
 from parallax_core.node.family import count_active, count_weights, find_family
 from parallax_core.plugins.discovery import PluginRecord
@@ -49,6 +49,14 @@ def test_family_is_found_by_architecture() -> None:
     assert family.name == "tiny"
     assert find_family(host, {"architectures": ["Other"]}) is None
     assert find_family(host, {}) is None
+    assert find_family(host, {"architectures": "TinyForCausalLM"}) is not None
+
+
+@pytest.mark.parametrize("architectures", [5, True, [["TinyForCausalLM"]], {"a": 1}])
+def test_architectures_that_are_no_names_are_an_error_with_a_hint(architectures: object) -> None:
+    with pytest.raises(ParallaxError, match=r"'architectures' in config\.json is") as caught:
+        find_family(PluginHost([make_plugin("tiny", "math:pi")]), {"architectures": architectures})
+    assert caught.value.hint
 
 
 def test_two_claims_on_an_architecture_are_an_error_naming_both() -> None:
