@@ -141,9 +141,7 @@ def _check_dtypes(model: Module, folder: Path) -> None:
     for name, array in parameters:
         layer, _, kind = name.rpartition(".")
         if kind == "weight" and layer not in scaled and not mx.issubdtype(array.dtype, mx.floating):
-            message = (
-                f"{name} of {folder} is stored in a form that mlx-lm reads as {str(array.dtype).rpartition('.')[2]}"
-            )
+            message = f"{name} of {folder} is stored in a form that mlx-lm reads as {name_dtype(array.dtype)}"
             raise Unsupported(message, "choose a model in float32, float16 or bfloat16, or one quantised by mlx-lm")
 
 
