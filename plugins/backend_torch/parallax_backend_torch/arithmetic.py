@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional
 
+from parallax_backend_torch.grid import Grid, Sight
 from parallax_backend_torch.kernels import attention, parts
 from parallax_backend_torch.kernels.attention import Pool, Rule
 from parallax_backend_torch.step import Places
@@ -56,6 +57,7 @@ def attend(query: torch.Tensor, pool: Pool, places: Places, rule: Rule) -> torch
     """
     if query.device.type == "cpu":
         return attention.attend(query, pool, places.rows, rule)
+    assert isinstance(places, Grid), "on other devices rows lie in grids"
     return attend_rectangles(query, pool, places, rule)
 
 
@@ -68,50 +70,29 @@ def store(pool: Pool, keys: torch.Tensor, values: torch.Tensor, places: Places) 
     pool.values[places.slots] = values.to(pool.values.dtype)
 
 
-def attend_rectangles(query: torch.Tensor, pool: Pool, places: Places, rule: Rule) -> torch.Tensor:
-    """Compute what `attend` says by PyTorch's own attention: decodes as one rectangle, other rows one by one."""
-    out = torch.empty_like(query)
-    counts, place = places.line.counts, 0
-    decodes = [row for row, count in enumerate(counts) if count == 1]
-    firsts = []
-    for row, count in enumerate(counts):
-        firsts.append(place)
-        if count > 1:
-            out[place : place + count] = _attend_group(query[None, place : place + count], pool, places, ([row], rule))[
-                0
-            ]
-        place += count
-    if decodes:
-        chosen = torch.tensor([firsts[row] for row in decodes], device=query.device)
-        out[chosen] = _attend_group(query[chosen, None], pool, places, (decodes, rule))[:, 0]
-    return out
+def attend_rectangles(query: torch.Tensor, pool: Pool, grid: Grid, rule: Rule) -> torch.Tensor:
+    """Compute what `attend` says by PyTorch's own attention, a rectangle of rows of one length at a time."""
+    parts, done = [], 0
+    for sight in grid.find_sights(rule.window):
+        rows, tokens, _ = sight.mask.shape
+        part = query[done : done + rows * tokens].unflatten(0, (rows, tokens))
+        parts.append(_attend_group(part, pool, sight, rule).flatten(0, 1))
+        done += rows * tokens
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-def _attend_group(query: torch.Tensor, pool: Pool, places: Places, group: tuple[list[int], Rule]) -> torch.Tensor:
+def _attend_group(query: torch.Tensor, pool: Pool, sight: Sight, rule: Rule) -> torch.Tensor:
     """Return the attention of rows of one length: [rows, tokens, heads, width]."""
-    numbers, rule = group
-    rows, device = places.rows, query.device
-    picked = torch.tensor(numbers)
-    starts = rows.starts[picked].to(torch.int64)
-    asked = starts[:, None] + torch.arange(query.shape[1])
-    low = (starts - rule.window + 1).clamp(min=0) if rule.window else torch.zeros_like(starts)
-    seen = low[:, None] + torch.arange(int((asked[:, -1] + 1 - low).max()))
-    inside = seen <= asked[:, -1:]
-    at = torch.where(inside, seen, asked[:, -1:])
-    pages = rows.pages[rows.offsets[picked].to(torch.int64)[:, None] + at // rows.page_size].to(torch.int64)
-    slots = (pages * rows.page_size + at % rows.page_size).to(device)
-    distance = asked[:, :, None] - seen[:, None, :]
-    visible = (distance >= 0) & inside[:, None]
-    visible = visible & (distance < rule.window) if rule.window else visible
-    keys, values = (each[slots].to(query.dtype).transpose(1, 2) for each in (pool.keys, pool.values))
-    turned, mask = query.transpose(1, 2), visible.to(device)[:, None]
-    if rule.sinks is None and not rule.soft_cap:
-        found = functional.scaled_dot_product_attention(
-            turned, keys, values, attn_mask=mask, scale=rule.scale, enable_gqa=True
-        )
-    else:
-        found = _attend_plainly(turned, keys, values, (mask, rule))
-    return found.transpose(1, 2)
+    keys, values = (each[sight.slots].to(query.dtype).transpose(1, 2) for each in (pool.keys, pool.values))
+    turned, mask = query.transpose(1, 2), sight.mask[:, None]
+    if rule.sinks is not None or rule.soft_cap:
+        return _attend_plainly(turned, keys, values, (mask, rule)).transpose(1, 2)
+    if query.shape[1] > 1:
+        found = functional.scaled_dot_product_attention(turned, keys, values, mask, scale=rule.scale, enable_gqa=True)
+        return found.transpose(1, 2)
+    # Of one token, heads that share keys are as tokens of one head: so no keys are repeated, and every kernel will do.
+    shared = query[:, 0].unflatten(1, (keys.shape[1], -1))
+    return functional.scaled_dot_product_attention(shared, keys, values, mask, scale=rule.scale).flatten(1, 2)[:, None]
 
 
 def _attend_plainly(

@@ -16,6 +16,7 @@ from parallax_backend_torch.heap import load_leanly
 from parallax_backend_torch.limits import Machine
 from parallax_backend_torch.model import Model, Shape
 from parallax_backend_torch.network import Runner, build_network
+from parallax_backend_torch.replay import make_replays
 from parallax_backend_torch.sampling import Sampler
 from parallax_backend_torch.settings import read_settings
 from parallax_backend_torch.stage import Held, TorchStage
@@ -91,7 +92,8 @@ def make_stage(loaded: Loaded, runner: Runner, kept: Sequence[Kept]) -> TorchSta
         gives=() if selection.is_last else hop,
     )
     store, sampler = Store(kept, pools, workshop.device), Sampler(shape.vocab_size, workshop.device)
-    return TorchStage(info, Held(runner, store, workshop, sampler))
+    replays = make_replays(runner, store, pools, read_settings().graphs)
+    return TorchStage(info, Held(runner, store, workshop, sampler, replays))
 
 
 def read_version(folder: Path) -> str:

@@ -65,6 +65,9 @@ class Attention:
         look: the rest.
     """
 
+    is_steady = True
+    """See `model.find_obstacle`."""
+
     def __init__(self, weights: Weights, heads: Heads, look: Look) -> None:
         self.heads, self.rope = heads, look.rope
         self.gates = heads.queries if look.is_gated else 0

@@ -45,6 +45,9 @@ class LatentAttention:
         eps: of norms.
     """
 
+    is_steady = True
+    """See `model.find_obstacle`."""
+
     def __init__(self, weights: Weights, sizes: LatentSizes, rope: Rope, scale: float, eps: float) -> None:
         self._sizes, self._rope, self._rule = sizes, rope, Rule(scale)
         self._narrow = weights.make_linear("q_a_proj") if weights.has("q_a_proj.weight") else None

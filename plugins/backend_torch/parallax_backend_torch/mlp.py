@@ -33,6 +33,9 @@ class GatedMlp:
         gate: what the gate goes through.
     """
 
+    is_steady = True
+    """See `model.find_obstacle`."""
+
     def __init__(self, weights: Weights, gate: Gate = "silu") -> None:
         self.into = weights.make_linear("gate_proj", "up_proj")
         self.back = weights.make_linear("down_proj")

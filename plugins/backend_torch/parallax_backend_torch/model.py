@@ -47,6 +47,18 @@ class Layer(Protocol):
         """
 
 
+def find_obstacle(part: object) -> str:
+    """Return why a layer, or a part of one, cannot be recorded and done again; empty if it can.
+
+    It can if it has a true attribute ``is_steady``: nothing it computes is read back, no shape depends on a number that
+    was computed, and nothing but the step and what it keeps comes from main memory.
+    """
+    for each in (part, *(getattr(part, name, None) for name in ("attention", "mixer"))):
+        if each is not None and not getattr(each, "is_steady", False):
+            return f"{type(each).__name__} does other work in each step"
+    return ""
+
+
 class Model(Protocol):
     """A model of a family, by its config.json."""
 

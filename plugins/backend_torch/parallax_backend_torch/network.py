@@ -10,7 +10,7 @@ import torch
 
 from parallax_backend_torch.arithmetic import Norm
 from parallax_backend_torch.kernels.linear import Packed
-from parallax_backend_torch.model import Layer, Model, Shape
+from parallax_backend_torch.model import Layer, Model, Shape, find_obstacle
 from parallax_backend_torch.step import Step
 from parallax_backend_torch.weights import Selection, Weights
 
@@ -92,10 +92,23 @@ class Network:
 
     def run(self, step: Step, hidden: torch.Tensor | None, picks: torch.Tensor | None) -> Found:
         """Run the tokens of a step; see `Runner`."""
+        return self.finish(self.run_layers(step, hidden), picks)
+
+    def run_layers(self, step: Step, hidden: torch.Tensor | None) -> torch.Tensor:
+        """Return the hidden states after the last layer of the stage, [tokens, width]."""
         hidden = self._ends.embed(step.tokens) if hidden is None else hidden
         for layer, spot in zip(self._layers, step.spots, strict=True):
             hidden = layer(hidden, step, spot)
+        return hidden
+
+    def finish(self, hidden: torch.Tensor, picks: torch.Tensor | None) -> Found:
+        """Return what the stage gives, of the hidden states after its last layer; see `Runner`."""
         return self._ends.finish(hidden, picks)
+
+    @property
+    def obstacle(self) -> str:
+        """Why the layers cannot be recorded; empty if they can."""
+        return next((fault for layer in self._layers if (fault := find_obstacle(layer))), "")
 
 
 def build_network(model: Model, selection: Selection, weights: Weights) -> Network:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -24,6 +25,7 @@ class PlainLayer:
     attention: Looker
     mixer_norm: Norm
     mixer: Mixer
+    is_steady: ClassVar[bool] = True
 
     def __call__(self, hidden: torch.Tensor, step: Step, spot: Spot) -> torch.Tensor:
         """Return the hidden states after the layer."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -26,6 +26,8 @@ class Rope:
     """float32 of shape [rotated width / 2]."""
     scale: float = 1.0
     """What cosines and sines are multiplied by."""
+    moved: dict[torch.device, torch.Tensor] = field(default_factory=dict, init=False, repr=False)
+    """The frequencies on each device they were asked for on."""
 
     @property
     def width(self) -> int:
@@ -34,7 +36,10 @@ class Rope:
 
     def find_angles(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return cosines and sines of each position, float32 of shape [tokens, width / 2]."""
-        angles = positions.to(torch.float32)[:, None] * self.frequencies.to(positions.device)
+        device = positions.device
+        if device not in self.moved:
+            self.moved[device] = self.frequencies.to(device)
+        angles = positions.to(torch.float32)[:, None] * self.moved[device]
         return angles.cos() * self.scale, angles.sin() * self.scale
 
 

@@ -13,6 +13,7 @@ VARIABLES = {
     "threads": "PARALLAX_TORCH__THREADS",
     "generic": "PARALLAX_TORCH__GENERIC",
     "kernels": "PARALLAX_TORCH__KERNELS",
+    "graphs": "PARALLAX_TORCH__GRAPHS",
 }
 WEIGHTS = ("auto", "float32", "bfloat16", "int8", "int4")
 
@@ -29,6 +30,8 @@ class TorchSettings:
     """Whether models run on the code of transformers: where there is none here, never, or always."""
     kernels: Literal["auto", "plain", "off"] = "auto"
     """Whether the compiled kernels are used; ``plain``: with no instructions but those of every processor."""
+    graphs: Literal["auto", "off"] = "auto"
+    """On CUDA, whether steps of decodes are recorded as graphs and replayed, where a model's layers can be."""
 
 
 def apply_settings(settings: TorchSettings) -> None:
@@ -49,6 +52,7 @@ def read_settings() -> TorchSettings:
         threads=_read_number("threads", 0),
         generic=_read_word("generic", ("auto", "off", "always")),
         kernels=_read_word("kernels", ("auto", "plain", "off")),
+        graphs=_read_word("graphs", ("auto", "off")),
     )
 
 

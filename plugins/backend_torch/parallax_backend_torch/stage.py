@@ -10,10 +10,12 @@ from dataclasses import dataclass
 import torch
 
 from parallax_backend_torch.answer import Pending, place_draws
+from parallax_backend_torch.draft import send_step
 from parallax_backend_torch.network import Found, Runner
+from parallax_backend_torch.replay import Replays
 from parallax_backend_torch.sampling import Sampler
 from parallax_backend_torch.soundness import check_found, check_given
-from parallax_backend_torch.step import Spot, Step, find_places, make_line, read_tokens
+from parallax_backend_torch.step import make_step
 from parallax_backend_torch.store import Store
 from parallax_backend_torch.tensors import read_tensor, upload
 from parallax_backend_torch.ticket import list_tickets
@@ -29,6 +31,8 @@ class Held:
     store: Store
     workshop: Workshop
     sampler: Sampler
+    replays: Replays | None = None
+    """Of steps of decodes, where these are recorded."""
 
 
 class TorchStage:
@@ -104,14 +108,14 @@ class TorchStage:
             raise
 
     def _run(self, held: Held, batch: StageBatch) -> Found:
-        line = make_line(batch.rows, held.workshop.device)
-        places = find_places(line, self._account.pools, batch.rows)
-        spots = [Spot(kept, places[pool]) for kept, pool in zip(held.store.tensors, held.store.pools, strict=True)]
-        tokens, positions = read_tokens(line, batch.rows)
-        hidden = None
+        device, pools, hidden = held.workshop.device, self._account.pools, None
         if batch.hidden:
-            hidden = read_tensor(batch.hidden[0]).to(held.workshop.device, held.workshop.dtype)
-        return held.runner.run(Step(tokens, positions, spots), hidden, _find_picks(batch, held.workshop.device))
+            hidden = read_tensor(batch.hidden[0]).to(device, held.workshop.dtype)
+        picks = _find_picks(batch, device)
+        if held.replays and (found := held.replays.run(batch.rows, pools, hidden)) is not None:
+            return held.replays.network.finish(found, picks)
+        make = make_step if device.type == "cpu" else send_step
+        return held.runner.run(make(batch.rows, pools, held.store), hidden, picks)
 
     def _draw(self, held: Held, batch: StageBatch, found: Found, outputs: Sequence[Output]) -> torch.Tensor | None:
         """Return the token ids drawn, if any are."""

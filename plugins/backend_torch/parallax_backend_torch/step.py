@@ -11,6 +11,7 @@ import torch
 
 from parallax_backend_torch.kernels import attention
 from parallax_backend_torch.rope import Rope
+from parallax_backend_torch.store import Store
 from parallax_backend_torch.tensors import upload
 from parallax_core.api import PagePool, Row
 
@@ -116,6 +117,18 @@ class Step:
 def make_line(rows: Sequence[Row], device: torch.device) -> Line:
     """Return the tokens of ``rows`` in a line."""
     return Line([len(row.tokens) for row in rows], [row.start for row in rows], device)
+
+
+def make_step(rows: Sequence[Row], pools: Sequence[PagePool], store: Store) -> Step:
+    """Return ``rows``, for which pages were taken, as a step on a CPU."""
+    line = make_line(rows, store.device)
+    places = find_places(line, pools, rows)
+    return Step(*read_tokens(line, rows), make_spots(store, places))
+
+
+def make_spots(store: Store, places: Sequence[Places | Slots]) -> list[Spot]:
+    """Return what each layer keeps, with the places in its pool."""
+    return [Spot(kept, places[pool]) for kept, pool in zip(store.tensors, store.pools, strict=True)]
 
 
 def find_places(line: Line, pools: Sequence[PagePool], rows: Sequence[Row]) -> list[Places | Slots]:

@@ -55,11 +55,14 @@ class Store:
     """
 
     def __init__(self, layers: Sequence[Kept], infos: Sequence[PoolInfo], device: torch.device) -> None:
+        self.device = device
         numbers = {(info.kind, info.window): number for number, info in enumerate(infos)}
         self.pools = [numbers[kept.pool] for kept in layers]
         """The pool of each layer."""
         self._sizes = [1 if info.kind == "state" else info.page_size for info in infos]
-        slots = [info.num_pages * size for info, size in zip(infos, self._sizes, strict=True)]
+        # On a device one page more, for rows that are only there to fill a step: see `replay`.
+        spare = [info.kind != "state" and device.type != "cpu" for info in infos]
+        slots = [(info.num_pages + more) * size for info, size, more in zip(infos, self._sizes, spare, strict=True)]
         self.tensors = [
             tuple(
                 torch.empty((slots[number], *shape), dtype=kept.dtype, device=device)  # what is not written is not read

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from parallax_backend_torch import backend
 from parallax_backend_torch.backend import TorchBackend
@@ -80,6 +81,18 @@ class TestLlama(BackendConformance, Tiny):
     def make_model(self) -> Path:
         """Return the folder of the model."""
         return self.folder
+
+
+@pytest.mark.needs_cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+class TestLlamaOnCuda(Tiny):
+    """Decodes as CUDA graphs."""
+
+    kind = "llama"
+
+    def open_stage(self, layers: LayerRange | None) -> Stage:
+        """Open layers of the model on the device."""
+        return TorchBackend().open_stage(StagePlan(model=self.folder, layers=layers, dtype="float32", device="cuda"))
 
 
 class TestQwen2(Tiny):

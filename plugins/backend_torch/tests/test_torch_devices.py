@@ -8,18 +8,21 @@ import pytest
 import torch
 
 from parallax_backend_torch.arithmetic import attend_rectangles
+from parallax_backend_torch.draft import Draft, open_draft
+from parallax_backend_torch.grid import Grid
 from parallax_backend_torch.kernels.attention import Pool, Rule, attend
 from parallax_backend_torch.kernels.linear import pack
 from parallax_backend_torch.mxfp4 import widen_blocks
 from parallax_backend_torch.step import Places, make_line
+from parallax_backend_torch.tensors import upload
 from parallax_backend_torch.workshop import DeviceLinear
 from parallax_core.api import PagePool, PoolInfo, Row, SeqId
 
 WIDTH, HEADS, KEYS = 16, 4, 2
 
 
-def make_places(window: int) -> tuple[Places, int]:
-    """Return the places of a prefill, two decodes and a short chunk, and the slots there are."""
+def make_places(window: int) -> tuple[Places, Grid, int]:
+    """Return the places of a prefill, two decodes and a short chunk, the same as a grid, and the slots there are."""
     info = PoolInfo(kind="window" if window else "full", page_size=4, num_pages=40, window=window)
     pool = PagePool(info)
     rows = [
@@ -32,7 +35,11 @@ def make_places(window: int) -> tuple[Places, int]:
             pool.extend(row.seq, 1)
     for row in rows:
         pool.extend(row.seq, len(row.tokens))
-    return Places(make_line(rows, torch.device("cpu")), pool, rows), info.num_pages * info.page_size
+    draft = Draft(rows, [pool])
+    extents = draft.measure()
+    assert [(extent.rows, extent.tokens) for extent in extents] == [(1, 7), (2, 1), (1, 3)]
+    [grid] = open_draft(upload(draft.write(extents)), extents, [info]).grids
+    return Places(make_line(rows, torch.device("cpu")), pool, rows), grid, info.num_pages * info.page_size
 
 
 RULES = {
@@ -45,12 +52,13 @@ RULES = {
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 def test_rectangles_give_what_pages_give(rule: Rule) -> None:
-    places, slots = make_places(rule.window)
+    places, grid, slots = make_places(rule.window)
+    assert grid.slots.tolist() == places.slots.tolist()
     torch.manual_seed(0)
     pool = Pool(torch.randn(slots, KEYS, WIDTH), torch.randn(slots, KEYS, WIDTH))
     query = torch.randn(12, HEADS, WIDTH)
     expected = attend(query, pool, places.rows, rule)
-    torch.testing.assert_close(attend_rectangles(query, pool, places, rule), expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(attend_rectangles(query, pool, grid, rule), expected, atol=1e-5, rtol=1e-5)
 
 
 def test_product_of_a_device_is_that_of_the_kernels() -> None:

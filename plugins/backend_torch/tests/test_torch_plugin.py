@@ -52,10 +52,10 @@ def test_probe_sees_a_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 
 
 def test_settings_of_a_file_reach_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("WEIGHTS", "THREADS", "GENERIC", "KERNELS"):
+    for name in ("WEIGHTS", "THREADS", "GENERIC", "KERNELS", "GRAPHS"):
         monkeypatch.setenv(f"PARALLAX_TORCH__{name}", "")
         monkeypatch.delenv(f"PARALLAX_TORCH__{name}")
-    wanted = TorchSettings(weights="int8", threads=3)
+    wanted = TorchSettings(weights="int8", threads=3, graphs="off")
     apply_settings(wanted)
     assert read_settings() == wanted
     assert "PARALLAX_TORCH__GENERIC" not in os.environ

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from parallax_core.testing.checks.draw import DrawChecks
 from parallax_core.testing.checks.penalty import PenaltyChecks
 from tests.checkpoints import FAMILIES, LAYERS, save_family
 from tests.families import TOLERANCE, Family, Trial, run_chunks, run_ragged
-from tests.pretence import DEVICE, Pretence
+from tests.pretence import DEVICE, Pretence, Recorder, pretend_device
 
 ROOM = 2**21
 LENGTH = 24
@@ -24,9 +25,7 @@ COARSE = 0.2
 
 @pytest.fixture(autouse=True)
 def _pretend(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "pretended")
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (ROOM, ROOM))
+    pretend_device(monkeypatch, ROOM)
 
 
 def run_trial(family: Family, plans: list[StagePlan]) -> float:
@@ -59,6 +58,30 @@ def test_pretence_lets_nothing_mix() -> None:
         with pytest.raises(RuntimeError, match="data_ptr"):
             there.data_ptr()
         assert (there + here.to(DEVICE)).cpu().tolist() == [2.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda x: x * x.sum().item(),
+        lambda x: x * torch.ones(2).to(DEVICE),
+        lambda x: x * torch.tensor([1.0, 2.0], device=DEVICE),
+        lambda x: x[[0, 1]],
+        lambda x: x[x > 0],
+        lambda x: x.cpu(),
+        lambda x: torch.bincount(x.long()),
+    ],
+)
+def test_recorder_refuses_what_cannot_be_recorded(work: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    with Pretence():
+        x = torch.ones(2, device=DEVICE)
+        with pytest.raises(RuntimeError, match="cannot be recorded"):
+            Recorder().record(lambda: work(x))
+        recorder = Recorder()
+        found = recorder.record(lambda: x[torch.arange(2, device=DEVICE)] * 2)
+        x += 1
+        recorder.replay()
+        assert found.tolist() == [4.0, 4.0]
 
 
 class Sampled(DrawChecks, PenaltyChecks):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 
@@ -30,6 +31,7 @@ class Gemma3Layer:
     mixer: GatedMlp
     norms: tuple[Norm, ...]
     """In the order of `NORMS`."""
+    is_steady: ClassVar[bool] = True
 
     def __call__(self, hidden: torch.Tensor, step: Step, spot: Spot) -> torch.Tensor:
         """Return the hidden states after the layer."""

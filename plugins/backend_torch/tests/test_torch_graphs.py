@@ -1,0 +1,214 @@
+"""Steps of decodes that are recorded and done again give what they give otherwise; graphs of CUDA, where there are any.
+
+Elsewhere all but the graph itself runs, on a pretended device: sizes, padding, the memory that stays, masks, and what
+is left out; see `tests.pretence`.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from itertools import chain as join
+from pathlib import Path
+
+import pytest
+import torch
+
+from parallax_backend_torch import replay
+from parallax_backend_torch.backend import TorchBackend
+from parallax_backend_torch.draft import Extent
+from parallax_backend_torch.experts import Experts
+from parallax_backend_torch.replay import round_extent
+from parallax_backend_torch.stage import TorchStage
+from parallax_core.api import LayerRange, PoolInfo, StagePlan
+from parallax_core.testing.checks.chain import Chain
+from tests.checkpoints import LAYERS, save_family
+from tests.families import TOLERANCE, Family, Trial, make_tokens
+from tests.pretence import Pretence, Recorder, pretend_device
+
+ROOM = 2**21
+SIZES = (2, 3, 9)
+"""Rows at once: some fill a size there are graphs for, some do not."""
+LENGTH = 14
+"""Tokens of a row at first, and one less for each row after it; then decodes go over the end of a page."""
+STEPS = 5
+
+
+@pytest.fixture
+def pretended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a device that is not there."""
+    pretend_device(monkeypatch, ROOM)
+
+
+def open_stages(folder: Path, cuts: tuple[int, ...]) -> list[TorchStage]:
+    """Open layers 0 to the first cut, and so on; nothing but NaN is in their pools."""
+    ranges = zip((0, *cuts), (*cuts, LAYERS), strict=True)
+    plans = [StagePlan(model=folder, layers=LayerRange(*each), dtype="float32") for each in ranges]
+    stages = [TorchBackend().open_stage(plan) for plan in plans]
+    for stage in stages:
+        for tensor in join.from_iterable(find_store(stage)):
+            tensor.fill_(math.nan)
+    return stages
+
+
+def find_store(stage: TorchStage) -> list[tuple[torch.Tensor, ...]]:
+    """Return what the layers of a stage keep."""
+    assert stage._held is not None
+    return stage._held.store.tensors
+
+
+def run_decodes(trial: Trial, count: int) -> None:
+    """Run prompts of different lengths, and then one token of each at a time."""
+    texts = {trial.open(): make_tokens(LENGTH + STEPS, 20 + index) for index in range(count)}
+    lengths = {seq: LENGTH - index for index, seq in enumerate(texts)}
+    for seq, length in lengths.items():
+        trial.step({seq: texts[seq][:length]})
+    for step in range(STEPS):
+        trial.step({seq: (texts[seq][length + step],) for seq, length in lengths.items()})
+    trial.drop(*texts)
+
+
+def count_replays() -> int:
+    """Return how many steps of stages were done again."""
+    return sum(recorder.num_replays for recorder in Recorder.made)
+
+
+@pytest.mark.usefixtures("pretended")
+@pytest.mark.parametrize(
+    ("kind", "cuts", "recorded"),
+    [
+        ("llama", (2,), 2),
+        ("qwen2", (), 1),
+        ("qwen3", (), 1),
+        ("gemma3_text", (1,), 2),
+        ("deepseek_v3", (1,), 1),
+        ("gpt_oss", (), 0),
+    ],
+)
+def test_decodes_that_are_done_again_are_those_of_transformers(
+    kind: str, cuts: tuple[int, ...], recorded: int, tmp_path: Path
+) -> None:
+    family = Family(kind, tmp_path, TorchBackend())
+    with Pretence(), Chain(open_stages(tmp_path, cuts)) as chain:
+        trial = Trial(family, chain)
+        for count in SIZES:
+            run_decodes(trial, count)
+    assert trial.find_error() < TOLERANCE
+    assert count_replays() == recorded * STEPS * len(SIZES)
+    # Of each number of rows, steps that see one page and steps that see two.
+    assert len(Recorder.made) <= recorded * 2 * len(SIZES)
+
+
+@pytest.mark.usefixtures("pretended")
+def test_rows_that_were_added_leave_everything_as_it_is(tmp_path: Path) -> None:
+    save_family("llama", tmp_path)
+    with Pretence(), Chain([stage := open_stages(tmp_path, ())[0]]) as chain:
+        seqs = [chain.open() for _ in range(4)]
+        chain.step(*[chain.row(seq, make_tokens(5, seq)) for seq in seqs])
+        before = [tensor.clone() for tensor in join.from_iterable(find_store(stage))]
+        chain.step(*[chain.row(seq, (7,)) for seq in seqs[:3]])
+        assert count_replays() == 1
+        [info] = stage.info.pools
+        for tensor, old in zip(join.from_iterable(find_store(stage)), before, strict=True):
+            changed = ((tensor != old) & ~(tensor.isnan() & old.isnan())).flatten(1).any(1).nonzero().flatten().tolist()
+            spare = info.num_pages * info.page_size
+            assert len(tensor) == spare + info.page_size
+            assert len(changed) == 3 + 1
+            assert changed[-1] == spare
+
+
+@pytest.mark.usefixtures("pretended")
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("gpt_oss", "Experts does other work in each step"),
+        ("qwen3_next", "DeltaNet does other work in each step"),
+        ("mistral", "the model runs on the code of transformers"),
+    ],
+)
+def test_log_says_why_nothing_is_recorded(
+    kind: str, reason: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    save_family(kind, tmp_path)
+    with Pretence(), caplog.at_level(logging.DEBUG, replay.__name__):
+        TorchBackend().open_stage(StagePlan(model=tmp_path, dtype="float32")).close()
+    assert reason in caplog.text
+
+
+@pytest.mark.usefixtures("pretended")
+def test_what_cannot_be_recorded_runs_otherwise(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Experts, "is_steady", True, raising=False)
+    family = Family("qwen3_moe", tmp_path, TorchBackend())
+    with Pretence(), Chain(open_stages(tmp_path, ())) as chain:
+        trial = Trial(family, chain)
+        run_decodes(trial, 2)
+    assert trial.find_error() < TOLERANCE
+    assert len(Recorder.made) == 1
+    assert caplog.text.count("decodes run without CUDA graphs") == 1
+
+
+@pytest.mark.usefixtures("pretended")
+@pytest.mark.parametrize(("name", "most", "replays"), [("ROWS", 2, 2), ("SLOTS", 16 * 3, 2), ("GRAPHS", 1, 3)])
+def test_only_so_much_is_recorded(
+    name: str, most: int, replays: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replay, f"MOST_{name}", most)
+    family = Family("qwen2", tmp_path, TorchBackend())
+    with Pretence(), Chain(open_stages(tmp_path, ())) as chain:
+        trial = Trial(family, chain)
+        seqs = [trial.open() for _ in range(3)]
+        for count in (1, 2, 3):
+            trial.step(dict.fromkeys(seqs[:count], (5,)))
+    assert trial.find_error() < TOLERANCE
+    assert count_replays() == replays
+
+
+@pytest.mark.usefixtures("pretended")
+def test_nothing_is_recorded_where_it_is_turned_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PARALLAX_TORCH__GRAPHS", "off")
+    family = Family("llama", tmp_path, TorchBackend())
+    with Pretence(), Chain(open_stages(tmp_path, ())) as chain:
+        trial = Trial(family, chain)
+        run_decodes(trial, 2)
+    assert trial.find_error() < TOLERANCE
+    assert Recorder.made == []
+
+
+@pytest.mark.parametrize(
+    ("rows", "pages", "rounded"),
+    [
+        (1, (1, 1), (1, (1, 1))),
+        (3, (5, 3), (4, (8, 3))),
+        (8, (8, 3), (8, (8, 3))),
+        (9, (9, 2), (16, (16, 2))),
+        (33, (129, 3), (40, (256, 3))),
+    ],
+)
+def test_sizes_are_few(rows: int, pages: tuple[int, ...], rounded: tuple[int, tuple[int, ...]]) -> None:
+    pools = [
+        PoolInfo(kind="full", page_size=16, num_pages=9),
+        PoolInfo(kind="window", page_size=16, num_pages=9, window=24),  # which lie on at most three pages
+    ]
+    found = round_extent(Extent(rows, 1, pages), pools)
+    assert (found.rows, found.pages) == rounded
+
+
+@pytest.mark.needs_cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+@pytest.mark.parametrize("kind", ["llama", "gemma3_text", "deepseek_v3"])
+def test_graphs_of_cuda_give_what_the_same_steps_give_without(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    family = Family(kind, tmp_path, TorchBackend())
+    for choice in ("auto", "off"):
+        monkeypatch.setenv("PARALLAX_TORCH__GRAPHS", choice)
+        with caplog.at_level(logging.DEBUG, replay.__name__), Chain(open_stages(tmp_path, (1,))) as chain:
+            trial = Trial(family, chain)
+            for count in SIZES:
+                run_decodes(trial, count)
+            assert trial.find_error() < 1e-3
+        assert ("recorded a step" in caplog.text) == (choice == "auto")
+        assert "decodes run without CUDA graphs, more slowly" not in caplog.text
+        caplog.clear()
