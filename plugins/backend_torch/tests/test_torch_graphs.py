@@ -16,14 +16,15 @@ import torch
 
 from parallax_backend_torch import replay
 from parallax_backend_torch.backend import TorchBackend
-from parallax_backend_torch.draft import Extent
+from parallax_backend_torch.draft import Draft, Extent, open_draft
 from parallax_backend_torch.experts import Experts
 from parallax_backend_torch.replay import round_extent
 from parallax_backend_torch.stage import TorchStage
-from parallax_core.api import LayerRange, PoolInfo, StagePlan
+from parallax_backend_torch.tensors import upload
+from parallax_core.api import LayerRange, PagePool, PoolInfo, Row, SeqId, StagePlan
 from parallax_core.testing.checks.chain import Chain
 from tests.checkpoints import LAYERS, save_family
-from tests.families import TOLERANCE, Family, Trial, make_tokens
+from tests.families import TOLERANCE, Family, Trial, make_tokens, read_logprobs
 from tests.pretence import Pretence, Recorder, pretend_device
 
 ROOM = 2**21
@@ -82,7 +83,6 @@ def count_replays() -> int:
         ("qwen3", (), 1),
         ("gemma3_text", (1,), 2),
         ("deepseek_v3", (1,), 1),
-        ("gpt_oss", (), 0),
     ],
 )
 def test_decodes_that_are_done_again_are_those_of_transformers(
@@ -166,14 +166,41 @@ def test_only_so_much_is_recorded(
 
 
 @pytest.mark.usefixtures("pretended")
-def test_nothing_is_recorded_where_it_is_turned_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PARALLAX_TORCH__GRAPHS", "off")
-    family = Family("llama", tmp_path, TorchBackend())
-    with Pretence(), Chain(open_stages(tmp_path, ())) as chain:
-        trial = Trial(family, chain)
-        run_decodes(trial, 2)
-    assert trial.find_error() < TOLERANCE
-    assert Recorder.made == []
+def test_what_is_recorded_gives_what_the_same_steps_give_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    family = Family("gemma3_text", tmp_path, TorchBackend())
+    found = []
+    for choice, recorded in (("off", 0), ("auto", STEPS)):
+        monkeypatch.setenv("PARALLAX_TORCH__GRAPHS", choice)
+        with Pretence(), Chain(open_stages(tmp_path, ())) as chain:
+            trial = Trial(family, chain)
+            run_decodes(trial, 3)
+        assert count_replays() == recorded
+        found.append(torch.cat([read_logprobs(seen.answers) for seen in trial.seen]))
+    torch.testing.assert_close(*found, atol=1e-5, rtol=0)
+
+
+def test_draft_is_opened_as_it_was_written() -> None:
+    info = PoolInfo(kind="window", page_size=4, num_pages=20, window=6)
+    pool = PagePool(info)
+    rows = [Row(SeqId(1), 13, (70,), positions=(5,)), Row(SeqId(2), 2, (80,))]
+    for row in rows:
+        pool.open(row.seq)
+        pool.extend(row.seq, row.start + 1)
+    extent = Extent(rows=4, tokens=1, pages=(4,))
+    opened = open_draft(upload(Draft(rows, [pool]).write([extent])), [extent], [info])
+    assert opened.tokens.tolist() == [70, 80, 0, 0]
+    assert opened.positions.tolist() == [5, 2, 0, 0]
+    [grid] = opened.grids
+    ends = [pool.pages(row.seq)[1][row.start // 4] * 4 + row.start % 4 for row in rows]
+    assert grid.slots.tolist() == [*ends, 80, 80]  # the first slot of the spare page
+    [sight] = grid.find_sights(6)
+    assert sight.mask.sum(dim=2).tolist() == [[6], [3], [1], [1]]
+    seen = [row[each[0]].tolist() for row, each in zip(sight.slots, sight.mask, strict=True)]
+    first, second = (pool.pages(row.seq)[1] for row in rows)
+    assert seen[0] == [first[place // 4] * 4 + place % 4 for place in range(8, 14)]
+    assert seen[1:] == [[second[0] * 4 + place for place in range(3)], [80], [80]]
 
 
 @pytest.mark.parametrize(
