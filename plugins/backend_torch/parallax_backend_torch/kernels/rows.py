@@ -13,8 +13,8 @@ from parallax_backend_torch.kernels.layout import PANEL
 from parallax_backend_torch.kernels.quantize import Quantized, quantize_weight
 
 Kind = Literal["float32", "bfloat16", "int8", "int4"]
-AT_ONCE = 2**18
-"""Numbers of a weight that are converted at once; a few bytes of memory each."""
+AT_ONCE = 2**17
+"""Numbers of a weight that are converted at once; some twenty bytes of memory each."""
 
 
 class Rows(Protocol):
