@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import socket
@@ -57,7 +58,8 @@ def worker(settings: WorkerSettings, config: Config) -> None:
         end_with_parent()
     plugins = PluginHost.prepare(config)
     try:
-        asyncio.run(_work(settings, node, plugins))
+        with contextlib.suppress(KeyboardInterrupt):  # that is how it is told to end
+            asyncio.run(_work(settings, node, plugins))
     finally:
         plugins.shutdown(SHUTDOWN_S)
 
@@ -129,6 +131,7 @@ def make_opener(settings: WorkerSettings, plugins: PluginHost) -> Opener:
 async def _work(settings: WorkerSettings, node: str, plugins: PluginHost) -> None:
     opener = make_opener(settings, plugins)
     opener.warm_up()
+    gc.freeze()  # modules stay: nobody has to look through them, nor take them apart in the end, which takes seconds
     spec = plugins.transports().get(settings.transport)
     listen = settings.listen or _place(spec, settings.connect, node)
     plan = TransportPlan(node=node, listen=listen, timeout_s=settings.peer_timeout)

@@ -284,3 +284,17 @@ def test_workers_that_load_end_with_their_head(model_home: Path, tmp_path: Path,
     assert time.monotonic() - begun < END_TIMEOUT_S
     wait_until(lambda: not any(map(is_alive, workers)), 5)
     assert "Traceback" not in (tmp_path / "log").read_text()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_worker_ends_well_when_it_is_told_to(model_home: Path, tmp_path: Path, number: signal.Signals) -> None:
+    """As systemd stops it: in time, and not as one that has failed."""
+    log, command = tmp_path / "log", [PARALLAX, "worker", "--connect", "tcp://127.0.0.1:1"]
+    with log.open("w") as sink:
+        process = subprocess.Popen(command, stderr=sink, env=environment(model_home))
+    wait_until(lambda: "no head at" in log.read_text())
+    begun = time.monotonic()
+    process.send_signal(number)
+    assert process.wait(END_TIMEOUT_S + 10) == 0
+    assert time.monotonic() - begun < END_TIMEOUT_S
+    assert "Traceback" not in log.read_text()
