@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from types import TracebackType
@@ -79,7 +80,8 @@ class Lines:
         now, at_end = time.monotonic(), total is not None and done >= total
         if not finished and (at_end or now - then >= LINE_INTERVAL_S):
             self._last[task] = (now, at_end)
-            print(f"{task}: {describe(done, total, unit)}", file=sys.stderr, flush=True)
+            with contextlib.suppress(OSError):  # a disk full of logs, or nobody who reads them, ends no work
+                print(f"{task}: {describe(done, total, unit)}", file=sys.stderr, flush=True)
 
 
 def describe(done: int, total: int | None, unit: Unit) -> str:

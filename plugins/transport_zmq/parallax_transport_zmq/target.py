@@ -108,5 +108,5 @@ def bind_tcp(socket: zmq.Socket[bytes], place: TcpPlace, ip: object) -> int:
         socket.bind(str(TcpPlace(host, place.port)))
     except zmq.ZMQError as error:
         hint = "choose another port, or 0 for a free one, and an address of this machine"
-        raise ParallaxError(f"cannot listen at {place}: {error}", hint) from error
+        raise ParallaxError(f"cannot listen at {place}: {zmq.strerror(error.errno or 0)}", hint) from error
     return int(socket.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2])

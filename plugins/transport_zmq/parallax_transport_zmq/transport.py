@@ -205,4 +205,6 @@ def _bind_ipc(socket: zmq.Socket[bytes], place: IpcPlace) -> None:
     try:
         socket.bind(str(place))
     except zmq.ZMQError as error:
-        raise ParallaxError(f"cannot listen at {place}: {error}", "choose another path") from error
+        raise ParallaxError(
+            f"cannot listen at {place}: {zmq.strerror(error.errno or 0)}", "choose another path"
+        ) from error

@@ -1,3 +1,6 @@
+import errno
+import io
+import sys
 import time
 
 import pytest
@@ -36,6 +39,18 @@ def test_lines_tell_of_slow_work_now_and_then(
         for done in range(7):
             display("load", done, None, "items")
     assert capsys.readouterr().err.splitlines() == ["load: 0", "load: 3", "load: 6"]
+
+
+class Full(io.TextIOBase):
+    """A stream on a disk that is full."""
+
+    def write(self, text: str) -> int:
+        raise OSError(errno.ENOSPC, f"no room for {text!r}")
+
+
+def test_lines_that_cannot_be_written_end_no_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", Full())
+    Lines()("load", 1, 1)
 
 
 def test_bars_are_only_for_terminals() -> None:
