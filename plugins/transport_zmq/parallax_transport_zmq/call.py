@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from contextlib import suppress
 
 import zmq
 
@@ -47,7 +48,8 @@ class Call:
         try:
             async with asyncio.timeout(self._plan.timeout_s):
                 self._socket.connect(self._target.endpoint)
-                self.post(Hello(self._plan.node, self._node, self._plan.credit).pack())
+                with suppress(ConnectionError):  # it may be refused by now: then an event says why
+                    self.post(Hello(self._plan.node, self._node, self._plan.credit).pack())
                 return await self._answer
         except TimeoutError as error:
             message = f"node {self._node!r} at {self._target.address} does not answer in {self._plan.timeout_s:g} s"

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ import zmq
 from parallax_core.api import Frame, ParallaxError, PeerLost, TransportPlan
 from parallax_transport_zmq.keyring import Keyring
 from parallax_transport_zmq.link import ZmqLink
+from parallax_transport_zmq.message import Hello
 from parallax_transport_zmq.transport import ZmqTransport
 from tests.zmq_nodes import LOOPBACK, join, plan_node, started, stretched
 
@@ -142,9 +145,15 @@ async def test_node_with_another_key_than_known_is_not_believed(
         assert "key" in caught.value.hint
 
 
+@pytest.mark.parametrize("pause_s", [0, 0.3])
 async def test_node_without_a_key_gets_no_link_where_keys_are(
-    ring: Keyring, elsewhere: Keyring, monkeypatch: pytest.MonkeyPatch
+    ring: Keyring, elsewhere: Keyring, monkeypatch: pytest.MonkeyPatch, pause_s: float
 ) -> None:
+    def pack(hello: Hello, pack: Callable[[Hello], bytes] = Hello.pack) -> bytes:
+        time.sleep(pause_s)  # until it is refused, before it has said anything
+        return pack(hello)
+
+    monkeypatch.setattr(Hello, "pack", pack)
     ring.make("far")
     async with started(plan_node("far", LOOPBACK)) as far:
         near = make_there(plan_node("near", timeout_s=2), elsewhere, monkeypatch)
