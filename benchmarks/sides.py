@@ -55,14 +55,14 @@ class HttpSide:
     """A server."""
 
     def __init__(self, url: str, model: str, group: int, about: Mapping[str, Any]) -> None:
-        self._target, self.group, self.about = Target(url=url, model=model), group, about
+        self.target, self.group, self.about = Target(url=url, model=model), group, about
 
     def generate(self, prompts: Sequence[Sequence[int]], tokens: int) -> Figures:
         """Ask over HTTP; see `Side.generate`."""
         tasks = [
             Task(route="/v1/completions", body={"prompt": list(prompt), "max_tokens": tokens}) for prompt in prompts
         ]
-        outcomes = asyncio.run(run_tasks(self._target, tasks, [0.0] * len(tasks), 0, lambda _: None))
+        outcomes = asyncio.run(run_tasks(self.target, tasks, [0.0] * len(tasks), 0, lambda _: None))
         found = summarize(outcomes, {})
         wanted = tokens * len(prompts)
         cached = found.cached_tokens / max(found.prompt_tokens, 1)
