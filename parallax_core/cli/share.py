@@ -13,6 +13,8 @@ from parallax_core.plugins.host import PluginHost
 
 COUNTS = ("num_hidden_layers", "n_layers", "n_layer", "num_layers")
 """How config.json may call the number of layers."""
+MOST_LAYERS = 10_000
+"""No model has more."""
 
 
 def place_layers(parallel: ParallelConfig, plugins: PluginHost, config: Mapping[str, Any]) -> ParallelConfig:
@@ -48,9 +50,9 @@ def size_layers(plugins: PluginHost, config: Mapping[str, Any], dtype: DType) ->
 def _count_bits(config: Mapping[str, Any], dtype: DType) -> int:
     """Return the bits of a weight."""
     how = config.get("quantization") or config.get("quantization_config")
-    if how is None:
+    if not how:
         return 32 if dtype == "float32" else 16
-    bits = how.get("bits")
+    bits = how.get("bits") if isinstance(how, Mapping) else None
     return bits if isinstance(bits, int) else 0
 
 
@@ -66,8 +68,11 @@ def weigh_layers(plugins: PluginHost, config: Mapping[str, Any]) -> tuple[int, .
         weights = [layer.active_weights for layer in shape.layers]
         weights[-1] += shape.before_weights if shape.is_tied else shape.after_weights
         return tuple(weights)
-    text = config.get("text_config") or config
+    inner = config.get("text_config")
+    text = inner if isinstance(inner, Mapping) else config
     count = next((int(text[name]) for name in COUNTS if isinstance(text.get(name), int)), None)
     if count is None:
         raise UsageError("config.json does not say how many layers the model has", "give the stages their --layers")
+    if count > MOST_LAYERS:
+        raise UsageError(f"config.json says that the model has {count} layers", "fetch the model again")
     return (1,) * count

@@ -25,6 +25,8 @@ LENGTHS = ("max_position_embeddings", "max_sequence_length", "max_seq_len", "n_p
 """How config.json may call the longest sequence a model was made for."""
 COUNTS = ("num_hidden_layers", "n_layers", "n_layer", "num_layers")
 """How it may call the number of layers."""
+MOST_LAYERS = 10_000
+"""No model has more."""
 BATCH_TOKENS = {"gpu": 2048, "fast": 128, "slow": 16}
 """Tokens in a step of about a second or less: on a GPU, on a CPU with a fast BLAS, on one without."""
 
@@ -111,6 +113,9 @@ def _count_layers(config: dict[str, Any]) -> int:
     if count is None:
         message = "config.json does not say how many layers the model has"
         raise Unsupported(message, "check that it is the config.json of a language model")
+    if count > MOST_LAYERS:
+        message = f"config.json says that the model has {count} layers"
+        raise Unsupported(message, "fetch the model again")
     return count
 
 

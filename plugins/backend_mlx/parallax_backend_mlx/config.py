@@ -44,6 +44,30 @@ RENAMED = {"num_experts": "num_local_experts", "n_ctx": "n_positions"}
 PERIODIC = frozenset(["gemma3_text", "cohere2"])
 """Models whose ``sliding_window_pattern`` mlx-lm reads as a period."""
 
+OBJECTS = ("quantization", "quantization_config", "rope_parameters", "rope_scaling")
+"""Settings that have settings of their own."""
+SILU = frozenset(
+    (
+        *("llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "qwen3_next", "deepseek_v3"),
+        *("olmo2", "olmoe", "phi3", "granite", "cohere"),
+    )
+)
+GELU = frozenset(["gemma2", "gemma3_text"])
+ACTIVATIONS = {"hidden_act": (SILU, ("silu", "swish")), "hidden_activation": (GELU, ("gelu_pytorch_tanh",))}
+"""Settings of an activation that the model files of these models do not read, and what they compute instead."""
+
+
+def check_objects(config: Json) -> None:
+    """Refuse a config.json that has something else where further settings belong.
+
+    Raises:
+        Unsupported: naming it.
+    """
+    for name in OBJECTS:
+        if config.get(name) and not isinstance(config[name], Mapping):
+            message = f"{name!r} in config.json is {config[name]!r}, not an object with settings"
+            raise Unsupported(message, "fetch the model again")
+
 
 def normalise(config: Json, fields: frozenset[str], tensors: Collection[str]) -> dict[str, Any]:
     """Return the keys to lay over ``config``.
@@ -54,7 +78,7 @@ def normalise(config: Json, fields: frozenset[str], tensors: Collection[str]) ->
         tensors: the names of the tensors in the checkpoint.
 
     Raises:
-        Unsupported: if a setting of ``rope_parameters`` has no certain counterpart.
+        Unsupported: if a setting of ``rope_parameters`` has no certain counterpart, or an activation none at all.
     """
     changes = _place_part(config, fields)
     if "tie_word_embeddings" not in config and "tie_word_embeddings" in fields and "text_config" not in config:
@@ -67,8 +91,18 @@ def normalise(config: Json, fields: frozenset[str], tensors: Collection[str]) ->
 
 
 def _place_part(config: Json, fields: frozenset[str]) -> dict[str, Any]:
+    check_objects(config)
+    _check_activation(config, fields)
     renamed = {new: config[old] for new, old in RENAMED.items() if new in fields - config.keys() and old in config}
     return renamed | _place_rope(config, fields) | _place_pattern(config, fields)
+
+
+def _check_activation(config: Json, fields: frozenset[str]) -> None:
+    for name, (models, computed) in ACTIVATIONS.items():
+        given = config.get(name)
+        if given is not None and name not in fields and config.get("model_type") in models and given not in computed:
+            message = f"{name} of this model is {given!r}, and mlx-lm computes {computed[0]} whatever that says"
+            raise Unsupported(message, "try another backend")
 
 
 def _place_pattern(config: Json, fields: frozenset[str]) -> dict[str, Any]:

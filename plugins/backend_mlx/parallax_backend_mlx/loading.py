@@ -15,7 +15,7 @@ from parallax_backend_mlx.absent import Weights, fill_absent, find_spoilt
 from parallax_backend_mlx.architecture import find_classes, list_fields
 from parallax_backend_mlx.carve import Carving, carve_model, keep_model
 from parallax_backend_mlx.checkpoint import REFETCH, read_json
-from parallax_backend_mlx.config import normalise
+from parallax_backend_mlx.config import check_objects, normalise
 from parallax_backend_mlx.correction import correct_model
 from parallax_backend_mlx.memory import find_room
 from parallax_backend_mlx.runtime import Module, dequantize_model, flatten_tree, load_model, mx, tree_unflatten
@@ -91,6 +91,7 @@ def load_network(plan: StagePlan, tensors: Mapping[str, str]) -> tuple[Carving, 
         ParallaxError: if the weights do not fit the architecture, or the memory.
     """
     config = read_json(plan.model / "config.json")
+    check_objects(config)
     if (config.get("quantization_config") or {}).get("quant_method") == "gguf":
         message = f"{plan.model.name} keeps the weights of a GGUF file packed, which mlx-lm does not read"
         raise Unsupported(message, "choose --backend torch, or the original model the GGUF was made from")

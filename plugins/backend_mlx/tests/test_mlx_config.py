@@ -98,6 +98,10 @@ REFUSED: list[tuple[dict[str, Any], frozenset[str], str]] = [
         GEMMA,
         "no period",
     ),
+    ({"rope_parameters": "x"}, PLAIN, "'rope_parameters' in config.json is 'x'"),
+    ({"quantization_config": ["gguf"]}, PLAIN, "'quantization_config' in config.json is"),
+    ({"model_type": "llama", "hidden_act": "gelu"}, PLAIN, "hidden_act of this model is 'gelu'"),
+    ({"model_type": "gemma2", "hidden_activation": "silu"}, PLAIN, "computes gelu_pytorch_tanh"),
 ]
 
 
@@ -116,6 +120,14 @@ def test_config_without_certain_meaning_is_refused(config: dict[str, Any], field
     with pytest.raises(Unsupported, match=words) as caught:
         normalise(config, fields, frozenset())
     assert caught.value.hint
+    with pytest.raises(Unsupported, match=words):
+        normalise({"text_config": config}, fields, frozenset())
+
+
+def test_activation_that_is_computed_or_read_is_taken() -> None:
+    config = {"model_type": "llama", "hidden_act": "silu", "tie_word_embeddings": True}
+    assert normalise(config, PLAIN, frozenset()) == {}
+    assert normalise(config | {"hidden_act": "gelu"}, PLAIN | {"hidden_act"}, frozenset()) == {}
 
 
 def test_model_with_a_head_of_its_own_is_not_tied() -> None:

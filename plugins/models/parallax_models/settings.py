@@ -8,7 +8,9 @@ from typing import Any
 from parallax_core.api import Unsupported
 
 MOST = 2**40
-"""No count in a configuration is larger."""
+"""No count in a configuration is larger,"""
+MOST_LAYERS = 10_000
+"""and this none of layers, each of which is described."""
 
 
 class Settings:
@@ -25,8 +27,9 @@ class Settings:
     def count(self, name: str, default: int | None = None, *, alias: str = "") -> int:
         """Return a whole number, at least 1; ``alias`` is another name some versions of transformers write."""
         value = self._read(alias if alias and not self.has(name) and self.has(alias) else name, default)
-        if type(value) is not int or not 1 <= value <= MOST:
-            raise self._refuse(name, value, "a whole number, at least 1")
+        most = MOST_LAYERS if name == "num_hidden_layers" else MOST
+        if type(value) is not int or not 1 <= value <= most:
+            raise self._refuse(name, value, f"a whole number from 1 to {most}")
         return value
 
     def size(self, name: str, default: int | None = None) -> int:

@@ -131,7 +131,8 @@ def test_state_of_a_delta_net_is_what_transformers_keeps() -> None:
         ({"layer_types": ["full_attention"]}, "as long as there are layers"),
         ({"layer_types": ["chunked_attention"] * 4}, "chunked_attention"),
         ({"tie_word_embeddings": 1}, "true or false"),
-        ({"vocab_size": -1}, "at least 1"),
+        ({"vocab_size": -1}, "from 1 to"),
+        ({"num_hidden_layers": 10**12}, "from 1 to 10000"),
     ],
 )
 def test_setting_that_makes_no_sense_is_named(changes: dict[str, Any], message: str) -> None:
