@@ -23,7 +23,7 @@ from parallax_core.api import PagePool, PoolInfo, Row
 
 MOST_ROWS = 256
 MOST_SLOTS = 2**17
-"""Of all rows together, what is added included. With more, launches cost little beside the work itself."""
+"""Of all rows together, what is added included. The longer a step takes, the less its launches should count."""
 MOST_GRAPHS = 48
 """Kept at a time: each takes some memory."""
 STEP = 8
