@@ -156,7 +156,7 @@ def _convert_model(model: Module, dtype: DType) -> None:
     # Scales first, so that what comes out of them is not rounded to their old dtype.
     _cast_parameters(model, target)
     if any(name.endswith(".scales") for name, _ in _list_parameters(model)):
-        logger.info("weights dequantised dtype=%s device=cpu", target)
+        logger.info("weights dequantised dtype=%s device=cpu", name_dtype(target))
         dequantize_model(model)
         _cast_parameters(model, target)
 
