@@ -6,7 +6,7 @@
 
 using namespace plx;
 
-PLX_EXPORT int32_t plx_interface() { return 3; }
+PLX_EXPORT int32_t plx_interface() { return 4; }
 // Asks the system for large pages; it may not have any, and nothing depends on it.
 PLX_EXPORT void plx_enlarge(void* data, int64_t bytes) {
 #if defined(MADV_HUGEPAGE)
@@ -60,6 +60,11 @@ PLX_EXPORT void plx_gate(int32_t gate, const float* gates, int64_t gate_stride, 
   share_rows(rows, count * 4, [&](int64_t row) {
     kernels->gate(gate, gates + row * gate_stride, values + row * value_stride, count, out + row * count);
   });
+}
+
+// Of each row the place of the largest, the first of equal ones, and what it is; no number if there is one that is none.
+PLX_EXPORT void plx_find_largest(const float* x, int64_t rows, int64_t count, int64_t* places, float* most) {
+  share(rows, [&](int64_t row) { places[row] = kernels->find_largest(x + row * count, count, most + row); });
 }
 
 PLX_EXPORT float plx_read(const float* x, int64_t count) {

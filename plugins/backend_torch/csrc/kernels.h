@@ -37,11 +37,26 @@ static inline int64_t panel_bytes(const Weight& weight) {
   }
 }
 
-// The activations of a product. For int8 and int4, rounded per group: codes int16 or int8 [rows][groups * 32], `scales`
+constexpr int64_t kTileRows = 6;  // of a product with floats: 12 of 16 registers hold sums
+
+// Calls body(row, rows) for tiles of nearly equal height, at most `most`.
+template <class Body>
+void each_tile(int64_t begin, int64_t end, int64_t most, Body&& body) {
+  int64_t row = begin;
+  for (int64_t left = (end - begin + most - 1) / most; left > 0; --left) {
+    const int64_t rows = (end - row + left - 1) / left;
+    body(row, rows);
+    row += rows;
+  }
+}
+
+// The activations of a product. `packed` are the same, a tile after the other, in each the inputs one after the other, of all
+// its rows; so a tile of a product reads them in the order they lie in. It is null where rows are few, or weights narrow. For int8 and int4, rounded per group: codes int16 or int8 [rows][groups * 32], `scales`
 // [rows][groups], and, for int4, `sums` [rows][groups], the sums of the rounded activations.
 struct Input {
   const float* x;
   int64_t stride;
+  const float* packed;
   void* codes;
   float* scales;
   float* sums;
@@ -110,6 +125,8 @@ struct Kernels {
   void (*rotate)(float* x, const float* cos, const float* sin, int64_t half);
   void (*gate)(int32_t gate, const float* gates, const float* values, int64_t count, float* out);
   void (*narrow)(const float* x, int64_t count, uint16_t* out);  // float32 to bfloat16
+  // The place of the largest, the first of equal ones, and what it is: no number if one of them is none.
+  int64_t (*find_largest)(const float* x, int64_t count, float* most);
   float (*read)(const float* x, int64_t count);                  // sums them up; what memory gives at best
 };
 

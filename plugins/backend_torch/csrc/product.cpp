@@ -10,6 +10,7 @@ namespace {
 thread_local Scratch scratch;
 
 constexpr int64_t kPieceWork = 1 << 16;  // multiplications that are worth handing to another thread, at the least
+constexpr int64_t kPackedRows = 19;      // so many make four tiles, and are worth packing; widening bfloat16 undoes it
 constexpr int64_t kRowBytes = 1 << 18;   // activations that stay in a second-level cache while the weights go by
 
 struct Cut {  // of a product: rows times panels
@@ -27,10 +28,25 @@ Cut cut_product(const Weight& weight, int64_t rows, int64_t panels) {
   return cut;
 }
 
-Input prepare_input(const Weight& weight, const Rows& given) {
-  Input input{given.x, given.stride, nullptr, nullptr, nullptr};
+// Puts the rows of each tile of each part side by side.
+const float* pack_rows(const Rows& given, int64_t in, int64_t part) {
+  float* const packed = reinterpret_cast<float*>(scratch.take(given.count * in * 4));
+  share_rows(divide_up(given.count, part), part * in, [&](int64_t number) {
+    each_tile(number * part, least(given.count, (number + 1) * part), kTileRows, [&](int64_t row, int64_t rows) {
+      float* out = packed + row * in;
+      for (int64_t i = 0; i < in; ++i, out += rows) {
+        for (int64_t r = 0; r < rows; ++r) out[r] = given.x[(row + r) * given.stride + i];
+      }
+    });
+  });
+  return packed;
+}
+
+Input prepare_input(const Weight& weight, const Rows& given, const Cut& cut) {
+  Input input{given.x, given.stride, nullptr, nullptr, nullptr, nullptr};
   const int64_t rows = given.count;
-  if (weight.kind != kInt8 && weight.kind != kInt4) return input;
+  if (weight.kind == kFloat32 && rows >= kPackedRows) input.packed = pack_rows(given, weight.in, cut.rows);
+  if (weight.kind == kFloat32 || weight.kind == kBfloat16) return input;
   const int64_t groups = divide_up(weight.in, kGroup);
   const int64_t codes = rows * groups * kGroup * (weight.kind == kInt8 ? 2 : 1);
   char* const room = scratch.take(codes + rows * groups * 8);
@@ -45,9 +61,9 @@ Input prepare_input(const Weight& weight, const Rows& given) {
 
 void multiply_rows(const Weight& weight, const Rows& given, const Output& output) {
   if (given.count <= 0) return;
-  const Input input = prepare_input(weight, given);
   const int64_t rows = given.count, panels = divide_up(weight.out, kPanel);
   const Cut cut = cut_product(weight, rows, panels);
+  const Input input = prepare_input(weight, given, cut);
   share(cut.row_parts * cut.panel_parts, [&](int64_t piece) {
     const int64_t row = piece / cut.panel_parts * cut.rows, first = piece % cut.panel_parts * cut.panels;
     const int64_t end = least(panels, first + cut.panels);
@@ -61,9 +77,9 @@ void multiply_rows(const Weight& weight, const Rows& given, const Output& output
 // The gate's panel and the panel it gates, one after the other, while the first is still in the cache.
 void multiply_gated(const Weight& weight, const Rows& given, const Output& output, int32_t gate) {
   if (given.count <= 0) return;
-  const Input input = prepare_input(weight, given);
   const int64_t rows = given.count, panels = weight.out / 2 / kPanel;
   const Cut cut = cut_product(weight, rows, panels);
+  const Input input = prepare_input(weight, given, cut);
   share(cut.row_parts * cut.panel_parts, [&](int64_t piece) {
     const int64_t begin = piece / cut.panel_parts * cut.rows, end = least(rows, begin + cut.rows);
     const int64_t first = piece % cut.panel_parts * cut.panels;

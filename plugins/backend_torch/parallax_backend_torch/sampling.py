@@ -26,18 +26,19 @@ class Sampler:
         self._vocab_size = vocab_size
         self._noise = Noise(vocab_size, device)
 
-    def sample(self, logits: torch.Tensor, tickets: Sequence[Ticket]) -> torch.Tensor:
+    def sample(self, given: torch.Tensor, tickets: Sequence[Ticket], best: torch.Tensor | None = None) -> torch.Tensor:
         """Return the token ids drawn, int64 of shape [rows].
 
         Args:
-            logits: float32 of shape [rows, vocab size].
+            given: logits, float32 of shape [rows, vocab size].
             tickets: one for each row.
+            best: the token of the largest logit of each row, if that is known.
         """
-        logits = adjust_logits(logits, tickets)
+        logits = adjust_logits(given, tickets)
         warm = [row for row, ticket in enumerate(tickets) if ticket.sampling.temperature]
         if len(warm) == len(tickets):
             return self._sample_warm(logits, tickets)
-        drawn = logits.argmax(-1)
+        drawn = best if best is not None and logits is given else logits.argmax(-1)
         if warm:
             drawn[warm] = self._sample_warm(logits[warm], [tickets[row] for row in warm])
         return drawn

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from parallax_backend_torch.kernels.parts import find_largest
 from parallax_backend_torch.network import Found
 from parallax_backend_torch.tensors import read_tensor
 from parallax_core.api import BackendFailed, StageBatch
@@ -26,15 +27,20 @@ def check_given(batch: StageBatch) -> None:
             raise BackendFailed(message, HINT)
 
 
-def check_found(found: Found) -> None:
+def check_found(found: Found) -> torch.Tensor | None:
     """Refuse what was computed where it is not finite; a model may forbid some tokens by minus infinity, but not all.
+
+    Returns:
+        What is found on the way: the best token of each row of scores, int64 of shape [outputs], if there are scores.
 
     Raises:
         BackendFailed: saying what it is.
     """
     if found.hidden is not None and not bool(torch.isfinite(found.hidden).all()):
         raise BackendFailed("the hidden states this stage computed are not finite", HINT)
-    if found.logits is not None and found.logits.numel():
-        best = found.logits.amax(dim=-1)  # NaN where there is one
-        if not bool(torch.isfinite(best).all()):
-            raise BackendFailed("the scores this stage computed are not finite", HINT)
+    if found.logits is None or not found.logits.numel():
+        return None
+    best, most = find_largest(found.logits)  # NaN where there is one
+    if not bool(torch.isfinite(most).all()):
+        raise BackendFailed("the scores this stage computed are not finite", HINT)
+    return best

@@ -71,14 +71,14 @@ class TorchStage:
         held = self._get_held()
         check_given(batch)
         copies = self._account.step(batch)
-        outputs = [output for row in batch.rows for output in row.outputs]
+        outputs = _list_outputs(batch)
         if not batch.rows:
             return Pending(Found(), outputs, None, self._account.free)
         with self._guarded(), torch.inference_mode():
             held.store.copy(copies)
             found = self._run(held, batch)
-            check_found(found)
-            return Pending(found, outputs, self._draw(held, batch, found, outputs), self._account.free)
+            best = check_found(found)
+            return Pending(found, outputs, self._draw(held, batch, found, best), self._account.free)
 
     def close(self) -> None:
         """Release the model and every sequence. Calling it twice is harmless."""
@@ -117,17 +117,24 @@ class TorchStage:
         make = make_step if device.type == "cpu" else send_step
         return held.runner.run(make(batch.rows, pools, held.store), hidden, picks)
 
-    def _draw(self, held: Held, batch: StageBatch, found: Found, outputs: Sequence[Output]) -> torch.Tensor | None:
-        """Return the token ids drawn, if any are."""
-        if found.logits is None:
+    def _draw(self, held: Held, batch: StageBatch, found: Found, best: torch.Tensor | None) -> torch.Tensor | None:
+        """Return the token ids drawn, if any are; ``best`` are those of the largest scores."""
+        if found.logits is None or best is None:
             return None
+        outputs = _list_outputs(batch)
         places = place_draws(outputs)
         if not places:
             return None
         entries = self._account.entries
         tickets = [ticket for row in batch.rows for ticket in list_tickets(row, entries[row.seq])]
-        logits = found.logits if len(places) == len(outputs) == len(set(places)) else found.logits[places]
-        return held.sampler.sample(logits, tickets)
+        if len(places) == len(outputs) == len(set(places)):
+            return held.sampler.sample(found.logits, tickets, best)
+        return held.sampler.sample(found.logits[places], tickets, best[places])
+
+
+def _list_outputs(batch: StageBatch) -> list[Output]:
+    """Return what is asked for, in row order."""
+    return [output for row in batch.rows for output in row.outputs]
 
 
 def _find_picks(batch: StageBatch, device: torch.device) -> torch.Tensor | None:

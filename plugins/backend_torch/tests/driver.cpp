@@ -19,6 +19,7 @@ int64_t plx_gather(const Weight*, const int64_t*, int64_t, float*);
 void plx_normalize(const float*, int64_t, float*, const float*, float, float, int64_t, int64_t, int64_t, float*);
 void plx_rotate(float*, int64_t, const float*, const float*, int64_t, int64_t, int64_t, int64_t);
 void plx_gate(int32_t, const float*, int64_t, const float*, int64_t, int64_t, int64_t, float*);
+void plx_find_largest(const float*, int64_t, int64_t, int64_t*, float*);
 void plx_attend(const Attention*);
 void plx_store(const float*, int64_t, const int64_t*, int64_t, int64_t, int32_t, void*);
 }
@@ -110,6 +111,9 @@ static void try_parts(int64_t dim) {
   plx_normalize(x.data(), 3 * dim, residual.data(), weight.data(), 1.0f, 1e-5f, 2, 3, dim, out.data());
   expect(finite(out), "normalisation");
   plx_rotate(x.data(), 3 * dim, angles.data(), angles.data(), 2, 3, dim, dim / 2);
+  int64_t places[6];
+  plx_find_largest(residual.data(), 6, dim, places, out.data());
+  expect(places[0] < dim && out[0] >= residual[0], "largest");
   plx_gate(kSilu, x.data(), dim, residual.data(), dim, 6, dim, out.data());
   expect(finite(out), "gate");
 }

@@ -211,6 +211,19 @@ def test_gates_hold_for_any_input(mode: library.Mode, count: int) -> None:
     assert torch.allclose(parts.multiply_gelu(gate, value).double(), wanted, rtol=1e-5, atol=2e-7)
 
 
+@pytest.mark.parametrize("count", [1, 7, 8, 33, 100])
+def test_largest_is_found_where_it_is_first(mode: library.Mode, count: int) -> None:
+    x = draw(count + 3, count)
+    x[0, -1] = x[0, 0] = 9.0
+    x[1] = -torch.inf
+    x[2, count // 2] = torch.inf
+    places, most = parts.find_largest(x)
+    assert torch.equal(places, x.argmax(-1))
+    assert torch.equal(most, x.amax(-1))
+    x[range(count), range(count)] = torch.nan
+    assert parts.find_largest(x)[1].isnan().tolist() == [True] * count + [False] * 3
+
+
 def test_description_says_what_computes() -> None:
     library.choose_kernels("auto")
     library.set_threads(1)

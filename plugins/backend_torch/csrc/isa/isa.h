@@ -14,6 +14,7 @@ void normalize(const float* x, float* residual, const float* weight, float offse
 void rotate(float* x, const float* cos, const float* sin, int64_t half);
 void gate(int32_t gate, const float* gates, const float* values, int64_t count, float* out);
 void narrow(const float* x, int64_t count, uint16_t* out);
+int64_t find_largest(const float* x, int64_t count, float* most);
 float read(const float* x, int64_t count);
 
 extern const Kernels table;

@@ -7,6 +7,7 @@ namespace {
 
 // Inputs whose weights are multiplied in one go by all rows: 16 outputs of so many fill half of a second-level cache.
 constexpr int64_t kDepth = 2048;
+constexpr int64_t kBlock = 320;  // the same of many rows, whose sums wait in the output meanwhile
 
 // Some rows of one panel, or of two at once.
 struct Area {
@@ -40,10 +41,22 @@ struct Place {
   // Puts there what products are added to: bias and residual.
   void begin(int64_t rows) const {
     for (int64_t r = 0; r < rows; ++r) {
+      if (width == kPanel) {
+        begin_whole(r);
+        continue;
+      }
       float sums[kPanel] = {};
       for (int64_t o = 0; o < width && residual; ++o) sums[o] = residual[r * residual_stride + o];
       for (int64_t o = 0; o < width && bias; ++o) sums[o] += bias[o];
       memcpy(out + r * stride, sums, static_cast<size_t>(width) * 4);
+    }
+  }
+
+  void begin_whole(int64_t r) const {
+    for (int64_t o = 0; o < kPanel; o += 8) {
+      F8 sums = residual ? load(residual + r * residual_stride + o) : splat(0.0f);
+      if (bias) sums += load(bias + o);
+      save(out + r * stride + o, sums);
     }
   }
 
@@ -56,14 +69,12 @@ struct Place {
   }
 };
 
-// Calls add(row, rows, sums) for tiles of nearly equal height, at most `most`. The sums lie in the output itself, or beside
+// Calls add(row, rows, sums) for tiles of at most `most` rows. The sums lie in the output itself, or beside
 // it, 16 to a row, where they are wanted so or the panel is wider than the output.
 template <class Add>
 PLX_INLINE void add_tiles(const Area& area, bool fresh, bool beside, int64_t most, Add&& add) {
-  alignas(32) float aside[2][kDenseRows * kPanel] = {};
-  int64_t row = area.begin;
-  for (int64_t left = (area.end - area.begin + most - 1) / most; left > 0; --left) {
-    const int64_t rows = (area.end - row + left - 1) / left;
+  alignas(32) float aside[2][kTileRows * kPanel] = {};
+  each_tile(area.begin, area.end, most, [&](int64_t row, int64_t rows) {
     Sums sums[2] = {};
     for (int p = 0; p < area.panels; ++p) {
       const Place place(area, p, row);
@@ -76,26 +87,45 @@ PLX_INLINE void add_tiles(const Area& area, bool fresh, bool beside, int64_t mos
     for (int p = 0; p < area.panels; ++p) {
       if (sums[p].at == aside[p]) Place(area, p, row).copy_from(aside[p], rows);
     }
-    row += rows;
-  }
+  });
 }
 
 // While rows go by, the weights that come next are fetched: else memory would rest while all but the first rows go by, and
-// the first would wait for it. The last rows leave time enough for that, unless they are few to so many weights.
+// the first would wait for it. Many tiles share that out; of few, the last ones fetch all, unless weights are many to them.
 template <class Panel>
 void multiply_floats(const Area& area, const Input& input) {
-  const int64_t in = area.weight.in, tiles = (area.end - area.begin + kDenseRows - 1) / kDenseRows;
+  const int64_t in = area.weight.in, tiles = (area.end - area.begin + kTileRows - 1) / kTileRows;
   const bool spread = tiles * Panel::kStep < 4;
   for (int64_t first = 0; first < in; first += kDepth) {
     Pass pass{};
     pass.stride = input.stride;
     pass.count = in - first < kDepth ? in - first : kDepth;
     for (int p = 0; p < area.panels; ++p) pass.w[p] = area.panel(p) + first / Panel::kStep * Panel::kBytes;
-    add_tiles(area, first == 0, false, kDenseRows, [&](int64_t row, int rows, const Sums* sums) {
+    pass.ahead = pass.w[0] + (pass.count + Panel::kStep - 1) / Panel::kStep * Panel::kBytes;
+    add_tiles(area, first == 0, false, kTileRows, [&](int64_t row, int rows, const Sums* sums) {
       pass.pace = spread ? 64 / tiles : row + rows == area.end ? 64 : 0;
       pass.x = input.x + row * input.stride + first;
       pass.sums[0] = sums[0], pass.sums[1] = sums[1];
       multiply_dense<Panel>(rows, area.panels, pass);
+    });
+  }
+}
+
+// Many rows, packed: some inputs of the panel stay in a first-level cache while all rows go by.
+void multiply_many(const Area& area, const Input& input) {
+  const int64_t in = area.weight.in, tiles = (area.end - area.begin + kTileRows - 1) / kTileRows;
+  const int64_t blocks = (in + kBlock - 1) / kBlock, size = (in + blocks - 1) / blocks;
+  for (int64_t first = 0; first < in; first += size) {
+    Pass pass{};
+    pass.count = in - first < size ? in - first : size;
+    pass.w[0] = area.panel(0) + first * Float32Panel::kBytes;
+    pass.ahead = pass.w[0] + pass.count * Float32Panel::kBytes;
+    pass.pace = kUnrolled * Float32Panel::kBytes / tiles;
+    add_tiles(area, first == 0, false, kTileRows, [&](int64_t row, int rows, const Sums* sums) {
+      pass.sums[0] = sums[0];
+      pass.x = input.packed + row * in + first * rows;
+      multiply_packed_rows(rows, pass);
+      pass.ahead += pass.count / kUnrolled * pass.pace;
     });
   }
 }
@@ -110,7 +140,7 @@ void multiply_codes(const Area& area, const Input& input) {
 
 void multiply_area(const Area& area, const Input& input) {
   switch (area.weight.kind) {
-    case kFloat32: return multiply_floats<Float32Panel>(area, input);
+    case kFloat32: return input.packed ? multiply_many(area, input) : multiply_floats<Float32Panel>(area, input);
     case kBfloat16: return multiply_floats<Bfloat16Panel>(area, input);
     case kInt8: return multiply_codes<Int8Panel>(area, input);
     default: return multiply_codes<Int4Panel>(area, input);

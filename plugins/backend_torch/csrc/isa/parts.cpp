@@ -57,6 +57,26 @@ void narrow(const float* x, int64_t count, uint16_t* out) {
   for (int64_t i = 0; i < count; ++i) out[i] = narrow_one(x[i]);
 }
 
+int64_t find_largest(const float* x, int64_t count, float* most) {
+  F8 reach[4] = {splat(-INFINITY), splat(-INFINITY), splat(-INFINITY), splat(-INFINITY)};
+  I8 strange = {};  // where there was no number
+  int64_t i = 0;
+  for (; i + 32 <= count; i += 32) {
+    for (int lane = 0; lane < 4; ++lane) {
+      const F8 value = load(x + i + 8 * lane);
+      reach[lane] = larger(value, reach[lane]);
+      strange |= value != value;
+    }
+  }
+  *most = largest(larger(larger(reach[0], reach[1]), larger(reach[2], reach[3])));
+  for (int lane = 0; lane < 8; ++lane) *most = strange[lane] ? NAN : *most;
+  for (; i < count; ++i) *most = x[i] > *most || x[i] != x[i] ? x[i] : *most;
+  for (i = 0; i + 8 <= count && sum(to_floats(load(x + i) == *most)) == 0; i += 8) {
+  }
+  while (i + 1 < count && x[i] != *most) ++i;
+  return i;
+}
+
 float read(const float* x, int64_t count) {
   F8 sums[8] = {};
   for (int64_t i = 0; i + 64 <= count; i += 64) {
@@ -67,7 +87,7 @@ float read(const float* x, int64_t count) {
 }
 
 const Kernels table = {
-    PLX_NAME(PLX_ISA), multiply, round_input, gather, attend, merge, normalize, rotate, gate, narrow, read,
+    PLX_NAME(PLX_ISA), multiply, round_input, gather, attend, merge, normalize, rotate, gate, narrow, find_largest, read,
 };
 
 }  // namespace plx::PLX_ISA

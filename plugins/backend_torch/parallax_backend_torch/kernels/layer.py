@@ -13,7 +13,7 @@ from parallax_backend_torch.kernels.library import find_library
 from parallax_backend_torch.kernels.linear import Gate, Packed
 from parallax_backend_torch.kernels.paging import Pool, Rows, Rule
 from parallax_backend_torch.kernels.panels import GATES, PanelPacked
-from parallax_backend_torch.kernels.signature import LayerRecord, NormRecord, TurnRecord
+from parallax_backend_torch.kernels.signature import AttentionRecord, LayerRecord, NormRecord, TurnRecord
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -67,6 +67,8 @@ class FusedLayer:
         records = [ctypes.pointer(each.record) for each in list_weights(recipe) if isinstance(each, PanelPacked)]
         scalings = (recipe.attention_norm, recipe.mixer_norm, recipe.query_norm, recipe.key_norm)
         self._record = LayerRecord(*records, *map(_make_norm, scalings), GATES[recipe.gate], 0)
+        self._pool: Pool | None = None
+        self._attention = AttentionRecord()
 
     def run(self, hidden: torch.Tensor, place: Place) -> torch.Tensor:
         """Store the step's keys and values, and return the hidden states after the layer.
@@ -82,14 +84,22 @@ class FusedLayer:
             ValueError: shapes or dtypes that do not belong together.
         """
         tokens = check_place(hidden, place)
-        heads = self._recipe.back.in_features // place.pool.keys.shape[2]
-        attention = make_record(place.pool, heads, self._recipe.rule)
+        attention = self._tell_attention(place.pool)
         attention.table = ctypes.pointer(place.rows.record)
         turn = TurnRecord(place.cos.data_ptr(), place.sin.data_ptr(), place.cos.shape[1])
         out = torch.empty(hidden.shape)
         slots = place.slots.data_ptr()
         self._run(self._record, attention, turn, slots, hidden.data_ptr(), tokens, out.data_ptr())
         return out
+
+    def _tell_attention(self, pool: Pool) -> AttentionRecord:
+        """Return what the library is told of the attention; a layer has one pool, so it is made once."""
+        if self._pool is None or self._pool.keys is not pool.keys or self._pool.values is not pool.values:
+            if pool.keys.dtype not in POOL_KINDS or not pool.keys.is_contiguous() or not pool.values.is_contiguous():
+                raise ValueError(f"keys and values are contiguous float32 or bfloat16, not {pool.keys.dtype}")
+            heads = self._recipe.back.in_features // pool.keys.shape[2]
+            self._pool, self._attention = pool, make_record(pool, heads, self._recipe.rule)
+        return self._attention
 
 
 def fuse_layer(recipe: Recipe, heads: int, dim: int) -> FusedLayer | None:
@@ -124,8 +134,6 @@ def check_place(hidden: torch.Tensor, place: Place) -> int:
     tokens, pool = int(hidden.shape[0]), place.pool
     if hidden.dtype != torch.float32 or not hidden.is_contiguous():
         raise ValueError("hidden states are contiguous float32")
-    if pool.keys.dtype not in POOL_KINDS or not pool.keys.is_contiguous() or not pool.values.is_contiguous():
-        raise ValueError(f"keys and values are contiguous float32 or bfloat16, not {pool.keys.dtype}")
     if not is_long(place.slots) or not is_angle(place.cos, pool) or not is_angle(place.sin, pool):
         raise ValueError("slots are contiguous int64, and angles contiguous float32, at most half of a head wide")
     if not place.rows.num_tokens == len(place.slots) == len(place.cos) == len(place.sin) == tokens:

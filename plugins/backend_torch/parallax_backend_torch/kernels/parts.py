@@ -61,6 +61,23 @@ def rotate_halves(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None
     x[..., half : 2 * half] = second * cos + first * sin
 
 
+def find_largest(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return of each row the place of the largest number, the first of equal ones, and the number, in one pass.
+
+    Args:
+        x: float32 [rows, n], n at least 1.
+
+    Returns:
+        int64 [rows], and float32 [rows], no number (and any place) where a row has one that is none.
+    """
+    library = find_library()
+    if library is None or x.device.type != "cpu" or not is_whole(x, x):
+        return x.argmax(-1), x.amax(-1)
+    places, most = torch.empty(len(x), dtype=torch.int64), torch.empty(len(x))
+    library.plx_find_largest(x.data_ptr(), x.shape[0], x.shape[1], places.data_ptr(), most.data_ptr())
+    return places, most
+
+
 def multiply_silu(gate: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     """Return ``silu(gate) * value``, float32 [rows, n] each, contiguous in the last dimension."""
     return _multiply_gate("silu", gate, value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from ctypes import POINTER, c_char_p, c_float, c_int32, c_int64, c_void_p
 
-INTERFACE = 3
+INTERFACE = 4
 """Version of the C interface; a library that answers another number was built from other sources."""
 
 
@@ -101,6 +101,7 @@ FUNCTIONS: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "plx_normalize": (None, (_FLOATS, _COUNT, _FLOATS, _FLOATS, c_float, c_float, _COUNT, _COUNT, _COUNT, _FLOATS)),
     "plx_rotate": (None, (_FLOATS, _COUNT, _FLOATS, _FLOATS, _COUNT, _COUNT, _COUNT, _COUNT)),
     "plx_gate": (None, (c_int32, _FLOATS, _COUNT, _FLOATS, _COUNT, _COUNT, _COUNT, _FLOATS)),
+    "plx_find_largest": (None, (_FLOATS, _COUNT, _COUNT, c_void_p, c_void_p)),
     "plx_read": (c_float, (_FLOATS, _COUNT)),
     "plx_attend": (None, (POINTER(AttentionRecord),)),
     "plx_layer": (
