@@ -11,6 +11,7 @@ thread_local Scratch scratch;
 
 constexpr int64_t kPieceWork = 1 << 16;  // multiplications that are worth handing to another thread, at the least
 constexpr int64_t kPackedRows = 19;      // so many make four tiles, and are worth packing; widening bfloat16 undoes it
+constexpr int64_t kPackedOutputs = 2048;  // of fewer the products gain less than packing costs
 constexpr int64_t kRowBytes = 1 << 18;   // activations that stay in a second-level cache while the weights go by
 
 struct Cut {  // of a product: rows times panels
@@ -33,9 +34,10 @@ const float* pack_rows(const Rows& given, int64_t in, int64_t part) {
   float* const packed = reinterpret_cast<float*>(scratch.take(given.count * in * 4));
   share_rows(divide_up(given.count, part), part * in, [&](int64_t number) {
     each_tile(number * part, least(given.count, (number + 1) * part), kTileRows, [&](int64_t row, int64_t rows) {
-      float* out = packed + row * in;
-      for (int64_t i = 0; i < in; ++i, out += rows) {
-        for (int64_t r = 0; r < rows; ++r) out[r] = given.x[(row + r) * given.stride + i];
+      for (int64_t r = 0; r < rows; ++r) {
+        const float* const x = given.x + (row + r) * given.stride;
+        float* const out = packed + row * in + r;
+        for (int64_t i = 0; i < in; ++i) out[i * rows] = x[i];
       }
     });
   });
@@ -45,7 +47,7 @@ const float* pack_rows(const Rows& given, int64_t in, int64_t part) {
 Input prepare_input(const Weight& weight, const Rows& given, const Cut& cut) {
   Input input{given.x, given.stride, nullptr, nullptr, nullptr, nullptr};
   const int64_t rows = given.count;
-  if (weight.kind == kFloat32 && rows >= kPackedRows) input.packed = pack_rows(given, weight.in, cut.rows);
+  if (weight.kind == kFloat32 && rows >= kPackedRows && weight.out >= kPackedOutputs) input.packed = pack_rows(given, weight.in, cut.rows);
   if (weight.kind == kFloat32 || weight.kind == kBfloat16) return input;
   const int64_t groups = divide_up(weight.in, kGroup);
   const int64_t codes = rows * groups * kGroup * (weight.kind == kInt8 ? 2 : 1);

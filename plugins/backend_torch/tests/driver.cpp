@@ -128,6 +128,7 @@ int main() {
       try_products(kind, 96, 64);
     }
     try_products(kFloat32, 20, 4100);
+    try_products(kFloat32, 2050, 333);
     for (int32_t kind : {kFloat32, kBfloat16}) {
       try_attention(kind, 2, 3, 64, 0);
       try_attention(kind, 1, 32, 8, 20);

@@ -50,7 +50,7 @@ def miss(found: torch.Tensor, wanted: torch.Tensor) -> float:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("height", "width"), [(1, 1), (33, 70), (64, 577), (17, 4133)])
+@pytest.mark.parametrize(("height", "width"), [(1, 1), (33, 70), (64, 577), (17, 4133), (2049, 707)])
 def test_product_is_that_of_the_weight_as_kept(mode: library.Mode, kind: linear.Kind, height: int, width: int) -> None:
     bias = draw(height, seed=1)
     packed = linear.pack(draw(height, width, seed=2), kind, bias=bias)
@@ -62,7 +62,7 @@ def test_product_is_that_of_the_weight_as_kept(mode: library.Mode, kind: linear.
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("height", "width"), [(129, 577), (33, 2090)])
+@pytest.mark.parametrize(("height", "width"), [(129, 577), (33, 2090), (2049, 70)])
 def test_row_gives_the_same_bits_beside_any_others(kind: linear.Kind, height: int, width: int) -> None:
     packed = linear.pack(draw(height, width), kind, bias=draw(height, seed=1))
     gated = linear.pack(draw(96, width), kind)
