@@ -213,8 +213,7 @@ async def test_worker_that_sends_garbage_is_found_out(tmp_path: Path) -> None:
     async with running(Pipeline(tmp_path, lies={"worker/1": {"lie": "garbage", "after": 3}})) as pipeline:
         _, finish = await pipeline.ask([1], 100)
         assert finish.reason == "error"
-        # The link is closed for it, and its process ends for that: the head says what it hears of first.
-        assert re.search("a frame cannot be read|its process ended", finish.message)
+        assert "a frame cannot be read" in finish.message
         await pipeline.until("ready")
         await pipeline.check()
         await pipeline.check_pages()
