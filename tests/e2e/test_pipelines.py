@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -198,7 +197,7 @@ class Spoilt:
 SPOILT = {
     "nan": "are not finite",
     "width": "float32 of width 65",
-    "rows": "a frame cannot be read|it closed the link",  # as one end of the link says, or the other: the first counts
+    "rows": "a frame cannot be read",
 }
 
 
@@ -229,7 +228,7 @@ def test_stage_that_gives_nonsense_ends_the_request_and_makes_no_token(
         assert right[:LENGTH] == whole[0]
         for number, (kind, reason) in enumerate(SPOILT.items()):
             tokens, error = follow(client, PROMPTS[0], partial(order.write_text, kind))
-            assert re.search(reason, error)
+            assert reason in error
             assert LENGTH <= len(tokens) < MANY
             assert tokens == right[: len(tokens)]
             wait_until(client.is_ready)
