@@ -12,6 +12,8 @@ from parallax_core.wire.errors import BadFrame, WireVersionMismatch
 from parallax_core.wire.messages import Message
 
 LEAVE_S = 0.2
+CUT_OFF = "is cut off"
+"""Said of a node that has sent what cannot be read: so all else that is heard of it then only follows from that."""
 
 
 class Channel:
@@ -49,7 +51,7 @@ class Channel:
         try:
             return decode(frame, self._limits)
         except (BadFrame, WireVersionMismatch) as error:
-            self._fault = PeerLost(f"node {self.peer!r} is cut off: {error.message}", error.hint)
+            self._fault = PeerLost(f"node {self.peer!r} {CUT_OFF}: {error.message}", error.hint)
             await self._link.close()
             raise self._fault from error
 

@@ -14,7 +14,7 @@ from parallax_core.base.ids import Epoch
 from parallax_core.contracts.progress import Progress, silent
 from parallax_core.contracts.stage import LayerRange, StageInfo
 from parallax_core.node.chain import check_chain
-from parallax_core.node.channel import Channel
+from parallax_core.node.channel import CUT_OFF, Channel
 from parallax_core.node.company import LEASE, Post
 from parallax_core.node.muster import Muster, Recruit
 from parallax_core.node.nursery import Nursery
@@ -110,8 +110,8 @@ class Troop:
 
     async def explain(self, loss: StageLost) -> StageLost:
         """Return which stage has ended, and how, where that can be told; see `Company.explain`."""
-        if loss.__cause__ is not None and loss.__cause__.__cause__ is not None:
-            return loss  # what came from there could not be read: that says it all
+        if CUT_OFF in loss.message:
+            return loss
         said: list[str] = []
         listening = [asyncio.create_task(self._await_end(role, said)) for role in self._roles]
         ending = [asyncio.create_task(self._await_process(role)) for role in self._roles] if self._nursery else []
@@ -119,6 +119,7 @@ class Troop:
         for task in (*listening, *ending):
             task.cancel()
         await asyncio.gather(*listening, *ending, return_exceptions=True)
+        names = [each for each in (*names, *said) if CUT_OFF in each] or names
         if not names and (others := [each for each in said if each not in loss.message]):
             names = ["; ".join((loss.message, *others))]
         return StageLost(names[0], loss.hint) if names else loss
