@@ -6,7 +6,7 @@
 
 using namespace plx;
 
-PLX_EXPORT int32_t plx_interface() { return 4; }
+PLX_EXPORT int32_t plx_interface() { return 5; }
 // Asks the system for large pages; it may not have any, and nothing depends on it.
 PLX_EXPORT void plx_enlarge(void* data, int64_t bytes) {
 #if defined(MADV_HUGEPAGE)

@@ -1,4 +1,4 @@
-// A whole layer in one call: attention with grouped heads, and a gated mixer, each behind a norm and added to what was before.
+// Whole layers in one call: attention with grouped heads, and a gated mixer, each behind a norm and added to what was before.
 #include "operations.h"
 #include "scratch.h"
 
@@ -77,8 +77,16 @@ void run_layer(const Layer& layer, Attention a, const Turn& turn, const int64_t*
 
 using namespace plx;
 
-// hidden and out are [tokens][width] and not the same; the table of the attention has those tokens.
-PLX_EXPORT void plx_layer(const Layer* layer, const Attention* attention, const Turn* turn, const int64_t* slots,
-                          const float* hidden, int64_t tokens, float* out) {
-  if (tokens > 0) run_layer(*layer, *attention, *turn, slots, Rows{hidden, layer->into->in, tokens}, out);
+// `count` layers, one after the other. hidden, out and spare are [tokens][width]; out is neither of the others, and spare is
+// only written to where there are several layers. All layers are told of the same table, which has those tokens.
+PLX_EXPORT void plx_layers(const Layer* const* layers, const Attention* const* attentions, int64_t count, const Table* table,
+                           const Turn* turn, const int64_t* slots, const float* hidden, int64_t tokens, float* out,
+                           float* spare) {
+  for (int64_t i = 0; i < count && tokens > 0; ++i) {
+    Attention attention = *attentions[i];
+    attention.table = table;
+    float* const to = (count - i) % 2 ? out : spare;
+    run_layer(*layers[i], attention, *turn, slots, Rows{hidden, layers[i]->into->in, tokens}, to);
+    hidden = to;
+  }
 }

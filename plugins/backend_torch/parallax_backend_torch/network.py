@@ -11,6 +11,7 @@ import torch
 from parallax_backend_torch.arithmetic import Norm
 from parallax_backend_torch.kernels.linear import Packed
 from parallax_backend_torch.model import Layer, Model, Shape, find_obstacle
+from parallax_backend_torch.plain import Alone, Joined, join_layers
 from parallax_backend_torch.step import Step
 from parallax_backend_torch.weights import Selection, Weights
 
@@ -89,6 +90,8 @@ class Network:
 
     def __init__(self, ends: Ends, layers: Sequence[Layer]) -> None:
         self._ends, self._layers = ends, layers
+        self._joined: list[tuple[slice, Joined | Alone]] = []
+        """The same layers, those that can together; found in the first step."""
 
     def run(self, step: Step, hidden: torch.Tensor | None, picks: torch.Tensor | None) -> Found:
         """Run the tokens of a step; see `Runner`."""
@@ -97,8 +100,9 @@ class Network:
     def run_layers(self, step: Step, hidden: torch.Tensor | None) -> torch.Tensor:
         """Return the hidden states after the last layer of the stage, [tokens, width]."""
         hidden = self._ends.embed(step.tokens) if hidden is None else hidden
-        for layer, spot in zip(self._layers, step.spots, strict=True):
-            hidden = layer(hidden, step, spot)
+        self._joined = self._joined or join_layers(self._layers, step.spots)
+        for part, layers in self._joined:
+            hidden = layers(hidden, step, step.spots[part])
         return hidden
 
     def finish(self, hidden: torch.Tensor, picks: torch.Tensor | None) -> Found:

@@ -1,8 +1,10 @@
-"""The layer most families are made of: in one call of the kernels where they can, part by part elsewhere."""
+"""The layer most families are made of: many in one call of the kernels where they can, part by part elsewhere."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import ClassVar
 
 import torch
@@ -10,8 +12,9 @@ import torch
 from parallax_backend_torch.arithmetic import Norm
 from parallax_backend_torch.heads import Attention
 from parallax_backend_torch.kernels.attention import Pool
-from parallax_backend_torch.kernels.layer import FusedLayer, Place, Recipe, Scaling, fuse_layer
+from parallax_backend_torch.kernels.layer import FusedLayer, FusedLayers, Place, Recipe, Scaling, fuse_layer
 from parallax_backend_torch.mlp import GatedMlp, Looker, Mixer
+from parallax_backend_torch.model import Layer
 from parallax_backend_torch.rope import Rope
 from parallax_backend_torch.step import Places, Spot, Step
 from parallax_backend_torch.weights import Weights
@@ -42,10 +45,53 @@ class WholeLayer:
 
     def __call__(self, hidden: torch.Tensor, step: Step, spot: Spot) -> torch.Tensor:
         """Return the hidden states after the layer."""
-        places = spot.places
+        return Joined([self])(hidden, step, [spot])
+
+
+class Joined:
+    """Several of them in one call; their tokens lie in the same places, and are turned by the same angles."""
+
+    def __init__(self, layers: Sequence[WholeLayer]) -> None:
+        self._fused, self._rope = FusedLayers([layer.fused for layer in layers]), layers[0].rope
+
+    def __call__(self, hidden: torch.Tensor, step: Step, spots: Sequence[Spot]) -> torch.Tensor:
+        """Return the hidden states after the last of the layers; ``spots`` are those of each."""
+        places = spots[0].places
         assert isinstance(places, Places)
-        place = Place(Pool(*spot.kept), places.rows, places.slots, *step.find_angles(self.rope))
-        return self.fused.run(hidden, place)
+        place = Place(places.rows, places.slots, *step.find_angles(self._rope))
+        return self._fused.run(hidden, [Pool(*spot.kept) for spot in spots], place)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Alone:
+    """Another layer, called in the same way."""
+
+    layer: Layer
+
+    def __call__(self, hidden: torch.Tensor, step: Step, spots: Sequence[Spot]) -> torch.Tensor:
+        """Return the hidden states after the layer."""
+        return self.layer(hidden, step, spots[0])
+
+
+def join_layers(layers: Sequence[Layer], spots: Sequence[Spot]) -> list[tuple[slice, Joined | Alone]]:
+    """Return the layers of a stage in as few calls as there can be, each with the spots that are given to it.
+
+    Args:
+        layers: in their order.
+        spots: of any step; in every step, layers share places that do so in this one.
+    """
+
+    def find_key(index: int) -> object:
+        layer = layers[index]
+        return (layer.rope, id(spots[index].places)) if isinstance(layer, WholeLayer) else index
+
+    joined: list[tuple[slice, Joined | Alone]] = []
+    for _, indices in groupby(range(len(layers)), find_key):
+        first, *others = indices
+        part = slice(first, first + 1 + len(others))
+        whole = [layer for layer in layers[part] if isinstance(layer, WholeLayer)]
+        joined.append((part, Joined(whole) if whole else Alone(layers[first])))
+    return joined
 
 
 def build_plain(

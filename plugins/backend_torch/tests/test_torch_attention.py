@@ -200,17 +200,17 @@ def test_shapes_that_do_not_belong_together_are_refused(mode: library.Mode) -> N
         store(batch.pool, draw(3, 2, 16), draw(3, 2, 16), torch.arange(2))
 
 
-def make_recipe(kind: linear.Kind, *, normed: bool) -> layer.Recipe:
-    def scale(dim: int, seed: int) -> layer.Scaling:
-        return layer.Scaling(draw(dim, seed=seed) + 1, 1e-5, 0.5)
+def make_recipe(kind: linear.Kind, *, normed: bool, seed: int = 0) -> layer.Recipe:
+    def scale(dim: int, number: int) -> layer.Scaling:
+        return layer.Scaling(draw(dim, seed=seed + number) + 1, 1e-5, 0.5)
 
     return layer.Recipe(
         attention_norm=scale(40, 1),
-        into=linear.pack(draw(128, 40, seed=2), kind, bias=draw(128, seed=3)),
-        back=linear.pack(draw(40, 64, seed=4), kind),
+        into=linear.pack(draw(128, 40, seed=seed + 2), kind, bias=draw(128, seed=seed + 3)),
+        back=linear.pack(draw(40, 64, seed=seed + 4), kind),
         mixer_norm=scale(40, 5),
-        up=linear.pack(draw(96, 40, seed=6), kind),
-        down=linear.pack(draw(40, 48, seed=7), kind),
+        up=linear.pack(draw(96, 40, seed=seed + 6), kind),
+        down=linear.pack(draw(40, 48, seed=seed + 7), kind),
         rule=Rule(0.25, window=50),
         query_norm=scale(16, 8) if normed else None,
         key_norm=scale(16, 9) if normed else None,
@@ -218,7 +218,7 @@ def make_recipe(kind: linear.Kind, *, normed: bool) -> layer.Recipe:
     )
 
 
-def run_parts(recipe: layer.Recipe, hidden: torch.Tensor, place: layer.Place) -> torch.Tensor:
+def run_parts(recipe: layer.Recipe, hidden: torch.Tensor, pool: Pool, place: layer.Place) -> torch.Tensor:
     def scale(scaling: layer.Scaling | None, x: torch.Tensor) -> torch.Tensor:
         return x if scaling is None else parts.normalize_rms(x, scaling.weight, scaling.eps, scaling.offset)
 
@@ -227,27 +227,34 @@ def run_parts(recipe: layer.Recipe, hidden: torch.Tensor, place: layer.Place) ->
     queries, keys = scale(recipe.query_norm, queries), scale(recipe.key_norm, keys)
     for each in (queries, keys):
         parts.rotate_halves(each, place.cos, place.sin)
-    store(place.pool, keys, values, place.slots)
-    hidden = recipe.back.apply(attend(queries, place.pool, place.rows, recipe.rule).flatten(1), hidden)
+    store(pool, keys, values, place.slots)
+    hidden = recipe.back.apply(attend(queries, pool, place.rows, recipe.rule).flatten(1), hidden)
     return recipe.down.apply(recipe.up.apply_gated(scale(recipe.mixer_norm, hidden), recipe.gate), hidden)
 
 
 @pytest.mark.parametrize("kind", ["float32", "int4"])
 @pytest.mark.parametrize("normed", [False, True])
-def test_layer_in_one_call_is_its_parts(kind: linear.Kind, normed: bool) -> None:
-    batch, angles, hidden = Batch(SPANS), draw(TOKENS, 6), draw(TOKENS, 40)
-    recipe = make_recipe(kind, normed=normed)
-    fused = layer.fuse_layer(recipe, heads=4, dim=16)
-    assert fused is not None
-    copy = Pool(batch.pool.keys.clone(), batch.pool.values.clone())
-    place = layer.Place(batch.pool, batch.rows, batch.new_slots, angles.cos(), angles.sin())
-    assert torch.equal(fused.run(hidden, place), run_parts(recipe, hidden, replace(place, pool=copy)))
-    assert torch.equal(batch.pool.keys.nan_to_num(), copy.keys.nan_to_num())
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_layers_in_one_call_are_their_parts(kind: linear.Kind, normed: bool, count: int) -> None:
+    batches, angles, hidden = [Batch(SPANS) for _ in range(count)], draw(TOKENS, 6), draw(TOKENS, 40)
+    recipes = [make_recipe(kind, normed=normed, seed=20 * number) for number in range(count)]
+    layers = [fused for recipe in recipes if (fused := layer.fuse_layer(recipe, heads=4, dim=16))]
+    pools = [batch.pool for batch in batches]
+    copies = [Pool(pool.keys.clone(), pool.values.clone()) for pool in pools]
+    place = layer.Place(batches[0].rows, batches[0].new_slots, angles.cos(), angles.sin())
+    fused, expected, before = layer.FusedLayers(layers), hidden, hidden.clone()
+    for recipe, copy in zip(recipes, copies, strict=True):
+        expected = run_parts(recipe, expected, copy, place)
+    assert torch.equal(fused.run(hidden, pools, place), expected)
+    assert torch.equal(hidden, before)
+    for pool, copy in zip(pools, copies, strict=True):
+        assert torch.equal(pool.keys.nan_to_num(), copy.keys.nan_to_num())
+    assert torch.equal(fused.run(hidden, copies, place), expected)
     with pytest.raises(ValueError, match="as many tokens"):
-        fused.run(hidden[:-1], place)
+        fused.run(hidden[:-1], pools, place)
     for wrong in (replace(place, slots=place.slots.int()), replace(place, cos=draw(TOKENS, 9))):
         with pytest.raises(ValueError, match="slots are contiguous int64, and angles"):
-            fused.run(hidden, wrong)
+            fused.run(hidden, pools, wrong)
 
 
 def test_layer_that_does_not_fit_is_left_in_parts(mode: library.Mode) -> None:

@@ -1,9 +1,11 @@
-"""A whole layer in one call of the compiled library: attention with grouped heads, and a gated mixer, as in Llama."""
+"""Whole layers in one call of the compiled library: attention with grouped heads, and a gated mixer, as in Llama."""
 
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 
@@ -14,6 +16,8 @@ from parallax_backend_torch.kernels.linear import Gate, Packed
 from parallax_backend_torch.kernels.paging import Pool, Rows, Rule
 from parallax_backend_torch.kernels.panels import GATES, PanelPacked
 from parallax_backend_torch.kernels.signature import AttentionRecord, LayerRecord, NormRecord, TurnRecord
+
+Record = TypeVar("Record", bound=ctypes.Structure)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -48,9 +52,8 @@ class Recipe:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Place:
-    """What a layer is told of the step."""
+    """What layers are told of the step."""
 
-    pool: Pool
     rows: Rows
     slots: torch.Tensor
     """int64 [tokens]: where the keys and values of the step go."""
@@ -60,22 +63,46 @@ class Place:
 
 
 class FusedLayer:
-    """A layer that runs in one call; made by ``fuse_layer``."""
+    """A layer that can run in one call, alone or with others; made by ``fuse_layer``."""
 
     def __init__(self, recipe: Recipe, run: ctypes._NamedFuncPointer) -> None:
-        self._recipe, self._run = recipe, run
+        self.recipe, self.function = recipe, run
         records = [ctypes.pointer(each.record) for each in list_weights(recipe) if isinstance(each, PanelPacked)]
         scalings = (recipe.attention_norm, recipe.mixer_norm, recipe.query_norm, recipe.key_norm)
-        self._record = LayerRecord(*records, *map(_make_norm, scalings), GATES[recipe.gate], 0)
-        self._pool: Pool | None = None
-        self._attention = AttentionRecord()
+        self.record = LayerRecord(*records, *map(_make_norm, scalings), GATES[recipe.gate], 0)
 
-    def run(self, hidden: torch.Tensor, place: Place) -> torch.Tensor:
-        """Store the step's keys and values, and return the hidden states after the layer.
+    def make_attention(self, pool: Pool) -> AttentionRecord:
+        """Return what the library is told of the attention over a pool.
+
+        Raises:
+            ValueError: if the pool is not contiguous, or neither float32 nor bfloat16.
+        """
+        if pool.keys.dtype not in POOL_KINDS or not pool.keys.is_contiguous() or not pool.values.is_contiguous():
+            raise ValueError(f"keys and values are contiguous float32 or bfloat16, not {pool.keys.dtype}")
+        return make_record(pool, self.recipe.back.in_features // pool.keys.shape[2], self.recipe.rule)
+
+
+class FusedLayers:
+    """Layers that follow each other, in one call; of one place, and each with a pool of its own.
+
+    Args:
+        layers: at least one.
+    """
+
+    def __init__(self, layers: Sequence[FusedLayer]) -> None:
+        self._layers = tuple(layers)
+        self._records = _list_pointers(LayerRecord, [layer.record for layer in layers])
+        self._pools: Sequence[Pool] = ()
+        self._attentions = _list_pointers(AttentionRecord, [])
+        self._dim = 0
+
+    def run(self, hidden: torch.Tensor, pools: Sequence[Pool], place: Place) -> torch.Tensor:
+        """Store the step's keys and values, and return the hidden states after the layers.
 
         Args:
             hidden: float32 [tokens, width], contiguous; left as it is.
-            place: the step. Its pool is contiguous, float32 or bfloat16.
+            pools: of each layer; contiguous, float32 or bfloat16.
+            place: the step.
 
         Returns:
             float32 [tokens, width].
@@ -83,23 +110,23 @@ class FusedLayer:
         Raises:
             ValueError: shapes or dtypes that do not belong together.
         """
-        tokens = check_place(hidden, place)
-        attention = self._tell_attention(place.pool)
-        attention.table = ctypes.pointer(place.rows.record)
+        self._tell_pools(pools)
+        tokens, count = check_place(hidden, place, self._dim), len(self._layers)
         turn = TurnRecord(place.cos.data_ptr(), place.sin.data_ptr(), place.cos.shape[1])
         out = torch.empty(hidden.shape)
-        slots = place.slots.data_ptr()
-        self._run(self._record, attention, turn, slots, hidden.data_ptr(), tokens, out.data_ptr())
+        spare = torch.empty(hidden.shape) if count > 1 else out
+        before, between, after = hidden.data_ptr(), spare.data_ptr(), out.data_ptr()
+        told = (self._attentions, count, place.rows.record, turn, place.slots.data_ptr())
+        self._layers[0].function(self._records, *told, before, tokens, after, between)
         return out
 
-    def _tell_attention(self, pool: Pool) -> AttentionRecord:
-        """Return what the library is told of the attention; a layer has one pool, so it is made once."""
-        if self._pool is None or self._pool.keys is not pool.keys or self._pool.values is not pool.values:
-            if pool.keys.dtype not in POOL_KINDS or not pool.keys.is_contiguous() or not pool.values.is_contiguous():
-                raise ValueError(f"keys and values are contiguous float32 or bfloat16, not {pool.keys.dtype}")
-            heads = self._recipe.back.in_features // pool.keys.shape[2]
-            self._pool, self._attention = pool, make_record(pool, heads, self._recipe.rule)
-        return self._attention
+    def _tell_pools(self, pools: Sequence[Pool]) -> None:
+        """Find what the library is told of each attention; the pools of a stage stay, so it is done once."""
+        if len(pools) == len(self._pools) and all(map(is_same, pools, self._pools)):
+            return
+        records = [layer.make_attention(pool) for layer, pool in zip(self._layers, pools, strict=True)]
+        self._pools, self._attentions = tuple(pools), _list_pointers(AttentionRecord, records)
+        self._dim = min(int(pool.keys.shape[2]) for pool in pools)
 
 
 def fuse_layer(recipe: Recipe, heads: int, dim: int) -> FusedLayer | None:
@@ -117,7 +144,7 @@ def fuse_layer(recipe: Recipe, heads: int, dim: int) -> FusedLayer | None:
     fits = not rest and kv_heads > 0 and heads % kv_heads == 0 and heads // kv_heads <= MOST_SHARED
     if not fits or dim % 8 or dim > WIDEST or recipe.up.out_features // 2 % PANEL:
         return None
-    return FusedLayer(recipe, library.plx_layer)
+    return FusedLayer(recipe, library.plx_layers)
 
 
 def list_weights(recipe: Recipe) -> tuple[Packed, Packed, Packed, Packed]:
@@ -125,16 +152,16 @@ def list_weights(recipe: Recipe) -> tuple[Packed, Packed, Packed, Packed]:
     return recipe.into, recipe.back, recipe.up, recipe.down
 
 
-def check_place(hidden: torch.Tensor, place: Place) -> int:
-    """Return the tokens of a step.
+def check_place(hidden: torch.Tensor, place: Place, dim: int) -> int:
+    """Return the tokens of a step; ``dim`` is that of the smallest head.
 
     Raises:
         ValueError: shapes or dtypes that do not belong together.
     """
-    tokens, pool = int(hidden.shape[0]), place.pool
+    tokens = int(hidden.shape[0])
     if hidden.dtype != torch.float32 or not hidden.is_contiguous():
         raise ValueError("hidden states are contiguous float32")
-    if not is_long(place.slots) or not is_angle(place.cos, pool) or not is_angle(place.sin, pool):
+    if not is_long(place.slots) or not is_angle(place.cos, dim) or not is_angle(place.sin, dim):
         raise ValueError("slots are contiguous int64, and angles contiguous float32, at most half of a head wide")
     if not place.rows.num_tokens == len(place.slots) == len(place.cos) == len(place.sin) == tokens:
         raise ValueError(f"rows, slots and angles have as many tokens as the hidden states, {tokens}")
@@ -146,9 +173,19 @@ def is_long(x: torch.Tensor) -> bool:
     return bool(x.dtype == torch.int64 and x.is_contiguous())
 
 
-def is_angle(x: torch.Tensor, pool: Pool) -> bool:
+def is_angle(x: torch.Tensor, dim: int) -> bool:
     """Whether a tensor is float32 and contiguous, and its angles are not too many for a head."""
-    return bool(x.dtype == torch.float32 and x.is_contiguous() and 2 * x.shape[1] <= pool.keys.shape[2])
+    return bool(x.dtype == torch.float32 and x.is_contiguous() and 2 * x.shape[1] <= dim)
+
+
+def is_same(left: Pool, right: Pool) -> bool:
+    """Whether two pools are the same memory."""
+    return left.keys is right.keys and left.values is right.values
+
+
+def _list_pointers(kind: type[Record], records: Sequence[Record]) -> ctypes.Array[ctypes._Pointer[Record]]:
+    """Return the places of records, as an array, which keeps them."""
+    return (ctypes.POINTER(kind) * len(records))(*map(ctypes.pointer, records))
 
 
 def _make_norm(scaling: Scaling | None) -> NormRecord:

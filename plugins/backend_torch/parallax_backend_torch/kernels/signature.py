@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from ctypes import POINTER, c_char_p, c_float, c_int32, c_int64, c_void_p
 
-INTERFACE = 4
+INTERFACE = 5
 """Version of the C interface; a library that answers another number was built from other sources."""
 
 
@@ -87,6 +87,8 @@ class TurnRecord(ctypes.Structure):
 
 
 _WEIGHT, _FLOATS, _COUNT = POINTER(WeightRecord), c_void_p, c_int64
+_TABLE, _TURN = POINTER(TableRecord), POINTER(TurnRecord)
+_LAYERS, _ATTENTIONS = POINTER(POINTER(LayerRecord)), POINTER(POINTER(AttentionRecord))
 
 FUNCTIONS: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "plx_interface": (c_int32, ()),
@@ -104,10 +106,7 @@ FUNCTIONS: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "plx_find_largest": (None, (_FLOATS, _COUNT, _COUNT, c_void_p, c_void_p)),
     "plx_read": (c_float, (_FLOATS, _COUNT)),
     "plx_attend": (None, (POINTER(AttentionRecord),)),
-    "plx_layer": (
-        None,
-        (POINTER(LayerRecord), POINTER(AttentionRecord), POINTER(TurnRecord), c_void_p, _FLOATS, _COUNT, _FLOATS),
-    ),
+    "plx_layers": (None, (_LAYERS, _ATTENTIONS, _COUNT, _TABLE, _TURN, c_void_p, _FLOATS, _COUNT, _FLOATS, _FLOATS)),
     "plx_store": (None, (_FLOATS, _COUNT, c_void_p, _COUNT, _COUNT, c_int32, c_void_p)),
 }
 """What each function returns and takes."""
