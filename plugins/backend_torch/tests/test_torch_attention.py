@@ -238,7 +238,7 @@ def run_parts(recipe: layer.Recipe, hidden: torch.Tensor, pool: Pool, place: lay
 def test_layers_in_one_call_are_their_parts(kind: linear.Kind, normed: bool, count: int) -> None:
     batches, angles, hidden = [Batch(SPANS) for _ in range(count)], draw(TOKENS, 6), draw(TOKENS, 40)
     recipes = [make_recipe(kind, normed=normed, seed=20 * number) for number in range(count)]
-    layers = [fused for recipe in recipes if (fused := layer.fuse_layer(recipe, heads=4, dim=16))]
+    layers = [made for recipe in recipes if (made := layer.fuse_layer(recipe, heads=4, dim=16))]
     pools = [batch.pool for batch in batches]
     copies = [Pool(pool.keys.clone(), pool.values.clone()) for pool in pools]
     place = layer.Place(batches[0].rows, batches[0].new_slots, angles.cos(), angles.sin())
