@@ -135,8 +135,8 @@ def make_recipe(parts: Sequence[linear.Packed]) -> layer.Recipe:
     )
 
 
-def make_places(start: int, length: int, num_rows: int) -> list[layer.Place]:
-    """Return where rows of one length lie, in a pool of bfloat16 for each layer."""
+def make_place(start: int, length: int, num_rows: int) -> tuple[list[Pool], layer.Place]:
+    """Return a pool of bfloat16 for each layer, and where rows of one length lie in them."""
     per_row = -(-(start + length) // PAGE)
     pages = torch.randperm(per_row * num_rows).int()
     each = torch.arange(start, start + length)
@@ -146,27 +146,24 @@ def make_places(start: int, length: int, num_rows: int) -> list[layer.Place]:
     angles = torch.rand(num_rows * length, DIM // 2)
     shape = (per_row * num_rows * PAGE, KV_HEADS, DIM)
     pools = [Pool(torch.randn(shape).bfloat16(), torch.randn(shape).bfloat16()) for _ in range(NUM_LAYERS)]
-    return [layer.Place(pool, rows, tables.flatten(), angles.cos(), angles.sin()) for pool in pools]
+    return pools, layer.Place(rows, tables.flatten(), angles.cos(), angles.sin())
 
 
 @dataclass(frozen=True)
 class Blocks:
     """All layers of a model and its head, with random weights."""
 
-    layers: Sequence[layer.FusedLayer]
+    layers: layer.FusedLayers
     head: linear.Packed
     num_bytes: int
     """Of all weights, each of which a step at one row reads once."""
 
     def prepare(self, start: int, length: int, rows: int) -> Run:
         """Return a step of so many rows, each of ``length`` tokens after ``start`` others."""
-        places, hidden = make_places(start, length, rows), torch.randn(rows * length, WIDTH)
+        (pools, place), hidden = make_place(start, length, rows), torch.randn(rows * length, WIDTH)
 
         def run() -> torch.Tensor:
-            states = hidden
-            for each, place in zip(self.layers, places, strict=True):
-                states = each.run(states, place)
-            return self.head.apply(states[-rows:])
+            return self.head.apply(self.layers.run(hidden, pools, place)[-rows:])
 
         return run
 
@@ -180,7 +177,7 @@ def make_blocks(kind: linear.Kind) -> Blocks:
         fused = layer.fuse_layer(make_recipe(inner[start : start + len(SHAPES)]), HEADS, DIM)
         assert fused is not None
         layers.append(fused)
-    return Blocks(layers, head, sum(each.num_bytes for each in packed))
+    return Blocks(layer.FusedLayers(layers), head, sum(each.num_bytes for each in packed))
 
 
 def measure_steps(blocks: Blocks, rounds: int) -> dict[str, float]:
