@@ -52,7 +52,7 @@ class Channel:
             return decode(frame, self._limits)
         except (BadFrame, WireVersionMismatch) as error:
             self._fault = PeerLost(f"node {self.peer!r} {CUT_OFF}: {error.message}", error.hint)
-            await self._link.close()
+            await self.leave()  # no longer than that: whoever asked has to tell others why
             raise self._fault from error
 
     async def close(self) -> None:

@@ -12,7 +12,7 @@ from parallax_core.base.ids import RequestId
 from parallax_core.contracts.engine import Delta
 from parallax_core.contracts.stage import StageResult
 from parallax_core.engine.head import Head
-from parallax_core.node.channel import Channel
+from parallax_core.node.channel import CUT_OFF, Channel
 from parallax_core.node.company import LEASE
 from parallax_core.node.together import Together
 from parallax_core.wire.messages import Failure, Heartbeat, Message, Result, Step
@@ -48,6 +48,7 @@ class Drive:
         self._deliver = deliver
         self._outbox: asyncio.Queue[Step] = asyncio.Queue()  # as long as the head has steps in flight
         self._news = asyncio.Event()
+        self._losses: list[StageLost] = []
         self._tally = self._begin()
 
     @property
@@ -74,6 +75,8 @@ class Drive:
                     group.start(self._listen(stage, channel))
                 group.start(self._send())
                 group.start(self._plan())
+        except StageLost as error:  # where several are heard of at once, all others follow from what cannot be read
+            raise next((loss for loss in self._losses if CUT_OFF in loss.message), error) from error.__cause__
         finally:
             self._deliver(self._head.take_deltas())
         raise AssertionError("none of the tasks ends by itself")
@@ -162,7 +165,9 @@ class Drive:
     def _lost(self, stage: int, error: Exception) -> StageLost:
         reason = error.message if isinstance(error, ParallaxError) else str(error)
         message = f"stage {stage} of {len(self._channels)} is lost: {reason}"
-        return StageLost(message, "the log of the stage says more; start the server again")
+        loss = StageLost(message, "the log of the stage says more; start the server again")
+        self._losses.append(loss)
+        return loss
 
 
 def _now() -> float:
