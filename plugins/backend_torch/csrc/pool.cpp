@@ -103,9 +103,10 @@ void forget_threads() {  // in the child of a fork, which has only the thread th
   pthread_mutex_init(&mutex, nullptr);
   pthread_cond_init(&job_there, nullptr);
   pthread_cond_init(&job_over, nullptr);
-  busy = false;
-  started = 0;
-  sleeping = 0;
+  ticket = 0;  // a job under way is the parent's, and its context may be on the stack of a thread that is not here
+  if (wanted == 0) wanted = 1;  // the parent was just changing it
+  busy = awaited = false;
+  started = sleeping = 0;
 }
 
 void start_threads() {

@@ -58,3 +58,8 @@ def test_kernels_stay_in_bounds_and_defined(tmp_path: Path) -> None:
 def test_pool_does_each_piece_once_without_races(tmp_path: Path) -> None:
     units: list[tuple[Path, list[str]]] = [(SOURCES / "pool.cpp", []), (HERE / "stress.cpp", [])]
     run_program(compile_units(tmp_path, units, "-fsanitize=thread"))
+
+
+def test_pool_after_a_fork_does_nothing_of_the_job_before(tmp_path: Path) -> None:
+    units: list[tuple[Path, list[str]]] = [(SOURCES / "pool.cpp", []), (HERE / "fork.cpp", [])]
+    run_program(compile_units(tmp_path, units, "-fsanitize=undefined"))
