@@ -139,6 +139,8 @@ benchmarks/results/busy.json: | $(DEV)/.stamp
 	@echo "measuring $@"
 	@$(DEV)/bin/python -m benchmarks.busy "$$($(DEV)/bin/parallax models pull smollm2-135m)" --out $@
 
+# A wheel without kernels works, several times slower, and looks like any other: who wants it has to say so.
+wheels: export PARALLAX_BUILD_KERNELS ?= require
 wheels: $(DEV)/.stamp ## build every distribution into dist/
 	@rm -f dist/*.whl
 	@for project in $(PROJECTS); do \

@@ -1,9 +1,13 @@
-"""Compiles the kernels when a wheel or an editable installation is made; run as a script, compiles them in place."""
+"""Compiles the kernels when a wheel or an editable installation is made; run as a script, compiles them in place.
+
+``CXX`` names the compiler, which may be one for another machine. ``PARALLAX_BUILD_KERNELS`` says what to do without a
+compiler: ``auto``, the default, makes a distribution without kernels, in which torch computes; ``require`` fails, as
+every release does. Kernels that do not compile are an error in both; ``off`` does not try.
+"""
 
 from __future__ import annotations
 
 import os
-import platform
 import shlex
 import shutil
 import subprocess
@@ -21,8 +25,10 @@ FOLDER = "parallax_backend_torch/kernels"
 
 FLAGS = ["-std=c++17", "-O3", "-fPIC", "-pthread", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti"]
 ARITHMETIC = ["-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-Wall", "-Wextra", "-Wno-psabi"]
-VARIANTS = {"avx2": ["-mavx2", "-mfma", "-mf16c"]} if platform.machine() in ("x86_64", "AMD64") else {}
-"""Instructions that not every machine has, for which the kernels are compiled once more; chosen when loaded."""
+VARIANTS = {"x86_64": {"avx2": ["-mavx2", "-mfma", "-mf16c"]}}
+"""For each kind of machine: instructions that not all of them have, for which the kernels are compiled once more. Which
+to use is chosen when the library is loaded."""
+MODE = "PARALLAX_BUILD_KERNELS"
 
 
 class KernelHook(BuildHookInterface[Any]):
@@ -37,21 +43,28 @@ class KernelHook(BuildHookInterface[Any]):
         if compile_library(built):
             build_data["force_include"][str(built)] = f"{FOLDER}/{NAME}"
             build_data["pure_python"] = False
-            build_data["tag"] = f"py3-none-{next(sys_tags()).platform}"
+            build_data["tag"] = f"py3-none-{find_platform(find_machine(find_compiler()))}"
 
 
 def compile_library(target: Path, extra: list[str] | None = None) -> bool:
-    """Compile ``csrc`` into one shared library; return whether that worked, and say so if not."""
-    compiler = find_compiler()
-    if not compiler:
-        print("parallax-backend-torch: there is no C++ compiler; torch will compute, more slowly", file=sys.stderr)  # noqa: T201
+    """Compile ``csrc`` into one shared library; return whether there is one, and say so if not.
+
+    Raises:
+        RuntimeError: if the kernels do not compile, or there is no compiler and has to be one.
+    """
+    mode, compiler = os.environ.get(MODE) or "auto", find_compiler()
+    if mode not in {"auto", "require", "off"}:
+        raise RuntimeError(f"{MODE} is {mode!r}, and can be auto, require or off")
+    if mode == "off" or not compiler:
+        reason = f"{MODE} is off" if mode == "off" else "there is no C++ compiler"
+        if mode == "require":
+            raise RuntimeError(f"{reason}; install one, or name it with CXX")
+        print(f"parallax-backend-torch: {reason}; torch will compute, more slowly", file=sys.stderr)  # noqa: T201
         return False
     with tempfile.TemporaryDirectory() as folder:
         built = Path(folder) / NAME
-        error = _run_compiler(compiler, built, extra or [])
-        if error:
-            print(f"parallax-backend-torch: the kernels do not compile; torch will compute\n{error}", file=sys.stderr)  # noqa: T201
-            return False
+        if error := _run_compiler(compiler, built, extra or []):
+            raise RuntimeError(f"the kernels do not compile; {MODE}=off builds without them, which is slower\n{error}")
         # A process that has the old file open keeps it; writing into it would change code that is running.
         shutil.move(built, target.with_suffix(".new"))
         target.with_suffix(".new").replace(target)
@@ -59,19 +72,46 @@ def compile_library(target: Path, extra: list[str] | None = None) -> bool:
 
 
 def find_compiler() -> list[str]:
-    """Return the command of ``CXX``, or of the compiler of this machine; nothing if there is none."""
+    """Return the command of ``CXX``, or of the compiler of this machine; nothing if there is none.
+
+    Raises:
+        RuntimeError: if ``CXX`` names one that is not there.
+    """
     named = shlex.split(os.environ.get("CXX", ""))
+    if named and not shutil.which(named[0]):
+        raise RuntimeError(f"CXX names the compiler {named[0]}, which is not there")
     if named:
-        return named if shutil.which(named[0]) else []
+        return named
     return next(([name] for name in ("c++", "g++", "clang++") if shutil.which(name)), [])
 
 
-def list_units() -> list[tuple[Path, list[str]]]:
-    """Return each source file with its own flags; the kernels once for each kind of instructions."""
+def find_machine(compiler: list[str]) -> str:
+    """Return the kind of machine a compiler makes code for, such as ``x86_64`` or ``aarch64``."""
+    asked = subprocess.run([*compiler, "-dumpmachine"], capture_output=True, text=True, check=False)
+    machine = asked.stdout.strip().partition("-")[0]
+    return {"amd64": "x86_64", "arm64": "aarch64"}.get(machine, machine)
+
+
+def find_platform(machine: str) -> str:
+    """Return the platform tag of a wheel with code for ``machine``.
+
+    Raises:
+        RuntimeError: if the wheel would be taken for one of another kind of machine.
+    """
+    tag = next(sys_tags()).platform
+    known = {"x86_64": ("x86_64", "amd64"), "aarch64": ("aarch64", "arm64")}
+    if machine in known and not tag.endswith(known[machine]):
+        hint = f"say what the wheel is for, as _PYTHON_HOST_PLATFORM=linux-{machine}"
+        raise RuntimeError(f"the compiler makes code for {machine}, and the wheel would be one for {tag}; {hint}")
+    return tag
+
+
+def list_units(machine: str) -> list[tuple[Path, list[str]]]:
+    """Return each source file with its own flags; the kernels once for each kind of instructions of ``machine``."""
     once = [(path, []) for path in sorted((HERE / "csrc").glob("*.cpp"))]
     again = [
         (path, [f"-DPLX_ISA={name}", *flags])
-        for name, flags in VARIANTS.items()
+        for name, flags in VARIANTS.get(machine, {}).items()
         for path in sorted((HERE / "csrc/isa").glob("*.cpp"))
     ]
     plain = [(path, ["-DPLX_ISA=plain"]) for path in sorted((HERE / "csrc/isa").glob("*.cpp"))]
@@ -81,7 +121,7 @@ def list_units() -> list[tuple[Path, list[str]]]:
 def _run_compiler(compiler: list[str], built: Path, extra: list[str]) -> str:
     """Compile and link; return what the compiler said if it failed."""
     running = []
-    for number, (source, flags) in enumerate(list_units()):
+    for number, (source, flags) in enumerate(list_units(find_machine(compiler))):
         unit = built.with_name(f"{number}.o")
         command = [*compiler, *FLAGS, *ARITHMETIC, *extra, *flags, "-I", str(HERE / "csrc"), "-c", str(source)]
         running.append((unit, subprocess.Popen([*command, "-o", str(unit)], stderr=subprocess.PIPE, text=True)))

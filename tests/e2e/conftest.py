@@ -101,7 +101,8 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("dist")
     for project in PROJECTS:
         command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(project)]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        build = {**os.environ, "PARALLAX_BUILD_KERNELS": "require"}  # as `make wheels` does
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=build)
     return folder
 
 

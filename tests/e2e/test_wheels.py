@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import platform
 import signal
 import subprocess
 import tomllib
 import urllib.request
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -38,6 +41,20 @@ def test_every_distribution_has_a_wheel(wheels: Path) -> None:
     built = {path.name.partition("-")[0] for path in wheels.glob("*.whl")}
     named = {tomllib.loads((project / "pyproject.toml").read_text())["project"]["name"] for project in PROJECTS}
     assert built == {name.replace("-", "_") for name in named}
+
+
+def test_torch_wheel_is_for_this_platform_and_has_kernels_for_it(wheels: Path) -> None:
+    (wheel,) = wheels.glob("parallax_backend_torch-*.whl")
+    assert wheel.stem.split("-")[2:4] == ["py3", "none"]
+    assert wheel.stem.rpartition("-")[2].endswith(platform.machine())
+    with zipfile.ZipFile(wheel) as archive:
+        assert (
+            "Root-Is-Purelib: false"
+            in archive.read(next(n for n in archive.namelist() if n.endswith("/WHEEL"))).decode()
+        )
+        (kernels,) = (name for name in archive.namelist() if "/kernels/native." in name)
+        library = ctypes.CDLL(archive.extract(kernels, wheels / "unpacked"))
+    assert library.plx_threads() >= 1
 
 
 def test_installed_core_is_not_the_checkout(run: Run, bin_folder: Path) -> None:
