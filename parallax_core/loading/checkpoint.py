@@ -29,6 +29,8 @@ DTYPES = {
     "I64": "int64",
 }
 LENGTH_BYTES = 8
+MOST_HEADER_BYTES = 100_000_000
+"""As the format's own library has it: what is longer is no header, but a file made to take memory."""
 TASK = "loading weights"
 
 
@@ -111,6 +113,8 @@ def _read_header(path: Path) -> tuple[dict[str, Any], int]:
         start = LENGTH_BYTES + int.from_bytes(file.read(LENGTH_BYTES), "little")
         if not LENGTH_BYTES < start <= size:
             raise ValueError(f"its header does not lie within its {size} bytes")
+        if start - LENGTH_BYTES > MOST_HEADER_BYTES:
+            raise ValueError(f"its header has {start - LENGTH_BYTES} bytes, and can have {MOST_HEADER_BYTES}")
         header = json.loads(file.read(start - LENGTH_BYTES))
     ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
     if start + max(ends, default=0) != size:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,20 @@ def test_header_that_makes_no_sense_is_damage(tmp_path: Path, changes: dict[str,
     with pytest.raises(ParallaxError, match="is damaged") as caught:
         read(folder, "a", "b")
     assert caught.value.hint
+
+
+def test_header_of_gigabytes_is_damage_and_not_read(tmp_path: Path) -> None:
+    path = write(tmp_path) / "model.safetensors"
+    with path.open("r+b") as file:
+        file.write((2**30).to_bytes(8, "little"))
+        file.truncate(2**30 + 100)  # most of it is a hole, and takes no room
+    tracemalloc.start()
+    try:
+        with pytest.raises(ParallaxError, match="its header has 1073741824 bytes, and can have 100000000"):
+            read(path.parent, "a")
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
 
 
 def test_unknown_dtype_matters_only_where_it_is_wanted(tmp_path: Path) -> None:
