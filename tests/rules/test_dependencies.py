@@ -29,7 +29,7 @@ NOT_IMPORTED = {
 }
 """What a distribution depends on without an import, and why."""
 
-BROUGHT = {"pydantic": "fastapi", "pydantic-core": "fastapi", "starlette": "fastapi"}
+BROUGHT = {"pydantic-core": "pydantic"}
 """What is imported as a part of another dependency, whose interface it belongs to."""
 
 OURS = {path.name for path in (*ROOT.glob("parallax_*"), *ROOT.glob("plugins/*/parallax_*"))}
