@@ -8,6 +8,9 @@ from dataclasses import dataclass
 ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "uint8": 1, "int32": 4, "uint32": 4, "int64": 8}
 """The dtypes there are, and the size of one element in bytes."""
 
+FLOATS = frozenset({"float32", "float16", "bfloat16"})
+"""The dtypes hidden states can have."""
+
 Data = bytes | bytearray | memoryview
 """Bytes, owned or borrowed."""
 

@@ -7,8 +7,7 @@ from itertools import pairwise
 
 from parallax_core.base.errors import ParallaxError
 from parallax_core.contracts.stage import StageInfo
-from parallax_core.contracts.tensor import TensorSpec
-from parallax_core.node.convert import FLOATS
+from parallax_core.contracts.tensor import FLOATS, TensorSpec
 
 
 def check_chain(infos: Sequence[StageInfo]) -> None:

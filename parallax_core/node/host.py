@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from parallax_core.base.errors import BackendFailed, StageLost
 from parallax_core.base.ids import LeaseId, SeqId
 from parallax_core.contracts.stage import Drop, Edit, Fork, Open, Stage, StageBatch, StageInfo, StageResult
-from parallax_core.contracts.tensor import Tensor, TensorSpec
+from parallax_core.contracts.tensor import FLOATS, Tensor, TensorSpec
 from parallax_core.node.chain import show_specs
-from parallax_core.node.convert import FLOATS, convert
 from parallax_core.wire.messages import Failure, Result, Step
 
 logger = logging.getLogger(__name__)
@@ -167,6 +166,8 @@ def _fit(info: StageInfo, step: Step) -> tuple[Tensor, ...]:
         return step.hidden
     if not {spec.dtype for spec in (*given, *info.takes)} <= FLOATS:
         raise BackendFailed(f"a stage that takes {show_specs(info.takes)} was given {show_specs(given)}")
+    from parallax_core.node.convert import convert
+
     return tuple(convert(tensor, spec.dtype) for tensor, spec in zip(step.hidden, info.takes, strict=True))
 
 
