@@ -7,6 +7,7 @@ import contextlib
 import gc
 import logging
 import os
+import signal
 import socket
 
 from parallax_core.base import log
@@ -56,6 +57,7 @@ def worker(settings: WorkerSettings, config: Config) -> None:
     log.configure(verbose=settings.verbose, node=node)
     if settings.supervised:
         end_with_parent()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a script has its background processes ignore it
     plugins = PluginHost.prepare(config)
     try:
         with contextlib.suppress(KeyboardInterrupt):  # that is how it is told to end

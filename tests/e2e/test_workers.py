@@ -298,3 +298,21 @@ def test_worker_ends_well_when_it_is_told_to(model_home: Path, tmp_path: Path, n
     assert process.wait(END_TIMEOUT_S + 10) == 0
     assert time.monotonic() - begun < END_TIMEOUT_S
     assert "Traceback" not in log.read_text()
+
+
+def test_worker_in_the_background_of_a_script_ends_when_it_is_interrupted(model_home: Path, tmp_path: Path) -> None:
+    """A shell without job control has what it starts with `&` ignore SIGINT."""
+    log, command = tmp_path / "log", [PARALLAX, "worker", "--connect", "tcp://127.0.0.1:1"]
+    script = ["sh", "-c", '"$@" & echo $!; wait $!', "sh", *command]
+    with log.open("w") as sink:
+        shell = subprocess.Popen(script, stdout=subprocess.PIPE, stderr=sink, text=True, env=environment(model_home))
+    assert shell.stdout is not None
+    worker = int(shell.stdout.readline())
+    try:
+        wait_until(lambda: "no head at" in log.read_text())
+        os.kill(worker, signal.SIGINT)
+        assert shell.wait(END_TIMEOUT_S + 10) == 0
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(worker, signal.SIGKILL)
+        shell.communicate(timeout=PATIENCE_S)
