@@ -1,7 +1,7 @@
 """Hidden states from one dtype to another, where a stage gives what the next does not compute in.
 
-The wire carries what a stage gives; whoever receives it converts it. No other module of core imports numpy, and this one
-is imported only once dtypes differ.
+The wire carries what a stage gives; whoever receives it converts it. No other module of core imports numpy, and this
+one is imported only once dtypes differ.
 """
 
 from __future__ import annotations

@@ -30,6 +30,11 @@ UNDERSTOOD = frozenset(
 )
 """The keys that say how a llama computes. One that is not here might change the result, so it is refused."""
 
+ARCHITECTURES = ("llama",)
+"""What can be converted, as GGUF files call it in ``general.architecture``."""
+PRE_TOKENIZERS = ("smollm",)
+"""The rules that cut text into words which are known here, as GGUF files call them in ``tokenizer.ggml.pre``."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LlamaShape:
@@ -51,7 +56,9 @@ class LlamaShape:
 
 def refuse(what: str) -> Unsupported:
     """Return the error for a model that could only be converted wrongly."""
-    return Unsupported(f"{what} cannot be converted", "choose another model; `smollm2-135m` is known to work")
+    known = f"architecture {' or '.join(ARCHITECTURES)} and the pre-tokenizer {' or '.join(PRE_TOKENIZERS)}"
+    hint = f"GGUF files of the {known} can be converted; serve another model from its safetensors files"
+    return Unsupported(f"{what} cannot be converted", hint)
 
 
 def read_shape(fields: Fields, *, tied: bool) -> LlamaShape:
@@ -84,7 +91,7 @@ def read_shape(fields: Fields, *, tied: bool) -> LlamaShape:
 def check_family(fields: Fields) -> None:
     """Refuse what is not a llama, and llamas with experts, stretched rope or anything else unheard of."""
     family = fields.text("general.architecture")
-    if family != "llama":
+    if family not in ARCHITECTURES:
         raise refuse(f"a GGUF model of the architecture {family!r}")
     if fields.integer("llama.expert_count", 0):
         raise refuse("a mixture of experts")

@@ -8,7 +8,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from parallax_source_pypi.fields import Fields
 from parallax_source_pypi.reader import damaged
-from parallax_source_pypi.shape import refuse
+from parallax_source_pypi.shape import PRE_TOKENIZERS, refuse
 
 NORMAL, CONTROL, USER_DEFINED, UNUSED = 1, 3, 4, 5
 """Token types of GGUF that a byte-level BPE has."""
@@ -79,7 +79,7 @@ def check_kind(fields: Fields) -> None:
     if kind != "gpt2":
         raise refuse(f"a tokenizer of the kind {kind!r}")
     rule = fields.text("tokenizer.ggml.pre", "default")
-    if rule != "smollm":
+    if rule not in PRE_TOKENIZERS:
         raise refuse(f"a tokenizer with the pre-tokenizer {rule!r}")
     for key in ("add_bos_token", "add_eos_token", "add_space_prefix"):
         if fields.flag(f"tokenizer.ggml.{key}"):
