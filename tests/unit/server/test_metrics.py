@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import threading
+
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from parallax_core.contracts.engine import EngineStats
 from parallax_core.server.edge import Edge
 from tests.unit.server.letters import Site, events
 
@@ -92,3 +96,16 @@ def test_metrics_are_there_before_the_engine_is() -> None:
     site = Site()
     with site.client:
         assert site.client.get("/metrics").status_code == 200
+
+
+def test_engine_is_asked_on_the_event_loop_where_it_changes(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: set[int] = set()
+    stats = site.engine.stats
+
+    def note() -> tuple[EngineStats, ...]:
+        threads.add(threading.get_ident())
+        return stats()
+
+    monkeypatch.setattr(site.engine, "stats", note)
+    assert site.client.get("/metrics").status_code == 200
+    assert threads == {site.client.portal.call(threading.get_ident)}  # type: ignore[union-attr]
