@@ -42,13 +42,14 @@ class Chat:
         return JSONResponse({**self._common("chat.completion"), "choices": choices, "usage": self.flow.usage()})
 
     async def stream(self) -> AsyncIterator[Shape]:
-        """Yield the chunks of the answer."""
+        """Yield the chunks of the answer; the role comes with the first token, so that clients can time that."""
         include_usage = self.body.stream_options is not None and self.body.stream_options.include_usage
-        for index in range(self.body.num_answers):
-            yield self._chunk(index, {"role": "assistant", "content": ""})
+        to_open = set(range(self.body.num_answers))
         async for _, delta in self.flow.read():
-            if delta.text or self._find_logprobs(delta):
-                yield self._chunk(delta.index, {"content": delta.text}, delta)
+            role = {"role": "assistant"} if delta.index in to_open else {}
+            to_open.discard(delta.index)
+            if role or delta.text or self._find_logprobs(delta):
+                yield self._chunk(delta.index, {**role, "content": delta.text}, delta)
             if delta.ended:
                 yield self._chunk(delta.index, {}, reason=delta.ended)
         if include_usage:
