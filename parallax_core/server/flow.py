@@ -16,7 +16,7 @@ from parallax_core.base.errors import BackendFailed, ParallaxError, RequestTimeo
 from parallax_core.contracts.engine import Delta, Engine, Finish, Request, Stream
 from parallax_core.server.errors import error_response
 from parallax_core.server.metrics import Trip
-from parallax_core.server.sse import DONE, event
+from parallax_core.server.sse import DONE, SILENCE_S, KeepAlive, event
 
 T = TypeVar("T")
 
@@ -96,6 +96,8 @@ class EventStream(StreamingResponse):
     The events cannot see to that themselves: a client may be gone before the first of them is asked for.
     """
 
+    silence_s = SILENCE_S
+
     def __init__(self, events: AsyncIterator[dict[str, object]], flow: Flow) -> None:
         super().__init__(_write_events(events, flow), headers=AS_IT_COMES, media_type="text/event-stream")
         self._flow = flow
@@ -106,6 +108,11 @@ class EventStream(StreamingResponse):
             await super().__call__(scope, receive, send)
         finally:
             self._flow.close()
+
+    async def stream_response(self, send: Send) -> None:
+        """Send head and events, with comments where there are none for long."""
+        async with KeepAlive(send, self.silence_s) as alive:
+            await super().stream_response(alive.send)
 
 
 async def until_gone(http: fastapi.Request, work: Awaitable[T], flow: Flow) -> T | Response:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import msgspec
+from starlette.types import Message, Send
 
 DONE = b"data: [DONE]\n\n"
 """What a stream that went well ends with."""
+COMMENT = b": keep-alive\n\n"
+"""What clients skip (a comment, by the HTML standard, section 9.2.6), and proxies take for a sign of life."""
+SILENCE_S = 15.0
+"""So long after the last event a comment is sent; nginx, for one, cuts a connection after 60 seconds of silence."""
 
 _to_json = msgspec.json.Encoder().encode  # a seventh of the time json.dumps takes, for every token
 
@@ -16,3 +23,42 @@ _to_json = msgspec.json.Encoder().encode  # a seventh of the time json.dumps tak
 def event(content: Mapping[str, Any]) -> bytes:
     """Return one event carrying ``content`` as JSON."""
     return b"data: " + _to_json(content) + b"\n\n"
+
+
+class KeepAlive:
+    """Sends the messages of a stream and, while it is entered, a comment after ``silence_s`` seconds of silence."""
+
+    def __init__(self, send: Send, silence_s: float = SILENCE_S) -> None:
+        self._send = send
+        self._silence_s = silence_s
+        self._one_at_a_time = asyncio.Lock()
+        self._latest = self._now()
+
+    async def __aenter__(self) -> Self:
+        """Begin to watch."""
+        self._watching = asyncio.create_task(self._watch())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Watch no more."""
+        self._watching.cancel()
+
+    async def send(self, message: Message) -> None:
+        """Send a message of the stream."""
+        async with self._one_at_a_time:
+            await self._send(message)
+            self._latest = self._now()
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(self._latest + self._silence_s - self._now())
+            async with self._one_at_a_time:  # or one could come after the end
+                if self._now() - self._latest >= self._silence_s:
+                    await self._send({"type": "http.response.body", "body": COMMENT, "more_body": True})
+                    self._latest = self._now()
+
+    @staticmethod
+    def _now() -> float:
+        return asyncio.get_running_loop().time()
