@@ -14,6 +14,8 @@ from parallax_core.server.edge import Edge
 
 logger = logging.getLogger(__name__)
 
+MIB = 2**20
+
 
 def make_edge(settings: ServeSettings) -> Edge:
     """Return the edge that the settings of ``serve`` describe.
@@ -30,6 +32,7 @@ def make_edge(settings: ServeSettings) -> Edge:
         tls_key=settings.tls_key,
         is_lenient=settings.lenient,
         logs_bodies=settings.log_prompts,
+        max_body_bytes=int(settings.max_body * MIB),
         request_s=settings.request_timeout,
         drain_s=settings.drain,
         otlp_endpoint=settings.otlp_endpoint or "",

@@ -123,6 +123,9 @@ class ServeSettings:
     ] = 0
     lenient: Annotated[bool, Meta(description="Ignore unknown fields, naming them, instead of refusing them.")] = False
     log_prompts: Annotated[bool, Meta(description="Log what clients send.")] = False
+    max_body: Annotated[
+        float, Meta(description="The largest body of a request, in MiB.", ge=0.01, le=1024, extra={"metavar": "MIB"})
+    ] = 2.0
     request_timeout: Annotated[
         float,
         Meta(

@@ -46,7 +46,7 @@ def _add_edge(app: FastAPI, edge: Edge, gate: Gate) -> None:
     """Add what may refuse a request, from the routes outwards."""
     if edge.is_lenient:
         app.add_middleware(Lenience)
-    app.add_middleware(BodyLimit)
+    app.add_middleware(BodyLimit, limit=edge.max_body_bytes)
     app.add_middleware(Patience, gate=gate, limit_s=edge.request_s)
     app.add_middleware(Gatekeeper, gate=gate)
     if edge.max_concurrent or edge.max_per_minute:

@@ -6,6 +6,9 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
+MAX_BODY_BYTES = 2 * 2**20
+"""Some 500,000 tokens of English text."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Edge:
@@ -29,6 +32,8 @@ class Edge:
     """Put what clients send into the access log; prompts are private otherwise."""
     otlp_endpoint: str = ""
     """Where traces go; nowhere by default."""
+    max_body_bytes: int = MAX_BODY_BYTES
+    """The largest body of a request."""
     request_s: float = 30.0
     """Seconds in which a request must have arrived whole, and a client must take what it is sent."""
     drain_s: float = 1.0

@@ -1,4 +1,4 @@
-"""How large a request may be."""
+"""How large the body of a request may be."""
 
 from __future__ import annotations
 
@@ -9,17 +9,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from parallax_core.server.errors import error_body
 
-MAX_BODY_BYTES = 16 * 2**20
-"""More than any context of today in text, and little enough to be read at once."""
-
 
 class BodyLimit:
     """Middleware that answers 413 to a body over the limit, as soon as that is known, and reads no more of it."""
 
-    def __init__(self, app: ASGIApp, limit: int = MAX_BODY_BYTES) -> None:
+    def __init__(self, app: ASGIApp, limit: int) -> None:
         self._app = app
         self._limit = limit
-        self._message = f"the body has more than {limit} bytes"
+        self._message = f"the body has more than {limit} bytes; the server's --max-body limits it"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""

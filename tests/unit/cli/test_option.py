@@ -44,6 +44,7 @@ VALUES: dict[str, Any] = {
     "max_per_minute": 2,
     "lenient": True,
     "log_prompts": True,
+    "max_body": 16.0,
     "request_timeout": 3.5,
     "otlp_endpoint": "http://o",
     "drain": 4.5,

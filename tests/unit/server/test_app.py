@@ -11,9 +11,8 @@ import pytest
 from pydantic import ValidationError
 
 from parallax_core.api import ParallaxError, Sampling
-from parallax_core.server.edge import Edge
+from parallax_core.server.edge import MAX_BODY_BYTES, Edge
 from parallax_core.server.flow import EventStream
-from parallax_core.server.limit import MAX_BODY_BYTES
 from parallax_core.server.schema import NEUTRAL_CHAT, NEUTRAL_COMPLETION, ChatRequest, CompletionRequest
 from tests.unit.server.letters import Site, answer, error_of, events
 
@@ -40,10 +39,27 @@ def test_streamed_pieces_join_to_the_answer(site: Site) -> None:
     assert (response.headers["Cache-Control"], response.headers["X-Accel-Buffering"]) == ("no-cache", "no")
     first, *middle, last, done = events(response)
     assert done == "[DONE]"
-    assert first["choices"][0]["delta"] == {"role": "assistant", "content": ""}
-    assert "".join(chunk["choices"][0]["delta"]["content"] for chunk in middle) == answer("hello", 5)
+    assert first["choices"][0]["delta"] == {"role": "assistant", "content": answer("hello", 1)}
+    assert "".join(chunk["choices"][0]["delta"]["content"] for chunk in (first, *middle)) == answer("hello", 5)
     assert last["choices"][0]["finish_reason"] == "length"
     assert len({chunk["id"] for chunk in (first, *middle, last)}) == 1
+
+
+def test_role_of_each_answer_comes_with_its_first_token_and_never_again(site: Site) -> None:
+    *chunks, _ = events(site.ask(max_tokens=4, n=3, stream=True, temperature=1, seed=7))
+    opened = [chunk["choices"][0]["index"] for chunk in chunks if "role" in chunk["choices"][0]["delta"]]
+    assert sorted(opened) == [0, 1, 2]
+    for index in range(3):
+        first = next(chunk["choices"][0]["delta"] for chunk in chunks if chunk["choices"][0]["index"] == index)
+        assert first["role"] == "assistant"
+        assert len(first["content"]) == 1
+
+
+def test_answer_without_text_still_opens_with_its_role(site: Site) -> None:
+    site.text.stop_ids = frozenset(range(31))
+    first, last, _ = events(site.ask(max_tokens=4, stream=True))
+    assert first["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    assert last["choices"][0]["finish_reason"] == "stop"
 
 
 def test_stream_ends_with_usage_when_asked(site: Site) -> None:

@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from parallax_core.server.edge import Edge
-from parallax_core.server.limit import MAX_BODY_BYTES
+from parallax_core.server.edge import MAX_BODY_BYTES, Edge
 from tests.unit.server.letters import answer
 from tests.unit.server.listening import Client, Listening, head, request, until
 
