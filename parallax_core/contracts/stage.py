@@ -19,6 +19,9 @@ from parallax_core.contracts.sample import Sampling
 from parallax_core.contracts.tensor import Tensor, TensorSpec
 from parallax_core.contracts.value import LARGEST, Count, Counter, Handle, Value
 
+MOST_PAGES = 2**24
+"""The most pages of a pool: a head keeps an account of each, and no memory it is told of may exhaust its own."""
+
 
 @dataclass(frozen=True, slots=True)
 class LayerRange:
@@ -40,6 +43,7 @@ class PoolInfo:
     page_size: int
     """Token slots per page; a state takes one page per sequence whatever this is."""
     num_pages: int
+    """At most 2**24."""
     window: int = 0
     """For a window pool: how many tokens a token sees, itself included."""
     rewind: int = 0

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from parallax_core.base.errors import ParallaxError
-from parallax_core.contracts.stage import PoolInfo
+from parallax_core.contracts.stage import MOST_PAGES, PoolInfo
 
 Kind = Literal["full", "window", "latent", "state"]
 
@@ -86,7 +86,8 @@ def _find_need(kind: Kind, window: int, num_bytes: int, room: Room) -> Need:
     if kind == "window":
         longest = min(longest, window + REWIND + room.chunk + PAGE_SIZE)
     pages_each = math.ceil(min(longest, TYPICAL) / PAGE_SIZE)
-    return Need(kind, window, num_bytes * PAGE_SIZE, pages_each, MOST_SEQUENCES * math.ceil(longest / PAGE_SIZE))
+    most = min(MOST_PAGES, MOST_SEQUENCES * math.ceil(longest / PAGE_SIZE))
+    return Need(kind, window, num_bytes * PAGE_SIZE, pages_each, most)
 
 
 def _share_out(needs: Sequence[Need], num_bytes: float) -> list[int]:

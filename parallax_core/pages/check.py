@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
 from itertools import pairwise
 
 from parallax_core.base.errors import Unsupported
@@ -77,11 +76,7 @@ def check_room(pools: Sequence[PagePool], rows: Sequence[Row]) -> None:
         OutOfPages: if so.
     """
     for pool in pools:
-        if sum(max(0, pool.num_needed(row.seq, len(row.tokens))) for row in rows) <= pool.num_free:
-            continue
-        trial = deepcopy(pool)  # what one row gives back, another may take
-        for row in rows:
-            trial.extend(row.seq, len(row.tokens))
+        pool.check_room((row.seq, len(row.tokens)) for row in rows)
 
 
 def _find_handles(edit: Edit) -> tuple[SeqId | None, SeqId | None]:

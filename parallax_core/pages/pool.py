@@ -10,6 +10,7 @@ length, that every step overwrites.
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -17,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from parallax_core.base.errors import OutOfPages
 from parallax_core.base.ids import SeqId
 from parallax_core.contracts.stage import Drop, Edit, Fork, Open, PoolInfo, Truncate
+from parallax_core.pages.free import FreePages
 
 UNBOUNDED = 2**53
 """Longer than any sequence."""
@@ -65,7 +67,7 @@ class PagePool:
 
     def __init__(self, info: PoolInfo) -> None:
         self.info = info
-        self._free = list(range(info.num_pages - 1, -1, -1))
+        self._free = FreePages(info.num_pages)
         self._refs: dict[int, int] = {}
         self._pins: dict[int, int] = {}
         self._holdings: dict[SeqId, Holding] = {}
@@ -101,13 +103,28 @@ class PagePool:
         holding = self._holdings[seq]
         if holding.length + count <= holding.room:
             return 0
-        fresh = self._num_pages(holding.length + count) - holding.first - len(holding.pages)
-        if count and self._has_shared_tail(holding):
-            fresh += 1
-        if self.info.kind != "window":
-            return fresh
-        forgotten = [page for page in holding.pages[: self._num_forgettable(holding)] if self._will_be_free(page)]
-        return fresh - len(forgotten)
+        return self._weigh(holding, count, self._refs)
+
+    def check_room(self, growth: Iterable[tuple[SeqId, int]]) -> None:
+        """Refuse to `extend` sequences by so many tokens each, one after the other; changes nothing.
+
+        Args:
+            growth: different sequences. What one gives back, those after it may take.
+
+        Raises:
+            OutOfPages: if one of them would find too few free pages.
+        """
+        free, refs = self.num_free, ChainMap({}, self._refs)
+        for seq, count in growth:
+            holding = self._holdings[seq]
+            if holding.length + count <= holding.room:
+                continue
+            if (needed := self._weigh(holding, count, refs)) > free:
+                raise OutOfPages(needed, free)
+            free -= needed
+            left = holding.pages[: self._num_forgettable(holding)]
+            for page in left + ([holding.pages[-1]] if count and self._has_shared_tail(holding, refs) else []):
+                refs[page] -= 1
 
     def extend(self, seq: SeqId, count: int) -> list[Copy]:
         """Make room for ``count`` more tokens; return the copies to make before they are written.
@@ -213,7 +230,7 @@ class PagePool:
 
         No other sequence was changed since, and none was opened, forked, truncated or dropped. What was written to the
         pages they took is nobody's; what was written to the page of a state is for its owner to put back. Costs time in
-        the pool's size if a page was given up since, by a window or a copy.
+        the pages given back so far if one was given up since, by a window or a copy.
 
         Raises:
             KeyError: for a sequence that is not open any more; nothing has changed then.
@@ -229,7 +246,7 @@ class PagePool:
             self._release(reversed(holding.pages))
         self._holdings |= {seq: holding.copy() for seq, holding in mark.holdings.items()}
         if given_up:
-            self._free = [page for page in self._free if page not in self._refs]
+            self._free.remove_all(self._refs)
 
     @contextmanager
     def pin(self, pages: Iterable[int]) -> Iterator[None]:
@@ -256,7 +273,7 @@ class PagePool:
         assert holders == self._refs, "references differ from holders"
         roomy = [holding for holding in self._holdings.values() if holding.room > holding.length]
         assert all(holding.room <= self._find_room(holding) for holding in roomy), "there is less room than noted"
-        assert not any(self._has_shared_tail(holding) for holding in roomy), "a shared page has room"
+        assert not any(self._has_shared_tail(holding, self._refs) for holding in roomy), "a shared page has room"
         limbo = {page for page in self._pins if page not in self._refs}
         parts = [*self._free, *self._refs, *limbo]
         assert sorted(parts) == list(range(self.info.num_pages)), "free and live pages are not all pages"
@@ -279,12 +296,20 @@ class PagePool:
     def _num_missing(self, holding: Holding) -> int:
         return max(0, self._num_pages(holding.length) - holding.first - len(holding.pages))
 
-    def _has_shared_tail(self, holding: Holding) -> bool:
+    def _weigh(self, holding: Holding, count: int, refs: Mapping[int, int]) -> int:
+        """Return how many pages ``count`` more tokens take, net of those forgotten first, where ``refs`` hold them."""
+        fresh = self._num_pages(holding.length + count) - holding.first - len(holding.pages)
+        if count and self._has_shared_tail(holding, refs):
+            fresh += 1
+        forgotten = holding.pages[: self._num_forgettable(holding)]
+        return fresh - sum(refs[page] == 1 and page not in self._pins for page in forgotten)
+
+    def _has_shared_tail(self, holding: Holding, refs: Mapping[int, int]) -> bool:
         """Whether the next token goes into a page that others hold too; only a truncation brings that about."""
-        return holding.length % self.info.page_size != 0 and self._refs[holding.pages[-1]] > 1
+        return holding.length % self.info.page_size != 0 and refs[holding.pages[-1]] > 1
 
     def _unshare_tail(self, holding: Holding) -> list[Copy]:
-        if not self._has_shared_tail(holding):
+        if not self._has_shared_tail(holding, self._refs):
             return []
         old, new = holding.pages[-1], self._take()
         self._release([old])
@@ -319,9 +344,6 @@ class PagePool:
         self._release(holding.pages[:num])
         del holding.pages[:num]
         holding.first += num
-
-    def _will_be_free(self, page: int) -> bool:
-        return self._refs[page] == 1 and page not in self._pins
 
     def _take(self) -> int:
         page = self._free.pop()

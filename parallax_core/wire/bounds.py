@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from itertools import chain, pairwise
 
-from parallax_core.contracts.stage import Answer, Drawn, Output, PoolInfo, Row, StageInfo, State
+from parallax_core.contracts.stage import MOST_PAGES, Answer, Drawn, Output, PoolInfo, Row, StageInfo, State
 from parallax_core.contracts.tensor import ITEM_BYTES, Tensor
 from parallax_core.contracts.value import LARGEST
 from parallax_core.wire.errors import BadFrame
@@ -111,6 +111,7 @@ def check_info(info: StageInfo) -> None:
 
 def check_pool(pool: PoolInfo) -> None:
     """Check the numbers of a pool."""
-    require(0 < pool.page_size <= LARGEST and 0 < pool.num_pages <= LARGEST, "a pool holds nothing")
+    require(0 < pool.page_size <= LARGEST, "a page of a pool holds nothing")
+    require(0 < pool.num_pages <= MOST_PAGES, f"a pool has {pool.num_pages} pages, not 1 to {MOST_PAGES}")
     others = (pool.window, pool.rewind, pool.checkpoint_every)
     require(all(0 <= number <= LARGEST for number in others), "a number of a pool is out of range")

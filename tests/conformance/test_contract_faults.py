@@ -253,7 +253,7 @@ FAULTS: list[tuple[Part, tuple[Kind, ...], str, str]] = [
     (ClosesOnce, FULL, "test_close_twice_is_harmless", "closed already"),
     (NeverCloses, FULL, "test_closed_stage_refuses_everything", "a closed stage steps"),
     (Shared, FULL, "test_two_stages_share_nothing", "another stage has one of the same handle"),
-    (OpensAPage, FULL, "test_opened_sequence_takes_no_page", "pop from empty list"),
+    (OpensAPage, FULL, "test_opened_sequence_takes_no_page", "no page is free"),
     (SkipsUnknown, FULL, "test_row_of_an_unknown_sequence_is_refused", "did not raise KeyError"),
     (StartsAnywhere, FULL, "test_row_that_starts_elsewhere_is_refused", "did not raise ValueError"),
     (WrapsTokens, FULL, "test_token_that_does_not_exist_is_refused", "did not raise ValueError"),

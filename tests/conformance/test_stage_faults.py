@@ -106,7 +106,7 @@ class WindowInChunkOnly(PagedLayers):
 class SharingPool(PagePool):
     """Writes into a page that others hold too."""
 
-    def _has_shared_tail(self, holding: Any) -> bool:
+    def _has_shared_tail(self, holding: Any, refs: Any) -> bool:
         return False
 
 

@@ -57,7 +57,9 @@ class FreeingPool(PagePool):
     def drop(self, seq: SeqId) -> None:
         shared = [page for page in self._holdings[seq].pages if self._refs[page] > 1]
         super().drop(seq)
-        self._free += [page for page in shared if page not in self._free]
+        for page in shared:
+            if page not in self._free:
+                self._free.append(page)
 
 
 class SharedPagesFreed(Memory):

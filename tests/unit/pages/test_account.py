@@ -9,6 +9,7 @@ from parallax_core.api import (
     LayerRange,
     Open,
     OutOfPages,
+    PagePool,
     PoolInfo,
     Row,
     Sampling,
@@ -73,6 +74,20 @@ def test_step_without_pages_changes_nothing() -> None:
         run(account, A, 1, 2, 3, 4, 5)
     assert account.free == (4, 1)
     assert account.entries[A].tokens == []
+
+
+def test_nearly_full_pool_is_not_copied_to_see_whether_a_step_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(pool: PagePool, memo: object) -> PagePool:
+        raise AssertionError("a pool is copied")
+
+    monkeypatch.setattr(PagePool, "__deepcopy__", refuse, raising=False)
+    account = make_account(2)
+    account.edit(Open(B, SPEC))
+    run(account, A, 1, 2, 3, 4)
+    with pytest.raises(OutOfPages) as caught:
+        account.step(StageBatch((Row(A, 4, (1,)), Row(B, 0, (1,)))))
+    assert (caught.value.needed, caught.value.free) == (1, 0)
+    assert account.free == (1,)
 
 
 def test_refused_row_moves_no_other() -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from parallax_core.api import ParallaxError, Room, format_bytes, plan_pools
+from parallax_core.contracts.stage import MOST_PAGES
 from parallax_core.pages.budget import MOST_SEQUENCES, PAGE_SIZE, Kind
 
 FULL, WINDOW, STATE = ("full", 0), ("window", 32), ("state", 0)
@@ -39,6 +40,11 @@ def test_short_windows_take_no_more_than_they_can_use() -> None:
     [pool] = plan_pools({("window", 8): 64}, Room(2**33, 2**20, 64))
     assert pool.num_pages == MOST_SEQUENCES * -(-(8 + 64 + 64 + 16) // 16)
     assert pool.rewind == 64
+
+
+def test_no_pool_has_more_pages_than_a_head_takes_account_of() -> None:
+    [pool] = plan_pools({("full", 0): 1}, Room(2**50, 2**24, 128))
+    assert pool.num_pages == MOST_PAGES
 
 
 def test_too_little_memory_is_an_error_with_both_figures() -> None:

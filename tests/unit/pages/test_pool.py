@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import tracemalloc
+from collections.abc import Callable
+from copy import deepcopy
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -7,7 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from parallax_core.base.errors import OutOfPages
 from parallax_core.base.ids import SeqId
-from parallax_core.contracts.stage import PoolInfo
+from parallax_core.contracts.stage import MOST_PAGES, PoolInfo
+from parallax_core.pages.free import FreePages
 from parallax_core.pages.pool import Copy, PagePool
 
 A, B, C = SeqId(1), SeqId(2), SeqId(3)
@@ -103,6 +108,38 @@ def test_too_few_pages_change_nothing() -> None:
     pool.check()
 
 
+def test_pool_costs_no_memory_for_pages_that_were_never_taken() -> None:
+    tracemalloc.start()
+    try:
+        pool = make_pool(num_pages=MOST_PAGES)
+        pool.open(A)
+        pool.extend(A, 9)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert pool.num_free == MOST_PAGES - 3
+    assert peak < 2**14
+
+
+def test_pages_given_back_are_the_first_to_be_taken_again() -> None:
+    pool = make_pool()
+    for seq, count in ((A, 8), (B, 4)):
+        pool.open(seq)
+        pool.extend(seq, count)
+    pool.drop(A)
+    pool.open(C)
+    pool.extend(C, 12)
+    assert pool.pages(C) == (0, (1, 0, 3))
+    pool.check()
+
+
+def test_pool_without_a_free_page_hands_out_none() -> None:
+    free = FreePages(1)
+    assert free.pop() == 0
+    with pytest.raises(IndexError):
+        free.pop()
+
+
 def test_double_drop_and_double_open_raise() -> None:
     pool = make_pool()
     pool.open(A)
@@ -166,6 +203,15 @@ def test_state_takes_one_page_and_never_goes_back() -> None:
     with pytest.raises(ValueError, match="state pool"):
         pool.fork(A, B, 99)
     assert pool.fork(A, B, 100) == [Copy(0, 1, 1)]
+
+
+def find_shortage(grow: Callable[[], object]) -> tuple[int, int] | None:
+    """Return the pages needed and those that were free where there are too few."""
+    try:
+        grow()
+    except OutOfPages as error:
+        return error.needed, error.free
+    return None
 
 
 class Memory(RuleBasedStateMachine):
@@ -262,6 +308,17 @@ class Memory(RuleBasedStateMachine):
             if self.info.kind != "state":
                 self.write(seq, len(self.wanted[seq]), [-1] * count)
         return self.describe()
+
+    @precondition(lambda self: self.wanted)
+    @rule(counts=st.lists(st.integers(0, 9), min_size=1, max_size=4))
+    def foretell(self, counts: list[int]) -> None:
+        """Whether there is room for several sequences is known before any of them grows."""
+        growth = list(zip(self.wanted, counts, strict=False))
+        before, trial = self.describe(), deepcopy(self.pool)
+        assert find_shortage(lambda: self.pool.check_room(growth)) == find_shortage(
+            lambda: [trial.extend(seq, count) for seq, count in growth]
+        )
+        assert self.describe() == before
 
     @precondition(lambda self: self.wanted)
     @rule(pick=st.integers(0, 99), back=st.integers(0, 9))

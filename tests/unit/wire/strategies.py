@@ -132,7 +132,7 @@ pools = st.builds(
     stage.PoolInfo,
     kind=st.sampled_from(("full", "window", "latent", "state")),
     page_size=sizes,
-    num_pages=sizes,
+    num_pages=st.integers(1, stage.MOST_PAGES),
     window=counts,
     rewind=counts,
     shares=st.booleans(),

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 from math import inf, nan
 from typing import Any
 
@@ -10,6 +11,7 @@ from msgspec.structs import replace
 from parallax_core.base.ids import Epoch, LeaseId, SeqId
 from parallax_core.contracts.sample import Sampling
 from parallax_core.contracts.stage import (
+    MOST_PAGES,
     Draw,
     Drawn,
     Drop,
@@ -28,6 +30,7 @@ from parallax_core.contracts.tensor import Tensor
 from parallax_core.contracts.transport import Frame
 from parallax_core.wire.codec import VERSION_BYTE, decode, encode
 from parallax_core.wire.errors import BadFrame
+from parallax_core.wire.membership import Ready
 from parallax_core.wire.messages import Heartbeat, Mask, Message, Result, Step
 from tests.unit.wire.make_golden_frames import DECODE, EPOCH, LEASE, PREFILL, SAMPLES, SAMPLING, SPEC
 
@@ -151,6 +154,20 @@ def test_spans_pass_a_stage_that_has_no_embeddings() -> None:
 def test_defaults_of_a_sampling_are_sound() -> None:
     step = edited(Open(A, SequenceSpec(prompt_length=1, sampling=Sampling())))
     assert decode(encode(step)) == step
+
+
+def test_pool_of_more_pages_than_a_head_can_account_for_is_refused() -> None:
+    ready = SAMPLES["ready"]
+    assert isinstance(ready, Ready)
+    pool = ready.info.pools[0]
+    for num_pages in (MOST_PAGES, MOST_PAGES + 1):
+        pools = (dataclasses.replace(pool, num_pages=num_pages),)
+        frame = encode(replace(ready, info=dataclasses.replace(ready.info, pools=pools)))
+        if num_pages == MOST_PAGES:
+            decode(frame)
+        else:
+            with pytest.raises(BadFrame, match="a pool has 16777217 pages, not 1 to 16777216"):
+                decode(frame)
 
 
 def mask_frame(entry: Any, *buffers: bytes) -> Frame:
