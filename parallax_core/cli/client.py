@@ -42,7 +42,7 @@ class Client:
             ParallaxError: if no server answers there, or it is none of Parallax.
         """
         try:
-            found = self._fetch("/cluster")
+            found = self._fetch("/cluster", "admin")
         except ParallaxError as error:
             cause = error.__cause__
             if isinstance(cause, urllib.error.HTTPError) and cause.code == HTTPStatus.NOT_FOUND:
@@ -74,14 +74,14 @@ class Client:
         message = "the server broke off in the middle of its answer"
         raise ParallaxError(message, "its log may say why")
 
-    def _fetch(self, path: str) -> Any:  # noqa: ANN401 -- whatever it answers
-        with self._open(path) as response:
+    def _fetch(self, path: str, role: str = "user") -> Any:  # noqa: ANN401 -- whatever it answers
+        with self._open(path, role=role) as response:
             try:
                 return json.load(response)
             except (OSError, HTTPException) as error:
                 raise self._absent(error) from error
 
-    def _open(self, path: str, body: dict[str, Any] | None = None) -> Any:  # noqa: ANN401 -- what urlopen returns
+    def _open(self, path: str, body: dict[str, Any] | None = None, role: str = "user") -> Any:  # noqa: ANN401 -- what urlopen returns
         headers = {"Content-Type": "application/json"}
         if key := os.environ.get("PARALLAX_API_KEY"):
             headers["Authorization"] = f"Bearer {key}"
@@ -90,7 +90,7 @@ class Client:
             request = urllib.request.Request(self._url + path, data, headers)  # noqa: S310 -- the user's own address
             return urllib.request.urlopen(request, timeout=self._timeout_s)  # noqa: S310
         except urllib.error.HTTPError as error:
-            raise _refusal(error) from error
+            raise _refusal(error, role) from error
         except (OSError, ValueError, HTTPException) as error:
             raise self._absent(error) from error
 
@@ -103,9 +103,14 @@ class Client:
         return ParallaxError(message, f"give its address with --url, such as {DEFAULT_URL}")
 
 
-def _refusal(error: urllib.error.HTTPError) -> ParallaxError:
+def _refusal(error: urllib.error.HTTPError, role: str) -> ParallaxError:
+    """Return what a server answered as an error; ``role`` is what an API key needs for what was asked."""
+    code = None
     try:
-        message = json.load(error)["error"]["message"]
-    except (ValueError, LookupError, TypeError):
+        found = json.load(error)["error"]
+        message, code = found["message"], found.get("code")
+    except (ValueError, LookupError, TypeError, AttributeError):
         message = f"the server answered {error.code} {error.reason}"
-    return ParallaxError(message, "set PARALLAX_API_KEY" if error.code == HTTPStatus.UNAUTHORIZED else "")
+    if error.code == HTTPStatus.UNAUTHORIZED or code == "insufficient_permissions":
+        return ParallaxError(message, f"set PARALLAX_API_KEY to a key that has the role '{role}' on that server")
+    return ParallaxError(message)

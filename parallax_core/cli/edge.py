@@ -10,7 +10,8 @@ from pathlib import Path
 
 from parallax_core.base.errors import UsageError
 from parallax_core.config.serve import ServeSettings
-from parallax_core.server.edge import Edge
+from parallax_core.server.edge import LOOPBACK_NAMES, Edge
+from parallax_core.server.keys import ApiKeys, KeyFile
 
 logger = logging.getLogger(__name__)
 
@@ -23,8 +24,10 @@ def make_edge(settings: ServeSettings) -> Edge:
     Raises:
         UsageError: as `read_keys` does.
     """
+    keys = read_keys(settings.api_key_file)
     return Edge(
-        keys=read_keys(settings.api_key_file),
+        keys=keys,
+        hosts=choose_hosts(settings, keys),
         max_concurrent=settings.max_concurrent,
         max_per_minute=settings.max_per_minute,
         cors_origins=settings.cors_origin,
@@ -39,46 +42,45 @@ def make_edge(settings: ServeSettings) -> Edge:
     )
 
 
-def read_keys(path: Path | None) -> frozenset[str]:
-    """Return the API keys of a file and of the environment; blank lines and lines that begin with # are none.
+def read_keys(path: Path | None) -> ApiKeys:
+    """Return the API keys of a file, and that of the environment, which is an administrator's.
 
     Raises:
-        UsageError: if the file cannot be read, or has no key in it.
+        UsageError: if the file cannot be read, or has no key in it; or if a key is none.
     """
-    keys = _read_lines(path) | {key for key in (os.environ.get("PARALLAX_API_KEY", "").strip(),) if key}
-    if bad := [key for key in keys if not key.isascii() or len(key.split()) != 1]:
-        message = f"{len(bad)} of the API keys cannot be sent in an HTTP header"
+    own = os.environ.get("PARALLAX_API_KEY", "").strip()
+    if own and (not own.isascii() or not own.isprintable() or len(own.split()) != 1):
+        message = "PARALLAX_API_KEY cannot be sent in an HTTP header"
         raise UsageError(message, "use letters, digits and punctuation of ASCII, without spaces")
-    return frozenset(keys)
+    file = KeyFile(path) if path else None
+    if file:
+        logger.info("API keys read: %s", file)
+    return ApiKeys({own: "admin"} if own else {}, file)
 
 
-def _read_lines(path: Path | None) -> set[str]:
-    if path is None:
-        return set()
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        message = f"the API keys cannot be read: {error}"
-        raise UsageError(message, "give --api-key-file a text file with one key a line") from error
-    found = {line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")}
-    if not found:
-        message = f"there is no API key in {path}"
-        raise UsageError(message, "write one key a line")
-    return found
+def choose_hosts(settings: ServeSettings, keys: ApiKeys) -> frozenset[str]:
+    """Return the names a request has to ask for; none: any.
+
+    Where keys are needed, or others reach the server, any will do unless the user names some.
+    """
+    is_guarded = keys.are_needed or not is_loopback(settings.host)
+    if is_guarded and not settings.allowed_host:
+        return frozenset()
+    return frozenset({*LOOPBACK_NAMES, settings.host, *settings.allowed_host})
 
 
-def check_exposure(host: str, keys: frozenset[str], *, insecure: bool) -> None:
+def check_exposure(host: str, keys: ApiKeys, *, insecure: bool) -> None:
     """Refuse to listen off loopback without an API key, unless told to.
 
     Raises:
         UsageError: if it would.
     """
-    if keys or is_loopback(host):
+    if keys.are_needed or is_loopback(host):
         return
     if not insecure:
         message = f"listening on {host} lets others use this server, and there is no API key"
         raise UsageError(message, "give --api-key-file or set PARALLAX_API_KEY; --insecure does without")
-    logger.warning("INSECURE: anyone who reaches %s can use this server, without an API key", host)
+    logger.warning("INSECURE: anyone who reaches %s can use this server, and drain it, without an API key", host)
 
 
 def is_loopback(host: str) -> bool:

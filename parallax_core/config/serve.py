@@ -97,9 +97,19 @@ class ServeSettings:
     ] = "least-pending-tokens"
     api_key_file: Annotated[
         Path | None,
-        Meta(description="A file of API keys, one a line; PARALLAX_API_KEY adds one more.", extra={"metavar": "FILE"}),
+        Meta(
+            description="A file of API keys with roles, one a line; PARALLAX_API_KEY adds one more, an admin's.",
+            extra={"metavar": "FILE"},
+        ),
     ] = None
     insecure: Annotated[bool, Meta(description="Listen off loopback without an API key.")] = False
+    allowed_host: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Answer requests for this name too, as a proxy sends them; may be given again.",
+            extra={"metavar": "NAME"},
+        ),
+    ] = ()
     tls_cert: Annotated[
         Path | None,
         Meta(description="Serve HTTPS with this certificate chain, in PEM.", extra={"metavar": "FILE"}),

@@ -16,6 +16,7 @@ from parallax_core.server.description import describe_app, describe_errors, desc
 from parallax_core.server.edge import Edge
 from parallax_core.server.errors import add_handlers
 from parallax_core.server.gate import CLOSING, Gate, Gatekeeper
+from parallax_core.server.host import HostCheck
 from parallax_core.server.lenience import HEADER, Lenience
 from parallax_core.server.limit import BodyLimit
 from parallax_core.server.origin import OriginCheck
@@ -32,7 +33,7 @@ def make_app(served: Served, edge: Edge | None = None, gate: Gate | None = None)
     silent: Any = {"tracing": False, "metrics": False, "logs": False, "auto_configure": False}
     app = FastAPI(title="Parallax", docs_url=None, redoc_url=None, redirect_slashes=False, telemetry=silent)
     add_handlers(app)
-    describe_app(app, has_keys=bool(edge.keys))
+    describe_app(app, has_keys=edge.keys.are_needed)
     app.include_router(_make_basics(served, gate))
     app.include_router(metrics.make_router(served.meter))
     for routes in (chat, completions, tokens, cluster):
@@ -51,8 +52,7 @@ def _add_edge(app: FastAPI, edge: Edge, gate: Gate) -> None:
     app.add_middleware(Gatekeeper, gate=gate)
     if edge.max_concurrent or edge.max_per_minute:
         app.add_middleware(RateLimit, edge=edge)
-    if edge.keys:
-        app.add_middleware(KeyCheck, keys=edge.keys)
+    app.add_middleware(KeyCheck, keys=edge.keys)
     app.add_middleware(OriginCheck, origins=edge.cors_origins)
     if edge.cors_origins:
         app.add_middleware(
@@ -62,13 +62,15 @@ def _add_edge(app: FastAPI, edge: Edge, gate: Gate) -> None:
             allow_headers=["Authorization", "Content-Type", REQUEST_ID],
             expose_headers=[REQUEST_ID, HEADER, "Retry-After"],
         )
+    if edge.hosts:
+        app.add_middleware(HostCheck, hosts=edge.hosts)
 
 
 def _make_basics(served: Served, gate: Gate) -> APIRouter:
-    router, keyed = APIRouter(), describe_errors(401)
+    router = APIRouter()
 
     @router.get("/health", response_model=HealthReply, responses=describe_health())
-    @router.get("/ready", response_model=HealthReply, responses={**keyed, **describe_health()})
+    @router.get("/ready", response_model=HealthReply, responses=describe_health())
     async def health() -> JSONResponse:
         """200 when the engine can answer, else 503 with the reason."""
         state = served.engine.health()
@@ -80,12 +82,12 @@ def _make_basics(served: Served, gate: Gate) -> APIRouter:
         """The version of Parallax."""
         return {"version": metadata.version("parallax-core")}
 
-    @router.get("/v1/models", response_model=ModelsReply, responses=keyed)
+    @router.get("/v1/models", response_model=ModelsReply, responses=describe_errors(401, 403))
     async def list_models() -> dict[str, object]:
         """List the one model served here."""
         return {"object": "list", "data": [served.describe()]}
 
-    @router.get("/v1/models/{model_id:path}", response_model=ModelReply, responses=describe_errors(401, 404))
+    @router.get("/v1/models/{model_id:path}", response_model=ModelReply, responses=describe_errors(401, 403, 404))
     async def retrieve_model(model_id: str) -> dict[str, object]:
         """Describe the model, if it is the one served here."""
         served.check_model(model_id)

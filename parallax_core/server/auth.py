@@ -1,41 +1,55 @@
-"""API keys."""
+"""Who may use which route."""
 
 from __future__ import annotations
-
-import hmac
-from collections.abc import Collection
 
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from parallax_core.server.caller import digest_key, read_key
+from parallax_core.server.caller import read_key
 from parallax_core.server.errors import error_body
+from parallax_core.server.keys import ApiKeys, Role
 
-OPEN_PATHS = frozenset({"/health", "/version"})
+OPEN_PATHS = frozenset({"/health", "/ready", "/version"})
 """What answers without a key, so that supervisors need none."""
+ADMIN_PATHS = ("/v1/cluster", "/v1/replicas")
+"""What shows or changes the cluster, with all below."""
+
+
+def find_needed(path: str) -> Role | None:
+    """Return the role that a route needs; None: it needs no key."""
+    if path in OPEN_PATHS:
+        return None
+    if path == "/metrics":
+        return "metrics"
+    if any(path == each or path.startswith(f"{each}/") for each in ADMIN_PATHS):
+        return "admin"
+    return "user"
 
 
 class KeyCheck:
-    """Middleware that answers 401 unless a request carries ``Authorization: Bearer KEY`` with a known key.
+    """Middleware that asks for ``Authorization: Bearer KEY`` with a key whose role allows the route.
 
-    Digests of equal length are compared in constant time, and all of them each time, so that the time an answer takes
-    tells nothing about any key.
+    No key, or one that is not known, is a 401; a role that does not allow the route is a 403. A route finds the role in
+    the state of its request, as ``role``.
     """
 
-    def __init__(self, app: ASGIApp, keys: Collection[str]) -> None:
+    def __init__(self, app: ASGIApp, keys: ApiKeys) -> None:
         self._app = app
-        self._digests = [digest_key(key) for key in keys]
+        self._keys = keys
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
-        if scope["type"] != "http" or scope["path"] in OPEN_PATHS or self._is_known(scope):
+        needed = find_needed(scope["path"]) if scope["type"] == "http" else None
+        if needed is None:
             await self._app(scope, receive, send)
             return
-        body = error_body(401, "no valid API key: send 'Authorization: Bearer KEY'", code="invalid_api_key")
-        await JSONResponse(body, 401, {"WWW-Authenticate": "Bearer"})(scope, receive, send)
-
-    def _is_known(self, scope: Scope) -> bool:
-        key = read_key(scope)
-        given = digest_key(key)
-        matches = [hmac.compare_digest(given, digest) for digest in self._digests]
-        return any(matches) and key != ""
+        role = self._keys.find_role(read_key(scope))
+        if role is None:
+            body = error_body(401, "no valid API key: send 'Authorization: Bearer KEY'", code="invalid_api_key")
+            await JSONResponse(body, 401, {"WWW-Authenticate": "Bearer"})(scope, receive, send)
+        elif role not in {needed, "admin"}:
+            message = f"this needs an API key of the role '{needed}', and yours has the role '{role}'"
+            await JSONResponse(error_body(403, message, code="insufficient_permissions"), 403)(scope, receive, send)
+        else:
+            scope.setdefault("state", {})["role"] = role
+            await self._app(scope, receive, send)

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
-
 from starlette.datastructures import Headers
 from starlette.types import Scope
+
+from parallax_core.server.keys import digest_key
 
 
 def read_key(scope: Scope) -> str:
     """Return the key of ``Authorization: Bearer KEY``, or an empty string."""
     scheme, _, key = Headers(scope=scope).get("authorization", "").partition(" ")
     return key.strip() if scheme.lower() == "bearer" else ""
-
-
-def digest_key(key: str) -> bytes:
-    """Return what a key is known by: nothing keeps the key itself."""
-    return hashlib.sha256(key.encode(errors="surrogateescape")).digest()
 
 
 def identify(scope: Scope, *, by_key: bool) -> bytes:

@@ -19,7 +19,7 @@ def make_router(served: Served) -> APIRouter:
     """Return the routes."""
     router = APIRouter()
 
-    @router.get("/v1/cluster", responses=describe_errors(401))
+    @router.get("/v1/cluster", responses=describe_errors(401, 403))
     async def show_cluster() -> ClusterReply:
         """Show the replicas, their stages, and the nodes that wait for one; also before the server is ready."""
         health = served.engine.health()

@@ -15,7 +15,7 @@ Responses = dict[int | str, dict[str, Any]]
 MEANINGS = {
     400: "The request can never be served as it is; `param` names the field.",
     401: "No valid API key was sent.",
-    403: "It was sent by a web page of an origin that may not ask.",
+    403: "The role of the API key does not allow it, or it came from a web page that may not ask.",
     404: "No such model, or no such replica.",
     408: "The request took longer than its `timeout`, or did not arrive in time.",
     413: "The body is too large.",

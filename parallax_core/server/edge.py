@@ -6,6 +6,10 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from parallax_core.server.keys import ApiKeys
+
+LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+"""What a server that only this machine reaches goes by."""
 MAX_BODY_BYTES = 2 * 2**20
 """Some 500,000 tokens of English text."""
 
@@ -14,8 +18,10 @@ MAX_BODY_BYTES = 2 * 2**20
 class Edge:
     """How the server meets its clients. Filled by the command line."""
 
-    keys: frozenset[str] = field(default=frozenset(), repr=False)
-    """API keys; without any, everybody may ask."""
+    keys: ApiKeys = field(default_factory=ApiKeys)
+    """Without any, whoever reaches the server may do everything."""
+    hosts: Collection[str] = ()
+    """The names it goes by, of which a request has to use one; none: any."""
     max_concurrent: int = 0
     """Requests one key may have under way at once; without keys, one address. 0: any number."""
     max_per_minute: int = 0

@@ -185,7 +185,7 @@ def make_router(meter: Meter) -> fastapi.APIRouter:
 
     text: Responses = {200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}
 
-    @router.get("/metrics", response_class=Response, responses=text | describe_errors(401))
+    @router.get("/metrics", response_class=Response, responses=text | describe_errors(401, 403))
     async def metrics() -> Response:
         """Show the metrics in Prometheus's text format; on the event loop, where what they count changes."""
         return Response(generate_latest(meter.registry), media_type=CONTENT_TYPE_LATEST)

@@ -35,7 +35,7 @@ class RateLimit:
 
     def __init__(self, app: ASGIApp, edge: Edge, clock: Callable[[], float] = time.monotonic) -> None:
         self._app = app
-        self._has_keys = bool(edge.keys)
+        self._has_keys = edge.keys.are_needed
         self._max_concurrent = edge.max_concurrent or math.inf
         self._per_minute = edge.max_per_minute
         self._clock = clock

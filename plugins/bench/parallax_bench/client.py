@@ -109,6 +109,13 @@ def _read_text(choice: dict[str, Any]) -> str:
     return str(choice.get("text") or (choice.get("delta") or {}).get("content") or "")
 
 
+def _read_refusal(body: bytes) -> str:
+    try:
+        return str(json.loads(body)["error"]["message"])
+    except (ValueError, LookupError, TypeError):
+        return "it wants another API key"
+
+
 async def find_model(target: Target) -> str:
     """Return the first model a server has.
 
@@ -122,8 +129,8 @@ async def find_model(target: Target) -> str:
             session.get(f"{target.url}/v1/models") as response,
         ):
             if response.status in {401, 403}:
-                message = f"the server at {target.url} asks for another API key than PARALLAX_API_KEY"
-                raise ParallaxError(message, "set PARALLAX_API_KEY to a key of the server")
+                message = f"the server at {target.url} refuses: {_read_refusal(await response.read())}"
+                raise ParallaxError(message, "PARALLAX_API_KEY has to be a key for inference on that server")
             response.raise_for_status()
             return str((await response.json())["data"][0]["id"])
     except (aiohttp.ClientError, OSError, LookupError, ValueError) as error:

@@ -9,6 +9,7 @@ import random
 import statistics
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from html.parser import HTMLParser
 from pathlib import Path
 from threading import Thread
@@ -25,13 +26,14 @@ from parallax_bench.dataset import Sizes, make_random, read_file
 from parallax_bench.summary import parse_limits, percentile, summarize
 from parallax_bench.task import Outcome, Task
 from parallax_core.api import ParallaxError
+from parallax_core.server.edge import Edge
+from parallax_core.server.keys import ApiKeys
 from tests.unit.server.letters import Site
 
 
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
+@contextmanager
+def serve(site: Site) -> Iterator[str]:
     """Serve the toy on a port of its own."""
-    site = Site()
 
     async def run() -> None:
         await site.router.start()
@@ -46,6 +48,12 @@ def url() -> Iterator[str]:
     yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
     server.should_exit = True
     thread.join()
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with serve(Site()) as url:
+        yield url
 
 
 def bench(*args: str) -> Any:
@@ -68,6 +76,17 @@ def test_run_reports_every_request(url: str, tmp_path: Path) -> None:
     text = page.read_text()
     assert text.count("<svg") == 2
     assert "requests_per_s" in text
+
+
+def test_key_that_does_not_fit_is_told_in_the_words_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serve(Site(Edge(keys=ApiKeys({"u": "user", "m": "metrics"})))) as url:
+        for key, words in (("wrong", "no valid API key"), ("m", "needs an API key of the role 'user'")):
+            monkeypatch.setenv("PARALLAX_API_KEY", key)
+            with pytest.raises(ParallaxError, match=words) as caught:
+                CliRunner().invoke(app, ["serve", "--url", url, "--num-prompts", "1"], catch_exceptions=False)
+            assert "PARALLAX_API_KEY" in caught.value.hint
+        monkeypatch.setenv("PARALLAX_API_KEY", "u")
+        assert bench("--url", url, "--num-prompts", "1", "--input-len", "5", "--output-len", "2").exit_code == 0
 
 
 def test_shared_beginnings_are_found_in_the_cache(url: str, tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def test_refusal_is_told_in_the_servers_words(peer: Peer) -> None:
     peer.status, peer.body = 401, b'{"error": {"message": "no valid API key"}}'
     with pytest.raises(ParallaxError, match="no valid API key") as caught:
         peer.client.model()
-    assert caught.value.hint == "set PARALLAX_API_KEY"
+    assert caught.value.hint == "set PARALLAX_API_KEY to a key that has the role 'user' on that server"
 
 
 @pytest.mark.parametrize("body", [b"oops", b"{}", b"[]"])

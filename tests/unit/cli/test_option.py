@@ -37,6 +37,7 @@ VALUES: dict[str, Any] = {
     "routing": "round-robin",
     "api_key_file": "keys",
     "insecure": True,
+    "allowed_host": ["llm.lan", "b"],
     "tls_cert": "cert",
     "tls_key": "key",
     "cors_origin": ["https://a", "https://b"],
@@ -129,7 +130,8 @@ def test_flag_comes_first_even_when_it_says_the_default(monkeypatch: pytest.Monk
 def test_every_setting_of_the_edge_reaches_it(tmp_path: Path) -> None:
     (tmp_path / "keys").write_text("k")
     edge = make_edge(run(*(word for name, value in VALUES.items() for word in as_flags(name, value))))
-    assert (edge.keys, list(edge.cors_origins)) == (frozenset({"k"}), ["https://a", "https://b"])
+    assert (edge.keys.find_role("k"), list(edge.cors_origins)) == ("user", ["https://a", "https://b"])
+    assert set(edge.hosts) == {"localhost", "127.0.0.1", "::1", "llm.lan", "b"}
     assert (edge.max_concurrent, edge.max_per_minute, edge.is_lenient, edge.logs_bodies) == (1, 2, True, True)
     assert (edge.tls_cert, edge.tls_key, edge.request_s, edge.drain_s) == (Path("cert"), Path("key"), 3.5, 4.5)
     assert edge.otlp_endpoint == "http://o"

@@ -11,16 +11,18 @@ import pytest
 from parallax_core.api import BackendSpec, Ref, Request, RequestId, Sampling, Stage, StagePlan, Stream
 from parallax_core.base.errors import UsageError
 from parallax_core.builtin.routing import LeastPendingTokens, RoundRobin
-from parallax_core.cli.edge import check_exposure, check_tls, is_loopback, read_keys
+from parallax_core.cli.edge import check_exposure, check_tls, choose_hosts, is_loopback, read_keys
 from parallax_core.cli.serve import Serving
 from parallax_core.cli.topology import Local
 from parallax_core.config.parallel import ParallelConfig, parse_layers
+from parallax_core.config.serve import ServeSettings
 from parallax_core.node.plan import PipelinePlan
 from parallax_core.node.router import Router
 from parallax_core.plugins.discovery import PluginRecord
 from parallax_core.plugins.host import PluginHost
 from parallax_core.plugins.registry import Offer
 from parallax_core.server.edge import Edge
+from parallax_core.server.keys import ApiKeys
 from parallax_core.testing.toy import Toy
 
 TOY = Toy(layers=("full", "full", "window"))
@@ -45,30 +47,52 @@ def test_loopback_is_known(host: str, answer: bool) -> None:
 
 
 def test_exposure_needs_a_key_or_an_explicit_word(caplog: pytest.LogCaptureFixture) -> None:
-    check_exposure("127.0.0.1", frozenset(), insecure=False)
-    check_exposure("192.0.2.1", frozenset({"key"}), insecure=False)
+    check_exposure("127.0.0.1", ApiKeys(), insecure=False)
+    check_exposure("192.0.2.1", ApiKeys({"key": "user"}), insecure=False)
     assert not caplog.records
     with pytest.raises(UsageError, match=r"192\.0\.2\.1"):
-        check_exposure("192.0.2.1", frozenset(), insecure=False)
-    check_exposure("192.0.2.1", frozenset(), insecure=True)
+        check_exposure("192.0.2.1", ApiKeys(), insecure=False)
+    check_exposure("192.0.2.1", ApiKeys(), insecure=True)
     assert "INSECURE" in caplog.text
 
 
 def test_keys_come_from_file_and_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PARALLAX_API_KEY", " outside ")
     path = tmp_path / "keys"
-    path.write_text("# ours\n\n one \ntwo\n")
-    assert read_keys(path) == {"one", "two", "outside"}
-    assert read_keys(None) == {"outside"}
+    path.write_text("# ours\n\n one \ntwo metrics\n")
+    keys = read_keys(path)
+    assert [keys.find_role(key) for key in ("one", "two", "outside", "ours", "")] == [
+        "user",
+        "metrics",
+        "admin",
+        None,
+        None,
+    ]
+    assert read_keys(None).find_role("one") is None
     monkeypatch.setenv("PARALLAX_API_KEY", "")
-    assert read_keys(None) == frozenset()
+    assert not read_keys(None).are_needed
 
 
-@pytest.mark.parametrize("key", ["s\u00e9same", "two words"])
-def test_key_that_no_header_can_carry_is_refused(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("key", ["s\u00e9same", "two words", "a\x7fb"])
+def test_key_that_no_header_can_carry_is_refused(key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PARALLAX_API_KEY", key)
     with pytest.raises(UsageError, match="HTTP header"):
         read_keys(None)
+
+
+def test_keyless_server_on_loopback_goes_by_names_of_loopback() -> None:
+    usual, none = ApiKeys(), frozenset[str]()
+    local = {"localhost", "127.0.0.1", "::1"}
+    assert choose_hosts(ServeSettings(), usual) == local
+    assert choose_hosts(ServeSettings(host="127.0.0.2"), usual) == {*local, "127.0.0.2"}
+    assert choose_hosts(ServeSettings(allowed_host=("llm.lan",)), usual) == {*local, "llm.lan"}
+    assert choose_hosts(ServeSettings(), ApiKeys({"k": "user"})) == none
+    assert choose_hosts(ServeSettings(host="192.0.2.1"), usual) == none
+    assert choose_hosts(ServeSettings(host="192.0.2.1", allowed_host=("llm.lan",)), usual) == {
+        *local,
+        "192.0.2.1",
+        "llm.lan",
+    }
 
 
 @pytest.mark.parametrize("content", [b"", b"# only a comment\n", b"\xff\xfe"])

@@ -145,7 +145,15 @@ def test_status_reads_what_the_server_really_answers() -> None:
 @pytest.mark.parametrize(
     ("code", "body", "message", "hint"),
     [
-        (401, {"error": {"message": "no valid API key"}}, "no valid API key", "set PARALLAX_API_KEY"),
+        (401, {"error": {"message": "no valid API key"}}, "no valid API key", "a key that has the role 'admin'"),
+        (
+            403,
+            {"error": {"message": "yours has the role 'user'", "code": "insufficient_permissions"}},
+            "the role 'user'",
+            "set PARALLAX_API_KEY to a key that has the role 'admin'",
+        ),
+        (403, {"error": {"message": "no such name", "code": "host_not_allowed"}}, "no such name", ""),
+        (403, ["no error of ours"], "the server answered 403", ""),
         (404, {"detail": "Not Found"}, "no server of Parallax", "--url"),
         (200, b"<html>", "no server of Parallax", "--url"),
         (200, ["cluster"], "no server of Parallax", "--url"),

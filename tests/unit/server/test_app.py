@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from parallax_core.api import ParallaxError, Sampling
 from parallax_core.server.edge import MAX_BODY_BYTES, Edge
 from parallax_core.server.flow import EventStream
+from parallax_core.server.keys import ApiKeys
 from parallax_core.server.schema import NEUTRAL_CHAT, NEUTRAL_COMPLETION, ChatRequest, CompletionRequest
 from tests.unit.server.letters import Site, answer, error_of, events
 
@@ -339,13 +340,13 @@ async def test_client_that_is_gone_before_the_first_event_stops_its_generation()
 
 
 def test_every_route_but_health_and_version_asks_for_a_key() -> None:
-    with Site(Edge(keys=frozenset({"secret", "other"}))) as site:
+    with Site(Edge(keys=ApiKeys({"secret": "user", "other": "admin"}))) as site:
         paths = site.app.openapi()["paths"]
         routes = [(path, method.upper()) for path, methods in paths.items() for method in methods]
         assert len(routes) == 13
         for path, method in [*routes, ("/openapi.json", "GET"), ("/nowhere", "GET")]:
             status = site.client.request(method, path).status_code
-            assert (status == 401) == (path not in {"/health", "/version"}), (method, path, status)
+            assert (status == 401) == (path not in {"/health", "/ready", "/version"}), (method, path, status)
         for header in ("Bearer wrong", "secret", "Basic secret", "Bearer", ""):
             assert site.client.get("/v1/models", headers={"Authorization": header}).status_code == 401
         for header in ("Bearer secret", "bearer other"):

@@ -11,6 +11,7 @@ import pytest
 
 from parallax_core.server.edge import Edge
 from parallax_core.server.gate import Gate
+from parallax_core.server.keys import ApiKeys
 from parallax_core.server.patience import Patience
 from parallax_core.server.rate import RateLimit
 from tests.unit.server.letters import Site, error_of
@@ -28,7 +29,7 @@ def test_caller_that_asks_too_often_is_told_when_to_come_back() -> None:
 
 
 def test_each_key_has_its_own_rate() -> None:
-    edge = Edge(max_per_minute=1, keys=frozenset({"one", "two"}))
+    edge = Edge(max_per_minute=1, keys=ApiKeys({"one": "user", "two": "user"}))
     with Site(edge) as site:
         for key in ("one", "two"):
             headers = {"Authorization": f"Bearer {key}"}
@@ -115,7 +116,7 @@ def test_bodies_are_logged_only_when_asked(caplog: pytest.LogCaptureFixture) -> 
 def test_pages_of_other_origins_are_let_in_only_when_named(site: Site) -> None:
     headers = {"Origin": "https://chat.example", "Access-Control-Request-Method": "POST"}
     assert "access-control-allow-origin" not in site.client.options("/v1/chat/completions", headers=headers).headers
-    edge = Edge(cors_origins=("https://chat.example",), keys=frozenset({"k"}))
+    edge = Edge(cors_origins=("https://chat.example",), keys=ApiKeys({"k": "user"}))
     with Site(edge) as open_site:
         answer = open_site.client.options("/v1/chat/completions", headers=headers)
         assert answer.headers["access-control-allow-origin"] == "https://chat.example"

@@ -13,6 +13,7 @@ from parallax_core.api import HttpSurface, hookimpl
 from parallax_core.plugins.discovery import PluginRecord
 from parallax_core.plugins.host import PluginHost
 from parallax_core.server.edge import Edge
+from parallax_core.server.keys import ApiKeys
 from parallax_core.server.surface import extend_app
 from tests.unit.server.letters import Site, error_of
 
@@ -58,7 +59,7 @@ def test_route_of_a_plugin_answers_and_may_ask_the_engine(site: Site) -> None:
 
 
 def test_route_of_a_plugin_needs_a_key_like_all_others() -> None:
-    with Site(Edge(keys=frozenset({"k"}))) as site:
+    with Site(Edge(keys=ApiKeys({"k": "user"}))) as site:
         extend(site, one=lambda server: server.add_router(make_router()))
         error_of(site.client.get("/x/status"), 401)
         answer = site.client.get("/x/status", headers=KEYED)

@@ -1,0 +1,153 @@
+"""The API keys a server takes, and the role of each."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal, NamedTuple, get_args
+
+from parallax_core.base.errors import UsageError
+
+Role = Literal["user", "metrics", "admin"]
+"""What a key is for: inference, reading ``/metrics``, or everything."""
+
+ROLES: tuple[Role, ...] = get_args(Role)
+LOOK_S = 1.0
+"""How often a file of keys is looked at, at most."""
+SETTLE_S = 0.5
+"""A file that changed less long ago may still be being written."""
+
+logger = logging.getLogger(__name__)
+
+
+class Stamp(NamedTuple):
+    """What changes with a file; all 0 if there is none."""
+
+    changed_s: float = 0.0
+    """When its content or its permissions did, in seconds since 1970."""
+    size: int = 0
+    inode: int = 0
+
+
+def digest_key(key: str) -> bytes:
+    """Return what a key is known by: nothing keeps the key itself."""
+    return hashlib.sha256(key.encode(errors="surrogateescape")).digest()
+
+
+class KeyFile:
+    """A file of API keys, a line each: ``KEY [user|metrics|admin]``, ``user`` if unsaid; # begins a line without a key.
+
+    It is looked at again as keys are asked for, at most once in `LOOK_S` seconds. If it cannot be read then, that is
+    logged, and the keys stay as they were; if it can, and has no key in it, no key is valid.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Read the file.
+
+        Raises:
+            UsageError: if it cannot be read, has no key in it, or a line that is none.
+        """
+        self._path = path
+        self._looked = time.monotonic()
+        self._seen = self._read = _stamp(path)
+        self._roles = parse_keys(_read(path), str(path))
+        if not self._roles:
+            raise UsageError(f"there is no API key in {path}", "write one key a line")
+
+    def __str__(self) -> str:
+        """Say how many keys there are of each role."""
+        given = list(self._roles.values())
+        return ", ".join(f"{given.count(role)} {role}" for role in ROLES)
+
+    def find_role(self, digest: bytes) -> Role | None:
+        """Return the role of a key, or None if there is no such key."""
+        if (now := time.monotonic()) - self._looked >= LOOK_S:
+            self._looked = now
+            self._look()
+        return self._roles.get(digest)
+
+    def _look(self) -> None:
+        stamp, before = _stamp(self._path), self._seen
+        self._seen = stamp
+        if stamp == self._read or (stamp != before and time.time() - stamp.changed_s < SETTLE_S):
+            return
+        self._read = stamp
+        try:
+            self._roles = parse_keys(_read(self._path), str(self._path))
+        except UsageError as error:
+            logger.warning("API keys stay as they were: %s; %s", error.message, error.hint)
+        else:
+            logger.info("API keys read again: %s", self)
+
+
+class ApiKeys:
+    """All keys of a server. Without any, whoever reaches it may do everything."""
+
+    def __init__(self, keys: Mapping[str, Role] | None = None, file: KeyFile | None = None) -> None:
+        """Take ``keys``, and those of a file."""
+        self._roles = {digest_key(key): role for key, role in (keys or {}).items()}
+        self._file = file
+
+    @property
+    def are_needed(self) -> bool:
+        """Whether nobody gets in without one."""
+        return bool(self._roles) or self._file is not None
+
+    def find_role(self, key: str) -> Role | None:
+        """Return what a key may do, None for one that is not known.
+
+        Digests are looked up: the time that takes depends on a hash of what was sent, and tells nothing about any key.
+        """
+        if not self.are_needed:
+            return "admin"
+        if not key:
+            return None
+        digest = digest_key(key)
+        return self._roles.get(digest) or (self._file.find_role(digest) if self._file else None)
+
+
+def parse_keys(text: str, place: str) -> dict[bytes, Role]:
+    """Return the roles of keys, by digest.
+
+    Raises:
+        UsageError: naming the line, unless each is a key that an HTTP header can carry, and maybe a role.
+    """
+    found: dict[bytes, Role] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.strip() and not line.lstrip().startswith("#"):
+            digest, role = _parse_line(line, f"line {number} of {place}")
+            if found.setdefault(digest, role) != role:
+                raise UsageError(f"line {number} of {place} gives a key another role", "give each key one line")
+    return found
+
+
+def _parse_line(line: str, place: str) -> tuple[bytes, Role]:
+    """Return a key's digest and role; what is wrong is told without the key."""
+    key, *rest = line.split()
+    if not key.isascii() or not key.isprintable():
+        raise UsageError(f"{place} cannot be sent in an HTTP header", "use letters, digits and punctuation of ASCII")
+    if not rest:
+        return digest_key(key), "user"
+    for role in ROLES:
+        if rest == [role]:
+            return digest_key(key), role
+    raise UsageError(f"{place} is no key with a role", f"write KEY, or KEY and one of {', '.join(ROLES)}")
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        message = f"the API keys cannot be read: {error}"
+        raise UsageError(message, "give --api-key-file a text file with one key a line") from error
+
+
+def _stamp(path: Path) -> Stamp:
+    try:
+        found = path.stat()
+    except OSError:
+        return Stamp()
+    return Stamp(found.st_ctime, found.st_size, found.st_ino)
