@@ -1,21 +1,26 @@
-"""Which stored sequences begin like a new prompt: a radix tree over tokens, with the least recently used at hand.
+"""Which sequences begin like a new prompt: a radix tree over tokens.
 
 A stored sequence keeps its pages on every stage; a request that begins like it is a fork of it. The tree holds no
-pages and no tokens twice: an edge is a run of tokens as bytes, so that comparing is a matter of the C library.
+pages and no tokens twice: an edge is a run of tokens as bytes, so that comparing is a matter of the C library. Whoever
+asks makes the bytes, once for as often as it asks.
 (Radix trees for prefix reuse: SGLang's RadixAttention, arXiv 2312.07104.)
 """
 
 from __future__ import annotations
 
 from array import array
-from collections import OrderedDict
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from parallax_core.base.ids import SeqId
 
 ITEM = 8
-"""Bytes per key. Keys are token ids, or hashes of content that a placeholder token stands for."""
+"""Bytes per token in a key: a token id, or a hash of content that a placeholder token stands for."""
+
+
+def make_key(tokens: Iterable[int]) -> bytes:
+    """Return tokens as the index wants them: `ITEM` bytes each, so that a part of a key is the key of a part."""
+    return array("Q", tokens).tobytes()
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +44,7 @@ class Node:
 
 
 class PrefixIndex:
-    """Stored sequences by their tokens.
+    """Sequences by their tokens, which are given as `make_key` makes them.
 
     Sequences of different spaces never match: a space is whatever else must be equal, such as adapter, version of the
     weights, and salt. Matching and inserting cost time in the tokens given, removing in the branches above.
@@ -47,7 +52,7 @@ class PrefixIndex:
 
     def __init__(self) -> None:
         self._roots: dict[Hashable, Node] = {}
-        self._ends: OrderedDict[SeqId, tuple[Hashable, Node]] = OrderedDict()
+        self._ends: dict[SeqId, tuple[Hashable, Node]] = {}
 
     def __len__(self) -> int:
         return len(self._ends)
@@ -55,8 +60,8 @@ class PrefixIndex:
     def __contains__(self, seq: object) -> bool:
         return seq in self._ends
 
-    def insert(self, space: Hashable, tokens: Sequence[int], seq: SeqId) -> None:
-        """Store ``seq``, whose tokens are ``tokens``, as the most recently used.
+    def insert(self, space: Hashable, key: bytes, seq: SeqId) -> None:
+        """Store ``seq``, whose tokens are ``key``.
 
         Raises:
             KeyError: if it is stored already.
@@ -64,7 +69,7 @@ class PrefixIndex:
         if seq in self._ends:
             message = f"sequence {seq} is stored already"
             raise KeyError(message)
-        node, key, done = self._roots.setdefault(space, Node(b"", None)), _to_key(tokens), 0
+        node, done = self._roots.setdefault(space, Node(b"", None)), 0
         while done < len(key):
             child = node.children.get(key[done : done + ITEM]) or _add_child(node, key[done:])
             common = _count_common(child.edge, key, done)
@@ -73,15 +78,15 @@ class PrefixIndex:
         node.seqs[seq] = None
         self._ends[seq] = (space, node)
 
-    def match(self, space: Hashable, tokens: Sequence[int]) -> Iterator[Match]:
-        """Yield what is stored of the beginning of ``tokens``, longest first; at each length one sequence.
+    def match(self, space: Hashable, key: bytes) -> Iterator[Match]:
+        """Yield what is stored of the beginning of ``key``, longest first; at each length one sequence.
 
         The first goes as far as any sequence does and may go on differently; the others end exactly at their length,
         for pools in which a sequence can only be forked at its end.
         """
         if space not in self._roots:
             return
-        node, key, done = self._roots[space], _to_key(tokens), 0
+        node, done = self._roots[space], 0
         while child := node.children.get(key[done : done + ITEM]):
             common = _count_common(child.edge, key, done)
             if common < len(child.edge):
@@ -92,10 +97,6 @@ class PrefixIndex:
             if done and not node.seqs:
                 yield Match(_find_seq(node), done // ITEM)
         yield from _list_ends(node, done)
-
-    def touch(self, seq: SeqId) -> None:
-        """Note that a stored sequence was used now."""
-        self._ends.move_to_end(seq)
 
     def remove(self, seq: SeqId) -> None:
         """Forget a stored sequence.
@@ -110,19 +111,13 @@ class PrefixIndex:
         if not root.children and not root.seqs:
             del self._roots[space]
 
-    def oldest(self) -> Iterator[SeqId]:
-        """Yield the stored sequences, least recently used first."""
-        return iter(self._ends)
-
-
-def _to_key(tokens: Sequence[int]) -> bytes:
-    return array("Q", tokens).tobytes()
-
 
 def _count_common(edge: bytes, key: bytes, start: int) -> int:
     """Return how many bytes, in whole tokens, ``edge`` has in common with ``key`` from ``start`` on."""
+    if key.startswith(edge, start):
+        return len(edge)
     low, high = 0, min(len(edge), len(key) - start) // ITEM
-    if edge[: high * ITEM] == key[start : start + high * ITEM]:
+    if edge.startswith(key[start : start + high * ITEM]):
         return high * ITEM
     while low + 1 < high:  # tokens up to low are equal, those up to high are not
         middle = (low + high) // 2

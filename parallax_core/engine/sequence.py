@@ -9,6 +9,7 @@ from parallax_core.base.ids import SeqId
 from parallax_core.contracts.engine import Delta, Reason, Request, TokenLogprob
 from parallax_core.contracts.stage import Draw, Output, Row, SequenceSpec
 from parallax_core.engine.detokenizer import Decode, Detokenizer
+from parallax_core.engine.prefix import ITEM, make_key
 from parallax_core.engine.score import PromptScore
 from parallax_core.engine.stop import StopFilter
 from parallax_core.engine.tally import Journey
@@ -56,6 +57,8 @@ class Sequence:
     """The prompt, then what was drawn."""
     score: PromptScore | None = field(init=False, default=None)
     """Of the prompt, if asked for; it is the first answer's to compute."""
+    _key: bytes = field(init=False)
+    """That of the tokens there were when it was last asked for."""
     _detokenizer: Detokenizer = field(init=False)
     _stop: StopFilter = field(init=False)
 
@@ -64,6 +67,7 @@ class Sequence:
         self.num_prompt = len(request.prompt)
         self.rank = request.priority + self.arrived / AGEING_S, self.arrived
         self.tokens = list(request.prompt)
+        self._key = self.siblings[0].key(self.num_prompt) if self.siblings else b""
         if request.prompt_logprobs is not None and self.choice == 0:
             self.score = PromptScore(request.prompt, request.prompt_logprobs)
         self._detokenizer = Detokenizer(self.task.decode)
@@ -116,6 +120,12 @@ class Sequence:
             priority=request.priority,
             salt=request.salt,
         )
+
+    def key(self, length: int) -> bytes:
+        """Return the first ``length`` tokens as `PrefixIndex` wants them; each token is converted once."""
+        if (known := len(self._key) // ITEM) < length:
+            self._key += make_key(self.tokens[known:])
+        return self._key[: length * ITEM]
 
     def urgency(self, now: float) -> float:
         """Return the priority with ageing taken off; lower is more urgent."""

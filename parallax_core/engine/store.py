@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from itertools import count
 
 from parallax_core.base.ids import SeqId
 from parallax_core.contracts.stage import Drop, Edit, Fork, Open
 from parallax_core.engine.ledger import Claim, Ledger
-from parallax_core.engine.prefix import Match, PrefixIndex
+from parallax_core.engine.prefix import ITEM, Match, PrefixIndex
 from parallax_core.engine.sequence import Sequence
 
 Space = Callable[[Sequence], Hashable]
 """Names what must be equal, beside the tokens, for one sequence to serve another."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a look-up has found for a sequence."""
+
+    match: Match | None
+    """The longest beginning that can be forked."""
+    seen: frozenset[SeqId]
+    """The sequences it depends on: the match, and longer ones that cannot be forked. No other changes the answer."""
 
 
 class Store:
@@ -34,6 +46,8 @@ class Store:
         self._edits: list[Edit] = []
         self._index = PrefixIndex()
         self._running: set[SeqId] = set()
+        self._stored: OrderedDict[SeqId, None] = OrderedDict()
+        """Those that are only kept for their beginnings, the least recently used first."""
 
     def take_edits(self) -> tuple[Edit, ...]:
         """Return the edits made since the last call, in order."""
@@ -45,13 +59,17 @@ class Store:
 
         Makes room among what is only stored, and returns whether there is room for all of its tokens.
         """
-        while True:
-            match = self._find(sequence)
-            if _has_room(sequence, match, claim):
-                break
-            if not self.evict(match.seq if match else None) and not (match and self.evict(None)):
+        found = self._find(sequence)
+        while not _has_room(sequence, found.match, claim):
+            spared = found.match.seq if found.match else None
+            evicted = self._evict_oldest(spared)
+            if evicted is None and spared is not None:
+                evicted = self._evict_oldest(None)
+            if evicted is None:
                 return False
-        self._begin(sequence, match)
+            if evicted in found.seen:
+                found = self._find(sequence)
+        self._begin(sequence, found.match)
         return True
 
     def branch(self, sequence: Sequence, source: Sequence, claim: Claim) -> bool:
@@ -70,16 +88,16 @@ class Store:
     def keep(self, sequence: Sequence, claim: Claim) -> None:
         """Store what the stages hold of a running sequence, which has no row in this step yet, if there is room."""
         assert sequence.seq is not None
-        space, tokens = self._space(sequence), sequence.tokens[: sequence.planned]
-        matches = self._index.match(space, tokens)
-        if any(match.length == len(tokens) and self._can_fork(match) for match in matches):
+        space, length = self._space(sequence), sequence.planned
+        key = sequence.key(length)
+        if any(match.length == length and self._can_fork(match) for match in self._index.match(space, key)):
             return
-        while not claim.fits_fork(sequence.seq, len(tokens)):
+        while not claim.fits_fork(sequence.seq, length):
             if not self.evict(None):
                 return
         copy = SeqId(next(self._seqs))
-        self._edit(Fork(sequence.seq, copy, len(tokens), sequence.choice))
-        self._index.insert(space, tokens, copy)
+        self._edit(Fork(sequence.seq, copy, length, sequence.choice))
+        self._keep(space, key, copy)
 
     def keep_due(self, sequence: Sequence, claim: Claim) -> None:
         """Store a prompt whose computing has come to where it is to be kept; see `keep`."""
@@ -95,41 +113,46 @@ class Store:
         """Let others begin as ``sequence``, which runs on, now that its prompt is planned."""
         assert sequence.seq is not None
         if self._is_rewindable and sequence.seq not in self._index:
-            self._index.insert(self._space(sequence), sequence.tokens[: sequence.planned], sequence.seq)
+            self._index.insert(self._space(sequence), sequence.key(sequence.planned), sequence.seq)
 
     def retire(self, sequence: Sequence) -> None:
         """Take a sequence that will not run on; keep what the stages hold of it for others."""
         seq = self._release(sequence)
         if seq is None:
             return
-        tokens = sequence.tokens[: sequence.planned]
-        if tokens and not self._is_needless(sequence, tokens):
-            self._index.insert(self._space(sequence), tokens, seq)
+        space, key = self._space(sequence), sequence.key(sequence.planned)
+        if key and not self._is_needless(space, key):
+            self._keep(space, key, seq)
         else:
-            self._drop(seq)
+            self._edit(Drop(seq))
 
     def discard(self, sequence: Sequence) -> None:
         """Take a sequence off the stages, to make room."""
         if (seq := self._release(sequence)) is not None:
-            self._drop(seq)
+            self._edit(Drop(seq))
 
     def evict(self, spared: SeqId | None) -> bool:
         """Drop the stored sequence that was used longest ago, if there is one beside ``spared``."""
-        for seq in self._index.oldest():
-            if seq not in self._running and seq != spared:
-                self._index.remove(seq)
-                self._drop(seq)
-                return True
-        return False
+        return self._evict_oldest(spared) is not None
 
-    def _find(self, sequence: Sequence) -> Match | None:
-        """Return the longest beginning that can be forked."""
+    def _evict_oldest(self, spared: SeqId | None) -> SeqId | None:
+        for seq in self._stored:
+            if seq != spared:
+                self._drop(seq)
+                return seq
+        return None
+
+    def _find(self, sequence: Sequence) -> Found:
+        """Look for the longest beginning that can be forked."""
         longest = sequence.num_reusable
-        for match in self._index.match(self._space(sequence), sequence.tokens) if longest else ():
+        key = sequence.key(len(sequence.tokens)) if longest else b""
+        seen: list[SeqId] = []
+        for match in self._index.match(self._space(sequence), key):
+            seen.append(match.seq)
             found = Match(match.seq, min(match.length, longest))
             if self._can_fork(found):
-                return found
-        return None
+                return Found(found, frozenset(seen))
+        return Found(None, frozenset(seen))
 
     def _can_fork(self, match: Match) -> bool:
         return match.length <= self._ledger.length(match.seq) and self._ledger.can_rewind(match.seq, match.length)
@@ -142,8 +165,7 @@ class Store:
             self._edit(Open(seq, sequence.spec, sequence.choice))
             return
         sequence.begin(seq, match.length)
-        if match.seq in self._index:
-            self._index.touch(match.seq)
+        self._touch(match.seq)
         self._edit(Fork(match.seq, seq, match.length, sequence.choice, sequence.spec))
 
     def _release(self, sequence: Sequence) -> SeqId | None:
@@ -154,21 +176,33 @@ class Store:
                 self._index.remove(seq)
         return seq
 
-    def _is_needless(self, sequence: Sequence, tokens: list[int]) -> bool:
-        """Whether another stored sequence begins with all of ``tokens``; drop those that these make needless."""
+    def _is_needless(self, space: Hashable, key: bytes) -> bool:
+        """Whether another stored sequence begins with all of ``key``; drop those that it makes needless."""
         if not self._is_rewindable:
             return False
-        matches = list(self._index.match(self._space(sequence), tokens))
-        if matches and matches[0].length == len(tokens) and matches[0].seq not in self._running:
-            self._index.touch(matches[0].seq)
+        length, matches = len(key) // ITEM, list(self._index.match(space, key))
+        if matches and matches[0].length == length and matches[0].seq in self._stored:
+            self._touch(matches[0].seq)
             return True
         for match in matches:
-            if match.seq not in self._running and match.length == self._ledger.length(match.seq):
-                self._index.remove(match.seq)
+            if match.seq in self._stored and match.length == self._ledger.length(match.seq):
                 self._drop(match.seq)
         return False
 
+    def _keep(self, space: Hashable, key: bytes, seq: SeqId) -> None:
+        """Count a sequence as stored."""
+        self._index.insert(space, key, seq)
+        self._stored[seq] = None
+
+    def _touch(self, seq: SeqId) -> None:
+        """Note that a sequence was used now."""
+        if seq in self._stored:
+            self._stored.move_to_end(seq)
+
     def _drop(self, seq: SeqId) -> None:
+        """Drop a stored sequence."""
+        del self._stored[seq]
+        self._index.remove(seq)
         self._edit(Drop(seq))
 
     def _edit(self, edit: Edit) -> None:
