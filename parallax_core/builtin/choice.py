@@ -7,8 +7,9 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from parallax_core.base.errors import ParallaxError
-from parallax_core.builtin.layout import CONFIG, INDEX, SINGLE, TOKENIZER, hint_for, read_shards
+from parallax_core.builtin.layout import CONFIG, SINGLE, TOKENIZER, hint_for, read_shards
 from parallax_core.builtin.transfer import RemoteFile
+from parallax_core.loading.checkpoint import INDEX
 
 SMALL = (
     CONFIG,
@@ -63,7 +64,7 @@ def choose_weights(name: str, listing: Sequence[RemoteFile], folder: Path) -> li
         return [root[SINGLE]]
     if INDEX not in root:
         return [file for file in listing if _is_weights(file)]
-    shards = read_shards(folder / INDEX)
+    shards = read_shards(folder)
     if missing := [shard for shard in shards if shard not in root]:
         message = f"{name} is incomplete on the hub: {', '.join(missing)} missing"
         raise ParallaxError(message, "try another revision, hf:ORG/NAME@REVISION, or tell its publisher")

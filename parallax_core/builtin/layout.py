@@ -7,11 +7,11 @@ from pathlib import Path
 
 from parallax_core.base.errors import ParallaxError
 from parallax_core.base.files import read_object
+from parallax_core.loading.checkpoint import read_index
 
 CONFIG = "config.json"
 TOKENIZER = "tokenizer.json"
 SINGLE = "model.safetensors"
-INDEX = "model.safetensors.index.json"
 
 
 def check_folder(folder: Path) -> None:
@@ -23,8 +23,8 @@ def check_folder(folder: Path) -> None:
     missing = [name for name in (CONFIG, TOKENIZER) if not (folder / name).is_file()]
     if not any(folder.glob("*.safetensors")):
         missing.append("*.safetensors")
-    elif (folder / INDEX).is_file() and not (folder / SINGLE).is_file():
-        missing += [name for name in read_shards(folder / INDEX) if not (folder / name).is_file()]
+    elif not (folder / SINGLE).is_file():
+        missing += [name for name in read_shards(folder) if not (folder / name).is_file()]
     if missing:
         message = f"{folder} is not a complete model: {', '.join(missing)} missing"
         raise ParallaxError(message, hint_for(path.name for path in folder.iterdir()))
@@ -46,18 +46,10 @@ def hint_for(names: Iterable[str]) -> str:
     return "a model is a folder with config.json, tokenizer.json and *.safetensors"
 
 
-def read_shards(index: Path) -> list[str]:
-    """Return the names of the weight files that ``model.safetensors.index.json`` lists, sorted, each once.
+def read_shards(folder: Path) -> list[str]:
+    """Return the names of the weight files that the index of ``folder`` lists, sorted, each once.
 
     Raises:
-        ParallaxError: if it is not such an index, or names a file outside its own folder.
+        ParallaxError: if the index is damaged; see `read_index`.
     """
-    weights = read_object(index).get("weight_map")
-    if not isinstance(weights, dict) or not all(_is_shard(name) for name in weights.values()):
-        message = f"{index} does not map tensors to safetensors files beside it"
-        raise ParallaxError(message, "download the model again")
-    return sorted(set(weights.values()))
-
-
-def _is_shard(name: object) -> bool:
-    return isinstance(name, str) and name.endswith(".safetensors") and Path(name).name == name and "\\" not in name
+    return sorted(set(read_index(folder).values()))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import mmap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from parallax_core.base.errors import ParallaxError, Unsupported
 from parallax_core.base.files import read_object
 from parallax_core.contracts.progress import Progress
 from parallax_core.contracts.tensor import ITEM_BYTES, Tensor
+from parallax_core.loading.partial import read_present
 
 DTYPES = {
     "F32": "float32",
@@ -28,10 +29,13 @@ DTYPES = {
     "U32": "uint32",
     "I64": "int64",
 }
+INDEX = "model.safetensors.index.json"
 LENGTH_BYTES = 8
 MOST_HEADER_BYTES = 100_000_000
 """As the format's own library has it: what is longer is no header, but a file made to take memory."""
 TASK = "loading weights"
+FETCH_REST = "fetch the rest with `parallax models pull`; `parallax models list` shows which layers are here"
+"""The hint of an error about tensors that are not on this machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +69,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 def read_tensors(folder: Path, is_wanted: Callable[[str], bool], progress: Progress) -> Iterator[tuple[str, Tensor]]:
     """Yield the tensors that are wanted, with their names; of the others, no byte is read.
 
-    Their data are memory-mapped: copy what is to be kept.
+    Their data are memory-mapped: copy what is to be kept. None of them is a hole of a file that was fetched in part.
 
     Args:
         folder: a model in the standard layout.
@@ -73,13 +77,18 @@ def read_tensors(folder: Path, is_wanted: Callable[[str], bool], progress: Progr
         progress: told of bytes as tensors are yielded.
 
     Raises:
-        ParallaxError: if there are no weights, or a file is damaged.
+        ParallaxError: if there are no weights, a tensor that is wanted is not on this machine, or a file is damaged.
         Unsupported: if a tensor that is wanted has a dtype that is no `Tensor`'s.
     """
     paths = sorted(folder.glob("*.safetensors"))
     if not paths:
         message = f"there are no weights in {folder}"
         raise ParallaxError(message, "a model is a folder with config.json and *.safetensors")
+    if missing := sorted(filter(is_wanted, find_missing(folder))):
+        message = (
+            f"only a part of {folder.name} is on this machine, without {missing[0]}, one of {len(missing)} tensors"
+        )
+        raise ParallaxError(message, FETCH_REST)
     places = {path: [place for place in find_places(path) if is_wanted(place.name)] for path in paths}
     done, total = 0, sum(len(place) for found in places.values() for place in found)
     progress(TASK, done, total)
@@ -90,6 +99,59 @@ def read_tensors(folder: Path, is_wanted: Callable[[str], bool], progress: Progr
             yield place.name, _make_tensor(place, data)
             done += len(place)
             progress(TASK, done, total)
+
+
+def find_missing(folder: Path) -> frozenset[str]:
+    """Return the names of the tensors of a model whose bytes are not all on this machine; most often none.
+
+    These are tensors in files that the index names and that are not there, and those in holes of files that were
+    fetched in part. Of files that are whole, nothing is read.
+
+    Raises:
+        ParallaxError: if the index, or the header of a file that was fetched in part, is damaged.
+    """
+    paths = list(folder.glob("*.safetensors"))
+    missing = {name for name, file in read_index(folder).items() if not (folder / file).exists()}
+    if missing:  # unless the index is a stale one, beside weights in other files
+        missing.difference_update(place.name for path in paths for place in find_places(path))
+    return frozenset(missing.union(*map(_find_holes, paths)))
+
+
+def find_names(folder: Path) -> frozenset[str]:
+    """Return the names of all tensors of a model, whether or not they are on this machine.
+
+    Raises:
+        ParallaxError: if the index or the header of a file is damaged.
+    """
+    headers = (find_places(path) for path in folder.glob("*.safetensors"))
+    return frozenset(read_index(folder)).union(place.name for places in headers for place in places)
+
+
+def _find_holes(path: Path) -> Iterator[str]:
+    present = read_present(path)
+    if present is not None:
+        yield from (place.name for place in find_places(path) if not present.covers(place.start, place.stop))
+
+
+def read_index(folder: Path) -> dict[str, str]:
+    """Return the tensors that ``model.safetensors.index.json`` names, each with its file; none if there is no index.
+
+    Raises:
+        ParallaxError: if it is not such an index, or names a file outside its own folder.
+    """
+    path = folder / INDEX
+    if not path.is_file():
+        return {}
+    files = read_object(path).get("weight_map")
+    if not isinstance(files, dict) or not _are_file_names(files.values()):
+        message = f"{path} does not map tensors to safetensors files beside it"
+        raise ParallaxError(message, "fetch or copy the model again")
+    return files
+
+
+def _are_file_names(names: Collection[object]) -> bool:
+    found = {name for name in names if isinstance(name, str)} if all(isinstance(name, str) for name in names) else {""}
+    return all(name.endswith(".safetensors") and Path(name).name == name and "\\" not in name for name in found)
 
 
 def find_places(path: Path) -> list[Place]:

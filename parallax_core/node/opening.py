@@ -6,8 +6,9 @@ import dataclasses
 
 from parallax_core.contracts.backend import BackendSpec, StagePlan
 from parallax_core.contracts.stage import Stage
-from parallax_core.loading.checkpoint import read_config
+from parallax_core.loading.checkpoint import find_missing, read_config
 from parallax_core.node.family import find_blocks
+from parallax_core.node.stage_tensors import check_present, choose_tensors
 from parallax_core.plugins.host import PluginHost
 from parallax_core.plugins.registry import Offer
 
@@ -18,5 +19,9 @@ def open_stage(host: PluginHost, offer: Offer[BackendSpec], plan: StagePlan) -> 
     Raises:
         ParallaxError: if that cannot be.
     """
-    blocks = find_blocks(host, read_config(plan.model), offer.spec.name)
+    config = read_config(plan.model)
+    missing = find_missing(plan.model)
+    if missing and (tensors := choose_tensors(host, config, plan.layers)):
+        check_present(plan.model, tensors, missing)
+    blocks = find_blocks(host, config, offer.spec.name)
     return offer.load(offer.spec.factory)().open_stage(dataclasses.replace(plan, blocks=blocks))

@@ -35,6 +35,7 @@ from parallax_core.api import (
     Unsupported,
 )
 from parallax_core.testing.checks.life import LifeChecks
+from parallax_core.testing.holes import punch_holes
 from parallax_core.testing.probe import try_probe
 from parallax_core.testing.promise import broken, expect, expect_hint
 
@@ -149,6 +150,14 @@ class BackendConformance(LifeChecks):
                     what = "gone" if keep is None else f"cut to {keep:.0%}"
                     with expect_hint(f"a folder with {pattern} {what}", DAMAGED):
                         self.open_plan(plan).close()
+
+    def test_hole_is_never_read(self) -> None:
+        """Weights of which only the header was fetched are an error with a hint, and never a model of zeros."""
+        for layers in (None, LayerRange(0, self.num_layers)):
+            with self._copied() as plan:
+                punch_holes(plan.model, lambda _: False)
+                with expect_hint("a model of which no tensor was fetched", DAMAGED):
+                    self.open_plan(replace(plan, layers=layers)).close()
 
     def test_folder_that_does_not_exist_is_refused(self) -> None:
         """A model folder that is not there is an error with a hint."""

@@ -18,7 +18,7 @@ from parallax_core.testing.backend import BackendConformance
 from parallax_core.testing.stage import StageConformance
 from parallax_core.testing.toy import ToyStage
 from tests.conformance.harness import list_tests, run_test
-from tests.conformance.toybackend import KINDS, SPEC, WEIGHTS, ToyBackend, write_model
+from tests.conformance.toybackend import KINDS, SPEC, TASK, WEIGHTS, ToyBackend, write_model
 
 
 @cache
@@ -65,8 +65,17 @@ class TruncatedWeights(ToyBackend):
     """Loads what is there of the weights."""
 
     def load_weights(self, plan: StagePlan) -> None:
-        plan.progress("loading", 0, WEIGHTS)
-        plan.progress("loading", WEIGHTS, WEIGHTS)
+        plan.progress(TASK, 0, WEIGHTS)
+        plan.progress(TASK, WEIGHTS, WEIGHTS)
+
+
+class ReadsHoles(ToyBackend):
+    """Reads weights as they lie in their files, whichever of them were fetched."""
+
+    def load_weights(self, plan: StagePlan) -> None:
+        for path in plan.model.glob("*.safetensors.partial"):
+            path.unlink()
+        super().load_weights(plan)
 
 
 class RawErrors(ToyBackend):
@@ -99,12 +108,12 @@ class UnfinishedProgress(ToyBackend):
 class BackwardProgress(ToyBackend):
     def load_weights(self, plan: StagePlan) -> None:
         super().load_weights(plan)
-        plan.progress("loading", 0, WEIGHTS)
+        plan.progress(TASK, 0, WEIGHTS)
 
 
 class ProgressTooFar(ToyBackend):
     def load_weights(self, plan: StagePlan) -> None:
-        plan.progress("loading", WEIGHTS + 1, WEIGHTS)
+        plan.progress(TASK, WEIGHTS + 1, WEIGHTS)
 
 
 class DeafToProgress(ToyBackend):
@@ -156,6 +165,7 @@ FAULTS: list[tuple[Callable[[], ToyBackend], str, str]] = [
     (AnyModel, "test_architecture_nobody_knows_is_refused", "did not raise Unsupported"),
     (AnyDevice, "test_device_that_does_not_exist_is_refused", "did not raise ParallaxError"),
     (TruncatedWeights, "test_damaged_folder_is_refused", "*.safetensors cut to 50% did not raise"),
+    (ReadsHoles, "test_hole_is_never_read", "of which no tensor was fetched did not raise"),
     (RawErrors, "test_damaged_folder_is_refused", "config.json gone raised FileNotFoundError"),
     (RawErrors, "test_folder_that_does_not_exist_is_refused", "raised FileNotFoundError"),
     (NoHints, "test_dtype_that_does_not_exist_is_refused", "has no hint"),

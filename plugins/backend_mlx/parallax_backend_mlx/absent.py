@@ -2,7 +2,8 @@
 
 ``sanitize`` of a model file looks at all names: one expert of layer 0 tells it that the experts of every layer are to
 be stacked, and the shape of one convolution that norms of every layer are still to be shifted by one. So it is shown
-the whole checkpoint. Files that are here need nothing: MLX reads their data only when it is computed with.
+the whole checkpoint. Files that are here need nothing: MLX reads their data only when it is computed with. Where they
+were fetched in part, holes in them would read as zeros, and are treated as tensors that are not here.
 What stands for the others is not a number, so that none of it can pass for a weight unnoticed.
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from parallax_backend_mlx.runtime import Module, flatten_tree, mx
 from parallax_core.api import ParallaxError
@@ -39,6 +40,11 @@ def fill_absent(names: Mapping[str, str], weights: Mapping[str, mx.array], model
         for name, file in names.items()
         if name not in weights
     }
+
+
+def fill_holes(weights: Mapping[str, mx.array], holes: Collection[str]) -> Weights:
+    """Return something of the same shape and dtype for each of ``weights`` that is in ``holes``."""
+    return {name: _fill_like(array.shape, array.dtype) for name, array in weights.items() if name in holes}
 
 
 def find_spoilt(arrays: Iterable[tuple[str, mx.array]]) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from parallax_backend_mlx.account import Account
-from parallax_backend_mlx.checkpoint import read_checkpoint, read_json
+from parallax_backend_mlx.checkpoint import Checkpoint, read_checkpoint, read_json
 from parallax_backend_mlx.found import Runner
 from parallax_backend_mlx.heap import keep_memory
 from parallax_backend_mlx.loading import load_network
@@ -39,7 +39,7 @@ class MlxBackend:
         config = read_json(plan.model / "config.json")
         plan = _check_layers(plan, _count_layers(config))
         checkpoint = read_checkpoint(plan.model, is_part=plan.layers is not None)
-        network, weight_bytes = open_network(plan, checkpoint.tensors)
+        network, weight_bytes = open_network(plan, checkpoint)
         num_bytes = find_room() * plan.memory_fraction
         longest = _find_setting(config, LENGTHS) or int(num_bytes // network.shape.page_bytes) * PAGE_TOKENS
         context_length = limit_context(_find_text(config), network.list_slides(), longest)
@@ -62,14 +62,14 @@ class MlxBackend:
         return MlxStage(info, account, runner)
 
 
-def open_network(plan: StagePlan, tensors: Mapping[str, str]) -> tuple[Network, int]:
+def open_network(plan: StagePlan, checkpoint: Checkpoint) -> tuple[Network, int]:
     """Load the layers that ``plan`` names, ready to run any number of sequences; return the bytes of their weights too.
 
     Args:
         plan: what to load.
-        tensors: see `load_network`, which also says what is raised.
+        checkpoint: of its folder; `load_network` says what is raised.
     """
-    carving, weight_bytes = load_network(plan, tensors)
+    carving, weight_bytes = load_network(plan, checkpoint.tensors, checkpoint.holes)
     if not _is_gpu():
         keep_memory()
         turn_weights(carving.model)

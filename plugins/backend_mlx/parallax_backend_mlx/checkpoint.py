@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from parallax_core.api import ParallaxError
+from parallax_core.api import FETCH_REST, ParallaxError, find_missing
 
 LENGTH_BYTES = 8
 MAX_HEADER_BYTES = 100_000_000
@@ -27,6 +28,8 @@ class Checkpoint:
     """The names of all tensors, each with the name of its file."""
     version: str
     """Changes whenever a file is replaced: a digest of names, sizes, times and headers."""
+    holes: frozenset[str] = frozenset()
+    """The tensors in files that are here whose bytes are not, since the files were fetched in part."""
 
 
 def read_checkpoint(folder: Path, *, is_part: bool = False) -> Checkpoint:
@@ -34,18 +37,20 @@ def read_checkpoint(folder: Path, *, is_part: bool = False) -> Checkpoint:
 
     Args:
         folder: of a model.
-        is_part: whether files that its index names may be missing.
+        is_part: whether tensors may be missing, and whole files that its index names.
 
     Raises:
-        ParallaxError: if a file is missing, cut short, or not safetensors, or the index is damaged.
+        ParallaxError: if something is missing, a file is cut short or not safetensors, or the index is damaged.
     """
     files = sorted(folder.glob("model*.safetensors"))
     if not files:
         message = f"{folder} has no file model*.safetensors"
         raise ParallaxError(message, "point at the folder of a model, or fetch it again")
     index, here = _read_index(folder), {file.name for file in files}
+    missing = find_missing(folder)
     if not is_part:
         _check_files(folder, set(index.values()) - here)
+        _check_tensors(folder, missing)
     tensors = {name: file for name, file in index.items() if file not in here}  # of the others, their headers tell
     digest = hashlib.sha256()
     for file in files:
@@ -53,7 +58,8 @@ def read_checkpoint(folder: Path, *, is_part: bool = False) -> Checkpoint:
         status = file.stat()
         digest.update(f"{file.name} {status.st_size} {status.st_mtime_ns} ".encode() + header)
         tensors |= dict.fromkeys(json.loads(header).keys() - {"__metadata__"}, file.name)
-    return Checkpoint(tensors, digest.hexdigest()[:16])
+    holes = frozenset(name for name in missing if tensors.get(name) in here)
+    return Checkpoint(tensors, digest.hexdigest()[:16], holes)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -90,6 +96,12 @@ def _check_files(folder: Path, missing: set[str]) -> None:
         first, others = min(missing), len(missing) - 1
         message = f"{folder} lacks {first}" + (f" and {others} more files" if others else "")
         raise ParallaxError(message, REFETCH)
+
+
+def _check_tensors(folder: Path, missing: Collection[str]) -> None:
+    if missing:
+        message = f"only a part of {folder} is on this machine, without {min(missing)}, one of {len(missing)} tensors"
+        raise ParallaxError(message, FETCH_REST)
 
 
 def _read_header(file: Path) -> bytes:

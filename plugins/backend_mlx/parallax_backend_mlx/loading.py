@@ -6,12 +6,12 @@ import itertools
 import logging
 import re
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from parallax_backend_mlx.absent import Weights, fill_absent, find_spoilt
+from parallax_backend_mlx.absent import Weights, fill_absent, fill_holes, find_spoilt
 from parallax_backend_mlx.architecture import find_classes, list_fields
 from parallax_backend_mlx.carve import Carving, carve_model, keep_model
 from parallax_backend_mlx.checkpoint import REFETCH, read_json
@@ -20,7 +20,7 @@ from parallax_backend_mlx.correction import correct_model
 from parallax_backend_mlx.memory import find_room
 from parallax_backend_mlx.runtime import Module, dequantize_model, flatten_tree, load_model, mx, tree_unflatten
 from parallax_backend_mlx.tensors import name_dtype
-from parallax_core.api import DType, LayerRange, ParallaxError, StagePlan, Unsupported, format_bytes
+from parallax_core.api import FETCH_REST, DType, LayerRange, ParallaxError, StagePlan, Unsupported, format_bytes
 
 Classes = Callable[[Mapping[str, Any]], tuple[Any, type]]
 """Finds what builds a model, and the class of its arguments, by its config.json."""
@@ -40,11 +40,14 @@ class Carver:
     Args:
         layers: to keep.
         tensors: all of the checkpoint, each with its file.
+        holes: those in files that are here whose bytes are not.
         classes: finds what builds the model; see `find_classes` of the architectures.
     """
 
-    def __init__(self, layers: LayerRange, tensors: Mapping[str, str], classes: Classes) -> None:
-        self._layers, self._tensors, self._classes = layers, tensors, classes
+    def __init__(
+        self, layers: LayerRange, tensors: Mapping[str, str], holes: Collection[str], classes: Classes
+    ) -> None:
+        self._layers, self._tensors, self._holes, self._classes = layers, tensors, holes, classes
         self._model: Any = None
         self._carving: Carving | None = None
         self.has_absent = False
@@ -63,7 +66,7 @@ class Carver:
     def _sanitize(self, weights: Weights) -> Weights:
         """Rename and join weights as the model wants them, and keep those of the layers."""
         del self._model.sanitize
-        absent = fill_absent(self._tensors, weights, self._model)
+        absent = fill_holes(weights, self._holes) | fill_absent(self._tensors, weights, self._model)
         self.has_absent = bool(absent)
         everything = weights | absent
         if hasattr(self._model, "sanitize"):
@@ -77,7 +80,9 @@ class Carver:
         return self._carving
 
 
-def load_network(plan: StagePlan, tensors: Mapping[str, str]) -> tuple[Carving, int]:
+def load_network(
+    plan: StagePlan, tensors: Mapping[str, str], holes: Collection[str] = frozenset()
+) -> tuple[Carving, int]:
     """Return the layers that ``plan`` names, evaluated, and the bytes their weights take.
 
     Only the weights of these layers are read, and of what comes before and after them if they need it.
@@ -85,11 +90,13 @@ def load_network(plan: StagePlan, tensors: Mapping[str, str]) -> tuple[Carving, 
     Args:
         plan: what to load.
         tensors: all of the checkpoint, each with its file; for a part of the model, not all files need to be there.
+        holes: those in files that are there whose bytes are not; only for a part of the model.
 
     Raises:
         Unsupported: if mlx-lm cannot run the architecture as config.json describes it, or not these layers alone.
-        ParallaxError: if the weights do not fit the architecture, or the memory.
+        ParallaxError: if weights of these layers are not there, or do not fit the architecture or the memory.
     """
+    _check_holes(plan, holes)
     config = read_json(plan.model / "config.json")
     check_objects(config)
     if (config.get("quantization_config") or {}).get("quant_method") == "gguf":
@@ -101,7 +108,7 @@ def load_network(plan: StagePlan, tensors: Mapping[str, str]) -> tuple[Carving, 
         carving = keep_model(_build_model(plan.model, changes, classes, tensors))
         has_absent = False
     else:
-        carver = Carver(plan.layers, tensors, classes)
+        carver = Carver(plan.layers, tensors, holes, classes)
         _build_model(plan.model, changes, carver.find_classes, tensors)
         carving, has_absent = carver.take_carving(), carver.has_absent
     model = carving.model
@@ -116,8 +123,20 @@ def load_network(plan: StagePlan, tensors: Mapping[str, str]) -> tuple[Carving, 
         raise ParallaxError(message, "close other programs, or choose a smaller model or --dtype float16")
     _evaluate_parameters(model, plan, total)
     if has_absent and (name := find_spoilt(_list_parameters(model))):
-        raise ParallaxError(_describe_absent(name, plan, tensors), REFETCH)
+        raise ParallaxError(_describe_absent(name, plan, tensors), FETCH_REST if holes else REFETCH)
     return carving, total
+
+
+def _check_holes(plan: StagePlan, holes: Collection[str]) -> None:
+    """Refuse layers of which a tensor is not there; what is no layer shows once it is known what it is made of."""
+    layers = plan.layers or LayerRange(0, 0)
+    found = {name: re.search(r"\blayers\.(\d+)\.", name) for name in holes}
+    own = [name for name, layer in found.items() if layer and layers.start <= int(layer[1]) < layers.stop]
+    if own:
+        message = (
+            f"of layers {layers.start}-{layers.stop}, {min(own)} is not on this machine, one of {len(own)} tensors"
+        )
+        raise ParallaxError(message, FETCH_REST)
 
 
 def _build_model(folder: Path, changes: Mapping[str, Any], classes: Classes, tensors: Mapping[str, str]) -> Module:
@@ -193,6 +212,8 @@ def _describe_absent(name: str, plan: StagePlan, tensors: Mapping[str, str]) -> 
     part = layer[layer.find("layers.") :] if layer != name else name
     absent = {tensor: file for tensor, file in tensors.items() if not (plan.model / file).exists()}
     files = [file for tensor, file in absent.items() if part in tensor]
+    if not absent:
+        return f"only a part of {plan.model} is on this machine, without {name}, which layers asked for need"
     return f"{plan.model} lacks {[*files, *absent.values()][0]}, which holds weights of the layers asked for"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -11,6 +11,7 @@ import pytest
 from parallax_backend_mlx import backend, start
 from parallax_backend_mlx.backend import MlxBackend, open_network
 from parallax_backend_mlx.batch import Grouping
+from parallax_backend_mlx.checkpoint import Checkpoint
 from parallax_backend_mlx.layout import Layout
 from parallax_backend_mlx.network import Network
 from parallax_backend_mlx.selftest import choose_grouping
@@ -63,11 +64,11 @@ class Tiny(StageConformance):
             KNOWN[key] = choose_grouping(network, layout)
         return KNOWN[key]
 
-    def _open_network(self, plan: StagePlan, tensors: Mapping[str, str]) -> tuple[Network, int]:
+    def _open_network(self, plan: StagePlan, checkpoint: Checkpoint) -> tuple[Network, int]:
         """Load layers when they are first asked for, and not in each of the tests."""
         key = self.kind, plan.layers
         if key not in LOADED:
-            LOADED[key] = open_network(plan, tensors)
+            LOADED[key] = open_network(plan, checkpoint)
         return LOADED[key]
 
     def open_stage(self, layers: LayerRange | None) -> Stage:

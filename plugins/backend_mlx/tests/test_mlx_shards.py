@@ -19,7 +19,8 @@ from parallax_backend_mlx.loading import load_network
 from parallax_backend_mlx.network import Network
 from parallax_backend_mlx.runtime import flatten_tree, load_model, mx
 from parallax_core.api import LayerRange, ParallaxError, StagePlan, cache_folder
-from tests.checkpoints import INDEX, KINDS, LAYERS, find_layer, save_random
+from parallax_core.testing.holes import punch_holes
+from tests.checkpoints import FAMILIES, INDEX, KINDS, LAYERS, find_layer, find_tensors, save_random
 
 Weights = dict[str, mx.array]
 STAGES = [(0, 1), (1, 2), (1, 3), (2, 4), (3, 4)]
@@ -43,7 +44,8 @@ def make_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pat
 
 def load_weights(folder: Path, layers: tuple[int, int] | None = None) -> Weights:
     plan = StagePlan(model=folder, layers=LayerRange(*layers) if layers else None)
-    carving, _ = load_network(plan, read_checkpoint(folder, is_part=layers is not None).tensors)
+    checkpoint = read_checkpoint(folder, is_part=layers is not None)
+    carving, _ = load_network(plan, checkpoint.tensors, checkpoint.holes)
     return dict(flatten_tree(carving.model.parameters()))  # type: ignore[no-untyped-call]
 
 
@@ -119,6 +121,33 @@ def test_tensor_that_is_not_in_its_file_is_named(make_folder: Callable[[str], Pa
     mx.save_safetensors(str(path), weights)
     with pytest.raises(ParallaxError, match=name):
         load_weights(broken, (2, 3))
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_stage_needs_the_tensors_of_its_own_layers_only(
+    make_folder: Callable[[str], Path], kind: str, tmp_path: Path
+) -> None:
+    folder = make_folder(kind)
+    whole = load_weights(folder)
+    for start, stop in STAGES:
+        fetched = Path(shutil.copytree(folder, tmp_path / f"{start}-{stop}"))
+        punch_holes(fetched, find_tensors(folder, start, stop).__contains__)
+        part = load_weights(fetched, (start, stop))
+        assert part
+        assert all(mx.array_equal(array, whole[name]).item() for name, array in part.items())
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3", "gpt_oss"])
+def test_hole_in_a_stage_is_named_and_never_read(make_folder: Callable[[str], Path], kind: str, tmp_path: Path) -> None:
+    for number, name in enumerate(sorted(find_tensors(make_folder(kind), 3, 4))):
+        fetched = Path(shutil.copytree(make_folder(kind), tmp_path / str(number)))
+        punch_holes(fetched, lambda tensor, hole=name: tensor != hole)  # type: ignore[misc]
+        with pytest.raises(ParallaxError, match=r"is (not )?on this machine") as caught:
+            load_weights(fetched, (3, 4))
+        assert "parallax models pull" in caught.value.hint
+        load_weights(fetched, (1, 2))
+        with pytest.raises(ParallaxError, match="without"):
+            load_weights(fetched)
 
 
 def test_whole_model_needs_every_file(make_folder: Callable[[str], Path], tmp_path: Path) -> None:

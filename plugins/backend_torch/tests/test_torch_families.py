@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 
 import pytest
 
 from parallax_backend_torch.backend import TorchBackend
-from tests.checkpoints import FAMILIES
+from parallax_backend_torch.weights import Selection
+from parallax_core.api import LayerRange
+from parallax_core.testing.model import read_checkpoint
+from tests.checkpoints import FAMILIES, LAYERS, find_tensors, save_family
 from tests.families import SPLITS, TOLERANCE, Family, Trial, run_chunks, run_forks, run_ragged, run_returns
 
 LENGTH = 36
@@ -41,6 +45,16 @@ def test_logits_are_those_of_transformers(family: Make, kind: str, cuts: tuple[i
         run_chunks(trial, LONG, LONG)
         run_ragged(trial, LENGTH)
         assert trial.find_error() < TOLERANCES.get(kind, TOLERANCE)
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_stage_reads_the_tensors_of_its_layers_as_the_adapter_has_it(kind: str, tmp_path: Path) -> None:
+    save_family(kind, tmp_path)
+    checkpoint = read_checkpoint(tmp_path)
+    is_tied = checkpoint.config["tie_word_embeddings"]
+    for start, stop in ((0, 1), (1, 3), (2, 4), (0, 4)):
+        selection = Selection(LayerRange(start, stop), LAYERS, is_tied)
+        assert set(filter(selection.wants, checkpoint.tensors)) == find_tensors(tmp_path, start, stop)
 
 
 @pytest.mark.parametrize("kind", FAMILIES)

@@ -15,6 +15,10 @@ import torch
 import transformers
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from parallax_core.api import Part
+from parallax_core.testing.model import read_checkpoint
+from parallax_models.plugin import parallax_register_models
+
 LAYERS = 4
 FILE_BYTES = 12_000
 INDEX = "model.safetensors.index.json"
@@ -176,6 +180,20 @@ def _save_model(kind: str, changes: dict[str, Any], folder: Path, file_bytes: in
             if name.endswith("bias"):  # what is added to the scores of experts
                 buffer.add_(0.1 * torch.randn_like(buffer))
         model.save_pretrained(folder, max_shard_size=file_bytes)
+
+
+def find_tensors(folder: Path, start: int, stop: int) -> set[str]:
+    """Return the tensors of a stage of the model in ``folder``, as the adapter of its family has it."""
+    checkpoint = read_checkpoint(folder)
+    named = set(checkpoint.config["architectures"])
+    [spec] = [spec for spec in parallax_register_models() if named.intersection(spec.architectures)]
+    adapter = spec.adapter.load()
+    wanted: set[Part] = set(range(start, stop))
+    if start == 0 or (stop == LAYERS and adapter.read_shape(checkpoint.config).is_tied):
+        wanted.add("before")
+    if stop == LAYERS:
+        wanted.add("after")
+    return {name for name in checkpoint.tensors if adapter.find_part(name) in wanted}
 
 
 @contextmanager

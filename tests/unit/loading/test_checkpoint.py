@@ -103,3 +103,10 @@ def test_folder_without_a_model_is_refused(tmp_path: Path) -> None:
         with pytest.raises(ParallaxError) as caught:
             call()
         assert caught.value.hint
+
+
+def test_stale_index_beside_one_file_hides_nothing(tmp_path: Path) -> None:
+    folder = write(tmp_path)
+    index = {"weight_map": dict.fromkeys(SHAPES, "model-00001-of-00002.safetensors")}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert read(folder, "a").keys() == {"a"}
