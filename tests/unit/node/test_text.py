@@ -8,6 +8,7 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from parallax_core.base.errors import InvalidRequest, ParallaxError
+from parallax_core.node.template import Ending
 from parallax_core.node.text import ModelText
 
 TEMPLATE = "{% for message in messages %}<{{ message['role'] }}>{{ message['content'] }}{{ eos_token }}{% endfor %}>"
@@ -124,7 +125,50 @@ def test_conversation_that_is_far_too_long_is_refused_without_tokenizing(folder:
     assert len(text.encode_chat([USER])) > 5
 
 
-def test_damaged_template_is_told_at_load(folder: Path) -> None:
+def test_damaged_template_is_told_when_it_is_compiled(folder: Path) -> None:
     (folder / "chat_template.jinja").write_text("{% for %}")
     with pytest.raises(ParallaxError, match="chat template"):
-        ModelText(folder)
+        ModelText(folder).compile_template()
+
+
+def test_template_is_not_run_by_looking_at_a_model(folder: Path) -> None:
+    (folder / "chat_template.jinja").write_text("{{ 'x'|center(100000000000000) }}")
+    assert ModelText(folder).can_chat
+    with pytest.raises(MemoryError):
+        ModelText(folder).encode_chat([USER])
+
+
+def test_template_may_write_only_so_much(folder: Path) -> None:
+    write(folder, "config.json", max_position_embeddings=100)
+    (folder / "chat_template.jinja").write_text(
+        "{% for _ in range(100000) %}{% for _ in range(100000) %}x{% endfor %}{% endfor %}"
+    )
+    with pytest.raises(InvalidRequest, match="writes more than 500 characters") as caught:
+        ModelText(folder).encode_chat([USER])
+    assert caught.value.param == "messages"
+
+
+@pytest.mark.parametrize("content", ["go on", " go on", "go on ", "  go on  "])
+def test_last_message_may_be_left_open(folder: Path, content: str) -> None:
+    turns = [USER, {"role": "assistant", "content": content}]
+    text = ModelText(folder)
+    rendered = text.decode(text.encode_chat(turns, ending=Ending(opens_answer=False, continues_last=True)))
+    assert rendered == "<user>hé<assistant>" + content
+    (folder / "chat_template.jinja").write_text("{% for m in messages %}[{{ m['content'] | trim }}]{% endfor %}")
+    text = ModelText(folder)
+    rendered = text.decode(text.encode_chat(turns, ending=Ending(opens_answer=False, continues_last=True)))
+    assert rendered == "[hé][go on"
+
+
+def test_last_message_that_the_template_changes_cannot_be_left_open(folder: Path) -> None:
+    (folder / "chat_template.jinja").write_text("{{ messages[0]['content'] | upper }}")
+    with pytest.raises(InvalidRequest) as caught:
+        ModelText(folder).encode_chat([USER], ending=Ending(opens_answer=False, continues_last=True))
+    assert caught.value.param == "continue_final_message"
+
+
+def test_template_knows_whether_an_answer_is_to_open(folder: Path) -> None:
+    (folder / "chat_template.jinja").write_text("{{ 'yes' if add_generation_prompt else 'no' }}")
+    text = ModelText(folder)
+    assert text.decode(text.encode_chat([USER])) == "yes"
+    assert text.decode(text.encode_chat([USER], ending=Ending(opens_answer=False))) == "no"
