@@ -33,8 +33,11 @@ from parallax_core.server.app import make_app
 from parallax_core.server.descriptor import raise_limit
 from parallax_core.server.edge import Edge
 from parallax_core.server.gate import Gate
+from parallax_core.server.reader import BodyReader, LocalReader
+from parallax_core.server.reading import Reader
 from parallax_core.server.run import Server, Site, bind_socket, make_config
 from parallax_core.server.served import Served
+from parallax_core.server.tokenizer_pool import TokenizerPool
 from parallax_core.testing.sleep import SleepStage, describe_sleeper
 from parallax_core.testing.toy import Toy, ToyStage
 
@@ -52,6 +55,7 @@ class LetterText:
     sampling = Sampling(temperature=0)
     stop_ids = frozenset[int]()
     vocab_size = len(LETTERS)
+    context_length = 0
 
     def encode_chat(self, messages: Sequence[dict[str, str]], settings: object = None) -> tuple[int, ...]:
         """Return the tokens of all messages, one after the other."""
@@ -117,6 +121,7 @@ class Host:
     """The server, and what its further routes do."""
 
     def __init__(self, kind: str, folder: Path) -> None:
+        self._kind, self._folder = kind, folder
         self._text: Any = LetterText() if kind == "toy" else ModelText(folder)
         self._replicas = {"plain": make_replica(kind, folder, self._text.decode)}
         if kind == "sleep":
@@ -127,11 +132,13 @@ class Host:
         """Serve until the standard input ends."""
         raise_limit()
         sock, edge, main = bind_socket("127.0.0.1", 0), Edge(), self._replicas["plain"]
-        app = make_app(Served(MODEL, main.router, self._text), edge)
+        reader = self._make_reader()
+        await reader.start()
+        app = make_app(Served(MODEL, main.router, self._text, reader), edge)
         self._add_routes(app)
         for replica in self._replicas.values():
             await replica.router.start()
-        server = Server(make_config(Site(app, main.router, edge, Gate())))
+        server = Server(make_config(Site(app, main.router, reader, edge, Gate())))
         serving = asyncio.create_task(server.serve(sockets=[sock]))
         while not server.started:  # noqa: ASYNC110 -- nobody tells
             await asyncio.sleep(0.01)
@@ -139,8 +146,15 @@ class Host:
         await asyncio.to_thread(sys.stdin.read)
         server.should_exit = True
         await serving
+        await reader.stop()
         for replica in self._replicas.values():
             await replica.router.stop()
+
+    def _make_reader(self) -> Reader:
+        """Return what reads requests: processes, unless the model is none."""
+        if self._kind == "toy":
+            return LocalReader(BodyReader(self._text, MODEL))
+        return TokenizerPool(str(self._folder), MODEL)
 
     def _add_routes(self, app: FastAPI) -> None:
         app.add_api_route("/bench/clock", read_clock)

@@ -95,6 +95,7 @@ def _serve(settings: ServeSettings, edge: Edge, plugins: PluginHost, output: Tex
         plan = StagePlan(model=folder.path, dtype=settings.dtype, progress=display)
         serving = Serving(
             model_id=name_model(settings.model, folder),
+            folder=folder.path,
             text=ModelText(folder.path),
             stages=wanted.make_stages(plan, Path(private)),
             pipeline=pipeline,
@@ -113,6 +114,7 @@ class Serving:
     """What is served, and how."""
 
     model_id: str
+    folder: Path
     text: ModelText
     stages: Local | Remote
     pipeline: PipelinePlan
@@ -171,6 +173,7 @@ async def _run(serving: Serving, front: Front) -> None:
     from parallax_core.server.run import Site, run_server
     from parallax_core.server.served import Served
     from parallax_core.server.surface import extend_app
+    from parallax_core.server.tokenizer_pool import TokenizerPool
     from parallax_core.server.tracing import OtelTracer
 
     engines = serving.make_engines(partial(_tell_loss, front.audience, serving.model_id))
@@ -179,13 +182,22 @@ async def _run(serving: Serving, front: Front) -> None:
         return [info for engine in engines for info in engine.infos]
 
     def find_room() -> int:
-        return min(info.context_length for info in list_stages())
+        return min(engine.max_length for engine in engines)
 
     watch, policy = Watch(serving.model_id, front.audience.tell), serving.routing
     router = WatchedRouter(engines, policy, find_room, watch) if front.audience else Router(engines, policy, find_room)
     gate = Gate()
     tracer = OtelTracer(front.edge.otlp_endpoint) if front.edge.otlp_endpoint else None
-    served = Served(serving.model_id, router, serving.text, Meter(tracer), list_waiting=serving.list_waiting)
+    reader = TokenizerPool(str(serving.folder), serving.model_id)
+    served = Served(
+        serving.model_id,
+        router,
+        serving.text,
+        reader,
+        Meter(tracer),
+        find_max_length=find_room,
+        list_waiting=serving.list_waiting,
+    )
     app = make_app(served, front.edge, gate)
     extend_app(app, router, front.plugins)
 
@@ -196,7 +208,7 @@ async def _run(serving: Serving, front: Front) -> None:
         print(f"ready {_url(front.sock, front.edge)} model={serving.model_id}", file=front.output, flush=True)
 
     async with serving.mustered():
-        await run_server(Site(app, router, front.edge, gate), front.sock, announce)
+        await run_server(Site(app, router, reader, front.edge, gate), front.sock, announce)
     if tracer is not None:
         tracer.close()
 

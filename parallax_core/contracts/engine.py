@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from parallax_core.base.ids import RequestId
 from parallax_core.contracts.sample import Sampling
@@ -28,6 +28,8 @@ class Request:
     """Lower is served first; waiting makes a request more urgent."""
     timeout_s: float | None = None
     """Seconds from arrival after which the request ends with an error."""
+    waited_s: float = 0.0
+    """Seconds from its arrival until it was submitted; they count towards ``timeout_s``."""
     n: int = 1
     """How many answers, each with draws of its own; ``max_tokens`` holds for each."""
     logprobs: int | None = None
@@ -139,6 +141,18 @@ class Engine(Protocol):
 
     def health(self) -> Health:
         """Answer from memory, at once."""
+
+
+@runtime_checkable
+class Admitting(Protocol):
+    """An optional protocol beside `Engine`."""
+
+    def check_room(self) -> None:
+        """Ask before a request costs any work whether one would be taken now; answered from memory, at once.
+
+        Raises:
+            Unavailable: as `Engine.submit` would, whatever the request.
+        """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

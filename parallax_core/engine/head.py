@@ -99,12 +99,16 @@ class Head:
         if request.id in self._jobs:
             message = f"a request {request.id} is here already"
             raise InvalidRequest(message)
+        self.check_room()
+        task = Task(request=request, max_output=max_output, decode=self._decode, journey=Journey(now, latest=now))
+        self._jobs[request.id] = Job(task)
+
+    def check_room(self) -> None:
+        """Raise Overloaded if too many requests wait already for another to be accepted."""
         num_waiting = sum(not job.running for job in self._jobs.values())
         if num_waiting >= self._limits.max_waiting:
             message = f"{num_waiting} requests are waiting already"
             raise Overloaded(message, "try again later")
-        task = Task(request=request, max_output=max_output, decode=self._decode, journey=Journey(now, latest=now))
-        self._jobs[request.id] = Job(task)
 
     def cancel(self, request_id: RequestId) -> None:
         """Forget a request at any moment; it yields nothing more. Harmless when it has ended."""

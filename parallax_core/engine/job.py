@@ -26,7 +26,7 @@ class Job:
     def deadline(self) -> float | None:
         """When its time is over."""
         timeout = self.request.timeout_s
-        return None if timeout is None else self.arrived + timeout
+        return None if timeout is None else self.arrived + timeout - self.request.waited_s
 
     @property
     def running(self) -> list[Sequence]:

@@ -85,14 +85,17 @@ class PipelineEngine:
 
     def submit(self, request: Request) -> QueueStream:
         """Accept a request; see `Engine.submit`."""
-        if self._head is None or self._drive is None or self._health.state != "ready":
-            message = f"the engine is {self._health.state}"
-            raise Unavailable(message, self.health().reason)
-        self._head.accept(request, asyncio.get_running_loop().time())
+        head, drive = self._find_head()
+        head.accept(request, asyncio.get_running_loop().time())
         stream = QueueStream(abort=partial(self._abort, request.id))
         self._streams[request.id] = stream
-        self._drive.wake()
+        drive.wake()
         return stream
+
+    def check_room(self) -> None:
+        """Ask whether a request would be taken now; see `Admitting`."""
+        head, _ = self._find_head()
+        head.check_room()
 
     def health(self) -> Health:
         """Return the state of the engine; while it starts, with what it waits for that somebody has to do."""
@@ -116,9 +119,25 @@ class PipelineEngine:
         return self._company.posts()
 
     @property
+    def max_length(self) -> int:
+        """The longest sequence that can be served, in tokens; 0 before the engine is ready."""
+        return self._head.max_length if self._head else 0
+
+    @property
     def infos(self) -> tuple[StageInfo, ...]:
         """What the stages say of themselves; none before the engine is ready."""
         return self._infos
+
+    def _find_head(self) -> tuple[Head, Drive]:
+        """Return what takes requests.
+
+        Raises:
+            Unavailable: if none are taken now.
+        """
+        if self._head is None or self._drive is None or self._health.state != "ready":
+            message = f"the engine is {self._health.state}"
+            raise Unavailable(message, self.health().reason)
+        return self._head, self._drive
 
     def _begin(self, infos: tuple[StageInfo, ...]) -> None:
         if self._closing is not None:

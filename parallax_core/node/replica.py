@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from parallax_core.contracts.engine import Delta, Engine, Health
+from parallax_core.contracts.engine import Admitting, Delta, Engine, Health
 from parallax_core.contracts.policy import ArrivalView, ReplicaView
 
 
@@ -36,6 +36,11 @@ class Replica:
     def is_open(self) -> bool:
         """Whether it may get requests."""
         return not self.is_drained and self.engine.health().state == "ready"
+
+    def check_room(self) -> None:
+        """Raise Unavailable if its engine says that it would not take a request now."""
+        if isinstance(self.engine, Admitting):
+            self.engine.check_room()
 
     def view(self, cached_tokens: int) -> ReplicaView:
         """Return what a policy gets to see."""

@@ -109,6 +109,20 @@ class Router:
         self._num_arrivals += 1
         return Relay(placement, partial(self._move, journey))
 
+    def check_room(self) -> None:
+        """Ask whether any replica would take a request now; see `Admitting`."""
+        refusal: Unavailable | None = None
+        for replica in self._replicas if self._phase.state == "ready" else ():
+            if not replica.is_open:
+                continue
+            try:
+                replica.check_room()
+            except Unavailable as error:
+                refusal = refusal or error
+            else:
+                return
+        raise refusal or self._refusal()
+
     def stats(self) -> tuple[EngineStats, ...]:
         """Return what each replica says of itself; see `Measured`. One that does not measure counts as idle."""
         asked = (getattr(replica.engine, "stats", None) for replica in self._replicas)
@@ -217,7 +231,7 @@ class Router:
             if lost.engine.health().state in {"starting", "ready"}:
                 journey.tried.discard(lost.rank)
             try:
-                placement = self._place(journey, _shorten(journey, _now()))
+                placement = self._place(journey, _age(journey, _now()))
             except Unavailable:
                 if not any(each.engine.health().state == "starting" for each in self._replicas):
                     return None
@@ -252,8 +266,8 @@ def _now() -> float:
     return asyncio.get_running_loop().time()
 
 
-def _shorten(journey: Journey, now: float) -> Request:
-    """Return the request with the time it has left.
+def _age(journey: Journey, now: float) -> Request:
+    """Return the request with the time it has waited.
 
     Raises:
         RequestTimeout: if it has none.
@@ -261,6 +275,7 @@ def _shorten(journey: Journey, now: float) -> Request:
     request = journey.request
     if request.timeout_s is None:
         return request
-    if (left_s := request.timeout_s - (now - journey.arrived)) <= 0:
+    waited_s = request.waited_s + now - journey.arrived
+    if waited_s >= request.timeout_s:
         raise RequestTimeout(f"timed out after {request.timeout_s:g} seconds")
-    return dataclasses.replace(request, timeout_s=left_s)
+    return dataclasses.replace(request, waited_s=waited_s)

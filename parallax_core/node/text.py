@@ -34,7 +34,9 @@ class ModelText:
         generation = _read_optional(folder / "generation_config.json")
         size = config.get("vocab_size")
         self.vocab_size = size if isinstance(size, int) else self.vocabulary.size
-        self._max_characters = _max_characters(self._tokenizer, config)
+        self.context_length = _context_length(config)
+        """The longest sequence the model was made for, in tokens; 0: it does not say."""
+        self._max_characters = _max_characters(self._tokenizer, self.context_length)
         self._template_source = read_source(folder, settings)
         self._special = {name: _token_text(settings.get(name)) for name in ("bos_token", "eos_token")}
         self.stop_ids = _stop_ids(generation, config) | self._known_ids([self._special["eos_token"]])
@@ -81,12 +83,18 @@ class ModelText:
             special: put the special tokens around it that the model wants around a text.
 
         Raises:
-            InvalidRequest: if it is longer than any text the model can hold.
+            InvalidRequest: if it is longer than any text the model can hold, or the tokenizer fails on it.
         """
         if len(text) > self._max_characters:
             message = f"{len(text)} characters in '{param}' are more than this model's context can hold"
             raise InvalidRequest(message, param, "shorten the text")
-        [encoding] = self._tokenizer.encode_batch_fast([text], add_special_tokens=special)
+        try:
+            [encoding] = self._tokenizer.encode_batch_fast([text], add_special_tokens=special)
+        except BaseException as error:
+            if type(error).__name__ != "PanicException":  # which Rust raises where it gives up, and nobody can import
+                raise
+            message = f"the model's tokenizer fails on this text: {error}"
+            raise InvalidRequest(message, param) from error
         return tuple(encoding.ids)
 
     @property
@@ -134,12 +142,15 @@ def _load_tokenizer(path: Path) -> Tokenizer:
         raise ParallaxError(message, "fetch the model again") from error
 
 
-def _max_characters(tokenizer: Tokenizer, config: Mapping[str, Any]) -> int:
-    """Return how many characters cannot but be too many: the context filled with the longest token."""
+def _context_length(config: Mapping[str, Any]) -> int:
     context = config.get("max_position_embeddings")
-    if not isinstance(context, int):
-        return MOST_CHARACTERS
-    return min(context * max(map(len, tokenizer.get_vocab()), default=1), MOST_CHARACTERS)
+    return context if isinstance(context, int) else 0
+
+
+def _max_characters(tokenizer: Tokenizer, context: int) -> int:
+    """Return how many characters cannot but be too many: the context filled with the longest token."""
+    longest = max(map(len, tokenizer.get_vocab()), default=1)
+    return min(context * longest, MOST_CHARACTERS) if context else MOST_CHARACTERS
 
 
 def _token_text(token: object) -> str:

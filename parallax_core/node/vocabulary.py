@@ -45,6 +45,11 @@ class Vocabulary:
             return bytes([int(found.group(1), 16)]) if found else piece.replace(SPACE, " ").encode()
         return piece.encode()
 
+    def find_piece(self, token: int) -> str:
+        """Return a token as the vocabulary has it, such as ``Ġhello``; nothing for an id that is not in use."""
+        piece: str | None = self._tokenizer.id_to_token(token)
+        return piece or ""
+
     def show(self, token: int) -> str:
         """Return a token as text; one that is no text by itself as its bytes in hexadecimal, as OpenAI does."""
         data = self.find_bytes(token)

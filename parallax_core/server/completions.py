@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
 import fastapi
 from fastapi.responses import JSONResponse, Response
 
 from parallax_core.base.errors import InvalidRequest
-from parallax_core.contracts.engine import Delta, Reason, Request, TokenLogprob
-from parallax_core.server.body import JsonRoute
-from parallax_core.server.description import describe_errors, describe_events
-from parallax_core.server.flow import EventStream, Flow, until_gone
-from parallax_core.server.intake import read_completion
+from parallax_core.contracts.engine import Delta, Reason, TokenLogprob
+from parallax_core.server.description import describe_body, describe_errors, describe_events
+from parallax_core.server.flow import EventStream, Flow, while_connected
 from parallax_core.server.logprobs import CompletionLogprobs, Shape
+from parallax_core.server.reading import Reading, unpack
 from parallax_core.server.reply import CompletionReply
 from parallax_core.server.schema import CompletionRequest
 from parallax_core.server.served import Served
@@ -58,52 +56,53 @@ class Completion:
     """One request body, and the answers to its prompts."""
 
     served: Served
-    body: CompletionRequest
-    requests: list[Request]
+    reading: Reading
     flow: Flow
     id: str
     created: int
 
     async def collect(self) -> JSONResponse:
         """Return all answers, those to one prompt side by side."""
-        choices = [self._begin(request) for request in self.requests for _ in range(request.n)]
+        choices = self._begin()
         pieces: list[list[tuple[str, Shape | None]]] = [[] for _ in choices]
         async for number, delta in self.flow.read():
-            place = number * self.requests[0].n + delta.index
-            pieces[place].append(choices[place].take(delta, is_shown=self._is_shown))
+            place = number * self.reading.request.n + delta.index
+            pieces[place].append(choices[place].take(delta, is_shown=self.reading.form.is_shown))
             choices[place].entries += delta.logprobs
         chosen = self._choose(choices)
         shapes = [self._shape(at, choices[place], pieces[place]) for at, place in enumerate(chosen)]
-        usage = self.flow.usage(is_shown=self._is_shown)
+        usage = self.flow.usage(is_shown=self.reading.form.is_shown)
         return JSONResponse({**self._common(), "choices": shapes, "usage": usage})
 
     async def stream(self) -> AsyncIterator[Shape]:
         """Yield the chunks of all answers."""
-        choices = [self._begin(request) for request in self.requests for _ in range(request.n)]
+        choices = self._begin()
         async for number, delta in self.flow.read():
-            place = number * self.requests[0].n + delta.index
-            piece = choices[place].take(delta, is_shown=self._is_shown)
+            place = number * self.reading.request.n + delta.index
+            piece = choices[place].take(delta, is_shown=self.reading.form.is_shown)
             if piece[0] or delta.ended or (piece[1] and piece[1]["tokens"]):
                 choice = self._choice(place, *piece) | {"finish_reason": delta.ended}
                 yield {**self._common(), "choices": [choice]}
-        if self.body.stream_options is not None and self.body.stream_options.include_usage:
-            yield {**self._common(), "choices": [], "usage": self.flow.usage(is_shown=self._is_shown)}
+        if self.reading.form.includes_usage:
+            yield {**self._common(), "choices": [], "usage": self.flow.usage(is_shown=self.reading.form.is_shown)}
 
-    @property
-    def _is_shown(self) -> bool:
-        """Whether the client wants any output: with 0 tokens it wants its prompt only."""
-        return self.body.max_tokens != 0
+    def _begin(self) -> list[Choice]:
+        """Return all answers, those to one prompt side by side."""
+        reading, num_prompts = self.reading, len(self.reading.prompts)
+        echoes: Sequence[tuple[str, int | None]] = [("", None)] * num_prompts
+        if reading.form.echoes:
+            echoes = [
+                (echo, unpack(prompt)[0]) for echo, prompt in zip(reading.form.echoes, reading.prompts, strict=True)
+            ]
+        return [Choice(*echo, self._make_logprobs()) for echo in echoes for _ in range(reading.request.n)]
 
-    def _begin(self, request: Request) -> Choice:
-        text, top = self.served.text, self.body.logprobs
-        describe = CompletionLogprobs(text, top) if top is not None else None
-        if not self.body.echo:
-            return Choice("", None, describe)
-        return Choice(text.decode(request.prompt), request.prompt[0], describe)
+    def _make_logprobs(self) -> CompletionLogprobs | None:
+        top = self.reading.form.logprobs
+        return None if top is None else CompletionLogprobs(self.served.text, top)
 
     def _choose(self, choices: list[Choice]) -> list[int]:
         """Return the places of the answers to send: of each prompt's, the best."""
-        drawn, wanted = self.requests[0].n, self.body.num_answers
+        drawn, wanted = self.reading.request.n, self.reading.form.num_answers
         if drawn == wanted:
             return list(range(len(choices)))
         groups = [range(start, start + drawn) for start in range(0, len(choices), drawn)]
@@ -111,7 +110,7 @@ class Completion:
 
     def _shape(self, index: int, choice: Choice, pieces: list[tuple[str, Shape | None]]) -> Shape:
         text = "".join(text for text, _ in pieces)
-        logprobs = _join([shape for _, shape in pieces if shape]) if self.body.logprobs is not None else None
+        logprobs = _join([shape for _, shape in pieces if shape]) if self.reading.form.logprobs is not None else None
         return self._choice(index, text, logprobs) | {"finish_reason": choice.reason}
 
     @staticmethod
@@ -119,7 +118,7 @@ class Completion:
         return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": None}
 
     def _common(self) -> Shape:
-        return {"id": self.id, "object": "text_completion", "created": self.created, "model": self.body.model}
+        return {"id": self.id, "object": "text_completion", "created": self.created, "model": self.reading.form.model}
 
 
 def _join(shapes: list[Shape]) -> Shape:
@@ -134,29 +133,34 @@ def _join(shapes: list[Shape]) -> Shape:
 
 def make_router(served: Served) -> fastapi.APIRouter:
     """Return the route for ``served``."""
-    router = fastapi.APIRouter(route_class=JsonRoute)
+    router = fastapi.APIRouter()
 
     errors = describe_errors(400, 401, 403, 404, 408, 413, 429, 500, 503)
 
     @router.post(
-        "/v1/completions", response_model=CompletionReply, responses={**describe_events(CompletionReply), **errors}
+        "/v1/completions",
+        response_model=CompletionReply,
+        responses={**describe_events(CompletionReply), **errors},
+        openapi_extra=describe_body(CompletionRequest),
     )
-    async def create_completion(body: CompletionRequest, http: fastapi.Request) -> Response:
+    async def create_completion(http: fastapi.Request) -> Response:
         """Continue one prompt or several, whole or as server-sent events."""
-        served.check_model(body.model)
-        name = f"cmpl-{secrets.token_hex(12)}"
-        requests = await asyncio.to_thread(read_completion, served.text, body, name)
-        completion = Completion(served, body, requests, _submit(served, requests, http), name, int(time.time()))
-        if body.stream:
-            return EventStream(completion.stream(), completion.flow)
-        return await until_gone(http, completion.collect(), completion.flow)
+        reading, name = await served.read("completion", http), f"cmpl-{secrets.token_hex(12)}"
+        flow = await _submit(served, reading, name, http)
+        completion = Completion(served, reading, flow, name, int(time.time()))
+        if reading.form.streams:
+            return EventStream(completion.stream(), flow)
+        try:
+            return await while_connected(http, completion.collect())
+        finally:
+            flow.close()
 
     return router
 
 
-def _submit(served: Served, requests: list[Request], http: fastapi.Request) -> Flow:
+async def _submit(served: Served, reading: Reading, name: str, http: fastapi.Request) -> Flow:
     try:
-        return served.submit(requests, http)
+        return await served.submit(reading, name, http)
     except InvalidRequest as error:
         if error.param == "messages":  # what an engine calls a prompt
             raise InvalidRequest(error.message, "prompt", "shorten it") from error

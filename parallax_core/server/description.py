@@ -8,7 +8,9 @@ from fastapi import FastAPI
 from pydantic.json_schema import models_json_schema
 
 from parallax_core.server.auth import OPEN_PATHS
+from parallax_core.server.fields import Strict
 from parallax_core.server.reply import ChatChunk, CompletionReply, ErrorReply, HealthReply, Reply
+from parallax_core.server.schema import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
 
 Responses = dict[int | str, dict[str, Any]]
 
@@ -27,6 +29,9 @@ MEANINGS = {
 COMES_BACK = {429, 503}
 """What ``Retry-After`` comes with."""
 
+UNSEEN = (ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest, ChatChunk, CompletionReply, ErrorReply)
+"""Shapes of bodies and events, which FastAPI knows nothing of."""
+
 REFERENCE = "#/components/schemas/{model}"
 
 
@@ -38,6 +43,12 @@ def describe_errors(*statuses: int) -> Responses:
 def describe_health() -> Responses:
     """Return how a route says that the server cannot answer."""
     return {503: {"model": HealthReply, "description": MEANINGS[503]}}
+
+
+def describe_body(model: type[Strict]) -> dict[str, Any]:
+    """Return how a route describes the body it reads, which FastAPI knows nothing of."""
+    schema = {"$ref": REFERENCE.format(model=model.__name__)}
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
 def describe_events(chunk: type[Reply]) -> Responses:
@@ -75,10 +86,8 @@ def _amend(schema: dict[str, Any], *, has_keys: bool) -> dict[str, Any]:
         operation["responses"].pop("422", None)
     for name in ("HTTPValidationError", "ValidationError"):
         shapes.pop(name, None)
-    _, chunks = models_json_schema(
-        [(model, "validation") for model in (ChatChunk, CompletionReply, ErrorReply)], ref_template=REFERENCE
-    )
-    shapes |= chunks["$defs"]
+    _, found = models_json_schema([(model, "validation") for model in UNSEEN], ref_template=REFERENCE)
+    shapes |= found["$defs"]
     if has_keys:
         _ask_key(schema)
     return schema

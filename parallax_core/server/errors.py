@@ -8,7 +8,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
 from parallax_core.base.errors import (
@@ -19,12 +19,8 @@ from parallax_core.base.errors import (
     Unavailable,
     UnknownName,
 )
-from parallax_core.server.body import RepeatedField
-from parallax_core.server.fields import TOGETHER
-from parallax_core.server.schema import NEUTRAL_CHAT, NEUTRAL_COMPLETION
-
-NEUTRAL = {**NEUTRAL_CHAT, **NEUTRAL_COMPLETION}
-"""Fields OpenAI's API has and this one has not yet, and the values that ask for nothing."""
+from parallax_core.server.body import explain
+from parallax_core.server.reading import UnknownModel
 
 logger = logging.getLogger(__name__)
 
@@ -45,17 +41,12 @@ KINDS = {
 """The types of errors, in OpenAI's words."""
 UNFORESEEN = "server_error"
 """That of all others."""
-
-UNREADABLE: dict[type[BaseException | None], str] = {
-    UnicodeDecodeError: "the body is not valid UTF-8",
-    RecursionError: "the body is nested too deeply",
-    ValueError: "a number in the body has too many digits",
-}
-"""What keeps JSON from being read, beside its grammar."""
+GONE = 499
+"""What the log shows where nobody is there any more to be answered, as nginx has it."""
 
 
-class UnknownModel(ParallaxError):
-    """A request names a model that is not served here."""
+class ClientGone(Exception):
+    """Nobody is there any more to be answered."""
 
 
 def error_body(status: int, message: str, param: str | None = None, code: str | None = None) -> dict[str, Any]:
@@ -70,6 +61,7 @@ def add_handlers(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, _on_validation)
     app.add_exception_handler(ParallaxError, _on_error)
     app.add_exception_handler(HTTPException, _on_http)
+    app.add_exception_handler(ClientGone, _on_gone)
     app.add_exception_handler(Exception, _on_bug)
 
 
@@ -100,37 +92,12 @@ def _response(status: int, body: dict[str, Any], headers: Mapping[str, str] | No
 
 async def _on_validation(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
-    first = max(error.errors(), key=_rank)
-    if first["type"] == "json_invalid":
-        return _response(400, error_body(400, f"the body is not valid JSON: {first['ctx']['error']}"))
-    if first["type"] == TOGETHER:
-        return _response(400, error_body(400, first["msg"], first["ctx"]["param"]))
-    if len(first["loc"]) == 1 and first["type"] != "value_error":
-        return _response(400, error_body(400, "the body is no JSON object, or is not sent as application/json"))
-    param = ".".join(str(part) for part in first["loc"][1:] if not _is_variant(part)) or None
-    return _response(400, error_body(400, _explain(first, param), param))
+    return error_response(explain([{**each, "loc": each["loc"][1:]} for each in error.errors()]))
 
 
-def _rank(error: Mapping[str, Any]) -> tuple[bool, bool, int]:
-    """Of the ways a union failed, the one that got furthest tells most: it knew the type, and the items of the list."""
-    return error["type"] == "too_long", not error["type"].endswith("_type"), len(error["loc"])
-
-
-def _is_variant(part: int | str) -> bool:
-    """Whether a part of an error's location names a variant of a union rather than a field."""
-    return str(part).startswith(("list[", "function-", "constrained-")) or part in {"str", "[key]"}
-
-
-def _explain(first: Mapping[str, Any], param: str | None) -> str:
-    kind, text = first["type"], str(first["msg"]).removeprefix("Value error, ")
-    if kind == "extra_forbidden" and param in NEUTRAL:
-        neutral = " or ".join(repr(value) for value in NEUTRAL[param])
-        return f"'{param}' is not supported yet; leave it out" + (f" or send {neutral}" if neutral else "")
-    if kind == "extra_forbidden":
-        return f"unknown field '{param}'"
-    if kind == "missing" and param:
-        return f"'{param}' is missing"
-    return f"'{param}': {text}" if param else text
+async def _on_gone(_: Request, error: Exception) -> Response:
+    del error
+    return Response(status_code=GONE)
 
 
 async def _on_error(_: Request, error: Exception) -> JSONResponse:
@@ -140,10 +107,6 @@ async def _on_error(_: Request, error: Exception) -> JSONResponse:
 
 async def _on_http(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
-    if isinstance(error.__cause__, RepeatedField):
-        return _response(400, error_body(400, str(error.__cause__), error.__cause__.name))
-    if (reason := UNREADABLE.get(type(error.__cause__))) is not None:
-        return _response(400, error_body(400, reason))
     return _response(error.status_code, error_body(error.status_code, str(error.detail)), error.headers)
 
 

@@ -9,7 +9,7 @@ import msgspec
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from parallax_core.server.lenience import drop_unknown
+from parallax_core.server.unknown import drop_unknown
 
 MAX_SEED = 2**63 - 1
 MAX_STOPS = 16

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from typing import TypeVar
 
 import fastapi
-from fastapi.responses import Response, StreamingResponse
+from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from parallax_core.base.errors import BackendFailed, ParallaxError, RequestTimeout, Unavailable
 from parallax_core.contracts.engine import Delta, Engine, Finish, Request, Stream
-from parallax_core.server.errors import error_response
+from parallax_core.server.errors import ClientGone, error_response
 from parallax_core.server.metrics import Trip
 from parallax_core.server.sse import DONE, SILENCE_S, KeepAlive, event
 
@@ -30,19 +30,25 @@ Queue = asyncio.Queue[tuple[int, Delta | Exception]]
 class Flow:
     """The streams of the requests one body made, as one."""
 
-    def __init__(self, requests: Sequence[Request], trips: Sequence[Trip]) -> None:
-        self._requests = requests
-        self._trips = trips
+    def __init__(self) -> None:
+        self._stop_ids = frozenset[int]()
+        self._trips: list[Trip] = []
         self._streams: list[Stream] = []
         self._finishes: list[Finish] = []
 
     @classmethod
-    def submit(cls, engine: Engine, requests: Sequence[Request], trips: Sequence[Trip]) -> Flow:
-        """Submit all requests, each measured by its trip, or none if one is refused."""
-        flow = cls(requests, trips)
+    async def submit(cls, engine: Engine, requests: Iterable[Request], begin: Callable[[], Trip]) -> Flow:
+        """Submit all requests, each measured by a trip that begins, or none if one is refused.
+
+        Others get their turn in between, since a long one takes milliseconds.
+        """
+        flow = cls()
         try:
             for request in requests:
+                flow._trips.append(begin())
                 flow._streams.append(engine.submit(request))
+                flow._stop_ids = request.stop_ids
+                await asyncio.sleep(0)
         except BaseException:
             flow.close()
             raise
@@ -60,7 +66,7 @@ class Flow:
                 if delta.finish is not None:
                     _check(delta.finish)
                     self._finishes.append(delta.finish)
-                yield number, self._hide_stop(number, delta)
+                yield number, self._hide_stop(delta)
 
     def usage(self, *, is_shown: bool = True) -> dict[str, object]:
         """Return the token counts in OpenAI's shape; all requests must have ended. Hidden output is not counted."""
@@ -73,9 +79,9 @@ class Flow:
             "prompt_tokens_details": {"cached_tokens": sum(finish.cached_tokens for finish in self._finishes)},
         }
 
-    def _hide_stop(self, number: int, delta: Delta) -> Delta:
+    def _hide_stop(self, delta: Delta) -> Delta:
         """Take away the log-probability of a stop token, which has no text."""
-        if not (delta.ended and delta.logprobs and delta.logprobs[-1].token in self._requests[number].stop_ids):
+        if not (delta.ended and delta.logprobs and delta.logprobs[-1].token in self._stop_ids):
             return delta
         return replace(delta, logprobs=delta.logprobs[:-1])
 
@@ -115,15 +121,20 @@ class EventStream(StreamingResponse):
             await super().stream_response(alive.send)
 
 
-async def until_gone(http: fastapi.Request, work: Awaitable[T], flow: Flow) -> T | Response:
-    """Await ``work``, and stop generating when the client goes away before it is done."""
+async def while_connected(http: fastapi.Request, work: Awaitable[T]) -> T:
+    """Await ``work``, and give it up when the client goes away before it is done.
+
+    Raises:
+        ClientGone: if it did.
+    """
     task = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(_disconnect(http))
     try:
         await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
-        return task.result() if task.done() else Response(status_code=499)
+        if not task.done():
+            raise ClientGone
+        return task.result()
     finally:
-        flow.close()
         for pending in (task, gone):
             pending.cancel()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import replace
+from typing import Any
 
 import msgspec
 
@@ -12,6 +12,7 @@ from parallax_core.base.ids import RequestId
 from parallax_core.contracts.engine import Request
 from parallax_core.contracts.sample import Sampling
 from parallax_core.node.text import ModelText
+from parallax_core.server.reading import Form, Reading, pack
 from parallax_core.server.schema import ChatRequest, CompletionRequest, Generation
 
 SAME = (
@@ -34,42 +35,48 @@ LEAST_TEMPERATURE = 1e-6
 """Less is none: logits divided by it are beyond what single precision can tell apart, and soon beyond its range."""
 
 
-def read_chat(text: ModelText, body: ChatRequest, request_id: str) -> Request:
-    """Return the request of a chat.
+def read_chat(text: ModelText, body: ChatRequest) -> Reading:
+    """Return what a chat asks for.
 
     Raises:
         InvalidRequest: naming the field, if it cannot be served.
     """
-    prompt = text.encode_chat([message.as_turn() for message in body.messages], body.chat_template_kwargs)
-    request = _read_common(text, body, prompt, request_id)
-    return _check_lengths(
-        replace(
-            request,
-            max_tokens=body.max_tokens or body.max_completion_tokens,
-            logprobs=(body.top_logprobs or 0) if body.logprobs else None,
-        )
+    turns = [message.as_turn() for message in body.messages]
+    logprobs = (body.top_logprobs or 0) if body.logprobs else None
+    return Reading(
+        form=_read_form(
+            body, logprobs, length_field="max_completion_tokens" if body.max_tokens is None else "max_tokens"
+        ),
+        request=_read_request(text, body, max_tokens=body.max_tokens or body.max_completion_tokens, logprobs=logprobs),
+        prompts=(pack(text.encode_chat(turns, body.chat_template_kwargs)),),
+        seeds=_draw_seeds(body, 1),
     )
 
 
-def read_completion(text: ModelText, body: CompletionRequest, request_id: str) -> list[Request]:
-    """Return a request for each prompt of a completion.
+def read_completion(text: ModelText, body: CompletionRequest) -> Reading:
+    """Return what a completion asks for.
 
     Raises:
-        InvalidRequest: naming the field, if one cannot be served.
+        InvalidRequest: naming the field, if it cannot be served.
     """
     max_tokens = DEFAULT_COMPLETION_TOKENS if body.max_tokens is None else body.max_tokens
     is_ranked = (body.best_of or 0) > body.num_answers
-    requests = [
-        replace(
-            _read_common(text, body, prompt, f"{request_id}-{index}"),
-            max_tokens=max(max_tokens, 1),  # an engine draws one token at least; it is not shown
-            n=body.best_of or body.num_answers,
-            logprobs=(body.logprobs or 0) if is_ranked else body.logprobs,
-            prompt_logprobs=body.logprobs if body.echo else None,
-        )
-        for index, prompt in enumerate(read_prompts(text, body))
-    ]
-    return [_check_lengths(request) for request in requests]
+    prompts = read_prompts(text, body)
+    echoes = tuple(map(text.decode, prompts)) if body.echo else ()
+    request = _read_request(
+        text,
+        body,
+        max_tokens=max(max_tokens, 1),  # an engine draws one token at least; it is not shown
+        n=body.best_of or body.num_answers,
+        logprobs=(body.logprobs or 0) if is_ranked else body.logprobs,
+        prompt_logprobs=body.logprobs if body.echo else None,
+    )
+    return Reading(
+        form=_read_form(body, body.logprobs, is_shown=body.max_tokens != 0, echoes=echoes),
+        request=request,
+        prompts=tuple(map(pack, prompts)),
+        seeds=_draw_seeds(body, len(prompts)),
+    )
 
 
 def read_prompts(text: ModelText, body: CompletionRequest) -> list[tuple[int, ...]]:
@@ -96,28 +103,41 @@ def check_tokens(text: ModelText, tokens: list[int], param: str) -> None:
         raise InvalidRequest(message, param)
 
 
-def _read_common(text: ModelText, body: Generation, prompt: tuple[int, ...], request_id: str) -> Request:
-    """Return the request with what both routes have in common."""
-    check_tokens(text, body.stop_token_ids or [], "stop_token_ids")
-    stop_ids = frozenset(body.stop_token_ids or ()) | (frozenset() if body.ignore_eos else text.stop_ids)
-    return Request(
-        id=RequestId(request_id),
-        prompt=prompt,
-        max_tokens=None,
-        sampling=_read_sampling(text, body, stop_ids),
-        stop_ids=stop_ids,
-        stop=body.stops,
-        priority=body.priority or 0,
-        timeout_s=body.timeout,
-        n=body.num_answers,
+def _read_form(body: Generation, logprobs: int | None, **more: Any) -> Form:  # noqa: ANN401 -- fields of any type
+    return Form(
+        model=body.model,
+        num_answers=body.num_answers,
+        streams=bool(body.stream),
+        includes_usage=body.stream_options is not None and body.stream_options.include_usage,
+        logprobs=logprobs,
+        **more,
     )
 
 
-def _check_lengths(request: Request) -> Request:
+def _read_request(text: ModelText, body: Generation, **more: Any) -> Request:  # noqa: ANN401 -- fields of any type
+    """Return the request with what both routes have in common, and ``more``."""
+    check_tokens(text, body.stop_token_ids or [], "stop_token_ids")
+    stop_ids = frozenset(body.stop_token_ids or ()) | (frozenset() if body.ignore_eos else text.stop_ids)
+    fields = {
+        "n": body.num_answers,
+        "sampling": _read_sampling(text, body, stop_ids),
+        "stop_ids": stop_ids,
+        "stop": body.stops,
+        "priority": body.priority or 0,
+        "timeout_s": body.timeout,
+    }
+    request = Request(id=RequestId(""), prompt=(), **{**fields, **more})
     least, most = request.sampling.min_tokens, request.max_tokens
     if most is not None and least > most:
         raise InvalidRequest(f"'min_tokens' is {least}, and 'max_tokens' {most}", "min_tokens")
     return request
+
+
+def _draw_seeds(body: Generation, count: int) -> tuple[int, ...]:
+    """Return the seed of each prompt: the client's, or one of its own."""
+    if body.seed is not None:
+        return (body.seed % 2**64,) * count
+    return tuple(secrets.randbits(64) for _ in range(count))
 
 
 def _read_sampling(text: ModelText, body: Generation, stop_ids: frozenset[int]) -> Sampling:
@@ -128,7 +148,6 @@ def _read_sampling(text: ModelText, body: Generation, stop_ids: frozenset[int]) 
         chosen["temperature"] = 0
     return msgspec.structs.replace(
         text.sampling,
-        seed=secrets.randbits(64) if body.seed is None else body.seed % 2**64,
         logit_bias=tuple(sorted(biases.items())),
         stop_ids=tuple(sorted(stop_ids)) if body.min_tokens else (),
         **chosen,

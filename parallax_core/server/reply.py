@@ -197,10 +197,13 @@ class VersionReply(Reply):
 class TokensReply(Reply):
     """The answer to ``POST /tokenize``."""
 
-    tokens: list[int]
     count: int
-    pieces: list[str]
-    """Each token as text, or its bytes in hexadecimal where they are no text by themselves."""
+    """How many tokens there are."""
+    max_model_len: int
+    """The most tokens of a prompt and its answer together."""
+    tokens: list[int]
+    token_strs: list[str] | None
+    """Each token as the vocabulary has it, if that was asked for."""
 
 
 class TextReply(Reply):

@@ -19,6 +19,7 @@ from parallax_core.server.connection import make_protocol
 from parallax_core.server.descriptor import raise_limit
 from parallax_core.server.edge import Edge
 from parallax_core.server.gate import Gate
+from parallax_core.server.reading import Reader
 
 GRACE_S = 0.5
 """How long open connections may take to be told that the server is going away."""
@@ -71,6 +72,7 @@ class Site:
 
     app: FastAPI
     engine: Engine
+    reader: Reader
     edge: Edge
     gate: Gate
 
@@ -84,16 +86,16 @@ async def run_server(site: Site, sock: socket.socket, on_ready: Callable[[], Non
         ParallaxError: if the engine cannot start.
     """
     raise_limit()
-    engine, server = site.engine, Server(make_config(site))
+    server = Server(make_config(site))
     ending = asyncio.create_task(_wait_for_signal(site))
     serving = asyncio.create_task(server.serve(sockets=[sock]))
-    starting = asyncio.create_task(_start(engine, on_ready))
+    starting = asyncio.create_task(_start(site, on_ready))
     try:
         await asyncio.wait({ending, serving, starting}, return_when=asyncio.FIRST_COMPLETED)
     finally:
         ending.cancel()
         starting.cancel()
-        stopping = asyncio.create_task(engine.stop())  # its streams end at once, the rest while clients are told
+        stopping = asyncio.create_task(_stop(site))  # its streams end at once, the rest while clients are told
         server.should_exit = True
         await asyncio.wait({ending, serving, starting, stopping})
         stopping.result()
@@ -138,9 +140,13 @@ async def _wait_for_signal(site: Site) -> None:
     hurried.cancel()
 
 
-async def _start(engine: Engine, on_ready: Callable[[], None]) -> None:
-    """Start the engine, say so, and stay until cancelled."""
-    await engine.start()
+async def _stop(site: Site) -> None:
+    await asyncio.gather(site.engine.stop(), site.reader.stop())
+
+
+async def _start(site: Site, on_ready: Callable[[], None]) -> None:
+    """Start the engine and what reads requests, say so, and stay until cancelled."""
+    await asyncio.gather(site.engine.start(), site.reader.start())
     settle_memory()
     on_ready()
     await asyncio.Event().wait()

@@ -53,20 +53,49 @@ NEUTRAL_CHAT: Neutral = {
 NEUTRAL_COMPLETION: Neutral = {"suffix": ("",)}
 """The same for a completion request."""
 
+NEUTRAL_TOKENIZE: Neutral = {"chat_template": (), "media_io_kwargs": (), "mm_processor_kwargs": (), "tools": ([],)}
+"""The same for a request for tokens; these fields are vLLM's."""
 
-def _describe_neutral(schema: dict[str, Any], model: type[Generation]) -> None:
+NEUTRAL: Neutral = {**NEUTRAL_TOKENIZE, **NEUTRAL_CHAT, **NEUTRAL_COMPLETION}
+"""All of them."""
+
+
+def _describe_neutral(schema: dict[str, Any], model: type[Tolerant]) -> None:
     """Say of every field that is not supported yet which values are accepted."""
     for name, values in model.neutral.items():
         text = "Not supported yet; these values ask for nothing."
         schema["properties"][name] = {"enum": [None, *values], "description": text}
 
 
-class Generation(Strict):
-    """What every request for text may hold."""
+class Tolerant(Strict):
+    """A body that may hold fields which are not supported yet, as long as they ask for nothing."""
 
     model_config = ConfigDict(json_schema_extra=_describe_neutral)
 
     neutral: ClassVar[Neutral] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def drop_neutral_fields(cls, body: Any) -> Any:  # noqa: ANN401 -- whatever the client sent
+        """Drop fields that ask for nothing; what asks for something unsupported is refused as unknown."""
+        if not isinstance(body, dict):
+            return body
+        idle = {name for name in cls.neutral.keys() & body.keys() if cls._asks_nothing(name, body[name])}
+        return {name: value for name, value in body.items() if name not in idle} if idle else body
+
+    @classmethod
+    def list_known(cls) -> Collection[str]:
+        """Return also what is refused for another reason than that nobody knows it."""
+        return cls.model_fields.keys() | cls.neutral.keys()
+
+    @classmethod
+    def _asks_nothing(cls, name: str, value: object) -> bool:
+        same_kind = (neutral for neutral in cls.neutral[name] if isinstance(neutral, bool) == isinstance(value, bool))
+        return value is None or value in same_kind
+
+
+class Generation(Tolerant):
+    """What every request for text may hold."""
 
     model: Text
     """The id of the model served; another one is a 404."""
@@ -112,20 +141,6 @@ class Generation(Strict):
     user: Text | None = None
     """A label of yours, without effect on the answer."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def drop_neutral_fields(cls, body: Any) -> Any:  # noqa: ANN401 -- whatever the client sent
-        """Drop fields that ask for nothing; what asks for something unsupported is refused as unknown."""
-        if not isinstance(body, dict):
-            return body
-        idle = {name for name in cls.neutral.keys() & body.keys() if cls._asks_nothing(name, body[name])}
-        return {name: value for name, value in body.items() if name not in idle} if idle else body
-
-    @classmethod
-    def list_known(cls) -> Collection[str]:
-        """Return also what is refused for another reason than that nobody knows it."""
-        return cls.model_fields.keys() | cls.neutral.keys()
-
     @model_validator(mode="after")
     def check_stream(self) -> Self:
         """Check what one field alone cannot show."""
@@ -142,11 +157,6 @@ class Generation(Strict):
     def num_answers(self) -> int:
         """How many answers are wanted."""
         return self.n or 1
-
-    @classmethod
-    def _asks_nothing(cls, name: str, value: object) -> bool:
-        same_kind = (neutral for neutral in cls.neutral[name] if isinstance(neutral, bool) == isinstance(value, bool))
-        return value is None or value in same_kind
 
 
 class TextPart(Strict):
@@ -235,24 +245,47 @@ class CompletionRequest(Generation):
         return self
 
 
-class TokenizeRequest(Strict):
+class TokenizeRequest(Tolerant):
     """The body of ``POST /tokenize``: a prompt, or a conversation as the chat route would see it."""
 
-    model: Text
+    neutral = NEUTRAL_TOKENIZE
+
+    model: Text | None = None
+    """The id of the model served, if it is named at all; another one is a 404."""
     prompt: Text | None = None
+    """A text."""
     messages: Messages | None = None
+    """Turns, as in a chat request."""
+    add_special_tokens: bool | None = None
+    """Put the special tokens around it that the model wants around a text; unless told otherwise they are put around a
+    ``prompt``, and not around ``messages``, since templates write them themselves."""
+    return_token_strs: bool | None = None
+    """Also return each token as the vocabulary has it."""
+    add_generation_prompt: bool | None = None
+    """End with what comes before an answer; so it is unless told otherwise, or ``continue_final_message`` is given."""
+    continue_final_message: bool | None = None
+    """End within the last message, so that the model would go on with it."""
     chat_template_kwargs: Variables | None = None
+    """Further variables for the model's chat template."""
 
     @model_validator(mode="after")
     def check_together(self) -> Self:
         """Check what one field alone cannot show."""
         if (self.prompt is None) == (self.messages is None):
             raise refuse("prompt", "send either 'prompt' or 'messages'")
+        if self.messages is None:
+            for name in ("add_generation_prompt", "continue_final_message", "chat_template_kwargs"):
+                if getattr(self, name) is not None:
+                    raise refuse(name, f"'{name}' is only for requests with 'messages'")
+        if self.continue_final_message and self.add_generation_prompt:
+            raise refuse("add_generation_prompt", "a prompt that continues the last message opens no answer")
         return self
 
 
 class DetokenizeRequest(Strict):
     """The body of ``POST /detokenize``."""
 
-    model: Text
+    model: Text | None = None
+    """The id of the model served, if it is named at all; another one is a 404."""
     tokens: Annotated[list[Token], Field(fail_fast=True)]
+    """Token ids."""

@@ -7,13 +7,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import fastapi
+from fastapi.responses import Response
 
-from parallax_core.contracts.engine import Engine, Request
+from parallax_core.base.errors import InvalidRequest
+from parallax_core.contracts.engine import Admitting, Engine
 from parallax_core.contracts.status import NodeStatus
 from parallax_core.node.text import ModelText
-from parallax_core.server.errors import UnknownModel
-from parallax_core.server.flow import Flow
+from parallax_core.server.flow import Flow, while_connected
 from parallax_core.server.metrics import Meter
+from parallax_core.server.reading import Ask, Kind, Reader, Reading, Refusal, UnknownModel, Written
+from parallax_core.server.unknown import IGNORED
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,19 +26,56 @@ class Served:
     model_id: str
     engine: Engine
     text: ModelText
+    reader: Reader
     meter: Meter = field(default_factory=Meter)
     created: int = field(default_factory=lambda: int(time.time()))
     """When it was begun to be served, in seconds since 1970."""
+    find_max_length: Callable[[], int] = lambda: 0
+    """Returns the longest sequence that can be served, in tokens; 0 while that is not known."""
     list_waiting: Callable[[], Sequence[NodeStatus]] = tuple
     """Returns the nodes that have joined and have nothing to do."""
 
     def __post_init__(self) -> None:
         self.meter.watch(self.engine)
 
-    def submit(self, requests: Sequence[Request], http: fastapi.Request) -> Flow:
-        """Submit what one HTTP request asks for."""
-        arrived, parent = getattr(http.state, "arrived", None), http.headers.get("traceparent", "")
-        return Flow.submit(self.engine, requests, [self.meter.begin(arrived, parent) for _ in requests])
+    async def read(self, kind: Kind, http: fastapi.Request) -> Reading:
+        """Return what a body asks an engine for.
+
+        Raises:
+            Unavailable: if no engine would take it now: that is asked before there is any work.
+            ParallaxError: if it is refused.
+            ClientGone: if nobody is there any more to be answered.
+        """
+        if isinstance(self.engine, Admitting):
+            self.engine.check_room()
+        content = await self._read(kind, http)
+        assert isinstance(content, Reading)
+        return content
+
+    async def write(self, kind: Kind, http: fastapi.Request) -> Response:
+        """Return the answer to a body for which no engine is needed; raises what `read` does."""
+        content = await self._read(kind, http)
+        assert isinstance(content, Written)
+        return Response(content.body, media_type="application/json")
+
+    async def submit(self, reading: Reading, name: str, http: fastapi.Request) -> Flow:
+        """Submit what a body asks for."""
+        arrived, parent = find_arrival(http), http.headers.get("traceparent", "")
+        requests = reading.make_requests(name, time.monotonic() - arrived)
+        return await Flow.submit(self.engine, requests, lambda: self.meter.begin(arrived, parent))
+
+    async def _read(self, kind: Kind, http: fastapi.Request) -> Reading | Written:
+        if not is_json(http.headers.get("content-type", "")):
+            message = "the body is not sent as application/json"
+            raise InvalidRequest(message)
+        ignored = IGNORED.get()
+        ask = Ask(kind=kind, body=await http.body(), is_lenient=ignored is not None, max_length=self.find_max_length())
+        answer = await while_connected(http, self.reader.read(ask))
+        if ignored is not None:
+            ignored.update(dict.fromkeys(answer.ignored))
+        if isinstance(answer.content, Refusal):
+            raise answer.content.as_error()
+        return answer.content
 
     def check_model(self, name: str) -> None:
         """Raise UnknownModel, unless ``name`` is the model served here."""
@@ -45,3 +85,15 @@ class Served:
     def describe(self) -> dict[str, object]:
         """Return the model in OpenAI's shape."""
         return {"id": self.model_id, "object": "model", "created": self.created, "owned_by": "parallax"}
+
+
+def find_arrival(http: fastapi.Request) -> float:
+    """Return when a request came, on the clock of `time.monotonic`."""
+    arrived: float = getattr(http.state, "arrived", None) or time.monotonic()
+    return arrived
+
+
+def is_json(content_type: str) -> bool:
+    """Whether a body is said to be JSON: ``application/json``, or what is based on it."""
+    kind = content_type.partition(";")[0].strip().lower()
+    return kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json"))

@@ -1,34 +1,19 @@
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from parallax_core.base.errors import InvalidRequest, ParallaxError
 from parallax_core.node.template import Ending
 from parallax_core.node.text import ModelText
-
-TEMPLATE = "{% for message in messages %}<{{ message['role'] }}>{{ message['content'] }}{{ eos_token }}{% endfor %}>"
+from tests.unit.tinymodel import write, write_model
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    vocab = {symbol: number for number, symbol in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
-    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([AddedToken("<end>", special=True)])
-    tokenizer.save(str(tmp_path / "tokenizer.json"))
-    write(tmp_path, "config.json", eos_token_id=7)
-    write(tmp_path, "tokenizer_config.json", eos_token={"content": "<end>"}, chat_template=TEMPLATE)
-    return tmp_path
-
-
-def write(folder: Path, name: str, **content: Any) -> None:
-    (folder / name).write_text(json.dumps(content))
+    return write_model(tmp_path)
 
 
 USER = {"role": "user", "content": "hé"}
@@ -172,3 +157,11 @@ def test_template_knows_whether_an_answer_is_to_open(folder: Path) -> None:
     text = ModelText(folder)
     assert text.decode(text.encode_chat([USER])) == "yes"
     assert text.decode(text.encode_chat([USER], ending=Ending(opens_answer=False))) == "no"
+
+
+def test_text_that_the_tokenizer_gives_up_on_is_refused(tmp_path: Path) -> None:
+    text = ModelText(write_model(tmp_path, split="(a+)+$"))
+    with pytest.raises(InvalidRequest, match="tokenizer fails on this text") as caught:
+        text.encode("a" * 60 + "!")
+    assert caught.value.param == "prompt"
+    assert len(text.encode("good")) == 4

@@ -13,10 +13,13 @@ from parallax_core.builtin.routing import LeastPendingTokens
 from parallax_core.node.crew import Crew
 from parallax_core.node.pipeline import PipelineEngine
 from parallax_core.node.router import Router
+from parallax_core.node.template import ANSWER, Ending, Turns
 from parallax_core.server.app import make_app
 from parallax_core.server.edge import Edge
 from parallax_core.server.gate import Gate
 from parallax_core.server.metrics import Meter
+from parallax_core.server.reader import BodyReader, LocalReader
+from parallax_core.server.reading import Reader
 from parallax_core.server.reply import (
     ChatChunk,
     ChatReply,
@@ -39,20 +42,30 @@ class Letters:
     sampling = Sampling(temperature=0)
     stop_ids = frozenset[int]()
     vocab_size = len(ALPHABET)
+    context_length = 0
 
     @property
     def vocabulary(self) -> Letters:
         return self
 
     def encode_chat(
-        self, messages: Sequence[Mapping[str, str]], settings: Mapping[str, Any] | None = None
+        self,
+        turns: Turns,
+        settings: Mapping[str, Any] | None = None,
+        ending: Ending = ANSWER,
+        *,
+        special: bool = False,
     ) -> tuple[int, ...]:
-        if settings and "forbidden" in settings:
+        """An answer opens with a question mark, where a test gives the variable ``opening``."""
+        settings = settings or {}
+        if "forbidden" in settings:
             raise InvalidRequest("the template refuses", "messages")
-        return self.encode("".join(message["content"] for message in messages) + (settings or {}).get("suffix", ""))
+        opening = settings.get("opening", "") if ending.opens_answer else ""
+        text = "".join(turn["content"] for turn in turns) + settings.get("suffix", "") + opening
+        return self.encode(text, special=special)
 
-    def encode(self, text: str) -> tuple[int, ...]:
-        """Letters that are not in the alphabet share the tokens of those that are."""
+    def encode(self, text: str, param: str = "prompt", *, special: bool = False) -> tuple[int, ...]:
+        """Letters that are not in the alphabet share the tokens of those that are; there are no special ones."""
         return tuple(found if (found := ALPHABET.find(letter)) >= 0 else ord(letter) % len(ALPHABET) for letter in text)
 
     def decode(self, tokens: Sequence[int]) -> str:
@@ -60,6 +73,9 @@ class Letters:
 
     def show(self, tokens: int | Sequence[int]) -> str:
         return ALPHABET[tokens] if isinstance(tokens, int) else "".join(map(self.show, tokens))
+
+    def find_piece(self, token: int) -> str:
+        return f"<{ALPHABET[token]}>"
 
     def find_bytes(self, token: int) -> bytes:
         return ALPHABET[token].encode()
@@ -74,13 +90,14 @@ def answer(prompt: str, length: int, sampling: Sampling = Letters.sampling, choi
 class Site:
     """A server in this process, with its engine and stage in reach."""
 
-    def __init__(self, edge: Edge | None = None, meter: Meter | None = None) -> None:
+    def __init__(self, edge: Edge | None = None, meter: Meter | None = None, reader: Reader | None = None) -> None:
         self.stage = TOY.open(num_pages=200, context=400, max_batch_tokens=64)
         self.text = Letters()
         self.engine = PipelineEngine(Crew([lambda: self.stage]), self.text.decode)
         self.gate = Gate()
         self.router = Router([self.engine], LeastPendingTokens(), lambda: 400)
-        served = Served("toy", self.router, self.text, meter or Meter())  # type: ignore[arg-type]
+        self.reader = reader or LocalReader(BodyReader(self.text, "toy"))  # type: ignore[arg-type]
+        served = Served("toy", self.router, self.text, self.reader, meter or Meter(), find_max_length=lambda: 400)  # type: ignore[arg-type]
         self.app = make_app(served, edge, self.gate)
         self.client = TestClient(self.app, raise_server_exceptions=False)
 

@@ -11,18 +11,20 @@ from typing import Any, Self
 
 from parallax_core.server import run
 from parallax_core.server.edge import Edge
+from parallax_core.server.reading import Reader
 from tests.unit.server.letters import Site
 
 
 class Listening:
     """A server on loopback, in this event loop."""
 
-    def __init__(self, edge: Edge | None = None) -> None:
+    def __init__(self, edge: Edge | None = None, reader: Reader | None = None) -> None:
         edge = edge or Edge()
-        self.site = Site(edge)
+        self.site = Site(edge, reader=reader)
         self._clients: list[Client] = []
         self._sock = run.bind_socket("127.0.0.1", 0)
-        self.server = run.Server(run.make_config(run.Site(self.site.app, self.site.router, edge, self.site.gate)))
+        site = run.Site(self.site.app, self.site.router, self.site.reader, edge, self.site.gate)
+        self.server = run.Server(run.make_config(site))
 
     async def __aenter__(self) -> Self:
         await self.site.router.start()

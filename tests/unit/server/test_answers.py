@@ -146,16 +146,6 @@ def test_template_gets_the_variables_of_the_request(site: Site) -> None:
     error_of(site.ask(chat_template_kwargs={"forbidden": 1}))
 
 
-def test_tokens_of_a_conversation_are_those_the_model_gets(site: Site) -> None:
-    body = site.post("/tokenize", model="toy", messages=[{"role": "user", "content": "abc"}]).json()
-    assert body == {"tokens": [0, 1, 2], "count": 3, "pieces": ["a", "b", "c"]}
-    assert site.post("/tokenize", model="toy", prompt="cab").json()["tokens"] == [2, 0, 1]
-    assert site.post("/detokenize", model="toy", tokens=[2, 0, 1]).json() == {"prompt": "cab"}
-    error_of(site.post("/tokenize", model="toy"))
-    error_of(site.post("/tokenize", model="other", prompt="a"), 404)
-    assert error_of(site.post("/detokenize", model="toy", tokens=[99]))["param"] == "tokens"
-
-
 def test_stop_string_does_not_end_an_answer_before_the_least_length(site: Site) -> None:
     whole = answer("hello", 12)
     early, late = whole[1], whole[6:8]

@@ -49,7 +49,7 @@ def test_cluster_is_shown_before_it_is_ready() -> None:
 
 def test_cluster_shows_nodes_that_wait(site: Site) -> None:
     node = NodeStatus(name="mini/7", host="mini", pid=7, address="tcp://mini:9", backends=("mlx", "torch"))
-    served = Served("toy", site.router, site.text, list_waiting=lambda: [node])  # type: ignore[arg-type]
+    served = Served("toy", site.router, site.text, site.reader, list_waiting=lambda: [node])  # type: ignore[arg-type]
     routes = make_router(served).routes
     site.app.router.routes[:] = [*routes, *site.app.router.routes]
     [found] = show(site)["waiting"]
@@ -88,7 +88,7 @@ def test_replica_that_is_not_there_is_not_found(site: Site, where: str) -> None:
 
 
 def test_engine_without_replicas_has_none_to_drain(site: Site) -> None:
-    served = Served("toy", site.engine, site.text)  # type: ignore[arg-type]
+    served = Served("toy", site.engine, site.text, site.reader)  # type: ignore[arg-type]
     site.app.router.routes[:] = [*make_router(served).routes, *site.app.router.routes]
     assert "none that can be drained" in error_of(move(site, 0, "drain"), 404)["message"]
     assert len(show(site)["replicas"]) == 1

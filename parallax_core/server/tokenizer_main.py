@@ -1,0 +1,81 @@
+"""A process that reads the bodies of requests; see `parallax_core.server.tokenizer_process`.
+
+It answers on its standard output what it is asked on its standard input, one after the other, and ends with that.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from parallax_core.base.errors import ParallaxError
+from parallax_core.node.text import ModelText
+from parallax_core.server.reader import BodyReader
+from parallax_core.server.reading import LENGTH_BYTES, Job, Ready, Refusal, Setup, to_frame
+
+MOST_MEMORY = 4 * 2**30
+"""So much more address space than it begins with, in bytes; macOS does not keep to such a limit."""
+
+
+def main() -> None:
+    """Read bodies until the standard input ends."""
+    asked, answers = sys.stdin.buffer, os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # nothing else is to get between the answers
+    setup = msgspec.msgpack.decode(_receive(asked), type=Setup)
+    try:
+        reader = _prepare(setup)
+    except ParallaxError as error:
+        _send(answers, Ready(Refusal.of(error)))
+        return
+    _send(answers, Ready())
+    decoder = msgspec.msgpack.Decoder(Job)
+    while data := _receive(asked):
+        job = decoder.decode(data)
+        _limit_time(job.limit_s)
+        answer = reader.answer(job.ask)
+        _limit_time(0)
+        _send(answers, answer)
+
+
+def _prepare(setup: Setup) -> BodyReader:
+    """Return what reads bodies, ready to do so at once."""
+    text = ModelText(Path(setup.folder))
+    _limit_time(setup.limit_s)
+    _limit_memory()
+    text.compile_template()
+    _limit_time(0)
+    return BodyReader(text, setup.model_id)
+
+
+def _limit_time(seconds: float) -> None:
+    """End this process after so long, whatever it is doing, should nobody be left to end it; 0: do not."""
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+
+
+def _limit_memory() -> None:
+    """Let the chat template and the tokenizer, which are untrusted, take only so much."""
+    with suppress(OSError, ValueError):  # there is no such file, or no such limit
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+        most = pages * resource.getpagesize() + MOST_MEMORY
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+
+
+def _receive(source: BinaryIO) -> bytes:
+    """Return the next frame without its length; nothing at the end."""
+    return source.read(int.from_bytes(source.read(LENGTH_BYTES), "little"))
+
+
+def _send(target: BinaryIO, message: msgspec.Struct) -> None:
+    target.write(to_frame(message))
+    target.flush()
+
+
+if __name__ == "__main__":
+    main()

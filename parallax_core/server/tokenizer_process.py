@@ -1,0 +1,143 @@
+"""A process that reads the bodies of requests, as the server sees it.
+
+What it runs is untrusted, since it comes with the model: a chat template, and the regular expressions of a tokenizer.
+No thread could be ended in the middle of that, and one that holds the interpreter lock would stop all others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+from asyncio.subprocess import PIPE, Process
+from contextlib import suppress
+from typing import TypeVar
+
+import msgspec
+
+from parallax_core.base.errors import BackendFailed, InvalidRequest, ParallaxError, Unavailable
+from parallax_core.node.nursery import Child
+from parallax_core.server.gate import CLOSING
+from parallax_core.server.reading import LENGTH_BYTES, Answer, Ask, Job, Ready, Setup, to_frame
+
+T = TypeVar("T")
+
+GRACE_S = 5.0
+"""So much later than it would be killed a process ends by itself, should nobody be left to kill it."""
+END_S = 0.5
+"""How long the end of a process is waited for that was killed."""
+ENVIRONMENT = {"RAYON_NUM_THREADS": "1", "RUST_BACKTRACE": "0"}
+"""For the library of tokenizers: one thread to a process, and no page-long traces where it gives up."""
+LOST = (EOFError, OSError)
+"""What reading from a process raises that is gone, or writing to it."""
+
+logger = logging.getLogger(__name__)
+
+
+class TokenizerProcess:
+    """One process, which reads one body after the other; it is killed when one takes too long, and started again."""
+
+    def __init__(self, setup: Setup) -> None:
+        self._setup = setup
+        self._process: Process | None = None
+        self._is_closed = False
+
+    async def start(self) -> None:
+        """Start the process, and wait until it can read.
+
+        Raises:
+            ParallaxError: if it cannot; nothing is left running.
+        """
+        command = (sys.executable, "-P", "-m", "parallax_core.server.tokenizer_main")  # -P: without what lies about
+        environment = {**os.environ, **ENVIRONMENT}
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                *command, stdin=PIPE, stdout=PIPE, start_new_session=True, env=environment
+            )
+            async with asyncio.timeout(self._setup.limit_s):
+                ready = await self._exchange(self._process, self._setup, Ready)
+        except (TimeoutError, *LOST) as error:
+            message = f"the chat template and tokenizer of the model cannot be prepared: {await self._end(error)}"
+            raise BackendFailed(message, "fetch the model again, or report it to its authors") from error
+        except asyncio.CancelledError:
+            await self.kill()
+            raise
+        if ready.refusal is not None:
+            await self.kill()
+            raise ready.refusal.as_error()
+
+    async def read(self, ask: Ask, limit_s: float) -> Answer:
+        """Read a body.
+
+        Raises:
+            InvalidRequest: if that takes longer than it may.
+            Unavailable: if the process was closed, or is while it reads.
+            ParallaxError: if the process is lost, or cannot be started.
+        """
+        if self._is_closed:
+            raise Unavailable(CLOSING)
+        if self._process is None:
+            await self.start()
+        assert self._process is not None
+        try:
+            async with asyncio.timeout(limit_s):
+                return await self._exchange(self._process, Job(ask=ask, limit_s=limit_s + GRACE_S), Answer)
+        except TimeoutError as error:
+            await self.kill()
+            message = f"the model's chat template and tokenizer take more than {limit_s:.3g} seconds over this request"
+            raise InvalidRequest(message, hint="shorten it; if it is short, the model is at fault") from error
+        except LOST as error:
+            raise self._explain(await self._end(error)) from error
+
+    async def close(self) -> None:
+        """End the process for good."""
+        self._is_closed = True
+        await self.kill()
+
+    async def kill(self) -> str:
+        """End the process at once, if there is one, and return how it ended."""
+        process, self._process = self._process, None
+        if process is None:
+            return "there is no process"
+        with suppress(ProcessLookupError):
+            process.kill()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(END_S):
+                await process.wait()
+        return Child(process).explain() or "its process does not end"
+
+    async def revive(self) -> None:
+        """Start the process again, if it had to be killed; if that fails, the next body is told why."""
+        if self._process is None and not self._is_closed:
+            try:
+                await self.start()
+            except Exception:
+                logger.exception("tokenizer process cannot be started again")
+
+    def _explain(self, end: str) -> ParallaxError:
+        """Return what to say to a client whose request the process read when it ended like that."""
+        return Unavailable(CLOSING) if self._is_closed else BackendFailed(f"the request could not be read: {end}")
+
+    async def _end(self, error: BaseException) -> str:
+        """Kill the process, and return why."""
+        if isinstance(error, TimeoutError):
+            await self.kill()
+            return f"that takes longer than {self._setup.limit_s:g} seconds"
+        if self._process is None:
+            return str(error)
+        with suppress(TimeoutError):  # it has ended by itself, or is about to
+            async with asyncio.timeout(END_S):
+                await self._process.wait()
+        return await self.kill()
+
+    @staticmethod
+    async def _exchange(process: Process, message: msgspec.Struct, answer: type[T]) -> T:
+        """Send a frame, and return the next one."""
+        asked, answers = process.stdin, process.stdout
+        assert asked is not None
+        assert answers is not None
+        asked.write(to_frame(message))
+        await asked.drain()
+        size = int.from_bytes(await answers.readexactly(LENGTH_BYTES), "little")
+        return msgspec.msgpack.decode(await answers.readexactly(size), type=answer)

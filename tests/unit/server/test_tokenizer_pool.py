@@ -1,0 +1,215 @@
+"""Processes that read requests, with templates and tokenizers that never end, clients that leave, and losses."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from parallax_core.base.errors import BackendFailed, InvalidRequest, Overloaded, ParallaxError, Unavailable
+from parallax_core.node.text import ModelText
+from parallax_core.server.reader import BodyReader
+from parallax_core.server.reading import Ask, Job, Kind, Reading, Refusal, Setup, Written, to_frame, unpack
+from parallax_core.server.tokenizer_pool import LARGE, PoolLimits, TokenizerPool
+from tests.unit.tinymodel import write_model
+
+LOOP = "{% for a in range(90000) %}{% for b in range(90000) %}{% endfor %}{% endfor %}"
+TEMPLATE = "{% if messages[0]['content'] == 'loop' %}" + LOOP + "{% endif %}[{{ messages[0]['content'] }}]"
+QUICK = PoolLimits(num_processes=1, seconds=0.5)
+
+
+def chat(content: str = "hello", **fields: Any) -> Ask:
+    """Return the body of a chat."""
+    return make("chat", model="tiny", messages=[{"role": "user", "content": content}], **fields)
+
+
+def make(kind: Kind, **fields: Any) -> Ask:
+    return Ask(kind=kind, body=json.dumps(fields).encode())
+
+
+@asynccontextmanager
+async def running(folder: Path, limits: PoolLimits | None = None, **model: str) -> AsyncIterator[TokenizerPool]:
+    """Run a pool for a model that is written into ``folder``."""
+    write_model(folder, **{"template": TEMPLATE, **model})
+    pool = TokenizerPool(str(folder), "tiny", limits)
+    try:
+        await pool.start()
+        yield pool
+    finally:
+        await pool.stop()
+
+
+async def read_chat(pool: TokenizerPool, content: str = "hello") -> str:
+    """Return the prompt that comes of a conversation, as a text."""
+    reading = (await pool.read(chat(content))).content
+    assert isinstance(reading, Reading)
+    alphabet = [chr(byte) for byte in range(33, 127)]  # the first tokens, in order
+    return "".join(alphabet[token] for token in unpack(reading.prompts[0]))
+
+
+def list_pids(pool: TokenizerPool) -> list[int]:
+    return [process._process.pid for process in pool._processes if process._process is not None]
+
+
+async def until_busy(pool: TokenizerPool, count: int = 1) -> None:
+    """Wait until so many bodies are being read."""
+    async with asyncio.timeout(10):
+        while len(pool._reading) < count:  # noqa: ASYNC110 -- nobody tells
+            await asyncio.sleep(0.005)
+
+
+async def test_pool_reads_what_a_reader_does(tmp_path: Path) -> None:
+    asks = [
+        chat(seed=1, max_tokens=3, stop=["x"], logit_bias={"3": 1.5}, stream=True, n=2),
+        make("completion", model="tiny", prompt=["a", "bc"], seed=2, echo=True, logprobs=1, timeout=3.5),
+        make("completion", model="tiny", prompt=[[1], [2, 3]], seed=2, best_of=3),
+        make("tokenize", prompt="abc", return_token_strs=True),
+        make("detokenize", tokens=[1, 2]),
+        make("chat", model="other", messages=[{"role": "user", "content": "x"}]),
+        chat(colour="red"),
+        Ask(kind="chat", body=b"{", is_lenient=True),
+        Ask(kind="tokenize", body=b'{"prompt": "a", "x\\ud800": 1, "y": 2}', is_lenient=True),
+    ]
+    async with running(tmp_path) as pool:
+        reader = BodyReader(ModelText(tmp_path), "tiny")
+        for ask in asks:
+            assert await pool.read(ask) == reader.answer(ask)
+    contents = [reader.answer(ask).content for ask in asks]
+    assert [type(content) for content in contents] == [Reading] * 3 + [Written] * 2 + [Refusal] * 3 + [Written]
+    assert reader.answer(asks[-1]).ignored == ("x?", "y")
+
+
+async def test_template_without_end_is_a_refusal_and_others_are_read(tmp_path: Path) -> None:
+    async with running(tmp_path, QUICK) as pool:
+        [pid] = list_pids(pool)
+        with pytest.raises(InvalidRequest, match=r"more than 0\.5 seconds"):
+            await pool.read(chat("loop"))
+        assert await read_chat(pool) == "[hello]"
+        assert list_pids(pool) != [pid]
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+async def test_tokenizer_without_end_is_a_refusal_and_others_are_read(tmp_path: Path) -> None:
+    async with running(tmp_path, QUICK, split="(a|aa)+$") as pool:
+        with pytest.raises(InvalidRequest, match="more than"):
+            await pool.read(make("completion", model="tiny", prompt=("a" * 24 + "! ") * 2000))
+        assert await read_chat(pool) == "[hello]"
+
+
+async def test_template_that_takes_all_memory_is_a_refusal(tmp_path: Path) -> None:
+    most = 10**10 if sys.platform == "linux" else 10**15  # elsewhere only what nobody has is refused
+    template = TEMPLATE.replace("'loop'", "'big'").replace(LOOP, f"{{{{ 'x' * {most} }}}}")
+    async with running(tmp_path, template=template) as pool:
+        pids = list_pids(pool)
+        found = (await pool.read(chat("big"))).content
+        assert isinstance(found, Refusal)
+        assert "more memory than it may" in found.message
+        assert await read_chat(pool) == "[hello]"
+        assert list_pids(pool) == pids
+
+
+async def test_template_that_is_damaged_is_told_at_start(tmp_path: Path) -> None:
+    with pytest.raises(ParallaxError, match="chat template cannot be read"):
+        async with running(tmp_path, template="{% for %}"):
+            pass
+
+
+async def test_template_that_takes_for_ever_to_compile_is_told_at_start(tmp_path: Path) -> None:
+    with pytest.raises(BackendFailed, match="cannot be prepared: that takes longer than 3 seconds"):
+        async with running(tmp_path, PoolLimits(num_processes=1, start_seconds=3), template="{{ 9 ** 999999999 }}"):
+            pass
+
+
+async def test_body_is_refused_when_too_many_wait(tmp_path: Path) -> None:
+    limits = PoolLimits(num_processes=1, seconds=20, max_waiting=1)
+    async with running(tmp_path, limits) as pool:
+        looping = asyncio.create_task(pool.read(chat("loop")))
+        await until_busy(pool)
+        waiting = asyncio.create_task(pool.read(chat()))
+        await asyncio.sleep(0)
+        with pytest.raises(Overloaded, match="1 requests wait to be read already"):
+            await pool.read(chat())
+        waiting.cancel()  # its client leaves, and gives its place to another
+        await asyncio.wait([waiting])
+        waiting = asyncio.create_task(pool.read(chat()))
+        os.kill(list_pids(pool)[0], signal.SIGKILL)
+        with pytest.raises(BackendFailed, match="SIGKILL"):
+            await looping
+        assert isinstance((await waiting).content, Reading)
+
+
+async def test_bodies_that_wait_are_limited_by_their_size_too(tmp_path: Path) -> None:
+    limits = PoolLimits(num_processes=1, seconds=20, max_waiting_bytes=1000)
+    async with running(tmp_path, limits) as pool:
+        looping = asyncio.create_task(pool.read(chat("loop")))
+        await until_busy(pool)
+        waiting = asyncio.create_task(pool.read(chat("x" * 2000)))  # the first is taken, whatever its size
+        await asyncio.sleep(0)
+        with pytest.raises(Overloaded):
+            await pool.read(chat())
+        for task in (looping, waiting):
+            task.cancel()
+        await asyncio.wait([looping, waiting])
+
+
+async def test_client_that_leaves_while_its_body_is_read_leaves_nothing_behind(tmp_path: Path) -> None:
+    async with running(tmp_path, QUICK) as pool:
+        looping = asyncio.create_task(pool.read(chat("loop")))
+        await until_busy(pool)
+        looping.cancel()
+        assert await read_chat(pool) == "[hello]"
+        assert not pool._reading
+        assert pool._num_waiting == pool._waiting_bytes == 0
+
+
+async def test_large_bodies_leave_a_process_to_small_ones(tmp_path: Path) -> None:
+    async with running(tmp_path, PoolLimits(num_processes=2, seconds=20), split="(a|aa)+$") as pool:
+        large = make("completion", model="tiny", prompt=("a" * 24 + "! ") * LARGE)
+        reading = [asyncio.create_task(pool.read(large)) for _ in range(3)]
+        await until_busy(pool)
+        assert await read_chat(pool) == "[hello]"
+        assert len(pool._reading) == 1
+        for task in reading:
+            task.cancel()
+        await asyncio.wait(reading)
+
+
+async def test_end_of_the_pool_refuses_whatever_is_read_or_waits(tmp_path: Path) -> None:
+    async with running(tmp_path, PoolLimits(num_processes=1, seconds=20)) as pool:
+        pids = list_pids(pool)
+        tasks = [asyncio.create_task(pool.read(chat("loop"))) for _ in range(3)]
+        await until_busy(pool)
+        await pool.stop()
+        for task in tasks:
+            with pytest.raises(Unavailable, match="shutting down"):
+                await task
+        with pytest.raises(Unavailable, match="shutting down"):
+            await pool.read(chat())
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def test_process_whose_server_is_gone_ends_even_in_the_middle_of_a_template(tmp_path: Path) -> None:
+    setup = Setup(folder=str(write_model(tmp_path, TEMPLATE)), model_id="tiny", limit_s=60)
+    command = [sys.executable, "-m", "parallax_core.server.tokenizer_main"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        process.stdin.write(to_frame(setup) + to_frame(Job(ask=chat("loop"), limit_s=0.3)))
+        process.stdin.close()
+        assert process.wait(30) == -signal.SIGALRM
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        process.stdin.write(to_frame(setup))
+        process.stdin.close()
+        assert process.wait(30) == 0
