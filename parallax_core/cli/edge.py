@@ -36,6 +36,7 @@ def make_edge(settings: ServeSettings) -> Edge:
         is_lenient=settings.lenient,
         logs_bodies=settings.log_prompts,
         max_body_bytes=int(settings.max_body * MIB),
+        tokenizer_processes=settings.tokenizer_processes,
         request_s=settings.request_timeout,
         drain_s=settings.drain,
         otlp_endpoint=settings.otlp_endpoint or "",

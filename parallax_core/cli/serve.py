@@ -173,7 +173,7 @@ async def _run(serving: Serving, front: Front) -> None:
     from parallax_core.server.run import Site, run_server
     from parallax_core.server.served import Served
     from parallax_core.server.surface import extend_app
-    from parallax_core.server.tokenizer_pool import TokenizerPool
+    from parallax_core.server.tokenizer_pool import PoolLimits, TokenizerPool
     from parallax_core.server.tracing import OtelTracer
 
     engines = serving.make_engines(partial(_tell_loss, front.audience, serving.model_id))
@@ -188,7 +188,7 @@ async def _run(serving: Serving, front: Front) -> None:
     router = WatchedRouter(engines, policy, find_room, watch) if front.audience else Router(engines, policy, find_room)
     gate = Gate()
     tracer = OtelTracer(front.edge.otlp_endpoint) if front.edge.otlp_endpoint else None
-    reader = TokenizerPool(str(serving.folder), serving.model_id)
+    reader = TokenizerPool(str(serving.folder), serving.model_id, PoolLimits.of(front.edge))
     served = Served(
         serving.model_id,
         router,

@@ -136,6 +136,9 @@ class ServeSettings:
     max_body: Annotated[
         float, Meta(description="The largest body of a request, in MiB.", ge=0.01, le=1024, extra={"metavar": "MIB"})
     ] = 2.0
+    tokenizer_processes: Annotated[
+        int, Meta(description="Processes that read and tokenize requests.", ge=1, le=256, extra={"metavar": "N"})
+    ] = 2
     request_timeout: Annotated[
         float,
         Meta(

@@ -40,6 +40,8 @@ class Edge:
     """Where traces go; nowhere by default."""
     max_body_bytes: int = MAX_BODY_BYTES
     """The largest body of a request."""
+    tokenizer_processes: int = 2
+    """So many requests are read and tokenized at a time."""
     request_s: float = 30.0
     """Seconds in which a request must have arrived whole, and a client must take what it is sent."""
     drain_s: float = 1.0

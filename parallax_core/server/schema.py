@@ -137,7 +137,7 @@ class Generation(Tolerant):
     priority: Annotated[int, Field(ge=-(2**31), le=2**31 - 1)] | None = None
     """Lower is served first; 0 unless told otherwise, and waiting makes every request more urgent."""
     timeout: Annotated[float, Field(gt=0, le=86400)] | None = None
-    """Seconds after which the request ends with an error."""
+    """Seconds from its arrival after which the request ends with an error."""
     user: Text | None = None
     """A label of yours, without effect on the answer."""
 

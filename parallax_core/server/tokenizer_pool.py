@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from parallax_core.base.errors import Overloaded
+from parallax_core.server.edge import Edge
 from parallax_core.server.reading import Answer, Ask, Setup
 from parallax_core.server.tokenizer_process import TokenizerProcess
 
@@ -16,7 +17,7 @@ LARGE = MIB // 16
 """Bodies over this size leave one process to the others, where there are several: so small ones are read at once."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class PoolLimits:
     """How much a pool takes on."""
 
@@ -31,6 +32,12 @@ class PoolLimits:
     """What reading a body may take; the process is killed then."""
     seconds_per_mib: float = 5.0
     """And so much more for each MiB: some five times what a tokenizer takes for a MiB of text."""
+
+    @classmethod
+    def of(cls, edge: Edge) -> PoolLimits:
+        """Return the limits of a server: a few of the largest bodies may wait, whatever these are."""
+        most = max(cls.max_waiting_bytes, 4 * edge.max_body_bytes)
+        return cls(num_processes=edge.tokenizer_processes, max_waiting_bytes=most)
 
     def limit_s(self, size: int) -> float:
         """Return what reading a body of so many bytes may take, in seconds."""

@@ -29,6 +29,8 @@ END_S = 0.5
 """How long the end of a process is waited for that was killed."""
 ENVIRONMENT = {"RAYON_NUM_THREADS": "1", "RUST_BACKTRACE": "0"}
 """For the library of tokenizers: one thread to a process, and no page-long traces where it gives up."""
+PRIVATE = "PARALLAX_"
+"""Settings, of which an API key may be one, are not for code that comes with a model."""
 LOST = (EOFError, OSError)
 """What reading from a process raises that is gone, or writing to it."""
 
@@ -50,7 +52,7 @@ class TokenizerProcess:
             ParallaxError: if it cannot; nothing is left running.
         """
         command = (sys.executable, "-P", "-m", "parallax_core.server.tokenizer_main")  # -P: without what lies about
-        environment = {**os.environ, **ENVIRONMENT}
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(PRIVATE)} | ENVIRONMENT
         try:
             self._process = await asyncio.create_subprocess_exec(
                 *command, stdin=PIPE, stdout=PIPE, start_new_session=True, env=environment

@@ -46,6 +46,7 @@ VALUES: dict[str, Any] = {
     "lenient": True,
     "log_prompts": True,
     "max_body": 16.0,
+    "tokenizer_processes": 3,
     "request_timeout": 3.5,
     "otlp_endpoint": "http://o",
     "drain": 4.5,

@@ -131,6 +131,7 @@ def make_serving(folder: Path, topology: ParallelConfig) -> Serving:
     offers = (Offer(spec, record),) * topology.num_stages
     return Serving(
         model_id="toy",
+        folder=folder,
         text=text,
         stages=Local(plugins=PluginHost([]), offers=offers, plan=stage),
         pipeline=PipelinePlan(),

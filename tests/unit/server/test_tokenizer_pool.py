@@ -213,3 +213,11 @@ def test_process_whose_server_is_gone_ends_even_in_the_middle_of_a_template(tmp_
         process.stdin.write(to_frame(setup))
         process.stdin.close()
         assert process.wait(30) == 0
+
+
+async def test_process_is_not_told_the_settings_of_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PARALLAX_API_KEY", "secret")
+    async with running(tmp_path, QUICK) as pool:
+        [pid] = list_pids(pool)
+        found = Path(f"/proc/{pid}/environ")
+        assert not found.exists() or b"secret" not in found.read_bytes()  # macOS has no such file
