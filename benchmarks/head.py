@@ -1,23 +1,25 @@
-"""What the head costs per step: plan, the wire there and back, and absorb.
+"""What the head costs per step: its deadlines, plan, the wire there and back, and absorb.
 
-    python benchmarks/head.py --out benchmarks/results/head.json
+    python -m benchmarks.head --out benchmarks/results/head.json
 
-A head with 1, 32 and 256 running requests, one step of which is a decode of each. The stage is left out: its answers
-are made up. Over the steps: the least, the median and the 90th percentile, in milliseconds. On a machine that does
-something else beside, the least is what the head costs; the goals are for the median.
+A head with 1, 32, 256 and 1,024 running requests, one step of which is a decode of each, while 0, 1,000 and 10,000
+others wait: since no more may run, or since there are no pages for another. The stage is left out: its answers are made
+up. The heads that differ only in who waits take turns, step by step. Over the steps: the least, the median and the 90th
+percentile, in milliseconds of CPU time, and the ratio of the least to that with nobody waiting. On a machine that does
+something else beside, the least is what the head costs. The goals are for the median; the ratio is to be at most 1.2.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
-import platform
 import statistics
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.record import describe_run, write_report
 from parallax_core.api import (
     Drawn,
     Epoch,
@@ -35,17 +37,22 @@ from parallax_core.engine.head import Step as Planned
 from parallax_core.wire.codec import decode, encode
 from parallax_core.wire.messages import Result, Step
 
-GOALS_MS = {1: 0.3, 32: 1.0, 256: 3.0}
-PROMPT, CONTEXT = 500, 8192
-WARM_UP, STEPS = 20, 200
+GOALS_MS = {1: 0.3, 32: 1.0, 256: 3.0, 1024: 12.0}
+WAITING = (0, 1000, 10_000)
+MOST_RATIO = 1.2
+PROMPT, CONTEXT, PAGE = 500, 8192, 16
+WARM_UP, STEPS = 20, 100
+LARGE_PAGE = 1 + PROMPT + WARM_UP + STEPS + 1
+"""Tokens of a page that a request does not go beyond until the last step that is measured."""
+TIMEOUT_S = 86_400.0
 
 INFO = StageInfo(
     layers=LayerRange(0, 1),
     num_layers=1,
     vocab_size=50_000,
     context_length=CONTEXT,
-    max_batch_tokens=1024,
-    pools=(PoolInfo(kind="full", page_size=16, num_pages=400_000),),
+    max_batch_tokens=8192,
+    pools=(PoolInfo(kind="full", page_size=PAGE, num_pages=400_000),),
     device="none",
     dtype="none",
     weight_bytes=0,
@@ -53,21 +60,39 @@ INFO = StageInfo(
 )
 
 
-def make_head(num_requests: int) -> Head:
-    """Return a head whose requests have all been prefilled."""
-    head = Head(
-        [INFO], lambda tokens: " word" * len(tokens), Limits(max_running=num_requests, max_waiting=num_requests)
-    )
-    for number in range(num_requests):
-        prompt = (number, *range(PROMPT))
-        request = Request(id=RequestId(str(number)), prompt=prompt, max_tokens=None, sampling=Sampling())
-        head.accept(request, 0.0)
+def make_head(num_running: int, num_waiting: int, *, has_pages: bool = True) -> tuple[Head, float]:
+    """Return a head whose running requests have all been prefilled, and the microseconds it took to accept another.
+
+    Args:
+        num_running: requests on the stages.
+        num_waiting: requests beside them.
+        has_pages: whether the others wait since no more may run; otherwise for want of pages.
+    """
+    info, max_running = INFO, num_running
+    if not has_pages:
+        pool = dataclasses.replace(INFO.pools[0], page_size=LARGE_PAGE, num_pages=num_running)
+        info, max_running = dataclasses.replace(INFO, pools=(pool,)), num_running + 1
+    limits = Limits(max_running=max_running, max_waiting=num_running + num_waiting)
+    head = Head([info], lambda tokens: " word" * len(tokens), limits)
+    for number in range(num_running):
+        head.accept(make_request(number), 0.0)
     while (step := head.plan(0.0)) is not None:
         head.absorb(answer(step, 0), 0.0)
-        if len(step.batch.rows) == num_requests and all(len(row.tokens) == 1 for row in step.batch.rows):
+        if len(step.batch.rows) == num_running and all(len(row.tokens) == 1 for row in step.batch.rows):
             break
     head.take_deltas()
-    return head
+    begun = time.process_time()
+    for number in range(num_running, num_running + num_waiting):
+        head.accept(make_request(number), 1.0)
+    return head, (time.process_time() - begun) * 1e6 / max(num_waiting, 1)
+
+
+def make_request(number: int) -> Request:
+    """Return a request that begins like no other."""
+    prompt = (number, *range(PROMPT))
+    return Request(
+        id=RequestId(str(number)), prompt=prompt, max_tokens=None, sampling=Sampling(), timeout_s=TIMEOUT_S + number
+    )
 
 
 def answer(step: Planned, token: int) -> StageResult:
@@ -77,6 +102,7 @@ def answer(step: Planned, token: int) -> StageResult:
 
 def run_step(head: Head, token: int) -> None:
     """Run one step as a pipeline of one remote stage would, without the stage."""
+    head.expire(1.0)
     step = head.plan(1.0)
     assert step is not None
     sent = Step(LeaseId(0), Epoch(step.epoch), step.batch.step, step.edits, step.batch.rows)
@@ -87,42 +113,57 @@ def run_step(head: Head, token: int) -> None:
     assert isinstance(result, Result)
     head.absorb(StageResult(tuple(result.answers)), 1.0)
     head.take_deltas()
+    head.hold_s(1.0)
+    head.next_deadline()
 
 
-def measure(num_requests: int) -> dict[str, Any]:
-    """Return the least, the median and the 90th percentile of a step, in milliseconds."""
-    head = make_head(num_requests)
-    times = []
+def measure(num_running: int, *, has_pages: bool) -> list[dict[str, Any]]:
+    """Return what a step costs, for each number of requests that wait; they take turns."""
+    made = [make_head(num_running, num_waiting, has_pages=has_pages) for num_waiting in WAITING]
+    times: list[list[float]] = [[] for _ in made]
     for number in range(WARM_UP + STEPS):
-        begun = time.perf_counter()
-        run_step(head, number)
-        times.append((time.perf_counter() - begun) * 1e3)
-    kept = sorted(times[WARM_UP:])
+        for kept, (head, _) in zip(times, made, strict=True):
+            begun = time.process_time()
+            run_step(head, number)
+            kept.append((time.process_time() - begun) * 1e3)
+    least = min(times[0][WARM_UP:])
+    return [
+        {
+            "requests": num_running,
+            "waiting": num_waiting,
+            "waiting_for": "a place" if has_pages else "pages",
+            **summarize(kept[WARM_UP:]),
+            "goal_ms": GOALS_MS[num_running],
+            "ratio": round(min(kept[WARM_UP:]) / least, 3),
+            "accept_us": round(accept_us, 1),
+        }
+        for num_waiting, kept, (_, accept_us) in zip(WAITING, times, made, strict=True)
+    ]
+
+
+def summarize(times: list[float]) -> dict[str, float]:
+    """Return the least, the median and the 90th percentile."""
+    kept = sorted(times)
     median, p90 = statistics.median(kept), kept[int(len(kept) * 0.9)]
-    return {
-        "requests": num_requests,
-        "least_ms": round(kept[0], 3),
-        "median_ms": round(median, 3),
-        "p90_ms": round(p90, 3),
-        "goal_ms": GOALS_MS[num_requests],
-    }
+    return {"least_ms": round(kept[0], 3), "median_ms": round(median, 3), "p90_ms": round(p90, 3)}
 
 
 def main() -> None:
     """Measure, print, and write with what a number needs beside it."""
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
+    parser.add_argument("--rows", type=int, nargs="+", choices=sorted(GOALS_MS), default=sorted(GOALS_MS))
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)  # noqa: S607
+    steps = [
+        each for has_pages in (True, False) for rows in options.rows for each in measure(rows, has_pages=has_pages)
+    ]
     found = {
-        "steps": [measure(num_requests) for num_requests in GOALS_MS],
-        "commit": commit.stdout.strip(),
-        "command": "python benchmarks/head.py",
-        "machine": {"system": platform.platform(), "python": platform.python_version()},
+        "steps": steps,
+        "most_ratio": {"found": max(each["ratio"] for each in steps if each["requests"] > 1), "goal": MOST_RATIO},
+        **describe_run(["benchmarks.head"]),
     }
     print(json.dumps(found, indent=2))
-    if options.out:
-        options.out.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    write_report(options.out, found)
 
 
 if __name__ == "__main__":

@@ -23,10 +23,12 @@ from parallax_core.engine.gate import Gate
 from parallax_core.engine.job import Job
 from parallax_core.engine.ledger import Ledger
 from parallax_core.engine.pace import Pace
+from parallax_core.engine.priority import PriorityQueue
 from parallax_core.engine.scheduler import Room, Scheduler
 from parallax_core.engine.sequence import Sequence, Task
-from parallax_core.engine.store import Store
+from parallax_core.engine.store import MIN_SHARED, Store
 from parallax_core.engine.tally import Journey, Tally
+from parallax_core.engine.waiting import ReadyList, WaitingQueue
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,6 +41,8 @@ class Limits:
     """Requests beside them; more are refused."""
     max_hold_s: float = 0.5
     """For how long a batching policy may hold back what could run."""
+    min_shared: int = MIN_SHARED
+    """A request waits for another that is computing the same beginning if that saves it at least so many tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +81,9 @@ class Head:
         self._batching = batching or WorkConserving()
         self._preemption = preemption or LowestPriority()
         self._jobs: dict[RequestId, Job] = {}
+        self._deadlines: PriorityQueue[Job] = PriorityQueue()
+        self._ready = ReadyList()
+        self._num_accepted = 0
         self._deltas: list[tuple[RequestId, Delta]] = []
         self._tally = Tally()
         self.pace = Pace(len(stages))
@@ -100,38 +107,48 @@ class Head:
             message = f"a request {request.id} is here already"
             raise InvalidRequest(message)
         self.check_room()
-        task = Task(request=request, max_output=max_output, decode=self._decode, journey=Journey(now, latest=now))
-        self._jobs[request.id] = Job(task)
+        self._num_accepted += 1
+        task = Task(
+            request=request,
+            max_output=max_output,
+            decode=self._decode,
+            journey=Journey(now, latest=now),
+            number=self._num_accepted,
+        )
+        job = self._jobs[request.id] = Job(task)
+        if job.deadline is not None:
+            self._deadlines.add(job.deadline, job)
+        self._settle(job.answers[0])
 
     def check_room(self) -> None:
         """Raise Overloaded if too many requests wait already for another to be accepted."""
-        num_waiting = sum(not job.running for job in self._jobs.values())
+        num_waiting = len(self._jobs) - self._store.num_requests
         if num_waiting >= self._limits.max_waiting:
             message = f"{num_waiting} requests are waiting already"
             raise Overloaded(message, "try again later")
 
     def cancel(self, request_id: RequestId) -> None:
         """Forget a request at any moment; it yields nothing more. Harmless when it has ended."""
-        if job := self._jobs.pop(request_id, None):
-            self._retire(job)
+        if job := self._jobs.get(request_id):
+            self._end(job)
 
     def next_deadline(self) -> float | None:
         """Return when `expire` will have something to do, if nothing else happens before."""
-        return min((when for job in self._jobs.values() if (when := job.deadline) is not None), default=None)
+        found = self._deadlines.first()
+        return None if found is None else found[0]
 
     def expire(self, now: float) -> None:
         """End the requests whose time is over."""
-        for job in list(self._jobs.values()):
-            if job.deadline is not None and job.deadline <= now:
-                self._yield(job, job.fail(f"timed out after {job.request.timeout_s:g} seconds", "timeout"))
+        while (found := self._deadlines.first()) and found[0] <= now:
+            job = found[1]
+            self._yield(job, job.fail(f"timed out after {job.request.timeout_s:g} seconds", "timeout"))
 
     def hold_s(self, now: float) -> float:
         """Return for how many seconds the next step is held back; 0: it may be planned now."""
-        ready = [sequence.ready_since for sequence in self._list_live() if not sequence.is_drawing]
-        if not ready:
+        if (first := self._ready.oldest) is None:
             return 0.0
-        oldest = now - min(ready)
-        view = QueueView(num_ready=len(ready), oldest_wait_s=oldest, num_in_flight=len(self._in_flight))
+        oldest = now - first.ready_since
+        view = QueueView(num_ready=len(self._ready), oldest_wait_s=oldest, num_in_flight=len(self._in_flight))
         return max(0.0, min(self._batching.wait_s(view), self._limits.max_hold_s - oldest))
 
     def plan(self, now: float) -> Step | None:
@@ -163,10 +180,13 @@ class Head:
         self._absorbed.append(self._in_flight.popleft())
         self.pace.arrive(flight.number, now)
         for sequence, answers in flight.share_out(result.answers):
-            job = self._jobs.get(sequence.request.id)
-            if job is not None and sequence in job.answers:
+            job = self._find_job(sequence)
+            if job is not None:
+                num_known = len(job.answers)
                 for delta in job.absorb(sequence, answers, now):
                     self._yield(job, delta)
+                for answer in (sequence, *job.answers[num_known:]):
+                    self._settle(answer)
 
     def confirm(self, stage: int, step: int, free: tuple[int, ...], seconds: float = 0.0) -> None:
         """Take what any stage says of a step of this epoch; those long absorbed are ignored.
@@ -189,7 +209,7 @@ class Head:
 
     def stats(self) -> EngineStats:
         """Return what the head has done, and what it holds now."""
-        running = sum(bool(job.running) for job in self._jobs.values())
+        running = self._store.num_requests
         pools = [
             PoolUse(stage=index, kind=pool.kind, used=pool.num_pages - free, total=pool.num_pages)
             for index, (stage, frees) in enumerate(zip(self._stages, self._ledger.free, strict=True))
@@ -202,8 +222,7 @@ class Head:
     def fail(self, message: str) -> None:
         """The oldest step in flight failed: its requests end; all others are computed again, in a new epoch."""
         for sequence in self._in_flight[0].sequences if self._in_flight else ():
-            job = self._jobs.get(sequence.request.id)
-            if job is not None and sequence in job.answers:
+            if (job := self._find_job(sequence)) is not None:
                 self._yield(job, job.fail(message))
         self.restart()
 
@@ -236,7 +255,13 @@ class Head:
         self._num_steps = 0
         self.pace.restart()
         self._ledger = Ledger(self._stages)
-        self._store = Store(self._ledger, self._space, _find_interval(self._stages))
+        self._waiting = WaitingQueue()
+        limits, interval = self._limits, _find_interval(self._stages)
+        self._store = Store(self._ledger, self._space, self._waiting, interval, limits.min_shared)
+        live = self._list_live()
+        self._ready.replace(live)
+        for sequence in live:
+            self._waiting.add(sequence)
 
     def _space(self, sequence: Sequence) -> Hashable:
         request = sequence.request
@@ -247,12 +272,10 @@ class Head:
 
     def _choose(self, now: float) -> dict[Sequence, int]:
         """Plan a step; with several stages, for a share of the decodes, so that each stage has one to work on."""
-        live = self._list_live()
-        num_running = sum(sequence.seq is not None for sequence in live)
-        share = -(-max(num_running, 1) // len(self._stages))
+        share = -(-max(len(self._store.running), 1) // len(self._stages))
         room = Room(max_tokens=self._max_tokens, max_decodes=share, max_running=self._limits.max_running)
-        scheduler = Scheduler(self._ledger, self._store, self._preemption, now)
-        chosen = scheduler.choose(live, room)
+        scheduler = Scheduler(self._ledger, self._store, self._waiting, self._preemption, now)
+        chosen = scheduler.choose(room)
         self._tally.preemptions += scheduler.num_preempted
         return chosen
 
@@ -266,8 +289,9 @@ class Head:
             if sequence.task.journey.begin(now):
                 self._tally.prompt_tokens += sequence.num_prompt
                 self._tally.cached_tokens += sequence.num_cached or 0
-            if sequence.planned >= sequence.num_prompt:
-                self._store.note_prompt(sequence)
+            if sequence.is_drawing:
+                self._ready.discard(sequence)
+            self._store.note_planned(sequence)
         self._num_steps += 1
         if rows and not self._in_flight:
             self.pace.depart(self._num_steps, now)
@@ -295,14 +319,31 @@ class Head:
         self._deltas.append((job.request.id, delta))
         self._tally.output_tokens += len(delta.tokens)
         if delta.finish is not None:
-            del self._jobs[job.request.id]
-            self._retire(job)
+            self._end(job)
         elif delta.ended is not None:
             self._store.retire(job.answers[delta.index])
 
-    def _retire(self, job: Job) -> None:
+    def _end(self, job: Job) -> None:
+        """Forget a request, and take what is left of it off the stages."""
+        del self._jobs[job.request.id]
+        self._deadlines.discard(job)
         for answer in job.answers:
+            answer.is_over = True
+            self._ready.discard(answer)
+            self._waiting.discard(answer)
             self._store.retire(answer)
+
+    def _find_job(self, sequence: Sequence) -> Job | None:
+        """Return the request that a sequence of a step answers, unless it is over."""
+        job = self._jobs.get(sequence.request.id)
+        return job if job is not None and job.task is sequence.task else None
+
+    def _settle(self, sequence: Sequence) -> None:
+        """Count a sequence as ready, and as waiting if the stages do not hold it, unless it is over or draws."""
+        if not sequence.is_over and not sequence.is_drawing:
+            self._ready.add(sequence)
+            if sequence.seq is None:
+                self._waiting.add(sequence)
 
 
 def _find_interval(stages: Listing[StageInfo]) -> int:

@@ -59,6 +59,7 @@ class Job:
         if is_first and sequence.score is not None:
             delta = replace(delta, prompt_logprobs=sequence.score.read())
         if delta.ended is not None:
+            sequence.is_over = True
             self.live.remove(sequence)
             delta = delta if self.live else replace(delta, finish=self._finish(delta.ended))
         return delta

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_right
 from dataclasses import dataclass
 from itertools import chain
 from operator import attrgetter
@@ -11,6 +11,15 @@ from parallax_core.contracts.policy import Holder, PreemptionPolicy
 from parallax_core.engine.ledger import Claim, Ledger
 from parallax_core.engine.sequence import Sequence
 from parallax_core.engine.store import Store
+from parallax_core.engine.waiting import WaitingQueue
+
+RANK = attrgetter("rank")
+MOST_ASKED = 16
+"""Victims a preemption policy is asked for in one step."""
+MOST_LOOKED_UP = 2**18
+"""Tokens of those who wait that are looked up for one step, so that no plan holds up the process."""
+LOOK_UP = 256
+"""As many tokens a look-up counts for itself."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,20 +38,24 @@ class Scheduler:
     Everybody is ranked by urgency, then by arrival. Nobody takes a page from a sequence of higher rank.
     """
 
-    def __init__(self, ledger: Ledger, store: Store, preemption: PreemptionPolicy, now: float) -> None:
+    def __init__(
+        self, ledger: Ledger, store: Store, waiting: WaitingQueue, preemption: PreemptionPolicy, now: float
+    ) -> None:
         self._ledger = ledger
         self._store = store
+        self._waiting = waiting
         self._preemption = preemption
         self._now = now
+        self._num_asked = 0
         self.num_preempted = 0
         self._chosen: dict[Sequence, int] = {}
 
-    def choose(self, live: Iterable[Sequence], room: Room) -> dict[Sequence, int]:
+    def choose(self, room: Room) -> dict[Sequence, int]:
         """Return the sequences of the step with their numbers of tokens; decodes first, so that no stream stalls."""
-        ranked = sorted(live, key=attrgetter("rank"))
         claim, budget = self._ledger.claim(room.max_tokens), room.max_tokens
         if not self._ledger.is_rewindable:
-            self._branch(ranked, claim, room)
+            self._branch(claim, room)
+        ranked = sorted(self._store.running.values(), key=RANK)
         running = [one for one in ranked if one.is_ready]
         decodes = [one for one in running if one.num_missing == 1]
         for sequence in chain(decodes, [one for one in running if one.num_missing != 1]):
@@ -52,28 +65,31 @@ class Scheduler:
         self._admit(ranked, claim, budget, room)
         return self._chosen
 
-    def _branch(self, ranked: list[Sequence], claim: Claim, room: Room) -> None:
+    def _branch(self, claim: Claim, room: Room) -> None:
         """Begin answers as their request's first one, whose next row takes it beyond the prompt for good."""
-        num_running = _count_running(ranked)
-        for sequence in ranked:
-            source = sequence.siblings[0]
-            if not (sequence.is_waiting and source.is_ready and source.planned == source.num_prompt):
+        for source in sorted(self._store.running.values(), key=RANK):
+            if source.choice or not source.is_ready or source.planned != source.num_prompt:
                 continue
-            if num_running < room.max_running and self._store.branch(sequence, source, claim):
-                num_running += 1
-            else:
-                self._store.keep(source, claim)
+            for sequence in source.siblings[1:]:
+                has_place = len(self._store.running) < room.max_running
+                if sequence.is_waiting and not (has_place and self._store.branch(sequence, source, claim)):
+                    self._store.keep(source, claim)
 
     def _admit(self, ranked: list[Sequence], claim: Claim, budget: int, room: Room) -> None:
         """Begin those who wait, until one of them finds no room."""
-        num_running = _count_running(ranked)
-        for sequence in ranked:
-            if not sequence.is_waiting or (self._ledger.is_rewindable and sequence.is_foreseen):
-                continue
-            if not budget or num_running >= room.max_running or not self._store.admit(sequence, claim):
+        num_looked_up = 0
+        while budget and len(self._store.running) < room.max_running and num_looked_up < MOST_LOOKED_UP:
+            sequence = self._waiting.first()
+            if sequence is None:
                 break
-            num_running += 1
-            budget -= self._take(sequence, claim, budget, ranked)
+            num_looked_up += LOOK_UP + len(sequence.tokens)
+            found = self._store.find(sequence)
+            if found.coming is not None:
+                self._waiting.follow(sequence, found.coming.seq, found.coming.length)
+            elif self._store.admit(sequence, found, claim):
+                budget -= self._take(sequence, claim, budget, ranked)
+            else:
+                break
 
     def _take(self, sequence: Sequence, claim: Claim, budget: int, ranked: list[Sequence]) -> int:
         wanted = min(sequence.num_missing, budget)
@@ -100,11 +116,15 @@ class Scheduler:
     def _preempt(self, sequence: Sequence, ranked: list[Sequence]) -> bool:
         """Take a sequence of lower rank off the stages; return whether there was one.
 
-        A policy chooses among requests; of one with several answers the last gives way.
+        A policy chooses among requests; of one with several answers the last gives way. It is asked so many times for
+        a step that has rows: those who then find no page have a row in a later one.
         """
+        if self._chosen and self._num_asked >= MOST_ASKED:
+            return False
+        self._num_asked += 1
         lower = {
             one.request.id: one
-            for one in ranked[ranked.index(sequence) + 1 :]
+            for one in ranked[bisect_right(ranked, sequence.rank, key=RANK) :]
             if one.seq is not None and one not in self._chosen
         }
         victim = self._preemption.choose([self._describe(one) for one in lower.values()])
@@ -121,7 +141,3 @@ class Scheduler:
             arrived=sequence.arrived,
             num_tokens=len(sequence.tokens),
         )
-
-
-def _count_running(sequences: Iterable[Sequence]) -> int:
-    return sum(one.seq is not None for one in sequences)

@@ -14,6 +14,9 @@ from parallax_core.engine.score import PromptScore
 from parallax_core.engine.stop import StopFilter
 from parallax_core.engine.tally import Journey
 
+Rank = tuple[float, float, int, int]
+"""No two sequences of a head have the same."""
+
 AGEING_S = 10.0
 """A request that has waited this long counts as one priority more urgent."""
 
@@ -27,6 +30,8 @@ class Task:
     """The most tokens an answer may have."""
     decode: Decode
     journey: Journey
+    number: int = 0
+    """How many requests came to the head before it."""
 
 
 @dataclass(eq=False, slots=True)
@@ -51,7 +56,9 @@ class Sequence:
     """What it answers."""
     num_prompt: int = field(init=False)
     """Tokens of the prompt."""
-    rank: tuple[float, float] = field(init=False)
+    is_over: bool = False
+    """Whether its last token was drawn."""
+    rank: Rank = field(init=False)
     """By urgency, which ageing changes for all alike, then by arrival; lower is served first."""
     tokens: list[int] = field(init=False)
     """The prompt, then what was drawn."""
@@ -65,7 +72,7 @@ class Sequence:
     def __post_init__(self) -> None:
         request = self.request = self.task.request
         self.num_prompt = len(request.prompt)
-        self.rank = request.priority + self.arrived / AGEING_S, self.arrived
+        self.rank = request.priority + self.arrived / AGEING_S, self.arrived, self.task.number, self.choice
         self.tokens = list(request.prompt)
         self._key = self.siblings[0].key(self.num_prompt) if self.siblings else b""
         if request.prompt_logprobs is not None and self.choice == 0:
@@ -91,12 +98,7 @@ class Sequence:
     @property
     def is_waiting(self) -> bool:
         """Whether it could begin on the stages."""
-        return not self.is_drawing and self.seq is None
-
-    @property
-    def is_foreseen(self) -> bool:
-        """Whether another answer to the request is just computing the prompt, and will have it to share."""
-        return any(one.seq is not None and one.planned < one.num_prompt for one in self.siblings)
+        return self.seq is None and not self.is_drawing and not self.is_over
 
     @property
     def num_missing(self) -> int:

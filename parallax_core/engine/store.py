@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 
-from parallax_core.base.ids import SeqId
+from parallax_core.base.ids import RequestId, SeqId
 from parallax_core.contracts.stage import Drop, Edit, Fork, Open
 from parallax_core.engine.ledger import Claim, Ledger
 from parallax_core.engine.prefix import ITEM, Match, PrefixIndex
 from parallax_core.engine.sequence import Sequence
+from parallax_core.engine.waiting import WaitingQueue
+
+MIN_SHARED = 32
+"""A request waits for another that is computing the same beginning if that saves it at least so many tokens."""
 
 Space = Callable[[Sequence], Hashable]
 """Names what must be equal, beside the tokens, for one sequence to serve another."""
@@ -22,9 +26,11 @@ class Found:
     """What a look-up has found for a sequence."""
 
     match: Match | None
-    """The longest beginning that can be forked."""
+    """The longest beginning that can be forked now."""
     seen: frozenset[SeqId]
-    """The sequences it depends on: the match, and longer ones that cannot be forked. No other changes the answer."""
+    """The stored sequences it depends on: the match, and longer ones that cannot be forked."""
+    coming: Match | None = None
+    """A longer beginning that a running sequence is about to compute, and that is worth waiting for."""
 
 
 class Store:
@@ -36,30 +42,61 @@ class Store:
     Every edit is applied to the ledger as it is made, and handed over by `take_edits` for the next step.
     """
 
-    def __init__(self, ledger: Ledger, space: Space, interval: int = 0) -> None:
+    def __init__(
+        self, ledger: Ledger, space: Space, waiting: WaitingQueue, interval: int = 0, min_shared: int = MIN_SHARED
+    ) -> None:
         self._ledger = ledger
         self._space = space
+        self._waiting = waiting
         self._is_rewindable = ledger.is_rewindable
+        self._min_shared = min_shared
         self.interval = interval
         """Prompts are kept at multiples of so many tokens, where sequences cannot go back; 0: nowhere."""
         self._seqs = count()
         self._edits: list[Edit] = []
         self._index = PrefixIndex()
-        self._running: set[SeqId] = set()
+        self._coming = PrefixIndex()
+        """Running sequences that are being computed, by all of their tokens."""
+        self.running: dict[SeqId, Sequence] = {}
+        self._requests: Counter[RequestId] = Counter()
+        """How many answers to each request are running."""
         self._stored: OrderedDict[SeqId, None] = OrderedDict()
         """Those that are only kept for their beginnings, the least recently used first."""
+        self._unpublished: dict[SeqId, int] = {}
+        """Running sequences that are not in the index, with the length from which they are."""
+
+    @property
+    def num_requests(self) -> int:
+        """Requests that the stages hold an answer of."""
+        return len(self._requests)
 
     def take_edits(self) -> tuple[Edit, ...]:
         """Return the edits made since the last call, in order."""
         edits, self._edits = tuple(self._edits), []
         return edits
 
-    def admit(self, sequence: Sequence, claim: Claim) -> bool:
-        """Begin a sequence on the stages, as a fork of what they hold if possible.
+    def find(self, sequence: Sequence) -> Found:
+        """Look up what the stages hold, or are about to, of the beginning of a sequence that waits."""
+        found = self._find_stored(sequence)
+        if not self._coming:
+            return found
+        ahead = next(self._coming.match(self._space(sequence), sequence.key(sequence.num_reusable)), None)
+        if ahead is None:
+            return found
+        source, have = self.running[ahead.seq], found.match.length if found.match else 0
+        if (held := min(ahead.length, source.planned)) > have:
+            found, have = replace(found, match=Match(ahead.seq, held)), held
+        is_sibling = source.task is sequence.task
+        is_worth_it = ahead.length - have >= (1 if is_sibling else self._min_shared)
+        if is_worth_it and (is_sibling or source.rank < sequence.rank):
+            return replace(found, coming=ahead)
+        return found
+
+    def admit(self, sequence: Sequence, found: Found, claim: Claim) -> bool:
+        """Begin a sequence on the stages, as a fork of what `find` has found if there is anything.
 
         Makes room among what is only stored, and returns whether there is room for all of its tokens.
         """
-        found = self._find(sequence)
         while not _has_room(sequence, found.match, claim):
             spared = found.match.seq if found.match else None
             evicted = self._evict_oldest(spared)
@@ -68,7 +105,7 @@ class Store:
             if evicted is None:
                 return False
             if evicted in found.seen:
-                found = self._find(sequence)
+                found = self.find(sequence)
         self._begin(sequence, found.match)
         return True
 
@@ -109,11 +146,16 @@ class Store:
         """Return how many of so many tokens the next row may have, to end where the sequence is to be kept."""
         return min(num_tokens, self.interval - sequence.planned % self.interval)
 
-    def note_prompt(self, sequence: Sequence) -> None:
-        """Let others begin as ``sequence``, which runs on, now that its prompt is planned."""
-        assert sequence.seq is not None
-        if self._is_rewindable and sequence.seq not in self._index:
-            self._index.insert(self._space(sequence), sequence.key(sequence.planned), sequence.seq)
+    def note_planned(self, sequence: Sequence) -> None:
+        """Let others begin as ``sequence``, which runs on, as far as it is planned."""
+        seq, length = sequence.seq, sequence.planned
+        if seq not in self._unpublished:
+            return
+        assert seq is not None
+        if length >= self._unpublished[seq]:
+            self._hide(seq)
+            self._index.insert(self._space(sequence), sequence.key(length), seq)
+        self._waiting.note_length(seq, length)
 
     def retire(self, sequence: Sequence) -> None:
         """Take a sequence that will not run on; keep what the stages hold of it for others."""
@@ -127,9 +169,11 @@ class Store:
             self._edit(Drop(seq))
 
     def discard(self, sequence: Sequence) -> None:
-        """Take a sequence off the stages, to make room."""
+        """Take a sequence off the stages, to make room; it waits to begin again."""
         if (seq := self._release(sequence)) is not None:
             self._edit(Drop(seq))
+        if sequence.is_waiting:
+            self._waiting.add(sequence)
 
     def evict(self, spared: SeqId | None) -> bool:
         """Drop the stored sequence that was used longest ago, if there is one beside ``spared``."""
@@ -142,8 +186,7 @@ class Store:
                 return seq
         return None
 
-    def _find(self, sequence: Sequence) -> Found:
-        """Look for the longest beginning that can be forked."""
+    def _find_stored(self, sequence: Sequence) -> Found:
         longest = sequence.num_reusable
         key = sequence.key(len(sequence.tokens)) if longest else b""
         seen: list[SeqId] = []
@@ -159,21 +202,41 @@ class Store:
 
     def _begin(self, sequence: Sequence, match: Match | None) -> None:
         seq = SeqId(next(self._seqs))
-        self._running.add(seq)
+        self._waiting.discard(sequence)
+        self.running[seq] = sequence
+        self._requests[sequence.request.id] += 1
         if match is None:
             sequence.begin(seq, 0)
             self._edit(Open(seq, sequence.spec, sequence.choice))
-            return
-        sequence.begin(seq, match.length)
-        self._touch(match.seq)
-        self._edit(Fork(match.seq, seq, match.length, sequence.choice, sequence.spec))
+        else:
+            sequence.begin(seq, match.length)
+            self._touch(match.seq)
+            self._edit(Fork(match.seq, seq, match.length, sequence.choice, sequence.spec))
+        if self._is_rewindable:
+            self._announce(seq, sequence)
+
+    def _announce(self, seq: SeqId, sequence: Sequence) -> None:
+        """Let others wait for what a sequence is about to compute."""
+        self._unpublished[seq] = length = len(sequence.tokens)
+        self._coming.insert(self._space(sequence), sequence.key(length), seq)
+
+    def _hide(self, seq: SeqId) -> None:
+        """Let nobody wait for a sequence any more."""
+        if self._unpublished.pop(seq, None) is not None:
+            self._coming.remove(seq)
 
     def _release(self, sequence: Sequence) -> SeqId | None:
         seq, sequence.seq = sequence.seq, None
-        if seq is not None:
-            self._running.discard(seq)
-            if seq in self._index:
-                self._index.remove(seq)
+        if seq is None:
+            return None
+        del self.running[seq]
+        self._requests[sequence.request.id] -= 1
+        if not self._requests[sequence.request.id]:
+            del self._requests[sequence.request.id]
+        self._hide(seq)
+        if seq in self._index:
+            self._index.remove(seq)
+        self._waiting.note_end(seq)
         return seq
 
     def _is_needless(self, space: Hashable, key: bytes) -> bool:

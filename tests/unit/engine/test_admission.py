@@ -13,7 +13,7 @@ from parallax_core.api import Drop, Fork, RequestId
 from parallax_core.engine.ledger import Claim
 from parallax_core.engine.prefix import PrefixIndex
 from parallax_core.engine.sequence import Sequence
-from parallax_core.engine.store import Store, _has_room
+from parallax_core.engine.store import Found, Store, _has_room
 from parallax_core.testing.arithmetic import Kind
 from parallax_core.testing.toy import Toy
 from tests.unit.engine.replica import TOY, Replica, make_request
@@ -22,10 +22,11 @@ KINDS: tuple[tuple[Kind, ...], ...] = (("full",), ("window",), ("state",), ("ful
 PROMPTS = st.lists(st.integers(0, 2), min_size=1, max_size=9)
 
 
-def admit_plainly(store: Store, sequence: Sequence, claim: Claim) -> bool:
+def admit_plainly(store: Store, sequence: Sequence, found: Found, claim: Claim) -> bool:
     """Look for the best beginning again after every single eviction, as one would write it first."""
+    del found
     while True:
-        match = store._find(sequence).match
+        match = store.find(sequence).match
         if _has_room(sequence, match, claim):
             break
         if not store.evict(match.seq if match else None) and not (match and store.evict(None)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 from itertools import pairwise
 
 from hypothesis import settings
@@ -14,7 +15,7 @@ from parallax_core.builtin.preemption import LowestPriority, NewestFirst
 from parallax_core.engine.head import Limits
 from parallax_core.testing.arithmetic import Kind
 from parallax_core.testing.toy import GREEDY, SizeOptions, Toy, ToyStage
-from tests.unit.engine.replica import Replica, expect_logprobs, make_request
+from tests.unit.engine.replica import NUMBERS, Replica, expect_logprobs, make_request
 
 CONTEXT = 15
 BROKEN = {"error": "it broke", "timeout": "timed out after 0.1 seconds"}
@@ -34,7 +35,7 @@ def make_sizes(draw: st.DrawFn) -> SizeOptions:
     return {
         "page_size": page_size,
         "num_pages": -(-CONTEXT // page_size) + draw(st.integers(0, 3)),
-        "max_batch_tokens": draw(st.integers(2, 7)),
+        "max_batch_tokens": draw(st.integers(2, 12)),
         "context": CONTEXT,
         "rewind": draw(st.integers(0, 3)),
         "shares": draw(st.booleans()),
@@ -47,7 +48,7 @@ def make_sizes(draw: st.DrawFn) -> SizeOptions:
 def make_stages(draw: st.DrawFn) -> list[ToyStage]:
     """Return one to five stages, each with pools and pages of its own."""
     mixed = st.lists(st.sampled_from(KINDS), min_size=1, max_size=5).map(tuple)
-    kinds: tuple[Kind, ...] = draw(st.one_of(mixed, st.sampled_from([("state",), ("full",) * 5])))
+    kinds: tuple[Kind, ...] = draw(st.one_of(mixed, st.sampled_from([("state",), ("full",), ("full",) * 5])))
     toy = Toy(kinds)
     inner = sorted(border for border in draw(st.sets(st.integers(1, 4))) if border < len(kinds))
     ranges = [LayerRange(*pair) for pair in pairwise([0, *inner, len(kinds)])]
@@ -77,18 +78,37 @@ class Traffic(RuleBasedStateMachine):
     @initialize(
         stages=make_stages(),
         max_running=st.integers(1, 5),
+        min_shared=st.integers(1, 5),
         preemption=st.sampled_from([NewestFirst(), LowestPriority()]),
+        longest_row=st.sampled_from([0, 2, 3]),
     )
-    def begin(self, stages: list[ToyStage], max_running: int, preemption: NewestFirst | LowestPriority) -> None:
-        limits = Limits(max_running=max_running)
+    def begin(
+        self,
+        stages: list[ToyStage],
+        max_running: int,
+        min_shared: int,
+        preemption: NewestFirst | LowestPriority,
+        longest_row: int,
+    ) -> None:
+        """Begin with an empty head; ``longest_row`` ends rows early, so that others wait for them for several steps."""
+        limits = Limits(max_running=max_running, min_shared=min_shared)
         self.replica = Replica(*stages, limits=limits, preemption=preemption)
         self.live: set[RequestId] = set()
         self.results: deque[StageResult] = deque()
         self.last_step = 0
+        self.longest_row = longest_row
+        self.shorten_rows()
 
     @rule(request=make_requests())
     def submit(self, request: Request) -> None:
         self.live.add(self.replica.submit(request))
+
+    @rule(request=make_requests(), tails=st.lists(st.lists(st.integers(0, 2), max_size=2), min_size=2, max_size=2))
+    def submit_together(self, request: Request, tails: list[list[int]]) -> None:
+        """Requests that begin alike arrive at the same moment."""
+        for tail in tails:
+            prompt = (*request.prompt, *tail)[:9]
+            self.submit(replace(request, id=RequestId(str(next(NUMBERS))), prompt=prompt, n=1))
 
     @rule()
     def plan(self) -> None:
@@ -136,7 +156,12 @@ class Traffic(RuleBasedStateMachine):
         self.replica.head.expire(self.replica.now)
         self.settle()
 
+    def shorten_rows(self) -> None:
+        store = self.replica.head._store
+        store.interval = store.interval or self.longest_row
+
     def lose_steps(self) -> None:
+        self.shorten_rows()
         self.results.clear()
         self.last_step = 0
         self.settle()
@@ -192,6 +217,24 @@ class Traffic(RuleBasedStateMachine):
         if not self.replica.head._store._edits and self.replica.head.epoch == self.replica.chain.epoch:
             assert self.replica.head._ledger.free == tuple(stage.free for stage in self.replica.stages)
 
+    @invariant()
+    def what_is_counted_is_so(self) -> None:
+        if not hasattr(self, "replica"):
+            return
+        head = self.replica.head
+        live = head._list_live()
+        assert head.stats().running == sum(bool(job.running) for job in head._jobs.values())
+        assert list(head._store.running.values()) == [one for one in head._store.running.values() if one in live]
+        assert {one.seq for one in live if one.seq is not None} == set(head._store.running)
+        assert set(head._ready._ready) == {one for one in live if not one.is_drawing}
+        assert [one.ready_since for one in head._ready._ready] == sorted(one.ready_since for one in head._ready._ready)
+        waiting = head._waiting
+        assert {*waiting._queue._entries, *waiting._sources} == {one for one in live if one.is_waiting}
+        assert len(waiting) == sum(one.is_waiting for one in live)
+        assert set(waiting._sources.values()) <= set(head._store.running)
+        deadlines = [job.deadline for job in head._jobs.values() if job.deadline is not None]
+        assert head.next_deadline() == min(deadlines, default=None)
+
     def teardown(self) -> None:
         if not hasattr(self, "replica"):
             return
@@ -214,5 +257,5 @@ class Traffic(RuleBasedStateMachine):
                 self.absorb()
 
 
-Traffic.TestCase.settings = settings(stateful_step_count=50)
+Traffic.TestCase.settings = settings(stateful_step_count=40)
 TestHeadUnderTraffic = Traffic.TestCase

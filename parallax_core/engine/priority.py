@@ -1,0 +1,52 @@
+"""A priority queue whose members can leave from anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from heapq import heapify, heappop, heappush
+from itertools import count
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T", bound=Hashable)
+
+SPARE = 64
+"""Entries of members that have left are kept up to this number, and beyond it up to that of the members."""
+
+
+class PriorityQueue(Generic[T]):
+    """Members with a key each, the least first; of equal keys, the one added first.
+
+    Adding, leaving, and finding the first cost the logarithm of the number of members, on average.
+    """
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[Any, int, T]] = []
+        self._entries: dict[T, int] = {}
+        """The serial number of the entry that stands for a member; other entries are left over."""
+        self._serials = count()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, member: object) -> bool:
+        return member in self._entries
+
+    def add(self, key: Any, member: T) -> None:  # noqa: ANN401 -- whatever can be ordered
+        """Add a member, or give one another key."""
+        serial = self._entries[member] = next(self._serials)
+        heappush(self._heap, (key, serial, member))
+
+    def discard(self, member: T) -> None:
+        """Take a member out, if it is one."""
+        if self._entries.pop(member, None) is not None and len(self._heap) > 2 * len(self._entries) + SPARE:
+            self._heap = [entry for entry in self._heap if self._entries.get(entry[2]) == entry[1]]
+            heapify(self._heap)
+
+    def first(self) -> tuple[Any, T] | None:
+        """Return the least key and its member; None: there is none."""
+        while self._heap:
+            key, serial, member = self._heap[0]
+            if self._entries.get(member) == serial:
+                return key, member
+            heappop(self._heap)
+        return None
