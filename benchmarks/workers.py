@@ -125,11 +125,11 @@ def served(model: str, way: tuple[str, int, str]) -> Iterator[str]:
         if road == "tcp":
             home = Path(stack.enter_context(TemporaryDirectory()))
             environment["PARALLAX_HOME"] = str(home)
-            subprocess.run([*COMMAND, "keys", "new"], env=environment, check=True, stdout=subprocess.DEVNULL)
             address = f"tcp://127.0.0.1:{find_port()}"
             words += ["--listen", address]
             for number in range(num_stages):
                 join = ["worker", "--connect", address, "--backend", backend, "--node", f"node/{number}"]
+                join += ["--allow-model", model]
                 stack.enter_context(process(join, environment))
         server = stack.enter_context(process(words, environment, stdout=subprocess.PIPE))
         assert server.stdout is not None

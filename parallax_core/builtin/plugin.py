@@ -15,6 +15,7 @@ def parallax_register_sources() -> Iterable[SourceSpec]:
             name="file",
             summary="a model folder on this machine",
             factory=Ref("parallax_core.builtin.local:LocalSource"),
+            takes_paths=True,
         ),
         SourceSpec(
             name="hf",

@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import socket
+from collections.abc import Sequence
 
 from parallax_core.base import log
 from parallax_core.base.errors import ParallaxError, PeerLost, UsageError
@@ -20,7 +21,9 @@ from parallax_core.contracts.backend import BackendSpec, StagePlan
 from parallax_core.contracts.progress import Progress
 from parallax_core.contracts.stage import LayerRange, Stage
 from parallax_core.contracts.transport import Transport, TransportPlan, TransportSpec
+from parallax_core.node.allowance import ANYTHING, Allowance
 from parallax_core.node.catalog import Catalog
+from parallax_core.node.channel import STRANGERS
 from parallax_core.node.choice import find_backends, probe
 from parallax_core.node.member import Member
 from parallax_core.node.memory import read_memory
@@ -69,10 +72,20 @@ def worker(settings: WorkerSettings, config: Config) -> None:
 class Opener:
     """Opens the stages a worker is given, with the plugins that are installed here."""
 
-    def __init__(self, plugins: PluginHost, backends: list[Offer[BackendSpec]], fault: ParallaxError | None) -> None:
-        """Open stages with one of ``backends``, the best first; where there are none, ``fault`` says why."""
+    def __init__(
+        self,
+        plugins: PluginHost,
+        backends: list[Offer[BackendSpec]],
+        fault: ParallaxError | None = None,
+        allowed: Sequence[str] = (),
+    ) -> None:
+        """Open stages with one of ``backends``, the best first; where there are none, ``fault`` says why.
+
+        Load models that are ``allowed``, as `Allowance` has it.
+        """
         self._plugins = plugins
         self._catalog = Catalog(plugins)
+        self._allowance = Allowance(self._catalog, allowed)
         self._backends = backends
         self._fault = fault
 
@@ -91,7 +104,7 @@ class Opener:
         """Find the model, or fetch it, and load the layers.
 
         Raises:
-            ParallaxError: if that cannot be.
+            ParallaxError: if that cannot be, or the model is not allowed.
         """
         if self._fault is not None:
             raise self._fault
@@ -99,6 +112,7 @@ class Opener:
         if not offers:
             message = f"there is no backend {assign.backend!r} on this node, but {', '.join(self.names)}"
             raise ParallaxError(message, "install it there, or name another --backend")
+        self._allowance.check(assign.model)
         folder = self._catalog.fetch(assign.model, progress)
         plan = StagePlan(
             model=folder.path,
@@ -122,12 +136,13 @@ def make_opener(settings: WorkerSettings, plugins: PluginHost) -> Opener:
     Raises:
         ParallaxError: if a node started by hand has no backend that runs.
     """
+    allowed = (ANYTHING,) if settings.supervised else settings.allow_model  # who started it may name what it likes
     try:
-        return Opener(plugins, find_backends(plugins, settings.backend), None)
+        return Opener(plugins, find_backends(plugins, settings.backend), None, allowed)
     except ParallaxError as error:
         if not settings.supervised:
             raise
-        return Opener(plugins, [], error)
+        return Opener(plugins, [], error, allowed)
 
 
 async def _work(settings: WorkerSettings, node: str, plugins: PluginHost) -> None:
@@ -136,7 +151,7 @@ async def _work(settings: WorkerSettings, node: str, plugins: PluginHost) -> Non
     gc.freeze()  # modules stay: nobody has to look through them, nor take them apart in the end, which takes seconds
     spec = plugins.transports().get(settings.transport)
     listen = settings.listen or _place(spec, settings.connect, node)
-    plan = TransportPlan(node=node, listen=listen, timeout_s=settings.peer_timeout)
+    plan = TransportPlan(node=node, listen=listen, timeout_s=settings.peer_timeout, strangers=STRANGERS)
     transport = spec.load(spec.spec.factory)(plan)
     await transport.start()
     member = Member(transport, node, opener.open_stage)

@@ -45,6 +45,13 @@ class WorkerSettings:
             extra={"metavar": "GB"},
         ),
     ] = None
+    allow_model: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Load these models only: a pattern such as org/*, or a folder; may be given again.",
+            extra={"metavar": "MODEL"},
+        ),
+    ] = ()
     peer_timeout: Annotated[
         float,
         Meta(

@@ -87,3 +87,5 @@ class SourceSpec:
     """Short names for models of this source: alias to the name behind the colon."""
     remedy: str = ""
     """What to do when the factory cannot be imported, such as what to install."""
+    takes_paths: bool = False
+    """Whether its names are paths of this machine: a worker reads none of those just because a server says so."""

@@ -55,6 +55,11 @@ class Catalog:
             return Located("hf", text)
         raise self._unknown(text)
 
+    def takes_paths(self, located: Located) -> bool:
+        """Return whether a model is named by its path on this machine."""
+        spec: SourceSpec = self._registry.get(located.source).spec
+        return spec.takes_paths
+
     def find(self, text: str) -> ModelFolder | None:
         """Return the model's folder if it is complete on this machine."""
         located = self.locate(text)

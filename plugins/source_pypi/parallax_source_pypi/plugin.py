@@ -24,6 +24,7 @@ def parallax_register_sources() -> Iterable[SourceSpec]:
             name="gguf",
             summary="GGUF files on this machine (gguf:PATH), whose weights stay in the few bits they are in",
             factory=Ref("parallax_source_pypi.local:GgufSource"),
+            takes_paths=True,
             remedy="pip install parallax-source-pypi",
         ),
     ]
