@@ -9,6 +9,11 @@ from parallax_core.base.errors import StageLost
 from parallax_core.contracts.stage import Answer, Draw, Drawn, Output, Row, Score, Scored, State
 from parallax_core.engine.sequence import Sequence
 
+MOST_SHOWN = 200
+"""Letters of an answer that are shown where it is wrong."""
+ROUNDING = 0.01
+"""So far above 0 rounding may put a log-probability."""
+
 Free = tuple[tuple[int, ...], ...]
 """Free pages: for each stage, of each pool."""
 
@@ -62,7 +67,8 @@ class Flight:
             raise StageLost(message)
         for output, answer in zip(outputs, answers, strict=True):
             if not _fits(output, answer, vocab_size):
-                raise StageLost(f"the last stage answered {answer} in step {self.number} where it was asked {output}")
+                said = str(answer)[:MOST_SHOWN]
+                raise StageLost(f"the last stage answered {said} in step {self.number} where it was asked {output}")
 
     def share_out(self, answers: tuple[Answer, ...]) -> Iterator[tuple[Sequence, tuple[Answer, ...]]]:
         """Yield each sequence with the answers to its row."""
@@ -76,7 +82,7 @@ def _fits(output: Output, answer: Answer, vocab_size: int) -> bool:
     if isinstance(output, Draw):
         return isinstance(answer, Drawn) and _fits_draw(output, answer, vocab_size)
     if isinstance(output, Score):
-        return isinstance(answer, Scored) and len(answer.top) == output.top
+        return isinstance(answer, Scored) and len(answer.top) == output.top and _are_sound(answer, vocab_size)
     return isinstance(answer, State)
 
 
@@ -86,4 +92,13 @@ def _fits_draw(draw: Draw, drawn: Drawn, vocab_size: int) -> bool:
             return False
     if draw.top < 0:
         return len(drawn.tokens) == draw.count and not drawn.logprobs and not drawn.top
-    return len(drawn.tokens) == len(drawn.logprobs) == draw.count and len(drawn.top) == draw.top
+    is_whole = len(drawn.tokens) == len(drawn.logprobs) == draw.count and len(drawn.top) == draw.top
+    return is_whole and _are_sound(drawn, vocab_size)
+
+
+def _are_sound(answer: Drawn | Scored, vocab_size: int) -> bool:
+    """Whether there can be such log-probabilities, of tokens that there are; NaN is none."""
+    own = answer.logprobs if isinstance(answer, Drawn) else (answer.logprob,)
+    return all(logprob <= ROUNDING for logprob in own) and all(
+        token < vocab_size and logprob <= ROUNDING for token, logprob in answer.top
+    )

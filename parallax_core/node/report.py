@@ -34,7 +34,7 @@ class Reporter:
             raise self._lost
         assign = self._assign
         total = -1 if total is None else total
-        self._latest[task] = Loading(assign.lease, assign.epoch, assign.stage, task[:256], done, total, unit)
+        self._latest[task] = Loading(assign.lease, assign.epoch, assign.stage, task, done, total, unit)
 
     async def __aenter__(self) -> Self:
         """Begin to tell."""

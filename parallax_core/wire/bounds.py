@@ -12,8 +12,8 @@ from parallax_core.contracts.stage import MOST_PAGES, Answer, Drawn, Output, Poo
 from parallax_core.contracts.tensor import ITEM_BYTES, Tensor
 from parallax_core.contracts.value import LARGEST
 from parallax_core.wire.errors import BadFrame
-from parallax_core.wire.membership import Ready
-from parallax_core.wire.messages import Mask, Message, Result, Step
+from parallax_core.wire.membership import MOST_TEXT, Join, Ready
+from parallax_core.wire.messages import Failure, Hello, Mask, Message, Result, Step, Welcome
 
 MOST_POOLS = 64
 
@@ -32,6 +32,10 @@ def check_message(message: Message) -> None:
             check_answers(message.answers, len(message.tensors))
         case Ready():
             check_info(message.info)
+        case Failure():
+            require(len(message.message) <= MOST_TEXT, "what happened is told at too great length")
+        case Join() | Hello() | Welcome():
+            check_names(message)
         case Mask(bits=Tensor(dtype="uint8", shape=(_,))):
             pass
         case Mask():
@@ -105,8 +109,24 @@ def check_info(info: StageInfo) -> None:
     require(0 < len(info.pools) <= MOST_POOLS, "a stage has at least one pool, and not so many")
     for pool in info.pools:
         check_pool(pool)
+    words = (info.device, info.dtype, info.weights_version)
+    require(all(len(word) <= MOST_TEXT for word in words), "a text of a stage is too long")
+    check_words(*words)
     for spec in (*info.takes, *info.gives):
         require(spec.dtype in ITEM_BYTES and 0 < spec.width <= LARGEST, "a hidden tensor is none")
+
+
+def check_names(message: Join | Hello | Welcome) -> None:
+    """Check what a node says of itself."""
+    if isinstance(message, Join):
+        check_words(message.address, message.host, message.model, *message.backends)
+    else:
+        check_words(message.node, message.software)
+
+
+def check_words(*words: str) -> None:
+    """Check that what is shown to people can be."""
+    require(all(word.isprintable() for word in words), "a text has characters that cannot be shown")
 
 
 def check_pool(pool: PoolInfo) -> None:

@@ -15,7 +15,7 @@ from parallax_core.wire.errors import BadFrame, WireVersionMismatch
 from parallax_core.wire.header import Entry, Header, MaskHeader, ResultHeader, StepHeader
 from parallax_core.wire.messages import Mask, Message, Result, Step
 
-WIRE_VERSION = 2
+WIRE_VERSION = 3
 """Raised whenever the bytes of any message change; nodes of different versions do not talk to each other."""
 
 VERSION_BYTE = bytes([WIRE_VERSION])

@@ -9,7 +9,8 @@ import msgspec
 from parallax_core.base.ids import Epoch, LeaseId
 from parallax_core.contracts.value import LARGEST
 
-Name = Annotated[str, msgspec.Meta(max_length=256)]
+MOST_NAME = 256
+Name = Annotated[str, msgspec.Meta(max_length=MOST_NAME)]
 
 
 class Leased(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

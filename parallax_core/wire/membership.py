@@ -19,7 +19,8 @@ from parallax_core.contracts.stage import StageInfo
 from parallax_core.contracts.value import Count, Counter
 from parallax_core.wire.leased import Leased, Name
 
-Text = Annotated[str, msgspec.Meta(max_length=4096)]
+MOST_TEXT = 4096
+Text = Annotated[str, msgspec.Meta(max_length=MOST_TEXT)]
 
 
 class Join(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=7):

@@ -66,7 +66,7 @@ class Failure(Leased, frozen=True, tag=2):
     step: Count
     stage: Count
     message: str
-    """What happened, in words."""
+    """What happened, in words; at most 4096 characters."""
     lost: bool = False
     """False: every row is at its start, and the stage goes on. True: nothing more is known of what it holds."""
 
@@ -110,6 +110,8 @@ class Hello(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
     """The name of the sender in the cluster; at most 256 characters."""
     software: Name
     """The version of Parallax the sender runs."""
+    pages: Count = 0
+    """The version of the rules by which the sender counts pages: `parallax_core.pages.version.PAGES_VERSION`."""
 
 
 class Welcome(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=6):
@@ -118,6 +120,7 @@ class Welcome(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     wire: Count
     node: Name
     software: Name
+    pages: Count = 0
 
 
 Membership = Join | Assign | Loading | Ready | Refusal | Hop | Linked | Release

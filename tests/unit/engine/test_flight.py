@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from math import inf, nan
 from typing import Any
 
 import pytest
@@ -35,7 +36,29 @@ BAD: list[tuple[dict[str, Any], tuple[Answer, ...], str]] = [
     ({"logprobs": 2, "n": 2}, (Drawn((1, 2), (-0.5,), TOP),), "answered Drawn"),
     ({"prompt_logprobs": 1}, (Drawn((1,)), SCORED), "answered Drawn"),
     ({"prompt_logprobs": 1}, (Scored(-1.0), Drawn((1,))), "answered Scored"),
+    *[({"logprobs": 2}, (Drawn((1,), (value,), TOP),), "answered Drawn") for value in (nan, inf, 0.5)],
+    *[({"logprobs": 2}, (Drawn((1,), (-0.5,), (TOP[0], (2, value))),), "answered Drawn") for value in (nan, inf, 0.5)],
+    *[({"logprobs": 1}, (Drawn((1,), (-0.5,), ((token, -0.5),)),), "answered Drawn") for token in (97, 2**53 - 1)],
+    *[({"prompt_logprobs": 1}, (Scored(value, TOP[:1]), Drawn((1,))), "answered Scored") for value in (nan, inf, 0.5)],
+    *[({"prompt_logprobs": 1}, (Scored(-1.0, ((1, value),)), Drawn((1,))), "answered Scored") for value in (nan, inf)],
+    ({"prompt_logprobs": 1}, (Scored(-1.0, ((97, -0.5),)), Drawn((1,))), "answered Scored"),
 ]
+
+
+def test_log_probability_of_what_cannot_be_is_taken() -> None:
+    replica = Replica()
+    replica.ask([5, 6], logprobs=2)
+    plan(replica)
+    replica.head.absorb(StageResult((Drawn((1,), (-inf,), ((1, 1e-6), (2, -inf))),)), 0.0)
+
+
+def test_wrong_answer_is_not_told_at_length() -> None:
+    replica = Replica()
+    replica.ask([5, 6])
+    plan(replica)
+    with pytest.raises(StageLost) as caught:
+        replica.head.absorb(StageResult((Drawn(tuple(range(100_000))),)), 0.0)
+    assert len(caught.value.message) < 400
 
 
 @pytest.mark.parametrize(("fields", "answers", "message"), BAD)

@@ -3,11 +3,13 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from msgspec.structs import replace
 
 from parallax_core.api import Frame, PeerLost, TransportPlan
 from parallax_core.builtin.inprocess import InProcessTransport
 from parallax_core.node.channel import Channel
-from parallax_core.node.greeting import greet, welcome
+from parallax_core.node.greeting import check_versions, greet, welcome
+from parallax_core.pages.version import PAGES_VERSION
 from parallax_core.wire.codec import WIRE_VERSION, encode
 from parallax_core.wire.messages import Hello, Welcome
 from tests.unit.node.cluster import soon
@@ -62,4 +64,27 @@ async def test_welcome_out_of_turn_is_no_greeting() -> None:
     await near.send(Welcome(WIRE_VERSION, "near", "0.1.0"))
     with pytest.raises(PeerLost, match="did not greet"):
         await soon(welcome(far, "far"))
+    await node.stop()
+
+
+@pytest.mark.parametrize("theirs", [0, PAGES_VERSION + 1])
+async def test_node_that_counts_pages_otherwise_is_refused_by_both_in_words(theirs: int) -> None:
+    near, far, node = await link()
+    await near.send(Hello(WIRE_VERSION, "near", "9.9.9", theirs))
+    words = f"'near', with Parallax 9.9.9, counts pages by version {theirs} of the rules, .* by version {PAGES_VERSION}"
+    with pytest.raises(PeerLost, match=words) as caught:
+        await soon(welcome(far, "far"))
+    assert "same version of Parallax" in caught.value.hint
+    answer = await soon(near.receive())
+    assert isinstance(answer, Welcome)
+    with pytest.raises(PeerLost, match="counts pages by version"):
+        check_versions("far", replace(answer, pages=theirs))
+    await node.stop()
+
+
+async def test_other_software_is_said_and_served(caplog: pytest.LogCaptureFixture) -> None:
+    near, far, node = await link()
+    await near.send(Hello(WIRE_VERSION, "near", "0.0.9", PAGES_VERSION))
+    await soon(welcome(far, "far"))
+    assert "another version of Parallax node=near theirs=0.0.9" in caplog.text
     await node.stop()

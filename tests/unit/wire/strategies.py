@@ -20,6 +20,8 @@ from parallax_core.wire.messages import Failure, Heartbeat, Hello, Mask, Message
 counts = st.integers(0, LARGEST)
 counters = st.integers(-1, LARGEST)
 words = st.text(max_size=20)
+shown = words.filter(str.isprintable)
+"""What can be shown to people."""
 seqs, leases, epochs = counts.map(SeqId), counts.map(LeaseId), counts.map(Epoch)
 finite = st.floats(allow_nan=False, allow_infinity=False)
 shares = st.floats(0, 1)
@@ -151,10 +153,10 @@ def infos(draw: st.DrawFn) -> stage.StageInfo:
         context_length=draw(sizes),
         max_batch_tokens=draw(sizes),
         pools=draw(st.lists(pools, min_size=1, max_size=3).map(tuple)),
-        device=draw(words),
-        dtype=draw(words),
+        device=draw(shown),
+        dtype=draw(shown),
         weight_bytes=draw(counts),
-        weights_version=draw(words),
+        weights_version=draw(shown),
         capabilities=draw(st.frozensets(st.sampled_from(get_args(Capability)), max_size=1)),
         takes=draw(tuples(tensor_specs, 2)),
         gives=draw(tuples(tensor_specs, 2)),
@@ -162,7 +164,7 @@ def infos(draw: st.DrawFn) -> stage.StageInfo:
 
 
 membership: st.SearchStrategy[Message] = st.one_of(
-    st.builds(Join, words, tuples(words), words, counts, words, counts, counts, counts),
+    st.builds(Join, shown, tuples(shown), shown, counts, shown, counts, counts, counts),
     st.builds(
         Assign,
         leases,
@@ -192,7 +194,7 @@ messages: st.SearchStrategy[Message] = st.one_of(
         Mask, leases, epochs, counts, counts, st.integers(0, 5).flatmap(lambda size: tensors((size,), dtype="uint8"))
     ),
     st.builds(Heartbeat, leases, epochs, counters, counts, counts, counts, counts, counts),
-    st.builds(Hello, counts, words, words),
-    st.builds(Welcome, counts, words, words),
+    st.builds(Hello, counts, shown, shown, counts),
+    st.builds(Welcome, counts, shown, shown, counts),
     membership,
 )

@@ -31,8 +31,8 @@ from parallax_core.contracts.transport import Frame
 from parallax_core.wire.codec import VERSION_BYTE, decode, encode
 from parallax_core.wire.errors import BadFrame
 from parallax_core.wire.membership import Ready
-from parallax_core.wire.messages import Heartbeat, Mask, Message, Result, Step
-from tests.unit.wire.make_golden_frames import DECODE, EPOCH, LEASE, PREFILL, SAMPLES, SAMPLING, SPEC
+from parallax_core.wire.messages import Heartbeat, Hello, Mask, Message, Result, Step
+from tests.unit.wire.make_golden_frames import DECODE, EPOCH, INFO, LEASE, PREFILL, SAMPLES, SAMPLING, SPEC
 
 BEYOND = 2**53
 A = SeqId(1)
@@ -56,6 +56,15 @@ def opened(**given: Any) -> Step:
 
 def answered(answer: Any) -> Result:
     return replace(RESULT, answers=(answer,))
+
+
+def ready(**given: Any) -> Ready:
+    return Ready(LEASE, EPOCH, 0, dataclasses.replace(INFO, **given))
+
+
+UGLY = ("a\x1b[31m", "a\nb", "\u202e", "\x00")
+"""What would change a terminal, or a log."""
+JOIN = SAMPLES["join"]
 
 
 MOST = "<= 9007199254740991"
@@ -131,10 +140,25 @@ BAD_MESSAGES: list[tuple[Message, str]] = [
     (Mask(LEASE, EPOCH, 0, 0, Tensor("float32", (1,), b"abcd")), "a mask is float32"),
     # Answers.
     (answered(Drawn((1, -1))), ">= 0"),
-    (answered(Drawn((1, 2), (0.5,))), "log-probabilities"),
-    (answered(Drawn((), (0.5,))), "log-probabilities"),
-    (answered(Drawn((1,), (), ((-1, 0.5),))), ">= 0"),
-    (answered(Scored(0.5, ((BEYOND, 0.5),))), MOST),
+    (answered(Drawn((1, 2), (-0.5,))), "log-probabilities"),
+    (answered(Drawn((), (-0.5,))), "log-probabilities"),
+    (answered(Drawn((1,), (), ((-1, -0.5),))), ">= 0"),
+    (answered(Scored(-0.5, ((BEYOND, -0.5),))), MOST),
+    *[(replace(JOIN, host=word), "cannot be shown") for word in UGLY],
+    *[(replace(JOIN, backends=(word,)), "cannot be shown") for word in UGLY],
+    *[(replace(JOIN, address=word), "cannot be shown") for word in UGLY],
+    *[(replace(JOIN, model=word), "cannot be shown") for word in UGLY],
+    *[(replace(JOIN, **{name: number}), MOST) for name in ("pid", "start", "stop", "memory") for number in (2**53,)],
+    (replace(JOIN, backends=("x",) * 65), "length <= 64"),
+    (replace(JOIN, backends=("x" * 257,)), "length <= 256"),
+    (replace(JOIN, address="x" * 4097), "length <= 4096"),
+    *[(Hello(3, "a", word, 1), "cannot be shown") for word in UGLY],
+    (Hello(3, "a", "0.1", BEYOND), MOST),
+    (replace(SAMPLES["failure"], message="x" * 4097), "too great length"),
+    (replace(SAMPLES["refusal"], message="x" * 4097), "length <= 4096"),
+    (replace(SAMPLES["loading"], task="x" * 257), "length <= 256"),
+    *[(ready(**{name: word}), "cannot be shown") for name in ("device", "dtype", "weights_version") for word in UGLY],
+    *[(ready(**{name: "x" * 4097}), "too long") for name in ("device", "dtype", "weights_version")],
     (answered(State(1)), "a tensor that is not there"),
     (answered(State(-1)), ">= 0"),
 ]
