@@ -26,7 +26,6 @@ from parallax_core.node.troop import Troop
 from parallax_core.testing.sleep import SleepStage, describe_sleeper
 from parallax_core.wire.membership import Assign, Join
 from parallax_transport_zmq.address import place_local
-from parallax_transport_zmq.keyring import Keyring
 from parallax_transport_zmq.transport import ZmqTransport
 
 HEAD = "head"
@@ -41,7 +40,7 @@ class FleetPlan:
     seconds: tuple[float, ...]
     """What a step costs each stage."""
     road: str = "ipc"
-    """``ipc``, ``tcp`` or ``curve``, which is TCP with keys."""
+    """``ipc``, or ``tcp``, which has keys."""
     width: int = 576
     """Of the hidden states, which are float32."""
     max_batch_tokens: int = 256
@@ -57,9 +56,7 @@ class FleetPlan:
 async def fleet(plan: FleetPlan, folder: Path) -> AsyncIterator[Troop]:
     """Start the processes, and yield the company of their stages, not yet open; ``folder`` is for keys and sockets."""
     environment = {**os.environ, "PARALLAX_HOME": str(folder)}
-    if plan.road == "curve":
-        os.environ["PARALLAX_HOME"] = str(folder)
-        Keyring(folder / "keys").make("default")
+    os.environ["PARALLAX_HOME"] = str(folder)
     muster = Muster(ZmqTransport(TransportPlan(node=HEAD, listen=place(plan, folder, HEAD), timeout_s=TIMEOUT_S)), HEAD)
     await muster.start()
 

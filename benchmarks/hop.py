@@ -5,10 +5,11 @@
 Three stages that only keep their accounts, each in its process, on loopback: a step of 1, 8 or 64 rows goes from the
 head through all of them and back, one at a time, with hidden states of width 576 in float32 between stages. Beside it,
 in turns, `raw`: pyzmq with blocking calls, a message of the same size there and back between two processes, nothing
-checked. A hop is one of the four ways of a step; its cost is a quarter of the step's time, without what the stages say
-they computed, and without half a raw round trip. Milliseconds; and the bytes of a row in a step's header, at a short
-context and a long one. Last, what it costs to convert hidden states of 32 rows of 4,096 numbers from each dtype to each
-other, beside `torch`, in turns: the least of many calls, in milliseconds, and their ratio.
+checked, and nothing encrypted, as the links over TCP are. A hop is one of the four ways of a step; its cost is a
+quarter of the step's time, without what the stages say they computed, and without half a raw round trip. Milliseconds;
+and the bytes of a row in a step's header, at a short context and a long one. Last, what it costs to convert hidden
+states of 32 rows of 4,096 numbers from each dtype to each other, beside `torch`, in turns: the least of many calls, in
+milliseconds, and their ratio.
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ import random
 import resource
 import socket
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -32,9 +33,11 @@ from pathlib import Path
 import zmq
 
 from benchmarks.record import describe_run, write_report
-from parallax_core.api import Frame, FrameLimits, Link, PeerLost, TransportPlan
+from parallax_core.api import Frame, FrameLimits, Link, PeerLost, TransportPlan, keys_folder
+from parallax_transport_zmq.keyring import Keyring
 from parallax_transport_zmq.message import Hello, Kind, pack_reason, pack_taken, pack_welcome
 from parallax_transport_zmq.parcel import CHUNK_BYTES, cut_frame
+from parallax_transport_zmq.security import Guard
 from parallax_transport_zmq.transport import ZmqTransport
 
 LIMITS = FrameLimits(header_bytes=2**16, frame_bytes=2**23, buffers=16)
@@ -185,12 +188,14 @@ async def check_link(link: Link, counter: list[int]) -> None:
 
 
 async def attack(address: str, count: int, rng: random.Random) -> None:
-    """Send so many messages from ill peers, a crowd at a time, and what is no ZeroMQ beside."""
+    """Send so many messages from ill peers that have a key, a crowd at a time, and what is no ZeroMQ beside."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    pair = Keyring(keys_folder()).ensure_pair("ill")
     for start in range(0, count, CROWD * MESSAGES):
         crowd = [context.socket(zmq.DEALER) for _ in range(CROWD)]
         rounds = min(MESSAGES, max(1, (count - start) // CROWD))
         for peer in crowd:
+            Guard(pair, pair.public).apply(peer)
             peer.connect(address)
             if rng.randrange(2):
                 peer.send(HELLO)
@@ -279,7 +284,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         rng = random.Random(options.seed)  # noqa: S311 -- has to be the same again
         asyncio.run(attack(options.attack, options.messages, rng))
         return
-    outcome = asyncio.run(run_fuzz(options.messages, options.seed))
+    with tempfile.TemporaryDirectory(prefix="links-") as folder:
+        os.environ["PARALLAX_HOME"] = folder
+        outcome = asyncio.run(run_fuzz(options.messages, options.seed))
     found = {
         **asdict(outcome),
         "faults": outcome.find_faults(),

@@ -2,8 +2,8 @@
 
     python benchmarks/transport.py --out benchmarks/results/transport.json
 
-A frame of a 64-byte header and one buffer goes to another process and comes back, over TCP on loopback, over a socket
-of this machine, and over TCP with keys. Three ways: `raw`, pyzmq with blocking calls and one message of two parts,
+A frame of a 64-byte header and one buffer goes to another process and comes back, over a socket of this machine, and
+over TCP on loopback with keys. Three ways: `raw`, pyzmq with blocking calls and one message of two parts,
 nothing checked; `asyncio`, the same with pyzmq's own sockets for event loops; `link`, the transport, with limits,
 credit, order and signs of life. The ways take turns, so that a busy machine is busy for all. Round trips in
 milliseconds: median and 99th percentile, and both as ratios to `raw`.
@@ -40,7 +40,7 @@ TRIPS = {"64 B": 400, "64 KiB": 400, "4 MiB": 40}
 TURNS = 5
 WARM_UP = 10
 WAYS = ("raw", "asyncio", "link")
-ROADS = ("tcp", "ipc", "curve")
+ROADS = ("ipc", "curve")
 
 Trip = Callable[[bytes], Awaitable[None]]
 

@@ -71,7 +71,7 @@ from parallax_core.contracts.stage import (
 )
 from parallax_core.contracts.surface import HttpSurface
 from parallax_core.contracts.tensor import ITEM_BYTES, Data, Tensor, TensorSpec
-from parallax_core.contracts.transport import Frame, FrameLimits, Link, Transport, TransportPlan, TransportSpec
+from parallax_core.contracts.transport import Frame, FrameLimits, Guarded, Link, Transport, TransportPlan, TransportSpec
 from parallax_core.hookspecs import PLUGIN_API, hookimpl
 from parallax_core.loading.checkpoint import FETCH_REST, find_missing, read_config, read_tensors
 from parallax_core.loading.plan import check_device, choose_layers
@@ -127,6 +127,7 @@ __all__ = [
     "Fork",
     "Frame",
     "FrameLimits",
+    "Guarded",
     "Health",
     "Heartbeat",
     "Hello",

@@ -17,6 +17,7 @@ from parallax_core.contracts.backend import BackendSpec, StagePlan
 from parallax_core.contracts.stage import Stage
 from parallax_core.contracts.transport import TransportPlan, TransportSpec
 from parallax_core.node.balance import Balanced, Burden
+from parallax_core.node.channel import STRANGERS
 from parallax_core.node.company import Company
 from parallax_core.node.crew import Crew
 from parallax_core.node.muster import Muster
@@ -132,7 +133,7 @@ def make_muster(settings: ServeSettings, offer: Offer[TransportSpec], folder: Pa
         UsageError: if the transport has no place on this machine by itself.
     """
     listen = settings.listen or make_place(offer, folder)(HEAD)
-    plan = TransportPlan(node=HEAD, listen=listen, timeout_s=settings.peer_timeout)
+    plan = TransportPlan(node=HEAD, listen=listen, timeout_s=settings.peer_timeout, strangers=STRANGERS)
     command = "parallax worker" if (name := offer.spec.name) == USUAL else f"parallax worker --transport {name}"
     return Muster(offer.load(offer.spec.factory)(plan), HEAD, command)
 

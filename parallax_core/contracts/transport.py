@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from parallax_core.base.refs import Ref
 from parallax_core.contracts.tensor import Data
+
+NodeRole = Literal["any", "worker", "head"]
+"""What a node may be to another: a worker runs stages, and is a neighbour of such; a head gives stages to workers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,8 @@ class TransportPlan:
     """How many frames a link carries that its receiver has not taken; a sender waits beyond that. At least 1."""
     timeout_s: float = 10.0
     """After so many seconds without a sign of life, a peer counts as lost: dead, hung, or cut off."""
+    strangers: FrameLimits | None = None
+    """What a link that another node makes may carry until it is admitted (see `Guarded`); None: as much as any."""
 
 
 class Link(Protocol):
@@ -96,6 +101,18 @@ class Link(Protocol):
 
     async def close(self) -> None:
         """End the link at both ends, after what was sent has been handed on. Twice is harmless."""
+
+
+@runtime_checkable
+class Guarded(Protocol):
+    """An optional protocol beside `Link`, for transports that know more of a peer than its name."""
+
+    @property
+    def role(self) -> NodeRole:
+        """What the peer may be to this node, by the key it has proved."""
+
+    def admit(self) -> None:
+        """Take frames up to the limits of the plan: the peer has said what it is here for. Twice is harmless."""
 
 
 class Transport(Protocol):

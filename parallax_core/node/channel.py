@@ -6,12 +6,15 @@ import asyncio
 import contextlib
 
 from parallax_core.base.errors import PeerLost
-from parallax_core.contracts.transport import FrameLimits, Link
+from parallax_core.contracts.transport import FrameLimits, Guarded, Link, NodeRole
+from parallax_core.node.tidy import tidy
 from parallax_core.wire.codec import DEFAULT_LIMITS, decode, encode
 from parallax_core.wire.errors import BadFrame, WireVersionMismatch
 from parallax_core.wire.messages import Message
 
 LEAVE_S = 0.2
+STRANGERS = FrameLimits(header_bytes=2**17, frame_bytes=2**17, buffers=0)
+"""What who has made a link may send before it has said what it is here for; a `Join` with all its names is less."""
 CUT_OFF = "is cut off"
 """Said of a node that has sent what cannot be read: so all else that is heard of it then only follows from that."""
 
@@ -30,6 +33,24 @@ class Channel:
         """The name of the node at the other end."""
         return self._link.peer
 
+    def check_role(self, role: NodeRole) -> None:
+        """Check that the peer may be a worker or a head to this node, where its key says what it may be.
+
+        Raises:
+            PeerLost: if it may not.
+        """
+        allowed = self._link.role if isinstance(self._link, Guarded) else "any"
+        if allowed not in {role, "any"}:
+            name = self.peer.partition("/")[0]
+            hint = f"if it should be: `parallax keys allow PUBLIC_KEY {name} --role any`"
+            raise PeerLost(f"node {self.peer!r} may not be a {role} here: its key is allowed as {allowed}", hint)
+
+    def admit(self) -> None:
+        """Take messages of any size: the peer has said what it is here for. Twice is harmless."""
+        self._limits = DEFAULT_LIMITS
+        if isinstance(self._link, Guarded):
+            self._link.admit()
+
     async def send(self, message: Message) -> None:
         """Hand over a message, waiting while the receiver has too many that it has not taken.
 
@@ -37,7 +58,7 @@ class Channel:
             PeerLost: if the peer is gone, or this end is closed.
             ValueError: if the frame would be beyond the limits; the channel goes on.
         """
-        await self._link.send(encode(message))
+        await self._link.send(encode(tidy(message)))
 
     async def receive(self) -> Message:
         """Return the next message. Cancelling it loses none.
@@ -49,7 +70,7 @@ class Channel:
             raise self._fault
         frame = await self._link.receive()
         try:
-            return decode(frame, self._limits)
+            return tidy(decode(frame, self._limits))
         except (BadFrame, WireVersionMismatch) as error:
             self._fault = PeerLost(f"node {self.peer!r} {CUT_OFF}: {error.message}", error.hint)
             await self.leave()  # no longer than that: whoever asked has to tell others why

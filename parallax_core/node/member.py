@@ -29,8 +29,6 @@ GREETING_S = 10.0
 """How long a head may take to greet."""
 CLOSE_S = 1.5
 """How long a step that is still running is waited for."""
-MOST_TEXT = 4096
-"""Letters of what is told to a head."""
 
 Open = Callable[[Assign, Progress], Stage]
 """Opens the stage that a node is given; called on the thread that will run it."""
@@ -72,6 +70,7 @@ class Member:
         """
         channel = Channel(await self._transport.connect(address, head))
         try:
+            channel.check_role("head")
             await self._join(channel, join)
             logger.info("joined head=%s", head)
             message = await channel.receive()
@@ -141,8 +140,7 @@ class Member:
         return said or await channel.receive()
 
     async def _refuse(self, channel: Channel, assign: Assign, error: ParallaxError) -> Message:
-        texts = (error.message[:MOST_TEXT], error.hint[:MOST_TEXT])
-        await channel.send(Refusal(assign.lease, assign.epoch, assign.stage, *texts))
+        await channel.send(Refusal(assign.lease, assign.epoch, assign.stage, error.message, error.hint))
         return await channel.receive()
 
     async def _link(self, channel: Channel, hop: Hop) -> Links | Message:

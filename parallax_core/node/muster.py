@@ -12,7 +12,7 @@ from operator import itemgetter
 from parallax_core.base.errors import ParallaxError, PeerLost
 from parallax_core.base.ids import Epoch
 from parallax_core.contracts.transport import Link, Transport
-from parallax_core.node.channel import Channel
+from parallax_core.node.channel import STRANGERS, Channel
 from parallax_core.node.company import LEASE
 from parallax_core.node.greeting import welcome
 from parallax_core.wire.membership import Join, Refusal
@@ -21,6 +21,8 @@ logger = logging.getLogger(__name__)
 
 GREETING_S = 10.0
 """How long who has connected may take to greet and to join."""
+MOST_GREETINGS = 64
+"""Nodes that greet at once; others wait with the transport."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,7 @@ class Muster:
         self._wishes: list[Wish] = []
         self._taking: asyncio.Task[None] | None = None
         self._greetings: set[asyncio.Task[None]] = set()
+        self._room = asyncio.Semaphore(MOST_GREETINGS)
 
     @property
     def address(self) -> str:
@@ -150,12 +153,17 @@ class Muster:
     async def _take(self) -> None:
         with contextlib.suppress(PeerLost):  # the transport has stopped
             while True:
+                await self._room.acquire()
                 task = asyncio.create_task(self._greet(await self._transport.accept()))
                 self._greetings.add(task)
-                task.add_done_callback(self._greetings.discard)
+                task.add_done_callback(self._note_greeting)
+
+    def _note_greeting(self, task: asyncio.Task[None]) -> None:
+        self._greetings.discard(task)
+        self._room.release()
 
     async def _greet(self, link: Link) -> None:
-        channel = Channel(link)
+        channel = Channel(link, STRANGERS)
         try:
             async with asyncio.timeout(GREETING_S):
                 hello = await welcome(channel, self._node)
@@ -174,11 +182,18 @@ class Muster:
         """Check that a node may join.
 
         Raises:
-            PeerLost: if it does not want to, or another of its name waits already; that node is told.
+            PeerLost: if it does not want to, may not, or another of its name waits already; that node is told.
         """
         if not isinstance(message, Join):
             raise PeerLost(f"node {channel.peer!r} sent a {type(message).__name__} where it was to join")
-        if channel.peer in self._waiting:
-            reason, hint = f"another node called {channel.peer!r} has joined", "give it another name: --node NAME"
-            await channel.send(Refusal(LEASE, Epoch(0), 0, reason, hint))
-            raise PeerLost(reason, hint)
+        try:
+            channel.check_role("worker")
+            self._check_name(channel.peer)
+        except PeerLost as error:
+            await channel.send(Refusal(LEASE, Epoch(0), 0, error.message, error.hint))
+            raise
+        channel.admit()
+
+    def _check_name(self, name: str) -> None:
+        if name in self._waiting:
+            raise PeerLost(f"another node called {name!r} has joined", "give it another name: --node NAME")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from parallax_core.base.errors import PeerLost
 from parallax_core.contracts.transport import Transport
-from parallax_core.node.channel import Channel
+from parallax_core.node.channel import STRANGERS, Channel
 from parallax_core.node.greeting import greet, welcome
 from parallax_core.node.together import Together
 from parallax_core.wire.membership import Hop
@@ -62,8 +62,10 @@ class Neighbours:
 
     async def _await(self, name: str, links: Links) -> None:
         while name:
-            channel = Channel(await self._transport.accept())
+            channel = Channel(await self._transport.accept(), STRANGERS)
             if channel.peer == name:
+                channel.check_role("worker")
+                channel.admit()
                 with contextlib.suppress(PeerLost):  # a link of earlier days
                     await welcome(channel, self._node)
                     links.before = channel
@@ -73,4 +75,5 @@ class Neighbours:
     async def _find(self, name: str, address: str, links: Links) -> None:
         if name:
             links.after = Channel(await self._transport.connect(address, name))
+            links.after.check_role("worker")
             await greet(links.after, self._node)

@@ -9,8 +9,8 @@ from contextlib import suppress
 import zmq
 
 from parallax_core.api import Data, PeerLost, TransportPlan
-from parallax_transport_zmq.keyring import name_machine
-from parallax_transport_zmq.link import ZmqLink
+from parallax_transport_zmq.keyfile import name_machine
+from parallax_transport_zmq.link import Peer, ZmqLink
 from parallax_transport_zmq.message import BadMessage, Hello, Kind, unpack_reason, unpack_welcome
 from parallax_transport_zmq.pump import Pump
 from parallax_transport_zmq.target import FAREWELL_S, Context, Target, open_socket
@@ -108,7 +108,9 @@ class Call:
             message = f"the node at {self._target.address} is called {name!r}, not {self._node!r}"
             self._fail(message, "check the address")
         elif not self._answer.done():
-            self._link = ZmqLink(self._plan, self, self._node, credit)
+            guard = self._target.guard
+            peer = Peer(self._node, credit, guard.server if guard else b"", self._target.role)
+            self._link = ZmqLink(self._plan, self, peer)
             self._answer.set_result(self._link)
 
     def _note(self, parts: list[zmq.Frame]) -> None:

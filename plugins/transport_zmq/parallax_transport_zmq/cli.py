@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from parallax_core.api import ParallaxError, keys_folder
-from parallax_transport_zmq.keyring import DEFAULT, Keyring, parse_key
+from parallax_transport_zmq.keyfile import NodeRole, parse_key
+from parallax_transport_zmq.keyring import DEFAULT, Keyring
 from parallax_transport_zmq.token import make_token, read_token
 
 STANDARD_INPUT = "-"
@@ -46,13 +47,14 @@ def new(
 @app.command(name="list")
 def show() -> None:
     """Show the public halves of all keys: those of this machine, and those that are allowed."""
-    rows = [
-        (name, "own" if is_own else "allowed", key.hex()) for name, key, is_own in Keyring(keys_folder()).list_keys()
-    ]
-    width = max((len(name) for name, _, _ in rows), default=0)
-    for name, kind, key in rows:
-        typer.echo(f"{name:<{width}}  {kind:<7}  {key}")
-    if not rows:
+    ring = Keyring(keys_folder())
+    ring.check_folders()
+    found = list(ring.list_keys())
+    width = max((len(key.name) for key in found), default=0)
+    for key in found:
+        role = "" if key.role == "any" else f"  {key.role}"
+        typer.echo(f"{key.name:<{width}}  {'own' if key.is_own else 'allowed':<7}  {key.public.hex()}{role}")
+    if not found:
         typer.echo("There are no keys; `parallax keys new` makes one.", err=True)
 
 
@@ -60,9 +62,16 @@ def show() -> None:
 def allow(
     public_key: Annotated[str, typer.Argument(help="What `parallax keys new` printed there.")],
     name: Name,
+    role: Annotated[
+        NodeRole, typer.Option(help="What it may be to nodes of this machine.", metavar="any|worker|head")
+    ] = "any",
 ) -> None:
-    """Trust a key: whoever holds it may talk to nodes of this machine, as the node NAME."""
-    Keyring(keys_folder()).allow(parse_key(public_key), name)
+    """Trust a key: whoever holds it may talk to nodes of this machine, as the node NAME.
+
+    A server needs of others that they are workers; a worker, that the server is a head, and other workers are workers.
+    Said again for a key, it changes its role.
+    """
+    Keyring(keys_folder()).allow(parse_key(public_key), name, role)
 
 
 @app.command()
@@ -70,7 +79,7 @@ def remove(
     name: Name,
     own: Annotated[bool, typer.Option("--own", help="A key of this machine, not one that is allowed.")] = False,  # noqa: FBT002 -- a flag
 ) -> None:
-    """Trust a key no longer: from its next connection on."""
+    """Trust a key no longer. Links to who has it end within a second."""
     Keyring(keys_folder()).remove(name, own=own)
 
 

@@ -1,49 +1,55 @@
 """Keys of CURVE on disk: our own, which are secret, and the public ones of nodes that may talk to us.
 
-``own/NAME.key`` and ``known/NAME.pub`` each hold one key as 64 hexadecimal digits. A key belongs to the node of its
-name and to nodes called ``NAME/...``; our own key ``default`` belongs to any node, since whoever holds it is us.
+``own/NAME.key`` and ``known/NAME.pub`` each hold one key. A key belongs to the node of its name and to nodes called
+``NAME/...``; our own key ``default`` belongs to any node, since whoever holds it is us.
 """
 
 from __future__ import annotations
 
 import logging
-import os
-import re
-import stat
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import zmq
 from zmq.utils import z85
 
 from parallax_core.api import ParallaxError
+from parallax_transport_zmq.keyfile import (
+    NAME,
+    Key,
+    KeyPair,
+    NodeRole,
+    check_key_name,
+    check_secret,
+    check_unwritable,
+    derive_public,
+    make_folder,
+    name_machine,
+    read_key,
+    write_key,
+    write_new_key,
+)
 
 logger = logging.getLogger(__name__)
 
 DEFAULT = "default"
-KEY_BYTES = 32
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
-
-@dataclass(frozen=True, slots=True)
-class KeyPair:
-    """A key of our own; 32 bytes each."""
-
-    public: bytes
-    secret: bytes
-
-    def __repr__(self) -> str:
-        return f"KeyPair({self.public.hex()})"
+Stamp = tuple[int, int, int, int]
 
 
 class Keyring:
-    """A folder of keys, read anew each time, so that what is allowed or removed holds at once."""
+    """A folder of keys, looked at anew each time, so that what is allowed or removed holds at once.
+
+    A file is read again only when it has changed.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._own = folder / "own"
         self._known = folder / "known"
+        self._read: dict[Path, tuple[Stamp, Key | None]] = {}
+        self._is_unsafe = False
 
     def find_pair(self, node: str) -> KeyPair | None:
         """Return the key of our own that ``node`` uses, or ``default``, or None.
@@ -54,40 +60,57 @@ class Keyring:
         for name in (*list_names(node), DEFAULT):
             path = self._own / f"{name}.key"
             if path.exists():
-                _check_mode(path)
-                secret = _read_key(path)
+                check_secret(path)
+                secret, _ = read_key(path)
                 return KeyPair(derive_public(secret), secret)
         return None
 
     def find_public(self, node: str) -> bytes | None:
-        """Return the public key that ``node`` has to prove, or None: that of a known node, or one of our own."""
+        """Return the public key that ``node`` has to prove, or None: that of a known node, or one of our own.
+
+        Raises:
+            ParallaxError: if it is damaged, or others can write it.
+        """
+        self.check_folders()
         for name in list_names(node):
             if (path := self._known / f"{name}.pub").exists():
-                return _read_key(path)
+                check_unwritable(path)
+                return read_key(path)[0]
         pair = self.find_pair(node)
         return pair.public if pair else None
 
-    def belongs(self, public: bytes, node: str) -> bool:
-        """Return whether ``public`` is a key of ``node``."""
-        return any(
-            key == public and (name in list_names(node) or (is_own and name == DEFAULT))
-            for name, key, is_own in self.list_keys()
-        )
+    def find_role(self, public: bytes, node: str) -> NodeRole | None:
+        """Return what ``node`` may be if it proves ``public``; None: that is no key of it."""
+        return find_role(self.list_keys(), public, node)
 
     def allows(self, public: bytes) -> bool:
         """Return whether ``public`` is a key of any node we know."""
-        return any(key == public for _, key, _ in self.list_keys())
+        return any(key.public == public for key in self.list_keys())
 
-    def list_keys(self) -> Iterator[tuple[str, bytes, bool]]:
-        """Yield (name, public key, whether it is our own); what cannot be read counts for nothing."""
-        for path in (*sorted(self._own.glob("*.key")), *sorted(self._known.glob("*.pub"))):
-            is_own = path.suffix == ".key"
-            try:
-                key = _read_key(path)
-            except (OSError, ParallaxError) as error:
-                logger.warning("left a key out: %s", error)
-            else:
-                yield path.stem, derive_public(key) if is_own else key, is_own
+    def check_folders(self) -> None:
+        """Raise ParallaxError if others can write to a folder of keys."""
+        for folder in (self.folder, self._own, self._known):
+            check_unwritable(folder)
+
+    def list_keys(self) -> Iterator[Key]:
+        """Yield all keys, our own first; what cannot be read, or others can write, counts for nothing."""
+        try:
+            self.check_folders()
+            self._is_unsafe = False
+        except ParallaxError as error:
+            if not self._is_unsafe:  # said once
+                self._is_unsafe = True
+                logger.warning("no key is allowed: %s; %s", error.message, error.hint)
+            return
+        files = {**_list_files(self._own, ".key"), **_list_files(self._known, ".pub")}
+        self._read = {path: entry for path, entry in self._read.items() if path in files}
+        for path, stamp in files.items():
+            before, key = self._read.get(path, (None, None))
+            if stamp != before:
+                key = self._examine(path)
+                self._read[path] = (stamp, key)
+            if key is not None:
+                yield key
 
     def make(self, name: str) -> KeyPair:
         """Make a key of our own.
@@ -95,13 +118,33 @@ class Keyring:
         Raises:
             ParallaxError: if there is one of that name.
         """
-        public, secret = (z85.decode(key) for key in zmq.curve_keypair())
-        path = _make_folder(self._own) / f"{check_key_name(name)}.key"
-        if path.exists():
-            raise ParallaxError(f"there is a key {name!r} already", f"keep it, or `parallax keys remove --own {name}`")
-        _write_key(path, secret)
-        _write_key(path.with_suffix(".pub"), public)
-        return KeyPair(public, secret)
+        path = make_folder(self._own) / f"{check_key_name(name)}.key"
+        pair = make_pair()
+        if not write_new_key(path, pair.secret):
+            hint = f"`parallax keys list` shows its public half; to replace it: `parallax keys remove --own {name}`"
+            raise ParallaxError(f"there is a key {name!r} already", hint)
+        write_key(path.with_suffix(".pub"), pair.public)
+        return pair
+
+    def ensure_pair(self, node: str) -> KeyPair:
+        """Return the key of our own that ``node`` uses; if there is none, one is made: the key ``default``.
+
+        Raises:
+            ParallaxError: if it cannot be made, or read.
+        """
+        if (pair := self.find_pair(node)) is not None:
+            return pair
+        pair, path = make_pair(), self._own / f"{DEFAULT}.key"
+        try:
+            make_folder(self._own)
+            if not write_new_key(path, pair.secret):  # another process was quicker
+                return self.ensure_pair(node)
+            write_key(path.with_suffix(".pub"), pair.public)
+        except OSError as error:
+            message = f"no key can be made in {self._own}: {error.strerror}"
+            raise ParallaxError(message, "run the nodes as a user who can, or choose another PARALLAX_HOME") from error
+        logger.info("made a key for the nodes of this user public=%s", pair.public.hex())
+        return pair
 
     def adopt(self, secret: bytes, *, replaces: bool = False) -> KeyPair:
         """Make a key of another machine this one's ``default``, so that each takes the other for itself.
@@ -113,29 +156,28 @@ class Keyring:
         Raises:
             ParallaxError: if there is another, and it may not.
         """
-        path = _make_folder(self._own) / f"{DEFAULT}.key"
+        path = make_folder(self._own) / f"{DEFAULT}.key"
         pair = KeyPair(derive_public(secret), secret)
-        if path.exists() and not replaces and _read_key(path) != secret:
+        if path.exists() and not replaces and read_key(path)[0] != secret:
             hint = "leave it, and `parallax keys allow` each machine's key on the other; or --force to replace it"
             raise ParallaxError("this machine has another key 'default'", hint)
-        _write_key(path, secret)
-        _write_key(path.with_suffix(".pub"), pair.public)
+        write_key(path, secret)
+        write_key(path.with_suffix(".pub"), pair.public)
         return pair
 
-    def allow(self, public: bytes, name: str) -> None:
-        """Let whoever proves ``public`` talk to us as ``name``.
+    def allow(self, public: bytes, name: str, role: NodeRole = "any") -> None:
+        """Let whoever proves ``public`` talk to us as ``name``, and be what ``role`` says.
 
         Raises:
             ParallaxError: if another key is known by that name.
         """
         if name == DEFAULT:
             raise ParallaxError("the key 'default' is one of this machine's own", "give the name of the other node")
-        path = _make_folder(self._known) / f"{check_key_name(name)}.pub"
-        if path.exists() and _read_key(path) != public:
+        path = make_folder(self._known) / f"{check_key_name(name)}.pub"
+        if path.exists() and read_key(path)[0] != public:
             hint = f"if it has a new one: `parallax keys remove {name}`, then again"
             raise ParallaxError(f"another key of {name!r} is known", hint)
-        if not path.exists():
-            _write_key(path, public)
+        write_key(path, public, role)
 
     def remove(self, name: str, *, own: bool) -> None:
         """Forget a key.
@@ -151,42 +193,29 @@ class Keyring:
         if own:
             path.with_suffix(".pub").unlink(missing_ok=True)
 
-
-def derive_public(secret: bytes) -> bytes:
-    """Return the public key to a secret one."""
-    return z85.decode(zmq.curve_public(z85.encode(secret)))
-
-
-def parse_key(text: str) -> bytes:
-    """Return a public key as a person gives it.
-
-    Raises:
-        ParallaxError: if it is none.
-    """
-    try:
-        key = bytes.fromhex(text)
-    except ValueError:
-        key = b""
-    if len(key) != KEY_BYTES:
-        message = f"{text!r} is no public key"
-        raise ParallaxError(message, "it has 64 hexadecimal digits; `parallax keys list` on its machine shows it")
-    return key
+    def _examine(self, path: Path) -> Key | None:
+        is_own = path.suffix == ".key"
+        try:
+            (check_secret if is_own else check_unwritable)(path)
+            key, role = read_key(path)
+        except (OSError, ParallaxError) as error:
+            logger.warning("left a key out: %s", error)
+            return None
+        return Key(path.stem, derive_public(key) if is_own else key, is_own, "any" if is_own else role)
 
 
-def check_key_name(name: str) -> str:
-    """Return the name of a key.
-
-    Raises:
-        ParallaxError: if it would not do as one of a file.
-    """
-    if not NAME.fullmatch(name):
-        raise ParallaxError(f"{name!r} cannot be the name of a key", "write up to 64 letters, digits, `.`, `_` and `-`")
-    return name
+def make_pair() -> KeyPair:
+    """Return a fresh key."""
+    public, secret = (z85.decode(key) for key in zmq.curve_keypair())
+    return KeyPair(public, secret)
 
 
-def name_machine(node: str) -> str:
-    """Return what a key is called that holds for a node and for all of its machine."""
-    return node.partition("/")[0]
+def find_role(keys: Iterable[Key], public: bytes, node: str) -> NodeRole | None:
+    """Return what ``node`` may be if it proves ``public``; None: that is no key of it."""
+    for key in keys:
+        if key.public == public and (key.name in list_names(node) or (key.is_own and key.name == DEFAULT)):
+            return key.role
+    return None
 
 
 def list_names(node: str) -> tuple[str, ...]:
@@ -195,27 +224,11 @@ def list_names(node: str) -> tuple[str, ...]:
     return tuple(name for name in names if NAME.fullmatch(name) and name != DEFAULT)
 
 
-def _check_mode(path: Path) -> None:
-    found = path.stat()
-    if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
-        raise ParallaxError(f"others can read the secret key {path}", f"chmod 600 {path}")
-
-
-def _make_folder(folder: Path) -> Path:
-    for each in (folder.parent, folder):
-        each.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return folder
-
-
-def _read_key(path: Path) -> bytes:
-    try:
-        return parse_key(path.read_text(encoding="ascii").strip())
-    except (ParallaxError, UnicodeDecodeError) as error:
-        raise ParallaxError(f"{path} holds no key", "the file is damaged: make or allow that key again") from error
-
-
-def _write_key(path: Path, key: bytes) -> None:
-    part = path.with_suffix(f".{os.getpid()}.part")
-    with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:  # noqa: PTH123
-        file.write(f"{key.hex()}\n")
-    part.replace(path)
+def _list_files(folder: Path, suffix: str) -> dict[Path, Stamp]:
+    """Return the files of a folder, by name, each with what changes when it is written or its permissions are."""
+    found = {}
+    for path in sorted(folder.glob(f"*{suffix}")):
+        with suppress(FileNotFoundError):  # it went while it was looked at
+            seen = path.stat()
+            found[path] = (seen.st_ctime_ns, seen.st_size, seen.st_ino, seen.st_mode)
+    return found

@@ -4,15 +4,30 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from dataclasses import dataclass
 from typing import Protocol
 
 import zmq
 
-from parallax_core.api import Data, Frame, PeerLost, TransportPlan
+from parallax_core.api import Data, Frame, FrameLimits, PeerLost, TransportPlan
+from parallax_transport_zmq.keyfile import NodeRole
 from parallax_transport_zmq.message import BadMessage, Kind, pack_reason, pack_taken, unpack_reason, unpack_taken
 from parallax_transport_zmq.parcel import Parcel, cut_frame
 
 HERE = "this end is closed"
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Who is at the other end."""
+
+    name: str
+    credit: int
+    """How many frames it takes ahead."""
+    key: bytes = b""
+    """The public key it has proved; none where the file system says who may talk."""
+    role: NodeRole = "any"
+    """What it may be, by that key."""
 
 
 class Line(Protocol):
@@ -30,13 +45,15 @@ class Line(Protocol):
 
 
 class ZmqLink:
-    """One end of a link; see `parallax_core.api.Link`."""
+    """One end of a link; see `parallax_core.api.Link` and `Guarded`."""
 
-    def __init__(self, plan: TransportPlan, line: Line, peer: str, credit: int) -> None:
+    def __init__(self, plan: TransportPlan, line: Line, peer: Peer, limits: FrameLimits | None = None) -> None:
+        """Begin a link to ``peer``, which may send frames up to ``limits`` until it is admitted."""
         self._plan = plan
         self._line = line
         self._peer = peer
-        self._credit = min(credit, plan.credit)  # neither end holds more than it said
+        self._limits = limits or plan.limits
+        self._credit = min(peer.credit, plan.credit)  # neither end holds more than it said
         self._sent = self._acknowledged = 0
         self._taken = self._granted = 0
         self._frames: deque[Frame] = deque()
@@ -54,12 +71,26 @@ class ZmqLink:
     @property
     def peer(self) -> str:
         """The name of the node at the other end."""
-        return self._peer
+        return self._peer.name
+
+    @property
+    def key(self) -> bytes:
+        """The public key that the peer has proved, if it had to."""
+        return self._peer.key
+
+    @property
+    def role(self) -> NodeRole:
+        """What the peer may be; see `Guarded`."""
+        return self._peer.role
 
     @property
     def is_over(self) -> bool:
         """Whether nothing more crosses, not even a goodbye."""
         return self._over.is_set()
+
+    def admit(self) -> None:
+        """Take frames up to the limits of the plan; see `Guarded`."""
+        self._limits = self._plan.limits
 
     async def send(self, frame: Frame) -> None:
         """Hand over a frame, waiting while the receiver has too many that it has not taken.
@@ -163,7 +194,7 @@ class ZmqLink:
     def _begin(self, head: memoryview) -> None:
         if len(self._frames) >= self._plan.credit:
             raise BadMessage(f"more than {self._plan.credit} frames ahead")
-        parcel = Parcel(head, self._plan.limits)
+        parcel = Parcel(head, self._limits)
         self._acknowledge(parcel.taken)
         self._admit(parcel)
 
@@ -202,5 +233,5 @@ class ZmqLink:
         self._news.set()
 
     def _make_error(self) -> PeerLost:
-        message = f"the link from node {self._plan.node!r} to {self._peer!r} is gone: {self._lost}"
+        message = f"the link from node {self._plan.node!r} to {self.peer!r} is gone: {self._lost}"
         return PeerLost(message, "look at what the other one says last")

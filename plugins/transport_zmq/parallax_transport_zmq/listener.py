@@ -9,7 +9,7 @@ import zmq
 
 from parallax_core.api import Data, TransportPlan
 from parallax_transport_zmq.keyring import Keyring
-from parallax_transport_zmq.link import ZmqLink
+from parallax_transport_zmq.link import Peer, ZmqLink
 from parallax_transport_zmq.message import BadMessage, Hello, Kind, OtherVersion, pack_reason, pack_welcome
 from parallax_transport_zmq.pump import Pump
 from parallax_transport_zmq.target import FAREWELL_S
@@ -78,29 +78,32 @@ class Listener:
     def _greet(self, identity: bytes, message: zmq.Frame) -> None:
         try:
             hello = Hello.unpack(message.bytes)
-            refusal = self._examine(hello, message)
+            peer = self._examine(hello, message)
         except OtherVersion as error:
-            hello, refusal = None, str(error)
+            peer = str(error)
         except BadMessage:
             return
         try:
-            if hello is None or refusal:
-                self.post(identity, pack_reason(Kind.REFUSE, refusal))
+            if isinstance(peer, str):
+                self.post(identity, pack_reason(Kind.REFUSE, peer))
             else:
-                self._admit(identity, hello)
+                self._admit(identity, peer)
         except ConnectionError:  # it is gone already
             self.forget(identity)
 
-    def _examine(self, hello: Hello, message: zmq.Frame) -> str:
-        """Return why this one gets no link, or nothing."""
+    def _examine(self, hello: Hello, message: zmq.Frame) -> Peer | str:
+        """Return who makes a link, or why it gets none."""
         if hello.receiver != self._plan.node:
             return f"the node here is called {self._plan.node!r}, not {hello.receiver!r}"
-        if self._keyring and not self._keyring.belongs(_read_key(message), hello.sender):
+        if self._keyring is None:
+            return Peer(hello.sender, hello.credit)
+        key = _read_key(message)
+        if (role := self._keyring.find_role(key, hello.sender)) is None:
             return f"its key is not one of node {hello.sender!r}"
-        return ""
+        return Peer(hello.sender, hello.credit, key, role)
 
-    def _admit(self, identity: bytes, hello: Hello) -> None:
-        link = ZmqLink(self._plan, Route(self, identity), hello.sender, hello.credit)
+    def _admit(self, identity: bytes, peer: Peer) -> None:
+        link = ZmqLink(self._plan, Route(self, identity), peer, self._plan.strangers)
         self._links[identity] = link
         self.post(identity, pack_welcome(self._plan.node, self._plan.credit))
         if not self._offer(link):

@@ -1,4 +1,4 @@
-"""Who may talk, and how: plain on sockets of this machine, with keys everywhere else."""
+"""Who may talk, and how: plain on sockets of the file system, which have permissions, and with keys over TCP."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import zmq
 
 from parallax_core.api import ParallaxError
-from parallax_transport_zmq.keyring import KeyPair, Keyring, name_machine
+from parallax_transport_zmq.keyfile import KeyPair, name_machine
+from parallax_transport_zmq.keyring import Keyring
 from parallax_transport_zmq.pump import Pump
 
 logger = logging.getLogger(__name__)
@@ -36,29 +37,29 @@ class Guard:
             socket.zap_domain = ZAP_DOMAIN.encode()
 
 
-def guard_listening(keyring: Keyring, node: str, *, is_loopback: bool, where: str) -> Guard | None:
-    """Return what guards a listener on TCP; None: nothing has to.
+def guard_listening(keyring: Keyring, node: str, *, is_loopback: bool, where: str) -> Guard:
+    """Return what guards a listener on TCP. On loopback a key is made if there is none.
 
     Raises:
-        ParallaxError: if it would be reached from elsewhere and has no key.
+        ParallaxError: if there is no key to be reached with from elsewhere, or others can write where keys are.
     """
-    pair = keyring.find_pair(node)
-    if pair is None and not is_loopback:
+    keyring.check_folders()
+    if is_loopback:
+        return Guard(keyring.ensure_pair(node))
+    if (pair := keyring.find_pair(node)) is None:
         message = f"node {node!r} cannot listen at {where}, off loopback, without a key"
         raise ParallaxError(message, "make one with `parallax keys new`, and allow those of the other nodes")
-    return Guard(pair) if pair else None
+    return Guard(pair)
 
 
-def guard_connecting(keyring: Keyring, node: str, peer: str, *, is_loopback: bool) -> Guard | None:
-    """Return what guards a connection over TCP from ``node`` to ``peer``; None: nothing has to.
+def guard_connecting(keyring: Keyring, node: str, peer: str, *, is_loopback: bool) -> Guard:
+    """Return what guards a connection over TCP from ``node`` to ``peer``. On loopback a key is made if there is none.
 
     Raises:
-        ParallaxError: if a key is missing.
+        ParallaxError: if a key is missing, or others can write where keys are.
     """
-    pair = keyring.find_pair(node)
+    pair = keyring.ensure_pair(node) if is_loopback else keyring.find_pair(node)
     if pair is None:
-        if is_loopback:
-            return None
         raise ParallaxError(f"node {node!r} has no key, which it needs off loopback", "make one: `parallax keys new`")
     server = keyring.find_public(peer)
     if server is None:

@@ -12,6 +12,7 @@ import zmq
 
 from parallax_core.api import ParallaxError, PeerLost, TransportPlan
 from parallax_transport_zmq.address import IpcPlace, TcpPlace, find_host, parse_address
+from parallax_transport_zmq.keyfile import NodeRole
 from parallax_transport_zmq.keyring import Keyring
 from parallax_transport_zmq.parcel import measure_message
 from parallax_transport_zmq.security import Guard, guard_connecting
@@ -32,7 +33,10 @@ class Target:
     """As it was given."""
     endpoint: str
     """As ZeroMQ wants it, with an IP address."""
-    guard: Guard | None
+    guard: Guard | None = None
+    """None: on a socket of the file system."""
+    role: NodeRole = "any"
+    """What who is there may be."""
 
 
 async def find_target(address: str, peer: str, node: str, keyring: Keyring) -> Target:
@@ -44,7 +48,7 @@ async def find_target(address: str, peer: str, node: str, keyring: Keyring) -> T
     """
     place = parse_address(address)
     if isinstance(place, IpcPlace):
-        return Target(address, str(place), None)
+        return Target(address, str(place))
     try:
         ip = await find_host(place.host)
     except OSError as error:
@@ -53,7 +57,8 @@ async def find_target(address: str, peer: str, node: str, keyring: Keyring) -> T
         message = f"nobody can be reached at {address!r}"
         raise ParallaxError(message, "write the address that the other node says it has, with its port")
     guard = guard_connecting(keyring, node, peer, is_loopback=ip.is_loopback)
-    return Target(address, str(TcpPlace(str(ip), place.port)), guard)
+    role = keyring.find_role(guard.server, peer) or "any"
+    return Target(address, str(TcpPlace(str(ip), place.port)), guard, role)
 
 
 def open_socket(context: Context, kind: int, plan: TransportPlan, guard: Guard | None) -> zmq.Socket[bytes]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 
 from parallax_core.api import ParallaxError
-from parallax_transport_zmq.keyring import KEY_BYTES
+from parallax_transport_zmq.keyfile import KEY_BYTES
 
 PREFIX = "parallax-join-"
 CHECK_BYTES = 4

@@ -13,15 +13,18 @@ from parallax_core.api import ParallaxError, PeerLost, TransportPlan, keys_folde
 from parallax_transport_zmq.address import IpcPlace, Place, TcpPlace, advertise_host, find_host, parse_address
 from parallax_transport_zmq.call import Call
 from parallax_transport_zmq.ipcfile import claim_path
-from parallax_transport_zmq.keyring import Keyring
+from parallax_transport_zmq.keyfile import name_machine
+from parallax_transport_zmq.keyring import Keyring, find_role
 from parallax_transport_zmq.link import ZmqLink
 from parallax_transport_zmq.listener import Listener
 from parallax_transport_zmq.message import BadMessage, check_name
 from parallax_transport_zmq.security import Gate, guard_listening
 from parallax_transport_zmq.target import Context, bind_tcp, find_target, open_socket, stop_context
 
-MOST_WAITING = 256
-"""Links that nobody has accepted yet."""
+MOST_WAITING, MOST_WAITING_OF_ONE = 64, 16
+"""Links that nobody has accepted yet: of all nodes, and of those of one machine."""
+WAITING_S = 30.0
+"""How long a link waits to be accepted, about."""
 BEAT_S = 1.0
 """Signs of life come at least so often."""
 STOP_S = 2.0
@@ -41,7 +44,8 @@ class ZmqTransport:
         self._listener: Listener | None = None
         self._links: set[ZmqLink] = set()
         self._calls: set[Call] = set()
-        self._waiting: deque[ZmqLink] = deque()
+        self._waiting: deque[tuple[ZmqLink, float]] = deque()
+        """Links that nobody has accepted yet, and since when."""
         self._news = asyncio.Event()
         self._is_stopped = False
         self._clock: asyncio.TimerHandle | None = None
@@ -108,7 +112,8 @@ class ZmqTransport:
             await self._news.wait()
         if self._is_stopped:
             raise self._say_stopped()
-        return self._waiting.popleft()
+        link, _ = self._waiting.popleft()
+        return link
 
     async def stop(self) -> None:
         """Close every link, and listen no more. Twice is harmless; legal at any time.
@@ -158,15 +163,14 @@ class ZmqTransport:
         except OSError as error:
             raise ParallaxError(f"there is no host {place.host!r}: {error}", "name one of this machine") from error
         guard = guard_listening(self._keyring, self._plan.node, is_loopback=ip.is_loopback, where=str(place))
-        if guard:
-            self._gate = Gate(self._make_context(), self._keyring)  # without it ZeroMQ lets everybody in
+        self._gate = Gate(self._make_context(), self._keyring)  # without it ZeroMQ lets everybody in
         socket = open_socket(self._make_context(), zmq.ROUTER, self._plan, guard)
         with contextlib.ExitStack() as stack:
             stack.callback(socket.close)
             port = bind_tcp(socket, place, ip)
             stack.pop_all()
         address = str(TcpPlace(advertise_host(place.host), port))
-        self._open(socket, address, self._keyring if guard else None)
+        self._open(socket, address, self._keyring)
 
     def _open(self, socket: zmq.Socket[bytes], address: str, keyring: Keyring | None) -> None:
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # a send to who is gone raises
@@ -180,17 +184,35 @@ class ZmqTransport:
 
     def _offer(self, link: ZmqLink) -> bool:
         """Have a link accepted, unless too many wait for that."""
-        if len(self._waiting) >= MOST_WAITING or self._is_stopped:
+        machine = name_machine(link.peer)
+        num_of_one = sum(name_machine(each.peer) == machine for each, _ in self._waiting)
+        if len(self._waiting) >= MOST_WAITING or num_of_one >= MOST_WAITING_OF_ONE or self._is_stopped:
             return False
         self._links.add(link)
-        self._waiting.append(link)
+        self._waiting.append((link, asyncio.get_running_loop().time()))
         self._news.set()
         return True
+
+    def _drop_waiting(self, now: float) -> None:
+        """Let go of links that nobody will accept."""
+        for link, since in self._waiting:
+            if now - since > WAITING_S:
+                link.break_off("nobody has accepted it", f"nobody has accepted the link in {WAITING_S:g} s")
+        self._waiting = deque((link, since) for link, since in self._waiting if not link.is_over)
+
+    def _check_keys(self) -> None:
+        """Let go of peers whose keys are not allowed any more, or for something else."""
+        keys = list(self._keyring.list_keys()) if any(link.key for link in self._links) else []
+        for link in self._links:
+            if link.key and find_role(keys, link.key, link.peer) != link.role:
+                link.break_off("its key is no longer allowed", "your key is no longer allowed, or has another role")
 
     def _beat(self) -> None:
         loop = asyncio.get_running_loop()
         now = loop.time()
         listened_s = min(now - self._last_beat, 2 * self._beat_s)  # more than that was silence of our own
+        self._check_keys()
+        self._drop_waiting(now)
         self._links = {link for link in self._links if not link.is_over}
         for link in self._links:
             link.beat(listened_s)

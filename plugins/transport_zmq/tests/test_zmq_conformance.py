@@ -28,11 +28,11 @@ class ZmqKit(ProcessTransportConformance):
 
 
 class TestTcp(ZmqKit):
-    """Plain, on loopback."""
+    """With the key that is made by itself, on loopback."""
 
 
 class TestCurve(ZmqKit):
-    """Encrypted, with a key of its own for each node."""
+    """With a key of its own for each node."""
 
     @pytest.fixture(autouse=True)
     def keys(self, ring: Keyring) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,8 @@ from zmq.utils import z85
 
 from parallax_core.api import ParallaxError
 from parallax_transport_zmq.cli import app
-from parallax_transport_zmq.keyring import Keyring, derive_public, list_names, parse_key
+from parallax_transport_zmq.keyfile import derive_public, parse_key
+from parallax_transport_zmq.keyring import Keyring, list_names
 
 KEY, OTHER = bytes(range(32)), bytes(range(1, 33))
 
@@ -57,8 +59,8 @@ def test_allowed_key_belongs_to_its_name(ring: Keyring) -> None:
     run("allow", KEY.hex(), "beta")
     assert ring.allows(KEY)
     assert ring.find_public("beta") == ring.find_public("beta/stage-1") == KEY
-    assert [ring.belongs(KEY, node) for node in ("beta", "beta/x")] == [True, True]
-    assert [ring.belongs(KEY, node) for node in ("betas", "x/beta", "default")] == [False, False, False]
+    assert [ring.find_role(KEY, node) for node in ("beta", "beta/x")] == ["any", "any"]
+    assert [ring.find_role(KEY, node) for node in ("betas", "x/beta", "default")] == [None, None, None]
 
 
 def test_removed_key_is_forgotten(ring: Keyring) -> None:
@@ -120,8 +122,8 @@ def test_node_takes_the_key_of_its_name_before_the_default(ring: Keyring) -> Non
     default, alpha = ring.make("default"), ring.make("alpha")
     assert ring.find_pair("alpha") == ring.find_pair("alpha/stage-0") == alpha
     assert ring.find_pair("beta") == ring.find_pair("default") == default
-    assert ring.belongs(default.public, "whoever")
-    assert not ring.belongs(alpha.public, "whoever")
+    assert ring.find_role(default.public, "whoever") == "any"
+    assert ring.find_role(alpha.public, "whoever") is None
 
 
 @pytest.mark.parametrize(
@@ -129,3 +131,71 @@ def test_node_takes_the_key_of_its_name_before_the_default(ring: Keyring) -> Non
 )
 def test_names_of_keys_are_read_off_a_node(node: str, names: tuple[str, ...]) -> None:
     assert list_names(node) == names
+
+
+def test_allowed_key_has_the_role_it_was_given(ring: Keyring) -> None:
+    run("allow", KEY.hex(), "beta", "--role", "worker")
+    assert ring.find_role(KEY, "beta/7") == "worker"
+    assert run("list").split() == ["beta", "allowed", KEY.hex(), "worker"]
+    run("allow", KEY.hex(), "beta", "--role", "head")
+    assert ring.find_role(KEY, "beta") == "head"
+    run("allow", KEY.hex(), "beta")
+    assert ring.find_role(KEY, "beta") == "any"
+    ran = CliRunner().invoke(app, ["allow", KEY.hex(), "beta", "--role", "king"])
+    assert ran.exit_code == 2
+
+
+def test_key_file_with_an_unknown_role_is_damaged(ring: Keyring, home: Path) -> None:
+    run("allow", KEY.hex(), "beta")
+    (home / "keys/known/beta.pub").write_text(f"{KEY.hex()} king\n")
+    assert not ring.allows(KEY)
+
+
+@pytest.mark.parametrize("place", ["", "known", "own", "known/beta.pub"])
+def test_keys_that_others_can_write_are_not_allowed(
+    ring: Keyring, home: Path, place: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    ring.make("default")
+    run("allow", KEY.hex(), "beta")
+    assert ring.find_public("beta") == KEY
+    path = home / "keys" / place
+    path.chmod(path.stat().st_mode | 0o020)
+    for _ in range(3):
+        assert not ring.allows(KEY)
+    assert caplog.text.count("others can write") == 1
+    with pytest.raises(ParallaxError, match="others can write to") as caught:
+        ring.find_public("beta")
+    assert caught.value.hint == f"chmod go-w {path}"
+    path.chmod(path.stat().st_mode & ~0o020)
+    assert ring.allows(KEY)
+
+
+def test_keys_are_read_again_only_when_they_have_changed(ring: Keyring, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(20):
+        ring.allow(bytes([number] * 32), f"node-{number}")
+    ring.make("default")
+    assert len(list(ring.list_keys())) == 21
+    monkeypatch.setattr("parallax_transport_zmq.keyring.read_key", None)
+    for _ in range(100):
+        assert ring.allows(bytes([19] * 32))
+    assert not ring.allows(KEY)
+    monkeypatch.undo()
+    ring.remove("node-19", own=False)
+    assert not ring.allows(bytes([19] * 32))
+    ring.allow(KEY, "node-19")
+    assert ring.find_role(KEY, "node-19") == "any"
+
+
+def test_key_of_a_user_is_made_once_by_processes_that_begin_together(ring: Keyring) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        pairs = set(pool.map(lambda number: Keyring(ring.folder).ensure_pair(f"node/{number}"), range(8)))
+    assert len(pairs) == 1
+    assert ring.find_pair("anybody") in pairs
+    assert stat.S_IMODE((ring.folder / "own/default.key").stat().st_mode) == 0o600
+    assert not list(ring.folder.glob("own/*.part"))
+
+
+def test_key_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ParallaxError, match="no key can be made"):
+        Keyring(tmp_path / "file/keys").ensure_pair("near")

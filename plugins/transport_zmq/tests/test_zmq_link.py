@@ -4,16 +4,19 @@ import asyncio
 import socket
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 
 import pytest
 import zmq
 
-from parallax_core.api import Frame, FrameLimits, PeerLost
+from parallax_core.api import Frame, FrameLimits, PeerLost, TransportPlan, keys_folder
+from parallax_transport_zmq import transport as transport_module
+from parallax_transport_zmq.keyring import Keyring
 from parallax_transport_zmq.link import ZmqLink
 from parallax_transport_zmq.message import VERSION, Hello, Kind, pack_taken
 from parallax_transport_zmq.parcel import CHUNK_BYTES, SMALL_BYTES, Parcel, cut_frame
-from parallax_transport_zmq.transport import MOST_WAITING, STOP_S, ZmqTransport
+from parallax_transport_zmq.security import Guard
+from parallax_transport_zmq.transport import MOST_WAITING, MOST_WAITING_OF_ONE, STOP_S, ZmqTransport
 from tests.zmq_nodes import LOOPBACK, eventually, join, plan_node, started, stretched
 
 LIMITS = FrameLimits(header_bytes=2**17, frame_bytes=2**25, buffers=16)
@@ -21,10 +24,12 @@ LIMITS = FrameLimits(header_bytes=2**17, frame_bytes=2**25, buffers=16)
 
 @asynccontextmanager
 async def spoken(address: str) -> AsyncIterator[zmq.Socket[bytes]]:
-    """Give a socket of ZeroMQ's own that is connected to a node, without the transport."""
+    """Give a socket of ZeroMQ's own that is connected to a node of this user, without the transport."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     socket = context.socket(zmq.DEALER)
     socket.linger = 1000
+    pair = Keyring(keys_folder()).ensure_pair("near")
+    Guard(pair, pair.public).apply(socket)
     socket.connect(address)
     try:
         yield socket
@@ -270,13 +275,86 @@ async def test_greeting_with_no_name_is_ignored(name: str) -> None:
             await asyncio.wait_for(far.accept(), 0.3)
 
 
+def greet_as(socket: zmq.Socket[bytes], name: str) -> None:
+    socket.send(Hello(name, "far", 4).pack())
+
+
+async def count_refused(far: ZmqTransport, names: list[str]) -> int:
+    """Connect so many nodes, which nobody accepts, and return how many are refused."""
+    refused = 0
+    async with AsyncExitStack() as stack:
+        for name in names:
+            socket = await stack.enter_async_context(spoken(far.address))
+            greet_as(socket, name)
+            assert (await hear(socket))[:1] == Kind.WELCOME
+            with suppress(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    refused += await hear(socket) == b"Etoo many wait to be accepted"
+    return refused
+
+
 async def test_links_that_nobody_accepts_are_bounded() -> None:
-    async with started(plan_node("far", LOOPBACK)) as far, spoken(far.address) as socket:
-        far._waiting.extend([await greet(socket, far)] * MOST_WAITING)
-        async with started(plan_node("near")) as near:
-            link = await near.connect(far.address, "far")
-            with pytest.raises(PeerLost, match="too many wait to be accepted"):
-                await link.receive()
+    async with started(plan_node("far", LOOPBACK)) as far:
+        assert await count_refused(far, [f"machine-{number}" for number in range(MOST_WAITING + 3)]) == 3
+
+
+async def test_one_machine_cannot_take_all_places_to_wait_in() -> None:
+    async with started(plan_node("far", LOOPBACK)) as far, started(plan_node("near")) as near:
+        names = [f"greedy/{number}" for number in range(MOST_WAITING_OF_ONE + 2)]
+        assert await count_refused(far, names) == 2
+        await near.connect(far.address, "far")
+        accepted = [await far.accept() for _ in range(MOST_WAITING_OF_ONE + 1)]
+        assert accepted[-1].peer == "near"
+
+
+async def test_link_that_nobody_accepts_for_long_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport_module, "WAITING_S", 0.2)
+    async with started(plan_node("far", LOOPBACK, timeout_s=1)) as far, started(plan_node("near")) as near:
+        link = await near.connect(far.address, "far")
+        with pytest.raises(PeerLost, match="nobody has accepted the link"):
+            await asyncio.wait_for(link.receive(), 5)
+        assert not far._waiting
+
+
+STRANGERS = FrameLimits(header_bytes=2**10, frame_bytes=2**10, buffers=0)
+LARGE = Frame(b"x", (bytes(2**16),))
+
+
+async def link_strangers(far: ZmqTransport, near: ZmqTransport) -> tuple[ZmqLink, ZmqLink]:
+    here, there = await join(near, far)
+    await here.send(Frame(b"hello"))
+    assert (await there.receive()).header == b"hello"
+    return here, there
+
+
+async def test_stranger_may_say_little_until_it_is_admitted() -> None:
+    plan = TransportPlan(node="far", listen=LOOPBACK, strangers=STRANGERS)
+    async with started(plan) as far, started(plan_node("near")) as near:
+        here, there = await link_strangers(far, near)
+        there.admit()
+        await here.send(LARGE)
+        assert (await there.receive()).num_bytes == LARGE.num_bytes
+
+
+@pytest.mark.parametrize("frame", [LARGE, Frame(bytes(2**10 + 1)), Frame(b"x", (b"",))])
+async def test_stranger_that_says_much_is_lost(frame: Frame) -> None:
+    plan = TransportPlan(node="far", listen=LOOPBACK, strangers=STRANGERS)
+    async with started(plan) as far, started(plan_node("near")) as near:
+        here, there = await link_strangers(far, near)
+        await here.send(frame)
+        with pytest.raises(PeerLost, match=r"it sent a (header|frame)"):
+            await asyncio.wait_for(there.receive(), 5)
+
+
+async def test_who_makes_a_link_takes_large_frames_at_once() -> None:
+    plans = (
+        TransportPlan(node="far", listen=LOOPBACK, strangers=STRANGERS),
+        TransportPlan(node="near", strangers=STRANGERS),
+    )
+    async with started(plans[0]) as far, started(plans[1]) as near:
+        here, there = await join(near, far)
+        await there.send(LARGE)
+        assert (await here.receive()).num_bytes == LARGE.num_bytes
 
 
 async def test_connection_that_was_given_up_leaves_nothing() -> None:

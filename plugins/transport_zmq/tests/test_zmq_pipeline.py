@@ -5,14 +5,11 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
-import pytest
-
 from parallax_core.api import LayerRange, Request, RequestId
 from parallax_core.node.crew import Crew
 from parallax_core.node.pipeline import PipelineEngine
 from parallax_core.node.plan import PipelinePlan
 from parallax_core.testing.toy import GREEDY, Toy
-from parallax_transport_zmq.keyring import Keyring
 from parallax_transport_zmq.transport import ZmqTransport
 from tests.zmq_nodes import LOOPBACK
 
@@ -20,10 +17,7 @@ TOY = Toy(("full", "window", "full"))
 LENGTH = 20
 
 
-@pytest.mark.parametrize("has_keys", [False, True], ids=["plain", "keys"])
-async def test_three_stages_over_links_equal_the_whole(ring: Keyring, *, has_keys: bool) -> None:
-    if has_keys:
-        ring.make("default")
+async def test_three_stages_over_links_equal_the_whole() -> None:
     stages = [partial(TOY.open, LayerRange(layer, layer + 1)) for layer in range(3)]
     plan = PipelinePlan(transport=ZmqTransport, listen=LOOPBACK)
     engine = PipelineEngine(Crew(stages, plan), lambda tokens: " word" * len(tokens), plan)

@@ -87,24 +87,22 @@ async def test_machines_that_allow_each_other_are_linked(
         await near.stop()
 
 
-async def test_wire_with_keys_shows_nothing_and_without_everything(ring: Keyring) -> None:
-    heard = {}
-    for has_keys in (False, True):
-        if has_keys:
-            ring.make("default")
-        async with (
-            started(plan_node("far", LOOPBACK)) as far,
-            started(plan_node("near")) as near,
-            stretched(far.address) as wire,
-        ):
-            here, there = await join(near, far, wire.address)
-            await here.send(Frame(b"x", (SECRET * 10_000,)))
-            await there.receive()
-            heard[has_keys] = bytes(wire.heard)
-    assert SECRET in heard[False]
-    assert SECRET not in heard[True]
-    assert len(heard[True]) > 10_000 * len(SECRET)
-    assert b"near" not in heard[True]
+async def test_wire_shows_nothing_although_nobody_made_a_key(ring: Keyring) -> None:
+    async with (
+        started(plan_node("far", LOOPBACK)) as far,
+        started(plan_node("near")) as near,
+        stretched(far.address) as wire,
+    ):
+        here, there = await join(near, far, wire.address)
+        await here.send(Frame(b"x", (SECRET * 10_000,)))
+        await there.receive()
+        heard = bytes(wire.heard)
+    assert SECRET not in heard
+    assert len(heard) > 10_000 * len(SECRET)
+    assert b"near" not in heard
+    pair = ring.find_pair("anybody")
+    assert pair
+    assert here.key == there.key == pair.public
 
 
 async def test_key_that_is_not_allowed_gets_no_link(
@@ -146,46 +144,113 @@ async def test_node_with_another_key_than_known_is_not_believed(
 
 
 @pytest.mark.parametrize("pause_s", [0, 0.002, 0.02])
-async def test_node_without_a_key_gets_no_link_where_keys_are(
-    ring: Keyring, elsewhere: Keyring, monkeypatch: pytest.MonkeyPatch, pause_s: float
+async def test_other_user_of_this_machine_gets_no_link(
+    elsewhere: Keyring, monkeypatch: pytest.MonkeyPatch, pause_s: float
 ) -> None:
     def pack(hello: Hello, pack: Callable[[Hello], bytes] = Hello.pack) -> bytes:
         time.sleep(pause_s)  # it may be refused meanwhile, before it has said anything
         return pack(hello)
 
     monkeypatch.setattr(Hello, "pack", pack)
-    ring.make("far")
     async with started(plan_node("far", LOOPBACK)) as far:
         near = make_there(plan_node("near", timeout_s=2), elsewhere, monkeypatch)
         with pytest.raises(PeerLost) as caught:
             await reach(near, far.address)
-        assert "parallax keys new" in caught.value.hint
+        assert "parallax keys" in caught.value.hint
+        assert not far._links
 
 
-async def test_node_with_a_key_links_to_none_without(
+async def test_other_user_who_knows_the_public_key_gets_no_link_either(
     ring: Keyring, elsewhere: Keyring, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    elsewhere.make("default")
     async with started(plan_node("far", LOOPBACK)) as far:
+        pair = ring.find_pair("far")
+        assert pair
+        elsewhere.allow(pair.public, "far")
         near = make_there(plan_node("near", timeout_s=2), elsewhere, monkeypatch)
-        with pytest.raises(PeerLost):
+        with pytest.raises(PeerLost, match="does not know the key"):
             await reach(near, far.address)
-        async with started(plan_node("plain")) as plain:
-            await join(plain, far)
+        assert not far._links
 
 
-async def test_removed_key_gets_no_further_link(
+async def test_process_without_any_key_is_never_heard() -> None:
+    async with started(plan_node("far", LOOPBACK)) as far:
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        with context.socket(zmq.DEALER) as stranger:
+            stranger.linger = 0
+            stranger.connect(far.address)
+            stranger.send(Hello("near", "far", 4).pack())
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(far.accept(), 0.5)
+        context.term()
+
+
+async def test_key_that_is_removed_loses_its_links_and_gets_no_further_one(
+    ring: Keyring, elsewhere: Keyring, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere.allow(ring.make("far").public, "far")
+    ring.allow(elsewhere.make("near").public, "near")
+    async with started(plan_node("far", LOOPBACK)) as far, started(plan_node("friend")) as friend:
+        near = make_there(plan_node("near"), elsewhere, monkeypatch)
+        here, there = await reach(near, far.address), await far.accept()
+        kept, _ = await join(friend, far)
+        ring.remove("near", own=False)
+        with pytest.raises(PeerLost, match="its key is no longer allowed"):
+            await asyncio.wait_for(there.receive(), 5)
+        with pytest.raises(PeerLost, match="your key is no longer allowed"):
+            await asyncio.wait_for(here.receive(), 5)
+        with pytest.raises(PeerLost, match="does not know the key"):
+            await near.connect(far.address, "far")
+        await near.stop()
+        await kept.send(Frame(b"x"))
+
+
+async def test_node_lets_go_of_whom_it_trusts_no_longer_although_it_made_the_link(
+    ring: Keyring, elsewhere: Keyring, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere.allow(ring.make("far").public, "far", "head")
+    ring.allow(elsewhere.make("near").public, "near", "worker")
+    async with started(plan_node("far", LOOPBACK)) as far:
+        near = make_there(plan_node("near"), elsewhere, monkeypatch)
+        here, there = await reach(near, far.address), await far.accept()
+        assert (here.role, there.role) == ("head", "worker")
+        elsewhere.remove("far", own=False)
+        with pytest.raises(PeerLost, match="its key is no longer allowed"):
+            await asyncio.wait_for(here.receive(), 5)
+        await near.stop()
+
+
+async def test_link_whose_key_gets_another_role_ends(
     ring: Keyring, elsewhere: Keyring, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     elsewhere.allow(ring.make("far").public, "far")
     ring.allow(elsewhere.make("near").public, "near")
     async with started(plan_node("far", LOOPBACK)) as far:
         near = make_there(plan_node("near"), elsewhere, monkeypatch)
-        await reach(near, far.address)
-        ring.remove("near", own=False)
-        with pytest.raises(PeerLost, match="does not know the key"):
-            await near.connect(far.address, "far")
+        _, there = await reach(near, far.address), await far.accept()
+        ring.allow(there.key, "near", "head")
+        with pytest.raises(PeerLost, match="its key is no longer allowed"):
+            await asyncio.wait_for(there.receive(), 5)
         await near.stop()
+
+
+async def test_folder_of_keys_that_others_can_write_is_refused_at_the_start(ring: Keyring, home: Path) -> None:
+    ring.make("default")
+    (home / "keys").chmod(0o770)
+    with pytest.raises(ParallaxError, match="others can write to"):
+        async with started(plan_node("far", LOOPBACK)):
+            pass
+    async with started(plan_node("near")) as near:
+        with pytest.raises(ParallaxError, match="others can write to"):
+            await near.connect("tcp://127.0.0.1:1", "far")
+
+
+async def test_own_key_that_is_removed_ends_links_of_the_machines_that_share_it(ring: Keyring) -> None:
+    async with started(plan_node("far", LOOPBACK)) as far, started(plan_node("near")) as near:
+        _, there = await join(near, far)
+        ring.remove("default", own=True)
+        with pytest.raises(PeerLost, match=r"(its|your) key is no longer allowed"):
+            await asyncio.wait_for(there.receive(), 5)
 
 
 async def test_stranger_with_a_key_of_its_own_is_never_heard(ring: Keyring) -> None:

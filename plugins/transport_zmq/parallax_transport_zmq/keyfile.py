@@ -1,0 +1,141 @@
+"""Files of keys: one key in each, as 64 hexadecimal digits, and behind those of others what they may be."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Literal, NamedTuple, get_args
+
+import zmq
+from zmq.utils import z85
+
+from parallax_core.api import ParallaxError
+
+KEY_BYTES = 32
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+NodeRole = Literal["any", "worker", "head"]
+"""What a node may be to nodes of this machine; see `parallax_core.api.Guarded`."""
+ROLES: tuple[NodeRole, ...] = get_args(NodeRole)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPair:
+    """A key of our own; 32 bytes each."""
+
+    public: bytes
+    secret: bytes
+
+    def __repr__(self) -> str:
+        return f"KeyPair({self.public.hex()})"
+
+
+class Key(NamedTuple):
+    """A public key, and what is known of it."""
+
+    name: str
+    public: bytes
+    is_own: bool = False
+    role: NodeRole = "any"
+    """What whoever proves it may be to nodes of this machine."""
+
+
+def derive_public(secret: bytes) -> bytes:
+    """Return the public key to a secret one."""
+    return z85.decode(zmq.curve_public(z85.encode(secret)))
+
+
+def parse_key(text: str) -> bytes:
+    """Return a public key as a person gives it.
+
+    Raises:
+        ParallaxError: if it is none.
+    """
+    try:
+        key = bytes.fromhex(text)
+    except ValueError:
+        key = b""
+    if len(key) != KEY_BYTES:
+        message = f"{text!r} is no public key"
+        raise ParallaxError(message, "it has 64 hexadecimal digits; `parallax keys list` on its machine shows it")
+    return key
+
+
+def check_key_name(name: str) -> str:
+    """Return the name of a key.
+
+    Raises:
+        ParallaxError: if it would not do as one of a file.
+    """
+    if not NAME.fullmatch(name):
+        raise ParallaxError(f"{name!r} cannot be the name of a key", "write up to 64 letters, digits, `.`, `_` and `-`")
+    return name
+
+
+def name_machine(node: str) -> str:
+    """Return what a key is called that holds for a node and for all of its machine."""
+    return node.partition("/")[0]
+
+
+def check_secret(path: Path) -> None:
+    """Raise ParallaxError if others can read a file."""
+    found = path.stat()
+    if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
+        raise ParallaxError(f"others can read the secret key {path}", f"chmod 600 {path}")
+
+
+def check_unwritable(path: Path) -> None:
+    """Raise ParallaxError if others can write to a file or folder, and so put keys of theirs there; none is fine."""
+    with suppress(FileNotFoundError):
+        found = path.stat()
+        if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o022:
+            raise ParallaxError(f"others can write to {path}, and so have keys of theirs allowed", f"chmod go-w {path}")
+
+
+def read_key(path: Path) -> tuple[bytes, NodeRole]:
+    """Return the key in a file, and what its holder may be.
+
+    Raises:
+        ParallaxError: if there is none.
+    """
+    try:
+        digits, *rest = path.read_text(encoding="ascii").split()
+        role: NodeRole = ROLES[ROLES.index(rest[0])] if rest else "any"
+        return parse_key(digits), role
+    except (ParallaxError, ValueError) as error:
+        raise ParallaxError(f"{path} holds no key", "the file is damaged: make or allow that key again") from error
+
+
+def write_key(path: Path, key: bytes, role: NodeRole = "any") -> None:
+    """Put a key into a file that nobody else can read, in place of what is there."""
+    part = _write_part(path, f"{key.hex()}\n" if role == "any" else f"{key.hex()} {role}\n")
+    part.replace(path)
+
+
+def write_new_key(path: Path, key: bytes) -> bool:
+    """Put a key into a file, unless there is one already; return whether that was so."""
+    part = _write_part(path, f"{key.hex()}\n")
+    try:
+        path.hardlink_to(part)
+    except FileExistsError:
+        return False
+    finally:
+        part.unlink()
+    return True
+
+
+def make_folder(folder: Path) -> Path:
+    """Return a folder for keys, made for the owner alone if it was not there, with the one that it is in."""
+    for each in (folder.parent, folder):
+        each.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder
+
+
+def _write_part(path: Path, text: str) -> Path:
+    with NamedTemporaryFile("w", encoding="ascii", dir=path.parent, suffix=".part", delete=False) as file:
+        file.write(text)  # nobody else can read it
+    return Path(file.name)

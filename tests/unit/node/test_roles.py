@@ -1,0 +1,139 @@
+"""What a node may be to another, by the key it has proved."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+import pytest
+
+from parallax_core.api import Epoch, Frame, PeerLost, TransportPlan
+from parallax_core.builtin.inprocess import InProcessTransport
+from parallax_core.contracts.transport import NodeRole
+from parallax_core.node import muster as muster_module
+from parallax_core.node.channel import STRANGERS, Channel
+from parallax_core.node.company import LEASE
+from parallax_core.node.greeting import greet
+from parallax_core.node.member import Member
+from parallax_core.node.muster import Muster
+from parallax_core.node.neighbour import Neighbours
+from parallax_core.testing.node import open_toy
+from parallax_core.wire.codec import VERSION_BYTE
+from parallax_core.wire.membership import Hop, Join, Refusal
+from tests.unit.node.cluster import Node, call, soon, until
+from tests.unit.node.keyed import KeyedTransport
+
+JOIN = Join("inprocess://x", (), "here", 0)
+
+
+@asynccontextmanager
+async def keyed_muster(roles: Mapping[str, NodeRole]) -> AsyncIterator[tuple[Muster, KeyedTransport]]:
+    transport = KeyedTransport(TransportPlan(node="head", listen="inprocess://"), roles)
+    muster = Muster(transport, "head")
+    await muster.start()
+    try:
+        yield muster, transport
+    finally:
+        await muster.stop()
+
+
+async def test_node_whose_key_is_a_heads_may_not_join_and_is_told_so() -> None:
+    async with keyed_muster({"mini": "head"}) as (muster, transport):
+        channel = await call(muster, "mini")
+        await channel.send(JOIN)
+        refusal = await soon(channel.receive())
+        assert isinstance(refusal, Refusal)
+        assert refusal.message == "node 'mini' may not be a worker here: its key is allowed as head"
+        assert "parallax keys allow" in refusal.hint
+        with pytest.raises(PeerLost):
+            await soon(channel.receive())
+        assert muster.waiting == ()
+        assert not transport.peers["mini"].is_admitted
+
+
+@pytest.mark.parametrize("role", ["worker", "any"])
+async def test_node_whose_key_is_a_workers_joins_and_is_admitted(role: NodeRole) -> None:
+    async with keyed_muster({"mini": role}) as (muster, transport):
+        channel = await call(muster, "mini")
+        assert not transport.peers["mini"].is_admitted
+        await channel.send(JOIN)
+        await until(lambda: len(muster.waiting) == 1)
+        assert transport.peers["mini"].is_admitted
+
+
+async def test_worker_takes_no_stage_from_who_may_not_be_a_head() -> None:
+    async with keyed_muster({}) as (muster, _):
+        transport = KeyedTransport(TransportPlan(node="mini", listen="inprocess://"), {"head": "worker"})
+        await transport.start()
+        member = Member(transport, "mini", open_toy)
+        with pytest.raises(PeerLost, match="'head' may not be a head here: its key is allowed as worker"):
+            await soon(member.serve(muster.address, "head", JOIN))
+        assert muster.waiting == ()
+        await transport.stop()
+
+
+async def test_neighbour_has_to_be_a_worker() -> None:
+    transport = KeyedTransport(TransportPlan(node="mini", listen="inprocess://"), {"other": "head"})
+    await transport.start()
+    neighbours = Neighbours(transport, "mini")
+    near = InProcessTransport(TransportPlan(node="other"))
+    linking = asyncio.create_task(neighbours.link(Hop(LEASE, Epoch(1), 1, "other", "", "")))
+    await near.connect(transport.address, "mini")
+    with pytest.raises(PeerLost, match="'other' may not be a worker here"):
+        await soon(linking)
+    await transport.stop()
+
+
+async def test_neighbour_that_is_not_the_one_assigned_gets_no_link() -> None:
+    """A key allowed as that of a worker is no more than that: the head says who is whose neighbour."""
+    transport = KeyedTransport(
+        TransportPlan(node="mini", listen="inprocess://"), {"rogue": "worker", "before": "worker"}
+    )
+    await transport.start()
+    neighbours = Neighbours(transport, "mini")
+    linking = asyncio.create_task(neighbours.link(Hop(LEASE, Epoch(1), 1, "before", "", "")))
+    rogue = Channel(await InProcessTransport(TransportPlan(node="rogue")).connect(transport.address, "mini"))
+    with pytest.raises(PeerLost):
+        await soon(greet(rogue, "rogue"))
+    assert not transport.peers["rogue"].is_admitted
+    honest = Channel(await InProcessTransport(TransportPlan(node="before")).connect(transport.address, "mini"))
+    await soon(greet(honest, "before"))
+    links = await soon(linking)
+    assert links.before is not None
+    assert links.before.peer == "before"
+    await transport.stop()
+
+
+async def test_stranger_may_not_send_much_before_it_has_joined() -> None:
+    async with keyed_muster({}) as (muster, _):
+        near = InProcessTransport(TransportPlan(node="mini"))
+        link = await near.connect(muster.address, "head")
+        await link.send(Frame(VERSION_BYTE + bytes(STRANGERS.header_bytes)))
+        with pytest.raises(PeerLost):
+            await soon(link.receive())
+        assert muster.waiting == ()
+
+
+async def test_only_so_many_greet_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(muster_module, "MOST_GREETINGS", 3)
+    async with keyed_muster({}) as (muster, transport):
+        strangers = [
+            await InProcessTransport(TransportPlan(node=f"s{number}")).connect(muster.address, "head")
+            for number in range(5)
+        ]
+        await until(lambda: len(transport.peers) == 3)
+        await asyncio.sleep(0.05)
+        assert len(transport.peers) == 3
+        await strangers[0].close()
+        await until(lambda: len(transport.peers) == 4)
+
+
+async def test_head_serves_on_while_strangers_hold_their_tongue() -> None:
+    async with keyed_muster({}) as (muster, _):
+        for number in range(20):
+            await InProcessTransport(TransportPlan(node=f"s{number}")).connect(muster.address, "head")
+        node = Node("honest")
+        await node.join(muster.address)
+        await until(lambda: [each.name for each in muster.waiting] == ["honest"])
+        await node.kill()
