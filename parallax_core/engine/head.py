@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections import deque
 from collections.abc import Hashable
 from collections.abc import Sequence as Listing
@@ -16,19 +15,21 @@ from parallax_core.builtin.preemption import LowestPriority
 from parallax_core.contracts.engine import Delta, EngineStats, PoolUse, Request
 from parallax_core.contracts.policy import BatchingPolicy, PreemptionPolicy, QueueView
 from parallax_core.contracts.stage import Edit, StageBatch, StageInfo, StageResult
+from parallax_core.contracts.transport import FrameLimits
 from parallax_core.engine.depth import MOST, Depth
 from parallax_core.engine.detokenizer import Decode
 from parallax_core.engine.flight import Flight
 from parallax_core.engine.gate import Gate
+from parallax_core.engine.header import HeaderBudget
 from parallax_core.engine.job import Job
 from parallax_core.engine.ledger import Ledger
 from parallax_core.engine.pace import Pace
 from parallax_core.engine.priority import PriorityQueue
 from parallax_core.engine.scheduler import Room, Scheduler
 from parallax_core.engine.sequence import Sequence, Task
-from parallax_core.engine.store import MIN_SHARED, Store
+from parallax_core.engine.store import Store
 from parallax_core.engine.tally import Journey, Tally
-from parallax_core.engine.waiting import ReadyList, WaitingQueue
+from parallax_core.engine.waiting import MIN_SHARED, ReadyList, WaitingQueue
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,6 +44,8 @@ class Limits:
     """For how long a batching policy may hold back what could run."""
     min_shared: int = MIN_SHARED
     """A request waits for another that is computing the same beginning if that saves it at least so many tokens."""
+    header_bytes: int = FrameLimits().header_bytes
+    """What the header of a step, and that of its result, may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +109,7 @@ class Head:
         if request.id in self._jobs:
             message = f"a request {request.id} is here already"
             raise InvalidRequest(message)
+        self._store.budget.check_request(request)
         self.check_room()
         self._num_accepted += 1
         task = Task(
@@ -255,9 +259,9 @@ class Head:
         self._num_steps = 0
         self.pace.restart()
         self._ledger = Ledger(self._stages)
-        self._waiting = WaitingQueue()
-        limits, interval = self._limits, _find_interval(self._stages)
-        self._store = Store(self._ledger, self._space, self._waiting, interval, limits.min_shared)
+        self._waiting = WaitingQueue(self._limits.min_shared)
+        budget = HeaderBudget(self._stages, self._limits.header_bytes, self._limits.max_running)
+        self._store = Store(self._ledger, budget, self._waiting, self._space)
         live = self._list_live()
         self._ready.replace(live)
         for sequence in live:
@@ -274,7 +278,7 @@ class Head:
         """Plan a step; with several stages, for a share of the decodes, so that each stage has one to work on."""
         share = -(-max(len(self._store.running), 1) // len(self._stages))
         room = Room(max_tokens=self._max_tokens, max_decodes=share, max_running=self._limits.max_running)
-        scheduler = Scheduler(self._ledger, self._store, self._waiting, self._preemption, now)
+        scheduler = Scheduler(self._store, self._preemption, now)
         chosen = scheduler.choose(room)
         self._tally.preemptions += scheduler.num_preempted
         return chosen
@@ -344,9 +348,3 @@ class Head:
             self._ready.add(sequence)
             if sequence.seq is None:
                 self._waiting.add(sequence)
-
-
-def _find_interval(stages: Listing[StageInfo]) -> int:
-    """Return the tokens at whose multiples every state pool wants a prompt to be kept; 0: none does."""
-    wishes = [pool.checkpoint_every for stage in stages for pool in stage.pools if pool.kind == "state"]
-    return math.lcm(*filter(None, wishes)) if any(wishes) else 0

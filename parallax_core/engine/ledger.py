@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -42,6 +43,12 @@ class Ledger:
     def is_rewindable(self) -> bool:
         """Whether every sequence can be forked at every length, so that a longer one makes its beginnings needless."""
         return all(pool.info.kind in {"full", "latent"} for pool in self._pools)
+
+    @property
+    def interval(self) -> int:
+        """The tokens at whose multiples every state pool wants a prompt to be kept; 0: none does."""
+        wishes = [pool.info.checkpoint_every for pool in self._pools if pool.info.kind == "state"]
+        return math.lcm(*filter(None, wishes)) if any(wishes) else 0
 
     def length(self, seq: SeqId) -> int:
         """Return the length of a sequence once all steps planned so far are done."""

@@ -8,10 +8,9 @@ from itertools import chain
 from operator import attrgetter
 
 from parallax_core.contracts.policy import Holder, PreemptionPolicy
-from parallax_core.engine.ledger import Claim, Ledger
+from parallax_core.engine.ledger import Claim
 from parallax_core.engine.sequence import Sequence
 from parallax_core.engine.store import Store
-from parallax_core.engine.waiting import WaitingQueue
 
 RANK = attrgetter("rank")
 MOST_ASKED = 16
@@ -38,12 +37,11 @@ class Scheduler:
     Everybody is ranked by urgency, then by arrival. Nobody takes a page from a sequence of higher rank.
     """
 
-    def __init__(
-        self, ledger: Ledger, store: Store, waiting: WaitingQueue, preemption: PreemptionPolicy, now: float
-    ) -> None:
-        self._ledger = ledger
+    def __init__(self, store: Store, preemption: PreemptionPolicy, now: float) -> None:
         self._store = store
-        self._waiting = waiting
+        self._ledger = store.ledger
+        self._budget = store.budget
+        self._waiting = store.waiting
         self._preemption = preemption
         self._now = now
         self._num_asked = 0
@@ -96,9 +94,11 @@ class Scheduler:
         if self._store.interval:
             self._store.keep_due(sequence, claim)
             wanted = self._store.limit_row(sequence, wanted)
-        count = self._fit(sequence, claim, wanted, ranked)
-        if count:
+        cost, draw = sequence.task.cost, sequence.draw_bytes
+        count = self._budget.limit_row(cost, draw, wanted)
+        if count and (count := self._fit(sequence, claim, count, ranked)):
             self._chosen[sequence] = count
+            self._budget.take_row(cost, draw, count)
         return count
 
     def _fit(self, sequence: Sequence, claim: Claim, count: int, ranked: list[Sequence]) -> int:

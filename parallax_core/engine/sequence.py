@@ -9,6 +9,7 @@ from parallax_core.base.ids import SeqId
 from parallax_core.contracts.engine import Delta, Reason, Request, TokenLogprob
 from parallax_core.contracts.stage import Draw, Output, Row, SequenceSpec
 from parallax_core.engine.detokenizer import Decode, Detokenizer
+from parallax_core.engine.header import RowCost, make_spec, weigh_rows
 from parallax_core.engine.prefix import ITEM, make_key
 from parallax_core.engine.score import PromptScore
 from parallax_core.engine.stop import StopFilter
@@ -21,7 +22,7 @@ AGEING_S = 10.0
 """A request that has waited this long counts as one priority more urgent."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(eq=False, kw_only=True, slots=True)
 class Task:
     """What is the same for every answer to a request."""
 
@@ -32,6 +33,13 @@ class Task:
     journey: Journey
     number: int = 0
     """How many requests came to the head before it."""
+    spec: SequenceSpec = field(init=False)
+    """What the stages are told when a sequence is opened."""
+    cost: RowCost = field(init=False)
+    """What the rows take of a frame."""
+
+    def __post_init__(self) -> None:
+        self.spec, self.cost = make_spec(self.request), weigh_rows(self.request)
 
 
 @dataclass(eq=False, slots=True)
@@ -112,16 +120,10 @@ class Sequence:
         return most if self.score is None or self.score.is_asked else min(most, self.score.num_asked)
 
     @property
-    def spec(self) -> SequenceSpec:
-        """What the stages are told when the sequence is opened."""
-        request = self.request
-        return SequenceSpec(
-            prompt_length=self.num_prompt,
-            sampling=request.sampling,
-            adapter=request.adapter,
-            priority=request.priority,
-            salt=request.salt,
-        )
+    def draw_bytes(self) -> int:
+        """What its next draw takes of a result, at the most."""
+        cost = self.task.cost
+        return cost.next_draw if self.num_output else cost.first_draw
 
     def key(self, length: int) -> bytes:
         """Return the first ``length`` tokens as `PrefixIndex` wants them; each token is converted once."""

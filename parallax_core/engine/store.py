@@ -8,14 +8,13 @@ from dataclasses import dataclass, replace
 from itertools import count
 
 from parallax_core.base.ids import RequestId, SeqId
-from parallax_core.contracts.stage import Drop, Edit, Fork, Open
+from parallax_core.contracts.stage import Drop, Edit, Fork, Open, SequenceSpec
+from parallax_core.engine.header import FIXED, HeaderBudget, begin_bytes
 from parallax_core.engine.ledger import Claim, Ledger
 from parallax_core.engine.prefix import ITEM, Match, PrefixIndex
 from parallax_core.engine.sequence import Sequence
 from parallax_core.engine.waiting import WaitingQueue
-
-MIN_SHARED = 32
-"""A request waits for another that is computing the same beginning if that saves it at least so many tokens."""
+from parallax_core.wire.size import DROP, bound_edit
 
 Space = Callable[[Sequence], Hashable]
 """Names what must be equal, beside the tokens, for one sequence to serve another."""
@@ -42,18 +41,18 @@ class Store:
     Every edit is applied to the ledger as it is made, and handed over by `take_edits` for the next step.
     """
 
-    def __init__(
-        self, ledger: Ledger, space: Space, waiting: WaitingQueue, interval: int = 0, min_shared: int = MIN_SHARED
-    ) -> None:
-        self._ledger = ledger
+    def __init__(self, ledger: Ledger, budget: HeaderBudget, waiting: WaitingQueue, space: Space) -> None:
+        self.ledger = ledger
+        self.budget = budget
+        self.waiting = waiting
         self._space = space
-        self._waiting = waiting
         self._is_rewindable = ledger.is_rewindable
-        self._min_shared = min_shared
-        self.interval = interval
+        self.interval = ledger.interval
         """Prompts are kept at multiples of so many tokens, where sequences cannot go back; 0: nowhere."""
         self._seqs = count()
         self._edits: list[Edit] = []
+        self._specs: dict[SeqId, SequenceSpec] = {}
+        """Of every sequence the stages hold."""
         self._index = PrefixIndex()
         self._coming = PrefixIndex()
         """Running sequences that are being computed, by all of their tokens."""
@@ -71,8 +70,9 @@ class Store:
         return len(self._requests)
 
     def take_edits(self) -> tuple[Edit, ...]:
-        """Return the edits made since the last call, in order."""
+        """Return the edits made since the last call, in order, for a step; the budget is that of the next one then."""
         edits, self._edits = tuple(self._edits), []
+        self.budget.reset()
         return edits
 
     def find(self, sequence: Sequence) -> Found:
@@ -87,7 +87,7 @@ class Store:
         if (held := min(ahead.length, source.planned)) > have:
             found, have = replace(found, match=Match(ahead.seq, held)), held
         is_sibling = source.task is sequence.task
-        is_worth_it = ahead.length - have >= (1 if is_sibling else self._min_shared)
+        is_worth_it = ahead.length - have >= (1 if is_sibling else self.waiting.min_shared)
         if is_worth_it and (is_sibling or source.rank < sequence.rank):
             return replace(found, coming=ahead)
         return found
@@ -95,9 +95,12 @@ class Store:
     def admit(self, sequence: Sequence, found: Found, claim: Claim) -> bool:
         """Begin a sequence on the stages, as a fork of what `find` has found if there is anything.
 
-        Makes room among what is only stored, and returns whether there is room for all of its tokens.
+        Makes room among what is only stored, and returns whether there is room for all of its tokens, and in the step.
         """
+        in_step = begin_bytes(sequence.task.spec) + FIXED + sequence.task.cost.token
         while not _has_room(sequence, found.match, claim):
+            if not self.budget.fits(in_step + DROP):
+                return False
             spared = found.match.seq if found.match else None
             evicted = self._evict_oldest(spared)
             if evicted is None and spared is not None:
@@ -106,6 +109,8 @@ class Store:
                 return False
             if evicted in found.seen:
                 found = self.find(sequence)
+        if not self.budget.fits(in_step):
+            return False
         self._begin(sequence, found.match)
         return True
 
@@ -116,6 +121,8 @@ class Store:
         """
         assert source.seq is not None
         match = Match(source.seq, source.planned)
+        if not self.budget.fits(begin_bytes(None)):
+            return False
         while not _has_room(sequence, match, claim):
             if not self.evict(None):
                 return False
@@ -132,9 +139,10 @@ class Store:
         while not claim.fits_fork(sequence.seq, length):
             if not self.evict(None):
                 return
-        copy = SeqId(next(self._seqs))
-        self._edit(Fork(sequence.seq, copy, length, sequence.choice))
-        self._keep(space, key, copy)
+        if self.budget.fits(begin_bytes(None)):
+            copy = SeqId(next(self._seqs))
+            self._edit(Fork(sequence.seq, copy, length, sequence.choice))
+            self._keep(space, key, copy)
 
     def keep_due(self, sequence: Sequence, claim: Claim) -> None:
         """Store a prompt whose computing has come to where it is to be kept; see `keep`."""
@@ -155,7 +163,7 @@ class Store:
         if length >= self._unpublished[seq]:
             self._hide(seq)
             self._index.insert(self._space(sequence), sequence.key(length), seq)
-        self._waiting.note_length(seq, length)
+        self.waiting.note_length(seq, length)
 
     def retire(self, sequence: Sequence) -> None:
         """Take a sequence that will not run on; keep what the stages hold of it for others."""
@@ -173,13 +181,15 @@ class Store:
         if (seq := self._release(sequence)) is not None:
             self._edit(Drop(seq))
         if sequence.is_waiting:
-            self._waiting.add(sequence)
+            self.waiting.add(sequence)
 
     def evict(self, spared: SeqId | None) -> bool:
         """Drop the stored sequence that was used longest ago, if there is one beside ``spared``."""
         return self._evict_oldest(spared) is not None
 
     def _evict_oldest(self, spared: SeqId | None) -> SeqId | None:
+        if not self.budget.fits(DROP):
+            return None
         for seq in self._stored:
             if seq != spared:
                 self._drop(seq)
@@ -198,20 +208,22 @@ class Store:
         return Found(None, frozenset(seen))
 
     def _can_fork(self, match: Match) -> bool:
-        return match.length <= self._ledger.length(match.seq) and self._ledger.can_rewind(match.seq, match.length)
+        return match.length <= self.ledger.length(match.seq) and self.ledger.can_rewind(match.seq, match.length)
 
     def _begin(self, sequence: Sequence, match: Match | None) -> None:
         seq = SeqId(next(self._seqs))
-        self._waiting.discard(sequence)
+        self.waiting.discard(sequence)
         self.running[seq] = sequence
         self._requests[sequence.request.id] += 1
         if match is None:
             sequence.begin(seq, 0)
-            self._edit(Open(seq, sequence.spec, sequence.choice))
+            self._edit(Open(seq, sequence.task.spec, sequence.choice))
         else:
             sequence.begin(seq, match.length)
             self._touch(match.seq)
-            self._edit(Fork(match.seq, seq, match.length, sequence.choice, sequence.spec))
+            spec = sequence.task.spec
+            inherited = None if self._specs[match.seq] == spec else spec
+            self._edit(Fork(match.seq, seq, match.length, sequence.choice, inherited))
         if self._is_rewindable:
             self._announce(seq, sequence)
 
@@ -236,7 +248,7 @@ class Store:
         self._hide(seq)
         if seq in self._index:
             self._index.remove(seq)
-        self._waiting.note_end(seq)
+        self.waiting.note_end(seq)
         return seq
 
     def _is_needless(self, space: Hashable, key: bytes) -> bool:
@@ -248,7 +260,8 @@ class Store:
             self._touch(matches[0].seq)
             return True
         for match in matches:
-            if match.seq in self._stored and match.length == self._ledger.length(match.seq):
+            is_covered = match.seq in self._stored and match.length == self.ledger.length(match.seq)
+            if is_covered and self.budget.fits(DROP):
                 self._drop(match.seq)
         return False
 
@@ -269,8 +282,16 @@ class Store:
         self._edit(Drop(seq))
 
     def _edit(self, edit: Edit) -> None:
-        self._ledger.edit(edit)
+        self.ledger.edit(edit)
         self._edits.append(edit)
+        self.budget.take(bound_edit(edit))
+        match edit:
+            case Open(seq, spec):
+                self._specs[seq] = spec
+            case Fork(src, dst, spec=spec):
+                self._specs[dst] = spec or self._specs[src]
+            case Drop(seq):
+                del self._specs[seq]
 
 
 def _has_room(sequence: Sequence, match: Match | None, claim: Claim) -> bool:

@@ -9,11 +9,16 @@ from parallax_core.base.ids import SeqId
 from parallax_core.engine.priority import PriorityQueue
 from parallax_core.engine.sequence import Sequence
 
+MIN_SHARED = 32
+"""Computing fewer tokens takes no longer than waiting for a step."""
+
 
 class WaitingQueue:
     """Sequences that could begin on the stages, by rank; some wait for another one to compute what they share."""
 
-    def __init__(self) -> None:
+    def __init__(self, min_shared: int = MIN_SHARED) -> None:
+        self.min_shared = min_shared
+        """One waits for another that is computing the same beginning if that saves it at least so many tokens."""
         self._queue: PriorityQueue[Sequence] = PriorityQueue()
         self._sources: dict[Sequence, SeqId] = {}
         """The running sequence that one waits for."""

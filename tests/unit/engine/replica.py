@@ -12,6 +12,7 @@ from parallax_core.api import (
     Drop,
     Fork,
     LayerRange,
+    LeaseId,
     Open,
     Request,
     RequestId,
@@ -24,6 +25,9 @@ from parallax_core.api import (
 )
 from parallax_core.engine.head import Head, Step
 from parallax_core.testing.toy import GREEDY, Toy, ToyStage
+from parallax_core.wire.codec import encode
+from parallax_core.wire.messages import Result
+from parallax_core.wire.messages import Step as StepMessage
 
 TOY = Toy()
 LUCKY = Sampling(temperature=1.0, seed=5)
@@ -68,6 +72,8 @@ class Chain:
     def __init__(self, stages: Sequence[ToyStage]) -> None:
         self.stages = stages
         self.epoch = 0
+        self.largest_header = 0
+        """The bytes of the largest header so far, of what goes to a stage and what comes back."""
         self._open: dict[SeqId, None] = {}
 
     def run(self, step: Step) -> list[StageResult]:
@@ -81,6 +87,9 @@ class Chain:
             stage.edit(edits)
             hidden = results[-1].tensors if results else ()
             results.append(stage.step(replace(step.batch, hidden=hidden)).wait() if step.batch.rows else StageResult())
+            sent = StepMessage(LeaseId(0), step.epoch, step.batch.step, step.edits, step.batch.rows, hidden)
+            told = Result(LeaseId(0), step.epoch, step.batch.step, 0, results[-1].answers, stage.free, 0.5)
+            self.largest_header = max(self.largest_header, *(len(encode(each).header) for each in (sent, told)))
         for edit in edits:
             match edit:
                 case Open(seq) | Fork(_, seq):

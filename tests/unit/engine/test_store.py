@@ -1,8 +1,9 @@
 from __future__ import annotations
 
+import msgspec
 import pytest
 
-from parallax_core.api import Fork, Request
+from parallax_core.api import Fork, Open, Request, Sampling
 from parallax_core.engine.head import Limits
 from parallax_core.testing.arithmetic import Kind
 from parallax_core.testing.toy import GREEDY, Toy
@@ -55,8 +56,8 @@ def test_forked_request_keeps_its_own_sampling() -> None:
 @pytest.mark.parametrize("kinds", [("full",), ("full", "latent")])
 def test_requests_of_different_salts_share_nothing(kinds: tuple[Kind, ...]) -> None:
     replica = Replica(*open_stages(Toy(kinds), len(kinds), num_pages=20))
-    for salt in ("", "a", "b", "a"):
-        replica.ask([1, 2, 3, 4, 5], salt=salt)
+    for seed, salt in enumerate(("", "a", "b", "a")):
+        replica.ask([1, 2, 3, 4, 5], salt=salt, sampling=Sampling(seed=seed))
         replica.run()
     assert len(replica.stage.forks) == 1
     assert replica.stage.forks[0].spec is not None
@@ -93,8 +94,8 @@ def test_state_is_kept_at_the_multiples_a_backend_wants() -> None:
 
 def test_state_is_kept_once_however_often_it_comes_by() -> None:
     replica = Replica(STATE.open(checkpoint_every=4))
-    for _ in range(3):
-        replica.ask([*range(9)], 2)
+    for seed in range(3):
+        replica.ask([*range(9)], 2, sampling=Sampling(seed=seed))
         replica.run()
     kept = [fork for fork in replica.stage.forks if fork.spec is None]
     assert [fork.length for fork in kept] == [4, 8]
@@ -138,12 +139,7 @@ def test_answers_that_find_no_place_in_time_begin_from_what_is_kept() -> None:
     replica.ask(range(10), 5, n=4, sampling=LUCKY)
     replica.run()
     assert replica.count_tokens() == 10 + 4 * 4
-    assert sorted((fork.choice, fork.spec is None) for fork in replica.stage.forks) == [
-        (0, True),
-        (1, False),
-        (2, False),
-        (3, False),
-    ]
+    assert sorted((fork.choice, fork.length) for fork in replica.stage.forks) == [(0, 10), (1, 10), (2, 10), (3, 10)]
     replica.check_tokens()
 
 
@@ -160,7 +156,7 @@ def test_answers_share_a_prompt_computed_again() -> None:
     replica.check_tokens()
 
 
-def test_edits_of_a_request_carry_what_holds_for_it() -> None:
+def test_what_holds_for_a_request_is_said_once() -> None:
     replica = Replica(TOY.open(num_pages=20))
     request: Request = replica.requests[replica.ask([1, 2, 3], n=2, priority=3, salt="s", sampling=LUCKY)]
     first = replica.head.plan(0.0)
@@ -170,10 +166,25 @@ def test_edits_of_a_request_carry_what_holds_for_it() -> None:
     second = replica.head.plan(0.0)
     assert second is not None
     [fork] = second.edits
+    assert isinstance(opened, Open)
     assert isinstance(fork, Fork)
-    for spec in (opened.spec, fork.spec):  # type: ignore[union-attr]
-        assert spec is not None
-        assert (spec.prompt_length, spec.sampling, spec.priority, spec.salt) == (3, request.sampling, 3, "s")
+    spec = opened.spec
+    assert (spec.prompt_length, spec.sampling, spec.priority, spec.salt) == (3, request.sampling, 3, "s")
+    assert (fork.choice, fork.spec) == (1, None)
+    replica.head.absorb(replica.compute(second), 0.0)
+    replica.collect()
+    replica.run()
+    other = replica.ask([1, 2, 3], n=2, priority=3, salt="s", sampling=msgspec.structs.replace(LUCKY, seed=8))
+    third = replica.head.plan(0.0)
+    assert third is not None
+    [fork] = third.edits
+    assert isinstance(fork, Fork)
+    assert fork.spec is not None, "another request's sampling was inherited"
+    assert fork.spec.sampling.seed == 8
+    replica.head.absorb(replica.compute(third), 0.0)
+    replica.collect()
+    replica.run()
+    replica.check_tokens(other)
 
 
 def test_fork_waits_for_pages_that_a_row_of_the_same_step_gives_back() -> None:

@@ -77,21 +77,23 @@ class Traffic(RuleBasedStateMachine):
 
     @initialize(
         stages=make_stages(),
-        max_running=st.integers(1, 5),
-        min_shared=st.integers(1, 5),
+        limits=st.builds(
+            Limits,
+            max_running=st.integers(1, 5),
+            min_shared=st.integers(1, 5),
+            header_bytes=st.sampled_from([1500, 2000, 2**22]),
+        ),
         preemption=st.sampled_from([NewestFirst(), LowestPriority()]),
         longest_row=st.sampled_from([0, 2, 3]),
     )
     def begin(
         self,
         stages: list[ToyStage],
-        max_running: int,
-        min_shared: int,
+        limits: Limits,
         preemption: NewestFirst | LowestPriority,
         longest_row: int,
     ) -> None:
         """Begin with an empty head; ``longest_row`` ends rows early, so that others wait for them for several steps."""
-        limits = Limits(max_running=max_running, min_shared=min_shared)
         self.replica = Replica(*stages, limits=limits, preemption=preemption)
         self.live: set[RequestId] = set()
         self.results: deque[StageResult] = deque()
@@ -232,6 +234,7 @@ class Traffic(RuleBasedStateMachine):
         assert {*waiting._queue._entries, *waiting._sources} == {one for one in live if one.is_waiting}
         assert len(waiting) == sum(one.is_waiting for one in live)
         assert set(waiting._sources.values()) <= set(head._store.running)
+        assert self.replica.chain.largest_header <= head._limits.header_bytes
         deadlines = [job.deadline for job in head._jobs.values() if job.deadline is not None]
         assert head.next_deadline() == min(deadlines, default=None)
 
