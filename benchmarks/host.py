@@ -26,6 +26,7 @@ from fastapi import FastAPI
 from parallax_core.api import LayerRange, PoolInfo, Request, RequestId, Sampling, Stage, StageBatch, StagePlan
 from parallax_core.builtin.routing import LeastPendingTokens
 from parallax_core.node.crew import Crew
+from parallax_core.node.generation import Defaults
 from parallax_core.node.pipeline import PipelineEngine
 from parallax_core.node.router import Router
 from parallax_core.node.text import ModelText
@@ -52,7 +53,7 @@ MODEL = "bench"
 class LetterText:
     """The text side of the toy: a token is a letter."""
 
-    sampling = Sampling(temperature=0)
+    defaults = Defaults(Sampling(temperature=0))
     stop_ids = frozenset[int]()
     vocab_size = len(LETTERS)
     context_length = 0

@@ -17,6 +17,7 @@ from parallax_core.contracts.model import ModelShape
 from parallax_core.contracts.source import ModelFolder
 from parallax_core.node.catalog import Catalog
 from parallax_core.node.family import count_active, count_weights, find_family
+from parallax_core.node.generation import Defaults
 from parallax_core.node.text import ModelText
 from parallax_core.plugins.host import PluginHost
 from parallax_core.plugins.output import divert_output
@@ -92,6 +93,7 @@ def _describe(folder: ModelFolder, host: PluginHost) -> list[tuple[str, object]]
         *_describe_family(host, config),
         ("stored dtype", config.get("dtype") or config.get("torch_dtype") or "not stated"),
         ("chat template", "yes" if text.can_chat else "no"),
+        ("default sampling", _describe_defaults(text.defaults)),
         ("stop tokens", ", ".join(map(str, sorted(text.stop_ids))) or "none"),
     ]
 
@@ -111,6 +113,11 @@ def _describe_family(host: PluginHost, config: dict[str, Any]) -> list[tuple[str
         ("parameters", f"{_millions(count_weights(shape))}, of which a token meets {_millions(count_active(shape))}"),
         ("memory", _describe_memory(shape)),
     ]
+
+
+def _describe_defaults(defaults: Defaults) -> str:
+    stated = ", ".join(f"{name} {value:g}" for name, value in defaults.describe().items())
+    return stated or "temperature 1: the model recommends nothing"
 
 
 def _describe_memory(shape: ModelShape) -> str:

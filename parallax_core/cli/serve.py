@@ -32,6 +32,7 @@ from parallax_core.contracts.source import ModelFolder
 from parallax_core.contracts.stage import StageInfo
 from parallax_core.contracts.status import NodeStatus
 from parallax_core.node.catalog import Catalog
+from parallax_core.node.generation import Defaults
 from parallax_core.node.observer import Audience
 from parallax_core.node.pipeline import PipelineEngine
 from parallax_core.node.plan import PipelinePlan
@@ -96,7 +97,7 @@ def _serve(settings: ServeSettings, edge: Edge, plugins: PluginHost, output: Tex
         serving = Serving(
             model_id=name_model(settings.model, folder),
             folder=folder.path,
-            text=ModelText(folder.path),
+            text=ModelText(folder.path, settings.generation_config),
             stages=wanted.make_stages(plan, Path(private)),
             pipeline=pipeline,
             topology=wanted.place_layers(read_object(folder.path / "config.json")),
@@ -188,7 +189,9 @@ async def _run(serving: Serving, front: Front) -> None:
     router = WatchedRouter(engines, policy, find_room, watch) if front.audience else Router(engines, policy, find_room)
     gate = Gate()
     tracer = OtelTracer(front.edge.otlp_endpoint) if front.edge.otlp_endpoint else None
-    reader = TokenizerPool(str(serving.folder), serving.model_id, PoolLimits.of(front.edge))
+    reader = TokenizerPool(
+        str(serving.folder), serving.model_id, PoolLimits.of(front.edge), serving.text.generation
+    )
     served = Served(
         serving.model_id,
         router,
@@ -203,6 +206,7 @@ async def _run(serving: Serving, front: Front) -> None:
 
     def announce() -> None:
         front.display.__exit__(None, None, None)
+        _log_defaults(serving.text.defaults)
         for info in list_stages():
             _log_stage(info)
         print(f"ready {_url(front.sock, front.edge)} model={serving.model_id}", file=front.output, flush=True)
@@ -215,6 +219,12 @@ async def _run(serving: Serving, front: Front) -> None:
 
 def _tell_loss(audience: Audience, model: str, replica: int, reason: str) -> None:
     audience.tell(StageLoss(at=time.time(), model=model, replica=replica, reason=reason))
+
+
+def _log_defaults(defaults: Defaults) -> None:
+    if stated := defaults.describe():
+        values = " ".join(f"{name}={value:g}" for name, value in stated.items())
+        logger.info("sampling by default %s, as the model recommends; --generation-config off ignores that", values)
 
 
 def _log_stage(info: StageInfo) -> None:

@@ -82,6 +82,13 @@ class ServeSettings:
     host: Annotated[str, Meta(description="The address to listen on.")] = "127.0.0.1"
     port: Annotated[int, Meta(description="The port to listen on; 0 takes a free one.", ge=0, le=65535)] = 8000
     dtype: Annotated[DType, Meta(description="What to compute in; auto suits the device.")] = "auto"
+    generation_config: Annotated[
+        str,
+        Meta(
+            description="Default sampling: auto, as the model's authors recommend; off, as OpenAI; or a file.",
+            extra={"metavar": "auto|off|PATH"},
+        ),
+    ] = "auto"
     batching: Annotated[
         str,
         Meta(

@@ -40,6 +40,9 @@ class Request:
     """The LoRA adapter, by the name it was loaded under; empty: none."""
     salt: str = ""
     """Requests of different salts share no cache."""
+    default_max_tokens: int | None = None
+    """Where ``max_tokens`` is None: the most tokens of an answer, as far as there is room; None: whatever there is room
+    for."""
 
 
 Reason = Literal["stop", "length", "error", "timeout", "aborted"]

@@ -68,7 +68,7 @@ class Gate:
     def _limit_output(self, request: Request) -> int:
         room = self.max_length - len(request.prompt)
         if request.max_tokens is None:
-            return room
+            return min(room, max(request.default_max_tokens or room, request.sampling.min_tokens))
         if request.max_tokens < 1:
             message = f"max_tokens is {request.max_tokens}; an answer has at least 1"
             raise InvalidRequest(message, "max_tokens")

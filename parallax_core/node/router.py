@@ -194,7 +194,8 @@ class Router:
 
     def _describe(self, request: Request) -> ArrivalView:
         num_prompt = len(request.prompt)
-        most = max(0, self._max_length() - num_prompt) if request.max_tokens is None else request.max_tokens
+        room = max(0, self._max_length() - num_prompt)
+        most = min(room, request.default_max_tokens or room) if request.max_tokens is None else request.max_tokens
         return ArrivalView(number=self._num_arrivals, num_prompt=num_prompt, max_output=most * request.n)
 
     def _place(self, journey: Journey, request: Request) -> Placement:

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 
 from parallax_core.base.errors import InvalidRequest, ParallaxError
 from parallax_core.base.files import read_object
-from parallax_core.contracts.sample import Sampling
+from parallax_core.node.generation import AUTO, read_generation
 from parallax_core.node.template import ANSWER, ChatTemplate, Ending, Turns, read_source
 from parallax_core.node.vocabulary import Vocabulary
 
@@ -22,16 +22,21 @@ MOST_CHARACTERS = 2**26
 class ModelText:
     """Turns conversations into token ids, and token ids into text.
 
+    Args:
+        folder: of the model.
+        generation: what holds where a request leaves a choice open; see `read_generation`.
+
     Raises:
         ParallaxError: if the folder's tokenizer or one of its JSON files cannot be read.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, generation: str = AUTO) -> None:
         self._tokenizer = _load_tokenizer(folder / "tokenizer.json")
         self.vocabulary = Vocabulary(self._tokenizer)
         config = read_object(folder / "config.json")
         settings = _read_optional(folder / "tokenizer_config.json")
-        generation = _read_optional(folder / "generation_config.json")
+        found = read_generation(folder, generation)
+        self.generation, self.defaults = generation, found.defaults
         size = config.get("vocab_size")
         self.vocab_size = size if isinstance(size, int) else self.vocabulary.size
         self.context_length = _context_length(config)
@@ -39,12 +44,7 @@ class ModelText:
         self._max_characters = _max_characters(self._tokenizer, self.context_length)
         self._template_source = read_source(folder, settings)
         self._special = {name: _token_text(settings.get(name)) for name in ("bos_token", "eos_token")}
-        self.stop_ids = _stop_ids(generation, config) | self._known_ids([self._special["eos_token"]])
-        try:
-            self.sampling = _default_sampling(generation)
-        except (TypeError, ValueError) as error:
-            message = f"{folder / 'generation_config.json'} holds a value of the wrong kind: {error}"
-            raise ParallaxError(message, "fetch the model again") from error
+        self.stop_ids = _stop_ids(found.eos_token_id, config) | self._known_ids([self._special["eos_token"]])
 
     def encode_chat(
         self,
@@ -159,15 +159,6 @@ def _token_text(token: object) -> str:
     return token if isinstance(token, str) else ""
 
 
-def _stop_ids(generation: Mapping[str, Any], config: Mapping[str, Any]) -> frozenset[int]:
-    ids = generation.get("eos_token_id", config.get("eos_token_id"))
+def _stop_ids(stated: object, config: Mapping[str, Any]) -> frozenset[int]:
+    ids = config.get("eos_token_id") if stated is None else stated
     return frozenset(each for each in (ids if isinstance(ids, list) else [ids]) if isinstance(each, int))
-
-
-def _default_sampling(generation: Mapping[str, Any]) -> Sampling:
-    """What the model's authors recommend where a request leaves a choice open; greedy is never a default."""
-    return Sampling(
-        temperature=float(generation.get("temperature") or 1.0),
-        top_k=int(generation.get("top_k") or 0),
-        top_p=float(generation.get("top_p") or 1.0),
-    )

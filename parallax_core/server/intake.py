@@ -47,7 +47,13 @@ def read_chat(text: ModelText, body: ChatRequest) -> Reading:
         form=_read_form(
             body, logprobs, length_field="max_completion_tokens" if body.max_tokens is None else "max_tokens"
         ),
-        request=_read_request(text, body, max_tokens=body.max_tokens or body.max_completion_tokens, logprobs=logprobs),
+        request=_read_request(
+            text,
+            body,
+            max_tokens=body.max_tokens or body.max_completion_tokens,
+            default_max_tokens=text.defaults.max_tokens,
+            logprobs=logprobs,
+        ),
         prompts=(pack(text.encode_chat(turns, body.chat_template_kwargs)),),
         seeds=_draw_seeds(body, 1),
     )
@@ -144,10 +150,11 @@ def _read_sampling(text: ModelText, body: Generation, stop_ids: frozenset[int]) 
     biases = {int(token): bias for token, bias in (body.logit_bias or {}).items()}
     check_tokens(text, list(biases), "logit_bias")
     chosen = {name: value for name in SAME if (value := getattr(body, name)) is not None}
-    if chosen.get("temperature", 1) < LEAST_TEMPERATURE:
+    defaults = text.defaults.sampling
+    if chosen.get("temperature", defaults.temperature) < LEAST_TEMPERATURE:
         chosen["temperature"] = 0
     return msgspec.structs.replace(
-        text.sampling,
+        defaults,
         logit_bias=tuple(sorted(biases.items())),
         stop_ids=tuple(sorted(stop_ids)) if body.min_tokens else (),
         **chosen,

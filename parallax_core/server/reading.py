@@ -133,6 +133,8 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     model_id: str
     limit_s: float
     """After so many seconds of preparing it ends."""
+    generation: str = "auto"
+    """What holds where a request leaves a choice open; see `read_generation`."""
 
 
 class Ready(msgspec.Struct, frozen=True):

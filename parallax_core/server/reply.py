@@ -172,6 +172,9 @@ class ModelReply(Reply):
     object: Literal["model"]
     created: int
     owned_by: str
+    default_sampling_params: dict[str, float]
+    """What holds where a request leaves it open, by the fields of a request, as far as it differs from OpenAI's API:
+    what the model's authors recommend, or the server's ``--generation-config``."""
 
 
 class ModelsReply(Reply):

@@ -194,7 +194,7 @@ class ChatRequest(Generation):
     """Turns with ``role`` (``system``, ``developer``, ``user``, ``assistant``) and ``content`` (a string, or parts of
     type ``text``)."""
     max_tokens: Count | None = None
-    """The most tokens of an answer; without it, as many as the model's context holds."""
+    """The most tokens of an answer; without it, as many as the model's authors recommend, or its context holds."""
     max_completion_tokens: Count | None = None
     """The same, in OpenAI's newer word."""
     logprobs: bool | None = None

@@ -83,8 +83,9 @@ class Served:
             raise UnknownModel(f"the model '{name}' does not exist", f"this server has '{self.model_id}'")
 
     def describe(self) -> dict[str, object]:
-        """Return the model in OpenAI's shape."""
-        return {"id": self.model_id, "object": "model", "created": self.created, "owned_by": "parallax"}
+        """Return the model in OpenAI's shape, and what holds where a request leaves sampling open."""
+        model = {"id": self.model_id, "object": "model", "created": self.created, "owned_by": "parallax"}
+        return {**model, "default_sampling_params": self.text.defaults.describe()}
 
 
 def find_arrival(http: fastapi.Request) -> float:

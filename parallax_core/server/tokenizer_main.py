@@ -46,7 +46,7 @@ def main() -> None:
 
 def _prepare(setup: Setup) -> BodyReader:
     """Return what reads bodies, ready to do so at once."""
-    text = ModelText(Path(setup.folder))
+    text = ModelText(Path(setup.folder), setup.generation)
     _limit_time(setup.limit_s)
     _limit_memory()
     text.compile_template()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from parallax_source_pypi.fields import Fields
@@ -9,6 +10,14 @@ from parallax_source_pypi.shape import LlamaShape
 from parallax_source_pypi.tokenizer import SpecialIds
 
 Json = dict[str, object]
+SAMPLING = {
+    "temperature": ("temp", math.inf),
+    "top_k": ("top_k", math.inf),
+    "top_p": ("top_p", 1),
+    "min_p": ("min_p", 1),
+    "repetition_penalty": ("penalty_repeat", math.inf),
+}
+"""What generation_config.json may recommend, how a GGUF file calls it, and the largest value that makes sense."""
 
 
 def model_config(shape: LlamaShape, specials: SpecialIds, dtype: str) -> Json:
@@ -52,14 +61,27 @@ def describe_blocks(types: Mapping[str, str]) -> Json:
     return {"quantization_config": {"quant_method": "gguf", "types": dict(types)}} if types else {}
 
 
-def generation_config(specials: SpecialIds) -> Json:
-    """Return generation_config.json: which tokens end a text."""
+def generation_config(fields: Fields, specials: SpecialIds) -> Json:
+    """Return generation_config.json: which tokens end a text, and what the model's authors recommend for sampling.
+
+    Few GGUF files say the latter.
+    """
     ends = sorted({specials.eos, specials.turn} - {None}, key=lambda end: end != specials.eos)
     return {
         "bos_token_id": specials.bos,
         "eos_token_id": ends if len(ends) > 1 else specials.eos,
         "pad_token_id": specials.pad,
+        **recommended_sampling(fields),
     }
+
+
+def recommended_sampling(fields: Fields) -> Json:
+    """Return what a GGUF file recommends under ``general.sampling``, by the names of generation_config.json.
+
+    To llama.cpp, a value out of range means that a filter is off; such a value is left out.
+    """
+    values = {name: fields.number(f"general.sampling.{key}", 0) for name, (key, _) in SAMPLING.items()}
+    return {name: value for name, value in values.items() if 0 < value <= SAMPLING[name][1]}
 
 
 def tokenizer_config(fields: Fields, shape: LlamaShape, specials: SpecialIds) -> Json:

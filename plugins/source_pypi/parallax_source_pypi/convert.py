@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -38,6 +38,8 @@ class Manner:
     """The most bytes of a file."""
     keeps_blocks: bool = False
     """Whether packed values stay packed, as `blocks` says; otherwise they become float16."""
+    sampling: Mapping[str, float] = field(default_factory=dict)
+    """What the authors recommend, by the names of generation_config.json, where the file does not say it."""
 
 
 def convert_gguf(source: Path, folder: Path, progress: Progress, task: str, manner: Manner | None = None) -> None:
@@ -61,7 +63,7 @@ def convert_gguf(source: Path, folder: Path, progress: Progress, task: str, mann
         # The tokenizer comes first: what will be refused should be before the long part.
         specials = read_specials(fields)
         build_tokenizer(fields).save(str(folder / "tokenizer.json"))
-        write_json(folder / "generation_config.json", generation_config(specials))
+        write_json(folder / "generation_config.json", {**manner.sampling, **generation_config(fields, specials)})
         write_json(folder / "tokenizer_config.json", tokenizer_config(fields, shape, specials))
         write_template(folder / "chat_template.jinja", chat_template(fields))
         slots = match_slots(shape, gguf.tensors)

@@ -47,6 +47,13 @@ class Fields:
             raise damaged(f"{key!r} is {_show(value)}, not a positive number")
         return float(str(np.float32(value)))
 
+    def number(self, key: str, default: float) -> float:
+        """Return a finite number: an integer as it is, a float as the shortest decimal of its float32."""
+        value = self._find(key, default)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise damaged(f"{key!r} is {_show(value)}, not a number")
+        return value if isinstance(value, int) else float(str(np.float32(value)))
+
     def text(self, key: str, default: str | None = None) -> str:
         """Return a string."""
         value = self._find(key, default)

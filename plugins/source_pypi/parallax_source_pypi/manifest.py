@@ -8,7 +8,7 @@ from pathlib import Path
 
 FILE = "parallax.json"
 
-CONVERTER = 1
+CONVERTER = 2
 """Raised when the same GGUF file would become another folder; models of an older converter are made again."""
 
 

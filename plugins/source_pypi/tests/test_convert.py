@@ -74,6 +74,28 @@ def test_several_ends_are_kept(llama: TinyLlama, convert: Convert) -> None:
     assert read_json(convert() / "generation_config.json") == {"bos_token_id": 1, "eos_token_id": [2, 0]}
 
 
+def test_recommended_sampling_is_kept(llama: TinyLlama, convert: Convert) -> None:
+    stated = {"temp": 0.2, "top_p": 0.9, "top_k": 20, "min_p": 0.0, "penalty_repeat": -1.0}
+    llama.values |= {f"general.sampling.{name}": value for name, value in stated.items()}
+    found = read_json(convert() / "generation_config.json")
+    assert found == {"bos_token_id": 1, "eos_token_id": 2, "temperature": 0.2, "top_p": 0.9, "top_k": 20}
+
+
+@pytest.mark.parametrize("value", [True, "hot", np.inf])
+def test_recommended_sampling_that_is_no_number_is_named(llama: TinyLlama, convert: Convert, value: object) -> None:
+    llama.values["general.sampling.temp"] = value
+    with pytest.raises(ParallaxError, match=r"'general\.sampling\.temp' is .*, not a number"):
+        convert()
+
+
+def test_what_the_file_recommends_comes_before_what_is_known_of_its_wheel(llama: TinyLlama, tmp_path: Path) -> None:
+    llama.values["general.sampling.temp"] = 0.5
+    manner = Manner(sampling={"temperature": 0.2, "top_p": 0.9})
+    convert_gguf(llama.write(tmp_path / "tiny.gguf"), tmp_path, silent, "convert", manner)
+    found = read_json(tmp_path / "generation_config.json")
+    assert (found["temperature"], found["top_p"]) == (0.5, 0.9)
+
+
 def test_template_is_kept_as_it_is(llama: TinyLlama, convert: Convert) -> None:
     llama.values["tokenizer.chat_template"] = "{{ messages }}\r\n «é»\n"
     folder = convert()

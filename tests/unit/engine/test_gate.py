@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from parallax_core.api import Capability, InvalidRequest, StageInfo
+from parallax_core.api import Capability, InvalidRequest, Sampling, StageInfo
 from parallax_core.engine.gate import Gate
 from tests.unit.engine.replica import TOY, Replica, make_request, open_stages
 
@@ -58,6 +58,17 @@ def test_gate_lets_adapters_pass_where_every_stage_has_them() -> None:
 def test_gate_leaves_what_room_there_is_for_the_answer() -> None:
     assert make_gate().check(make_request([1, 2, 3], None)) == 13
     assert make_gate().check(make_request([1, 2, 3], 13)) == 13
+
+
+@pytest.mark.parametrize(
+    ("most", "default", "least", "expected"),
+    [(None, 5, 0, 5), (None, 500, 0, 13), (7, 5, 0, 7), (None, 5, 6, 6), (None, None, 6, 13)],
+)
+def test_default_length_holds_only_where_a_request_states_none_and_as_far_as_there_is_room(
+    most: int | None, default: int | None, least: int, expected: int
+) -> None:
+    request = make_request([1, 2, 3], most, default_max_tokens=default, sampling=Sampling(min_tokens=least))
+    assert make_gate().check(request) == expected
 
 
 def test_head_asks_the_gate_before_anything_else() -> None:

@@ -11,6 +11,7 @@ from starlette.testclient import TestClient
 from parallax_core.api import InvalidRequest, Sampling
 from parallax_core.builtin.routing import LeastPendingTokens
 from parallax_core.node.crew import Crew
+from parallax_core.node.generation import Defaults
 from parallax_core.node.pipeline import PipelineEngine
 from parallax_core.node.router import Router
 from parallax_core.node.template import ANSWER, Ending, Turns
@@ -40,6 +41,7 @@ class Letters:
     """A tokenizer with one token per letter, in place of `ModelText`; its model is greedy unless told otherwise."""
 
     sampling = Sampling(temperature=0)
+    defaults = Defaults(sampling)
     stop_ids = frozenset[int]()
     vocab_size = len(ALPHABET)
     context_length = 0

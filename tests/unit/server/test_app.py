@@ -7,10 +7,12 @@ import math
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
+import msgspec
 import pytest
 from pydantic import ValidationError
 
 from parallax_core.api import ParallaxError, Sampling
+from parallax_core.node.generation import Defaults
 from parallax_core.server.edge import MAX_BODY_BYTES, Edge
 from parallax_core.server.flow import EventStream
 from parallax_core.server.keys import ApiKeys
@@ -92,6 +94,23 @@ def test_sampling_fields_reach_the_stage(site: Site) -> None:
     site.ask(max_tokens=1, temperature=1e-300)
     assert seen[1].temperature == seen[3].temperature == 0
     assert seen[1].seed != seen[2].seed
+
+
+def test_recommended_sampling_holds_where_a_request_says_nothing(site: Site) -> None:
+    seen: list[Sampling] = []
+    recommended = Sampling(temperature=0.2, top_k=5, top_p=0.9, min_p=0.01, repetition_penalty=1.5)
+    site.text.defaults = Defaults(recommended, max_tokens=6)
+    site.stage.before_open = lambda spec: seen.append(spec.sampling)
+    lengths = [
+        site.ask(seed=1, ignore_eos=True).json()["usage"]["completion_tokens"],
+        site.ask(seed=1, max_tokens=9, temperature=0.7, top_p=1, repetition_penalty=1).json()["usage"][
+            "completion_tokens"
+        ],
+        site.complete(seed=1).json()["usage"]["completion_tokens"],
+    ]
+    assert lengths == [6, 9, 16]
+    assert seen[0] == seen[2] == msgspec.structs.replace(recommended, seed=1)
+    assert seen[1] == Sampling(temperature=0.7, top_k=5, min_p=0.01, seed=1)
 
 
 @pytest.mark.parametrize("field", sorted(NEUTRAL_CHAT))
@@ -283,6 +302,9 @@ def test_models_lists_the_one_served(site: Site) -> None:
     assert body["object"] == "list"
     assert [model["id"] for model in body["data"]] == ["toy"]
     assert site.client.get("/v1/models/toy").json() == body["data"][0]
+    site.text.defaults = Defaults(Sampling(temperature=0.2, top_p=0.9), max_tokens=8)
+    stated = site.client.get("/v1/models/toy").json()["default_sampling_params"]
+    assert stated == {"temperature": 0.2, "top_p": 0.9, "max_tokens": 8}
 
 
 @pytest.mark.parametrize(("method", "path", "status"), [("GET", "/nowhere", 404), ("GET", "/v1/chat/completions", 405)])
