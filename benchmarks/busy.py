@@ -69,9 +69,11 @@ async def measure(folder: Path, backend: str, num_stages: int) -> dict[str, floa
     settings = ServeSettings(backend=backend, transport="zmq", stages=num_stages, dtype="float32")
     wishes = read_wishes(settings, plugins)
     with tempfile.TemporaryDirectory(prefix="busy-") as private:
-        stages = wishes.make_stages(StagePlan(model=folder, dtype="float32"), Path(private))
+        config = read_object(folder / "config.json")
+        plan, offers = StagePlan(model=folder, dtype="float32"), wishes.choose_offers(config)
+        stages = wishes.make_stages(plan, offers, Path(private))
         assert isinstance(stages, Remote)
-        places = wishes.place_layers(read_object(folder / "config.json")).replicas[0]
+        places = wishes.place_layers(config).replicas[0]
         await stages.muster.start()
         company = stages.gather(0, places, PipelinePlan())
         engine = PipelineEngine(company, lambda tokens: " word" * len(tokens))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -42,7 +43,8 @@ def chat(
     if message is not None:
         _print_answer(talk.ask(message))
         return
-    _converse(talk)
+    with _typing_ahead():
+        _converse(talk)
 
 
 def _read_pipe() -> str | None:
@@ -113,6 +115,26 @@ def _print_answer(answer: Iterator[str]) -> None:
     for text in answer:
         print(text, end="", flush=True)
     print()
+
+
+@contextmanager
+def _typing_ahead() -> Iterator[None]:
+    """Keep what is typed while an answer runs when Ctrl-C stops that: a terminal throws it away by default."""
+    try:
+        import termios
+
+        before = termios.tcgetattr(sys.stdin)
+    except (ImportError, OSError, termios.error):
+        yield
+        return
+    local = 3  # the place of the local modes in what tcgetattr returns
+    changed = [*before]
+    changed[local] |= termios.NOFLSH
+    termios.tcsetattr(sys.stdin, termios.TCSADRAIN, changed)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
 
 
 def _enable_editing() -> None:

@@ -76,7 +76,8 @@ def _examine_backends(host: PluginHost) -> Iterator[Finding]:
         message = f"can run on {found.device}" if found.ok else found.reason
         status: Status = "ok" if found.ok else "warning"
         origin = f" of {offer.plugin.origin}" if offer.spec.name in conflicts else ""
-        yield Finding(topic=f"backend {offer.spec.name}{origin}", status=status, message=message)
+        topic = f"backend {offer.spec.name}{origin}"
+        yield Finding(topic=topic, status=status, message=message, remedy=found.advice)
 
 
 def _examine_plugins(host: PluginHost) -> Iterator[Finding]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -21,7 +22,7 @@ from parallax_core.cli.edge import check_exposure, check_tls, make_edge
 from parallax_core.cli.option import from_section
 from parallax_core.cli.progress import Display, make_display
 from parallax_core.cli.topology import Local, Remote
-from parallax_core.cli.wishes import read_wishes
+from parallax_core.cli.wishes import collect_advice, read_wishes
 from parallax_core.config.config import Config
 from parallax_core.config.parallel import ParallelConfig
 from parallax_core.config.serve import ServeSettings
@@ -94,14 +95,17 @@ def _serve(settings: ServeSettings, edge: Edge, plugins: PluginHost, output: Tex
     ):
         folder = Catalog(plugins).fetch(settings.model, display)
         plan = StagePlan(model=folder.path, dtype=settings.dtype, progress=display)
+        config = read_object(folder.path / "config.json")
+        offers = wanted.choose_offers(config)
         serving = Serving(
             model_id=name_model(settings.model, folder),
             folder=folder.path,
             text=ModelText(folder.path, settings.generation_config),
-            stages=wanted.make_stages(plan, Path(private)),
+            stages=wanted.make_stages(plan, offers, Path(private)),
             pipeline=pipeline,
-            topology=wanted.place_layers(read_object(folder.path / "config.json")),
+            topology=wanted.place_layers(config),
             routing=routing,
+            advice=collect_advice(offers),
         )
         audience = Audience(plugins.observers())
         try:
@@ -121,6 +125,8 @@ class Serving:
     pipeline: PipelinePlan
     topology: ParallelConfig
     routing: RoutingPolicy
+    advice: tuple[str, ...] = ()
+    """What the user could do for more speed."""
 
     def make_engines(self, on_lost: Callable[[int, str], None] | None = None) -> list[PipelineEngine]:
         """Return an engine for each replica; ``on_lost`` is told its rank and the reason when one loses a stage."""
@@ -210,6 +216,8 @@ async def _run(serving: Serving, front: Front) -> None:
         for info in list_stages():
             _log_stage(info)
         print(f"ready {_url(front.sock, front.edge)} model={serving.model_id}", file=front.output, flush=True)
+        for advice in serving.advice:
+            print(f"hint: {advice}", file=sys.stderr, flush=True)
 
     async with serving.mustered():
         await run_server(Site(app, router, reader, front.edge, gate), front.sock, announce)
@@ -224,7 +232,7 @@ def _tell_loss(audience: Audience, model: str, replica: int, reason: str) -> Non
 def _log_defaults(defaults: Defaults) -> None:
     if stated := defaults.describe():
         values = " ".join(f"{name}={value:g}" for name, value in stated.items())
-        logger.info("sampling by default %s, as the model recommends; --generation-config off ignores that", values)
+        logger.info("default sampling %s (OpenAI's: --generation-config off)", values)
 
 
 def _log_stage(info: StageInfo) -> None:

@@ -17,7 +17,7 @@ from parallax_core.config.serve import ServeSettings
 from parallax_core.contracts.backend import BackendSpec, DType, StagePlan
 from parallax_core.contracts.transport import TransportSpec
 from parallax_core.node.balance import Burden
-from parallax_core.node.choice import choose_backend, find_backends
+from parallax_core.node.choice import choose_backend, find_backends, probe
 from parallax_core.node.nursery import Nursery
 from parallax_core.plugins.host import PluginHost
 from parallax_core.plugins.registry import Offer
@@ -68,6 +68,9 @@ def split_backends(text: str | None, num_stages: int) -> tuple[str, ...]:
     return names * num_stages if len(names) == 1 else names
 
 
+Offers = tuple[Offer[BackendSpec] | None, ...]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wishes:
     """What the options of ``parallax serve`` say of stages, checked as far as can be before the model is there."""
@@ -86,10 +89,13 @@ class Wishes:
         """Return which layers go where; see the function of that name."""
         return place_layers(self.parallel, self.plugins, config)
 
-    def make_stages(self, plan: StagePlan, private: Path) -> Local | Remote:
+    def choose_offers(self, config: dict[str, Any]) -> Offers:
+        """Return what runs each stage of the model of ``config``; None: what another environment or machine has."""
+        return tuple(self._choose(name, config) for name in self.backends)
+
+    def make_stages(self, plan: StagePlan, offers: Offers, private: Path) -> Local | Remote:
         """Return what opens stages as ``plan`` says, here or elsewhere; ``private`` is a folder for sockets."""
         config = read_object(plan.model / "config.json")
-        offers = tuple(self._choose(name, config) for name in self.backends)
         if self.transport.spec.name == INPROCESS:
             return Local(plugins=self.plugins, offers=tuple(filter(None, offers)), plan=plan)
         settings, is_here = self.settings, self.settings.listen is None
@@ -159,3 +165,9 @@ def read_wishes(settings: ServeSettings, plugins: PluginHost) -> Wishes:
         offers={name: find_backends(plugins, name or None) for name in here},
         pythons=pythons,
     )
+
+
+def collect_advice(offers: Offers) -> tuple[str, ...]:
+    """Return what the user could do for more speed, as those of ``offers`` that are here say."""
+    chosen = {offer.spec.name: offer for offer in offers if offer}
+    return tuple(advice for offer in chosen.values() if (advice := probe(offer).advice))

@@ -21,10 +21,11 @@ from parallax_core.contracts.backend import BackendSpec, StagePlan
 from parallax_core.contracts.progress import Progress
 from parallax_core.contracts.stage import LayerRange, Stage
 from parallax_core.contracts.transport import Transport, TransportPlan, TransportSpec
+from parallax_core.loading.checkpoint import read_config
 from parallax_core.node.allowance import ANYTHING, Allowance
 from parallax_core.node.catalog import Catalog
 from parallax_core.node.channel import STRANGERS
-from parallax_core.node.choice import find_backends, probe
+from parallax_core.node.choice import choose_backend, find_backends, probe
 from parallax_core.node.member import Member
 from parallax_core.node.memory import read_memory
 from parallax_core.node.nursery import end_with_parent
@@ -114,6 +115,7 @@ class Opener:
             raise ParallaxError(message, "install it there, or name another --backend")
         self._allowance.check(assign.model)
         folder = self._catalog.fetch(assign.model, progress)
+        offer = choose_backend(self._plugins, offers, read_config(folder.path))
         plan = StagePlan(
             model=folder.path,
             layers=LayerRange(assign.start, assign.stop) if assign.stop else None,
@@ -122,7 +124,7 @@ class Opener:
             memory_fraction=assign.memory_fraction,
             progress=progress,
         )
-        return open_stage(self._plugins, offers[0], plan)
+        return open_stage(self._plugins, offer, plan)
 
     def find_memory(self) -> int:
         """Return the bytes that a stage may take; 0: not known, since some backend has memory of its own."""

@@ -55,6 +55,8 @@ class Availability:
     """What it would run on, in words: ``Metal``, ``cpu``."""
     reason: str = ""
     """If not, why, and what would help."""
+    advice: str = ""
+    """If so, what the user could do for more speed, in one line; empty: nothing."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

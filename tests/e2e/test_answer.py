@@ -41,6 +41,11 @@ def test_client_gets_the_answer_at_once(client: openai.OpenAI) -> None:
     assert completion.usage.completion_tokens == 8
 
 
+def test_client_that_says_nothing_of_sampling_gets_sensible_answers(client: openai.OpenAI) -> None:
+    answers = [choice.message.content for choice in ask(client, n=8, seed=1).choices]
+    assert [answer for answer in answers if not answer.startswith("The capital of France is Paris")] == []
+
+
 def test_client_gets_several_answers_with_their_logprobs(client: openai.OpenAI) -> None:
     completion = ask(client, n=3, seed=5, temperature=1, max_tokens=6, logprobs=True, top_logprobs=2)
     texts = [choice.message.content for choice in completion.choices]

@@ -46,7 +46,7 @@ class ToySettings:
 
 
 def probe():
-    return Availability(ok=True, device="toy")
+    return Availability(ok=True, device="toy", advice="a real model is slower")
 
 
 class ToyBackend:
@@ -195,6 +195,7 @@ def test_plugin_is_asked_and_told_of_everything(toyland: Toyland) -> None:
     errors = toyland.errors.read_text()
     assert [noise for noise in ("an import", "a stage", "a watcher") if f"noise of {noise}" not in errors] == []
     assert "noise below Python" in errors
+    assert "\nhint: a real model is slower\n" in errors
 
 
 def test_plugin_that_hangs_everywhere_holds_nobody_up(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def test_client_of_the_readme_gets_an_answer(server: Server, tmp_path: Path) -> 
 def test_question_of_the_readme_gets_an_answer(server: Server, tmp_path: Path) -> None:
     [line] = find_block("sh", "parallax chat").splitlines()
     written = line.partition("parallax chat ")[2]
-    match = re.fullmatch(r'(.*) "(.*)"', written)
+    match = re.fullmatch(r'([^"]*)"(.*)"', written)
     assert match, line
     command = [PARALLAX, "chat", *match[1].split(), match[2], "--url", server.url]
     ran = subprocess.run(

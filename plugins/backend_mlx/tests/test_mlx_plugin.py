@@ -52,6 +52,20 @@ def test_entry_points_name_the_plugin() -> None:
 
 
 @pytest.mark.parametrize(
+    ("distribution", "others", "is_advised"),
+    [("mlx-cpu", [], True), ("mlx-cpu", ["parallax_backend_torch"], False), ("mlx-metal", [], False)],
+)
+def test_probe_advises_the_faster_backend_where_only_mlx_is_on_a_cpu(
+    distribution: str, others: list[str], is_advised: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "_is_installed", lambda name: name == distribution)
+    monkeypatch.setattr(probe, "find_spec", lambda name: name in {"mlx", "mlx_lm", *others} or None)
+    found = probe.probe_machine()
+    assert found.ok
+    assert ("pip install parallax-backend-torch" in found.advice) == is_advised
+
+
+@pytest.mark.parametrize(
     ("system", "machine", "words"), [("win32", "AMD64", "not on win32"), ("darwin", "x86_64", "Apple silicon")]
 )
 def test_probe_says_why_not(system: str, machine: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:

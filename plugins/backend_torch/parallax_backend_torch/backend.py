@@ -9,9 +9,10 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
-from parallax_backend_torch.config import GGUF, Config
+from parallax_backend_torch.architectures import BLOCKS, name_method, reads_weights
+from parallax_backend_torch.config import Config
 from parallax_backend_torch.devices import choose_device, choose_workshop, describe_device, estimate_bytes, find_room
-from parallax_backend_torch.families import BLOCKS, find_model
+from parallax_backend_torch.families import find_model
 from parallax_backend_torch.heap import load_leanly
 from parallax_backend_torch.limits import Machine
 from parallax_backend_torch.model import Model, Shape
@@ -41,8 +42,6 @@ CORE_FLOPS = 4e10
 """What a core of a CPU computes in a second, about."""
 FEWEST, MOST, ON_GPU = 16, 512, 4096
 """Tokens of a step."""
-QUANTIZED = {("GptOssForCausalLM", "mxfp4")}
-"""Architectures and forms of quantised weights that are read, beside the blocks of GGUF files."""
 
 
 class TorchBackend:
@@ -111,9 +110,8 @@ def _find_model(plan: StagePlan, config: Config) -> Model | None:
     Raises:
         Unsupported: if its weights are quantised in a way that is not read here.
     """
-    method = (config.quantization or {}).get("quant_method", "")
-    if config.quantization and method != GGUF and (config.architecture, method) not in QUANTIZED:
-        raise Unsupported(f"the weights are quantized by {method!r}", "choose the model in full precision")
+    if not reads_weights(config):
+        raise Unsupported(f"the weights are quantized by {name_method(config)!r}", "choose the model in full precision")
     return None if read_settings().generic == "always" else find_model(config, plan.blocks)
 
 

@@ -6,20 +6,9 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import cast
 
+from parallax_backend_torch.architectures import BLOCKS
 from parallax_backend_torch.config import Config
 from parallax_backend_torch.model import Model
-
-BLOCKS = {
-    "LlamaForCausalLM": "llama:Llama",
-    "Qwen2ForCausalLM": "qwen2:Qwen2",
-    "Qwen3ForCausalLM": "qwen3:Qwen3",
-    "Qwen3MoeForCausalLM": "qwen3_moe:Qwen3Moe",
-    "Gemma3ForCausalLM": "gemma3:Gemma3",
-    "GptOssForCausalLM": "gpt_oss:GptOss",
-    "DeepseekV3ForCausalLM": "deepseek_v3:DeepseekV3",
-    "Qwen3NextForCausalLM": "qwen3_next:Qwen3Next",
-}
-"""By what config.json calls the architecture: the module in ``blocks``, and the class in it."""
 
 
 def find_model(config: Config, brought: object) -> Model | None:

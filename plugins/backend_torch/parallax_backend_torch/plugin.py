@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -18,7 +19,7 @@ def parallax_register_backends() -> Iterable[BackendSpec]:
             summary="PyTorch: CPUs with kernels of its own, and CUDA",
             probe=Ref("parallax_backend_torch.probe:probe_machine"),
             factory=Ref("parallax_backend_torch.backend:TorchBackend"),
-            rank=40,
+            rank=40 if sys.platform == "darwin" else 60,  # on a Mac, MLX has the GPU
             remedy="reinstall it: pip install --force-reinstall parallax-backend-torch",
         )
     ]
@@ -26,9 +27,10 @@ def parallax_register_backends() -> Iterable[BackendSpec]:
 
 @hookimpl
 def parallax_select_backend(model_config: Mapping[str, Any], available: Sequence[str]) -> str | None:
-    """Run what keeps the blocks of a GGUF file, which other backends do not read."""
-    method = (model_config.get("quantization_config") or {}).get("quant_method")
-    return "torch" if method == "gguf" and "torch" in available else None
+    """Take what only this backend reads, and leave to others what they run better."""
+    from parallax_backend_torch.architectures import choose_backend
+
+    return choose_backend(model_config, available)
 
 
 @hookimpl

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from parallax_backend_torch import probe
+from parallax_backend_torch import architectures, probe
 from parallax_backend_torch.devices import choose_workshop, describe_device
 from parallax_backend_torch.diagnose import list_findings
 from parallax_backend_torch.kernels.library import choose_kernels
@@ -20,7 +23,7 @@ from parallax_backend_torch.plugin import (
 )
 from parallax_backend_torch.probe import probe_machine
 from parallax_backend_torch.settings import TorchSettings, apply_settings, read_settings
-from parallax_core.api import StagePlan
+from parallax_core.api import Availability, StagePlan
 
 
 def test_plugin_offers_the_backend_and_its_section() -> None:
@@ -30,11 +33,47 @@ def test_plugin_offers_the_backend_and_its_section() -> None:
     assert section.schema.load() is TorchSettings
 
 
+LLAMA, STRANGER = {"architectures": ["LlamaForCausalLM"]}, {"architectures": ["StrangerForCausalLM"]}
+PACKED = {"quantization_config": {"group_size": 64, "bits": 4}}
+"""As mlx-lm writes it."""
+
+
 def test_plugin_takes_what_only_it_reads() -> None:
-    kept = {"quantization_config": {"quant_method": "gguf"}}
+    kept = {**LLAMA, "quantization_config": {"quant_method": "gguf"}}
     assert parallax_select_backend(kept, ["mlx", "torch"]) == "torch"
     assert parallax_select_backend(kept, ["mlx"]) is None
-    assert parallax_select_backend({}, ["mlx", "torch"]) is None
+
+
+def test_plugin_leaves_what_it_has_blocks_for_to_the_ranks() -> None:
+    assert parallax_select_backend(LLAMA, ["torch", "mlx"]) is None
+    mxfp4 = {"architectures": ["GptOssForCausalLM"], "quantization_config": {"quant_method": "mxfp4"}}
+    assert parallax_select_backend(mxfp4, ["torch", "mlx"]) is None
+
+
+@pytest.mark.parametrize("config", [STRANGER, {}, {**LLAMA, **PACKED}])
+def test_plugin_leaves_what_it_has_no_blocks_for_to_others_if_there_are_any(config: dict[str, Any]) -> None:
+    assert parallax_select_backend(config, ["torch", "mlx"]) == "mlx"
+    assert parallax_select_backend(config, ["torch"]) is None
+
+
+def test_plugin_keeps_what_transformers_runs_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(architectures, "probe_machine", lambda: Availability(ok=True, device="CUDA"))
+    assert parallax_select_backend(STRANGER, ["torch", "mlx"]) is None
+    assert parallax_select_backend({**LLAMA, **PACKED}, ["torch", "mlx"]) == "mlx"
+    monkeypatch.setattr(architectures, "find_spec", lambda _: None)
+    assert parallax_select_backend(STRANGER, ["torch", "mlx"]) == "mlx"
+
+
+CHOICE = """
+import sys
+from parallax_backend_torch.plugin import parallax_select_backend
+parallax_select_backend({"architectures": ["StrangerForCausalLM"]}, ["torch", "mlx"])
+sys.exit("torch" in sys.modules)
+"""
+
+
+def test_backend_is_chosen_without_importing_torch() -> None:
+    subprocess.run([sys.executable, "-c", CHOICE], check=True, timeout=60)
 
 
 def test_probe_names_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

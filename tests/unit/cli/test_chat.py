@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import pty
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -14,16 +18,25 @@ from parallax_core.cli.client import Client
 
 
 class Peer:
-    """A server that gives one prepared answer to everything."""
+    """A server that gives one prepared answer to everything, or that to questions and then nothing until it may end."""
 
     def __init__(self) -> None:
         self.status, self.body = 200, b""
+        self.stream = b""
+        """The beginning of an endless answer to every question, if there is one."""
+        self.may_end = threading.Event()
         peer = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 if self.command == "POST":
                     self.rfile.read(int(self.headers["Content-Length"]))
+                    if peer.stream:
+                        self.send_response(200)
+                        self.end_headers()
+                        self.wfile.write(peer.stream)
+                        peer.may_end.wait()
+                        return
                 self.send_response(peer.status)
                 self.send_header("Content-Length", str(len(peer.body)))
                 self.end_headers()
@@ -35,11 +48,16 @@ class Peer:
                 pass
 
         self._server = HTTPServer(("127.0.0.1", 0), Handler)
-        self.client = Client(f"http://127.0.0.1:{self._server.server_port}/v1")
+        self.client = Client(self.url)
         self._thread = threading.Thread(target=self._server.serve_forever)
         self._thread.start()
 
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_port}/v1"
+
     def close(self) -> None:
+        self.may_end.set()
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -97,3 +115,61 @@ def test_conversation_remembers_finished_turns_and_clears_all_but_instructions(p
     assert [turn["role"] for turn in talk.turns] == ["system", "user", "assistant"]
     talk.clear()
     assert talk.turns == [{"role": "system", "content": "be brief"}]
+
+
+TERMINAL = """
+import fcntl, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+from parallax_core.cli import main
+sys.argv = ["parallax", "chat", "--url", sys.argv[1]]
+main()
+"""
+"""Has its standard input be the terminal that signals come from."""
+
+
+class Terminal:
+    """A chat in a terminal of its own."""
+
+    def __init__(self, url: str) -> None:
+        self._keeper, terminal = pty.openpty()
+        command = [sys.executable, "-c", TERMINAL, url]
+        self.process = subprocess.Popen(
+            command, stdin=terminal, stdout=terminal, stderr=terminal, start_new_session=True
+        )
+        os.close(terminal)
+        self._shown = ""
+
+    def type(self, keys: str) -> None:
+        os.write(self._keeper, keys.encode())
+
+    def until(self, text: str) -> None:
+        """Wait until ``text`` is shown, and forget what was shown up to there."""
+        while text not in self._shown:
+            self._shown += os.read(self._keeper, 4096).decode()
+        self._shown = self._shown.partition(text)[2]
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self._keeper)
+
+
+@pytest.mark.timeout(60)
+def test_command_typed_during_an_answer_outlives_the_interrupt_that_stops_it(peer: Peer) -> None:
+    peer.body = b'{"data": [{"id": "m"}]}'
+    peer.stream = b'data: {"choices": [{"delta": {"content": "once upon"}}]}\n\n'
+    terminal = Terminal(peer.url)
+    try:
+        terminal.until("> ")
+        terminal.type("tell me\n")
+        terminal.until("once upon")
+        terminal.type("/clear\n")
+        terminal.until("/clear")
+        terminal.type("\x03")
+        terminal.until("...stopped")
+        terminal.until("> /clear")
+        terminal.until("> ")
+        terminal.type("\x04")
+        assert terminal.process.wait(20) == 0
+    finally:
+        terminal.close()

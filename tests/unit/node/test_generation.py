@@ -18,7 +18,7 @@ def write(folder: Path, **content: Any) -> Path:
 
 
 def test_fields_that_count_are_those_of_vllm(tmp_path: Path) -> None:
-    stated = {"temperature": 0.6, "top_p": 0.9, "top_k": 20, "min_p": 0.05, "repetition_penalty": 1.1}
+    stated: dict[str, Any] = {"temperature": 0.6, "top_p": 0.9, "top_k": 20, "min_p": 0.05, "repetition_penalty": 1.1}
     write(tmp_path, **stated, max_new_tokens=100, do_sample=False, max_length=20, transformers_version="5")
     defaults = read_generation(tmp_path).defaults
     assert defaults == Defaults(Sampling(**stated), 100)

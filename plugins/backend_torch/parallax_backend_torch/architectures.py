@@ -1,0 +1,53 @@
+"""Which models the blocks of this backend run, told from config.json without importing torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from typing import Any
+
+from parallax_backend_torch.config import GGUF, Config
+from parallax_backend_torch.probe import probe_machine
+
+BLOCKS = {
+    "LlamaForCausalLM": "llama:Llama",
+    "Qwen2ForCausalLM": "qwen2:Qwen2",
+    "Qwen3ForCausalLM": "qwen3:Qwen3",
+    "Qwen3MoeForCausalLM": "qwen3_moe:Qwen3Moe",
+    "Gemma3ForCausalLM": "gemma3:Gemma3",
+    "GptOssForCausalLM": "gpt_oss:GptOss",
+    "DeepseekV3ForCausalLM": "deepseek_v3:DeepseekV3",
+    "Qwen3NextForCausalLM": "qwen3_next:Qwen3Next",
+}
+"""By what config.json calls the architecture: the module in ``blocks``, and the class in it."""
+QUANTIZED = {("GptOssForCausalLM", "mxfp4")}
+"""Architectures and forms of quantised weights that are read, beside the blocks of GGUF files."""
+
+
+def reads_weights(config: Config) -> bool:
+    """Return whether the form that weights are stored in is read here."""
+    method = name_method(config)
+    return not config.quantization or method == GGUF or (config.architecture, method) in QUANTIZED
+
+
+def name_method(config: Config) -> str:
+    """Return what config.json calls the way in which weights are quantised; empty: they are not, or it does not say."""
+    return str((config.quantization or {}).get("quant_method", ""))
+
+
+def choose_backend(model_config: Mapping[str, Any], available: Sequence[str]) -> str | None:
+    """Return the backend for a model; None leaves it to the ranks of those that are available.
+
+    What keeps the blocks of a GGUF file runs here, since others do not read them. What can only run on the code of
+    transformers, or not at all, is left to another backend, unless a GPU makes up for it.
+    """
+    config = Config(model_config)
+    others = [name for name in available if name != "torch"]
+    if "torch" not in available or not others:
+        return None
+    if name_method(config) == GGUF:
+        return "torch"
+    if config.architecture in BLOCKS and reads_weights(config):
+        return None
+    can_run = reads_weights(config) and find_spec("transformers") is not None
+    return None if can_run and probe_machine().device != "cpu" else others[0]
