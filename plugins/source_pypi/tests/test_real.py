@@ -55,7 +55,7 @@ def model(wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> ModelFolder
 
 def test_alias_states_what_the_authors_recommend(model: ModelFolder) -> None:
     stated = json.loads((model.path / "generation_config.json").read_text(encoding="utf-8"))
-    assert (stated["temperature"], stated["top_p"]) == (0.2, 0.9)
+    assert (stated["temperature"], stated["top_p"], stated["min_p"]) == (0.2, 0.9, 0.7)
 
 
 @pytest.fixture(scope="module")
