@@ -7,7 +7,7 @@ import logging
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -185,9 +185,6 @@ async def _run(serving: Serving, front: Front) -> None:
 
     engines = serving.make_engines(partial(_tell_loss, front.audience, serving.model_id))
 
-    def list_stages() -> list[StageInfo]:
-        return [info for engine in engines for info in engine.infos]
-
     def find_room() -> int:
         return min(engine.max_length for engine in engines)
 
@@ -195,9 +192,7 @@ async def _run(serving: Serving, front: Front) -> None:
     router = WatchedRouter(engines, policy, find_room, watch) if front.audience else Router(engines, policy, find_room)
     gate = Gate()
     tracer = OtelTracer(front.edge.otlp_endpoint) if front.edge.otlp_endpoint else None
-    reader = TokenizerPool(
-        str(serving.folder), serving.model_id, PoolLimits.of(front.edge), serving.text.generation
-    )
+    reader = TokenizerPool(str(serving.folder), serving.model_id, PoolLimits.of(front.edge), serving.text.generation)
     served = Served(
         serving.model_id,
         router,
@@ -211,18 +206,23 @@ async def _run(serving: Serving, front: Front) -> None:
     extend_app(app, router, front.plugins)
 
     def announce() -> None:
-        front.display.__exit__(None, None, None)
-        _log_defaults(serving.text.defaults)
-        for info in list_stages():
-            _log_stage(info)
-        print(f"ready {_url(front.sock, front.edge)} model={serving.model_id}", file=front.output, flush=True)
-        for advice in serving.advice:
-            print(f"hint: {advice}", file=sys.stderr, flush=True)
+        _announce(serving, front, [info for engine in engines for info in engine.infos])
 
     async with serving.mustered():
         await run_server(Site(app, router, reader, front.edge, gate), front.sock, announce)
     if tracer is not None:
         tracer.close()
+
+
+def _announce(serving: Serving, front: Front, infos: Sequence[StageInfo]) -> None:
+    """Say that the server can answer, what it runs, and what would make it faster."""
+    front.display.__exit__(None, None, None)
+    _log_defaults(serving.text.defaults)
+    for info in infos:
+        _log_stage(info)
+    print(f"ready {_url(front.sock, front.edge)} model={serving.model_id}", file=front.output, flush=True)
+    for advice in serving.advice:
+        print(f"hint: {advice}", file=sys.stderr, flush=True)
 
 
 def _tell_loss(audience: Audience, model: str, replica: int, reason: str) -> None:

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from parallax_core.base.errors import Overloaded
-from parallax_core.server.edge import Edge
 from parallax_core.node.generation import AUTO
+from parallax_core.server.edge import Edge
 from parallax_core.server.reading import Answer, Ask, Setup
 from parallax_core.server.tokenizer_process import TokenizerProcess
 
@@ -48,9 +48,7 @@ class PoolLimits:
 class TokenizerPool:
     """Reads bodies in processes of its own; see `Reader`. Belongs to one event loop."""
 
-    def __init__(
-        self, folder: str, model_id: str, limits: PoolLimits | None = None, generation: str = AUTO
-    ) -> None:
+    def __init__(self, folder: str, model_id: str, limits: PoolLimits | None = None, generation: str = AUTO) -> None:
         """Read bodies for the model in ``folder``; for ``generation``, see `read_generation`."""
         self._limits = limits or PoolLimits()
         setup = Setup(folder=folder, model_id=model_id, limit_s=self._limits.start_seconds, generation=generation)

@@ -20,7 +20,7 @@ from parallax_core.node.text import ModelText
 from parallax_core.server.reader import BodyReader
 from parallax_core.server.reading import Ask, Job, Kind, Reading, Refusal, Setup, Written, to_frame, unpack
 from parallax_core.server.tokenizer_pool import LARGE, PoolLimits, TokenizerPool
-from tests.unit.tinymodel import write_model
+from tests.unit.tinymodel import write, write_model
 
 LOOP = "{% for a in range(90000) %}{% for b in range(90000) %}{% endfor %}{% endfor %}"
 TEMPLATE = "{% if messages[0]['content'] == 'loop' %}" + LOOP + "{% endif %}[{{ messages[0]['content'] }}]"
@@ -65,6 +65,22 @@ async def until_busy(pool: TokenizerPool, count: int = 1) -> None:
     async with asyncio.timeout(10):
         while len(pool._reading) < count:  # noqa: ASYNC110 -- nobody tells
             await asyncio.sleep(0.005)
+
+
+@pytest.mark.parametrize(("generation", "temperature"), [("auto", 0.2), ("off", 1.0)])
+async def test_processes_take_the_sampling_that_the_server_takes(
+    tmp_path: Path, generation: str, temperature: float
+) -> None:
+    write(write_model(tmp_path, TEMPLATE), "generation_config.json", temperature=0.2, max_new_tokens=7)
+    pool = TokenizerPool(str(tmp_path), "tiny", QUICK, generation)
+    try:
+        await pool.start()
+        reading = (await pool.read(chat())).content
+    finally:
+        await pool.stop()
+    assert isinstance(reading, Reading)
+    assert reading.request.sampling.temperature == temperature
+    assert reading.request.default_max_tokens == (7 if generation == "auto" else None)
 
 
 async def test_pool_reads_what_a_reader_does(tmp_path: Path) -> None:
