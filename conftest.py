@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 ALLOWED = ("Metal", "CUDA", "this processor lacks")
-"""A reason for a skip names one of these devices, or the instructions that are missing. Expected failures count as skips."""
+"""A reason for a skip says one of these: of devices, or of instructions. Expected failures count as skips."""
 
 
 class SkipRule:

@@ -34,8 +34,8 @@ X86 = {
     "avx512_bf16": [*AVX512, "-mavx512vnni", "-mavx512bf16"],
 }
 VARIANTS = {"x86_64": X86}
-"""For each kind of machine: the instruction sets that not all of them have, for each of which the kernels are compiled once
-more. Which to use is chosen when the library is loaded."""
+"""For each kind of machine: the instruction sets that not all of them have, for each of which the kernels are compiled
+once more. Which to use is chosen when the library is loaded."""
 MODE = "PARALLAX_BUILD_KERNELS"
 
 

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from parallax_backend_torch.kernels import layer, library, linear, parts
 from parallax_backend_torch.kernels.attention import Pool, Rows, Rule, attend, store
 
-
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 

@@ -11,7 +11,7 @@ import ctypes
 import logging
 import os
 import sys
-from itertools import count
+from itertools import count, takewhile
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -89,8 +89,7 @@ def use_isa(library: ctypes.CDLL | None, name: str, reason: str) -> None:
 
 def list_isas(library: ctypes.CDLL) -> list[str]:
     """Return the names of the instruction sets that this processor has kernels for, from the plainest on."""
-    names = iter(lambda numbers=count(): library.plx_list_isas(next(numbers)), None)
-    return [name.decode() for name in names]
+    return [name.decode() for name in takewhile(bool, map(library.plx_list_isas, count()))]
 
 
 def describe_kernels() -> str:
