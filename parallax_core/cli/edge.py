@@ -30,6 +30,8 @@ def make_edge(settings: ServeSettings) -> Edge:
         hosts=choose_hosts(settings, keys),
         max_concurrent=settings.max_concurrent,
         max_per_minute=settings.max_per_minute,
+        max_output_tokens=settings.max_output_tokens,
+        min_priority=settings.min_priority,
         cors_origins=settings.cors_origin,
         tls_cert=settings.tls_cert,
         tls_key=settings.tls_key,

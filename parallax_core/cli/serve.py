@@ -32,6 +32,7 @@ from parallax_core.contracts.policy import RoutingPolicy
 from parallax_core.contracts.source import ModelFolder
 from parallax_core.contracts.stage import StageInfo
 from parallax_core.contracts.status import NodeStatus
+from parallax_core.node.backlog import Backlog
 from parallax_core.node.catalog import Catalog
 from parallax_core.node.generation import Defaults
 from parallax_core.node.observer import Audience
@@ -84,6 +85,7 @@ def _serve(settings: ServeSettings, edge: Edge, plugins: PluginHost, output: Tex
     pipeline = PipelinePlan(
         batching=make_policy(plugins, "batching", settings.batching),
         preemption=make_policy(plugins, "preemption", settings.preemption),
+        backlog=Backlog(settings.max_unread * 2**20),
     )
     routing = make_policy(plugins, "routing", settings.routing)
     from parallax_core.server.run import bind_socket
@@ -177,6 +179,7 @@ async def _run(serving: Serving, front: Front) -> None:
     from parallax_core.server.app import make_app
     from parallax_core.server.gate import Gate
     from parallax_core.server.metrics import Meter
+    from parallax_core.server.quota import Quota
     from parallax_core.server.run import Site, run_server
     from parallax_core.server.served import Served
     from parallax_core.server.surface import extend_app
@@ -190,8 +193,7 @@ async def _run(serving: Serving, front: Front) -> None:
 
     watch, policy = Watch(serving.model_id, front.audience.tell), serving.routing
     router = WatchedRouter(engines, policy, find_room, watch) if front.audience else Router(engines, policy, find_room)
-    gate = Gate()
-    tracer = OtelTracer(front.edge.otlp_endpoint) if front.edge.otlp_endpoint else None
+    gate, tracer = Gate(), OtelTracer(front.edge.otlp_endpoint) if front.edge.otlp_endpoint else None
     reader = TokenizerPool(str(serving.folder), serving.model_id, PoolLimits.of(front.edge), serving.text.generation)
     served = Served(
         serving.model_id,
@@ -200,6 +202,7 @@ async def _run(serving: Serving, front: Front) -> None:
         reader,
         Meter(tracer),
         find_max_length=find_room,
+        quota=Quota(front.edge),
         list_waiting=serving.list_waiting,
     )
     app = make_app(served, front.edge, gate)

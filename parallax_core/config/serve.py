@@ -138,6 +138,29 @@ class ServeSettings:
     max_per_minute: Annotated[
         int, Meta(description="The most requests of one key a minute; 0: any number.", ge=0, extra={"metavar": "N"})
     ] = 0
+    max_output_tokens: Annotated[
+        int,
+        Meta(
+            description="The most output tokens that requests of one key may come to at once; 0: any number.",
+            ge=0,
+            extra={"metavar": "N"},
+        ),
+    ] = 0
+    min_priority: Annotated[
+        int,
+        Meta(
+            description="The most urgent priority that a user's key may ask for; lower is served first.",
+            extra={"metavar": "N"},
+        ),
+    ] = 0
+    max_unread: Annotated[
+        int,
+        Meta(
+            description="Megabytes of answers that may wait for clients to take them; of one request a quarter.",
+            ge=1,
+            extra={"metavar": "MB"},
+        ),
+    ] = 1024
     lenient: Annotated[bool, Meta(description="Ignore unknown fields, naming them, instead of refusing them.")] = False
     log_prompts: Annotated[bool, Meta(description="Log what clients send.")] = False
     max_body: Annotated[

@@ -87,7 +87,7 @@ class PipelineEngine:
         """Accept a request; see `Engine.submit`."""
         head, drive = self._find_head()
         head.accept(request, asyncio.get_running_loop().time())
-        stream = QueueStream(abort=partial(self._abort, request.id))
+        stream = QueueStream(partial(self._abort, request.id), self._plan.backlog)
         self._streams[request.id] = stream
         drive.wake()
         return stream

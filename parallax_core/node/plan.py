@@ -9,6 +9,7 @@ from parallax_core.builtin.inprocess import SCHEME, InProcessTransport
 from parallax_core.contracts.policy import BatchingPolicy, PreemptionPolicy
 from parallax_core.contracts.transport import Transport, TransportPlan
 from parallax_core.engine.head import Limits
+from parallax_core.node.backlog import Backlog
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,3 +27,5 @@ class PipelinePlan:
     """Where each stage listens, in the transport's words; it stands for a free place, as port 0 does."""
     heartbeat_s: float | None = None
     """How often stages say that they are alive; None: never."""
+    backlog: Backlog = field(default_factory=Backlog)
+    """What waits to be read by clients; of all engines with this plan together."""

@@ -5,19 +5,43 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from typing import Any
+from typing import Any, cast
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from parallax_core.server.errors import error_body
 
+TAKING = "takes what it is sent"
 LOOKS = 4
 """How often a connection is looked at in the time it may stall for."""
 FAREWELL_S = 0.3
 """How long a client may take to take the rest of its answer when the server goes away."""
 PROBES = 3
 """So many unanswered probes mean that a client has vanished."""
+LEAST_BYTES_S = 256
+"""A client that takes less a second, while more waits for it, counts as one that takes nothing."""
+
+
+class CountedTransport:
+    """A transport that counts what is written to it; all else is the transport's own."""
+
+    def __init__(self, transport: Any) -> None:  # noqa: ANN401 -- uvicorn's own types differ between versions
+        self._transport = transport
+        self._num_written = 0
+
+    @property
+    def num_taken(self) -> int:
+        """Bytes that were handed on to the kernel."""
+        return self._num_written - int(self._transport.get_write_buffer_size())
+
+    def write(self, data: bytes) -> None:
+        """Write, and count."""
+        self._num_written += len(data)
+        self._transport.write(data)
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 -- whatever the transport has
+        return getattr(self._transport, name)
 
 
 class Connection(H11Protocol):
@@ -25,7 +49,8 @@ class Connection(H11Protocol):
 
     uvicorn waits for ever for the head of a request, for the rest of a body nobody wants, and for a client to take what
     it was sent; many clients that stall would use up the server's connections. A connection is given up when nothing
-    has moved for ``limit_s`` seconds, or up to a quarter more. (A body that is wanted is `Patience`'s to wait for.)
+    has moved for ``limit_s`` seconds, or up to a quarter more; so is that of a client which takes its answer in drops.
+    (A body that is wanted is `Patience`'s to wait for.)
     """
 
     limit_s = 30.0
@@ -33,6 +58,9 @@ class Connection(H11Protocol):
     def connection_made(self, transport: Any) -> None:  # noqa: ANN401 -- uvicorn's own types differ between versions
         """Begin to watch the connection."""
         super().connection_made(transport)
+        self._counted = CountedTransport(transport)
+        self.transport = cast("Any", self._counted)  # what uvicorn writes to from now on
+        self._taken = 0
         _guard_socket(transport.get_extra_info("socket"), self.limit_s)
         self._stall, self._since = self._find_stall(), self.loop.time()
         self._watch = self.loop.call_later(self.limit_s / LOOKS, self._look)
@@ -63,8 +91,9 @@ class Connection(H11Protocol):
 
     def _look(self) -> None:
         stall, now = self._find_stall(), self.loop.time()
-        if stall is None or stall != self._stall:
-            self._stall, self._since = stall, now
+        is_slow = self._counted.num_taken - self._taken < LEAST_BYTES_S * self.limit_s
+        if stall is None or stall != self._stall or (stall[0] == TAKING and not is_slow):
+            self._stall, self._since, self._taken = stall, now, self._counted.num_taken
         elif now - self._since >= self.limit_s * 0.99:  # timers may be early by a little
             self.transport.abort()
             return
@@ -72,8 +101,8 @@ class Connection(H11Protocol):
 
     def _find_stall(self) -> tuple[str, int] | None:
         """Return what the connection waits for that only its client can bring about, if it does."""
-        if unsent := self.transport.get_write_buffer_size():
-            return "takes what it is sent", unsent
+        if self.transport.get_write_buffer_size():
+            return TAKING, 0
         if self.conn.our_state is h11.IDLE and self.timeout_keep_alive_task is None:
             return "sends the head of a request", id(self.cycle)
         if self.conn.our_state is h11.DONE and self.conn.their_state is h11.SEND_BODY:

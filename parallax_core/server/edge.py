@@ -26,6 +26,10 @@ class Edge:
     """Requests one key may have under way at once; without keys, one address. 0: any number."""
     max_per_minute: int = 0
     """Requests one key may make a minute; without keys, one address. 0: any number."""
+    max_output_tokens: int = 0
+    """Output tokens that the requests of one key under way may come to; without keys, of one address. 0: any number."""
+    min_priority: int = 0
+    """The most urgent priority that a user's key may ask for; lower is served first."""
     cors_origins: Collection[str] = ()
     """Web pages of these origins may ask; none by default."""
     tls_cert: Path | None = None

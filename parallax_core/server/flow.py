@@ -162,7 +162,7 @@ async def _merge(streams: Sequence[Stream]) -> AsyncGenerator[tuple[int, Delta]]
         async for delta in streams[0]:
             yield 0, delta
         return
-    queue: Queue = asyncio.Queue()
+    queue: Queue = asyncio.Queue(1)  # what is not read stays in the streams, where it is counted
     num_open = len(streams)
     tasks = [asyncio.create_task(_pump(number, stream, queue)) for number, stream in enumerate(streams)]
     try:
@@ -180,9 +180,9 @@ async def _merge(streams: Sequence[Stream]) -> AsyncGenerator[tuple[int, Delta]]
 async def _pump(number: int, stream: Stream, queue: Queue) -> None:
     try:
         async for delta in stream:
-            queue.put_nowait((number, delta))
+            await queue.put((number, delta))
     except Exception as error:  # noqa: BLE001 -- it is raised again where the deltas are read
-        queue.put_nowait((number, error))
+        await queue.put((number, error))
 
 
 def _check(finish: Finish) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import fastapi
@@ -70,14 +70,15 @@ class Meter:
         """A client is told of an error, by a response or at the end of a stream."""
         self.errors.labels(KINDS.get(status, UNFORESEEN)).inc()
 
-    def begin(self, arrived: float | None = None, parent: str = "") -> Trip:
+    def begin(self, arrived: float | None = None, parent: str = "", on_over: Callable[[], None] = lambda: None) -> Trip:
         """Begin to measure a request.
 
         Args:
             arrived: when it came, on the clock of `time.monotonic`; None: now.
             parent: the ``traceparent`` it came with.
+            on_over: called once, when the request has ended, or is given up.
         """
-        return Trip(self, time.monotonic() if arrived is None else arrived, parent)
+        return Trip(self, time.monotonic() if arrived is None else arrived, parent, on_over)
 
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
         return Histogram(f"parallax_{name}_seconds", text, buckets=buckets, registry=self.registry)
@@ -90,6 +91,7 @@ class Trip:
     meter: Meter
     arrived: float
     parent: str
+    on_over: Callable[[], None]
     _last: dict[int, float] = field(default_factory=dict)
     _is_over: bool = False
 
@@ -110,10 +112,12 @@ class Trip:
         """The client is gone, unless the request has ended."""
         if not self._is_over:
             self._is_over = True
+            self.on_over()
             self.meter.requests.labels("abandoned").inc()
 
     def _end(self, finish: Finish, now: float) -> None:
         self._is_over = True
+        self.on_over()
         self.meter.requests.labels(finish.reason).inc()
         self.meter.whole.observe(now - self.arrived)
         if (timing := finish.timing) is not None:

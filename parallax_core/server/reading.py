@@ -81,6 +81,11 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True, tag="reading"):
             )
 
     @property
+    def lengths(self) -> list[int]:
+        """The tokens of each prompt."""
+        return [len(unpack(prompt)) for prompt in self.prompts]
+
+    @property
     def is_single(self) -> bool:
         """Whether there is one prompt."""
         return len(self.prompts) == 1

@@ -135,7 +135,8 @@ class Generation(Tolerant):
     stream_options: StreamOptions | None = None
     """``include_usage``: a last event with the token counts."""
     priority: Annotated[int, Field(ge=-(2**31), le=2**31 - 1)] | None = None
-    """Lower is served first; 0 unless told otherwise, and waiting makes every request more urgent."""
+    """Lower is served first; 0 unless told otherwise, and waiting makes every request more urgent. Below
+    ``--min-priority``, 0 by default, only with a key of the role ``admin``."""
     timeout: Annotated[float, Field(gt=0, le=86400)] | None = None
     """Seconds from its arrival after which the request ends with an error."""
     user: Text | None = None

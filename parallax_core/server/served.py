@@ -15,6 +15,7 @@ from parallax_core.contracts.status import NodeStatus
 from parallax_core.node.text import ModelText
 from parallax_core.server.flow import Flow, while_connected
 from parallax_core.server.metrics import Meter
+from parallax_core.server.quota import Quota
 from parallax_core.server.reading import Ask, Kind, Reader, Reading, Refusal, UnknownModel, Written
 from parallax_core.server.unknown import IGNORED
 
@@ -32,6 +33,8 @@ class Served:
     """When it was begun to be served, in seconds since 1970."""
     find_max_length: Callable[[], int] = lambda: 0
     """Returns the longest sequence that can be served, in tokens; 0 while that is not known."""
+    quota: Quota = field(default_factory=Quota)
+    """What one caller may ask."""
     list_waiting: Callable[[], Sequence[NodeStatus]] = tuple
     """Returns the nodes that have joined and have nothing to do."""
 
@@ -59,10 +62,23 @@ class Served:
         return Response(content.body, media_type="application/json")
 
     async def submit(self, reading: Reading, name: str, http: fastapi.Request) -> Flow:
-        """Submit what a body asks for."""
+        """Submit what a body asks for, as far as its sender may.
+
+        Raises:
+            InvalidRequest: if it can never be served, or its sender may never ask it.
+            Unavailable: if it cannot be served now, or its sender may not ask it now.
+        """
         arrived, parent = find_arrival(http), http.headers.get("traceparent", "")
-        requests = reading.make_requests(name, time.monotonic() - arrived)
-        return await Flow.submit(self.engine, requests, lambda: self.meter.begin(arrived, parent))
+        reading, shares = self.quota.claim(reading, self.find_max_length(), http)
+        requests, left = reading.make_requests(name, time.monotonic() - arrived), iter(shares)
+        try:
+            return await Flow.submit(
+                self.engine, requests, lambda: self.meter.begin(arrived, parent, next(left).release)
+            )
+        except BaseException:
+            for share in shares:
+                share.release()
+            raise
 
     async def _read(self, kind: Kind, http: fastapi.Request) -> Reading | Written:
         if not is_json(http.headers.get("content-type", "")):

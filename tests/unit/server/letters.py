@@ -19,6 +19,7 @@ from parallax_core.server.app import make_app
 from parallax_core.server.edge import Edge
 from parallax_core.server.gate import Gate
 from parallax_core.server.metrics import Meter
+from parallax_core.server.quota import Quota
 from parallax_core.server.reader import BodyReader, LocalReader
 from parallax_core.server.reading import Reader
 from parallax_core.server.reply import (
@@ -99,7 +100,16 @@ class Site:
         self.gate = Gate()
         self.router = Router([self.engine], LeastPendingTokens(), lambda: 400)
         self.reader = reader or LocalReader(BodyReader(self.text, "toy"))  # type: ignore[arg-type]
-        served = Served("toy", self.router, self.text, self.reader, meter or Meter(), find_max_length=lambda: 400)  # type: ignore[arg-type]
+        self.quota = Quota(edge)
+        served = Served(
+            "toy",
+            self.router,
+            self.text,  # type: ignore[arg-type]
+            self.reader,
+            meter or Meter(),
+            find_max_length=lambda: 400,
+            quota=self.quota,
+        )
         self.app = make_app(served, edge, self.gate)
         self.client = TestClient(self.app, raise_server_exceptions=False)
 

@@ -9,10 +9,13 @@ import socket
 import struct
 import sys
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from parallax_core.node.backlog import Backlog
+from parallax_core.server import connection
 from parallax_core.server.edge import MAX_BODY_BYTES, Edge
 from tests.unit.server.letters import answer
 from tests.unit.server.listening import Client, Listening, head, request, until
@@ -32,9 +35,9 @@ def is_idle(server: Listening) -> bool:
 @pytest.mark.parametrize("opening", [b"", b"POST /v1/chat", b"GET / HTTP/1.1\r\nHost: toy\r\nX: "])
 async def test_client_that_never_sends_its_head_is_cut_off(opening: bytes) -> None:
     async with Listening(QUICK) as server:
+        began = time.monotonic()
         client = await server.connect()
         client.send(opening)
-        began = time.monotonic()
         assert await client.is_cut()
         assert 0.35 < time.monotonic() - began < 5
         assert await server.answers()
@@ -73,6 +76,58 @@ async def test_client_that_does_not_take_its_stream_is_cut_off_and_its_generatio
         await until(lambda: is_idle(server))
         assert await server.answers()
         await client.close()
+
+
+async def test_client_that_takes_its_stream_in_drops_is_cut_off_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "LEAST_BYTES_S", 10**7)  # what is taken below is little beside that
+    async with Listening(QUICK) as server:
+        server.site.stage.before_step = lambda batch: time.sleep(0.001)
+        client = await server.connect(receive_buffer=2048)
+        server_side = await _shrink(server)
+        client.send(request(max_tokens=390, n=24, stream=True, logprobs=True, top_logprobs=20, content="go"))
+        await until(lambda: server_side.transport.get_write_buffer_size() > 0)
+        async with asyncio.timeout(10):
+            while server.num_connections:
+                await client.reader.read(2**12)
+                await asyncio.sleep(0.01)
+        await until(lambda: is_idle(server))
+        assert await server.answers()
+
+
+async def test_client_that_takes_its_stream_slowly_and_surely_gets_all_of_it() -> None:
+    async with Listening(Edge(request_s=1.5)) as server:
+        client = await server.connect(receive_buffer=2048)
+        await _shrink(server)
+        client.send(request(max_tokens=300, n=2, stream=True, logprobs=True, top_logprobs=20, content="go"))
+        got = bytearray()
+        while b"[DONE]" not in got[-100:]:
+            got += await client.reader.read(2**14)
+            await asyncio.sleep(0.01)
+        assert b'"error"' not in got
+
+
+async def test_answer_that_nobody_reads_is_given_up_before_it_takes_much_memory() -> None:
+    async with Listening() as server:
+        engine = server.site.engine
+        backlog = Backlog(4 * 2**20)
+        engine._plan = replace(engine._plan, backlog=backlog)
+        client = await server.connect(receive_buffer=2048)
+        await _shrink(server)
+        client.send(request(max_tokens=390, n=24, stream=True, logprobs=True, top_logprobs=20, content="go"))
+        most = 0
+        async with asyncio.timeout(20):
+            while not engine.stats()[0].output_tokens or not is_idle(server):
+                most = max(most, backlog.num_bytes)
+                await asyncio.sleep(0)
+        assert 2**19 < most < 2**20 + 2**17, "a quarter is for one"
+        assert backlog.num_bytes < 2**12
+        assert engine.stats()[0].output_tokens < 24 * 390
+        assert await server.answers()
+        got = bytearray()
+        while not got.endswith(b"0\r\n\r\n"):
+            got += await client.reader.read(2**14)
+        assert b"the answer was given up: its client has not taken 1 MiB of it" in got
+        assert b"[DONE]" not in got
 
 
 async def _shrink(server: Listening) -> Any:
