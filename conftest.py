@@ -1,4 +1,4 @@
-"""The rule that nothing is skipped: a run in which a test did not run fails, unless the machine lacks its device."""
+"""The rule that nothing is skipped: a run in which a test did not run fails, unless the machine lacks what it needs."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-ALLOWED = ("Metal", "CUDA")
-"""A reason for a skip names one of these devices. Expected failures count as skips."""
+ALLOWED = ("Metal", "CUDA", "this processor lacks")
+"""A reason for a skip says one of these: of devices, or of instructions. Expected failures count as skips."""
 
 
 class SkipRule:
@@ -34,7 +34,7 @@ class SkipRule:
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:  # noqa: ANN401 -- its type is private to pytest
         """Say which."""
         if self.refused:
-            terminalreporter.section("skipped, which only a missing device allows", red=True)
+            terminalreporter.section("skipped, which only a missing device or instruction allows", red=True)
             for line in self.refused:
                 terminalreporter.line(line)
 

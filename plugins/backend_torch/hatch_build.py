@@ -25,9 +25,17 @@ FOLDER = "parallax_backend_torch/kernels"
 
 FLAGS = ["-std=c++17", "-O3", "-fPIC", "-pthread", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti"]
 ARITHMETIC = ["-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-Wall", "-Wextra", "-Wno-psabi"]
-VARIANTS = {"x86_64": {"avx2": ["-mavx2", "-mfma", "-mf16c"]}}
-"""For each kind of machine: instructions that not all of them have, for which the kernels are compiled once more. Which
-to use is chosen when the library is loaded."""
+AVX2 = ["-mavx2", "-mfma", "-mf16c"]
+AVX512 = [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"]
+X86 = {
+    "avx2": AVX2,
+    "avx512": AVX512,
+    "avx512_vnni": [*AVX512, "-mavx512vnni"],
+    "avx512_bf16": [*AVX512, "-mavx512vnni", "-mavx512bf16"],
+}
+VARIANTS = {"x86_64": X86}
+"""For each kind of machine: the instruction sets that not all of them have, for each of which the kernels are compiled
+once more. Which to use is chosen when the library is loaded."""
 MODE = "PARALLAX_BUILD_KERNELS"
 
 

@@ -1,120 +1,130 @@
-// Attention cut into pieces, and the storing of keys and values.
-#include <cstdlib>
+// Attention cut into tasks, and the storing of keys and values.
+#include <atomic>
 #include <cstring>
 
 #include "operations.h"
-#include "pool.h"
+#include "scratch.h"
 
 namespace plx {
 namespace {
 
-constexpr int64_t kMostQueries = 32;   // of a span, as in isa/attention.cpp
-constexpr int64_t kSplitKeys = 256;    // the fewest keys that are worth a span of their own
-constexpr int64_t kMostSplits = 16;    // of a row
-constexpr int64_t kAlign = 32;         // spans begin where blocks of keys do
+thread_local Scratch lists_scratch, task_scratch;
 
-struct Plan {
-  int64_t tokens;    // of a span
-  int64_t spans = 0;
-  int64_t merges = 0;
+constexpr int64_t kSplitKeys = 256;  // the fewest keys that are worth a task of their own
+constexpr int64_t kMostSplits = 16;  // of the keys of some queries
+
+// Some queries of a row, with the keys they see and how these are split among tasks.
+struct QueryBlock {
+  int64_t row, token, position, tokens;  // as in AttentionTask
+  int64_t begin, end, splits, keys;      // keys: of a split
 };
 
-// How the queries `first` .. of a row are cut.
-struct Piece {
-  int64_t tokens, begin, end, splits, keys;
-};
-
-Piece cut_piece(const Attention& a, const Plan& plan, int64_t row, int64_t first) {
-  Piece piece;
-  piece.tokens = least(plan.tokens, a.table->lengths[row] - first);
-  const int64_t position = a.table->starts[row] + first;
-  piece.begin = a.window && position - a.window + 1 > 0 ? position - a.window + 1 : 0;
-  piece.end = position + piece.tokens;
-  // By what the row has, not by what else there is to do: so a row gives the same whatever else is in the step.
-  const int64_t all = piece.end - piece.begin, fair = divide_up(all, kMostSplits);
-  const bool whole = count_threads() == 1 || a.table->lengths[row] > plan.tokens;
-  piece.keys = whole ? all : fair > kSplitKeys ? fair : kSplitKeys;
-  piece.splits = divide_up(all, piece.keys);
-  piece.keys = divide_up(divide_up(all, piece.splits), kAlign) * kAlign;
-  piece.splits = divide_up(all, piece.keys);
-  return piece;
+// Splits follow from what the row has, not from what else there is to do: so a row gives the same whatever else is in the
+// step. They begin where blocks of keys do.
+void split_keys(const Attention& a, bool is_whole, QueryBlock& block) {
+  block.begin = a.window ? most(0, block.position - a.window + 1) : 0;
+  block.end = block.position + block.tokens;
+  const int64_t all = block.end - block.begin;
+  const int64_t keys = is_whole ? all : most(kSplitKeys, divide_up(all, kMostSplits));
+  block.keys = divide_up(divide_up(all, divide_up(all, keys)), kKeyBlock) * kKeyBlock;
+  block.splits = divide_up(all, block.keys);
 }
 
-Plan make_plan(const Attention& a) {
-  const int64_t shared = a.heads / a.kv_heads;
-  int64_t longest = 0;
-  for (int64_t row = 0; row < a.table->rows; ++row) longest = a.table->lengths[row] > longest ? a.table->lengths[row] : longest;
-  Plan plan;
-  plan.tokens = longest > 1 ? kMostQueries / shared > 0 ? kMostQueries / shared : 1 : 1;
-  for (int64_t row = 0; row < a.table->rows; ++row) {
-    for (int64_t first = 0; first < a.table->lengths[row]; first += plan.tokens) {
-      const Piece piece = cut_piece(a, plan, row, first);
-      plan.spans += piece.splits * a.kv_heads;
-      if (piece.splits > 1) plan.merges += a.kv_heads;
+// Calls body(block) for the queries of all rows.
+template <class Body>
+void each_block(const Attention& a, Body&& body) {
+  const int64_t shared = a.heads / a.kv_heads, tokens = most(1, kQueryBlock / shared);
+  QueryBlock block{};
+  for (block.row = 0; block.row < a.table->rows; ++block.row) {
+    const int64_t length = a.table->lengths[block.row];
+    const bool is_whole = count_threads() == 1 || length > tokens;
+    for (int64_t first = 0; first < length; first += block.tokens) {
+      block.position = a.table->starts[block.row] + first;
+      block.tokens = least(tokens, length - first);
+      split_keys(a, is_whole, block);
+      body(block);
+      block.token += block.tokens;
     }
   }
-  return plan;
 }
 
-struct Merge {
-  int64_t span, splits;  // the first of the spans, and how many they are
+struct Merge {  // of the partial results of some queries
+  int64_t task, splits;  // the first of the tasks, and how many they are
 };
 
-struct Lists {
-  Span* spans;
-  Merge* merges;
-  float* partials;
+struct TaskList {
+  int64_t tasks = 0, merges = 0, partials = 0;  // how many, and the numbers of partial results
+  AttentionTask* task = nullptr;
+  Merge* merge = nullptr;
+  float* partial = nullptr;
 };
 
-void fill_lists(const Attention& a, const Plan& plan, const Lists& lists) {
-  const int64_t partial = kMostQueries * (a.dim + 2);
-  Span* span = lists.spans;
-  Merge* merge = lists.merges;
-  int64_t token = 0;
-  for (int64_t row = 0; row < a.table->rows; ++row) {
-    for (int64_t first = 0; first < a.table->lengths[row]; first += plan.tokens) {
-      const Piece piece = cut_piece(a, plan, row, first);
-      for (int64_t head = 0; head < a.kv_heads; ++head) {
-        if (piece.splits > 1) *merge++ = {span - lists.spans, piece.splits};
-        for (int64_t split = 0; split < piece.splits; ++split, ++span) {
-          const int64_t begin = piece.begin + split * piece.keys;
-          float* const left = piece.splits > 1 ? lists.partials + (span - lists.spans) * partial : nullptr;
-          *span = {row, head, token, a.table->starts[row] + first, piece.tokens, begin, least(piece.end, begin + piece.keys), left};
-        }
+void count_tasks(const Attention& a, TaskList& list) {
+  const int64_t shared = a.heads / a.kv_heads;
+  each_block(a, [&](const QueryBlock& block) {
+    list.tasks += block.splits * a.kv_heads;
+    if (block.splits == 1) return;
+    list.merges += a.kv_heads;
+    list.partials += block.splits * a.kv_heads * block.tokens * shared * (a.dim + 2);
+  });
+}
+
+void fill_tasks(const Attention& a, const TaskList& list) {
+  AttentionTask* task = list.task;
+  Merge* merge = list.merge;
+  float* partial = list.partial;
+  each_block(a, [&](const QueryBlock& block) {
+    const int64_t numbers = block.tokens * (a.heads / a.kv_heads) * (a.dim + 2);
+    for (int64_t head = 0; head < a.kv_heads; ++head) {
+      if (block.splits > 1) *merge++ = {task - list.task, block.splits};
+      for (int64_t begin = block.begin; begin < block.end; begin += block.keys) {
+        const int64_t end = least(block.end, begin + block.keys);
+        *task++ = {block.row, head, block.token, block.position, block.tokens, begin, end, block.splits > 1 ? partial : nullptr};
+        if (block.splits > 1) partial += numbers;
       }
-      token += piece.tokens;
     }
-  }
+  });
 }
 
-void merge_spans(const Attention& a, const Lists& lists, const Merge& merge) {
-  const Span& first = lists.spans[merge.span];
+bool make_tasks(const Attention& a, TaskList& list) {
+  count_tasks(a, list);
+  const int64_t tasks = list.tasks * static_cast<int64_t>(sizeof(AttentionTask));
+  const int64_t merges = list.merges * static_cast<int64_t>(sizeof(Merge));
+  char* const room = lists_scratch.take(tasks + merges + list.partials * 4);
+  if (!room) return false;
+  list.task = reinterpret_cast<AttentionTask*>(room);
+  list.merge = reinterpret_cast<Merge*>(room + tasks);
+  list.partial = reinterpret_cast<float*>(room + tasks + merges);
+  fill_tasks(a, list);
+  return true;
+}
+
+void merge_partials(const Attention& a, const TaskList& list, const Merge& merge) {
+  const AttentionTask* const tasks = list.task + merge.task;
   const int64_t shared = a.heads / a.kv_heads;
-  const float** const partials = static_cast<const float**>(alloca(static_cast<size_t>(merge.splits) * sizeof(float*)));
-  for (int64_t q = 0; q < first.tokens * shared; ++q) {
-    for (int64_t i = 0; i < merge.splits; ++i) partials[i] = lists.spans[merge.span + i].partial + q * (a.dim + 2);
-    const int64_t head = first.kv_head * shared + q % shared;
-    kernels->merge(a, partials, merge.splits, head, a.out + ((first.token + q / shared) * a.heads + head) * a.dim);
+  float* partials[kMostSplits];
+  for (int64_t q = 0; q < tasks[0].tokens * shared; ++q) {
+    for (int64_t i = 0; i < merge.splits; ++i) partials[i] = tasks[i].partial + q * (a.dim + 2);
+    const int64_t head = tasks[0].kv_head * shared + q % shared;
+    kernels->merge(a, partials, merge.splits, head, a.out + ((tasks[0].token + q / shared) * a.heads + head) * a.dim);
   }
 }
 
 }  // namespace
 
-void attend_rows(const Attention& a) {
-  const Plan plan = make_plan(a);
-  if (plan.spans == 0) return;
-  const int64_t partials = plan.merges ? plan.spans * kMostQueries * (a.dim + 2) * 4 : 0;
-  const int64_t bytes = plan.spans * static_cast<int64_t>(sizeof(Span)) + plan.merges * static_cast<int64_t>(sizeof(Merge));
-  char* const room = static_cast<char*>(malloc(static_cast<size_t>(bytes + partials)));
-  if (!room) abort();
-  Lists lists;
-  lists.spans = reinterpret_cast<Span*>(room);
-  lists.merges = reinterpret_cast<Merge*>(lists.spans + plan.spans);
-  lists.partials = reinterpret_cast<float*>(lists.merges + plan.merges);
-  fill_lists(a, plan, lists);
-  share(plan.spans, [&](int64_t i) { kernels->attend(a, lists.spans[i]); });
-  share(plan.merges, [&](int64_t i) { merge_spans(a, lists, lists.merges[i]); });
-  free(room);
+Status attend_rows(const Attention& a) {
+  TaskList list;
+  if (!make_tasks(a, list)) return kOutOfMemory;
+  const int64_t bytes = kernels->attend_bytes(a);
+  std::atomic<bool> is_short{false};
+  share(list.tasks, [&](int64_t i) {
+    char* const room = task_scratch.take(bytes);
+    if (!room) return is_short.store(true);
+    kernels->attend(a, list.task[list.tasks - 1 - i], room);  // the last ones see the most keys: they must not begin last
+  });
+  if (is_short) return kOutOfMemory;
+  share(list.merges, [&](int64_t i) { merge_partials(a, list, list.merge[i]); });
+  return kOk;
 }
 
 void store_row(const float* row, int64_t slot, int64_t width, int32_t kind, void* pool) {
@@ -129,7 +139,7 @@ void store_row(const float* row, int64_t slot, int64_t width, int32_t kind, void
 
 using namespace plx;
 
-PLX_EXPORT void plx_attend(const Attention* attention) { attend_rows(*attention); }
+PLX_EXPORT int32_t plx_attend(const Attention* attention) { return attend_rows(*attention); }
 
 // Writes float32 rows [tokens][width], with a stride between them, into slots of a pool [slots][width].
 PLX_EXPORT void plx_store(const float* rows, int64_t stride, const int64_t* slots, int64_t tokens, int64_t width, int32_t kind,

@@ -1,12 +1,14 @@
 // The C interface, as far as it is not beside what it calls.
 #include <sys/mman.h>
 
+#include <atomic>
+
 #include "operations.h"
 #include "pool.h"
 
 using namespace plx;
 
-PLX_EXPORT int32_t plx_interface() { return 5; }
+PLX_EXPORT int32_t plx_interface() { return 6; }
 // Asks the system for large pages; it may not have any, and nothing depends on it.
 PLX_EXPORT void plx_enlarge(void* data, int64_t bytes) {
 #if defined(MADV_HUGEPAGE)
@@ -17,16 +19,22 @@ PLX_EXPORT void plx_enlarge(void* data, int64_t bytes) {
 #endif
 }
 
+// The bytes of the records that callers make; those of layers are beside them.
+PLX_EXPORT int64_t plx_weight_bytes() { return sizeof(Weight); }
+PLX_EXPORT int64_t plx_table_bytes() { return sizeof(Table); }
+PLX_EXPORT int64_t plx_attention_bytes() { return sizeof(Attention); }
+
 PLX_EXPORT int32_t plx_threads() { return count_threads(); }
 PLX_EXPORT void plx_set_threads(int32_t count) { set_threads(count); }
 
-PLX_EXPORT void plx_multiply(const Weight* weight, const float* x, int64_t stride, int64_t rows, float* out,
-                             const float* residual, int64_t residual_stride) {
-  multiply_rows(*weight, Rows{x, stride, rows}, Output{out, weight->out, residual, residual_stride});
+PLX_EXPORT int32_t plx_multiply(const Weight* weight, const float* x, int64_t stride, int64_t rows, float* out,
+                                const float* residual, int64_t residual_stride) {
+  return multiply_rows(*weight, Rows{x, stride, rows}, Output{out, weight->out, residual, residual_stride});
 }
 
-PLX_EXPORT void plx_multiply_gated(const Weight* weight, const float* x, int64_t stride, int64_t rows, float* out, int32_t gate) {
-  multiply_gated(*weight, Rows{x, stride, rows}, Output{out, weight->out / 2, nullptr, 0}, gate);
+PLX_EXPORT int32_t plx_multiply_gated(const Weight* weight, const float* x, int64_t stride, int64_t rows, float* out,
+                                      int32_t gate) {
+  return multiply_gated(*weight, Rows{x, stride, rows}, Output{out, weight->out / 2, nullptr, 0}, gate);
 }
 
 // Returns the number of the first id that the weight has not, having done nothing; or -1.
@@ -67,10 +75,10 @@ PLX_EXPORT void plx_find_largest(const float* x, int64_t rows, int64_t count, in
   share(rows, [&](int64_t row) { places[row] = kernels->find_largest(x + row * count, count, most + row); });
 }
 
+// Reads that many numbers, and does next to nothing with them: for comparing with the speed of memory.
 PLX_EXPORT float plx_read(const float* x, int64_t count) {
   constexpr int64_t kStep = 1 << 14;
-  float sums[64] = {};
-  const int64_t pieces = count / kStep;
-  share(pieces, [&](int64_t i) { sums[i % 64] = kernels->read(x + i * kStep, kStep); });
-  return sums[0];
+  std::atomic<int64_t> found{0};
+  share(count / kStep, [&](int64_t task) { found.fetch_add(kernels->read(x + task * kStep, kStep) != 0.0f); });
+  return static_cast<float>(found.load());
 }

@@ -1,16 +1,21 @@
-// What one thread computes, once for each kind of instructions; dispatch.cpp chooses among them.
+// What one thread computes, once for each instruction set; dispatch.cpp chooses among them.
 #pragma once
 
 #include <cstdint>
 
 namespace plx {
 
+static inline int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+
 enum Kind : int32_t { kFloat32 = 0, kBfloat16 = 1, kInt8 = 2, kInt4 = 3 };
 enum Gate : int32_t { kNone = 0, kSilu = 1, kGelu = 2 };
 
-constexpr int64_t kPanel = 16;  // outputs that lie together
-constexpr int64_t kGroup = 32;  // inputs that share a scale
-constexpr int64_t kInt8Block = 32 + 512;      // bytes of a group of a panel: 16 scales, 512 codes
+constexpr int64_t kPanel = 16;      // outputs that lie together
+constexpr int64_t kPanelGroup = 4;  // panels of a call of `multiply`, at most
+constexpr int64_t kGroup = 32;      // inputs that share a scale
+constexpr int64_t kInt8Block = 32 + 512;       // bytes of a group of a panel: 16 scales, 512 codes
 constexpr int64_t kInt4Block = 32 + 32 + 256;  // 16 scales, 16 offsets, 512 codes of half a byte
 
 // A weight [out, in] in panels of 16 outputs, the last one filled up with zeros. Inside a panel lie, for
@@ -21,43 +26,33 @@ constexpr int64_t kInt4Block = 32 + 32 + 256;  // 16 scales, 16 offsets, 512 cod
 //             4 h + j holds the codes of output 8 h + o: of input 8 j + t in its lower half, of 8 j + 4 + t in its upper
 struct Weight {
   int32_t kind;
-  int32_t unused;
+  int32_t narrow;  // 1: activations may be rounded to bfloat16 to multiply them with a weight in bfloat16
   int64_t in, out;
   const void* data;
   const float* bias;  // [out] or null
 };
 
 static inline int64_t panel_bytes(const Weight& weight) {
-  const int64_t groups = (weight.in + kGroup - 1) / kGroup;
+  const int64_t groups = divide_up(weight.in, kGroup);
   switch (weight.kind) {
     case kFloat32: return weight.in * 64;
-    case kBfloat16: return (weight.in + 1) / 2 * 64;
+    case kBfloat16: return divide_up(weight.in, 2) * 64;
     case kInt8: return groups * kInt8Block;
     default: return groups * kInt4Block;
   }
 }
 
-constexpr int64_t kTileRows = 6;  // of a product with floats: 12 of 16 registers hold sums
-
-// Calls body(row, rows) for tiles of nearly equal height, at most `most`.
-template <class Body>
-void each_tile(int64_t begin, int64_t end, int64_t most, Body&& body) {
-  int64_t row = begin;
-  for (int64_t left = (end - begin + most - 1) / most; left > 0; --left) {
-    const int64_t rows = (end - row + left - 1) / left;
-    body(row, rows);
-    row += rows;
-  }
-}
-
-// The activations of a product. `packed` are the same, a tile after the other, in each the inputs one after the other, of all
-// its rows; so a tile of a product reads them in the order they lie in. It is null where rows are few, or weights narrow. For int8 and int4, rounded per group: codes int16 or int8 [rows][groups * 32], `scales`
-// [rows][groups], and, for int4, `sums` [rows][groups], the sums of the rounded activations.
-struct Input {
+struct Rows {  // float32, with a stride between them
   const float* x;
+  int64_t stride, count;
+};
+
+// The activations of a product in the form its kernel reads, [rows] with a stride in bytes: float32 as they are given;
+// bfloat16, `in` rounded up to an even number with zeros; for int8 and int4, rounded per group of 32 inputs to int16 or int8
+// [groups * 32], with `scales` [rows][groups] and, for int4, `sums` [rows][groups] of the rounded activations.
+struct Input {
+  const void* x;
   int64_t stride;
-  const float* packed;
-  void* codes;
   float* scales;
   float* sums;
 };
@@ -69,9 +64,15 @@ struct Output {
   int64_t residual_stride;
 };
 
-struct Strip {  // a panel, and where its products go: to its own columns of the output
+struct PanelOutput {  // a panel of the weight, and where its products go: to its own columns of the output
   int64_t panel;
   Output output;
+};
+
+struct PanelOutputs {
+  const PanelOutput* list;
+  int64_t count;  // at most kPanelGroup
+  int64_t next;   // the first panel that will probably be asked for next
 };
 
 // Where the tokens of a step belong: row r has lengths[r] queries at positions starts[r] .., in row order; the key of position
@@ -100,8 +101,11 @@ struct Attention {
   int32_t unused;
 };
 
-// A part of an attention: some queries of one row, the heads that share one key head, and a range of positions of keys.
-struct Span {
+constexpr int64_t kQueryBlock = 96;  // queries of a task, at most: tokens times the heads that share keys
+constexpr int64_t kKeyBlock = 32;    // keys that are attended to at once
+
+// A task of an attention: some queries of one row, the heads that share one key head, and a range of positions of keys.
+struct AttentionTask {
   int64_t row, kv_head;
   int64_t token;     // the first query, counted over all rows
   int64_t position;  // its position in its row
@@ -112,22 +116,26 @@ struct Span {
 
 struct Kernels {
   const char* name;
+  // What `round_input` writes for a row of activations: bytes of the row and numbers of its scales. No bytes: nothing, the
+  // product reads activations as they are given.
+  int64_t (*input_bytes)(const Weight&);
+  void (*round_input)(const Weight&, const float* x, const Input&, int64_t row);
   // Rows begin .. end - 1 of the outputs of some panels.
-  void (*multiply)(const Weight&, const Input&, const Strip* strips, int64_t count, int64_t begin, int64_t end);
-  // Rounds row `row` of the activations for a weight of that kind.
-  void (*round_input)(const Input&, int32_t kind, int64_t row, int64_t in);
+  void (*multiply)(const Weight&, const Input&, const PanelOutputs&, int64_t begin, int64_t end);
   // Row `id` of a weight, in float32.
   void (*gather)(const Weight&, int64_t id, float* out);
-  void (*attend)(const Attention&, const Span&);
-  // Puts the partial results of one query and head together.
-  void (*merge)(const Attention&, const float* const* partials, int64_t count, int64_t head, float* out);
+  // `scratch` holds attend_bytes(attention), aligned to 64.
+  int64_t (*attend_bytes)(const Attention&);
+  void (*attend)(const Attention&, const AttentionTask&, char* scratch);
+  // Puts the partial results of one query and head together; the first of them is overwritten.
+  void (*merge)(const Attention&, float* const* partials, int64_t count, int64_t head, float* out);
   void (*normalize)(const float* x, float* residual, const float* weight, float offset, float eps, int64_t dim, float* out);
   void (*rotate)(float* x, const float* cos, const float* sin, int64_t half);
   void (*gate)(int32_t gate, const float* gates, const float* values, int64_t count, float* out);
   void (*narrow)(const float* x, int64_t count, uint16_t* out);  // float32 to bfloat16
   // The place of the largest, the first of equal ones, and what it is: no number if one of them is none.
   int64_t (*find_largest)(const float* x, int64_t count, float* most);
-  float (*read)(const float* x, int64_t count);                  // sums them up; what memory gives at best
+  float (*read)(const float* x, int64_t count);  // sums them up; what memory gives at best
 };
 
 extern const Kernels* kernels;  // for this processor

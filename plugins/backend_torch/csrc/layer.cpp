@@ -19,13 +19,13 @@ struct Layer {
   int32_t gate, unused;
 };
 
-struct Turn {  // angles of the tokens: [tokens][half] each
+struct Rope {  // angles of the tokens: [tokens][half] each
   const float* cos;
   const float* sin;
   int64_t half;
 };
 
-thread_local Scratch room;
+thread_local Scratch scratch;
 
 void normalize_rows(const Norm& norm, const float* x, int64_t rows, int64_t dim, float* out) {
   share_rows(rows, dim, [&](int64_t row) {
@@ -33,43 +33,63 @@ void normalize_rows(const Norm& norm, const float* x, int64_t rows, int64_t dim,
   });
 }
 
-void turn_heads(const Norm& norm, const Turn& turn, float* x, int64_t heads, int64_t dim, int64_t token) {
+void rotate_heads(const Norm& norm, const Rope& rope, float* x, int64_t heads, int64_t dim, int64_t token) {
   for (int64_t head = 0; head < heads; ++head, x += dim) {
     if (norm.weight) kernels->normalize(x, nullptr, norm.weight, norm.offset, norm.eps, dim, x);
-    if (turn.half) kernels->rotate(x, turn.cos + token * turn.half, turn.sin + token * turn.half, turn.half);
+    if (rope.half) kernels->rotate(x, rope.cos + token * rope.half, rope.sin + token * rope.half, rope.half);
   }
 }
 
 // Makes queries, keys and values of what the first product gave, and stores the latter two.
-void prepare_heads(const Layer& layer, const Attention& a, const Turn& turn, const int64_t* slots, float* mixed, int64_t tokens) {
+void prepare_heads(const Layer& layer, const Attention& a, const Rope& rope, const int64_t* slots, float* mixed, int64_t tokens) {
   const int64_t width = layer.into->out, inner = a.kv_heads * a.dim;
   share_rows(tokens, width * 2, [&](int64_t token) {
     float* const queries = mixed + token * width;
     float* const keys = queries + a.heads * a.dim;
-    turn_heads(layer.query_norm, turn, queries, a.heads, a.dim, token);
-    turn_heads(layer.key_norm, turn, keys, a.kv_heads, a.dim, token);
+    rotate_heads(layer.query_norm, rope, queries, a.heads, a.dim, token);
+    rotate_heads(layer.key_norm, rope, keys, a.kv_heads, a.dim, token);
     store_row(keys, slots[token], inner, a.kind, a.keys);
     store_row(keys + inner, slots[token], inner, a.kind, a.values);
   });
 }
 
-void run_layer(const Layer& layer, Attention a, const Turn& turn, const int64_t* slots, const Rows& hidden, float* out) {
-  const int64_t tokens = hidden.count, width = layer.into->in, inner = layer.down->in;
-  float* const normed = reinterpret_cast<float*>(room.take(tokens * (width + layer.into->out + layer.back->in + inner) * 4));
-  float* const mixed = normed + tokens * width;
-  float* const attended = mixed + tokens * layer.into->out;
-  float* const gated = attended + tokens * layer.back->in;
-  normalize_rows(layer.attention_norm, hidden.x, tokens, width, normed);
-  multiply_rows(*layer.into, Rows{normed, width, tokens}, Output{mixed, layer.into->out, nullptr, 0});
-  prepare_heads(layer, a, turn, slots, mixed, tokens);
-  a.query = mixed;
+struct Buffers {  // of what a layer computes on the way, [tokens] each
+  float *normed, *mixed, *attended, *gated;
+
+  Buffers(const Layer& layer, int64_t tokens) {
+    const int64_t widths[] = {layer.into->in, layer.into->out, layer.back->in, layer.down->in};
+    float* room = reinterpret_cast<float*>(scratch.take(tokens * (widths[0] + widths[1] + widths[2] + widths[3]) * 4));
+    float** const buffers[] = {&normed, &mixed, &attended, &gated};
+    for (int i = 0; i < 4; ++i) {
+      *buffers[i] = room;
+      if (room) room += tokens * widths[i];
+    }
+  }
+};
+
+Status run_attention(const Layer& layer, Attention a, const Rope& rope, const int64_t* slots, const Rows& hidden, float* out) {
+  const int64_t tokens = hidden.count, width = layer.into->in;
+  const Buffers buffers(layer, tokens);
+  if (!buffers.normed) return kOutOfMemory;
+  normalize_rows(layer.attention_norm, hidden.x, tokens, width, buffers.normed);
+  const Output mixed{buffers.mixed, layer.into->out, nullptr, 0};
+  if (multiply_rows(*layer.into, Rows{buffers.normed, width, tokens}, mixed)) return kOutOfMemory;
+  prepare_heads(layer, a, rope, slots, buffers.mixed, tokens);
+  a.query = buffers.mixed;
   a.query_stride = layer.into->out;
-  a.out = attended;
-  attend_rows(a);
-  multiply_rows(*layer.back, Rows{attended, layer.back->in, tokens}, Output{out, width, hidden.x, width});
-  normalize_rows(layer.mixer_norm, out, tokens, width, normed);
-  multiply_gated(*layer.up, Rows{normed, width, tokens}, Output{gated, inner, nullptr, 0}, layer.gate);
-  multiply_rows(*layer.down, Rows{gated, inner, tokens}, Output{out, width, out, width});
+  a.out = buffers.attended;
+  if (attend_rows(a)) return kOutOfMemory;
+  return multiply_rows(*layer.back, Rows{buffers.attended, layer.back->in, tokens}, Output{out, width, hidden.x, width});
+}
+
+Status run_mixer(const Layer& layer, int64_t tokens, float* out) {
+  const int64_t width = layer.into->in, inner = layer.down->in;
+  const Buffers buffers(layer, tokens);
+  if (!buffers.normed) return kOutOfMemory;
+  normalize_rows(layer.mixer_norm, out, tokens, width, buffers.normed);
+  const Output gated{buffers.gated, inner, nullptr, 0};
+  if (multiply_gated(*layer.up, Rows{buffers.normed, width, tokens}, gated, layer.gate)) return kOutOfMemory;
+  return multiply_rows(*layer.down, Rows{buffers.gated, inner, tokens}, Output{out, width, out, width});
 }
 
 }  // namespace
@@ -79,14 +99,21 @@ using namespace plx;
 
 // `count` layers, one after the other. hidden, out and spare are [tokens][width]; out is neither of the others, and spare is
 // only written to where there are several layers. All layers are told of the same table, which has those tokens.
-PLX_EXPORT void plx_layers(const Layer* const* layers, const Attention* const* attentions, int64_t count, const Table* table,
-                           const Turn* turn, const int64_t* slots, const float* hidden, int64_t tokens, float* out,
-                           float* spare) {
+PLX_EXPORT int32_t plx_layers(const Layer* const* layers, const Attention* const* attentions, int64_t count, const Table* table,
+                              const Rope* rope, const int64_t* slots, const float* hidden, int64_t tokens, float* out,
+                              float* spare) {
   for (int64_t i = 0; i < count && tokens > 0; ++i) {
     Attention attention = *attentions[i];
     attention.table = table;
     float* const to = (count - i) % 2 ? out : spare;
-    run_layer(*layers[i], attention, *turn, slots, Rows{hidden, layers[i]->into->in, tokens}, to);
+    if (run_attention(*layers[i], attention, *rope, slots, Rows{hidden, layers[i]->into->in, tokens}, to)) return kOutOfMemory;
+    if (run_mixer(*layers[i], tokens, to)) return kOutOfMemory;
     hidden = to;
   }
+  return kOk;
 }
+
+// The bytes of the records that callers make: those of layers, of norms and of angles.
+PLX_EXPORT int64_t plx_layer_bytes() { return sizeof(Layer); }
+PLX_EXPORT int64_t plx_norm_bytes() { return sizeof(Norm); }
+PLX_EXPORT int64_t plx_rope_bytes() { return sizeof(Rope); }

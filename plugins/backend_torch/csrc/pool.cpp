@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <time.h>
 
+#include <algorithm>
 #include <atomic>
 
 namespace plx {
@@ -11,13 +12,13 @@ namespace {
 // A thread that finds nothing to do looks on for this long before it sleeps: longer than what lies between two operations
 // of a step, and short enough to cost little on a machine whose cores others want.
 constexpr int64_t kSpinNs = 50'000;
-constexpr int64_t kMostPieces = 0xffff;
+constexpr int64_t kMostTasks = 0xffff;
 constexpr int kMostThreads = 256;
 
-// All a thread needs to know to take a piece, in one word, so that taking one and finding the job replaced exclude
-// each other: job number (32 bits), pieces (16), next piece (16).
+// All a thread needs to know to take a task, in one word, so that taking one and finding the job replaced exclude
+// each other: job number (32 bits), tasks (16), next task (16).
 std::atomic<uint64_t> ticket{0};
-std::atomic<Piece> job_piece{nullptr};
+std::atomic<Task> job_task{nullptr};
 std::atomic<void*> job_context{nullptr};
 std::atomic<int64_t> job_done{0};
 
@@ -60,17 +61,17 @@ bool spin(Ready ready) {
   return ready();
 }
 
-// Takes pieces of the job under way until there are none left.
-void take_pieces() {
+// Takes tasks of the job under way until there are none left.
+void take_tasks() {
   uint64_t word = ticket.load(std::memory_order_acquire);
   while (next_of(word) < total_of(word)) {
-    // A job is replaced only when all its pieces are done. This one has a piece that nobody has taken; if that is still
+    // A job is replaced only when all its tasks are done. This one has a task that nobody has taken; if that is still
     // so at the exchange below, what was read here belongs to it.
-    const Piece piece = job_piece.load(std::memory_order_relaxed);
+    const Task task = job_task.load(std::memory_order_relaxed);
     void* const context = job_context.load(std::memory_order_relaxed);
     if (!ticket.compare_exchange_weak(word, word + 1, std::memory_order_acq_rel, std::memory_order_acquire)) continue;
     const int64_t total = total_of(word);
-    piece(context, next_of(word));
+    task(context, next_of(word));
     if (job_done.fetch_add(1) + 1 == total && awaited.load()) {
       pthread_mutex_lock(&mutex);
       pthread_cond_broadcast(&job_over);
@@ -85,7 +86,7 @@ bool is_idle(uint64_t seen, int number) { return ticket.load() == seen && number
 void* run_thread(void* argument) {
   const int number = static_cast<int>(reinterpret_cast<intptr_t>(argument));
   while (number < wanted.load()) {
-    take_pieces();
+    take_tasks();
     const uint64_t seen = ticket.load();
     if (next_of(seen) < total_of(seen)) continue;
     if (spin([&] { return !is_idle(seen, number); })) continue;
@@ -140,32 +141,32 @@ void await_job(int64_t total) {
   pthread_mutex_unlock(&mutex);
 }
 
-void run_job(int64_t total, Piece piece, void* context) {
-  job_piece.store(piece, std::memory_order_relaxed);
+void run_job(int64_t total, Task task, void* context) {
+  job_task.store(task, std::memory_order_relaxed);
   job_context.store(context, std::memory_order_relaxed);
   job_done.store(0);
   const uint64_t number = (ticket.load() >> 32) + 1;
   ticket.store(number << 32 | static_cast<uint64_t>(total) << 16);
   wake_sleepers();
-  take_pieces();
+  take_tasks();
   await_job(total);
 }
 
-void run_alone(int64_t total, Piece piece, void* context) {
-  for (int64_t i = 0; i < total; ++i) piece(context, i);
+void run_alone(int64_t total, Task task, void* context) {
+  for (int64_t i = 0; i < total; ++i) task(context, i);
 }
 
-struct Bundle {  // pieces that are more than a ticket can count, several in one
-  Piece piece;
+struct TaskRange {  // tasks that are more than a ticket can count, several in one
+  Task task;
   void* context;
   int64_t total, size;
 };
 
-void run_bundle(void* context, int64_t index) {
-  const Bundle& bundle = *static_cast<Bundle*>(context);
-  const int64_t begin = index * bundle.size;
-  const int64_t end = begin + bundle.size < bundle.total ? begin + bundle.size : bundle.total;
-  for (int64_t i = begin; i < end; ++i) bundle.piece(bundle.context, i);
+void run_range(void* context, int64_t index) {
+  const TaskRange& range = *static_cast<TaskRange*>(context);
+  const int64_t begin = index * range.size;
+  const int64_t end = begin + range.size < range.total ? begin + range.size : range.total;
+  for (int64_t i = begin; i < end; ++i) range.task(range.context, i);
 }
 
 }  // namespace
@@ -182,19 +183,19 @@ void set_threads(int count) {
     const timespec moment{0, 50'000};
     nanosleep(&moment, nullptr);
   }
-  wanted = count < 1 ? 1 : count > kMostThreads ? kMostThreads : count;
+  wanted = std::clamp(count, 1, kMostThreads);
   busy = false;
 }
 
-void share_pieces(int64_t total, Piece piece, void* context) {
-  if (total > kMostPieces) {
-    Bundle bundle{piece, context, total, (total + kMostPieces - 1) / kMostPieces};
-    share_pieces((total + bundle.size - 1) / bundle.size, run_bundle, &bundle);
+void share_tasks(int64_t total, Task task, void* context) {
+  if (total > kMostTasks) {
+    TaskRange range{task, context, total, (total + kMostTasks - 1) / kMostTasks};
+    share_tasks((total + range.size - 1) / range.size, run_range, &range);
     return;
   }
-  if (total <= 1 || wanted.load() == 1 || busy.exchange(true)) return run_alone(total, piece, context);
+  if (total <= 1 || wanted.load() == 1 || busy.exchange(true)) return run_alone(total, task, context);
   if (started.load() == 0) start_threads();
-  run_job(total, piece, context);
+  run_job(total, task, context);
   busy = false;
 }
 

@@ -1,4 +1,4 @@
-// A few threads that share out the pieces of one job at a time.
+// A few threads that share out the tasks of one job at a time.
 #pragma once
 
 #include <cstdint>
@@ -6,20 +6,20 @@
 
 namespace plx {
 
-using Piece = void (*)(void* context, int64_t index);
+using Task = void (*)(void* context, int64_t index);
 
 int count_threads();
 void set_threads(int count);
 
-// Calls piece(context, i) once for each i in 0 .. total - 1, on this thread and the pool's, and returns when all are done.
-// The caller takes pieces too, so it never waits for a thread that has not begun. While another thread has a job in the
+// Calls task(context, i) once for each i in 0 .. total - 1, on this thread and the pool's, and returns when all are done.
+// The caller takes tasks too, so it never waits for a thread that has not begun. While another thread has a job in the
 // pool, the caller does its own job alone.
-void share_pieces(int64_t total, Piece piece, void* context);
+void share_tasks(int64_t total, Task task, void* context);
 
 template <class Body>
 void share(int64_t total, Body&& body) {
   using Plain = std::remove_reference_t<Body>;
-  share_pieces(
+  share_tasks(
       total, [](void* context, int64_t index) { (*static_cast<Plain*>(context))(index); },
       const_cast<void*>(static_cast<const void*>(&body)));
 }

@@ -55,9 +55,15 @@ def choose_workshop(plan: StagePlan, settings: TorchSettings, tensors: Iterable[
     if device.type == "cpu":
         use_kernels(settings)
         start_threads(settings.threads or Machine().count_cores())
-        kept = torch.bfloat16 if plan.dtype == "bfloat16" else torch.float32
-        keeps_blocks = settings.weights == "auto"
-        return Workshop(device, torch.float32, _choose_kind(plan, settings, stored), kept, keeps_blocks)
+        narrow = plan.dtype == "bfloat16"
+        return Workshop(
+            device,
+            torch.float32,
+            _choose_kind(plan, settings, stored),
+            torch.bfloat16 if narrow else torch.float32,
+            keeps_blocks=settings.weights == "auto",
+            narrow=narrow,
+        )
     dtype = stored if plan.dtype == "auto" else DTYPES[plan.dtype]
     return Workshop(device, dtype, "float32" if dtype == torch.float32 else "bfloat16", dtype)
 

@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass, fields
 from typing import Literal
 
+from parallax_backend_torch.kernels.library import MODES, Mode
 from parallax_core.api import ParallaxError
 
 VARIABLES = {
@@ -28,8 +29,8 @@ class TorchSettings:
     """Threads that compute; 0: as many as there are cores for this process."""
     generic: Literal["auto", "off", "always"] = "auto"
     """Whether models run on the code of transformers: where there is none here, never, or always."""
-    kernels: Literal["auto", "plain", "off"] = "auto"
-    """Whether the compiled kernels are used; ``plain``: with no instructions but those of every processor."""
+    kernels: Mode = "auto"
+    """Which kernels compute; see `kernels.library.Mode`."""
     graphs: Literal["auto", "off"] = "auto"
     """On CUDA, whether steps of decodes are recorded as graphs and replayed, where a model's layers can be."""
 
@@ -51,7 +52,7 @@ def read_settings() -> TorchSettings:
         weights=_read_word("weights", WEIGHTS),
         threads=_read_number("threads", 0),
         generic=_read_word("generic", ("auto", "off", "always")),
-        kernels=_read_word("kernels", ("auto", "plain", "off")),
+        kernels=_read_word("kernels", MODES),
         graphs=_read_word("graphs", ("auto", "off")),
     )
 

@@ -62,6 +62,8 @@ class Workshop:
     """Of keys and values."""
     keeps_blocks: bool = True
     """Whether a CPU keeps matrices that the checkpoint holds in few bits as they are."""
+    narrow: bool = False
+    """Whether a CPU may round activations to bfloat16 to multiply them with matrices in it."""
 
     @property
     def item_bytes(self) -> float:
@@ -90,7 +92,7 @@ class Workshop:
             kind: how a CPU keeps it.
         """
         if self.device.type == "cpu":
-            return pack_rows(rows, kind, bias)
+            return pack_rows(rows, kind, bias, narrow=self.narrow)
         whole = rows.read(0, rows.shape[0])
         weight = whole.to_dense() if isinstance(whole, Quantized) else whole
         moved = None if bias is None else bias.to(self.device, self.dtype)

@@ -1,4 +1,4 @@
-// Runs every kernel on buffers of exactly the size they need, for sanitizers to watch.
+// Runs every kernel this processor has on buffers of exactly the size they need, for sanitizers to watch.
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -10,17 +10,40 @@
 
 using namespace plx;
 
+struct Norm {  // the records of layer.cpp
+  const float* weight;
+  float eps, offset;
+};
+
+struct Layer {
+  const Weight *into, *back, *up, *down;
+  Norm attention_norm, mixer_norm, query_norm, key_norm;
+  int32_t gate, unused;
+};
+
+struct Rope {
+  const float *cos, *sin;
+  int64_t half;
+};
+
 extern "C" {
-void plx_use_plain(int32_t);
+int64_t plx_norm_bytes();
+int64_t plx_layer_bytes();
+int64_t plx_rope_bytes();
+const char* plx_list_isas(int32_t);
+int32_t plx_use_isa(const char*);
 void plx_set_threads(int32_t);
-void plx_multiply(const Weight*, const float*, int64_t, int64_t, float*, const float*, int64_t);
-void plx_multiply_gated(const Weight*, const float*, int64_t, int64_t, float*, int32_t);
+int32_t plx_multiply(const Weight*, const float*, int64_t, int64_t, float*, const float*, int64_t);
+int32_t plx_multiply_gated(const Weight*, const float*, int64_t, int64_t, float*, int32_t);
 int64_t plx_gather(const Weight*, const int64_t*, int64_t, float*);
 void plx_normalize(const float*, int64_t, float*, const float*, float, float, int64_t, int64_t, int64_t, float*);
 void plx_rotate(float*, int64_t, const float*, const float*, int64_t, int64_t, int64_t, int64_t);
 void plx_gate(int32_t, const float*, int64_t, const float*, int64_t, int64_t, int64_t, float*);
 void plx_find_largest(const float*, int64_t, int64_t, int64_t*, float*);
-void plx_attend(const Attention*);
+int32_t plx_attend(const Attention*);
+int32_t plx_layers(const Layer* const*, const Attention* const*, int64_t, const Table*, const Rope*, const int64_t*, const float*,
+                   int64_t, float*, float*);
+float plx_read(const float*, int64_t);
 void plx_store(const float*, int64_t, const int64_t*, int64_t, int64_t, int32_t, void*);
 }
 
@@ -35,7 +58,7 @@ static std::vector<float> numbers(int64_t count) {
 
 static int failures = 0;
 static void expect(bool right, const char* what) {
-  if (!right) failures += std::printf("not finite: %s\n", what) > 0;
+  if (!right) failures += std::printf("wrong: %s\n", what) > 0;
 }
 
 static bool finite(const std::vector<float>& values) {
@@ -57,20 +80,29 @@ static std::vector<uint16_t> make_panels(const Weight& weight) {
   return data;
 }
 
-static void try_products(int32_t kind, int64_t out, int64_t in) {
-  Weight weight{kind, 0, in, out, nullptr, nullptr};
-  const auto data = make_panels(weight);
-  const auto bias = numbers(out);
-  weight.data = data.data();
-  weight.bias = bias.data();
-  for (int64_t rows : {1, 2, 3, 4, 5, 6, 7, 97}) {
+struct Matrix {  // a weight of random numbers, with a bias
+  std::vector<uint16_t> data;
+  std::vector<float> bias;
+  Weight weight;
+
+  Matrix(int32_t kind, int64_t out, int64_t in, bool narrow = false) : weight{kind, narrow, in, out, nullptr, nullptr} {
+    data = make_panels(weight);
+    bias = numbers(out);
+    weight.data = data.data();
+    weight.bias = bias.data();
+  }
+};
+
+static void try_products(int32_t kind, int64_t out, int64_t in, bool narrow = false) {
+  const Matrix matrix(kind, out, in, narrow);
+  const Weight& weight = matrix.weight;
+  for (int64_t rows : {1, 2, 3, 4, 5, 6, 7, 8, 9, 97}) {
     const auto x = numbers(rows * in), residual = numbers(rows * out);
     std::vector<float> result(static_cast<size_t>(rows * out));
-    plx_multiply(&weight, x.data(), in, rows, result.data(), residual.data(), out);
-    expect(finite(result), "product");
+    expect(!plx_multiply(&weight, x.data(), in, rows, result.data(), residual.data(), out) && finite(result), "product");
     if (out % 32) continue;
     result.resize(static_cast<size_t>(rows * out / 2));
-    plx_multiply_gated(&weight, x.data(), in, rows, result.data(), rows % 2 ? kSilu : kGelu);
+    expect(!plx_multiply_gated(&weight, x.data(), in, rows, result.data(), rows % 2 ? kSilu : kGelu), "gated product");
     expect(finite(result), "gated product");
   }
   const std::vector<int64_t> ids{out - 1, 0};
@@ -79,29 +111,80 @@ static void try_products(int32_t kind, int64_t out, int64_t in) {
   expect(finite(rows), "gather");
 }
 
-static void try_attention(int32_t kind, int64_t kv_heads, int64_t shared, int64_t dim, int64_t window) {
-  const std::vector<int32_t> starts{0, 30, 31, 500}, lengths{1, 40, 0, 1};
-  std::vector<int32_t> pages, offsets;
-  for (size_t row = 0; row < starts.size(); ++row) {
-    offsets.push_back(static_cast<int32_t>(pages.size()));
-    for (int64_t i = 0; i < divide_up(starts[row] + lengths[row], 16); ++i) pages.push_back(static_cast<int32_t>(pages.size()));
+struct Step {  // rows of 1, 40, 0 and 1 tokens, in pages of 16 that nothing else is in
+  static constexpr int64_t kTokens = 42;
+  std::vector<int32_t> starts{1, 30, 31, 500}, lengths{1, 40, 0, 1}, pages, offsets;
+  std::vector<int64_t> slots;  // of the tokens
+  Table table;
+
+  Step() {
+    for (size_t row = 0; row < starts.size(); ++row) {
+      const int64_t first = static_cast<int64_t>(pages.size());
+      offsets.push_back(static_cast<int32_t>(first));
+      for (int64_t i = 0; i < divide_up(starts[row] + lengths[row], 16); ++i) pages.push_back(static_cast<int32_t>(pages.size()));
+      for (int64_t i = 0; i < lengths[row]; ++i) slots.push_back(first * 16 + starts[row] + i);
+    }
+    table = {pages.data(), offsets.data(), starts.data(), lengths.data(), 4, 16};
   }
-  const int64_t tokens = 42, slots = static_cast<int64_t>(pages.size()) * 16, width = kv_heads * dim;
-  auto keys = numbers(slots * width), values = numbers(slots * width);
-  std::vector<uint16_t> narrow[2] = {std::vector<uint16_t>(keys.size()), std::vector<uint16_t>(keys.size())};
-  std::vector<int64_t> places;
-  for (int64_t slot = 0; slot < slots; ++slot) places.push_back(slot);
-  plx_store(keys.data(), width, places.data(), slots, width, kBfloat16, narrow[0].data());
-  plx_store(values.data(), width, places.data(), slots, width, kBfloat16, narrow[1].data());
-  const auto query = numbers(tokens * kv_heads * shared * dim), sinks = numbers(kv_heads * shared);
+
+  int64_t count_slots() const { return static_cast<int64_t>(pages.size()) * 16; }
+};
+
+struct Cache {  // keys and values for the slots of a step
+  std::vector<float> wide[2];
+  std::vector<uint16_t> narrow[2];
+  int32_t kind;
+
+  Cache(const Step& step, int32_t as, int64_t width) : kind(as) {
+    std::vector<int64_t> places;
+    for (int64_t slot = 0; slot < step.count_slots(); ++slot) places.push_back(slot);
+    for (int i = 0; i < 2; ++i) {
+      wide[i] = numbers(step.count_slots() * width);
+      narrow[i].resize(wide[i].size());
+      plx_store(wide[i].data(), width, places.data(), step.count_slots(), width, kBfloat16, narrow[i].data());
+    }
+  }
+
+  void* find(int i) { return kind == kFloat32 ? static_cast<void*>(wide[i].data()) : narrow[i].data(); }
+};
+
+static void try_attention(int32_t kind, int64_t kv_heads, int64_t shared, int64_t dim, int64_t window) {
+  const Step step;
+  Cache cache(step, kind, kv_heads * dim);
+  const int64_t heads = kv_heads * shared;
+  const auto query = numbers(Step::kTokens * heads * dim), sinks = numbers(heads);
   std::vector<float> out(query.size());
-  const Table table{pages.data(), offsets.data(), starts.data(), lengths.data(), 4, 16};
-  const bool wide = kind == kFloat32;
-  const Attention attention{query.data(), kv_heads * shared * dim, out.data(), wide ? static_cast<void*>(keys.data()) : narrow[0].data(),
-                            wide ? static_cast<void*>(values.data()) : narrow[1].data(), &table, window ? sinks.data() : nullptr,
-                            kv_heads * shared, kv_heads, dim, window, 0.3f, window ? 20.0f : 0.0f, kind, 0};
-  plx_attend(&attention);
-  expect(finite(out), "attention");
+  const Attention attention{query.data(), heads * dim, out.data(), cache.find(0), cache.find(1), &step.table, window ? sinks.data() : nullptr,
+                            heads, kv_heads, dim, window, 0.3f, window ? 20.0f : 0.0f, kind, 0};
+  expect(!plx_attend(&attention) && finite(out), "attention");
+}
+
+static void try_layers(int32_t kind, int64_t count) {
+  constexpr int64_t kHeads = 4, kKvHeads = 2, kDim = 16, kWidth = 40, kInner = 48;
+  const Step step;
+  const auto norm = numbers(kWidth), head_norm = numbers(kDim), hidden = numbers(Step::kTokens * kWidth);
+  const auto cos = numbers(Step::kTokens * kDim / 2), sin = numbers(Step::kTokens * kDim / 2);
+  const Matrix into(kind, (kHeads + 2 * kKvHeads) * kDim, kWidth, true), back(kind, kWidth, kHeads * kDim, true);
+  const Matrix up(kind, 2 * kInner, kWidth, true), down(kind, kWidth, kInner, true);
+  const Norm outer{norm.data(), 1e-5f, 0.5f}, inner{head_norm.data(), 1e-5f, 0.0f}, none{nullptr, 0, 0};
+  std::vector<Layer> layers;
+  std::vector<std::unique_ptr<Cache>> caches;
+  std::vector<Attention> attentions;
+  for (int64_t i = 0; i < count; ++i) {
+    const Norm& each = i % 2 ? inner : none;
+    layers.push_back({&into.weight, &back.weight, &up.weight, &down.weight, outer, outer, each, each, kSilu, 0});
+    caches.push_back(std::make_unique<Cache>(step, i % 2 ? kFloat32 : kBfloat16, kKvHeads * kDim));
+    Cache& cache = *caches.back();
+    attentions.push_back({nullptr, 0, nullptr, cache.find(0), cache.find(1), nullptr, nullptr, kHeads, kKvHeads, kDim, 0, 0.25f, 0.0f, cache.kind, 0});
+  }
+  std::vector<const Layer*> layer_list;
+  std::vector<const Attention*> attention_list;
+  for (size_t i = 0; i < layers.size(); ++i) layer_list.push_back(&layers[i]), attention_list.push_back(&attentions[i]);
+  const Rope rope{cos.data(), sin.data(), kDim / 2};
+  std::vector<float> out(hidden.size()), spare(hidden.size());
+  const int32_t failed = plx_layers(layer_list.data(), attention_list.data(), count, &step.table, &rope, step.slots.data(), hidden.data(),
+                                    Step::kTokens, out.data(), spare.data());
+  expect(!failed && finite(out), "layers");
 }
 
 static void try_parts(int64_t dim) {
@@ -118,23 +201,34 @@ static void try_parts(int64_t dim) {
   expect(finite(out), "gate");
 }
 
+static void try_everything() {
+  for (int32_t kind : {kFloat32, kBfloat16, kInt8, kInt4}) {
+    try_products(kind, 1, 1);
+    try_products(kind, 37, 45);
+    try_products(kind, 96, 64);
+    for (int64_t count : {1, 2, 3}) try_layers(kind, count);
+  }
+  try_products(kBfloat16, 37, 45, true);
+  try_products(kBfloat16, 96, 64, true);
+  try_products(kFloat32, 20, 4100);
+  try_products(kFloat32, 2050, 333);
+  for (int32_t kind : {kFloat32, kBfloat16}) {
+    try_attention(kind, 2, 3, 64, 0);
+    try_attention(kind, 1, 32, 8, 20);
+    try_attention(kind, 2, 4, 40, 0);
+    try_attention(kind, 3, 1, 256, 1);
+  }
+  for (int64_t dim : {2, 40, 63}) try_parts(dim);
+  const auto some = numbers(1 << 15);
+  expect(plx_read(some.data(), 1 << 15) > 0, "reading");
+}
+
 int main() {
+  expect(plx_norm_bytes() == sizeof(Norm) && plx_layer_bytes() == sizeof(Layer) && plx_rope_bytes() == sizeof(Rope), "records");
   plx_set_threads(3);
-  for (int32_t plain : {0, 1}) {
-    plx_use_plain(plain);
-    for (int32_t kind : {kFloat32, kBfloat16, kInt8, kInt4}) {
-      try_products(kind, 1, 1);
-      try_products(kind, 37, 45);
-      try_products(kind, 96, 64);
-    }
-    try_products(kFloat32, 20, 4100);
-    try_products(kFloat32, 2050, 333);
-    for (int32_t kind : {kFloat32, kBfloat16}) {
-      try_attention(kind, 2, 3, 64, 0);
-      try_attention(kind, 1, 32, 8, 20);
-      try_attention(kind, 3, 1, 256, 1);
-    }
-    for (int64_t dim : {2, 40, 63}) try_parts(dim);
+  for (int32_t i = 0; const char* const isa = plx_list_isas(i); ++i) {
+    expect(plx_use_isa(isa), isa);
+    try_everything();
   }
   return failures ? 1 : 0;
 }

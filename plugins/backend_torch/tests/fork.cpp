@@ -12,9 +12,9 @@
 static std::atomic<int> begun{0};
 static std::atomic<bool> is_child{false};
 static std::atomic<bool> is_free{false};
-static std::atomic<int> strays{0};  // pieces of the parent's job that the child did
+static std::atomic<int> strays{0};  // tasks of the parent's job that the child did
 
-static void hold_piece(void*, int64_t) {
+static void hold_task(void*, int64_t) {
   ++begun;
   if (is_child) ++strays;
   while (!is_child && !is_free) std::this_thread::yield();
@@ -34,7 +34,7 @@ static int run_child() {
 
 int main() {
   plx::set_threads(8);
-  std::thread caller([] { plx::share_pieces(64, hold_piece, nullptr); });
+  std::thread caller([] { plx::share_tasks(64, hold_task, nullptr); });
   while (begun == 0) std::this_thread::yield();
   int failures = 0;
   for (int trial = 0; trial < 20; ++trial) {

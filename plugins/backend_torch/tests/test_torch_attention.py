@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -13,22 +13,7 @@ from hypothesis import strategies as st
 from parallax_backend_torch.kernels import layer, library, linear, parts
 from parallax_backend_torch.kernels.attention import Pool, Rows, Rule, attend, store
 
-
-@pytest.fixture(params=["auto", "plain", "off"])
-def mode(request: pytest.FixtureRequest) -> Iterator[library.Mode]:
-    """Run with the compiled library, and without."""
-    library.choose_kernels(request.param)
-    yield request.param
-    library.choose_kernels("auto")
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Keep torch from waiting, for tiny operations, for threads of its own that other processes hold up."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def draw(*shape: int, seed: int = 0) -> torch.Tensor:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-HERE = Path(__file__).parent
+from tests.hatch import load_build
 
 
 @pytest.fixture
@@ -16,12 +15,7 @@ def build(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """Return the build hook, in an environment that says nothing of compilers."""
     for name in ("CXX", "PARALLAX_BUILD_KERNELS", "_PYTHON_HOST_PLATFORM"):
         monkeypatch.delenv(name, raising=False)
-    spec = importlib.util.spec_from_file_location("hatch_build", HERE.parent / "hatch_build.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_build()
 
 
 def make_cross_compiler(folder: Path) -> Path:

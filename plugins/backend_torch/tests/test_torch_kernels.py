@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -12,30 +10,16 @@ from torch.nn import functional
 
 from parallax_backend_torch.kernels import arena, library, linear, parts, signature
 from parallax_backend_torch.kernels.ggml import Form
-from parallax_core.api import Unsupported
+from parallax_backend_torch.kernels.panels import PanelPacked
+from parallax_backend_torch.kernels.rows import TensorRows
+from parallax_core.api import ParallaxError, Unsupported
 
 KINDS: tuple[linear.Kind, ...] = ("float32", "bfloat16", "int8", "int4")
 CLOSE = {"float32": 2e-6, "bfloat16": 2e-6, "int8": 1e-4, "int4": 2e-2}
 """How far a product may be from that with the weight as it is kept, of its norm; two kinds round activations."""
 
 
-@pytest.fixture(params=["auto", "plain", "off"])
-def mode(request: pytest.FixtureRequest) -> Iterator[library.Mode]:
-    """Run with the compiled library, and without."""
-    mode: library.Mode = request.param
-    found = library.choose_kernels(mode)
-    assert found.startswith({"auto": "compiled, ", "plain": "compiled, plain", "off": "torch: turned off"}[mode])
-    yield mode
-    library.choose_kernels("auto")
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Keep torch from waiting, for tiny operations, for threads of its own that other processes hold up."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def draw(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -61,16 +45,51 @@ def test_product_is_that_of_the_weight_as_kept(mode: library.Mode, kind: linear.
         assert miss(packed.apply(x, residual), x.double() @ dense.T + bias + residual) < CLOSE[kind]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "narrow"), [*((kind, False) for kind in KINDS), ("bfloat16", True)])
 @pytest.mark.parametrize(("height", "width"), [(129, 577), (33, 2090), (2049, 70)])
-def test_row_gives_the_same_bits_beside_any_others(kind: linear.Kind, height: int, width: int) -> None:
-    packed = linear.pack(draw(height, width), kind, bias=draw(height, seed=1))
-    gated = linear.pack(draw(96, width), kind)
+def test_row_gives_the_same_bits_beside_any_others(
+    isa: library.Mode, kind: linear.Kind, height: int, width: int, narrow: bool
+) -> None:
+    packed = linear.pack_rows(TensorRows(draw(height, width)), kind, draw(height, seed=1), narrow=narrow)
+    gated = linear.pack_rows(TensorRows(draw(96, width)), kind, narrow=narrow)
     x = draw(97, width, seed=2)
     alone = [(packed.apply(row), gated.apply_gated(row)) for row in x.split(1)]
-    for rows in (2, 3, 4, 5, 6, 7, 8, 13, 24, 97):
+    for rows in (2, 3, 4, 5, 6, 7, 8, 9, 13, 24, 97):
         found = zip(packed.apply(x[:rows]), gated.apply_gated(x[:rows]), alone[:rows], strict=True)
         assert all(torch.equal(a, b[0]) and torch.equal(c, d[0]) for a, c, (b, d) in found)
+
+
+def multiply(packed: linear.Packed, x: torch.Tensor) -> list[torch.Tensor]:
+    """Return products of few rows and many, with a residual and without, and gated."""
+    residual = draw(len(x), packed.out_features, seed=9)
+    return [packed.apply(x), packed.apply(x, residual), packed.apply(x[:1]), packed.apply_gated(x)]
+
+
+@pytest.mark.parametrize("isa", ["avx512", "avx512_vnni", "avx512_bf16"], indirect=True)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("height", "width"), [(128, 577), (96, 2090), (46, 45)])
+def test_wider_vectors_give_the_same_bits(isa: library.Mode, kind: linear.Kind, height: int, width: int) -> None:
+    packed, x = linear.pack(draw(height, width), kind, bias=draw(height, seed=1)), draw(41, width, seed=2)
+    found = multiply(packed, x)
+    library.choose_kernels("avx2")
+    assert all(map(torch.equal, found, multiply(packed, x)))
+
+
+@pytest.mark.parametrize("narrow", [False, True])
+def test_bfloat16_by_bfloat16_gives_the_same_bits_everywhere(isa: library.Mode, narrow: bool) -> None:
+    rows, x = TensorRows(draw(96, 577)), draw(41, 577, seed=2).bfloat16().float()
+    packed = linear.pack_rows(rows, "bfloat16", narrow=narrow)
+    found = packed.apply(x), packed.apply(x[:1])
+    library.choose_kernels("plain")
+    assert all(map(torch.equal, found, (packed.apply(x), packed.apply(x[:1]))))
+
+
+@pytest.mark.parametrize("isa", ["avx512_bf16"], indirect=True)
+def test_narrow_product_rounds_activations_to_bfloat16(isa: library.Mode) -> None:
+    rows, x = TensorRows(draw(80, 577)), draw(9, 577, seed=2)
+    narrow, wide = (linear.pack_rows(rows, "bfloat16", narrow=each) for each in (True, False))
+    assert torch.equal(narrow.apply(x), wide.apply(x.bfloat16().float()))
+    assert 2.0**-12 < miss(narrow.apply(x), x.double() @ wide.to_dense().double().T) < 2.0**-8
 
 
 @pytest.mark.parametrize(("kind", "most"), list(zip(KINDS, (0.0, 2.0**-8, 0.008, 0.11), strict=True)))
@@ -88,7 +107,7 @@ def test_compiled_weight_takes_the_memory_of_its_bits() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("half", [48, 20])  # whole panels, and not
+@pytest.mark.parametrize("half", [48, 16, 20])  # an odd number of panels, one, and parts
 def test_gated_product_is_gate_times_value(mode: library.Mode, kind: linear.Kind, half: int) -> None:
     packed = linear.pack(draw(2 * half, 96), kind)
     x = draw(9, 96, seed=1)
@@ -243,6 +262,34 @@ def test_library_of_other_sources_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     found, reason = library.open_library(library.FILE)
     assert found is None
     assert "reinstall parallax-backend-torch" in reason
+
+
+def test_library_whose_records_are_of_another_size_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(signature.RECORDS, "plx_norm_bytes", signature.RopeRecord)
+    found, reason = library.open_library(library.FILE)
+    assert found is None
+    assert "another RopeRecord; reinstall parallax-backend-torch" in reason
+
+
+def test_instructions_the_processor_lacks_are_refused() -> None:
+    native = library.find_library()
+    with pytest.raises(ParallaxError, match="cannot run the kernels for neon") as refused:
+        library.use_isa(native, "neon", "")
+    assert "is one of: auto, off, plain" in refused.value.hint
+    with pytest.raises(ParallaxError, match=r"there are no kernels for avx2: nothing\.so was not built"):
+        library.Choice().decide("avx2", library.FILE.with_name("nothing.so"))
+
+
+@pytest.mark.parametrize("kind", ["int8", "int4"])
+def test_product_without_memory_is_an_error(kind: linear.Kind) -> None:
+    native, packed = library.find_library(), linear.pack(draw(32, 64), kind)
+    assert native is not None
+    assert isinstance(packed, PanelPacked)
+    x, out = draw(1, 64), torch.full((1, 32), 7.0)
+    with pytest.raises(MemoryError, match="not enough memory"):
+        native.plx_multiply(packed.record, x.data_ptr(), 0, 1 << 45, out.data_ptr(), None, 0)
+    assert bool((out == 7).all())  # nothing was done
+    assert torch.equal(packed.apply(x), linear.pack(draw(32, 64), kind).apply(x))
 
 
 def test_weights_lie_together_and_go_with_the_last_of_them() -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.hatch import load_build
+
 HERE = Path(__file__).parent
 SOURCES = HERE.parent / "csrc"
 COMPILER = os.environ.get("CXX") or shutil.which("c++") or "c++"
@@ -21,7 +23,6 @@ FLAGS = [
     "-fno-sanitize-recover=all",
     f"-I{SOURCES}",
 ]
-WIDE = ["-mavx2", "-mfma", "-mf16c"]
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -44,18 +45,20 @@ def run_program(program: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.slow
-def test_kernels_stay_in_bounds_and_defined(tmp_path: Path) -> None:
-    isa = sorted((SOURCES / "isa").glob("*.cpp"))
-    units: list[tuple[Path, list[str]]] = [(path, []) for path in (*sorted(SOURCES.glob("*.cpp")), HERE / "driver.cpp")]
-    units += [(path, ["-DPLX_ISA=plain"]) for path in isa]
-    if os.uname().machine == "x86_64":
-        units += [(path, ["-DPLX_ISA=avx2", *WIDE]) for path in isa]
-    run_program(compile_units(tmp_path, units, "-fsanitize=address,undefined"))
+def list_units() -> list[tuple[Path, list[str]]]:
+    """Return the sources of the kernels and of what calls them, each with its flags, as they are built."""
+    build = load_build()
+    return [*build.list_units(build.find_machine([COMPILER])), (HERE / "driver.cpp", [])]
 
 
 @pytest.mark.slow
-def test_pool_does_each_piece_once_without_races(tmp_path: Path) -> None:
+@pytest.mark.parametrize("sanitizer", ["-fsanitize=address,undefined", "-fsanitize=thread"])
+def test_kernels_are_sound(tmp_path: Path, sanitizer: str) -> None:
+    run_program(compile_units(tmp_path, list_units(), sanitizer))
+
+
+@pytest.mark.slow
+def test_pool_does_each_task_once_without_races(tmp_path: Path) -> None:
     units: list[tuple[Path, list[str]]] = [(SOURCES / "pool.cpp", []), (HERE / "stress.cpp", [])]
     run_program(compile_units(tmp_path, units, "-fsanitize=thread"))
 

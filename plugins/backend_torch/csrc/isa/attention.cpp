@@ -1,180 +1,44 @@
 // Attention to keys and values in pages. Softmax is taken block by block of keys, with a running largest score and sum
-// (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018); queries of several tokens and of the
-// heads that share keys go through a block together, so that it is read once.
+// (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018); queries of several tokens and of the heads
+// that share keys go through a block together (Dao et al., "FlashAttention", 2022), so that it is read once.
+#include "attention.h"
+
+#include "dense.h"
 #include "isa.h"
-#include "simd.h"
 
 namespace plx::PLX_ISA {
 namespace {
 
-constexpr int64_t kKeys = 32;       // of a block
-constexpr int64_t kQueries = 32;    // a span has at most: tokens times heads that share keys
-constexpr int64_t kWidest = 256;    // numbers of a head
+constexpr int64_t kFewQueries = 6;  // are attended for where keys lie; for more it is worth bringing these into panels
 constexpr float kNever = -INFINITY;
 
-struct State {  // of the queries of a span, over the blocks so far
-  const float* query[kQueries];
-  float most[kQueries];
-  float total[kQueries];
-  alignas(32) float scores[kQueries][kKeys];
-  alignas(32) float values[kQueries * kWidest];  // [queries][dim]
-
-  float* values_of(const Attention& a, int64_t q) { return values + q * a.dim; }
-};
-
-struct Block {  // of keys and values
-  int64_t begin, count;
-  const char* raw_keys[kKeys];  // where they lie
-  const char* raw_values[kKeys];
-  const float* keys[kKeys];  // the same if they are float32, and widened copies if not
-  const float* values[kKeys];
-};
-
-struct Room {  // for those copies: [keys][dim], as heads of full width would lie in few sets of a cache
-  alignas(32) float keys[kKeys * kWidest];
-  alignas(32) float values[kKeys * kWidest];
-};
-
-// Finds a block, and has the processor fetch it while it works on the one before: rows of a page are too short and too far
-// apart for it to see what comes.
-void find_block(const Attention& a, const Span& span, int64_t begin, Block& block) {
-  block.begin = begin;
-  block.count = span.end - begin < kKeys ? span.end - begin : kKeys;
-  const int64_t item = a.kind == kFloat32 ? 4 : 2, row = a.dim * item, size = a.table->page_size;
-  const int32_t* page = a.table->pages + a.table->offsets[span.row] + begin / size;
-  int64_t within = begin % size;
-  for (int64_t i = 0; i < block.count; ++i, ++within) {
-    if (within == size) within = 0, ++page;
-    const int64_t at = ((*page * size + within) * a.kv_heads + span.kv_head) * row;
-    block.raw_keys[i] = static_cast<const char*>(a.keys) + at;
-    block.raw_values[i] = static_cast<const char*>(a.values) + at;
-    for (int64_t line = 0; line < row; line += 64) {
-      __builtin_prefetch(block.raw_keys[i] + line);
-      __builtin_prefetch(block.raw_values[i] + line);
-    }
-  }
-}
-
-PLX_INLINE void widen_row(const char* from, int64_t count, float* to) {
-  const uint16_t* const bits = reinterpret_cast<const uint16_t*>(from);
-  for (int64_t i = 0; i < count; i += 8) {
-#if defined(__AVX2__)
-    const __m256i words = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(bits + i)));
-    save(to + i, reinterpret_cast<F8>(_mm256_slli_epi32(words, 16)));
-#else
-    for (int64_t lane = i; lane < i + 8; ++lane) to[lane] = widen(bits[lane]);
-#endif
-  }
-}
-
-void open_block(const Attention& a, Block& block, Room& room) {
-  for (int64_t i = 0; i < block.count; ++i) {
-    if (a.kind == kFloat32) {
-      block.keys[i] = reinterpret_cast<const float*>(block.raw_keys[i]);
-      block.values[i] = reinterpret_cast<const float*>(block.raw_values[i]);
-    } else {
-      widen_row(block.raw_keys[i], a.dim, room.keys + i * a.dim);
-      widen_row(block.raw_values[i], a.dim, room.values + i * a.dim);
-      block.keys[i] = room.keys + i * a.dim;
-      block.values[i] = room.values + i * a.dim;
-    }
-  }
-  for (int64_t i = block.count; i < (block.count + 3) / 4 * 4; ++i) block.keys[i] = block.keys[block.count - 1];
-}
-
-PLX_INLINE void save_sums(const F8 (&parts)[4], float scale, float* out) {
-#if defined(__AVX2__)
-  const __m256 a = _mm256_hadd_ps(reinterpret_cast<__m256>(parts[0]), reinterpret_cast<__m256>(parts[1]));
-  const __m256 b = _mm256_hadd_ps(reinterpret_cast<__m256>(parts[2]), reinterpret_cast<__m256>(parts[3]));
-  const __m256 c = _mm256_hadd_ps(a, b);
-  const __m128 d = _mm_add_ps(_mm256_castps256_ps128(c), _mm256_extractf128_ps(c, 1));
-  _mm_storeu_ps(out, _mm_mul_ps(d, _mm_set1_ps(scale)));
-#else
-  for (int i = 0; i < 4; ++i) out[i] = sum(parts[i]) * scale;
-#endif
-}
-
-// Scores of Q queries for four keys at a time.
-template <int Q>
-void score(const Attention& a, const Block& block, State& state, int64_t first) {
-  for (int64_t key = 0; key < block.count; key += 4) {
-    F8 sums[Q][4] = {};
-    for (int64_t i = 0; i < a.dim; i += 8) {
-      F8 keys[4];
-      for (int k = 0; k < 4; ++k) keys[k] = load(block.keys[key + k] + i);
-      for (int q = 0; q < Q; ++q) {
-        const F8 query = load(state.query[first + q] + i);
-        for (int k = 0; k < 4; ++k) sums[q][k] += query * keys[k];
-      }
-    }
-    for (int q = 0; q < Q; ++q) save_sums(sums[q], a.scale, state.scores[first + q] + key);
-  }
-}
-
-// Adds to the values of Q queries those of a block, weighted; N vectors of 8 numbers at a time.
-template <int Q, int N>
-PLX_INLINE void gather_part(const Attention& a, const Block& block, State& state, int64_t first, const float* decay, int64_t at) {
-  F8 sums[Q][N];
-  for (int q = 0; q < Q; ++q) {
-    for (int n = 0; n < N; ++n) sums[q][n] = load(state.values_of(a, first + q) + at + 8 * n) * decay[q];
-  }
-  for (int64_t key = 0; key < block.count; ++key) {
-    const float* const values = block.values[key] + at;
-    F8 weights[Q];
-    for (int q = 0; q < Q; ++q) weights[q] = splat(state.scores[first + q][key]);
-    for (int n = 0; n < N; ++n) {  // 12 sums, 3 weights and one of these are all registers there are
-      const F8 value = load(values + 8 * n);
-      for (int q = 0; q < Q; ++q) sums[q][n] += weights[q] * value;
-    }
-  }
-  for (int q = 0; q < Q; ++q) {
-    for (int n = 0; n < N; ++n) save(state.values_of(a, first + q) + at + 8 * n, sums[q][n]);
-  }
-}
-
-template <int Q>
-void gather_values(const Attention& a, const Block& block, State& state, int64_t first, const float* decay) {
-  int64_t at = 0;
-  for (; at + 32 <= a.dim; at += 32) gather_part<Q, 4>(a, block, state, first, decay, at);
-  for (; at < a.dim; at += 8) gather_part<Q, 1>(a, block, state, first, decay, at);
-}
-
 // Makes weights of the scores of a query; returns what the values so far are to be multiplied by.
-float weigh(const Attention& a, const Block& block, State& state, int64_t q, int64_t position) {
-  float* const scores = state.scores[q];
+float weigh(const Attention& a, const KeyBlock& block, const State& state, int64_t q, int64_t position) {
+  float* const scores = state.scores + q * kKeyBlock;
   const int64_t oldest = a.window ? position - a.window + 1 - block.begin : 0;
-  const int64_t newest = position - block.begin;
+  const int64_t newest = position - block.begin + 1, seen = least(newest, block.count);
   if (a.cap > 0) {
-    for (int64_t i = 0; i < kKeys; i += 8) save(scores + i, hyperbolic_tangent(load(scores + i) / a.cap) * a.cap);
+    for (int64_t i = 0; i < kKeyBlock; i += kLanes) save(scores + i, hyperbolic_tangent(load(scores + i) / a.cap) * a.cap);
   }
-  for (int64_t i = 0; i < oldest && i < kKeys; ++i) scores[i] = kNever;
-  for (int64_t i = newest + 1 < block.count ? newest + 1 < 0 ? 0 : newest + 1 : block.count; i < kKeys; ++i) scores[i] = kNever;
-  F8 reach = splat(state.most[q]);
-  for (int64_t i = 0; i < kKeys; i += 8) reach = larger(load(scores + i), reach);
+  for (int64_t i = 0; i < oldest && i < kKeyBlock; ++i) scores[i] = kNever;
+  for (int64_t i = seen < 0 ? 0 : seen; i < kKeyBlock; ++i) scores[i] = kNever;
+  Floats reach = splat(state.most[q]);
+  for (int64_t i = 0; i < kKeyBlock; i += kLanes) reach = larger(load(scores + i), reach);
   const float most = largest(reach);
   if (most == kNever) {
-    memset(scores, 0, kKeys * 4);
+    memset(scores, 0, kKeyBlock * 4);
     return 1.0f;
   }
-  F8 total = splat(0.0f);
-  for (int64_t i = 0; i < kKeys; i += 8) {
-    const F8 weight = exponential(load(scores + i) - most);
+  Floats total = splat(0.0f);
+  for (int64_t i = 0; i < kKeyBlock; i += kLanes) {
+    const Floats weight = exponential(load(scores + i) - most);
     save(scores + i, weight);
     total += weight;
   }
-  const float decay = exponential(splat(state.most[q] - most))[0];
+  const float decay = state.most[q] == most ? 1.0f : exponential(splat(state.most[q] - most))[0];
   state.total[q] = state.total[q] * decay + sum(total);
   state.most[q] = most;
   return decay;
-}
-
-template <int Q>
-void add_block(const Attention& a, const Span& span, const Block& block, State& state, int64_t first) {
-  const int64_t shared = a.heads / a.kv_heads;
-  float decay[Q];
-  score<Q>(a, block, state, first);
-  for (int q = 0; q < Q; ++q) decay[q] = weigh(a, block, state, first + q, span.position + (first + q) / shared);
-  gather_values<Q>(a, block, state, first, decay);
 }
 
 void end_query(const Attention& a, float most, float total, const float* values, int64_t head, float* out) {
@@ -189,63 +53,204 @@ void end_query(const Attention& a, float most, float total, const float* values,
   for (int64_t i = 0; i < a.dim; ++i) out[i] = values[i] * scale;
 }
 
-void end_span(const Attention& a, const Span& span, State& state, int64_t queries) {
+void end_task(const Attention& a, const AttentionTask& task, const State& state) {
   const int64_t shared = a.heads / a.kv_heads;
-  for (int64_t q = 0; q < queries; ++q) {
-    if (span.partial) {
-      float* const left = span.partial + q * (a.dim + 2);
-      left[0] = state.most[q];
-      left[1] = state.total[q];
-      memcpy(left + 2, state.values_of(a, q), static_cast<size_t>(a.dim) * 4);
+  for (int64_t q = 0; q < state.queries; ++q) {
+    float* const values = state.values + q * state.width;
+    if (task.partial) {
+      float* const partial = task.partial + q * (a.dim + 2);
+      partial[0] = state.most[q];
+      partial[1] = state.total[q];
+      memcpy(partial + 2, values, static_cast<size_t>(a.dim) * 4);
     } else {
-      const int64_t head = span.kv_head * shared + q % shared;
-      float* const out = a.out + ((span.token + q / shared) * a.heads + head) * a.dim;
-      end_query(a, state.most[q], state.total[q], state.values_of(a, q), head, out);
+      const int64_t head = task.kv_head * shared + q % shared;
+      float* const out = a.out + ((task.token + q / shared) * a.heads + head) * a.dim;
+      end_query(a, state.most[q], state.total[q], values, head, out);
     }
   }
 }
 
-void begin_span(const Attention& a, const Span& span, State& state, int64_t queries) {
+// Few queries: keys and values are read where they lie, a query's numbers in the order in which vectors of them come.
+
+template <class Cache, int Q>
+void score_keys(const KeyBlock& block, const State& state, int64_t first) {
+  for (int64_t key = 0; key < block.count; key += 4) {
+    Floats sums[Q][4] = {};
+    for (int64_t at = 0; at < state.width; at += kLanes * Cache::kParts) {
+      PLX_UNROLL for (int part = 0; part < Cache::kParts; ++part) {
+        Floats keys[4];
+        PLX_UNROLL for (int k = 0; k < 4; ++k) keys[k] = Cache::read(block.keys[key + k] + at * Cache::kItem, part);
+        PLX_UNROLL for (int q = 0; q < Q; ++q) {
+          const Floats query = load(state.query + (first + q) * state.width + at + part * kLanes);
+          PLX_UNROLL for (int k = 0; k < 4; ++k) add_product(sums[q][k], query, keys[k]);
+        }
+      }
+    }
+    PLX_UNROLL for (int q = 0; q < Q; ++q) save_sums(sums[q], state.scores + (first + q) * kKeyBlock + key);
+  }
+}
+
+// Adds to N vectors of the values of Q queries those of a block, weighted.
+template <class Cache, int Q, int N>
+PLX_INLINE void add_values(const KeyBlock& block, const State& state, int64_t first, const float* decay, int64_t at) {
+  Floats sums[Q][N];
+  PLX_UNROLL for (int q = 0; q < Q; ++q) {
+    PLX_UNROLL for (int n = 0; n < N; ++n) sums[q][n] = load(state.values + (first + q) * state.width + at + kLanes * n) * decay[q];
+  }
+  for (int64_t key = 0; key < block.count; ++key) {
+    Floats weights[Q];
+    PLX_UNROLL for (int q = 0; q < Q; ++q) weights[q] = splat(state.scores[(first + q) * kKeyBlock + key]);
+    PLX_UNROLL for (int n = 0; n < N; ++n) {
+      const int64_t chunk = at + n / Cache::kParts * Cache::kParts * kLanes;
+      const Floats value = Cache::read(block.values[key] + chunk * Cache::kItem, n % Cache::kParts);
+      PLX_UNROLL for (int q = 0; q < Q; ++q) add_product(sums[q][n], weights[q], value);
+    }
+  }
+  PLX_UNROLL for (int q = 0; q < Q; ++q) {
+    PLX_UNROLL for (int n = 0; n < N; ++n) save(state.values + (first + q) * state.width + at + kLanes * n, sums[q][n]);
+  }
+}
+
+template <class Cache, int Q>
+void add_block(const Attention& a, const AttentionTask& task, const KeyBlock& block, const State& state, int64_t first) {
   const int64_t shared = a.heads / a.kv_heads;
-  for (int64_t q = 0; q < queries; ++q) {
-    state.query[q] = a.query + (span.token + q / shared) * a.query_stride + (span.kv_head * shared + q % shared) * a.dim;
+  float decay[Q];
+  score_keys<Cache, Q>(block, state, first);
+  for (int q = 0; q < Q; ++q) decay[q] = weigh(a, block, state, first + q, task.position + (first + q) / shared);
+  int64_t at = 0;
+  for (; at + 4 * kLanes <= state.width; at += 4 * kLanes) add_values<Cache, Q, 4>(block, state, first, decay, at);
+  for (; at < state.width; at += Cache::kParts * kLanes) add_values<Cache, Q, Cache::kParts>(block, state, first, decay, at);
+}
+
+template <class Cache>
+void attend_few(const Attention& a, const AttentionTask& task, const State& state, KeyBlock& block) {
+  for (int64_t i = block.count; i % 4; ++i) block.keys[i] = block.keys[block.count - 1];
+  int64_t q = 0;
+  for (; q + 3 <= state.queries; q += 3) add_block<Cache, 3>(a, task, block, state, q);
+  if (q + 2 == state.queries) add_block<Cache, 2>(a, task, block, state, q);
+  if (q + 1 == state.queries) add_block<Cache, 1>(a, task, block, state, q);
+}
+
+// Many queries: keys and values are brought into panels of float32, and multiplied as weights are.
+
+template <class Cache>
+void pack_keys(const KeyBlock& block, const State& state) {  // [keys / 16][width][16]
+  for (int64_t first = 0; first < kKeyBlock; first += kLanes) {
+    float* const panel = state.keys + first / kPanel * kPanel * state.width + first % kPanel;
+    for (int64_t at = 0; at < state.width; at += kLanes) {
+      Floats rows[kLanes] = {};
+      for (int64_t i = 0; i < kLanes && first + i < block.count; ++i) rows[i] = Cache::widen(block.keys[first + i] + at * Cache::kItem);
+      transpose(rows);
+      for (int64_t i = 0; i < kLanes; ++i) save(panel + (at + i) * kPanel, rows[i]);
+    }
+  }
+}
+
+template <class Cache>
+void pack_values(const KeyBlock& block, const State& state) {  // [width / 16][keys][16]
+  for (int64_t key = 0; key < kKeyBlock; ++key) {
+    for (int64_t at = 0; at < state.width; at += kLanes) {
+      const Floats row = key < block.count ? Cache::widen(block.values[key] + at * Cache::kItem) : splat(0.0f);
+      save(state.panels + at / kPanel * kPanel * kKeyBlock + key * kPanel + at % kPanel, row);
+    }
+  }
+}
+
+// Adds to rows of `sums` the products of rows of x, [count] each, with panels [count][16]; both as far apart as they are wide.
+void multiply_panels(const State& state, const float* x, int64_t count, const float* panels, float* sums, int64_t width) {
+  Tile tile{};
+  tile.x_stride = count * 4;
+  tile.steps = count;
+  tile.pace = 64;
+  for (int64_t row = 0, rows = 0; row < state.queries; row += rows) {
+    rows = least(state.queries - row, kTileRows);
+    tile.x = reinterpret_cast<const char*>(x + row * count);
+    for (int64_t panel = 0, some = 0; panel < width / kPanel; panel += some) {
+      some = round_down(least(width / kPanel - panel, count_panels(rows)));
+      for (int64_t p = 0; p < some; ++p) {
+        tile.w[p] = reinterpret_cast<const char*>(panels + (panel + p) * kPanel * count);
+        float* const at = sums + row * width + (panel + p) * kPanel;
+        tile.sums[p] = {at, width, at, width};
+      }
+      multiply_dense<Float32Weights>(static_cast<int>(rows), static_cast<int>(some), tile);
+    }
+  }
+}
+
+template <class Cache>
+void attend_many(const Attention& a, const AttentionTask& task, const State& state, const KeyBlock& block) {
+  const int64_t shared = a.heads / a.kv_heads;
+  pack_keys<Cache>(block, state);
+  pack_values<Cache>(block, state);
+  memset(state.scores, 0, static_cast<size_t>(state.queries * kKeyBlock) * 4);
+  multiply_panels(state, state.query, state.width, state.keys, state.scores, kKeyBlock);
+  for (int64_t q = 0; q < state.queries; ++q) {
+    const Floats decay = splat(weigh(a, block, state, q, task.position + q / shared));
+    float* const values = state.values + q * state.width;
+    for (int64_t at = 0; at < state.width && decay[0] != 1.0f; at += kLanes) save(values + at, load(values + at) * decay);
+  }
+  multiply_panels(state, state.scores, kKeyBlock, state.panels, state.values, state.width);
+}
+
+// Copies the queries, scaled, in the order of numbers that the loops over keys want.
+template <class Cache>
+void begin_task(const Attention& a, const AttentionTask& task, const State& state, bool in_order) {
+  const int64_t shared = a.heads / a.kv_heads;
+  for (int64_t q = 0; q < state.queries; ++q) {
+    const float* const from = a.query + (task.token + q / shared) * a.query_stride + (task.kv_head * shared + q % shared) * a.dim;
+    float* const query = state.query + q * state.width;
+    memset(query, 0, static_cast<size_t>(state.width) * 4);
+    for (int64_t i = 0; i < a.dim; ++i) query[in_order ? i : Cache::find_place(i)] = from[i] * a.scale;
     state.most[q] = kNever;
     state.total[q] = 0;
-    memset(state.values_of(a, q), 0, static_cast<size_t>(a.dim) * 4);
-    memset(state.scores[q], 0, sizeof state.scores[q]);
   }
+  memset(state.values, 0, static_cast<size_t>(state.queries * state.width) * 4);
+  memset(state.scores, 0, static_cast<size_t>(state.queries * kKeyBlock) * 4);
+}
+
+template <class Cache>
+void restore_order(const State& state) {
+  for (int64_t q = 0; q < state.queries; ++q) {
+    float* const values = state.values + q * state.width;
+    memcpy(state.query, values, static_cast<size_t>(state.width) * 4);
+    for (int64_t i = 0; i < state.width; ++i) values[i] = state.query[Cache::find_place(i)];
+  }
+}
+
+template <class Cache>
+void run_task(const Attention& a, const AttentionTask& task, char* scratch) {
+  const State state(a, task.tokens * (a.heads / a.kv_heads), scratch);
+  const bool is_many = state.queries > kFewQueries;
+  begin_task<Cache>(a, task, state, is_many);
+  KeyBlock blocks[2];
+  find_keys(a, task, task.begin, blocks[0]);
+  for (int64_t begin = task.begin, turn = 0; begin < task.end; begin += kKeyBlock, turn ^= 1) {
+    KeyBlock& block = blocks[turn];
+    if (begin + kKeyBlock < task.end) find_keys(a, task, begin + kKeyBlock, blocks[turn ^ 1]);
+    if (a.dim != state.width) pad_rows(a, state, block);
+    is_many ? attend_many<Cache>(a, task, state, block) : attend_few<Cache>(a, task, state, block);
+  }
+  if (!is_many && Cache::kParts > 1) restore_order<Cache>(state);
+  end_task(a, task, state);
 }
 
 }  // namespace
 
-void attend(const Attention& a, const Span& span) {
-  State state;
-  Room room;
-  const int64_t queries = span.tokens * (a.heads / a.kv_heads);
-  begin_span(a, span, state, queries);
-  Block blocks[2];
-  find_block(a, span, span.begin, blocks[0]);
-  for (int64_t begin = span.begin, turn = 0; begin < span.end; begin += kKeys, turn ^= 1) {
-    Block& block = blocks[turn];
-    if (begin + kKeys < span.end) find_block(a, span, begin + kKeys, blocks[turn ^ 1]);
-    open_block(a, block, room);
-    int64_t q = 0;
-    for (; q + 3 <= queries; q += 3) add_block<3>(a, span, block, state, q);
-    for (; q < queries; ++q) add_block<1>(a, span, block, state, q);
-  }
-  end_span(a, span, state, queries);
+int64_t attend_bytes(const Attention& a) { return State(a, kQueryBlock, nullptr).bytes; }
+
+void attend(const Attention& a, const AttentionTask& task, char* scratch) {
+  return a.kind == kFloat32 ? run_task<Float32Cache>(a, task, scratch) : run_task<Bfloat16Cache>(a, task, scratch);
 }
 
-void merge(const Attention& a, const float* const* partials, int64_t count, int64_t head, float* out) {
-  float most = kNever, total = 0;
-  float values[kWidest] = {};
+void merge(const Attention& a, float* const* partials, int64_t count, int64_t head, float* out) {
+  float* const first = partials[0];
+  float most = kNever;
   for (int64_t i = 0; i < count; ++i) most = partials[i][0] > most ? partials[i][0] : most;
   for (int64_t i = 0; i < count; ++i) {
     const float weight = partials[i][0] == kNever ? 0.0f : expf(partials[i][0] - most);
-    total += partials[i][1] * weight;
-    for (int64_t n = 0; n < a.dim; ++n) values[n] += partials[i][2 + n] * weight;
+    for (int64_t n = 1; n < a.dim + 2; ++n) first[n] = (i ? first[n] : 0.0f) + partials[i][n] * weight;
   }
-  end_query(a, most, total, values, head, out);
+  end_query(a, most, first[1], first + 2, head, out);
 }
 
 }  // namespace plx::PLX_ISA

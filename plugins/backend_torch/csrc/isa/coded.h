@@ -1,4 +1,5 @@
-// Products with int8 and int4 panels: integers within a group of 32 inputs, floats between groups.
+// Products with int8 and int4 panels: integers within a group of 32 inputs, floats between groups. Integers are exact, so
+// every instruction set gives the same.
 //
 // int8: codes are widened to 16 bits and multiplied by activations of 16 bits; a group's sum is at most
 // 32 * 127 * 32767 < 2^31. int4: codes 0 .. 15 times activations of 8 bits; 16 products share a 16-bit sum, at most
@@ -10,44 +11,108 @@
 namespace plx::PLX_ISA {
 namespace {
 
+#if defined(__AVX512F__)
+constexpr int kCodedRows = 8;
+#else
 constexpr int kCodedRows = 4;
-
-#if defined(__AVX2__)
-// Sums are added to in place. Told so by an intrinsic, GCC 12 reorders whole trees of additions, runs out of registers and
-// takes twice as long.
-PLX_INLINE void add_words(__m256i& sum, __m256i value) { asm("vpaddd %1, %0, %0" : "+x"(sum) : "x"(value)); }
-PLX_INLINE void add_shorts(__m256i& sum, __m256i value) { asm("vpaddw %1, %0, %0" : "+x"(sum) : "x"(value)); }
 #endif
 
-struct Int8Panel {
+// Sums are added to in place. Told so by an intrinsic, GCC 12 reorders whole trees of additions, runs out of registers and
+// takes twice as long.
+#if defined(__AVX512F__)
+typedef __m512i Bytes;
+PLX_INLINE Bytes splat_word(const void* p) { return _mm512_set1_epi32(read_word(p)); }
+PLX_INLINE void add_words(Bytes& sum, Bytes value) { asm("vpaddd %1, %0, %0" : "+v"(sum) : "v"(value)); }
+PLX_INLINE void add_shorts(Bytes& sum, Bytes value) { asm("vpaddw %1, %0, %0" : "+v"(sum) : "v"(value)); }
+PLX_INLINE Bytes multiply_pairs(Bytes a, Bytes b) { return _mm512_madd_epi16(a, b); }
+PLX_INLINE Bytes multiply_bytes(Bytes a, Bytes b) { return _mm512_maddubs_epi16(a, b); }
+PLX_INLINE Bytes widen_codes(const int8_t* p) { return _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
+PLX_INLINE Bytes load_lines(const uint8_t* lines, int line, int) {
+  const __m256i* const low = reinterpret_cast<const __m256i*>(lines + 32 * line);
+  return _mm512_inserti64x4(_mm512_castsi256_si512(_mm256_loadu_si256(low)), _mm256_loadu_si256(low + 4), 1);
+}
+PLX_INLINE Bytes lower_halves(Bytes v) { return _mm512_and_si512(v, _mm512_set1_epi8(15)); }
+PLX_INLINE Bytes upper_halves(Bytes v) { return lower_halves(_mm512_srli_epi16(v, 4)); }
+#elif defined(__AVX2__)
+typedef __m256i Bytes;
+PLX_INLINE Bytes splat_word(const void* p) { return _mm256_set1_epi32(read_word(p)); }
+PLX_INLINE void add_words(Bytes& sum, Bytes value) { asm("vpaddd %1, %0, %0" : "+x"(sum) : "x"(value)); }
+PLX_INLINE void add_shorts(Bytes& sum, Bytes value) { asm("vpaddw %1, %0, %0" : "+x"(sum) : "x"(value)); }
+PLX_INLINE Bytes multiply_pairs(Bytes a, Bytes b) { return _mm256_madd_epi16(a, b); }
+PLX_INLINE Bytes multiply_bytes(Bytes a, Bytes b) { return _mm256_maddubs_epi16(a, b); }
+PLX_INLINE Bytes widen_codes(const int8_t* p) { return _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
+PLX_INLINE Bytes load_lines(const uint8_t* lines, int line, int vector) {
+  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(lines + 32 * (4 * vector + line)));
+}
+PLX_INLINE Bytes lower_halves(Bytes v) { return _mm256_and_si256(v, _mm256_set1_epi8(15)); }
+PLX_INLINE Bytes upper_halves(Bytes v) { return lower_halves(_mm256_srli_epi16(v, 4)); }
+#endif
+
+#if defined(__AVX2__)
+// Adds to each sum of 32 bits the products of two signed numbers of 16.
+PLX_INLINE void add_pairs(Bytes& sum, Bytes weights, Bytes activations) {
+#if defined(__AVX512VNNI__)
+  asm("vpdpwssd %2, %1, %0" : "+v"(sum) : "v"(weights), "v"(activations));
+#else
+  add_words(sum, multiply_pairs(weights, activations));
+#endif
+}
+
+// Adds the products of four unsigned numbers of 8 bits with signed ones: to each sum of 32 bits, or two to each of 16.
+PLX_INLINE void add_quads(Bytes& sum, Bytes weights, Bytes activations) {
+#if defined(__AVX512VNNI__)
+  asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(weights), "v"(activations));
+#else
+  add_shorts(sum, multiply_bytes(weights, activations));
+#endif
+}
+
+PLX_INLINE Ints end_quads(Bytes sum) {
+#if defined(__AVX512VNNI__)
+  return reinterpret_cast<Ints>(sum);
+#elif defined(__AVX512F__)
+  return reinterpret_cast<Ints>(multiply_pairs(sum, _mm512_set1_epi16(1)));
+#else
+  return reinterpret_cast<Ints>(multiply_pairs(sum, _mm256_set1_epi16(1)));
+#endif
+}
+#endif
+
+template <int R>
+struct Codes {  // the activations of a group, of R rows
+  const char* x[R];
+};
+
+struct Int8Weights {
   using Code = int16_t;
   static constexpr int64_t kBytes = kInt8Block;
+  static constexpr int kMost = 32767;
   static constexpr bool kHasLow = false;
 
   // The sums of one group, for R rows and 16 outputs.
   template <int R>
-  PLX_INLINE void add_group(const char* block, const Code* const* x, I8 (&sums)[R][2]) {
+  PLX_INLINE void add_group(const char* block, const Codes<R>& x, Ints (&sums)[R][kVectors]) {
     const int8_t* codes = reinterpret_cast<const int8_t*>(block + 32);
 #if defined(__AVX2__)
-    __m256i totals[R][2] = {};
+    Bytes totals[R][kVectors] = {};
 #pragma GCC unroll 4
     for (int pair = 0; pair < 16; ++pair) {
-      const __m128i* w = reinterpret_cast<const __m128i*>(codes + 32 * pair);
-      const __m256i low = _mm256_cvtepi8_epi16(_mm_loadu_si128(w)), high = _mm256_cvtepi8_epi16(_mm_loadu_si128(w + 1));
-      for (int r = 0; r < R; ++r) {
-        const __m256i value = _mm256_set1_epi32(read_word(x[r] + 2 * pair));
-        add_words(totals[r][0], _mm256_madd_epi16(low, value));
-        add_words(totals[r][1], _mm256_madd_epi16(high, value));
+      Bytes weights[kVectors];
+      PLX_UNROLL for (int v = 0; v < kVectors; ++v) weights[v] = widen_codes(codes + 32 * pair + 2 * kLanes * v);
+      PLX_UNROLL for (int r = 0; r < R; ++r) {
+        const Bytes activations = splat_word(x.x[r] + 4 * pair);
+        PLX_UNROLL for (int v = 0; v < kVectors; ++v) add_pairs(totals[r][v], weights[v], activations);
       }
     }
-    for (int r = 0; r < R; ++r) {
-      for (int half = 0; half < 2; ++half) sums[r][half] = reinterpret_cast<I8>(totals[r][half]);
+    PLX_UNROLL for (int r = 0; r < R; ++r) {
+      PLX_UNROLL for (int v = 0; v < kVectors; ++v) sums[r][v] = reinterpret_cast<Ints>(totals[r][v]);
     }
 #else
     for (int r = 0; r < R; ++r) {
       int32_t totals[16] = {};
+      const Code* const activations = reinterpret_cast<const Code*>(x.x[r]);
       for (int pair = 0; pair < 16; ++pair) {
-        const int32_t first = x[r][2 * pair], second = x[r][2 * pair + 1];
+        const int32_t first = activations[2 * pair], second = activations[2 * pair + 1];
         const int8_t* w = codes + 32 * pair;
         for (int o = 0; o < 16; ++o) totals[o] += w[2 * o] * first + w[2 * o + 1] * second;
       }
@@ -55,54 +120,46 @@ struct Int8Panel {
     }
 #endif
   }
-
-  PLX_INLINE int32_t read_word(const Code* p) {
-    int32_t word;
-    memcpy(&word, p, 4);
-    return word;
-  }
 };
 
-struct Int4Panel {
+struct Int4Weights {
   using Code = int8_t;
   static constexpr int64_t kBytes = kInt4Block;
+  static constexpr int kMost = 127;
   static constexpr bool kHasLow = true;
 
   template <int R>
-  PLX_INLINE void add_group(const char* block, const Code* const* x, I8 (&sums)[R][2]) {
+  PLX_INLINE void add_group(const char* block, const Codes<R>& x, Ints (&sums)[R][kVectors]) {
     const uint8_t* codes = reinterpret_cast<const uint8_t*>(block + 64);
 #if defined(__AVX2__)
-    const __m256i mask = _mm256_set1_epi8(15);
-    const __m256i ones = _mm256_set1_epi16(1);
-    __m256i totals[R][2] = {};
-#pragma GCC unroll 4
-    for (int j = 0; j < 4; ++j) {
-      const __m256i w0 = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes + 32 * j));
-      const __m256i w1 = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes + 32 * (4 + j)));
-      const __m256i lower0 = _mm256_and_si256(w0, mask), upper0 = _mm256_and_si256(_mm256_srli_epi16(w0, 4), mask);
-      const __m256i lower1 = _mm256_and_si256(w1, mask), upper1 = _mm256_and_si256(_mm256_srli_epi16(w1, 4), mask);
-      for (int r = 0; r < R; ++r) {
-        const __m256i first = _mm256_set1_epi32(read_word(x[r] + 8 * j));
-        const __m256i second = _mm256_set1_epi32(read_word(x[r] + 8 * j + 4));
-        add_shorts(totals[r][0], _mm256_maddubs_epi16(lower0, first));
-        add_shorts(totals[r][1], _mm256_maddubs_epi16(lower1, first));
-        add_shorts(totals[r][0], _mm256_maddubs_epi16(upper0, second));
-        add_shorts(totals[r][1], _mm256_maddubs_epi16(upper1, second));
+    Bytes totals[R][kVectors] = {};
+    PLX_UNROLL for (int j = 0; j < 4; ++j) {
+      Bytes lower[kVectors], upper[kVectors];
+      PLX_UNROLL for (int v = 0; v < kVectors; ++v) {
+        const Bytes both = load_lines(codes, j, v);
+        lower[v] = lower_halves(both), upper[v] = upper_halves(both);
+      }
+      PLX_UNROLL for (int r = 0; r < R; ++r) {
+        const Bytes first = splat_word(x.x[r] + 8 * j), second = splat_word(x.x[r] + 8 * j + 4);
+        PLX_UNROLL for (int v = 0; v < kVectors; ++v) {
+          add_quads(totals[r][v], lower[v], first);
+          add_quads(totals[r][v], upper[v], second);
+        }
       }
     }
-    for (int r = 0; r < R; ++r) {
-      for (int half = 0; half < 2; ++half) {
-        sums[r][half] = reinterpret_cast<I8>(_mm256_madd_epi16(totals[r][half], ones));
-      }
+    PLX_UNROLL for (int r = 0; r < R; ++r) {
+      PLX_UNROLL for (int v = 0; v < kVectors; ++v) sums[r][v] = end_quads(totals[r][v]);
     }
 #else
     for (int r = 0; r < R; ++r) {
       int32_t totals[16];
+      const Code* const activations = reinterpret_cast<const Code*>(x.x[r]);
       for (int o = 0; o < 16; ++o) {
         int32_t total = 0;
         for (int j = 0; j < 4; ++j) {
           const uint8_t* w = codes + 32 * (4 * (o / 8) + j) + 4 * (o % 8);
-          for (int t = 0; t < 4; ++t) total += (w[t] & 15) * x[r][8 * j + t] + (w[t] >> 4) * x[r][8 * j + 4 + t];
+          const Code* const eight = activations + 8 * j;
+          for (int t = 0; t < 4; ++t) total += (w[t] & 15) * eight[t] + (w[t] >> 4) * eight[4 + t];
         }
         totals[o] = total;
       }
@@ -110,75 +167,86 @@ struct Int4Panel {
     }
 #endif
   }
-
-  PLX_INLINE int32_t read_word(const Code* p) {
-    int32_t word;
-    memcpy(&word, p, 4);
-    return word;
-  }
 };
 
-// Adds to tile[R][16] the products of `groups` groups, whose activations lie `width` (and their scales `width` / 32) apart.
-template <class Panel, int R>
-void multiply_rows(const Input& input, int64_t row, int64_t groups, const char* w, float* tile) {
-  using Code = typename Panel::Code;
-  const int64_t width = groups * kGroup;
-  const Code* x[R];
-  for (int r = 0; r < R; ++r) x[r] = static_cast<const Code*>(input.codes) + (row + r) * width;
-  const float* scales = input.scales + row * groups;
-  const float* totals = Panel::kHasLow ? input.sums + row * groups : nullptr;
-  for (int64_t group = 0; group < groups; ++group, w += Panel::kBytes) {
-    for (int64_t line = 0; line < Panel::kBytes; line += 64) __builtin_prefetch(w + 4 * Panel::kBytes + line);
-    I8 sums[R][2];
-    Panel::template add_group<R>(w, x, sums);
-    for (int half = 0; half < 2; ++half) {
-      const F8 scale = load_halves(w + 16 * half);
-      const F8 low = load_halves(w + (Panel::kHasLow ? 32 : 0) + 16 * half);
-      for (int r = 0; r < R; ++r) {
-        float* const at = tile + r * 16 + 8 * half;  // in memory between groups: the registers are for the sums of a group
-        F8 result = load(at) + to_floats(sums[r][half]) * (scale * scales[r * groups + group]);
-        if (Panel::kHasLow) result += low * totals[r * groups + group];
+struct CodedTile {
+  const char* x;     // of the first row
+  int64_t x_stride;  // bytes between rows
+  const float *scales, *sums;  // of the first row, `groups` to each
+  const char* w;
+  int64_t groups;
+  float* out;  // [rows][16]
+  const char* ahead;  // weights that are fetched meanwhile, from there on
+  int64_t pace;       // bytes of them in a group
+};
+
+// Adds to the tile the products of its groups.
+template <class Weights, int R>
+void multiply_tile(const CodedTile& tile) {
+  Codes<R> x;
+  PLX_UNROLL for (int r = 0; r < R; ++r) x.x[r] = tile.x + r * tile.x_stride;
+  const char *w = tile.w, *ahead = tile.ahead;
+  for (int64_t group = 0; group < tile.groups; ++group, w += Weights::kBytes, ahead += tile.pace) {
+    for (int64_t line = 0; line < tile.pace; line += 64) __builtin_prefetch(ahead + line, 0, 2);
+    Ints sums[R][kVectors];
+    Weights::template add_group<R>(w, x, sums);
+    PLX_UNROLL for (int v = 0; v < kVectors; ++v) {
+      const Floats scale = load_halves(w + 2 * kLanes * v);
+      const Floats low = load_halves(w + (Weights::kHasLow ? 32 : 0) + 2 * kLanes * v);
+      PLX_UNROLL for (int r = 0; r < R; ++r) {
+        float* const at = tile.out + r * 16 + kLanes * v;  // in memory between groups: the registers are for the sums of a group
+        Floats result = load(at) + to_floats(sums[r][v]) * (scale * tile.scales[r * tile.groups + group]);
+        if (Weights::kHasLow) result += low * tile.sums[r * tile.groups + group];
         save(at, result);
       }
     }
-    for (int r = 0; r < R; ++r) x[r] += kGroup;
+    PLX_UNROLL for (int r = 0; r < R; ++r) x.x[r] += kGroup * sizeof(typename Weights::Code);
   }
 }
 
-template <class Panel>
-void multiply_coded(int rows, const Input& input, int64_t row, int64_t groups, const char* w, float* tile) {
+template <class Weights>
+void multiply_coded(int rows, const CodedTile& tile) {
   switch (rows) {
-    case 1: return multiply_rows<Panel, 1>(input, row, groups, w, tile);
-    case 2: return multiply_rows<Panel, 2>(input, row, groups, w, tile);
-    case 3: return multiply_rows<Panel, 3>(input, row, groups, w, tile);
-    default: return multiply_rows<Panel, 4>(input, row, groups, w, tile);
+    case 1: return multiply_tile<Weights, 1>(tile);
+    case 2: return multiply_tile<Weights, 2>(tile);
+    case 3: return multiply_tile<Weights, 3>(tile);
+    case 4: return multiply_tile<Weights, 4>(tile);
+#if defined(__AVX512F__)
+    case 5: return multiply_tile<Weights, 5>(tile);
+    case 6: return multiply_tile<Weights, 6>(tile);
+    case 7: return multiply_tile<Weights, 7>(tile);
+    default: return multiply_tile<Weights, 8>(tile);
+#else
+    default: __builtin_unreachable();
+#endif
   }
 }
 
-// Rounds the activations of a row, group by group, to -most .. most.
-template <class Code>
-void round_row(const Input& input, int32_t most, int64_t row, int64_t in) {
-  const int64_t groups = (in + kGroup - 1) / kGroup;
-  const float* x = input.x + row * input.stride;
-  Code* codes = static_cast<Code*>(input.codes) + row * groups * kGroup;
-  for (int64_t group = 0; group < groups; ++group) {
+// Rounds the activations of a row, group by group, to -kMost .. kMost.
+template <class Weights>
+void round_row(const float* x, const Input& input, int64_t row, int64_t in) {
+  using Code = typename Weights::Code;
+  const int64_t groups = divide_up(in, kGroup);
+  const float most = static_cast<float>(Weights::kMost);
+  Code* codes = reinterpret_cast<Code*>(static_cast<char*>(const_cast<void*>(input.x)) + row * input.stride);
+  for (int64_t group = 0; group < groups; ++group, codes += kGroup) {
     float padded[kGroup] = {};
-    const int64_t count = in - group * kGroup < kGroup ? in - group * kGroup : kGroup;
+    const int64_t count = least(in - group * kGroup, kGroup);
     memcpy(padded, x + group * kGroup, static_cast<size_t>(count) * 4);
-    F8 reach = splat(0.0f), doubt = splat(0.0f);
-    for (int i = 0; i < kGroup; i += 8) {
+    Floats reach = splat(0.0f), doubt = splat(0.0f);
+    for (int i = 0; i < kGroup; i += kLanes) {
       reach = larger(load(padded + i), larger(-load(padded + i), reach));
       doubt += load(padded + i) * 0.0f;  // what is infinite or no number makes the whole group so, not a number of ours
     }
-    const float scale = largest(reach) / static_cast<float>(most) + sum(doubt);
-    const F8 inverse = splat(scale > 0 ? 1.0f / scale : 0.0f);
-    const F8 magic = splat(12582912.0f);
-    I8 total = {};
-    for (int i = 0; i < kGroup; i += 8) {
-      const F8 bounded = smaller(larger(load(padded + i) * inverse, splat(static_cast<float>(-most))), splat(static_cast<float>(most)));
-      const I8 whole = __builtin_convertvector((bounded + magic) - magic, I8);
+    const float scale = largest(reach) / most + sum(doubt);
+    const Floats inverse = splat(scale > 0 ? 1.0f / scale : 0.0f);
+    const Floats magic = splat(12582912.0f);
+    Ints total = {};
+    for (int i = 0; i < kGroup; i += kLanes) {
+      const Floats bounded = smaller(larger(load(padded + i) * inverse, splat(-most)), splat(most));
+      const Ints whole = __builtin_convertvector((bounded + magic) - magic, Ints);
       total += whole;
-      for (int lane = 0; lane < 8; ++lane) codes[group * kGroup + i + lane] = static_cast<Code>(whole[lane]);
+      for (int lane = 0; lane < kLanes; ++lane) codes[i + lane] = static_cast<Code>(whole[lane]);
     }
     input.scales[row * groups + group] = scale;
     if (input.sums) input.sums[row * groups + group] = scale * sum(to_floats(total));

@@ -1,12 +1,12 @@
-// Products with float32 and bfloat16 panels: R rows by 16 outputs of P panels in registers, over a range of inputs.
+// Products with float32 and bfloat16 panels: a tile of R rows by P panels of outputs, whose sums are in registers while the
+// inputs go by.
 //
-// Of many rows by float32, activations are packed, and the loop over inputs is unrolled, which leaves fewer instructions to
-// each product. After Goto and van de Geijn, "Anatomy of High-Performance
-// Matrix Multiplication", 2008, and the register tile of BLIS (Van Zee and van de Geijn, 2015).
+// Each sum takes its products one after the other, in one order, however large its tile is: so a row gives the same bits
+// whatever else is in the step. A sum can be added to only every four cycles, and twice in each cycle there is a sum's turn:
+// eight sums or more at a time keep the multipliers busy. Few rows get there by more panels.
 //
-// Each sum takes its products one after the other in the order of the inputs, however many rows there are: so a row gives
-// the same bits whatever else is in the step. A sum can be added to only every four cycles, twice in each of which there
-// is a place: eight sums or more at a time fill them. Few rows get there by taking two panels at once.
+// Register tiles after Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication", 2008, and BLIS (Van Zee and
+// van de Geijn, 2015). Rows are not packed: eight of them are few enough to be read where they lie.
 #pragma once
 
 #include "simd.h"
@@ -14,157 +14,144 @@
 namespace plx::PLX_ISA {
 namespace {
 
-constexpr int kUnrolled = 4;  // packed inputs
-constexpr int kPairedRows = 3;  // so many rows take two panels at once
-
-// The weights of one input (float32) or two (bfloat16), as two vectors of 8 outputs each.
-struct Float32Panel {
-  static constexpr int kStep = 1;
-  static constexpr int64_t kBytes = 64;  // of a step
-  PLX_INLINE F8 read(const char* p, int, int half) { return load(reinterpret_cast<const float*>(p) + 8 * half); }
-};
-
-struct Bfloat16Panel {
-  static constexpr int kStep = 2;
-  static constexpr int64_t kBytes = 64;
-  PLX_INLINE F8 read(const char* p, int step, int half) {
-    const U8 pairs = *reinterpret_cast<const U8Loose*>(p + 32 * half);
-    return step == 0 ? widen_even(pairs) : widen_odd(pairs);
-  }
-};
-
-// What the products of some rows with a range of inputs are made of, and what they are added to.
-struct Pass {
-  const float* x;  // of the first row, or packed
-  int64_t stride, count;  // inputs
-  const char* w[2];
-  Sums sums[2];  // of each panel
-  const char* ahead;  // weights that are fetched meanwhile, from there on
-  int64_t pace;       // bytes of them, while one step of inputs is multiplied, or four of packed ones
-};
-
-template <int R>
-PLX_INLINE void add_product(F8& sum, F8 a, F8 b) {
-#if defined(__AVX2__)
-  if (R > 4) {  // told so by an operator, GCC 12 copies sums from register to register, and runs out of them
-    F8 whole = sum;
-    asm("vfmadd231ps %2, %1, %0" : "+x"(whole) : "x"(a), "x"(b));
-    sum = whole;
-    return;
-  }
+#if defined(__AVX512F__)
+constexpr int kTileRows = 8;
+#else
+constexpr int kTileRows = 6;
 #endif
-  sum += a * b;
+
+// How many panels a tile has: as many as there are registers for sums.
+constexpr int count_panels(int64_t rows) {
+#if defined(__AVX512F__)
+  return rows <= 6 ? 4 : 2;
+#else
+  return rows <= 3 ? 2 : 1;
+#endif
 }
 
-template <class Panel, int R>
-PLX_INLINE void add_step(const float* const* rows, int64_t at, const char* w, int step, F8 (&sums)[R][2]) {
-  const F8 low = Panel::read(w, step, 0), high = Panel::read(w, step, 1);
-#pragma GCC unroll 6
-  for (int r = 0; r < R; ++r) {
-    const F8 value = splat(rows[r][at + step]);
-    add_product<R>(sums[r][0], value, low);
-    add_product<R>(sums[r][1], value, high);
+// The panels of a tile where so many are left: a power of two.
+constexpr int64_t round_down(int64_t panels) { return panels == 3 ? 2 : panels; }
+
+// A kind of weights: the inputs of a step of 64 bytes, and the products in it, each with `kBytes` of a row's activations.
+
+struct Float32Weights {
+  static constexpr int kInputs = 1, kProducts = 1;
+  static constexpr int64_t kItem = 4;  // bytes of an activation
+  PLX_INLINE int64_t place(int) { return 0; }  // of a product's activations in a step's
+  PLX_INLINE Floats read(const char* w, int, int vector) { return load(reinterpret_cast<const float*>(w) + kLanes * vector); }
+  PLX_INLINE void add(Floats& sum, Floats activations, Floats weights) { add_product(sum, activations, weights); }
+};
+
+// The second input of a pair before the first, which is the order of the processor's own products of bfloat16.
+struct Bfloat16Weights {
+  static constexpr int kInputs = 2, kProducts = 2;
+  static constexpr int64_t kItem = 4;
+  PLX_INLINE int64_t place(int product) { return product == 0 ? 4 : 0; }
+  PLX_INLINE Floats read(const char* w, int product, int vector) {
+    const Words pairs = load_words(w + 4 * kLanes * vector);
+    return product == 0 ? widen_odd(pairs) : widen_even(pairs);
   }
-}
+  PLX_INLINE void add(Floats& sum, Floats activations, Floats weights) { add_product(sum, activations, weights); }
+};
 
-template <class Panel, int R, int P>
-void multiply_rows(const Pass& pass) {
-  F8 sums[P][R][2];
-  const float* rows[R];
-  const char* w[P];
-#pragma GCC unroll 2
-  for (int p = 0; p < P; ++p) {
-    w[p] = pass.w[p];
-#pragma GCC unroll 6
-    for (int r = 0; r < R; ++r) {
-      rows[r] = pass.x + r * pass.stride;
-      for (int half = 0; half < 2; ++half) sums[p][r][half] = load(pass.sums[p].at + r * pass.sums[p].stride + 8 * half);
+#if defined(__AVX512BF16__)
+struct Bfloat16Pairs {  // activations in bfloat16 too
+  static constexpr int kInputs = 2, kProducts = 1;
+  static constexpr int64_t kItem = 2;
+  PLX_INLINE int64_t place(int) { return 0; }
+  PLX_INLINE Floats read(const char* w, int, int) { return load(reinterpret_cast<const float*>(w)); }
+  PLX_INLINE void add(Floats& sum, Floats activations, Floats weights) {
+    asm("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(weights), "v"(activations));
+  }
+};
+#endif
+
+struct Sums {  // those of some rows and a panel
+  float* to;
+  int64_t stride;     // between rows
+  const float* from;  // what they begin with
+  int64_t from_stride;
+};
+
+struct Tile {
+  const char* x;     // of the first row
+  int64_t x_stride;  // bytes between rows
+  const char* w[kPanelGroup];  // of each panel
+  Sums sums[kPanelGroup];
+  int64_t steps;
+  bool is_odd;    // the last step has one input instead of two
+  int64_t ahead;  // how many bytes further on the weights lie that are fetched meanwhile
+  int64_t pace;   // bytes of them in a step
+};
+
+template <class Weights, int R, int P>
+PLX_INLINE void add_step(const char* const* x, int64_t stride, const char* const* w, int first, Floats (&sums)[R][P * kVectors]) {
+  PLX_UNROLL for (int product = first; product < Weights::kProducts; ++product) {
+    Floats weights[P * kVectors];
+    PLX_UNROLL for (int v = 0; v < P * kVectors; ++v) weights[v] = Weights::read(w[v / kVectors], product, v % kVectors);
+    PLX_UNROLL for (int r = 0; r < R; ++r) {
+      // Four rows from each pointer: x86 scales an index by 1 and 2, and there are registers for three times.
+      const Floats activations = splat(read_float(x[r / 4] + r % 4 * stride + Weights::place(product)));
+      PLX_UNROLL for (int v = 0; v < P * kVectors; ++v) Weights::add(sums[r][v], activations, weights[v]);
     }
   }
-  const int64_t whole = pass.count / Panel::kStep * Panel::kStep;
-  const char* ahead = pass.ahead;
-  int64_t at = 0;
-  for (; at < whole; at += Panel::kStep) {
-    if (P == 1) __builtin_prefetch(ahead);
-    ahead += pass.pace;
-#pragma GCC unroll 2
-    for (int p = 0; p < P; ++p) {
-#pragma GCC unroll 2
-      for (int step = 0; step < Panel::kStep; ++step) add_step<Panel, R>(rows, at, w[p], step, sums[p]);
-      w[p] += Panel::kBytes;
+}
+
+template <class Weights, int R, int P>
+void multiply_tile(const Tile& tile) {
+  Floats sums[R][P * kVectors];
+  PLX_UNROLL for (int r = 0; r < R; ++r) {
+    PLX_UNROLL for (int v = 0; v < P * kVectors; ++v) {
+      const Sums& panel = tile.sums[v / kVectors];
+      sums[r][v] = load(panel.from + r * panel.from_stride + v % kVectors * kLanes);
     }
   }
-  if (at < pass.count) {  // the last of an odd number of inputs; its neighbour does not exist
-    for (int p = 0; p < P; ++p) add_step<Panel, R>(rows, at, w[p], 0, sums[p]);
+  constexpr int kPointers = (R + 3) / 4;
+  const char *x[kPointers], *w[P];
+  PLX_UNROLL for (int i = 0; i < kPointers; ++i) x[i] = tile.x + 4 * i * tile.x_stride;
+  PLX_UNROLL for (int p = 0; p < P; ++p) w[p] = tile.w[p];
+  int64_t ahead = tile.ahead;
+  for (int64_t step = tile.steps - tile.is_odd; step > 0; --step, ahead += tile.pace - 64) {
+    PLX_UNROLL for (int p = 0; p < P; ++p) __builtin_prefetch(w[p] + ahead, 0, 2);
+    add_step<Weights, R, P>(x, tile.x_stride, w, 0, sums);
+    PLX_UNROLL for (int i = 0; i < kPointers; ++i) x[i] += Weights::kInputs * Weights::kItem;
+    PLX_UNROLL for (int p = 0; p < P; ++p) w[p] += 64;
   }
-#pragma GCC unroll 2
-  for (int p = 0; p < P; ++p) {
-#pragma GCC unroll 6
-    for (int r = 0; r < R; ++r) {
-      for (int half = 0; half < 2; ++half) save(pass.sums[p].at + r * pass.sums[p].stride + 8 * half, sums[p][r][half]);
+  if (tile.is_odd) add_step<Weights, R, P>(x, tile.x_stride, w, 1, sums);
+  PLX_UNROLL for (int r = 0; r < R; ++r) {
+    PLX_UNROLL for (int v = 0; v < P * kVectors; ++v) {
+      const Sums& panel = tile.sums[v / kVectors];
+      save(panel.to + r * panel.stride + v % kVectors * kLanes, sums[r][v]);
     }
   }
 }
 
-template <int R>
-PLX_INLINE void add_packed(const float* x, const char* w, F8 (&sums)[R][2]) {
-  const F8 low = Float32Panel::read(w, 0, 0), high = Float32Panel::read(w, 0, 1);
-#pragma GCC unroll 6
-  for (int r = 0; r < R; ++r) {
-    const F8 value = splat(x[r]);
-    add_product<R>(sums[r][0], value, low);
-    add_product<R>(sums[r][1], value, high);
+template <class Weights, int R>
+void multiply_rows(int panels, const Tile& tile) {
+  if constexpr (count_panels(R) >= 4) {
+    if (panels == 4) return multiply_tile<Weights, R, 4>(tile);
   }
+  if constexpr (count_panels(R) >= 2) {
+    if (panels == 2) return multiply_tile<Weights, R, 2>(tile);
+  }
+  multiply_tile<Weights, R, 1>(tile);
 }
 
-// Packed rows with one panel of floats.
-template <int R>
-void multiply_packed(const Pass& pass) {
-  F8 sums[R][2];
-#pragma GCC unroll 6
-  for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 2
-    for (int half = 0; half < 2; ++half) sums[r][half] = load(pass.sums[0].at + r * pass.sums[0].stride + 8 * half);
-  }
-  const float* x = pass.x;
-  const char *w = pass.w[0], *ahead = pass.ahead;
-  int64_t left = pass.count;
-  for (; left >= kUnrolled; left -= kUnrolled, x += kUnrolled * R, w += kUnrolled * 64, ahead += pass.pace) {
-    __builtin_prefetch(ahead, 0, 2);
-#pragma GCC unroll 4
-    for (int at = 0; at < kUnrolled; ++at) add_packed<R>(x + at * R, w + at * 64, sums);
-  }
-  for (; left > 0; --left, x += R, w += 64) add_packed<R>(x, w, sums);
-#pragma GCC unroll 6
-  for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 2
-    for (int half = 0; half < 2; ++half) save(pass.sums[0].at + r * pass.sums[0].stride + 8 * half, sums[r][half]);
-  }
-}
-
-static inline void multiply_packed_rows(int rows, const Pass& pass) {
+template <class Weights>
+void multiply_dense(int rows, int panels, const Tile& tile) {
   switch (rows) {
-    case 1: return multiply_packed<1>(pass);
-    case 2: return multiply_packed<2>(pass);
-    case 3: return multiply_packed<3>(pass);
-    case 4: return multiply_packed<4>(pass);
-    case 5: return multiply_packed<5>(pass);
-    default: return multiply_packed<6>(pass);
-  }
-}
-
-template <class Panel>
-void multiply_dense(int rows, int panels, const Pass& pass) {
-  switch (panels == 2 ? rows + 6 : rows) {
-    case 1: return multiply_rows<Panel, 1, 1>(pass);
-    case 2: return multiply_rows<Panel, 2, 1>(pass);
-    case 3: return multiply_rows<Panel, 3, 1>(pass);
-    case 4: return multiply_rows<Panel, 4, 1>(pass);
-    case 5: return multiply_rows<Panel, 5, 1>(pass);
-    case 6: return multiply_rows<Panel, 6, 1>(pass);
-    case 7: return multiply_rows<Panel, 1, 2>(pass);
-    case 8: return multiply_rows<Panel, 2, 2>(pass);
-    default: return multiply_rows<Panel, 3, 2>(pass);
+    case 1: return multiply_rows<Weights, 1>(panels, tile);
+    case 2: return multiply_rows<Weights, 2>(panels, tile);
+    case 3: return multiply_rows<Weights, 3>(panels, tile);
+    case 4: return multiply_rows<Weights, 4>(panels, tile);
+    case 5: return multiply_rows<Weights, 5>(panels, tile);
+    case 6: return multiply_rows<Weights, 6>(panels, tile);
+#if defined(__AVX512F__)
+    case 7: return multiply_rows<Weights, 7>(panels, tile);
+    default: return multiply_rows<Weights, 8>(panels, tile);
+#else
+    default: __builtin_unreachable();
+#endif
   }
 }
 

@@ -1,15 +1,17 @@
-// The functions of one kind of instructions, before they are put into its table.
+// The functions of one instruction set, before they are put into its table.
 #pragma once
 
 #include "../kernels.h"
 
 namespace plx::PLX_ISA {
 
-void multiply(const Weight&, const Input&, const Strip* strips, int64_t count, int64_t begin, int64_t end);
-void round_input(const Input&, int32_t kind, int64_t row, int64_t in);
+int64_t input_bytes(const Weight&);
+void round_input(const Weight&, const float* x, const Input&, int64_t row);
+void multiply(const Weight&, const Input&, const PanelOutputs&, int64_t begin, int64_t end);
 void gather(const Weight&, int64_t id, float* out);
-void attend(const Attention&, const Span&);
-void merge(const Attention&, const float* const* partials, int64_t count, int64_t head, float* out);
+int64_t attend_bytes(const Attention&);
+void attend(const Attention&, const AttentionTask&, char* scratch);
+void merge(const Attention&, float* const* partials, int64_t count, int64_t head, float* out);
 void normalize(const float* x, float* residual, const float* weight, float offset, float eps, int64_t dim, float* out);
 void rotate(float* x, const float* cos, const float* sin, int64_t half);
 void gate(int32_t gate, const float* gates, const float* values, int64_t count, float* out);

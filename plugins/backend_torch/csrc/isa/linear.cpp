@@ -5,160 +5,192 @@
 namespace plx::PLX_ISA {
 namespace {
 
-// Inputs whose weights are multiplied in one go by all rows: 16 outputs of so many fill half of a second-level cache.
-constexpr int64_t kDepth = 2048;
-constexpr int64_t kBlock = 320;  // the same of many rows, whose sums wait in the output meanwhile
+constexpr int64_t kDepth = 2048;  // inputs multiplied in one pass: the weights of a tile then stay in a second-level cache
+constexpr int64_t kAhead = 2048;  // bytes ahead that weights are fetched while they are multiplied by few rows
+constexpr int64_t kCodedAhead = 4;  // groups, the same
 
-// Some rows of one panel, or of two at once.
-struct Area {
+// The part of an output that some rows and panels of a weight make.
+struct Block {
   const Weight& weight;
-  const Strip* strips;
+  const PanelOutput* outputs;
   int panels;
+  int64_t next;        // the first of the panels that come afterwards
   int64_t begin, end;  // rows
 
-  const char* panel(int p) const { return static_cast<const char*>(weight.data) + strips[p].panel * panel_bytes(weight); }
+  const char* panel(int p) const { return static_cast<const char*>(weight.data) + outputs[p].panel * panel_bytes(weight); }
+  int64_t skip() const { return (next - outputs[0].panel) * panel_bytes(weight); }
+  int64_t tiles(int64_t rows) const { return divide_up(end - begin, rows); }
 };
 
-// The part of an output that some rows of a panel make, from row 0 on.
-struct Place {
+constexpr float kZeros[kPanel] = {};
+
+// The part of it that some rows and one panel make.
+struct OutputTile {
   float* out;
-  int64_t stride, width;
+  int64_t stride, width, rows;
   const float* residual;
   int64_t residual_stride;
   const float* bias;
 
-  Place(const Area& area, int p, int64_t row) {
-    const Output& output = area.strips[p].output;
-    const int64_t first = area.strips[p].panel * kPanel, left = area.weight.out - first;
+  OutputTile(const Block& block, int p, int64_t row, int64_t count) : rows(count) {
+    const Output& output = block.outputs[p].output;
+    const int64_t first = block.outputs[p].panel * kPanel, left = block.weight.out - first;
     out = output.out + row * output.stride + first;
     stride = output.stride;
-    width = left < kPanel ? left : kPanel;
+    width = least(left, kPanel);
     residual = output.residual ? output.residual + row * output.residual_stride + first : nullptr;
     residual_stride = output.residual_stride;
-    bias = area.weight.bias ? area.weight.bias + first : nullptr;
+    bias = block.weight.bias ? block.weight.bias + first : nullptr;
   }
 
-  // Puts there what products are added to: bias and residual.
-  void begin(int64_t rows) const {
+  // Returns where the sums are and what products are added to: bias and residual, or what is there already.
+  Sums begin(bool is_fresh) const {
+    if (!is_fresh) return {out, stride, out, stride};
+    if (!residual) return {out, stride, bias ? bias : kZeros, 0};
+    if (!bias) return {out, stride, residual, residual_stride};
     for (int64_t r = 0; r < rows; ++r) {
-      if (width == kPanel) {
-        begin_whole(r);
-        continue;
+      for (int64_t o = 0; o < kPanel; ++o) out[r * stride + o] = residual[r * residual_stride + o] + bias[o];
+    }
+    return {out, stride, out, stride};
+  }
+
+  // The same where the sums are beside the output, 16 to a row.
+  Sums begin_aside(bool is_fresh, float* sums) const {
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t o = 0; o < width; ++o) {
+        float& sum = sums[r * kPanel + o];
+        sum = is_fresh ? 0.0f : out[r * stride + o];
+        if (is_fresh && residual) sum = residual[r * residual_stride + o];
+        if (is_fresh && bias) sum += bias[o];
       }
-      float sums[kPanel] = {};
-      for (int64_t o = 0; o < width && residual; ++o) sums[o] = residual[r * residual_stride + o];
-      for (int64_t o = 0; o < width && bias; ++o) sums[o] += bias[o];
-      memcpy(out + r * stride, sums, static_cast<size_t>(width) * 4);
     }
+    return {sums, kPanel, sums, kPanel};
   }
 
-  void begin_whole(int64_t r) const {
-    for (int64_t o = 0; o < kPanel; o += 8) {
-      F8 sums = residual ? load(residual + r * residual_stride + o) : splat(0.0f);
-      if (bias) sums += load(bias + o);
-      save(out + r * stride + o, sums);
-    }
-  }
-
-  void copy_to(float* numbers, int64_t rows) const {
-    for (int64_t r = 0; r < rows; ++r) memcpy(numbers + r * kPanel, out + r * stride, static_cast<size_t>(width) * 4);
-  }
-
-  void copy_from(const float* numbers, int64_t rows) const {
-    for (int64_t r = 0; r < rows; ++r) memcpy(out + r * stride, numbers + r * kPanel, static_cast<size_t>(width) * 4);
+  void end(const Sums& sums) const {
+    if (sums.to == out) return;
+    for (int64_t r = 0; r < rows; ++r) memcpy(out + r * stride, sums.to + r * kPanel, static_cast<size_t>(width) * 4);
   }
 };
 
-// Calls add(row, rows, sums) for tiles of at most `most` rows. The sums lie in the output itself, or beside
-// it, 16 to a row, where they are wanted so or the panel is wider than the output.
-template <class Add>
-PLX_INLINE void add_tiles(const Area& area, bool fresh, bool beside, int64_t most, Add&& add) {
-  alignas(32) float aside[2][kTileRows * kPanel] = {};
-  each_tile(area.begin, area.end, most, [&](int64_t row, int64_t rows) {
-    Sums sums[2] = {};
-    for (int p = 0; p < area.panels; ++p) {
-      const Place place(area, p, row);
-      if (fresh) place.begin(rows);
-      const bool whole = !beside && place.width == kPanel;
-      if (!whole) place.copy_to(aside[p], rows);
-      sums[p] = whole ? Sums{place.out, place.stride} : Sums{aside[p], kPanel};
+// Calls body(row, rows) for tiles of nearly equal height.
+template <class Body>
+PLX_INLINE void each_tile(const Block& block, int64_t highest, Body&& body) {
+  int64_t row = block.begin;
+  for (int64_t left = block.tiles(highest); left > 0; --left) {
+    const int64_t rows = divide_up(block.end - row, left);
+    body(row, rows);
+    row += rows;
+  }
+}
+
+// Calls add(row, rows, sums) for tiles of at most `Most` rows.
+template <int Most, class Add>
+PLX_INLINE void add_tiles(const Block& block, bool is_fresh, bool is_aside, Add&& add) {
+  alignas(64) float aside[kPanelGroup][Most * kPanel] = {};
+  each_tile(block, Most, [&](int64_t row, int64_t rows) {
+    Sums sums[kPanelGroup] = {};
+    for (int p = 0; p < block.panels; ++p) {
+      const OutputTile tile(block, p, row, rows);
+      sums[p] = is_aside || tile.width < kPanel ? tile.begin_aside(is_fresh, aside[p]) : tile.begin(is_fresh);
     }
     add(row, static_cast<int>(rows), sums);
-    for (int p = 0; p < area.panels; ++p) {
-      if (sums[p].at == aside[p]) Place(area, p, row).copy_from(aside[p], rows);
-    }
+    for (int p = 0; p < block.panels; ++p) OutputTile(block, p, row, rows).end(sums[p]);
   });
 }
 
-// While rows go by, the weights that come next are fetched: else memory would rest while all but the first rows go by, and
-// the first would wait for it. Many tiles share that out; of few, the last ones fetch all, unless weights are many to them.
-template <class Panel>
-void multiply_floats(const Area& area, const Input& input) {
-  const int64_t in = area.weight.in, tiles = (area.end - area.begin + kTileRows - 1) / kTileRows;
-  const bool spread = tiles * Panel::kStep < 4;
+// While rows go by, the weights that come next are fetched, or memory would rest meanwhile: of few rows those some lines ahead
+// in each panel, of several tiles a part of the next panels in each.
+template <class Weights>
+void multiply_floats(const Block& block, const Input& input) {
+  const int64_t in = block.weight.in, tiles = block.tiles(kTileRows);
   for (int64_t first = 0; first < in; first += kDepth) {
-    Pass pass{};
-    pass.stride = input.stride;
-    pass.count = in - first < kDepth ? in - first : kDepth;
-    for (int p = 0; p < area.panels; ++p) pass.w[p] = area.panel(p) + first / Panel::kStep * Panel::kBytes;
-    pass.ahead = pass.w[0] + (pass.count + Panel::kStep - 1) / Panel::kStep * Panel::kBytes;
-    add_tiles(area, first == 0, false, kTileRows, [&](int64_t row, int rows, const Sums* sums) {
-      pass.pace = spread ? 64 / tiles : row + rows == area.end ? 64 : 0;
-      pass.x = input.x + row * input.stride + first;
-      pass.sums[0] = sums[0], pass.sums[1] = sums[1];
-      multiply_dense<Panel>(rows, area.panels, pass);
+    const int64_t count = least(in - first, kDepth);
+    Tile tile{};
+    tile.x_stride = input.stride;
+    for (int p = 0; p < block.panels; ++p) tile.w[p] = block.panel(p) + first / Weights::kInputs * 64;
+    tile.steps = divide_up(count, Weights::kInputs);
+    tile.is_odd = Weights::kProducts > 1 && count % Weights::kInputs;
+    const int64_t next = first + kDepth < in ? 64 * tile.steps : block.skip() - first / Weights::kInputs * 64;
+    tile.ahead = tiles == 1 ? kAhead : next;
+    tile.pace = 64 / tiles;
+    add_tiles<kTileRows>(block, first == 0, false, [&](int64_t row, int rows, const Sums* sums) {
+      tile.x = static_cast<const char*>(input.x) + row * input.stride + first * Weights::kItem;
+      for (int p = 0; p < block.panels; ++p) tile.sums[p] = sums[p];
+      multiply_dense<Weights>(rows, block.panels, tile);
+      tile.ahead += tile.steps * tile.pace;
     });
   }
 }
 
-// Many rows, packed: some inputs of the panel stay in a first-level cache while all rows go by.
-void multiply_many(const Area& area, const Input& input) {
-  const int64_t in = area.weight.in, tiles = (area.end - area.begin + kTileRows - 1) / kTileRows;
-  const int64_t blocks = (in + kBlock - 1) / kBlock, size = (in + blocks - 1) / blocks;
-  for (int64_t first = 0; first < in; first += size) {
-    Pass pass{};
-    pass.count = in - first < size ? in - first : size;
-    pass.w[0] = area.panel(0) + first * Float32Panel::kBytes;
-    pass.ahead = pass.w[0] + pass.count * Float32Panel::kBytes;
-    pass.pace = kUnrolled * Float32Panel::kBytes / tiles;
-    add_tiles(area, first == 0, false, kTileRows, [&](int64_t row, int rows, const Sums* sums) {
-      pass.sums[0] = sums[0];
-      pass.x = input.packed + row * in + first * rows;
-      multiply_packed_rows(rows, pass);
-      pass.ahead += pass.count / kUnrolled * pass.pace;
-    });
-  }
-}
-
-template <class Panel>
-void multiply_codes(const Area& area, const Input& input) {
-  const int64_t groups = (area.weight.in + kGroup - 1) / kGroup;
-  add_tiles(area, true, true, kCodedRows, [&](int64_t row, int rows, const Sums* sums) {
-    multiply_coded<Panel>(rows, input, row, groups, area.panel(0), sums[0].at);
+template <class Weights>
+void multiply_codes(const Block& block, const Input& input) {
+  const int64_t groups = divide_up(block.weight.in, kGroup), tiles = block.tiles(kCodedRows);
+  CodedTile tile{};
+  tile.x_stride = input.stride;
+  tile.w = block.panel(0);
+  tile.groups = groups;
+  tile.ahead = tile.w + (tiles == 1 ? kCodedAhead * Weights::kBytes : block.skip());
+  tile.pace = Weights::kBytes / tiles;
+  add_tiles<kCodedRows>(block, true, true, [&](int64_t row, int rows, const Sums* sums) {
+    tile.x = static_cast<const char*>(input.x) + row * input.stride;
+    tile.scales = input.scales + row * groups;
+    tile.sums = Weights::kHasLow ? input.sums + row * groups : nullptr;
+    tile.out = sums[0].to;
+    multiply_coded<Weights>(rows, tile);
+    tile.ahead += groups * tile.pace;
   });
 }
 
-void multiply_area(const Area& area, const Input& input) {
-  switch (area.weight.kind) {
-    case kFloat32: return input.packed ? multiply_many(area, input) : multiply_floats<Float32Panel>(area, input);
-    case kBfloat16: return multiply_floats<Bfloat16Panel>(area, input);
-    case kInt8: return multiply_codes<Int8Panel>(area, input);
-    default: return multiply_codes<Int4Panel>(area, input);
+// Whether a product is of bfloat16 by bfloat16.
+bool multiplies_pairs(const Weight& weight) {
+#if defined(__AVX512BF16__)
+  return weight.kind == kBfloat16 && weight.narrow;
+#else
+  (void)weight;
+  return false;
+#endif
+}
+
+void multiply_block(const Block& block, const Input& input) {
+  switch (block.weight.kind) {
+    case kFloat32: return multiply_floats<Float32Weights>(block, input);
+    case kInt8: return multiply_codes<Int8Weights>(block, input);
+    case kInt4: return multiply_codes<Int4Weights>(block, input);
+    default: break;
   }
+#if defined(__AVX512BF16__)
+  if (multiplies_pairs(block.weight)) return multiply_floats<Bfloat16Pairs>(block, input);
+#endif
+  multiply_floats<Bfloat16Weights>(block, input);
 }
 
 }  // namespace
 
-void multiply(const Weight& weight, const Input& input, const Strip* strips, int64_t count, int64_t begin, int64_t end) {
-  const bool dense = weight.kind == kFloat32 || weight.kind == kBfloat16;
-  const int panels = dense && end - begin <= kPairedRows ? 2 : 1;
-  for (int64_t done = 0; done < count; done += panels) {
-    multiply_area(Area{weight, strips + done, done + panels <= count ? panels : 1, begin, end}, input);
+void multiply(const Weight& weight, const Input& input, const PanelOutputs& outputs, int64_t begin, int64_t end) {
+  const bool is_dense = weight.kind == kFloat32 || weight.kind == kBfloat16;
+  const int64_t panels = is_dense ? count_panels(least(end - begin, kTileRows)) : 1;
+  for (int64_t done = 0, some = 0; done < outputs.count; done += some) {
+    const int64_t left = outputs.count - done;
+    some = left < panels ? round_down(left) : panels;
+    const int64_t next = some < left ? outputs.list[done + some].panel : outputs.next + outputs.list[done].panel - outputs.list[0].panel;
+    multiply_block(Block{weight, outputs.list + done, static_cast<int>(some), next, begin, end}, input);
   }
 }
 
-void round_input(const Input& input, int32_t kind, int64_t row, int64_t in) {
-  return kind == kInt8 ? round_row<int16_t>(input, 32767, row, in) : round_row<int8_t>(input, 127, row, in);
+int64_t input_bytes(const Weight& weight) {
+  const int64_t coded = divide_up(weight.in, kGroup) * kGroup;
+  if (weight.kind == kInt8) return coded * static_cast<int64_t>(sizeof(Int8Weights::Code));
+  if (weight.kind == kInt4) return coded * static_cast<int64_t>(sizeof(Int4Weights::Code));
+  return multiplies_pairs(weight) ? divide_up(weight.in, 2) * 4 : 0;
+}
+
+void round_input(const Weight& weight, const float* x, const Input& input, int64_t row) {
+  if (weight.kind == kInt8) return round_row<Int8Weights>(x, input, row, weight.in);
+  if (weight.kind == kInt4) return round_row<Int4Weights>(x, input, row, weight.in);
+  uint16_t* const out = reinterpret_cast<uint16_t*>(static_cast<char*>(const_cast<void*>(input.x)) + row * input.stride);
+  narrow(x, weight.in, out);
+  if (weight.in % 2) out[weight.in] = 0;
 }
 
 namespace {

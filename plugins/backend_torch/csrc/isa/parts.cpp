@@ -7,9 +7,9 @@
 namespace plx::PLX_ISA {
 namespace {
 
-PLX_INLINE F8 shape_gate(int32_t kind, F8 x) {
+PLX_INLINE Floats shape_gate(int32_t kind, Floats x) {
   if (kind == kSilu) return x / (1.0f + exponential(-x));
-  const F8 inner = (x + x * x * x * 0.044715f) * 0.7978845608028654f;
+  const Floats inner = (x + x * x * x * 0.044715f) * 0.7978845608028654f;
   return 0.5f * x * (1.0f + hyperbolic_tangent(inner));
 }
 
@@ -21,15 +21,19 @@ void normalize(const float* x, float* residual, const float* weight, float offse
     for (int64_t i = 0; i < dim; ++i) residual[i] += x[i];
     source = residual;
   }
-  F8 squares[4] = {};
+  constexpr int kSums = 32 / kLanes;  // 32 in all: the same order for every width of vectors
+  Floats squares[kSums] = {};
   int64_t i = 0;
   for (; i + 32 <= dim; i += 32) {
-    for (int lane = 0; lane < 4; ++lane) {
-      const F8 value = load(source + i + 8 * lane);
-      squares[lane] += value * value;
+    for (int part = 0; part < kSums; ++part) {
+      const Floats value = load(source + i + kLanes * part);
+      squares[part] += value * value;
     }
   }
-  float total = sum((squares[0] + squares[1]) + (squares[2] + squares[3]));
+  for (int half = kSums / 2; half > 0; half /= 2) {
+    for (int part = 0; part < half; ++part) squares[part] += squares[part + half];
+  }
+  float total = sum(squares[0]);
   for (; i < dim; ++i) total += source[i] * source[i];
   const float scale = 1.0f / sqrtf(total / static_cast<float>(dim) + eps);
   for (i = 0; i < dim; ++i) out[i] = source[i] * scale * (weight[i] + offset);
@@ -45,11 +49,11 @@ void rotate(float* x, const float* cos, const float* sin, int64_t half) {
 
 void gate(int32_t kind, const float* gates, const float* values, int64_t count, float* out) {
   int64_t i = 0;
-  for (; i + 8 <= count; i += 8) save(out + i, shape_gate(kind, load(gates + i)) * load(values + i));
+  for (; i + kLanes <= count; i += kLanes) save(out + i, shape_gate(kind, load(gates + i)) * load(values + i));
   if (i == count) return;
-  float rest[8] = {};
+  float rest[kLanes] = {};
   memcpy(rest, gates + i, static_cast<size_t>(count - i) * 4);
-  const F8 shaped = shape_gate(kind, load(rest));
+  const Floats shaped = shape_gate(kind, load(rest));
   for (int lane = 0; i < count; ++i, ++lane) out[i] = shaped[lane] * values[i];
 }
 
@@ -58,36 +62,39 @@ void narrow(const float* x, int64_t count, uint16_t* out) {
 }
 
 int64_t find_largest(const float* x, int64_t count, float* most) {
-  F8 reach[4] = {splat(-INFINITY), splat(-INFINITY), splat(-INFINITY), splat(-INFINITY)};
-  I8 strange = {};  // where there was no number
+  Floats reach[4] = {splat(-INFINITY), splat(-INFINITY), splat(-INFINITY), splat(-INFINITY)};
+  Ints strange = {};  // where there was no number
   int64_t i = 0;
-  for (; i + 32 <= count; i += 32) {
-    for (int lane = 0; lane < 4; ++lane) {
-      const F8 value = load(x + i + 8 * lane);
-      reach[lane] = larger(value, reach[lane]);
+  for (; i + 4 * kLanes <= count; i += 4 * kLanes) {
+    for (int part = 0; part < 4; ++part) {
+      const Floats value = load(x + i + kLanes * part);
+      reach[part] = larger(value, reach[part]);
       strange |= value != value;
     }
   }
   *most = largest(larger(larger(reach[0], reach[1]), larger(reach[2], reach[3])));
-  for (int lane = 0; lane < 8; ++lane) *most = strange[lane] ? NAN : *most;
+  for (int lane = 0; lane < kLanes; ++lane) *most = strange[lane] ? NAN : *most;
   for (; i < count; ++i) *most = x[i] > *most || x[i] != x[i] ? x[i] : *most;
-  for (i = 0; i + 8 <= count && sum(to_floats(load(x + i) == *most)) == 0; i += 8) {
+  for (i = 0; i + kLanes <= count && sum(to_floats(load(x + i) == *most)) == 0; i += kLanes) {
   }
   while (i + 1 < count && x[i] != *most) ++i;
   return i;
 }
 
 float read(const float* x, int64_t count) {
-  F8 sums[8] = {};
-  for (int64_t i = 0; i + 64 <= count; i += 64) {
-    __builtin_prefetch(x + i + 512);
-    for (int lane = 0; lane < 8; ++lane) sums[lane] += load(x + i + 8 * lane);
+  Floats sums[8] = {};
+  for (int64_t i = 0; i + 8 * kLanes <= count; i += 8 * kLanes) {
+    for (int part = 0; part < 8; ++part) {
+      __builtin_prefetch(x + i + 512 + kLanes * part);
+      sums[part] += load(x + i + kLanes * part);
+    }
   }
   return sum(((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7])));
 }
 
 const Kernels table = {
-    PLX_NAME(PLX_ISA), multiply, round_input, gather, attend, merge, normalize, rotate, gate, narrow, find_largest, read,
+    PLX_NAME(PLX_ISA), input_bytes, round_input, multiply, gather, attend_bytes, attend, merge,
+    normalize,         rotate,      gate,        narrow,   find_largest, read,
 };
 
 }  // namespace plx::PLX_ISA

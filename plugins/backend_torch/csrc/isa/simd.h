@@ -1,5 +1,6 @@
-// Eight floats at a time, in the vector extensions that GCC and Clang share; what these cannot say well is said once for
-// AVX2 and once for everything. All names have internal linkage: the same source is compiled for several processors.
+// Vectors of floats, as wide as the instruction set has them, in the vector extensions that GCC and Clang share; what these
+// cannot say well is said for AVX2, for AVX-512 and for everything else. All names have internal linkage: the same source is
+// compiled for several instruction sets.
 #pragma once
 
 #include <cmath>
@@ -15,38 +16,105 @@
 namespace plx::PLX_ISA {
 namespace {
 
-typedef float F8 __attribute__((vector_size(32)));
-typedef int32_t I8 __attribute__((vector_size(32)));
-typedef uint32_t U8 __attribute__((vector_size(32)));
-typedef float F8Loose __attribute__((vector_size(32), aligned(4), may_alias));
-typedef uint32_t U8Loose __attribute__((vector_size(32), aligned(2), may_alias));
+#if defined(__AVX512F__)
+constexpr int kLanes = 16;  // of a vector
+#else
+constexpr int kLanes = 8;
+#endif
+constexpr int kVectors = kPanel / kLanes;  // of a panel
+
+typedef float Floats __attribute__((vector_size(4 * kLanes)));
+typedef int32_t Ints __attribute__((vector_size(4 * kLanes)));
+typedef uint32_t Words __attribute__((vector_size(4 * kLanes)));
+typedef float LooseFloats __attribute__((vector_size(4 * kLanes), aligned(4), may_alias));
+typedef uint32_t LooseWords __attribute__((vector_size(4 * kLanes), aligned(2), may_alias));
 
 #define PLX_INLINE static inline __attribute__((always_inline, unused))
+#define PLX_UNROLL _Pragma("GCC unroll 16")
 
-PLX_INLINE F8 load(const float* p) { return *reinterpret_cast<const F8Loose*>(p); }
-PLX_INLINE void save(float* p, F8 v) { *reinterpret_cast<F8Loose*>(p) = v; }
-PLX_INLINE F8 splat(float x) { return F8{x, x, x, x, x, x, x, x}; }
-PLX_INLINE F8 as_floats(U8 v) { return reinterpret_cast<F8>(v); }
-PLX_INLINE F8 larger(F8 a, F8 b) { return a > b ? a : b; }
-PLX_INLINE F8 smaller(F8 a, F8 b) { return a < b ? a : b; }
+PLX_INLINE Floats load(const float* p) { return *reinterpret_cast<const LooseFloats*>(p); }
+PLX_INLINE void save(float* p, Floats v) { *reinterpret_cast<LooseFloats*>(p) = v; }
+PLX_INLINE Words load_words(const void* p) { return *reinterpret_cast<const LooseWords*>(p); }
+PLX_INLINE Floats as_floats(Words v) { return reinterpret_cast<Floats>(v); }
+PLX_INLINE Floats to_floats(Ints v) { return __builtin_convertvector(v, Floats); }
 
-// The sums of some rows and the 16 outputs of a panel.
-struct Sums {
-  float* at;
-  int64_t stride;  // between rows
-};
-
-PLX_INLINE float sum(F8 v) { return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7])); }
-
-PLX_INLINE float largest(F8 v) {
-  float most = v[0];
-  for (int i = 1; i < 8; ++i) most = v[i] > most ? v[i] : most;
-  return most;
+PLX_INLINE float read_float(const void* p) {
+  float value;
+  memcpy(&value, p, 4);
+  return value;
 }
 
+PLX_INLINE int32_t read_word(const void* p) {
+  int32_t word;
+  memcpy(&word, p, 4);
+  return word;
+}
+
+#if defined(__AVX512F__)
+PLX_INLINE Floats splat(float x) { return reinterpret_cast<Floats>(_mm512_set1_ps(x)); }
+PLX_INLINE Floats larger(Floats a, Floats b) {
+  return reinterpret_cast<Floats>(_mm512_max_ps(reinterpret_cast<__m512>(a), reinterpret_cast<__m512>(b)));
+}
+PLX_INLINE Floats smaller(Floats a, Floats b) {
+  return reinterpret_cast<Floats>(_mm512_min_ps(reinterpret_cast<__m512>(a), reinterpret_cast<__m512>(b)));
+}
+#else
+PLX_INLINE Floats splat(float x) { return Floats{x, x, x, x, x, x, x, x}; }
+PLX_INLINE Floats larger(Floats a, Floats b) { return a > b ? a : b; }  // b where one is no number
+PLX_INLINE Floats smaller(Floats a, Floats b) { return a < b ? a : b; }
+#endif
+
+// Adds a * b to a sum, rounded once where the instruction set can. In assembly, as GCC 12 otherwise copies sums from register
+// to register and runs out of them.
+PLX_INLINE void add_product(Floats& sum, Floats a, Floats b) {
+#if defined(__AVX512F__)
+  asm("vfmadd231ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
+#elif defined(__AVX2__)
+  asm("vfmadd231ps %2, %1, %0" : "+x"(sum) : "x"(a), "x"(b));
+#else
+  sum += a * b;
+#endif
+}
+
+// Combine the lanes of a vector by halves: the upper eight with the lower, then four, two and one. So a sum is the same for
+// any number of lanes.
+#if defined(__AVX2__)
+#if defined(__AVX512F__)
+PLX_INLINE __m256 lower_half(Floats v) { return _mm512_castps512_ps256(reinterpret_cast<__m512>(v)); }
+PLX_INLINE __m256 upper_half(Floats v) { return _mm512_extractf32x8_ps(reinterpret_cast<__m512>(v), 1); }
+PLX_INLINE __m256 add_halves(Floats v) { return _mm256_add_ps(lower_half(v), upper_half(v)); }
+PLX_INLINE __m256 larger_half(Floats v) { return _mm256_max_ps(lower_half(v), upper_half(v)); }
+#else
+PLX_INLINE __m256 add_halves(Floats v) { return reinterpret_cast<__m256>(v); }
+PLX_INLINE __m256 larger_half(Floats v) { return reinterpret_cast<__m256>(v); }
+#endif
+
+PLX_INLINE float sum(Floats v) {
+  const __m256 eight = add_halves(v);
+  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
+
+PLX_INLINE float largest(Floats v) {
+  const __m256 eight = larger_half(v);
+  const __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
+}
+#else
+PLX_INLINE float sum(Floats v) { return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7])); }
+
+PLX_INLINE float largest(Floats v) {
+  float most = v[0];
+  for (int i = 1; i < kLanes; ++i) most = v[i] > most ? v[i] : most;
+  return most;
+}
+#endif
+
 // Two neighbouring bfloat16 are one word: the first is its lower half.
-PLX_INLINE F8 widen_even(U8 pairs) { return as_floats(pairs << 16); }
-PLX_INLINE F8 widen_odd(U8 pairs) { return as_floats(pairs & 0xffff0000u); }
+PLX_INLINE Floats widen_even(Words pairs) { return as_floats(pairs << 16); }
+PLX_INLINE Floats widen_odd(Words pairs) { return as_floats(pairs & 0xffff0000u); }
 
 PLX_INLINE float widen(uint16_t bits) {
   const uint32_t word = static_cast<uint32_t>(bits) << 16;
@@ -77,30 +145,30 @@ PLX_INLINE float half_one(uint16_t bits) {
   return value;
 }
 
-PLX_INLINE F8 load_halves(const void* p) {
-#if defined(__AVX2__)
-  return reinterpret_cast<F8>(_mm256_cvtph_ps(_mm_loadu_si128(static_cast<const __m128i*>(p))));
+PLX_INLINE Floats load_halves(const void* p) {
+#if defined(__AVX512F__)
+  return reinterpret_cast<Floats>(_mm512_cvtph_ps(_mm256_loadu_si256(static_cast<const __m256i*>(p))));
+#elif defined(__AVX2__)
+  return reinterpret_cast<Floats>(_mm256_cvtph_ps(_mm_loadu_si128(static_cast<const __m128i*>(p))));
 #else
-  uint16_t bits[8];
+  uint16_t bits[kLanes];
   memcpy(bits, p, sizeof bits);
-  F8 out;
-  for (int i = 0; i < 8; ++i) out[i] = half_one(bits[i]);
+  Floats out;
+  for (int i = 0; i < kLanes; ++i) out[i] = half_one(bits[i]);
   return out;
 #endif
 }
 
-PLX_INLINE F8 to_floats(I8 v) { return __builtin_convertvector(v, F8); }
-
 // e to the x: 2^n times a polynomial in what is left, |r| <= ln 2 / 2, which is the Taylor series to r^7 (error 5e-9
 // relative, so the rounding of the sums dominates). Below -87 it is 0, above 88 infinite.
-PLX_INLINE F8 exponential(F8 x) {
-  const F8 kept = smaller(larger(x, splat(-87.0f)), splat(88.0f));
-  const F8 magic = splat(12582912.0f);  // adding 1.5 * 2^23 rounds to the nearest whole number
-  const F8 shifted = kept * 1.44269504088896341f + magic;
-  const F8 n = shifted - magic;
-  F8 r = kept - n * 0.693359375f;
+PLX_INLINE Floats exponential(Floats x) {
+  const Floats kept = smaller(larger(x, splat(-87.0f)), splat(88.0f));
+  const Floats magic = splat(12582912.0f);  // adding 1.5 * 2^23 rounds to the nearest whole number
+  const Floats shifted = kept * 1.44269504088896341f + magic;
+  const Floats n = shifted - magic;
+  Floats r = kept - n * 0.693359375f;
   r = r + n * 2.12194440e-4f;
-  F8 p = splat(1.0f / 5040);
+  Floats p = splat(1.0f / 5040);
   p = p * r + 1.0f / 720;
   p = p * r + 1.0f / 120;
   p = p * r + 1.0f / 24;
@@ -108,13 +176,14 @@ PLX_INLINE F8 exponential(F8 x) {
   p = p * r + 0.5f;
   p = p * r + 1.0f;
   p = p * r + 1.0f;
-  const I8 power = (__builtin_convertvector(n, I8) + 127) << 23;
-  const F8 value = p * reinterpret_cast<F8>(power);
-  const F8 bounded = x < -87.0f ? splat(0.0f) : x > 88.0f ? splat(INFINITY) : value;
+  const Ints power = (__builtin_convertvector(n, Ints) + 127) << 23;
+  const Floats value = p * reinterpret_cast<Floats>(power);
+  const Floats raised = x > 88.0f ? splat(INFINITY) : value;
+  const Floats bounded = x < -87.0f ? splat(0.0f) : raised;
   return x == x ? bounded : x;
 }
 
-PLX_INLINE F8 hyperbolic_tangent(F8 x) { return 1.0f - 2.0f / (exponential(x + x) + 1.0f); }
+PLX_INLINE Floats hyperbolic_tangent(Floats x) { return 1.0f - 2.0f / (exponential(x + x) + 1.0f); }
 
 }  // namespace
 }  // namespace plx::PLX_ISA

@@ -15,7 +15,7 @@ from parallax_backend_torch.kernels.library import find_library
 from parallax_backend_torch.kernels.linear import Gate, Packed
 from parallax_backend_torch.kernels.paging import Pool, Rows, Rule
 from parallax_backend_torch.kernels.panels import GATES, PanelPacked
-from parallax_backend_torch.kernels.signature import AttentionRecord, LayerRecord, NormRecord, TurnRecord
+from parallax_backend_torch.kernels.signature import AttentionRecord, LayerRecord, NormRecord, RopeRecord
 
 Record = TypeVar("Record", bound=ctypes.Structure)
 
@@ -112,11 +112,11 @@ class FusedLayers:
         """
         self._tell_pools(pools)
         tokens, count = check_place(hidden, place, self._dim), len(self._layers)
-        turn = TurnRecord(place.cos.data_ptr(), place.sin.data_ptr(), place.cos.shape[1])
+        rope = RopeRecord(place.cos.data_ptr(), place.sin.data_ptr(), place.cos.shape[1])
         out = torch.empty(hidden.shape)
         spare = torch.empty(hidden.shape) if count > 1 else out
         before, between, after = hidden.data_ptr(), spare.data_ptr(), out.data_ptr()
-        told = (self._attentions, count, place.rows.record, turn, place.slots.data_ptr())
+        told = (self._attentions, count, place.rows.record, rope, place.slots.data_ptr())
         self._layers[0].function(self._records, *told, before, tokens, after, between)
         return out
 

@@ -11,13 +11,17 @@ import ctypes
 import logging
 import os
 import sys
+from itertools import count, takewhile
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
-from parallax_backend_torch.kernels.signature import INTERFACE, declare_functions
+from parallax_backend_torch.kernels.signature import INTERFACE, declare_functions, find_misfit
+from parallax_core.api import ParallaxError
 
 FILE = Path(__file__).with_name("native.dylib" if sys.platform == "darwin" else "native.so")
-Mode = Literal["auto", "plain", "off"]
+Mode = Literal["auto", "off", "plain", "avx2", "avx512", "avx512_vnni", "avx512_bf16"]
+MODES: tuple[Mode, ...] = get_args(Mode)
+"""Which kernels compute: the fastest on this processor; none, but torch; or those of an instruction set."""
 _log = logging.getLogger(__name__)
 
 
@@ -30,13 +34,19 @@ class Choice:
         self.decided = False
 
     def decide(self, mode: Mode, file: Path = FILE) -> None:
-        """Load the library unless it is turned off, and remember why not."""
-        self.library, self.reason = (None, "turned off") if mode == "off" else open_library(file)
-        self.decided = True
-        if self.library is not None:
-            self.library.plx_use_plain(mode == "plain")
-        elif mode != "off":
-            _log.warning("the compiled kernels are not used: %s; torch computes instead, more slowly", self.reason)
+        """Load the library unless it is turned off, and remember why not.
+
+        Raises:
+            ParallaxError: the instruction set asked for cannot be used here.
+        """
+        library, reason = (None, "turned off") if mode == "off" else open_library(file)
+        if mode not in {"auto", "off"}:
+            use_isa(library, mode, reason)
+        elif library is not None:
+            library.plx_use_isa(None)
+        elif mode == "auto":
+            _log.warning("the compiled kernels are not used: %s; torch computes instead, more slowly", reason)
+        self.library, self.reason, self.decided = library, reason, True
 
 
 _choice = Choice()
@@ -46,14 +56,40 @@ def choose_kernels(mode: Mode = "auto") -> str:
     """Decide, for this process, whether the compiled library is used; call before the first weight is packed.
 
     Args:
-        mode: ``auto`` uses the library where it loads, and ``plain`` too, but no instructions beyond those of every
-            processor of its kind; ``off`` never uses it.
+        mode: ``auto`` uses the library where it loads, with the instruction set that is fastest here; the name of an
+            instruction set, with that; ``off`` never uses it.
 
     Returns:
         One line that says what is used, such as ``compiled, avx2, 2 threads`` or ``torch: turned off``.
+
+    Raises:
+        ParallaxError: the processor lacks the instruction set, or the library does not load.
     """
     _choice.decide(mode)
     return describe_kernels()
+
+
+def use_isa(library: ctypes.CDLL | None, name: str, reason: str) -> None:
+    """Have the library use an instruction set.
+
+    Args:
+        library: None where it does not load.
+        name: of the instruction set.
+        reason: why the library does not load.
+
+    Raises:
+        ParallaxError: the processor lacks it, or there is no library.
+    """
+    if library is None:
+        raise ParallaxError(f"there are no kernels for {name}: {reason}", "PARALLAX_TORCH__KERNELS=auto")
+    if not library.plx_use_isa(name.encode()):
+        message = f"this processor cannot run the kernels for {name}"
+        raise ParallaxError(message, f"PARALLAX_TORCH__KERNELS is one of: auto, off, {', '.join(list_isas(library))}")
+
+
+def list_isas(library: ctypes.CDLL) -> list[str]:
+    """Return the names of the instruction sets that this processor has kernels for, from the plainest on."""
+    return [name.decode() for name in takewhile(bool, map(library.plx_list_isas, count()))]
 
 
 def describe_kernels() -> str:
@@ -78,18 +114,19 @@ def open_library(file: Path) -> tuple[ctypes.CDLL | None, str]:
     try:
         library = ctypes.CDLL(str(file))
         found = library.plx_interface()
-        if found == INTERFACE:
-            declare_functions(library)
+        if found != INTERFACE:
+            return None, f"{file.name} has interface {found}, not {INTERFACE}; reinstall parallax-backend-torch"
+        declare_functions(library)
     except (OSError, AttributeError) as error:
         return None, f"{file.name} does not load ({error})"
-    if found != INTERFACE:
-        return None, f"{file.name} has interface {found}, not {INTERFACE}; reinstall parallax-backend-torch"
+    if misfit := find_misfit(library):
+        return None, f"{file.name} has another {misfit}; reinstall parallax-backend-torch"
     library.plx_set_threads(count_cores())
     return library, ""
 
 
 def read_isa(library: ctypes.CDLL) -> str:
-    """Return the name of the instructions the library has chosen for this processor."""
+    """Return the name of the instruction set the library uses."""
     name: bytes = library.plx_isa()
     return name.decode()
 

@@ -2,7 +2,8 @@
 
 Activations are always float32. What a product computes, for a weight of each kind:
 
-* ``float32``, ``bfloat16``: products and sums in float32; a bfloat16 weight is widened, exactly, as it is read.
+* ``float32``, ``bfloat16``: products and sums in float32; a bfloat16 weight is widened, exactly, as it is read. Where
+  activations may be ``narrow``, and the kernels in use multiply bfloat16 by bfloat16, they are rounded to it.
 * ``int8``: weights in 8 bits, a scale for each 32 along the inputs. The compiled library rounds each group of 32
   activations to 16 bits with a scale of their own, and adds products of integers exactly; torch does not round them.
 * ``int4``: weights in 4 bits, a scale and an offset for each 32. The compiled library rounds groups of 32 activations
@@ -98,14 +99,15 @@ def pack_blocks(blocks: torch.Tensor, form: Form, bias: torch.Tensor | None = No
     return pack_rows(rows, layout.kind, bias)
 
 
-def pack_rows(rows: Rows, kind: Kind, bias: torch.Tensor | None = None) -> Packed:
+def pack_rows(rows: Rows, kind: Kind, bias: torch.Tensor | None = None, *, narrow: bool = False) -> Packed:
     """Arrange a weight that is read a few rows at a time, which takes little memory besides what it is kept in.
 
     Args:
         rows: the weight.
         kind: how it is kept.
         bias: [out], kept in float32.
+        narrow: whether activations may be rounded to bfloat16 where the weight is kept in it.
     """
     bias = None if bias is None else bias.float().contiguous()
     library, cut = find_library(), cut_rows(rows, kind)
-    return DensePacked(cut, bias) if library is None else PanelPacked(library, cut, bias)
+    return DensePacked(cut, bias) if library is None else PanelPacked(library, cut, bias, narrow=narrow)

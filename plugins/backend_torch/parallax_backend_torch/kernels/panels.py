@@ -21,7 +21,7 @@ GATES = {"silu": 1, "gelu_tanh": 2}
 class PanelPacked:
     """A weight in panels; what its members mean is said at ``linear.Packed``."""
 
-    def __init__(self, library: ctypes.CDLL, cut: Cut, bias: torch.Tensor | None) -> None:
+    def __init__(self, library: ctypes.CDLL, cut: Cut, bias: torch.Tensor | None, *, narrow: bool = False) -> None:
         self.kind = cut.kind
         self.out_features, self.in_features = cut.shape
         panels = (arrange_weight(part) for part in cut.parts)
@@ -29,7 +29,7 @@ class PanelPacked:
         self.bias = bias
         self.num_bytes = self.data.nbytes + (0 if bias is None else bias.nbytes)
         data = self.data.data_ptr()
-        self.record = WeightRecord(KINDS[self.kind], 0, self.in_features, self.out_features, data, _find(bias))
+        self.record = WeightRecord(KINDS[self.kind], narrow, self.in_features, self.out_features, data, _find(bias))
         self._library = library
         self._multiply, self._multiply_gated = library.plx_multiply, library.plx_multiply_gated
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import POINTER, c_char_p, c_float, c_int32, c_int64, c_void_p
+from ctypes import POINTER, c_char_p, c_float, c_int32, c_int64, c_void_p, sizeof
+from typing import Any
 
-INTERFACE = 5
+INTERFACE = 6
 """Version of the C interface; a library that answers another number was built from other sources."""
 
 
@@ -14,7 +15,7 @@ class WeightRecord(ctypes.Structure):
 
     _fields_ = (
         ("kind", c_int32),
-        ("unused", c_int32),
+        ("narrow", c_int32),
         ("width", c_int64),
         ("height", c_int64),
         ("data", c_void_p),
@@ -80,40 +81,56 @@ class LayerRecord(ctypes.Structure):
     )
 
 
-class TurnRecord(ctypes.Structure):
-    """``plx::Turn``."""
+class RopeRecord(ctypes.Structure):
+    """``plx::Rope``."""
 
     _fields_ = (("cos", c_void_p), ("sin", c_void_p), ("half", c_int64))
 
 
+RECORDS: dict[str, type[ctypes.Structure]] = {
+    "plx_weight_bytes": WeightRecord,
+    "plx_table_bytes": TableRecord,
+    "plx_attention_bytes": AttentionRecord,
+    "plx_norm_bytes": NormRecord,
+    "plx_layer_bytes": LayerRecord,
+    "plx_rope_bytes": RopeRecord,
+}
+"""Each record, and the function that returns how large the library takes it to be."""
+
 _WEIGHT, _FLOATS, _COUNT = POINTER(WeightRecord), c_void_p, c_int64
-_TABLE, _TURN = POINTER(TableRecord), POINTER(TurnRecord)
+_TABLE, _ROPE = POINTER(TableRecord), POINTER(RopeRecord)
 _LAYERS, _ATTENTIONS = POINTER(POINTER(LayerRecord)), POINTER(POINTER(AttentionRecord))
 
 FUNCTIONS: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "plx_interface": (c_int32, ()),
+    **dict.fromkeys(RECORDS, (c_int64, ())),
     "plx_isa": (c_char_p, ()),
-    "plx_use_plain": (None, (c_int32,)),
+    "plx_list_isas": (c_char_p, (c_int32,)),
+    "plx_use_isa": (c_int32, (c_char_p,)),
     "plx_enlarge": (None, (c_void_p, _COUNT)),
     "plx_threads": (c_int32, ()),
     "plx_set_threads": (None, (c_int32,)),
-    "plx_multiply": (None, (_WEIGHT, _FLOATS, _COUNT, _COUNT, _FLOATS, _FLOATS, _COUNT)),
-    "plx_multiply_gated": (None, (_WEIGHT, _FLOATS, _COUNT, _COUNT, _FLOATS, c_int32)),
     "plx_gather": (c_int64, (_WEIGHT, c_void_p, _COUNT, _FLOATS)),
     "plx_normalize": (None, (_FLOATS, _COUNT, _FLOATS, _FLOATS, c_float, c_float, _COUNT, _COUNT, _COUNT, _FLOATS)),
     "plx_rotate": (None, (_FLOATS, _COUNT, _FLOATS, _FLOATS, _COUNT, _COUNT, _COUNT, _COUNT)),
     "plx_gate": (None, (c_int32, _FLOATS, _COUNT, _FLOATS, _COUNT, _COUNT, _COUNT, _FLOATS)),
     "plx_find_largest": (None, (_FLOATS, _COUNT, _COUNT, c_void_p, c_void_p)),
     "plx_read": (c_float, (_FLOATS, _COUNT)),
-    "plx_attend": (None, (POINTER(AttentionRecord),)),
-    "plx_layers": (None, (_LAYERS, _ATTENTIONS, _COUNT, _TABLE, _TURN, c_void_p, _FLOATS, _COUNT, _FLOATS, _FLOATS)),
     "plx_store": (None, (_FLOATS, _COUNT, c_void_p, _COUNT, _COUNT, c_int32, c_void_p)),
 }
 """What each function returns and takes."""
 
+OPERATIONS: dict[str, tuple[type, ...]] = {
+    "plx_multiply": (_WEIGHT, _FLOATS, _COUNT, _COUNT, _FLOATS, _FLOATS, _COUNT),
+    "plx_multiply_gated": (_WEIGHT, _FLOATS, _COUNT, _COUNT, _FLOATS, c_int32),
+    "plx_attend": (POINTER(AttentionRecord),),
+    "plx_layers": (_LAYERS, _ATTENTIONS, _COUNT, _TABLE, _ROPE, c_void_p, _FLOATS, _COUNT, _FLOATS, _FLOATS),
+}
+"""What those functions take that need memory of their own; they return ``plx::Status``."""
+
 
 def declare_functions(library: ctypes.CDLL) -> None:
-    """Tell ctypes the types of all functions.
+    """Tell ctypes the types of all functions; an operation that finds no memory then raises `MemoryError`.
 
     Raises:
         AttributeError: the library lacks one.
@@ -121,3 +138,17 @@ def declare_functions(library: ctypes.CDLL) -> None:
     for name, (result, arguments) in FUNCTIONS.items():
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments
+    for name, arguments in OPERATIONS.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes, function.errcheck = c_int32, arguments, _check_status
+
+
+def find_misfit(library: ctypes.CDLL) -> str:
+    """Return the name of a record that is not as large here as in the library; empty if there is none."""
+    return next((kind.__name__ for name, kind in RECORDS.items() if getattr(library, name)() != sizeof(kind)), "")
+
+
+def _check_status(status: int, function: Any, arguments: tuple[Any, ...]) -> int:  # noqa: ANN401, ARG001 -- as ctypes calls it
+    if status:
+        raise MemoryError("there is not enough memory for what a step computes on the way")
+    return status

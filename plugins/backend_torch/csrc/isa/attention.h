@@ -1,0 +1,150 @@
+// What attention works on: keys and values of a block where they lie, and the state of its queries in scratch memory.
+#pragma once
+
+#include "simd.h"
+
+namespace plx::PLX_ISA {
+namespace {
+
+// Keys and values as the cache has them. Vectors of 4 * kLanes bytes are read as kParts vectors of floats, which have numbers
+// from find_place(i) on, if i is the place in memory.
+struct Float32Cache {
+  static constexpr int kParts = 1;
+  static constexpr int64_t kItem = 4;  // bytes of a number
+  PLX_INLINE int64_t find_place(int64_t i) { return i; }
+  PLX_INLINE Floats read(const char* p, int) { return load(reinterpret_cast<const float*>(p)); }
+  PLX_INLINE Floats widen(const char* p) { return load(reinterpret_cast<const float*>(p)); }
+};
+
+struct Bfloat16Cache {
+  static constexpr int kParts = 2;  // those with even numbers, and those with odd ones
+  static constexpr int64_t kItem = 2;
+  PLX_INLINE int64_t find_place(int64_t i) { return i / (2 * kLanes) * 2 * kLanes + i % 2 * kLanes + i % (2 * kLanes) / 2; }
+  PLX_INLINE Floats read(const char* p, int part) { return part == 0 ? widen_even(load_words(p)) : widen_odd(load_words(p)); }
+
+  PLX_INLINE Floats widen(const char* p) {  // kLanes numbers in order
+#if defined(__AVX512F__)
+    const __m512i words = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+    return reinterpret_cast<Floats>(_mm512_slli_epi32(words, 16));
+#elif defined(__AVX2__)
+    const __m256i words = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    return reinterpret_cast<Floats>(_mm256_slli_epi32(words, 16));
+#else
+    uint16_t bits[kLanes];
+    memcpy(bits, p, sizeof bits);
+    Floats out;
+    for (int i = 0; i < kLanes; ++i) out[i] = PLX_ISA::widen(bits[i]);
+    return out;
+#endif
+  }
+};
+
+struct KeyBlock {
+  int64_t begin, count;
+  const char* keys[kKeyBlock];  // where they lie
+  const char* values[kKeyBlock];
+};
+
+// The state of the queries of a task over the blocks so far, in scratch memory; without any, only how much it takes.
+struct State {
+  int64_t queries, width, bytes = 0;  // width: that of heads, rounded up to whole vectors
+  float* query;   // [queries][width]
+  float* values;  // [queries][width]
+  float* scores;  // [queries][keys]
+  float* most;    // [queries]: the largest score so far
+  float* total;   // [queries]: the sum of weights so far
+  float* keys;    // in panels
+  float* panels;  // of values
+  float* copies;  // of keys and values whose heads are no whole vectors
+
+  State(const Attention& a, int64_t count, char* scratch) : queries(count) {
+    const int64_t whole = a.kind == kBfloat16 && 2 * kLanes > kPanel ? 2 * kLanes : kPanel;
+    width = divide_up(a.dim, whole) * whole;
+    query = take(scratch, queries * width);
+    values = take(scratch, queries * width);
+    scores = take(scratch, queries * kKeyBlock);
+    most = take(scratch, queries);
+    total = take(scratch, queries);
+    keys = take(scratch, width * kKeyBlock);
+    panels = take(scratch, width * kKeyBlock);
+    copies = take(scratch, a.dim == width ? 0 : 2 * width * kKeyBlock);
+  }
+
+ private:
+  float* take(char* scratch, int64_t count) {
+    float* const place = scratch ? reinterpret_cast<float*>(scratch + bytes) : nullptr;
+    bytes += divide_up(count * 4, 64) * 64;
+    return place;
+  }
+};
+
+// Finds a block, and has the processor fetch it while it works on the one before: rows of a page are too short and too far
+// apart for it to see what comes.
+PLX_INLINE void find_keys(const Attention& a, const AttentionTask& task, int64_t begin, KeyBlock& block) {
+  block.begin = begin;
+  block.count = least(task.end - begin, kKeyBlock);
+  const int64_t item = a.kind == kFloat32 ? 4 : 2, row = a.dim * item, size = a.table->page_size;
+  const int32_t* page = a.table->pages + a.table->offsets[task.row] + begin / size;
+  int64_t within = begin % size;
+  for (int64_t i = 0; i < block.count; ++i, ++within) {
+    if (within == size) within = 0, ++page;
+    const int64_t at = ((*page * size + within) * a.kv_heads + task.kv_head) * row;
+    block.keys[i] = static_cast<const char*>(a.keys) + at;
+    block.values[i] = static_cast<const char*>(a.values) + at;
+    for (int64_t line = 0; line < row; line += 64) {
+      __builtin_prefetch(block.keys[i] + line);
+      __builtin_prefetch(block.values[i] + line);
+    }
+  }
+}
+
+// Copies keys and values to where zeros follow them up to whole vectors.
+PLX_INLINE void pad_rows(const Attention& a, const State& state, KeyBlock& block) {
+  const size_t bytes = static_cast<size_t>(a.dim * (a.kind == kFloat32 ? 4 : 2));
+  const size_t width = bytes / static_cast<size_t>(a.dim) * static_cast<size_t>(state.width);
+  char* copy = reinterpret_cast<char*>(state.copies);
+  for (int64_t i = 0; i < 2 * block.count; ++i, copy += width) {
+    const char*& row = i < block.count ? block.keys[i] : block.values[i - block.count];
+    memcpy(copy, row, bytes);
+    memset(copy + bytes, 0, width - bytes);
+    row = copy;
+  }
+}
+
+// Saves the sums of four vectors.
+PLX_INLINE void save_sums(const Floats (&parts)[4], float* out) {
+#if defined(__AVX2__)
+  const __m256 first = _mm256_hadd_ps(add_halves(parts[0]), add_halves(parts[1]));
+  const __m256 all = _mm256_hadd_ps(first, _mm256_hadd_ps(add_halves(parts[2]), add_halves(parts[3])));
+  _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps(all, 1)));
+#else
+  for (int i = 0; i < 4; ++i) out[i] = sum(parts[i]);
+#endif
+}
+
+#if defined(__clang__)
+#define PLX_SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define PLX_SHUFFLE(a, b, ...) __builtin_shuffle(a, b, Ints{__VA_ARGS__})
+#endif
+
+// Turns rows into columns: each stage interleaves the rows of both halves, which rotates the bits of a number's address.
+PLX_INLINE void transpose(Floats (&rows)[kLanes]) {
+  PLX_UNROLL for (int stage = 1; stage < kLanes; stage *= 2) {
+    Floats turned[kLanes];
+    PLX_UNROLL for (int i = 0; i < kLanes / 2; ++i) {
+      const Floats upper = rows[i], lower = rows[i + kLanes / 2];
+#if defined(__AVX512F__)
+      turned[2 * i] = PLX_SHUFFLE(upper, lower, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+      turned[2 * i + 1] = PLX_SHUFFLE(upper, lower, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+#else
+      turned[2 * i] = PLX_SHUFFLE(upper, lower, 0, 8, 1, 9, 2, 10, 3, 11);
+      turned[2 * i + 1] = PLX_SHUFFLE(upper, lower, 4, 12, 5, 13, 6, 14, 7, 15);
+#endif
+    }
+    PLX_UNROLL for (int i = 0; i < kLanes; ++i) rows[i] = turned[i];
+  }
+}
+
+}  // namespace
+}  // namespace plx::PLX_ISA
