@@ -65,6 +65,8 @@ class FakeHub:
         self.repos: dict[str, Repo] = {}
         self.faults: list[Fault] = []
         self.asked: list[Asked] = []
+        self.num_sent = 0
+        """Bytes of contents that clients got."""
         self._servers: list[ThreadingHTTPServer] = []
 
     def __enter__(self) -> Self:
@@ -173,6 +175,8 @@ class _Handler(BaseHTTPRequestHandler):
         repo = self.hub.repos[name]
         if repo.token and self.headers["Authorization"] != f"Bearer {repo.token}":
             return self._answer(403, b"{}", {"X-Error-Code": "GatedRepo"})
+        if commit not in repo.commits:
+            return self._answer(404, b"{}", {"X-Error-Code": "RevisionNotFound"})
         content = repo.commits[commit].get(file)
         if content is None:
             return self._answer(404, b"{}", {"X-Error-Code": "EntryNotFound"})
@@ -190,17 +194,19 @@ class _Handler(BaseHTTPRequestHandler):
         if fault.corrupt:
             content = bytes(byte ^ 1 for byte in content)
         wanted = "" if fault.ignore_range else self.headers.get("Range", "")
-        start = int(wanted.removeprefix("bytes=").removesuffix("-") or 0)
-        ranges = {"Content-Range": f"bytes {start}-{len(content) - 1}/{len(content)}"} if wanted else {}
+        first, _, last = wanted.removeprefix("bytes=").partition("-")
+        start, end = int(first or 0), min(int(last or len(content)), len(content) - 1)
+        ranges = {"Content-Range": f"bytes {start}-{end}/{len(content)}"} if wanted else {}
         self.send_response(206 if wanted else 200)
-        for key, value in {**ranges, "Content-Length": str(len(content) - start), "ETag": '"e"'}.items():
+        for key, value in {**ranges, "Content-Length": str(end + 1 - start), "ETag": '"e"'}.items():
             self.send_header(key, value)
         self.end_headers()
-        stop = len(content) if fault.cut_after is None else start + fault.cut_after
+        stop = end + 1 if fault.cut_after is None else min(end + 1, start + fault.cut_after)
         for at in range(start, stop, CHUNK):
             self.wfile.write(content[at : min(at + CHUNK, stop)])
+            self.hub.num_sent += min(CHUNK, stop - at)
             time.sleep(fault.pause_s)
-        self.close_connection = self.close_connection or stop < len(content)
+        self.close_connection = self.close_connection or stop <= end
 
     def _answer(self, status: int, body: bytes, headers: Mapping[str, str]) -> None:
         self.send_response(status)

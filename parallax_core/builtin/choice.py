@@ -8,7 +8,7 @@ from pathlib import Path
 
 from parallax_core.base.errors import ParallaxError
 from parallax_core.builtin.layout import CONFIG, SINGLE, TOKENIZER, hint_for, read_shards
-from parallax_core.builtin.transfer import RemoteFile
+from parallax_core.builtin.partial_file import RemoteFile
 from parallax_core.loading.checkpoint import INDEX
 
 SMALL = (
@@ -51,6 +51,17 @@ def choose_files(name: str, listing: Sequence[RemoteFile]) -> list[RemoteFile]:
         raise ParallaxError(message, hint_for(others) if missing[-1] == "*.safetensors" else NO_MODEL)
     chosen = [file for file in listing if any(fnmatchcase(file.name, pattern) for pattern in SMALL)]
     return chosen if SINGLE in root or INDEX not in root else [*chosen, root[INDEX]]
+
+
+def choose_candidates(name: str, listing: Sequence[RemoteFile]) -> list[RemoteFile]:
+    """Return what `choose_files` does, with all files that `choose_weights` may choose from.
+
+    Raises:
+        ParallaxError: see `choose_files`.
+    """
+    weights = [file for file in listing if _is_weights(file)]
+    single = [file for file in weights if file.name == SINGLE]
+    return [*choose_files(name, listing), *(single or weights)]
 
 
 def choose_weights(name: str, listing: Sequence[RemoteFile], folder: Path) -> list[RemoteFile]:

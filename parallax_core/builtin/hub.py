@@ -8,17 +8,15 @@ again from the first byte when the process was interrupted.
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from parallax_core.base.errors import ParallaxError, UnknownName
-from parallax_core.builtin.choice import choose_files, choose_weights
-from parallax_core.builtin.layout import check_folder
-from parallax_core.builtin.shelf import Shelf
-from parallax_core.builtin.transfer import RemoteFile, Transfer
-from parallax_core.contracts.progress import Progress
+from parallax_core.builtin.choice import choose_candidates
+from parallax_core.builtin.model_download import IsWanted, ModelDownload, has_files, has_tensors
+from parallax_core.builtin.shelf import Record, Shelf
+from parallax_core.builtin.transfer import Transfer
+from parallax_core.contracts.progress import Progress, silent
 from parallax_core.contracts.source import ModelFolder, SourceContext, StoredModel
 
 PAUSES_S = (1.0, 2.0, 4.0, 8.0)
@@ -75,68 +73,83 @@ class HubSource:
             UnknownName: if there is no such repository or revision.
             ParallaxError: if it is gated, unreachable, damaged, no safetensors model, or the disk is full.
         """
-        wanted = HubName.parse(name)
-        try:
-            path = self._shelf.find(str(wanted)) or self._obtain(wanted, progress)
-        except OSError as error:
-            message = f"cannot write to {self._folder}: {error.strerror or error}"
-            raise ParallaxError(message, "free some space, or set PARALLAX_HOME to another disk") from error
-        return ModelFolder(path=path, ref=f"hf:{wanted}")
+        return self._obtain(name, progress, lambda _: False, ModelDownload.fetch_all)
+
+    def fetch_without_weights(self, name: str, progress: Progress) -> ModelFolder:
+        """Return the model's folder with all but its weights; see `PartialSource.fetch_without_weights` and `fetch`."""
+        return self._obtain(name, progress, self._has_files, ModelDownload.fetch_without_weights)
+
+    def fetch_tensors(self, name: str, is_wanted: IsWanted, progress: Progress) -> ModelFolder:
+        """Return the model's folder with the tensors that are wanted; see `PartialSource.fetch_tensors` and `fetch`."""
+
+        def is_here(record: Record) -> bool:
+            return has_tensors(self._shelf.locate(record.name), record, is_wanted)
+
+        return self._obtain(name, progress, is_here, lambda download: download.fetch_tensors(is_wanted))
+
+    def find_partial(self, name: str) -> StoredModel | None:
+        """Return the model if a part of it is on this machine, and not all."""
+        return self._shelf.find_partial(str(HubName.parse(name)))
 
     def stored(self) -> Sequence[StoredModel]:
         """Return what is complete on this machine, sorted by name."""
         return self._shelf.stored()
 
+    def stored_partial(self) -> Sequence[StoredModel]:
+        """Return the models of which a part is on this machine, sorted by name."""
+        return self._shelf.stored_partial()
+
     def remove(self, name: str) -> int:
-        """Delete a model, or what an interrupted download left of it, and return the bytes freed.
+        """Delete a model, or what is here of it, and return the bytes freed.
 
         Raises:
             UnknownName: if it is not stored here.
         """
         key = str(HubName.parse(name))
-        with self._shelf.lock(key):
+        with self._shelf.lock(key, silent):
             return self._shelf.remove(key)
 
-    def _obtain(self, wanted: HubName, progress: Progress) -> Path:
+    def _obtain(
+        self, name: str, progress: Progress, is_here: Callable[[Record], bool], fetch: Callable[[ModelDownload], None]
+    ) -> ModelFolder:
+        """Return the model's folder once it is complete, or ``is_here`` of what is here; until then, ``fetch``."""
+        wanted = HubName.parse(name)
         key = str(wanted)
-        with self._shelf.lock(key):
-            # Another process may have finished it while we waited for the lock.
-            return self._shelf.find(key) or self._download(wanted, progress)
+        try:
+            if not self._is_ready(key, is_here):
+                with self._shelf.lock(key, progress):
+                    # Another process may have fetched it while we waited for the lock.
+                    if not self._is_ready(key, is_here):
+                        self._download(wanted, progress, fetch)
+        except OSError as error:
+            message = f"cannot write to {self._folder}: {error.strerror or error}"
+            raise ParallaxError(message, "free some space, or set PARALLAX_HOME to another disk") from error
+        return ModelFolder(path=self._shelf.locate(key), ref=f"hf:{wanted}")
 
-    def _download(self, wanted: HubName, progress: Progress) -> Path:
+    def _is_ready(self, key: str, is_here: Callable[[Record], bool]) -> bool:
+        if self._shelf.find(key):
+            return True
+        begun = self._shelf.read_begun(key)
+        return begun is not None and is_here(begun)
+
+    def _has_files(self, record: Record) -> bool:
+        return has_files(self._shelf.locate(record.name), record)
+
+    def _download(self, wanted: HubName, progress: Progress, fetch: Callable[[ModelDownload], None]) -> None:
         from parallax_core.builtin.remote import Remote
 
         name = str(wanted)
-        remote = Remote.connect(wanted.repo, wanted.revision)
-        listing = remote.files
-        chosen = choose_files(name, listing)
-        draft = self._shelf.draft(name, remote.commit)
-        transfer = Transfer(remote.open, self._pauses_s)
-        for file in chosen:
-            transfer.save(file, draft, _ignore)
-        chosen += choose_weights(name, listing, draft)
-        _check_space(draft, chosen)
-        total = sum(file.size for file in chosen)
-        done = 0
-        for file in chosen:
-            transfer.save(file, draft, _reporter(progress, f"download {name}", done, total))
-            done += file.size
-        check_folder(draft)
-        return self._shelf.publish(name, draft, [file.name for file in chosen])
-
-
-def _reporter(progress: Progress, task: str, before: int, total: int) -> Callable[[int], None]:
-    return lambda size: progress(task, before + size, total)
-
-
-def _ignore(size: int) -> None:
-    """Report nothing: the total is not known yet."""
-
-
-def _check_space(draft: Path, files: Sequence[RemoteFile]) -> None:
-    here = sum(path.stat().st_size for path in draft.iterdir())
-    needed = sum(file.size for file in files) - here
-    free = shutil.disk_usage(draft).free
-    if needed > free:
-        message = f"the download needs {needed / 1e9:.1f} GB, and {draft} has {free / 1e9:.1f} GB free"
-        raise ParallaxError(message, "free some space, or set PARALLAX_HOME to a folder on another disk")
+        record = self._shelf.read_begun(name)
+        if record is not None and self._shelf.has_weights(name):
+            # It is finished as it was when it was begun, wherever its branch points to now.
+            remote = Remote.return_to(wanted.repo, record.commit, record.files)
+        else:
+            remote = Remote.connect(wanted.repo, wanted.revision)
+            record = self._shelf.begin(name, remote.commit, choose_candidates(name, remote.files))
+        try:
+            fetch(ModelDownload(record, self._shelf, Transfer(remote.open, self._pauses_s), progress))
+        except UnknownName as error:
+            message = f"{name} was begun at commit {record.commit}, which the hub no longer has"
+            raise ParallaxError(
+                message, f"delete it with `parallax models rm hf:{name}`, and fetch it again"
+            ) from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -24,11 +24,13 @@ from huggingface_hub.hf_api import ModelInfo, RepoSibling
 from huggingface_hub.utils import build_hf_headers, logging  # type: ignore[attr-defined]  # loaded lazily there
 
 from parallax_core.base.errors import ParallaxError, UnknownName
-from parallax_core.builtin.transfer import Hiccup, RemoteFile
+from parallax_core.builtin.partial_file import RemoteFile
+from parallax_core.builtin.transfer import Hiccup, Incoming
 
 LONGEST_WAIT_S = 60.0
 """How long to obey a server that asks us to wait before the next try."""
 _COMMIT = re.compile(r"[0-9a-f]{7,64}")
+_CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-\d{1,18}/(\d{1,18}|\*)", re.ASCII)
 _PASSING = frozenset({408, 429, 500, 502, 503, 504})
 """HTTP statuses that trying again may mend."""
 
@@ -66,21 +68,45 @@ class Remote:
                     message, "check HF_ENDPOINT, and whether a proxy or login page is in between"
                 ) from error
 
+    @staticmethod
+    def return_to(repo: str, commit: str, files: Sequence[RemoteFile]) -> Remote:
+        """Return a repository at a commit whose files are known, without asking for them again.
+
+        Raises:
+            ParallaxError: if ``HF_ENDPOINT`` is no address.
+        """
+        _silence_library()
+        return Remote(_endpoint(), repo, commit, files)
+
     @contextmanager
-    def open(self, file: RemoteFile, start: int) -> Iterator[tuple[int, Iterator[bytes]]]:
-        """Open a file from byte ``start`` on; see `parallax_core.builtin.transfer.Opener`."""
+    def open(self, file: RemoteFile, start: int, stop: int) -> Iterator[Incoming]:
+        """Open a range of a file; see `parallax_core.builtin.transfer.Opener`."""
         url = f"{self.endpoint}/{self.repo}/resolve/{self.commit}/{quote(file.name)}"
         headers = build_hf_headers(library_name="parallax-core", library_version=version("parallax-core"))
         headers["Accept-Encoding"] = "identity"
-        if start:
-            headers["Range"] = f"bytes={start}-"
+        if (start, stop) != (0, file.size):
+            headers["Range"] = f"bytes={start}-{stop - 1}"
         timeout = constants.HF_HUB_DOWNLOAD_TIMEOUT
         with (
             _translated(self.endpoint, self.repo, self.commit),
             get_session().stream("GET", url, headers=headers, timeout=timeout) as response,
         ):
             hf_raise_for_status(response)
-            yield start if response.status_code == HTTPStatus.PARTIAL_CONTENT else 0, response.iter_bytes()
+            begin, size = _read_range(response.status_code, response.headers)
+            yield Incoming(begin, size, response.iter_bytes())
+
+
+def _read_range(status: int, headers: Mapping[str, str]) -> tuple[int, int | None]:
+    """Return the byte of the file that an answer begins with, and the size of the file if it is said."""
+    if status == HTTPStatus.PARTIAL_CONTENT:
+        stated = headers.get("Content-Range", "")
+        found = _CONTENT_RANGE.fullmatch(stated)
+        if not found:
+            message = f"the hub answers with the range {stated!r}"
+            raise ParallaxError(message, "check HF_ENDPOINT, and whether a proxy is in between")
+        return int(found[1]), None if found[2] == "*" else int(found[2])
+    length = headers.get("Content-Length", "")
+    return 0, int(length) if length.isdigit() else None
 
 
 def _silence_library() -> None:

@@ -1,8 +1,8 @@
 """Where a source keeps the models it downloads.
 
-``FOLDER/org--name[@revision]/`` is a model, complete by construction: it is filled elsewhere and renamed in one go,
-with `Record` in it. ``FOLDER/.partial/org--name[@revision]/COMMIT/`` is one being filled; ``FOLDER/.locks/`` keeps
-two processes from filling the same.
+``FOLDER/org--name[@revision]/`` is a model, or a part of one, and stays where it is while it grows. In it lies a record
+of what belongs to it: ``.complete.json`` where all of that is here and was checked, ``.partial.json`` before. ``FOLDER/
+.locks/`` keeps two processes from fetching into one model at a time.
 """
 
 from __future__ import annotations
@@ -14,21 +14,27 @@ from pathlib import Path
 from urllib.parse import quote
 
 import msgspec
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from parallax_core.base.errors import UnknownName
+from parallax_core.builtin.partial_file import RemoteFile
+from parallax_core.contracts.progress import Progress
 from parallax_core.contracts.source import StoredModel
+from parallax_core.loading.partial import read_present
 
-RECORD = ".complete.json"
+COMPLETE, PARTIAL = ".complete.json", ".partial.json"
+SIGN_S = 1.0
+"""How often a process that waits for another gives a sign of life."""
 
 
 class Record(msgspec.Struct, frozen=True):
-    """What a complete model consists of."""
+    """What a model consists of."""
 
     name: str
     commit: str
-    files: dict[str, int]
-    """File name to size in bytes."""
+    """Of its repository; all files are of this one."""
+    files: tuple[RemoteFile, ...]
+    """Those of a complete model; of one that is not, those it may need, as they are listed at this commit."""
 
 
 class Shelf:
@@ -37,63 +43,98 @@ class Shelf:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
+    def locate(self, name: str) -> Path:
+        """Return the folder of a model, whether or not there is one."""
+        return self._folder / _slug(name)
+
     def find(self, name: str) -> Path | None:
         """Return the folder of a model that is complete here, else None."""
-        path = self._folder / _slug(name)
-        record = _read_record(path)
+        path = self.locate(name)
+        record = _read_record(path / COMPLETE)
         return path if record is not None and _holds(path, record) else None
+
+    def find_partial(self, name: str) -> StoredModel | None:
+        """Return a model of which only a part is here, else None."""
+        record = self.read_begun(name)
+        return _describe_partial(self.locate(name), record) if record else None
+
+    def read_begun(self, name: str) -> Record | None:
+        """Return what belongs to a model of which only a part is here, else None."""
+        return _read_record(self.locate(name) / PARTIAL)
 
     def stored(self) -> list[StoredModel]:
         """Return the models that are complete here, sorted by name."""
-        if not self._folder.is_dir():
-            return []
         models = []
-        for path in self._folder.iterdir():
-            record = _read_record(path)
-            if record is not None and _holds(path, record):
-                models.append(StoredModel(name=record.name, path=path, size_bytes=sum(record.files.values())))
-        return sorted(models, key=lambda model: model.name)
+        for path, record in self._read_records(COMPLETE):
+            if _holds(path, record):
+                size = sum(file.size for file in record.files)
+                models.append(StoredModel(name=record.name, path=path, size_bytes=size))
+        return models
+
+    def stored_partial(self) -> list[StoredModel]:
+        """Return the models of which only a part is here, sorted by name."""
+        return [_describe_partial(path, record) for path, record in self._read_records(PARTIAL)]
 
     @contextmanager
-    def lock(self, name: str) -> Iterator[None]:
-        """Wait until no other process changes this model, and keep others waiting meanwhile."""
+    def lock(self, name: str, progress: Progress) -> Iterator[None]:
+        """Wait until no other process changes this model, telling of it, and keep others waiting meanwhile."""
         path = self._folder / ".locks" / f"{_slug(name)}.lock"
         path.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(path):
+        lock, task = FileLock(path), f"wait for another download of {name}"
+        has_waited = False
+        while True:
+            with suppress(Timeout):
+                lock.acquire(timeout=SIGN_S)
+                break
+            has_waited = True
+            progress(task, 0, 1, "items")
+        try:
+            if has_waited:
+                progress(task, 1, 1, "items")
             yield
+        finally:
+            lock.release()
 
-    def draft(self, name: str, commit: str) -> Path:
-        """Return the folder to fill for a model at a commit, with what an earlier attempt left there."""
-        path = self._partial(name) / commit
-        path.mkdir(parents=True, exist_ok=True)
-        return path
+    def has_weights(self, name: str) -> bool:
+        """Return whether a byte of the weights of a model is here."""
+        path = self.locate(name)
+        return any(map(_measure, (*path.glob("*.safetensors"), *path.glob("*.safetensors.part"))))
 
-    def publish(self, name: str, draft: Path, files: Sequence[str]) -> Path:
-        """Turn a filled draft, whose folder is named by its commit, into the model; return its folder."""
-        sizes = {file: (draft / file).stat().st_size for file in files}
-        record = Record(name=name, commit=draft.name, files=sizes)
-        (draft / RECORD).write_bytes(msgspec.json.encode(record))
-        path = self._folder / _slug(name)
-        if path.is_dir():
+    def begin(self, name: str, commit: str, files: Sequence[RemoteFile]) -> Record:
+        """Make a folder for a model, without what is there of another commit; return the record that is put into it."""
+        path, record = self.locate(name), Record(name, commit, tuple(files))
+        before = self.read_begun(name) or _read_record(path / COMPLETE)
+        if path.is_dir() and (before is None or before.commit != commit):
             _delete(path)
-        draft.rename(path)
-        shutil.rmtree(self._partial(name))
-        return path
+        path.mkdir(parents=True, exist_ok=True)
+        _write_record(path / PARTIAL, record)
+        (path / COMPLETE).unlink(missing_ok=True)  # something of it must have been lost
+        return record
+
+    def complete(self, name: str, files: Sequence[RemoteFile]) -> None:
+        """Turn a model whose ``files`` are all here and checked into a complete one."""
+        path, begun = self.locate(name), self.read_begun(name)
+        assert begun is not None, "it was begun"
+        _write_record(path / COMPLETE, Record(name, begun.commit, tuple(files)))
+        (path / PARTIAL).unlink()
 
     def remove(self, name: str) -> int:
-        """Delete a model, complete or begun, and return the bytes freed.
+        """Delete a model, or what is here of one, and return the bytes freed.
 
         Raises:
             UnknownName: if nothing of it is here.
         """
-        folders = [path for path in (self._folder / _slug(name), self._partial(name)) if path.is_dir()]
-        if not folders:
-            names = ", ".join(model.name for model in self.stored()) or "nothing"
+        path = self.locate(name)
+        if not path.is_dir():
+            names = ", ".join(model.name for model in (*self.stored(), *self.stored_partial())) or "nothing"
             raise UnknownName(f"{name} is not stored on this machine", f"stored here: {names}")
-        return sum(_delete(path) for path in folders)
+        return _delete(path)
 
-    def _partial(self, name: str) -> Path:
-        return self._folder / ".partial" / _slug(name)
+    def _read_records(self, kind: str) -> list[tuple[Path, Record]]:
+        """Return the records of a kind with the folders they are in, sorted by the names of the models."""
+        paths = [path.parent for path in self._folder.glob(f"*/{kind}")]
+        found = [(path, record) for path in paths if (record := _read_record(path / kind))]
+        return sorted(found, key=lambda pair: pair[1].name)
 
 
 def _slug(name: str) -> str:
@@ -103,23 +144,44 @@ def _slug(name: str) -> str:
 
 def _read_record(path: Path) -> Record | None:
     with suppress(OSError, msgspec.MsgspecError):
-        return msgspec.json.decode((path / RECORD).read_bytes(), type=Record)
+        return msgspec.json.decode(path.read_bytes(), type=Record)
     return None
+
+
+def _write_record(path: Path, record: Record) -> None:
+    draft = path.with_name(f"{path.name}.new")
+    draft.write_bytes(msgspec.json.encode(record))
+    draft.replace(path)
 
 
 def _holds(path: Path, record: Record) -> bool:
     with suppress(OSError):
-        return all((path / name).stat().st_size == size for name, size in record.files.items())
+        return all((path / file.name).stat().st_size == file.size for file in record.files)
     return False
 
 
-def _delete(folder: Path) -> int:
-    if folder.is_symlink():
+def _describe_partial(path: Path, record: Record) -> StoredModel:
+    here = sum(_measure(path / file.name) + _measure(path / f"{file.name}.part") for file in record.files)
+    total = sum(file.size for file in record.files)
+    return StoredModel(name=record.name, path=path, size_bytes=here, total_bytes=total)
+
+
+def _delete(path: Path) -> int:
+    """Delete the folder of a model, and return the bytes freed."""
+    if path.is_symlink():
         # Somebody moved the model elsewhere: what lies outside our folder is not ours to delete.
-        folder.unlink()
+        path.unlink()
         return 0
-    freed = sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file())
+    freed = sum(map(_measure, path.iterdir()))
     # First, so that a deletion that is interrupted leaves nothing that looks complete.
-    (folder / RECORD).unlink(missing_ok=True)
-    shutil.rmtree(folder)
+    (path / COMPLETE).unlink(missing_ok=True)
+    shutil.rmtree(path)
     return freed
+
+
+def _measure(path: Path) -> int:
+    """Return the bytes that a file takes, without its holes; 0 if there is none."""
+    if not path.is_file():
+        return 0
+    present = read_present(path.with_suffix("") if path.suffix == ".part" else path)
+    return path.lstat().st_size if present is None else present.total

@@ -1,29 +1,17 @@
-"""Bring one file here over a connection that may break, and know that it is the right one."""
+"""Bring bytes of a file here over a connection that may break."""
 
 from __future__ import annotations
 
-import hashlib
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from pathlib import Path
 
+from parallax_core.base.byteranges import ByteRanges, Range
 from parallax_core.base.errors import ParallaxError
+from parallax_core.builtin.partial_file import PartialFile, RemoteFile
 
-
-@dataclass(frozen=True, slots=True)
-class RemoteFile:
-    """A file of a repository at one commit, as the hub lists it."""
-
-    name: str
-    size: int
-    """In bytes."""
-    blob: str
-    """Git's id of the file: SHA-1 over ``blob SIZE\\0`` and the content, in hex."""
-    sha256: str = ""
-    """SHA-256 of the content in hex, for files in large-file storage; git's id is that of a pointer then."""
+AGAIN = "run the command again: it goes on where it stopped"
 
 
 class Hiccup(ParallaxError):
@@ -34,8 +22,19 @@ class Hiccup(ParallaxError):
         self.after_s = after_s
 
 
-Opener = Callable[[RemoteFile, int], AbstractContextManager[tuple[int, Iterator[bytes]]]]
-"""Opens a file from a byte on; gives the byte the content really begins with (0 where ranges are ignored), and it."""
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """Bytes of a file that a server sends."""
+
+    start: int
+    """The first of them: 0 where the server ignores ranges."""
+    size: int | None
+    """Of the whole file, as far as the server says."""
+    chunks: Iterator[bytes]
+
+
+Opener = Callable[[RemoteFile, int, int], AbstractContextManager[Incoming]]
+"""Opens a range of bytes of a file: from the first number up to the second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,66 +46,54 @@ class Transfer:
     pauses_s: Sequence[float]
     """How long to wait before each new try; as many tries without a byte of progress are made, and then no more."""
 
-    def save(self, file: RemoteFile, folder: Path, report: Callable[[int], None]) -> None:
-        """Make ``folder/file.name`` exist with the listed content, going on where an earlier attempt ended.
+    def fill(self, file: PartialFile, wanted: ByteRanges, report: Callable[[int], None]) -> None:
+        """Fetch what is missing of the bytes that are wanted.
 
-        A file has its own name only once it is verified; until then it is ``NAME.part``. ``report`` is called
-        with the bytes that are here, and an exception it raises ends the transfer.
+        Whatever ends it, bytes that came are kept. ``report`` is called with the number of wanted bytes that are here,
+        and an exception it raises ends the transfer.
 
         Raises:
-            ParallaxError: if the file cannot be had, or what arrived is not what was listed.
+            ParallaxError: if the file cannot be had, or has another size than was listed.
             OSError: if it cannot be written.
         """
-        target = folder / file.name
-        if not target.exists():
-            part = target.with_name(f"{file.name}.part")
-            part.touch()
-            self._fill(file, part, report)
-            _verify(file, part)
-            part.replace(target)
-        report(file.size)
-
-    def _fill(self, file: RemoteFile, part: Path, report: Callable[[int], None]) -> None:
         failures = 0
-        while (before := part.stat().st_size) < file.size:
+        report(wanted.total - _count(file.find_missing(wanted)))
+        while missing := file.find_missing(wanted):
             try:
-                self._append(file, part, report)
+                self._receive(file, missing, lambda left: report(wanted.total - left))
             except Hiccup as hiccup:
-                failures = 0 if part.stat().st_size > before else failures
+                failures = 0 if _count(file.find_missing(wanted)) < _count(missing) else failures
                 if failures == len(self.pauses_s):
                     raise
                 time.sleep(max(self.pauses_s[failures], hiccup.after_s))
                 failures += 1
 
-    def _append(self, file: RemoteFile, part: Path, report: Callable[[int], None]) -> None:
-        with self.open(file, part.stat().st_size) as (begin, chunks), part.open("r+b") as out:
-            out.seek(begin)
-            for chunk in chunks:
-                out.write(chunk)
-                if out.tell() > file.size:
+    def _receive(self, file: PartialFile, missing: Sequence[Range], tell_left: Callable[[int], None]) -> None:
+        """Fetch the first of the missing ranges; all of them, from a server that ignores ranges."""
+        (start, stop), left = missing[0], _count(missing)
+        with self.open(file.remote, start, stop) as incoming, file.writing():
+            _check_answer(file.remote, start, incoming)
+            has_ranges = incoming.start == start
+            position, stop = incoming.start, stop if has_ranges else missing[-1][1]
+            for chunk in incoming.chunks:
+                num_new = file.write(position, chunk[: stop - position])
+                position = min(position + len(chunk), stop)
+                left = left - num_new if has_ranges else _count(file.find_missing(ByteRanges(missing)))
+                tell_left(left)
+                if position == stop:
                     return
-                report(out.tell())
-            if out.tell() < file.size:
-                message = f"{file.name} ended after {out.tell()} of {file.size} bytes"
-                raise Hiccup(message, "run the command again: it goes on where it stopped")
-            out.flush()
-            # A power cut must not leave a verified name with unwritten content.
-            os.fsync(out.fileno())
+            raise Hiccup(f"{file.remote.name} ended after {position} of {file.remote.size} bytes", AGAIN)
 
 
-def _verify(file: RemoteFile, part: Path) -> None:
-    size = part.stat().st_size
-    if size == file.size and _digest(file, part) == (file.sha256 or file.blob):
-        return
-    part.unlink()
-    what = "its checksum differs" if size == file.size else f"it has more than the {file.size} bytes announced"
-    message = f"{file.name} arrived damaged: {what}"
-    raise ParallaxError(message, "run the command again; if it recurs, the copy on the server is damaged")
+def _check_answer(file: RemoteFile, start: int, incoming: Incoming) -> None:
+    fault = ""
+    if incoming.size is not None and incoming.size != file.size:
+        fault = f"{file.name} has {incoming.size} bytes on the server, which lists it with {file.size}"
+    elif incoming.start not in {0, start}:
+        fault = f"the server sends {file.name} from byte {incoming.start} on, where byte {start} was asked for"
+    if fault:
+        raise ParallaxError(fault, "run the command again; if it recurs, the copy on the server is damaged")
 
 
-def _digest(file: RemoteFile, part: Path) -> str:
-    with part.open("rb") as content:
-        if file.sha256:
-            return hashlib.file_digest(content, "sha256").hexdigest()
-        # Git's name for a blob, which is no security here: TLS is.
-        return hashlib.sha1(b"blob %d\0" % file.size + content.read(), usedforsecurity=False).hexdigest()
+def _count(ranges: Sequence[Range]) -> int:
+    return sum(stop - start for start, stop in ranges)

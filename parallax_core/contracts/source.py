@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from parallax_core.base.refs import Ref
 from parallax_core.contracts.progress import Progress
@@ -33,6 +33,9 @@ class StoredModel:
     """The name to pass to ``fetch`` and ``remove`` of the same source."""
     path: Path
     size_bytes: int
+    """What is on this machine."""
+    total_bytes: int | None = None
+    """Of a model of which only a part is on this machine: what all of it takes."""
 
 
 class ModelSource(Protocol):
@@ -64,6 +67,52 @@ class ModelSource(Protocol):
         Raises:
             UnknownName: if it is not stored here.
         """
+
+
+@runtime_checkable
+class PartialSource(Protocol):
+    """What a `ModelSource` may offer beside: fetching a part of a model, such as the layers of a stage.
+
+    A model of which a part is here has a folder, which stays the same while more is fetched into it, until it is the
+    complete model. A file of weights in it may have holes: then a journal lies beside it, as
+    `parallax_core.loading.partial` says, and `find_missing` names the tensors that are not here. To ``find`` and
+    ``stored`` such a model is none; ``fetch`` completes it, and ``remove`` deletes it. As with ``fetch``, several
+    processes may fetch into one folder at the same time, and what an interrupted one has brought is not fetched again.
+    """
+
+    def fetch_without_weights(self, name: str, progress: Progress) -> ModelFolder:
+        """Return the model's folder with everything but the weights, which it may have as well.
+
+        If all of that is on this machine, the network is not touched.
+
+        Raises:
+            ParallaxError: with a hint, if there is no such model or it cannot be used.
+        """
+
+    def fetch_tensors(self, name: str, is_wanted: Callable[[str], bool], progress: Progress) -> ModelFolder:
+        """Return the model's folder with everything but the weights, and of these at least the tensors that are wanted.
+
+        If all of that is on this machine, the network is not touched. What else is fetched is the source's choice; it
+        may be everything.
+
+        Args:
+            name: of the model.
+            is_wanted: told the names of tensors.
+            progress: told how far it is.
+
+        Raises:
+            ParallaxError: with a hint, if there is no such model or it cannot be used.
+        """
+
+    def find_partial(self, name: str) -> StoredModel | None:
+        """Return the model if a part of it is on this machine and not all, without touching the network.
+
+        Raises:
+            ParallaxError: if ``name`` cannot be a model of this source.
+        """
+
+    def stored_partial(self) -> Sequence[StoredModel]:
+        """Return the models of which a part is on this machine and not all, sorted by name."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -75,8 +75,9 @@ def test_progress_counts_all_bytes_of_one_task(hub: FakeHub, source: HubSource) 
     seen: list[tuple[int, int | None]] = []
 
     def report(task: str, done: int, total: int | None, unit: Unit = "bytes") -> None:
-        assert (task, unit) == (f"download {NAME}", "bytes")
-        seen.append((done, total))
+        assert unit == "bytes"
+        if task == f"download {NAME}":
+            seen.append((done, total))
 
     hub.add(NAME, MODEL)
     source.fetch(NAME, report)
@@ -169,7 +170,7 @@ def test_an_interrupt_ends_a_download_at_once_and_the_next_goes_on(
     hub.asked.clear()
     assert contents(source.fetch(NAME, silent).path) == MODEL
     assert hub.fetched() == ["model.safetensors"]
-    assert int(hub.stored_bytes()[0].headers["range"].removeprefix("bytes=").removesuffix("-")) >= 16_384
+    assert int(hub.stored_bytes()[0].headers["range"].removeprefix("bytes=").partition("-")[0]) >= 16_384
 
 
 def test_two_processes_at_once_download_once(hub: FakeHub, folder: Path) -> None:

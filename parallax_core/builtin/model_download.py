@@ -1,0 +1,162 @@
+"""One model on its way from the hub into its folder: all of it, all but its weights, or some of its tensors."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from parallax_core.base.byteranges import ByteRanges
+from parallax_core.base.errors import ParallaxError
+from parallax_core.builtin.choice import choose_files, choose_weights
+from parallax_core.builtin.layout import check_folder
+from parallax_core.builtin.partial_file import PartialFile, RemoteFile
+from parallax_core.builtin.shelf import Record, Shelf
+from parallax_core.builtin.transfer import Transfer
+from parallax_core.contracts.progress import Progress
+from parallax_core.loading.checkpoint import LENGTH_BYTES, MOST_HEADER_BYTES, find_missing, find_places, read_index
+
+HEADER_BYTES = 2**17
+"""As much of a file of weights is fetched first: most headers are shorter, and one request gets them."""
+GAP_BYTES = 2**16
+"""Tensors that are so near to each other are fetched in one request, with what lies between them."""
+
+IsWanted = Callable[[str], bool]
+"""Told the name of a tensor."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelDownload:
+    """Fetches what is missing of a model. The caller holds the lock of the model."""
+
+    record: Record
+    shelf: Shelf
+    transfer: Transfer
+    progress: Progress
+
+    @property
+    def folder(self) -> Path:
+        """Where the model is, or will be."""
+        return self.shelf.locate(self.record.name)
+
+    def fetch_all(self) -> None:
+        """Fetch the whole model."""
+        self.fetch_without_weights()
+        files = self._list_all()
+        self._fetch({file: ByteRanges([(0, file.remote.size)]) for file in files}, f"download {self.record.name}")
+
+    def fetch_without_weights(self) -> None:
+        """Fetch everything but the weights."""
+        files = [PartialFile(self.folder, each) for each in choose_files(self.record.name, self.record.files)]
+        if not all(file.is_whole for file in files):
+            wanted = {file: ByteRanges([(0, file.remote.size)]) for file in files}
+            self._fetch(wanted, f"download {self.record.name} without weights")
+
+    def fetch_tensors(self, is_wanted: IsWanted) -> None:
+        """Fetch the tensors that are wanted, having fetched the headers that say where they are."""
+        self.fetch_without_weights()
+        weights = choose_weights(self.record.name, self.record.files, self.folder)
+        files = [PartialFile(self.folder, each) for each in choose_shards(self.folder, weights, is_wanted)]
+        for file in files:
+            self._fetch_header(file)
+        wanted = {file: locate_tensors(file.path, is_wanted) for file in files}
+        self._fetch(wanted, f"download layers of {self.record.name}")
+
+    def _fetch_header(self, file: PartialFile) -> None:
+        """Fetch the header of a file of weights, and show the file to readers."""
+        if file.is_named:
+            return
+        task = f"download the header of {file.remote.name}"
+        stop = min(HEADER_BYTES, file.remote.size)
+        self._fill(file, ByteRanges([(0, stop)]), task)
+        with file.path.open("rb") as content:
+            length = int.from_bytes(content.read(LENGTH_BYTES), "little")
+        # What is no header is not fetched, and refused by who reads it.
+        stop = min(LENGTH_BYTES + min(length, MOST_HEADER_BYTES), file.remote.size)
+        self._fill(file, ByteRanges([(0, stop)]), task)
+        find_places(file.path)
+        file.name()
+
+    def _fill(self, file: PartialFile, wanted: ByteRanges, task: str) -> None:
+        self.transfer.fill(file, wanted, lambda done: self.progress(task, done, wanted.total))
+
+    def _fetch(self, wanted: Mapping[PartialFile, ByteRanges], task: str) -> None:
+        """Fetch ranges of files, check the files that become whole, and the model if it becomes complete."""
+        check_space(self.folder, wanted)
+        total, before = sum(ranges.total for ranges in wanted.values()), 0
+        for file, ranges in wanted.items():
+            if not file.is_whole:
+                self.transfer.fill(file, ranges, _shift(self.progress, task, before, total))
+            before += ranges.total
+            self.progress(task, before, total)
+            if not file.find_missing(ByteRanges([(0, file.remote.size)])):
+                self._finish(file)
+        self._complete()
+
+    def _finish(self, file: PartialFile) -> None:
+        task, size = f"check {file.remote.name}", file.remote.size
+        file.finish(lambda done: self.progress(task, done, size))
+
+    def _complete(self) -> None:
+        files = self._list_all()
+        if all(file.is_whole for file in files):
+            check_folder(self.folder)
+            self.shelf.complete(self.record.name, [file.remote for file in files])
+
+    def _list_all(self) -> list[PartialFile]:
+        name, listing = self.record.name, self.record.files
+        chosen = [*choose_files(name, listing), *choose_weights(name, listing, self.folder)]
+        return [PartialFile(self.folder, each) for each in chosen]
+
+
+def has_files(folder: Path, record: Record) -> bool:
+    """Return whether everything but the weights is here; nothing is changed, and no lock needed."""
+    return all(_is_named(folder, file) for file in choose_files(record.name, record.files))
+
+
+def has_tensors(folder: Path, record: Record, is_wanted: IsWanted) -> bool:
+    """Return whether all tensors are here that are wanted; nothing is changed, and no lock needed."""
+    if not has_files(folder, record):
+        return False
+    shards = choose_shards(folder, choose_weights(record.name, record.files, folder), is_wanted)
+    return all(_is_named(folder, file) for file in shards) and not any(map(is_wanted, find_missing(folder)))
+
+
+def choose_shards(folder: Path, weights: Sequence[RemoteFile], is_wanted: IsWanted) -> Sequence[RemoteFile]:
+    """Return the files that hold tensors which are wanted, as far as the index in ``folder`` tells; all without one."""
+    index = read_index(folder)
+    names = {file for tensor, file in index.items() if is_wanted(tensor)}
+    return [file for file in weights if file.name in names] if index else weights
+
+
+def locate_tensors(path: Path, is_wanted: IsWanted) -> ByteRanges:
+    """Return where the header of a file of weights is, and the tensors that are wanted, with narrow gaps between."""
+    places = find_places(path)
+    ranges = ByteRanges([(0, min((place.start for place in places), default=path.stat().st_size))])
+    for place in places:
+        if is_wanted(place.name):
+            ranges.add(place.start, place.stop)
+    return ranges.bridge(GAP_BYTES)
+
+
+def check_space(folder: Path, wanted: Mapping[PartialFile, ByteRanges]) -> None:
+    """Refuse to fetch what the disk has no room for; what is here already needs none.
+
+    Raises:
+        ParallaxError: saying how much is missing.
+    """
+    gaps = [gap for file, ranges in wanted.items() for gap in file.find_missing(ranges)]
+    needed, free = sum(stop - start for start, stop in gaps), shutil.disk_usage(folder).free
+    if needed > free:
+        message = f"the download needs {needed / 1e9:.1f} GB, and {folder} has {free / 1e9:.1f} GB free"
+        raise ParallaxError(message, "free some space, or set PARALLAX_HOME to a folder on another disk")
+
+
+def _is_named(folder: Path, file: RemoteFile) -> bool:
+    path = folder / file.name
+    return path.exists() and path.stat().st_size == file.size
+
+
+def _shift(progress: Progress, task: str, before: int, total: int) -> Callable[[int], None]:
+    return lambda done: progress(task, before + done, total)

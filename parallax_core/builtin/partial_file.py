@@ -1,0 +1,184 @@
+"""A file on its way here, in any order and any number of attempts; `parallax_core.loading.partial` says how it lies."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from parallax_core.base.byteranges import ByteRanges, Range
+from parallax_core.base.errors import ParallaxError
+from parallax_core.loading.partial import FetchedRange, name_journal, read_journal
+
+RANGE_BYTES = 2**24
+"""The journal gets a line whenever so many bytes have come: what a killed process loses."""
+READ_BYTES = 2**22
+"""How much is read at a time while a file is checked."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteFile:
+    """A file of a repository at one commit, as the hub lists it."""
+
+    name: str
+    size: int
+    """In bytes."""
+    blob: str
+    """Git's id of the file: SHA-1 over ``blob SIZE\\0`` and the content, in hex."""
+    sha256: str = ""
+    """SHA-256 of the content in hex, for files in large-file storage; git's id is that of a pointer then."""
+
+
+class PartialFile:
+    """A file of which some ranges are here. Only one process may write to it at a time.
+
+    Until it is of use to readers it is called ``NAME.part``; then it gets its name, and the journal beside it says
+    which ranges are here. A file without a journal is whole and was checked.
+    """
+
+    def __init__(self, folder: Path, remote: RemoteFile) -> None:
+        """Go on with what earlier attempts left in ``folder``; what does not fit ``remote`` is deleted."""
+        self.remote = remote
+        self._named = folder / remote.name
+        self._nameless = folder / f"{remote.name}.part"
+        self._journal = name_journal(self._named)
+        journal = read_journal(self._named)
+        self.is_whole = journal is None and _has_size(self._named, remote.size)
+        if not self.is_whole and not (journal is not None and _has_size(self.path, remote.size)):
+            self._discard()
+            journal = []
+        self.present = ByteRanges((line.start, line.stop) for line in journal or ())
+        self._out: BinaryIO | None = None
+        self._pending = (0, 0)
+        """The range that is written, and not yet listed in the journal."""
+        self._digest = hashlib.sha256()
+
+    @property
+    def path(self) -> Path:
+        """Where its bytes are."""
+        return self._named if self._named.exists() else self._nameless
+
+    @property
+    def is_named(self) -> bool:
+        """Whether readers find it."""
+        return self._named.exists()
+
+    def find_missing(self, wanted: ByteRanges) -> list[Range]:
+        """Return which of the bytes that are wanted are not here, in order."""
+        return [] if self.is_whole else [gap for each in wanted for gap in self.present.find_missing(*each)]
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Open it for `write`; in the end, however it comes, what was written is listed in the journal."""
+        if not self._journal.exists():
+            self._journal.touch()
+            with self._nameless.open("wb") as out:
+                out.truncate(self.remote.size)
+        if not self._journal.read_bytes().endswith((b"\n", b"")):
+            self._rewrite(read_journal(self._named) or [])
+        with self.path.open("r+b") as self._out:
+            try:
+                yield
+            finally:
+                self._record()
+
+    def write(self, start: int, chunk: bytes) -> int:
+        """Keep what is new of a chunk that begins at byte ``start``, and return how many bytes that are."""
+        missing = self.present.find_missing(start, start + len(chunk))
+        for first, last in missing:
+            self._append(first, chunk[first - start : last - start])
+        return sum(last - first for first, last in missing)
+
+    def name(self) -> None:
+        """Show it to readers, who then find its header in it."""
+        if not self.is_named:
+            self._nameless.rename(self._named)
+
+    def finish(self, report: Callable[[int], None]) -> None:
+        """Check a file all of whose bytes are here, and make it a whole one.
+
+        Args:
+            report: told how many bytes are checked.
+
+        Raises:
+            ParallaxError: if it is not what was listed; what is wrong is deleted, to be fetched again.
+        """
+        if self.is_whole:
+            return
+        if not self.path.exists():  # it has no bytes
+            with self.writing():
+                pass
+        if _hash_content(self.path, self.remote, report) != (self.remote.sha256 or self.remote.blob):
+            raise self._drop_damage()
+        self.name()
+        self._journal.unlink()
+        self.is_whole = True
+
+    def _append(self, start: int, data: bytes) -> None:
+        assert self._out is not None, "it is open for writing"
+        if start != self._pending[1]:
+            self._record()
+            self._pending = start, start
+        self._out.seek(start)
+        self._out.write(data)
+        self._digest.update(data)
+        self._pending = self._pending[0], start + len(data)
+        self.present.add(start, start + len(data))
+        if self._pending[1] - self._pending[0] >= RANGE_BYTES:
+            self._record()
+
+    def _record(self) -> None:
+        """List what was written in the journal, once it is safely on disk."""
+        assert self._out is not None, "it is open for writing"
+        start, stop = self._pending
+        if start < stop:
+            self._out.flush()
+            os.fsync(self._out.fileno())
+            with self._journal.open("a", encoding="ascii") as journal:
+                journal.write(f"{FetchedRange(start, stop, self._digest.hexdigest())}\n")
+        self._pending, self._digest = (stop, stop), hashlib.sha256()
+
+    def _drop_damage(self) -> ParallaxError:
+        """Forget the ranges that are no longer what they were when they came; all of them, if each of them is that."""
+        lines = read_journal(self._named) or []
+        sound = [line for line in lines if line.stop <= self.remote.size and _is_sound(self.path, line)]
+        if len(sound) == len(lines):
+            self._discard()
+            message = f"{self.remote.name} arrived damaged: its checksum differs"
+            return ParallaxError(message, "run the command again; if it recurs, the copy on the server is damaged")
+        self._rewrite(sound)
+        message = f"{len(lines) - len(sound)} of {len(lines)} parts of {self.path} have changed since they were fetched"
+        return ParallaxError(message, "run the command again, which fetches them again; if it recurs, check the disk")
+
+    def _rewrite(self, lines: list[FetchedRange]) -> None:
+        draft = self._journal.with_name(f"{self._journal.name}.new")
+        draft.write_text("".join(f"{line}\n" for line in lines), encoding="ascii")
+        draft.replace(self._journal)
+
+    def _discard(self) -> None:
+        for path in (self._named, self._nameless, self._journal):
+            path.unlink(missing_ok=True)
+
+
+def _has_size(path: Path, size: int) -> bool:
+    return path.exists() and path.stat().st_size == size
+
+
+def _hash_content(path: Path, remote: RemoteFile, report: Callable[[int], None]) -> str:
+    # Git's name for a blob is no security here: TLS is.
+    digest = hashlib.sha256() if remote.sha256 else hashlib.sha1(b"blob %d\0" % remote.size, usedforsecurity=False)
+    with path.open("rb") as content:
+        while chunk := content.read(READ_BYTES):
+            digest.update(chunk)
+            report(content.tell())
+    return digest.hexdigest()
+
+
+def _is_sound(path: Path, line: FetchedRange) -> bool:
+    with path.open("rb") as content:
+        content.seek(line.start)
+        return hashlib.sha256(content.read(line.stop - line.start)).hexdigest() == line.sha256
