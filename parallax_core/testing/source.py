@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 from parallax_core.base.errors import ParallaxError, UnknownName
-from parallax_core.contracts.progress import Unit, silent
+from parallax_core.contracts.progress import Progress, Unit, silent
 from parallax_core.contracts.source import ModelFolder, ModelSource
 from parallax_core.testing.promise import broken, expect, expect_hint
 
@@ -270,14 +270,7 @@ class SourceConformance(FolderSourceConformance):
 
     def _interrupt(self, tmp_path: Path) -> Iterator[Path]:
         """Yield folders in which a fetch of the first known model ended early, at several places."""
-        counter = Ending()
-        self.make_source(tmp_path / "counted").fetch(self.known[0], counter)
-        total = counter.reports
-        for place in sorted({1 + (total - 1) * stop // (STOPS - 1) for stop in range(STOPS)} if total else ()):
-            folder = tmp_path / f"interrupted {place}"
-            with ends_early(place) as progress:
-                self.make_source(folder).fetch(self.known[0], progress)
-            yield folder
+        return interrupt_fetch(tmp_path, lambda folder, tell: self.make_source(folder).fetch(self.known[0], tell))
 
 
 class Ending:
@@ -293,6 +286,18 @@ class Ending:
         self.reports += 1
         if self.reports == self._place:
             raise Interrupt
+
+
+def interrupt_fetch(tmp_path: Path, fetch: Callable[[Path, Progress], object]) -> Iterator[Path]:
+    """Yield folders in which ``fetch``, told a folder and a progress, ended early, at several places."""
+    counter = Ending()
+    fetch(tmp_path / "counted", counter)
+    total = counter.reports
+    for place in sorted({1 + (total - 1) * stop // (STOPS - 1) for stop in range(STOPS)} if total else ()):
+        folder = tmp_path / f"interrupted {place}"
+        with ends_early(place) as progress:
+            fetch(folder, progress)
+        yield folder
 
 
 @contextmanager
@@ -319,7 +324,8 @@ def check_layout(model: ModelFolder) -> None:
 
 def read_files(folder: Path) -> Contents:
     """Return the files of a model: all but those that are not in the layout, such as records of the source."""
-    return {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix in {".json", ".safetensors"}}
+    paths = [path for path in folder.iterdir() if path.suffix in {".json", ".safetensors"}]
+    return {path.name: path.read_bytes() for path in paths if not path.name.startswith(".")}
 
 
 def list_times(folder: Path) -> dict[str, int]:
