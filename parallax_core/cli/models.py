@@ -14,10 +14,11 @@ from parallax_core.cli.command import new_app
 from parallax_core.cli.progress import make_display
 from parallax_core.cli.table import print_table
 from parallax_core.contracts.model import ModelShape
-from parallax_core.contracts.source import ModelFolder
+from parallax_core.contracts.source import StoredModel
 from parallax_core.node.catalog import Catalog
 from parallax_core.node.family import count_active, count_weights, find_family
 from parallax_core.node.generation import Defaults
+from parallax_core.node.stage_tensors import describe_layers
 from parallax_core.node.text import ModelText
 from parallax_core.plugins.host import PluginHost
 from parallax_core.plugins.output import divert_output
@@ -30,11 +31,14 @@ Model = Annotated[str, typer.Argument(help="A folder, a hub id such as org/name,
 @app.command("list")
 def list_models() -> None:
     """List the models on this machine, and the aliases you can fetch."""
-    catalog = _catalog()
-    stored = [
-        (f"{source}:{model.name}", _megabytes(model.size_bytes), model.path) for source, model in catalog.stored()
+    host = PluginHost.prepare()
+    catalog = Catalog(host)
+    models = [
+        *((source, model, "all") for source, model in catalog.stored()),
+        *((source, model, describe_layers(host, model.path)) for source, model in catalog.stored_partial()),
     ]
-    print_table(("MODEL", "SIZE", "FOLDER"), stored, empty="no models on this machine yet")
+    stored = [(f"{source}:{model.name}", _describe_size(model), layers, model.path) for source, model, layers in models]
+    print_table(("MODEL", "SIZE", "LAYERS", "FOLDER"), sorted(stored), empty="no models on this machine yet")
     print()
     aliases = [
         (alias, target.partition("#")[0], _presence(catalog, alias)) for alias, target in catalog.aliases().items()
@@ -44,7 +48,7 @@ def list_models() -> None:
 
 @app.command()
 def pull(model: Model) -> None:
-    """Fetch a model, so that serving it later needs no network."""
+    """Fetch a model, or the rest of one of which a part is here, so that serving it later needs no network."""
     with make_display() as display, divert_output():
         folder = _catalog().fetch(model, display)
     print(folder.path)
@@ -52,18 +56,23 @@ def pull(model: Model) -> None:
 
 @app.command()
 def show(model: Model) -> None:
-    """Describe a model that is on this machine."""
+    """Describe a model that is on this machine, or a part of one."""
     host = PluginHost.prepare()
-    folder = Catalog(host).find(model)
-    if folder is None:
+    catalog = Catalog(host)
+    if folder := catalog.find(model):
+        size = _megabytes(_size(folder.path))
+        print_table(("", ""), _describe(folder.path, folder.ref, size, host), header=False)
+    elif (part := catalog.find_partial(model)) and (part.path / "tokenizer.json").exists():
+        rows = _describe(part.path, catalog.qualify(model), _describe_size(part), host)
+        print_table(("", ""), [*rows, ("layers here", describe_layers(host, part.path))], header=False)
+    else:
         message = f"{model!r} is not on this machine"
         raise UnknownName(message, f"fetch it with `parallax models pull {model}`")
-    print_table(("", ""), _describe(folder, host), header=False)
 
 
 @app.command()
 def rm(model: Model) -> None:
-    """Remove a model from this machine."""
+    """Remove a model, or a part of one, from this machine."""
     freed = _catalog().remove(model)
     print(f"removed {model}, {_megabytes(freed)} freed")
 
@@ -74,17 +83,19 @@ def _catalog() -> Catalog:
 
 def _presence(catalog: Catalog, alias: str) -> str:
     try:
-        return "on this machine" if catalog.find(alias) else "not fetched"
+        if catalog.find(alias):
+            return "on this machine"
+        return "a part is on this machine" if catalog.find_partial(alias) else "not fetched"
     except PluginConflict:
         return "offered by several plugins"
 
 
-def _describe(folder: ModelFolder, host: PluginHost) -> list[tuple[str, object]]:
-    config, text = read_object(folder.path / "config.json"), ModelText(folder.path)
+def _describe(folder: Path, ref: str, size: str, host: PluginHost) -> list[tuple[str, object]]:
+    config, text = read_object(folder / "config.json"), ModelText(folder)
     return [
-        ("model", folder.ref.partition("#")[0]),
-        ("folder", folder.path),
-        ("size", _megabytes(_size(folder.path))),
+        ("model", ref.partition("#")[0]),
+        ("folder", folder),
+        ("size", size),
         ("architecture", ", ".join(config.get("architectures", ())) or "not stated"),
         ("layers", config.get("num_hidden_layers", "not stated")),
         ("hidden size", config.get("hidden_size", "not stated")),
@@ -136,6 +147,11 @@ def _millions(count: int) -> str:
 
 def _size(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def _describe_size(model: StoredModel) -> str:
+    here = model.size_bytes
+    return _megabytes(here) if model.total_bytes is None else f"{here / 10**6:.0f} of {_megabytes(model.total_bytes)}"
 
 
 def _megabytes(size: int) -> str:

@@ -95,7 +95,10 @@ def _serve(settings: ServeSettings, edge: Edge, plugins: PluginHost, output: Tex
         TemporaryDirectory(prefix="parallax-") as private,
         make_display() as display,
     ):
-        folder = Catalog(plugins).fetch(settings.model, display)
+        catalog = Catalog(plugins)
+        # Stages in processes of their own fetch their layers by themselves.
+        fetch = catalog.fetch_without_weights if wanted.uses_workers else catalog.fetch
+        folder = fetch(settings.model, display)
         plan = StagePlan(model=folder.path, dtype=settings.dtype, progress=display)
         config = read_object(folder.path / "config.json")
         offers = wanted.choose_offers(config)
@@ -103,7 +106,7 @@ def _serve(settings: ServeSettings, edge: Edge, plugins: PluginHost, output: Tex
             model_id=name_model(settings.model, folder),
             folder=folder.path,
             text=ModelText(folder.path, settings.generation_config),
-            stages=wanted.make_stages(plan, offers, Path(private)),
+            stages=wanted.make_stages(plan, offers, Path(private), name_for_workers(catalog, settings.model)),
             pipeline=pipeline,
             topology=wanted.place_layers(config),
             routing=routing,
@@ -160,6 +163,15 @@ class Serving:
 def name_model(model: str, folder: ModelFolder) -> str:
     """Return what clients call the model: a folder's name, and anything else as it was written."""
     return folder.path.resolve().name if Path(model).expanduser().is_dir() else model
+
+
+def name_for_workers(catalog: Catalog, model: str) -> str:
+    """Return what worker processes of this machine find the model by, whatever plugins their environments have.
+
+    That is its folder, once it is complete.
+    """
+    found = catalog.find(model)
+    return str(found.path.resolve()) if found else catalog.qualify(model)
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,10 +93,22 @@ class Wishes:
         """Return what runs each stage of the model of ``config``; None: what another environment or machine has."""
         return tuple(self._choose(name, config) for name in self.backends)
 
-    def make_stages(self, plan: StagePlan, offers: Offers, private: Path) -> Local | Remote:
-        """Return what opens stages as ``plan`` says, here or elsewhere; ``private`` is a folder for sockets."""
+    @property
+    def uses_workers(self) -> bool:
+        """Whether stages run in processes of their own."""
+        return self.transport.spec.name != INPROCESS
+
+    def make_stages(self, plan: StagePlan, offers: Offers, private: Path, model: str = "") -> Local | Remote:
+        """Return what opens stages here or elsewhere.
+
+        Args:
+            plan: what holds for every stage; of the folder of its model, the weights are needed by stages here only.
+            offers: what runs each stage, see `choose_offers`.
+            private: a folder for sockets.
+            model: as processes of this machine find it; empty: the folder.
+        """
         config = read_object(plan.model / "config.json")
-        if self.transport.spec.name == INPROCESS:
+        if not self.uses_workers:
             return Local(plugins=self.plugins, offers=tuple(filter(None, offers)), plan=plan)
         settings, is_here = self.settings, self.settings.listen is None
         backends = tuple(
@@ -116,7 +128,7 @@ class Wishes:
                 verbose=settings.verbose,
             )
         return Remote(
-            model=str(plan.model.resolve()) if is_here else settings.model,
+            model=(model or str(plan.model.resolve())) if is_here else settings.model,
             backends=backends,
             plan=dataclasses.replace(plan, memory_fraction=plan.memory_fraction / num_here),
             muster=muster,

@@ -26,6 +26,7 @@ from parallax_core.node.allowance import ANYTHING, Allowance
 from parallax_core.node.catalog import Catalog
 from parallax_core.node.channel import STRANGERS
 from parallax_core.node.choice import choose_backend, find_backends, probe
+from parallax_core.node.layer_fetch import LayerFetcher
 from parallax_core.node.member import Member
 from parallax_core.node.memory import read_memory
 from parallax_core.node.nursery import end_with_parent
@@ -85,8 +86,9 @@ class Opener:
         Load models that are ``allowed``, as `Allowance` has it.
         """
         self._plugins = plugins
-        self._catalog = Catalog(plugins)
-        self._allowance = Allowance(self._catalog, allowed)
+        catalog = Catalog(plugins)
+        self._fetcher = LayerFetcher(plugins, catalog)
+        self._allowance = Allowance(catalog, allowed)
         self._backends = backends
         self._fault = fault
 
@@ -102,7 +104,7 @@ class Opener:
                 offer.load(offer.spec.factory)
 
     def open_stage(self, assign: Assign, progress: Progress) -> Stage:
-        """Find the model, or fetch it, and load the layers.
+        """Find the layers of the model, or fetch them, and load them.
 
         Raises:
             ParallaxError: if that cannot be, or the model is not allowed.
@@ -114,11 +116,12 @@ class Opener:
             message = f"there is no backend {assign.backend!r} on this node, but {', '.join(self.names)}"
             raise ParallaxError(message, "install it there, or name another --backend")
         self._allowance.check(assign.model)
-        folder = self._catalog.fetch(assign.model, progress)
+        layers = LayerRange(assign.start, assign.stop) if assign.stop else None
+        folder = self._fetcher.fetch(assign.model, layers, progress)
         offer = choose_backend(self._plugins, offers, read_config(folder.path))
         plan = StagePlan(
             model=folder.path,
-            layers=LayerRange(assign.start, assign.stop) if assign.stop else None,
+            layers=layers,
             dtype=assign.dtype,
             device=assign.device,
             memory_fraction=assign.memory_fraction,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -10,7 +11,14 @@ from pathlib import Path
 from parallax_core.base.errors import PluginConflict, UnknownName
 from parallax_core.config.home import models_folder
 from parallax_core.contracts.progress import Progress
-from parallax_core.contracts.source import ModelFolder, ModelSource, SourceContext, SourceSpec, StoredModel
+from parallax_core.contracts.source import (
+    ModelFolder,
+    ModelSource,
+    PartialSource,
+    SourceContext,
+    SourceSpec,
+    StoredModel,
+)
 from parallax_core.plugins.discovery import DISABLED_VARIABLE
 from parallax_core.plugins.host import PluginHost
 from parallax_core.plugins.registry import Offer
@@ -70,6 +78,37 @@ class Catalog:
         located = self.locate(text)
         return self._source(located.source).fetch(located.name, progress)
 
+    def fetch_without_weights(self, text: str, progress: Progress) -> ModelFolder:
+        """Return the model's folder with everything but the weights; all of it from sources that cannot fetch parts."""
+        located = self.locate(text)
+        source = self._source(located.source)
+        if isinstance(source, PartialSource):
+            return source.fetch_without_weights(located.name, progress)
+        return source.fetch(located.name, progress)
+
+    def fetch_tensors(self, text: str, is_wanted: Callable[[str], bool], progress: Progress) -> ModelFolder:
+        """Return the model's folder with at least some tensors; all of it from sources that cannot fetch parts."""
+        located = self.locate(text)
+        source = self._source(located.source)
+        if isinstance(source, PartialSource):
+            return source.fetch_tensors(located.name, is_wanted, progress)
+        return source.fetch(located.name, progress)
+
+    def find_partial(self, text: str) -> StoredModel | None:
+        """Return the model if a part of it is on this machine and not all."""
+        located = self.locate(text)
+        source = self._source(located.source)
+        return source.find_partial(located.name) if isinstance(source, PartialSource) else None
+
+    def can_fetch_parts(self, text: str) -> bool:
+        """Return whether the model's source can fetch a part of it."""
+        return isinstance(self._source(self.locate(text).source), PartialSource)
+
+    def qualify(self, text: str) -> str:
+        """Return the model with its source, ``source:name``, which needs no alias."""
+        located = self.locate(text)
+        return f"{located.source}:{located.name}"
+
     def remove(self, text: str) -> int:
         """Delete a stored model, and return the bytes freed."""
         located = self.locate(text)
@@ -78,6 +117,12 @@ class Catalog:
     def stored(self) -> list[tuple[str, StoredModel]]:
         """Return every stored model with the name of its source."""
         return [(name, model) for name in self._registry.names() for model in self._source(name).stored()]
+
+    def stored_partial(self) -> list[tuple[str, StoredModel]]:
+        """Return every model of which only a part is stored, with the name of its source."""
+        sources = [(name, self._source(name)) for name in self._registry.names()]
+        parts = [(name, source.stored_partial()) for name, source in sources if isinstance(source, PartialSource)]
+        return [(name, model) for name, models in parts for model in models]
 
     def aliases(self) -> dict[str, str]:
         """Return every alias, with what it stands for written out."""

@@ -11,12 +11,13 @@ from typing import Any
 from parallax_core.base.errors import ParallaxError, Unsupported
 from parallax_core.contracts.model import ModelAdapter, Part
 from parallax_core.contracts.stage import LayerRange
-from parallax_core.loading.checkpoint import FETCH_REST
+from parallax_core.loading.checkpoint import FETCH_REST, find_missing, find_names, read_config
 from parallax_core.node.family import find_family
 from parallax_core.plugins.host import PluginHost
 
 ENDS = {"before": "the embedding", "after": "the final norm and the head"}
 """What the parts are, in words, that are no layers."""
+UNKNOWN = "not known"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,11 @@ class StageTensors:
     num_layers: int
     is_tied: bool
     """Whether the head is the embedding, which the last stage then needs as well."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether these are the tensors of the whole model."""
+        return self.layers == LayerRange(0, self.num_layers)
 
     def wants(self, tensor: str) -> bool:
         """Return whether the tensor of this name is one of them."""
@@ -96,6 +102,19 @@ def find_whole_layers(adapter: ModelAdapter, names: Collection[str], missing: Co
     """
     broken = {find_part(adapter, name) for name in missing}
     return {part for name in names if isinstance(part := find_part(adapter, name), int) and part not in broken}
+
+
+def describe_layers(host: PluginHost, folder: Path) -> str:
+    """Return which layers of a model are wholly on this machine, in words; `UNKNOWN` where no adapter tells."""
+    try:
+        tensors = choose_tensors(host, read_config(folder), None)
+        names, missing = find_names(folder), find_missing(folder)
+    except ParallaxError:  # of a download that has only begun, or of files that are damaged
+        return UNKNOWN
+    if tensors is None:
+        return UNKNOWN
+    layers = find_whole_layers(tensors.adapter, names, missing).intersection(range(tensors.num_layers))
+    return f"{format_layers(layers) or 'none'} of {tensors.num_layers}"
 
 
 def format_layers(layers: Iterable[int]) -> str:

@@ -82,6 +82,20 @@ def test_model_is_located_by_how_it_is_written(catalog: Catalog, text: str, sour
     assert catalog.locate(text) == Located(source, name)
 
 
+def test_model_is_qualified_with_its_source(catalog: Catalog) -> None:
+    assert catalog.qualify("small") == "shelf:tiny==1"
+    assert catalog.qualify("org/name") == "hf:org/name"
+
+
+def test_source_that_fetches_no_parts_fetches_all(catalog: Catalog, tmp_path: Path) -> None:
+    whole = ModelFolder(path=tmp_path / "home" / "models" / "shelf" / "tiny==1", ref="shelf:tiny==1")
+    assert catalog.fetch_without_weights("small", silent) == whole
+    assert catalog.fetch_tensors("small", lambda _: False, silent) == whole
+    assert catalog.find_partial("small") is None
+    assert catalog.can_fetch_parts("org/name")
+    assert not catalog.can_fetch_parts("small")
+
+
 def test_folder_that_exists_is_a_folder_even_if_it_looks_like_a_hub_id(catalog: Catalog) -> None:
     Path("org/name").mkdir(parents=True)
     assert catalog.locate("org/name").source == "file"

@@ -35,7 +35,8 @@ def test_stage_has_its_layers_and_the_ends_it_is_at(*, tied: bool) -> None:
     assert choose(0, 3, tied=tied) == LAYERS | ENDS
 
 
-def make_host() -> PluginHost:
+def make_plugin() -> tuple[PluginRecord, object]:
+    """Return a plugin with the adapter of a made-up family."""
     adapter: Ref[object] = Ref("tests.conformance.test_model:ADAPTER")
     spec = ModelSpec(name="tiny", summary="s", architectures=("TinyForCausalLM",), adapter=adapter)  # type: ignore[arg-type]
 
@@ -44,7 +45,11 @@ def make_host() -> PluginHost:
         return [spec]
 
     record = PluginRecord(name="tiny", module="tiny", distribution="d", version="1", state="loaded")
-    return PluginHost([(record, SimpleNamespace(parallax_register_models=parallax_register_models))])
+    return record, SimpleNamespace(parallax_register_models=parallax_register_models)
+
+
+def make_host() -> PluginHost:
+    return PluginHost([make_plugin()])
 
 
 def test_tensors_are_chosen_by_the_adapter_of_the_family() -> None:
