@@ -40,6 +40,7 @@ from parallax_core.contracts.setting import Settings, SettingsSpec
 from parallax_core.contracts.source import (
     ModelFolder,
     ModelSource,
+    PartialSource,
     SourceContext,
     SourceSpec,
     StoredModel,
@@ -157,6 +158,7 @@ __all__ = [
     "Parser",
     "ParserSpec",
     "Part",
+    "PartialSource",
     "PeerLost",
     "Piece",
     "Policy",
