@@ -74,7 +74,7 @@ from parallax_core.contracts.surface import HttpSurface
 from parallax_core.contracts.tensor import ITEM_BYTES, Data, Tensor, TensorSpec
 from parallax_core.contracts.transport import Frame, FrameLimits, Guarded, Link, Transport, TransportPlan, TransportSpec
 from parallax_core.hookspecs import PLUGIN_API, hookimpl
-from parallax_core.loading.checkpoint import FETCH_REST, find_missing, read_config, read_tensors
+from parallax_core.loading.checkpoint import find_missing, read_config, read_tensors
 from parallax_core.loading.plan import check_device, choose_layers
 from parallax_core.pages.account import Account, Entry, Outcome
 from parallax_core.pages.budget import PAGE_SIZE, Room, format_bytes, plan_pools
@@ -90,7 +90,6 @@ from parallax_core.wire.errors import BadFrame, WireVersionMismatch
 from parallax_core.wire.messages import Failure, Heartbeat, Hello, Mask, Message, Result, Step, Welcome
 
 __all__ = [
-    "FETCH_REST",
     "GOLDEN32",
     "ITEM_BYTES",
     "MASK32",

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import openai
 import pytest
@@ -81,10 +82,17 @@ def test_stages_of_one_machine_fetch_the_model_together(hub: FakeHub, tmp_path: 
         alone.end(signal.SIGTERM)
 
 
-def test_each_machine_has_only_its_own_layers(hub: FakeHub, tmp_path: Path) -> None:
+@pytest.fixture
+def sockets() -> Iterator[Path]:
+    """Return a folder with a path so short that sockets can be in it."""
+    with TemporaryDirectory(prefix="parallax-") as folder:
+        yield Path(folder)
+
+
+def test_each_machine_has_only_its_own_layers(hub: FakeHub, tmp_path: Path, sockets: Path) -> None:
     """The head has no weights at all, and two nodes with folders of their own have half the layers each."""
     log = tmp_path / "log"
-    command = [PARALLAX, "serve", NAME, "--port", "0", "--stages", "2", "--listen", "tcp://127.0.0.1:0"]
+    command = [PARALLAX, "serve", NAME, "--port", "0", "--stages", "2", "--listen", f"ipc://{sockets}/head"]
     homes = {name: tmp_path / name for name in ("head", "one", "two")}
     with log.open("w") as sink:
         process = subprocess.Popen(

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from parallax_core.api import FETCH_REST, ParallaxError, find_missing
+from parallax_core.api import ParallaxError, find_missing
 
 LENGTH_BYTES = 8
 MAX_HEADER_BYTES = 100_000_000
+FETCH_REST = "fetch the rest with `parallax models pull`"
 REFETCH = "the folder is incomplete or damaged; remove it and fetch the model again"
 
 

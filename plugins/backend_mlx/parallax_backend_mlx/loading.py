@@ -14,13 +14,13 @@ from typing import Any
 from parallax_backend_mlx.absent import Weights, fill_absent, fill_holes, find_spoilt
 from parallax_backend_mlx.architecture import find_classes, list_fields
 from parallax_backend_mlx.carve import Carving, carve_model, keep_model
-from parallax_backend_mlx.checkpoint import REFETCH, read_json
+from parallax_backend_mlx.checkpoint import FETCH_REST, REFETCH, read_json
 from parallax_backend_mlx.config import check_objects, normalise
 from parallax_backend_mlx.correction import correct_model
 from parallax_backend_mlx.memory import find_room
 from parallax_backend_mlx.runtime import Module, dequantize_model, flatten_tree, load_model, mx, tree_unflatten
 from parallax_backend_mlx.tensors import name_dtype
-from parallax_core.api import FETCH_REST, DType, LayerRange, ParallaxError, StagePlan, Unsupported, format_bytes
+from parallax_core.api import DType, LayerRange, ParallaxError, StagePlan, Unsupported, format_bytes
 
 Classes = Callable[[Mapping[str, Any]], tuple[Any, type]]
 """Finds what builds a model, and the class of its arguments, by its config.json."""
