@@ -13,7 +13,7 @@ SOURCES  := pyproject.toml $(wildcard plugins/*/pyproject.toml plugins/*/hatch_b
 EDITABLE := $(foreach project,$(PROJECTS),-e ./$(project))
 SERVED   := $(filter-out plugins/bench plugins/backend_%,$(PLUGINS)) $(wildcard plugins/backend_$(BACKEND))
 
-RESULTS  := $(addprefix benchmarks/results/,parity-smollm2.json stages.json peer-mlx.json parity-torch.json peer-torch.json memory.json prefix.json head.json pipeline.json mlx.json families.json wire-fuzz.json transport.json link-fuzz.json http.json cancels.json edge.json clients.json kernels.json quality.json properties.json hop.json hosts.json busy.json workers.json chaos.json)
+RESULTS  := $(addprefix benchmarks/results/,parity-smollm2.json stages.json layers.json peer-mlx.json parity-torch.json peer-torch.json memory.json prefix.json head.json pipeline.json mlx.json families.json wire-fuzz.json transport.json link-fuzz.json http.json cancels.json edge.json clients.json kernels.json quality.json properties.json hop.json hosts.json busy.json workers.json chaos.json)
 
 SERVE := .venv
 DEV   := .venv-dev
@@ -72,6 +72,11 @@ benchmarks/results/stages.json: | $(DEV)/.stamp
 	@mkdir -p $(@D)
 	@echo "measuring $@"
 	@$(DEV)/bin/python -m benchmarks.stages "$$($(DEV)/bin/parallax models pull smollm2-135m)" --out $@
+
+benchmarks/results/layers.json: | $(DEV)/.stamp
+	@mkdir -p $(@D)
+	@echo "measuring $@"
+	@$(DEV)/bin/python -m benchmarks.layers "$$($(DEV)/bin/parallax models pull smollm2-135m)" --out $@
 
 benchmarks/results/peer-mlx.json: | $(DEV)/.stamp
 	@echo "measuring $@"

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, Self
@@ -116,6 +117,12 @@ class FakeHub:
         return [asked for asked in self.asked if asked.path.startswith("/storage/")]
 
 
+@cache
+def find_digest(content: bytes) -> str:
+    """Return the SHA-256 of a file, which takes a while for large ones."""
+    return hashlib.sha256(content).hexdigest()
+
+
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
@@ -182,13 +189,13 @@ class _Handler(BaseHTTPRequestHandler):
             return self._answer(404, b"{}", {"X-Error-Code": "EntryNotFound"})
         if not _is_large(file):
             return self._send_content(content, fault)
-        sha256 = hashlib.sha256(content).hexdigest()
+        sha256 = find_digest(content)
         linked = {"X-Linked-Etag": f'"{sha256}"', "X-Linked-Size": str(len(content)), "X-Repo-Commit": commit}
         return self._answer(302, b"", {"Location": f"{self.hub.storage}/storage/{sha256}/{file}", **linked})
 
     def _find_blob(self, sha256: str) -> bytes:
         contents = [c for repo in self.hub.repos.values() for files in repo.commits.values() for c in files.values()]
-        return next(content for content in contents if hashlib.sha256(content).hexdigest() == sha256)
+        return next(content for content in contents if find_digest(content) == sha256)
 
     def _send_content(self, content: bytes, fault: Fault) -> None:
         if fault.corrupt:
@@ -225,5 +232,5 @@ def _describe(repo: Repo, path: str, content: bytes) -> dict[str, Any]:
     blob = hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
     entry: dict[str, Any] = {"rfilename": path, "size": size, "blobId": blob}
     if _is_large(path):
-        entry["lfs"] = {"size": size, "sha256": hashlib.sha256(content).hexdigest(), "pointerSize": 134}
+        entry["lfs"] = {"size": size, "sha256": find_digest(content), "pointerSize": 134}
     return entry
