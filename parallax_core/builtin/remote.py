@@ -106,7 +106,8 @@ def _read_range(status: int, headers: Mapping[str, str]) -> tuple[int, int | Non
             raise ParallaxError(message, "check HF_ENDPOINT, and whether a proxy is in between")
         return int(found[1]), None if found[2] == "*" else int(found[2])
     length = headers.get("Content-Length", "")
-    return 0, int(length) if length.isdigit() else None
+    is_size = length.isdigit() and headers.get("Content-Encoding", "identity") == "identity"
+    return 0, int(length) if is_size else None
 
 
 def _silence_library() -> None:

@@ -16,7 +16,8 @@ from urllib.parse import quote
 import msgspec
 from filelock import FileLock, Timeout
 
-from parallax_core.base.errors import UnknownName
+from parallax_core.base.errors import ParallaxError, UnknownName
+from parallax_core.builtin.choice import choose_files, choose_weights
 from parallax_core.builtin.partial_file import RemoteFile
 from parallax_core.contracts.progress import Progress
 from parallax_core.contracts.source import StoredModel
@@ -60,7 +61,7 @@ class Shelf:
 
     def read_begun(self, name: str) -> Record | None:
         """Return what belongs to a model of which only a part is here, else None."""
-        return _read_record(self.locate(name) / PARTIAL)
+        return None if self.find(name) else _read_record(self.locate(name) / PARTIAL)
 
     def stored(self) -> list[StoredModel]:
         """Return the models that are complete here, sorted by name."""
@@ -73,7 +74,8 @@ class Shelf:
 
     def stored_partial(self) -> list[StoredModel]:
         """Return the models of which only a part is here, sorted by name."""
-        return [_describe_partial(path, record) for path, record in self._read_records(PARTIAL)]
+        found = [(path, record) for path, record in self._read_records(PARTIAL) if not self.find(record.name)]
+        return [_describe_partial(path, record) for path, record in found]
 
     @contextmanager
     def lock(self, name: str, progress: Progress) -> Iterator[None]:
@@ -161,8 +163,11 @@ def _holds(path: Path, record: Record) -> bool:
 
 
 def _describe_partial(path: Path, record: Record) -> StoredModel:
-    here = sum(_measure(path / file.name) + _measure(path / f"{file.name}.part") for file in record.files)
-    total = sum(file.size for file in record.files)
+    files: Sequence[RemoteFile] = record.files
+    with suppress(ParallaxError):  # until the index is here, which says what of it is needed
+        files = [*choose_files(record.name, files), *choose_weights(record.name, files, path)]
+    here = sum(_measure(path / file.name) + _measure(path / f"{file.name}.part") for file in files)
+    total = sum(file.size for file in files)
     return StoredModel(name=record.name, path=path, size_bytes=here, total_bytes=total)
 
 

@@ -19,7 +19,8 @@ class StagePlan:
     """What a backend is asked to load. Filled by core from the command line and the configuration."""
 
     model: Path
-    """A model folder in the standard layout; see `ModelFolder`."""
+    """A model folder in the standard layout; see `ModelFolder`. Its weights may be here for these layers only, and in
+    holes of their files where others would be: `read_tensors` reads none, and `find_missing` names what is not here."""
     layers: LayerRange | None = None
     """Which layers; None: the whole model."""
     dtype: DType = "auto"

@@ -17,7 +17,7 @@ class ModelFolder:
 
     That is ``config.json``, ``*.safetensors`` (with ``model.safetensors.index.json`` when there are
     several), ``tokenizer.json`` and, where the model has them, ``tokenizer_config.json``,
-    ``chat_template.jinja`` and ``generation_config.json``.
+    ``chat_template.jinja`` and ``generation_config.json``. Of the weights only a part may be here; see `PartialSource`.
     """
 
     path: Path

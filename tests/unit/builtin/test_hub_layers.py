@@ -340,3 +340,25 @@ def test_progress_of_a_part_counts_what_is_here_already(hub: FakeHub, source: Hu
     assert seen[0][0] >= STAGES[1].num_bytes
     assert seen[-1][0] == seen[-1][1]
     assert LAYERS == 30
+
+
+def test_size_of_a_part_counts_the_files_of_the_index_only(hub: FakeHub, source: HubSource) -> None:
+    files = split_layered(3)
+    hub.add(NAME, files | {"model.fp16.safetensors": bytes(5_000_000)})
+    source.fetch_tensors(NAME, STAGES[0].wants, silent)
+    [part] = source.stored_partial()
+    assert part.total_bytes == sum(map(len, files.values()))
+
+
+def test_process_killed_while_it_completes_a_model_leaves_it_complete(
+    hub: FakeHub, source: HubSource, folder: Path
+) -> None:
+    """Both records are there for a moment."""
+    hub.add(NAME, LAYERED)
+    source.fetch_tensors(NAME, STAGES[0].wants, silent)
+    record = (folder / "tiny--model" / ".partial.json").read_bytes()
+    source.fetch(NAME, silent)
+    (folder / "tiny--model" / ".partial.json").write_bytes(record)
+    assert [model.name for model in source.stored()] == [NAME]
+    assert source.stored_partial() == []
+    assert source.find_partial(NAME) is None
