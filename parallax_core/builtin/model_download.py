@@ -58,45 +58,43 @@ class ModelDownload:
         self.fetch_without_weights()
         weights = choose_weights(self.record.name, self.record.files, self.folder)
         files = [PartialFile(self.folder, each) for each in choose_shards(self.folder, weights, is_wanted)]
-        for file in files:
-            self._fetch_header(file)
+        for number, file in enumerate(files):
+            self._fetch_header(file, number, len(files))
         wanted = {file: locate_tensors(file.path, is_wanted) for file in files}
         self._fetch(wanted, f"download layers of {self.record.name}")
 
-    def _fetch_header(self, file: PartialFile) -> None:
-        """Fetch the header of a file of weights, and show the file to readers."""
-        if file.is_named:
-            return
-        task = f"download the header of {file.remote.name}"
-        stop = min(HEADER_BYTES, file.remote.size)
-        self._fill(file, ByteRanges([(0, stop)]), task)
-        with file.path.open("rb") as content:
-            length = int.from_bytes(content.read(LENGTH_BYTES), "little")
-        # What is no header is not fetched, and refused by who reads it.
-        stop = min(LENGTH_BYTES + min(length, MOST_HEADER_BYTES), file.remote.size)
-        self._fill(file, ByteRanges([(0, stop)]), task)
-        find_places(file.path)
-        file.name()
+    def _fetch_header(self, file: PartialFile, number: int, count: int) -> None:
+        """Fetch the header of a file of weights, one of ``count``, and show the file to readers."""
+        task = f"download headers of {self.record.name}"
+        if not file.is_named:
 
-    def _fill(self, file: PartialFile, wanted: ByteRanges, task: str) -> None:
-        self.transfer.fill(file, wanted, lambda done: self.progress(task, done, wanted.total))
+            def fill(stop: int) -> None:
+                wanted = ByteRanges([(0, min(stop, file.remote.size))])
+                self.transfer.fill(file, wanted, lambda _: self.progress(task, number, count, "items"))
+
+            fill(HEADER_BYTES)
+            with file.path.open("rb") as content:
+                length = int.from_bytes(content.read(LENGTH_BYTES), "little")
+            fill(LENGTH_BYTES + min(length, MOST_HEADER_BYTES))  # of what is no header, no more
+            find_places(file.path)
+            file.name()
+        self.progress(task, number + 1, count, "items")
 
     def _fetch(self, wanted: Mapping[PartialFile, ByteRanges], task: str) -> None:
         """Fetch ranges of files, check the files that become whole, and the model if it becomes complete."""
         check_space(self.folder, wanted)
-        total, before = sum(ranges.total for ranges in wanted.values()), 0
+        total, done = sum(ranges.total for ranges in wanted.values()), 0
+        unchecked = [file for file, ranges in wanted.items() if _becomes_whole(file, ranges)]
+        total_unchecked, checked = sum(file.remote.size for file in unchecked), 0
         for file, ranges in wanted.items():
             if not file.is_whole:
-                self.transfer.fill(file, ranges, _shift(self.progress, task, before, total))
-            before += ranges.total
-            self.progress(task, before, total)
-            if not file.find_missing(ByteRanges([(0, file.remote.size)])):
-                self._finish(file)
+                self.transfer.fill(file, ranges, _shift(self.progress, task, done, total))
+            done += ranges.total
+            self.progress(task, done, total)
+            if file in unchecked:
+                file.finish(_shift(self.progress, f"check {self.record.name}", checked, total_unchecked))
+                checked += file.remote.size
         self._complete()
-
-    def _finish(self, file: PartialFile) -> None:
-        task, size = f"check {file.remote.name}", file.remote.size
-        file.finish(lambda done: self.progress(task, done, size))
 
     def _complete(self) -> None:
         files = self._list_all()
@@ -151,6 +149,11 @@ def check_space(folder: Path, wanted: Mapping[PartialFile, ByteRanges]) -> None:
     if needed > free:
         message = f"the download needs {needed / 1e9:.1f} GB, and {folder} has {free / 1e9:.1f} GB free"
         raise ParallaxError(message, "free some space, or set PARALLAX_HOME to a folder on another disk")
+
+
+def _becomes_whole(file: PartialFile, wanted: ByteRanges) -> bool:
+    """Return whether nothing of a file is missing once some ranges are fetched."""
+    return not file.is_whole and ByteRanges([*file.present, *wanted]).covers(0, file.remote.size)
 
 
 def _is_named(folder: Path, file: RemoteFile) -> bool:

@@ -78,7 +78,7 @@ class PartialFile:
             self._journal.touch()
             with self._nameless.open("wb") as out:
                 out.truncate(self.remote.size)
-        if not self._journal.read_bytes().endswith((b"\n", b"")):
+        if not (self._journal.read_bytes() or b"\n").endswith(b"\n"):  # the end of a line that was being written
             self._rewrite(read_journal(self._named) or [])
         with self.path.open("r+b") as self._out:
             try:
