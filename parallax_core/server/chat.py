@@ -4,70 +4,75 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import fastapi
-from fastapi.responses import JSONResponse, Response
+import msgspec
+from fastapi.responses import Response
 
 from parallax_core.base.errors import InvalidRequest
-from parallax_core.contracts.engine import Delta, Reason, TokenLogprob
+from parallax_core.contracts.engine import Delta, Reason
 from parallax_core.server.description import describe_body, describe_errors, describe_events
 from parallax_core.server.flow import EventStream, Flow, while_connected
-from parallax_core.server.logprobs import Shape, chat_logprobs
+from parallax_core.server.logprobs import TokenWriter, write_chat_logprobs
+from parallax_core.server.pieces import respond, to_json, write_lists, write_object
 from parallax_core.server.reading import Form, Reading
 from parallax_core.server.reply import ChatChunk, ChatReply
 from parallax_core.server.schema import ChatRequest
 from parallax_core.server.served import Served
+
+Shape = dict[str, object]
 
 
 @dataclass(frozen=True, slots=True)
 class Chat:
     """One request, and what all chunks of its answer have in common."""
 
-    served: Served
+    writer: TokenWriter
     form: Form
     flow: Flow
     id: str
     created: int
 
-    async def collect(self) -> JSONResponse:
+    async def collect(self) -> Response:
         """Return the whole answer."""
         answers = [Answer() for _ in range(self.form.num_answers)]
         async for _, delta in self.flow.read():
-            answers[delta.index].add(delta)
-        choices = [self._choice(index, answer) for index, answer in enumerate(answers)]
-        return JSONResponse({**self._common("chat.completion"), "choices": choices, "usage": self.flow.usage()})
+            answers[delta.index].add(delta, self._write_logprobs(delta))
+        choices = (self._write_choice(index, answer) for index, answer in enumerate(answers))
+        whole = {**self._common("chat.completion"), "usage": self.flow.usage()}
+        return respond(write_object(whole, "choices", write_lists(choices)))
 
-    async def stream(self) -> AsyncIterator[Shape]:
+    async def stream(self) -> AsyncIterator[Iterable[bytes]]:
         """Yield the chunks of the answer; the role comes with the first token, so that clients can time that."""
         to_open = set(range(self.form.num_answers))
         async for _, delta in self.flow.read():
             role = {"role": "assistant"} if delta.index in to_open else {}
             to_open.discard(delta.index)
-            if role or delta.text or self._find_logprobs(delta):
-                yield self._chunk(delta.index, {**role, "content": delta.text}, delta)
+            logprobs = self._write_logprobs(delta)
+            if role or delta.text or logprobs:
+                yield [self._write_chunk(delta.index, {**role, "content": delta.text}, logprobs)]
             if delta.ended:
-                yield self._chunk(delta.index, {}, reason=delta.ended)
+                yield [self._write_chunk(delta.index, {}, reason=delta.ended)]
         if self.form.includes_usage:
-            yield {**self._common("chat.completion.chunk"), "choices": [], "usage": self.flow.usage()}
+            yield [to_json({**self._common("chat.completion.chunk"), "choices": [], "usage": self.flow.usage()})]
 
-    def _choice(self, index: int, answer: Answer) -> Shape:
+    def _write_choice(self, index: int, answer: Answer) -> Iterator[bytes]:
         message = {"role": "assistant", "content": "".join(answer.texts), "refusal": None}
-        logprobs = self._describe(answer.logprobs) if self.form.logprobs is not None else None
-        return {"index": index, "message": message, "logprobs": logprobs, "finish_reason": answer.reason}
+        choice = {"index": index, "message": message, "finish_reason": answer.reason}
+        logprobs = [b"null"] if self.form.logprobs is None else write_chat_logprobs(answer.logprobs)
+        return write_object(choice, "logprobs", logprobs)
 
-    def _chunk(self, index: int, delta: Shape, source: Delta | None = None, reason: Reason | None = None) -> Shape:
-        entries = self._find_logprobs(source) if source else ()
-        logprobs = self._describe(entries) if entries else None
-        choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
-        return {**self._common("chat.completion.chunk"), "choices": [choice]}
+    def _write_chunk(
+        self, index: int, delta: Shape, logprobs: Sequence[bytes] = (), reason: Reason | None = None
+    ) -> bytes:
+        shown = msgspec.Raw(b"".join(write_chat_logprobs(logprobs))) if logprobs else None
+        choice = {"index": index, "delta": delta, "logprobs": shown, "finish_reason": reason}
+        return to_json({**self._common("chat.completion.chunk"), "choices": [choice]})
 
-    def _find_logprobs(self, delta: Delta) -> tuple[TokenLogprob, ...]:
-        return delta.logprobs if self.form.logprobs is not None else ()
-
-    def _describe(self, entries: list[TokenLogprob] | tuple[TokenLogprob, ...]) -> Shape:
-        return chat_logprobs(self.served.text.vocabulary, entries)
+    def _write_logprobs(self, delta: Delta) -> list[bytes]:
+        return [] if self.form.logprobs is None else list(map(self.writer.write_entry, delta.logprobs))
 
     def _common(self, kind: str) -> Shape:
         return {"id": self.id, "object": kind, "created": self.created, "model": self.form.model}
@@ -78,13 +83,14 @@ class Answer:
     """One answer, as it is put together."""
 
     texts: list[str] = field(default_factory=list)
-    logprobs: list[TokenLogprob] = field(default_factory=list)
+    logprobs: list[bytes] = field(default_factory=list)
+    """An entry of JSON for each token."""
     reason: Reason | None = None
 
-    def add(self, delta: Delta) -> None:
+    def add(self, delta: Delta, logprobs: list[bytes]) -> None:
         """Take what comes next."""
         self.texts.append(delta.text)
-        self.logprobs += delta.logprobs
+        self.logprobs += logprobs
         self.reason = delta.ended or self.reason
 
 
@@ -99,7 +105,7 @@ async def _submit(served: Served, reading: Reading, name: str, http: fastapi.Req
 
 def make_router(served: Served) -> fastapi.APIRouter:
     """Return the route for ``served``."""
-    router = fastapi.APIRouter()
+    router, writer = fastapi.APIRouter(), TokenWriter(served.text.vocabulary)
 
     errors = describe_errors(400, 401, 403, 404, 408, 413, 429, 500, 503)
 
@@ -113,7 +119,7 @@ def make_router(served: Served) -> fastapi.APIRouter:
         """Answer a conversation, whole or as server-sent events."""
         reading, name = await served.read("chat", http), f"chatcmpl-{secrets.token_hex(12)}"
         flow = await _submit(served, reading, name, http)
-        chat = Chat(served, reading.form, flow, name, int(time.time()))
+        chat = Chat(writer, reading.form, flow, name, int(time.time()))
         if reading.form.streams:
             return EventStream(chat.stream(), flow)
         try:

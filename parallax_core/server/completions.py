@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import fastapi
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 
 from parallax_core.base.errors import InvalidRequest
-from parallax_core.contracts.engine import Delta, Reason, TokenLogprob
+from parallax_core.contracts.engine import Delta, Reason
+from parallax_core.node.text import ModelText
 from parallax_core.server.description import describe_body, describe_errors, describe_events
 from parallax_core.server.flow import EventStream, Flow, while_connected
-from parallax_core.server.logprobs import CompletionLogprobs, Shape
+from parallax_core.server.logprobs import Columns, CompletionLogprobs, TokenWriter
+from parallax_core.server.pieces import respond, to_json, write_lists, write_object
 from parallax_core.server.reading import Reading, unpack
 from parallax_core.server.reply import CompletionReply
 from parallax_core.server.schema import CompletionRequest
 from parallax_core.server.served import Served
+
+Shape = dict[str, object]
 
 
 @dataclass(slots=True)
@@ -30,110 +34,119 @@ class Choice:
     first: int | None
     """The first token of an echoed prompt."""
     logprobs: CompletionLogprobs | None
-    index: int = 0
     texts: list[str] = field(default_factory=list)
-    entries: list[TokenLogprob] = field(default_factory=list)
+    columns: Columns = field(default_factory=Columns)
+    """Of what was taken so far, unless it was passed on at once."""
     reason: Reason | None = None
     has_begun: bool = False
+    num_tokens: int = 0
+    logprob: float = 0.0
+    """Of all tokens together."""
 
-    def take(self, delta: Delta, *, is_shown: bool) -> tuple[str, Shape | None]:
-        """Return the text that comes next and its log-probabilities; output that is not shown has neither."""
+    async def take(self, delta: Delta, *, is_shown: bool) -> Piece:
+        """Return what comes next; output that is not shown has neither text nor log-probabilities."""
+        self.num_tokens += len(delta.logprobs)
+        self.logprob += sum(entry.logprob for entry in delta.logprobs)
         text, entries = (delta.text, delta.logprobs) if is_shown else ("", ())
         first = None
         if not self.has_begun:
             self.has_begun = True
             text, entries, first = self.prompt + text, delta.prompt_logprobs + entries, self.first
         self.reason = delta.ended or self.reason
-        return text, self.logprobs.describe(entries, first) if self.logprobs else None
+        return Piece(text, await self.logprobs.describe(entries, first) if self.logprobs else None)
+
+    def write(self, index: int) -> Iterator[bytes]:
+        """Yield all of it as JSON."""
+        columns = self.columns if self.logprobs else None
+        return _write_choice(index, "".join(self.texts), columns, self.reason)
 
     def rank(self) -> float:
         """Return the mean log-probability of the tokens."""
-        return sum(entry.logprob for entry in self.entries) / max(len(self.entries), 1)
+        return self.logprob / max(self.num_tokens, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What comes next of an answer."""
+
+    text: str
+    columns: Columns | None
+    """The log-probabilities, if they are wanted."""
+
+
+class Choices(dict[int, Choice]):
+    """Answers by their places, each begun when it is first looked for: there may be tens of thousands."""
+
+    def __init__(self, begin: Callable[[int], Choice]) -> None:
+        super().__init__()
+        self._begin = begin
+
+    def __missing__(self, place: int) -> Choice:
+        return self.setdefault(place, self._begin(place))
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
     """One request body, and the answers to its prompts."""
 
-    served: Served
+    text: ModelText
+    writer: TokenWriter
     reading: Reading
     flow: Flow
-    id: str
-    created: int
+    name: Shape
+    """What all chunks of the answer have in common."""
 
-    async def collect(self) -> JSONResponse:
+    async def collect(self) -> Response:
         """Return all answers, those to one prompt side by side."""
-        choices = self._begin()
-        pieces: list[list[tuple[str, Shape | None]]] = [[] for _ in choices]
+        choices, is_shown = Choices(self._begin), self.reading.form.is_shown
         async for number, delta in self.flow.read():
-            place = number * self.reading.request.n + delta.index
-            pieces[place].append(choices[place].take(delta, is_shown=self.reading.form.is_shown))
-            choices[place].entries += delta.logprobs
-        chosen = self._choose(choices)
-        shapes = [self._shape(at, choices[place], pieces[place]) for at, place in enumerate(chosen)]
-        usage = self.flow.usage(is_shown=self.reading.form.is_shown)
-        return JSONResponse({**self._common(), "choices": shapes, "usage": usage})
+            choice = choices[number * self.reading.request.n + delta.index]
+            piece = await choice.take(delta, is_shown=is_shown)
+            choice.texts.append(piece.text)
+            if piece.columns is not None:
+                choice.columns.extend(piece.columns)
+        shown = (choices[place].write(index) for index, place in enumerate(self._choose(choices)))
+        whole = {**self.name, "usage": self.flow.usage(is_shown=is_shown)}
+        return respond(write_object(whole, "choices", write_lists(shown)))
 
-    async def stream(self) -> AsyncIterator[Shape]:
-        """Yield the chunks of all answers."""
-        choices = self._begin()
+    async def stream(self) -> AsyncIterator[Iterable[bytes]]:
+        """Yield the chunks of all answers, each in pieces."""
+        choices, is_shown = Choices(self._begin), self.reading.form.is_shown
         async for number, delta in self.flow.read():
             place = number * self.reading.request.n + delta.index
-            piece = choices[place].take(delta, is_shown=self.reading.form.is_shown)
-            if piece[0] or delta.ended or (piece[1] and piece[1]["tokens"]):
-                choice = self._choice(place, *piece) | {"finish_reason": delta.ended}
-                yield {**self._common(), "choices": [choice]}
+            piece = await choices[place].take(delta, is_shown=is_shown)
+            if piece.text or delta.ended or piece.columns:
+                choice = _write_choice(place, piece.text, piece.columns, delta.ended)
+                yield write_object(self.name, "choices", write_lists([choice]))
         if self.reading.form.includes_usage:
-            yield {**self._common(), "choices": [], "usage": self.flow.usage(is_shown=self.reading.form.is_shown)}
+            yield [to_json({**self.name, "choices": [], "usage": self.flow.usage(is_shown=is_shown)})]
 
-    def _begin(self) -> list[Choice]:
-        """Return all answers, those to one prompt side by side."""
-        reading, num_prompts = self.reading, len(self.reading.prompts)
-        echoes: Sequence[tuple[str, int | None]] = [("", None)] * num_prompts
-        if reading.form.echoes:
-            echoes = [
-                (echo, unpack(prompt)[0]) for echo, prompt in zip(reading.form.echoes, reading.prompts, strict=True)
-            ]
-        return [Choice(*echo, self._make_logprobs()) for echo in echoes for _ in range(reading.request.n)]
+    def _begin(self, place: int) -> Choice:
+        """Return what is to be put together there: the answers to one prompt are side by side."""
+        form, number = self.reading.form, place // self.reading.request.n
+        echo = form.echoes[number] if form.echoes else ""
+        first = unpack(self.reading.prompts[number])[0] if form.echoes else None
+        logprobs = None if form.logprobs is None else CompletionLogprobs(self.text, self.writer, form.logprobs)
+        return Choice(echo, first, logprobs)
 
-    def _make_logprobs(self) -> CompletionLogprobs | None:
-        top = self.reading.form.logprobs
-        return None if top is None else CompletionLogprobs(self.served.text, top)
-
-    def _choose(self, choices: list[Choice]) -> list[int]:
+    def _choose(self, choices: Choices) -> list[int]:
         """Return the places of the answers to send: of each prompt's, the best."""
         drawn, wanted = self.reading.request.n, self.reading.form.num_answers
+        total = len(self.reading.prompts) * drawn
         if drawn == wanted:
-            return list(range(len(choices)))
-        groups = [range(start, start + drawn) for start in range(0, len(choices), drawn)]
+            return list(range(total))
+        groups = [range(start, start + drawn) for start in range(0, total, drawn)]
         return [place for group in groups for place in sorted(group, key=lambda at: -choices[at].rank())[:wanted]]
 
-    def _shape(self, index: int, choice: Choice, pieces: list[tuple[str, Shape | None]]) -> Shape:
-        text = "".join(text for text, _ in pieces)
-        logprobs = _join([shape for _, shape in pieces if shape]) if self.reading.form.logprobs is not None else None
-        return self._choice(index, text, logprobs) | {"finish_reason": choice.reason}
 
-    @staticmethod
-    def _choice(index: int, text: str, logprobs: Shape | None) -> Shape:
-        return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": None}
-
-    def _common(self) -> Shape:
-        return {"id": self.id, "object": "text_completion", "created": self.created, "model": self.reading.form.model}
-
-
-def _join(shapes: list[Shape]) -> Shape:
-    """Return one ``logprobs`` for a whole text out of those of its pieces."""
-    joined: dict[str, list[object]] = {}
-    for shape in shapes:
-        for name, values in shape.items():
-            assert isinstance(values, list)
-            joined.setdefault(name, []).extend(values)
-    return dict(joined)
+def _write_choice(index: int, text: str, columns: Columns | None, reason: Reason | None) -> Iterator[bytes]:
+    choice = {"index": index, "text": text, "finish_reason": reason}
+    return write_object(choice, "logprobs", [b"null"] if columns is None else columns.write())
 
 
 def make_router(served: Served) -> fastapi.APIRouter:
     """Return the route for ``served``."""
-    router = fastapi.APIRouter()
+    router, writer = fastapi.APIRouter(), TokenWriter(served.text.vocabulary)
 
     errors = describe_errors(400, 401, 403, 404, 408, 413, 429, 500, 503)
 
@@ -147,7 +160,8 @@ def make_router(served: Served) -> fastapi.APIRouter:
         """Continue one prompt or several, whole or as server-sent events."""
         reading, name = await served.read("completion", http), f"cmpl-{secrets.token_hex(12)}"
         flow = await _submit(served, reading, name, http)
-        completion = Completion(served, reading, flow, name, int(time.time()))
+        common: Shape = {"id": name, "object": "text_completion", "created": int(time.time())}
+        completion = Completion(served.text, writer, reading, flow, {**common, "model": reading.form.model})
         if reading.form.streams:
             return EventStream(completion.stream(), flow)
         try:

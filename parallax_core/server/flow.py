@@ -16,7 +16,8 @@ from parallax_core.base.errors import BackendFailed, ParallaxError, RequestTimeo
 from parallax_core.contracts.engine import Delta, Engine, Finish, Request, Stream
 from parallax_core.server.errors import ClientGone, error_response
 from parallax_core.server.metrics import Trip
-from parallax_core.server.sse import DONE, SILENCE_S, KeepAlive, event
+from parallax_core.server.pieces import gather
+from parallax_core.server.sse import DONE, SILENCE_S, KeepAlive, write_event
 
 T = TypeVar("T")
 
@@ -97,14 +98,14 @@ class Flow:
 
 
 class EventStream(StreamingResponse):
-    """Sends events, and stops generating when it is over in whatever way.
+    """Sends events, each given as pieces of JSON, and stops generating when it is over in whatever way.
 
     The events cannot see to that themselves: a client may be gone before the first of them is asked for.
     """
 
     silence_s = SILENCE_S
 
-    def __init__(self, events: AsyncIterator[dict[str, object]], flow: Flow) -> None:
+    def __init__(self, events: AsyncIterator[Iterable[bytes]], flow: Flow) -> None:
         super().__init__(_write_events(events, flow), headers=AS_IT_COMES, media_type="text/event-stream")
         self._flow = flow
 
@@ -144,14 +145,15 @@ async def _disconnect(http: fastapi.Request) -> None:
         pass
 
 
-async def _write_events(events: AsyncIterator[dict[str, object]], flow: Flow) -> AsyncIterator[bytes]:
+async def _write_events(events: AsyncIterator[Iterable[bytes]], flow: Flow) -> AsyncIterator[bytes]:
     try:
-        async for each in events:
-            yield event(each)
+        async for pieces in events:
+            async for message in gather(write_event(pieces)):
+                yield message
     except ParallaxError as error:
         response = error_response(error)
         flow.count_error(response.status_code)
-        yield b"data: " + bytes(response.body) + b"\n\n"
+        yield b"".join(write_event((bytes(response.body),)))
         return
     yield DONE
 

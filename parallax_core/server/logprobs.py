@@ -1,38 +1,100 @@
-"""Log-probabilities in the two shapes of OpenAI's API."""
+"""Log-probabilities in the two shapes of OpenAI's API, as JSON.
+
+It is written as the tokens come: to make objects of an answer's log-probabilities, and JSON of these at its end, would
+hold the event loop for seconds.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import asyncio
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from parallax_core.contracts.engine import TokenLogprob
 from parallax_core.engine.detokenizer import Detokenizer
 from parallax_core.node.text import ModelText
 from parallax_core.node.vocabulary import Vocabulary
+from parallax_core.server.pieces import to_json, write_list
 
 LOWEST = -9999.0
 """What minus infinity is written as: JSON has no word for it."""
+MOST_KEPT = 2**15
+"""So many tokens are kept as JSON: those that come again and again are few."""
+MOST_AT_ONCE = 128
+"""After so many tokens others get their turn."""
 
-Shape = dict[str, object]
-
-
-def chat_logprobs(vocabulary: Vocabulary, entries: Iterable[TokenLogprob]) -> Shape:
-    """Return the ``logprobs`` of a choice of a chat."""
-    content = [
-        _describe(vocabulary, entry.token, entry.logprob)
-        | {"top_logprobs": [_describe(vocabulary, token, logprob) for token, logprob in entry.top]}
-        for entry in entries
-    ]
-    return {"content": content, "refusal": None}
+NAMES = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
+"""The lists of a completion's ``logprobs``."""
 
 
-def _describe(vocabulary: Vocabulary, token: int, logprob: float) -> Shape:
-    data = vocabulary.find_bytes(token)
-    return {"token": vocabulary.show(token), "logprob": _finite(logprob), "bytes": list(data)}
+class TokenWriter:
+    """Writes tokens and their log-probabilities; what is always the same of a token is kept."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
+        self.write_name = lru_cache(MOST_KEPT)(self._write_name)
+        self._write_frame = lru_cache(MOST_KEPT)(self._make_frame)
+
+    def write_entry(self, entry: TokenLogprob) -> bytes:
+        """Return an entry of a chat's ``logprobs``."""
+        pairs = ((entry.token, entry.logprob), *entry.top)
+        numbers = write_numbers([logprob for _, logprob in pairs])
+        chosen, *top = [
+            before + number + behind
+            for (before, behind), number in zip([self._write_frame(token) for token, _ in pairs], numbers, strict=True)
+        ]
+        ranked = b"},".join(top) + b"}" if top else b""
+        return chosen + b',"top_logprobs":[' + ranked + b"]}"
+
+    def write_top(self, entry: TokenLogprob) -> bytes:
+        """Return an entry of a completion's ``top_logprobs``: the best tokens, and the chosen one."""
+        ranked = {self.write_name(token): logprob for token, logprob in (*entry.top, (entry.token, entry.logprob))}
+        numbers = write_numbers(list(ranked.values()))
+        return b"{" + b",".join([name + b":" + number for name, number in zip(ranked, numbers, strict=True)]) + b"}"
+
+    def _make_frame(self, token: int) -> tuple[bytes, bytes]:
+        data = to_json(list(self._vocabulary.find_bytes(token)))
+        return b'{"token":' + self.write_name(token) + b',"logprob":', b',"bytes":' + data
+
+    def _write_name(self, token: int) -> bytes:
+        return to_json(self._vocabulary.show(token))
 
 
-def _finite(logprob: float) -> float:
-    return max(logprob, LOWEST)
+def write_numbers(logprobs: list[float]) -> list[bytes]:
+    """Return each as JSON, which has no word for minus infinity, nor for what is no number (``max`` leaves it out)."""
+    return to_json([max(LOWEST, logprob) for logprob in logprobs])[1:-1].split(b",")
+
+
+def write_chat_logprobs(entries: Sequence[bytes]) -> Iterator[bytes]:
+    """Yield the ``logprobs`` of a choice of a chat."""
+    yield b'{"content":'
+    yield from write_list(entries)
+    yield b',"refusal":null}'
+
+
+@dataclass(slots=True)
+class Columns:
+    """The ``logprobs`` of a choice of a completion, or a part of them: lists of equal length, of JSON."""
+
+    lists: tuple[list[bytes], ...] = field(default_factory=lambda: tuple([] for _ in NAMES))
+
+    def __len__(self) -> int:
+        return len(self.lists[0])
+
+    def extend(self, more: Columns) -> None:
+        """Take what comes next."""
+        for column, values in zip(self.lists, more.lists, strict=True):
+            column.extend(values)
+
+    def write(self) -> Iterator[bytes]:
+        """Yield the object."""
+        separator = b"{"
+        for name, values in zip(NAMES, self.lists, strict=True):
+            yield separator + to_json(name) + b":"
+            yield from write_list(values)
+            separator = b","
+        yield b"}"
 
 
 @dataclass(slots=True)
@@ -40,6 +102,7 @@ class CompletionLogprobs:
     """Makes the ``logprobs`` of a choice of a completion, piece by piece; offsets count characters of its text."""
 
     text: ModelText
+    writer: TokenWriter
     num_top: int
     _offset: int = 0
     _detokenizer: Detokenizer = field(init=False)
@@ -47,35 +110,27 @@ class CompletionLogprobs:
     def __post_init__(self) -> None:
         self._detokenizer = Detokenizer(self.text.decode)
 
-    def describe(self, entries: Sequence[TokenLogprob], first: int | None = None) -> Shape:
-        """Return what is to be said of ``entries``, the tokens that come next.
+    async def describe(self, entries: Sequence[TokenLogprob], first: int | None = None) -> Columns:
+        """Return what is to be said of ``entries``, the tokens that come next; others run in between if they are many.
 
         Args:
             entries: tokens with their log-probabilities.
             first: a token before them that has none, since nothing comes before it.
         """
-        shape: dict[str, list[object]] = {name: [] for name in ("tokens", "token_logprobs", "top_logprobs")}
-        offsets: list[object] = []
+        found = Columns()
         if first is not None:
-            shape["tokens"].append(self.text.vocabulary.show(first))
-            shape["token_logprobs"].append(None)
-            shape["top_logprobs"].append(None)
-            offsets.append(self._advance(first))
-        for entry in entries:
-            shape["tokens"].append(self.text.vocabulary.show(entry.token))
-            shape["token_logprobs"].append(_finite(entry.logprob))
-            shape["top_logprobs"].append(self._rank(entry))
-            offsets.append(self._advance(entry.token))
-        return {**shape, "text_offset": offsets}
+            self._add(found, first, b"null", b"null")
+        for start in range(0, len(entries), MOST_AT_ONCE):
+            if start:
+                await asyncio.sleep(0)
+            some = entries[start : start + MOST_AT_ONCE]
+            for entry, number in zip(some, write_numbers([entry.logprob for entry in some]), strict=True):
+                top = self.writer.write_top(entry) if self.num_top else b"null"
+                self._add(found, entry.token, number, top)
+        return found
 
-    def _rank(self, entry: TokenLogprob) -> dict[str, float] | None:
-        """OpenAI's API gives the best tokens and the chosen one."""
-        if not self.num_top:
-            return None
-        ranked = [*entry.top, (entry.token, entry.logprob)]
-        return {self.text.vocabulary.show(token): _finite(logprob) for token, logprob in ranked}
-
-    def _advance(self, token: int) -> int:
-        offset = self._offset
+    def _add(self, found: Columns, token: int, logprob: bytes, top: bytes) -> None:
+        row = (self.writer.write_name(token), logprob, top, str(self._offset).encode())
+        for column, value in zip(found.lists, row, strict=True):
+            column.append(value)
         self._offset += len(self._detokenizer.feed(token))
-        return offset

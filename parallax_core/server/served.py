@@ -15,6 +15,7 @@ from parallax_core.contracts.status import NodeStatus
 from parallax_core.node.text import ModelText
 from parallax_core.server.flow import Flow, while_connected
 from parallax_core.server.metrics import Meter
+from parallax_core.server.pieces import cut, respond
 from parallax_core.server.quota import Quota
 from parallax_core.server.reading import Ask, Kind, Reader, Reading, Refusal, UnknownModel, Written
 from parallax_core.server.unknown import IGNORED
@@ -59,7 +60,7 @@ class Served:
         """Return the answer to a body for which no engine is needed; raises what `read` does."""
         content = await self._read(kind, http)
         assert isinstance(content, Written)
-        return Response(content.body, media_type="application/json")
+        return respond(cut(content.body))
 
     async def submit(self, reading: Reading, name: str, http: fastapi.Request) -> Flow:
         """Submit what a body asks for, as far as its sender may.
