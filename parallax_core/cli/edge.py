@@ -56,8 +56,10 @@ def read_keys(path: Path | None) -> ApiKeys:
         message = "PARALLAX_API_KEY cannot be sent in an HTTP header"
         raise UsageError(message, "use letters, digits and punctuation of ASCII, without spaces")
     file = KeyFile(path) if path else None
-    if file:
+    if file and path:
         logger.info("API keys read: %s", file)
+        if path.stat().st_mode & 0o077:
+            logger.warning("others on this machine can read the API keys: chmod 600 %s", path)
     return ApiKeys({own: "admin"} if own else {}, file)
 
 

@@ -21,8 +21,8 @@ logger = logging.getLogger(__name__)
 
 GREETING_S = 10.0
 """How long who has connected may take to greet and to join."""
-MOST_GREETINGS = 64
-"""Nodes that greet at once; others wait with the transport."""
+MOST_GREETINGS, MOST_GREETINGS_OF_ONE = 64, 16
+"""Nodes that greet at once, others wait with the transport; and those of one machine, others are turned away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,8 @@ class Muster:
         self._watches: dict[str, asyncio.Task[None]] = {}
         self._wishes: list[Wish] = []
         self._taking: asyncio.Task[None] | None = None
-        self._greetings: set[asyncio.Task[None]] = set()
+        self._greetings: dict[asyncio.Task[None], str] = {}
+        """Those under way, each with the machine that the node is on."""
         self._room = asyncio.Semaphore(MOST_GREETINGS)
 
     @property
@@ -154,12 +155,15 @@ class Muster:
         with contextlib.suppress(PeerLost):  # the transport has stopped
             while True:
                 await self._room.acquire()
-                task = asyncio.create_task(self._greet(await self._transport.accept()))
-                self._greetings.add(task)
+                link = await self._transport.accept()
+                machine = link.peer.partition("/")[0]
+                is_one_too_many = list(self._greetings.values()).count(machine) >= MOST_GREETINGS_OF_ONE
+                task = asyncio.create_task(Channel(link).leave() if is_one_too_many else self._greet(link))
+                self._greetings[task] = machine
                 task.add_done_callback(self._note_greeting)
 
     def _note_greeting(self, task: asyncio.Task[None]) -> None:
-        self._greetings.discard(task)
+        del self._greetings[task]
         self._room.release()
 
     async def _greet(self, link: Link) -> None:

@@ -4,17 +4,33 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from math import nan
 from typing import Literal
 
 from msgspec.structs import replace
 
-from parallax_core.contracts.stage import Drawn
+from parallax_core.contracts.stage import Answer, Drawn
 from parallax_core.contracts.tensor import Tensor
 from parallax_core.contracts.transport import Frame, Link, Transport
 from parallax_core.wire.codec import VERSION_BYTE, decode, encode
-from parallax_core.wire.messages import Heartbeat, Message, Result, Step
+from parallax_core.wire.messages import Failure, Heartbeat, Message, Result, Step
 
-Lie = Literal["garbage", "version", "number", "stage", "epoch", "free", "token", "answers", "kind", "shape", "flood"]
+Lie = Literal[
+    "garbage",
+    "version",
+    "number",
+    "stage",
+    "epoch",
+    "free",
+    "token",
+    "answers",
+    "logprob",
+    "top",
+    "words",
+    "kind",
+    "shape",
+    "flood",
+]
 
 FLOOD = 1000
 
@@ -32,6 +48,9 @@ class Plot:
     ``free``    free pages that the stage cannot have
     ``token``   tokens that are not in the vocabulary
     ``answers`` one answer too few
+    ``logprob`` log-probabilities that are not numbers
+    ``top``     best tokens that are not in the vocabulary
+    ``words``   a failure told at greater length than there is
     ``kind``    something that only heads say
     ``shape``   hidden states of one token too few
     ``flood``   a great many heartbeats
@@ -61,7 +80,7 @@ def tell(lie: Lie, message: Step | Result) -> Sequence[Frame]:
     return told
 
 
-OF_ANSWERS = ("token", "answers")
+OF_ANSWERS = ("token", "answers", "logprob", "top")
 TWISTS: dict[Lie, Callable[[Result], Message]] = {
     "number": lambda result: replace(result, step=result.step + 1),
     "stage": lambda result: replace(result, stage=result.stage + 1),
@@ -69,9 +88,20 @@ TWISTS: dict[Lie, Callable[[Result], Message]] = {
     "free": lambda result: replace(result, free=tuple(free + 1 for free in result.free)),
     "token": lambda result: replace(result, answers=(Drawn((2**40,)), *result.answers[1:])),
     "answers": lambda result: replace(result, answers=result.answers[1:]),
+    "logprob": lambda result: replace(result, answers=_twist(result, nan, 0)),
+    "top": lambda result: replace(result, answers=_twist(result, -0.5, 2**40)),
+    "words": lambda result: Failure(result.lease, result.epoch, result.step, result.stage, "\x1b[2J" * 10_000),
     "kind": lambda result: Step(result.lease, result.epoch, result.step),
 }
 """Well-formed messages that are not true."""
+
+
+def _twist(result: Result, logprob: float, token: int) -> tuple[Answer, ...]:
+    """Return the answers, the first with such a log-probability of each token, and such a best token."""
+    first, *rest = result.answers
+    drawn = first if isinstance(first, Drawn) else Drawn((0,))
+    best = ((token, logprob),) * max(1, len(drawn.top))
+    return Drawn(drawn.tokens, (logprob,) * len(drawn.tokens), best), *rest
 
 
 class LiarLink:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 import pytest
+from msgspec.structs import replace
 
 from parallax_core.api import Epoch, Frame, PeerLost, TransportPlan
 from parallax_core.builtin.inprocess import InProcessTransport
@@ -19,7 +20,7 @@ from parallax_core.node.member import Member
 from parallax_core.node.muster import Muster
 from parallax_core.node.neighbour import Neighbours
 from parallax_core.testing.node import open_toy
-from parallax_core.wire.codec import VERSION_BYTE
+from parallax_core.wire.codec import VERSION_BYTE, encode
 from parallax_core.wire.membership import Hop, Join, Refusal
 from tests.unit.node.cluster import Node, call, soon, until
 from tests.unit.node.keyed import KeyedTransport
@@ -137,3 +138,44 @@ async def test_head_serves_on_while_strangers_hold_their_tongue() -> None:
         await node.join(muster.address)
         await until(lambda: [each.name for each in muster.waiting] == ["honest"])
         await node.kill()
+
+
+async def test_one_machine_cannot_take_all_turns_to_greet() -> None:
+    async with keyed_muster({}) as (muster, _):
+        greedy = [
+            await InProcessTransport(TransportPlan(node=f"greedy/{number}")).connect(muster.address, "head")
+            for number in range(muster_module.MOST_GREETINGS + 5)
+        ]
+        await until(lambda: len(muster._greetings) == muster_module.MOST_GREETINGS_OF_ONE)
+        with pytest.raises(PeerLost):
+            await soon(greedy[-1].receive())
+        node = Node("honest")
+        await node.join(muster.address)
+        await until(lambda: [each.name for each in muster.waiting] == ["honest"])
+        await node.kill()
+
+
+ROGUE_JOINS = [
+    replace(JOIN, host="\x1b[2Jhere"),
+    replace(JOIN, address="tcp://x\nWARNING forged"),
+    replace(JOIN, backends=("mlx\x07",)),
+    replace(JOIN, model="\u202emodel"),
+    replace(JOIN, backends=("x",) * 65),
+    replace(JOIN, address="x" * 4097),
+    replace(JOIN, memory=2**60),
+    replace(JOIN, pid=-1),
+    replace(JOIN, start=-1),
+]
+
+
+@pytest.mark.parametrize("join", ROGUE_JOINS)
+async def test_node_that_says_of_itself_what_cannot_be_is_cut_off(join: Join, caplog: pytest.LogCaptureFixture) -> None:
+    async with keyed_muster({}) as (muster, transport):
+        channel = await call(muster, "rogue")
+        await channel._link.send(encode(join))
+        with pytest.raises(PeerLost):
+            await soon(channel.receive())
+        assert muster.waiting == ()
+        assert not transport.peers["rogue"].is_admitted
+        assert "turned away node=rogue" in caplog.text
+        assert all(line.isprintable() for line in caplog.messages)

@@ -10,7 +10,7 @@ from parallax_core.api import BackendFailed, LayerRange, ParallaxError, Progress
 from parallax_core.node.nursery import Nursery
 from parallax_core.node.role import Role
 from parallax_core.node.troop import Troop
-from parallax_core.testing.liar import Lie, Plot
+from parallax_core.testing.liar import OF_ANSWERS, Lie, Plot
 from parallax_core.testing.toy import Toy
 from parallax_core.wire.membership import Assign
 from tests.unit.node.cluster import (
@@ -134,7 +134,7 @@ async def test_nodes_without_the_backend_are_left_alone() -> None:
 @pytest.mark.parametrize("lie", [lie for lie in get_args(Lie) if lie != "flood"])
 @pytest.mark.parametrize("after", [0, 5])
 async def test_stage_that_lies_is_found_out(lie: Lie, after: int) -> None:
-    liar = 2 if lie in {"token", "answers"} else 1
+    liar = 2 if lie in OF_ANSWERS else 1
     nodes = [Node(name, Plot(lie, after) if stage == liar else None) for stage, name in enumerate(NAMES)]
     reasons: list[str] = []
     async with mustered() as muster, joined(muster, *nodes), running(make_troop(muster), reasons.append) as engine:

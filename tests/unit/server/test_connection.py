@@ -130,12 +130,40 @@ async def test_answer_that_nobody_reads_is_given_up_before_it_takes_much_memory(
         assert b"[DONE]" not in got
 
 
-async def _shrink(server: Listening) -> Any:
-    """Return the server's side of the only connection, with a small buffer of the kernel's."""
-    await until(lambda: server.num_connections == 1)
-    [connection] = server.server.server_state.connections
-    connection.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2048)
-    return connection
+class WatchedBacklog(Backlog):
+    """Remembers the most that there was."""
+
+    most = 0
+
+    def add(self, holder: Any, num_bytes: int) -> None:
+        self.most = max(self.most, self.num_bytes + num_bytes)
+        super().add(holder, num_bytes)
+
+
+async def test_many_that_read_nothing_take_no_more_memory_than_is_allowed_and_keep_nobody_out() -> None:
+    async with Listening() as server:
+        engine = server.site.engine
+        backlog = WatchedBacklog(4 * 2**20)
+        engine._plan = replace(engine._plan, backlog=backlog)
+        clients = [await server.connect(receive_buffer=2048) for _ in range(6)]
+        await _shrink(server, len(clients))
+        for client in clients:
+            client.send(request(max_tokens=12, n=128, stream=True, logprobs=True, top_logprobs=20, content="go"))
+        await until(lambda: engine.stats()[0].output_tokens)
+        assert await server.answers()
+        await until(lambda: is_idle(server), 60)
+        assert 2**21 < backlog.most < 4 * 2**20 + 2**12
+        assert engine.stats()[0].output_tokens < 6 * 128 * 12
+        assert server.num_connections >= len(clients)
+
+
+async def _shrink(server: Listening, count: int = 1) -> Any:
+    """Return the server's side of one of so many connections; each gets a small buffer of the kernel's."""
+    await until(lambda: server.num_connections == count)
+    sides: list[Any] = list(server.server.server_state.connections)
+    for side in sides:
+        side.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2048)
+    return sides[0]
 
 
 async def test_client_that_is_slow_but_reads_gets_all_of_its_answer() -> None:
