@@ -29,9 +29,11 @@ from parallax_core.config.serve import ServeSettings
 from parallax_core.contracts.backend import StagePlan
 from parallax_core.contracts.event import StageLoss
 from parallax_core.contracts.policy import RoutingPolicy
+from parallax_core.contracts.progress import Progress
 from parallax_core.contracts.source import ModelFolder
 from parallax_core.contracts.stage import StageInfo
-from parallax_core.contracts.status import NodeStatus
+from parallax_core.contracts.status import NodeStatus, ReplicaLimits
+from parallax_core.engine.limits import Limits
 from parallax_core.node.backlog import Backlog
 from parallax_core.node.catalog import Catalog
 from parallax_core.node.generation import Defaults
@@ -83,6 +85,7 @@ def serve(settings: ServeSettings, config: Config) -> None:
 def _serve(settings: ServeSettings, edge: Edge, plugins: PluginHost, output: TextIO) -> None:
     wanted = read_wishes(settings, plugins)
     pipeline = PipelinePlan(
+        limits=read_limits(settings),
         batching=make_policy(plugins, "batching", settings.batching),
         preemption=make_policy(plugins, "preemption", settings.preemption),
         backlog=Backlog(settings.max_unread * 2**20),
@@ -99,7 +102,7 @@ def _serve(settings: ServeSettings, edge: Edge, plugins: PluginHost, output: Tex
         # Stages in processes of their own fetch their layers by themselves.
         fetch = catalog.fetch_without_weights if wanted.uses_workers else catalog.fetch
         folder = fetch(settings.model, display)
-        plan = StagePlan(model=folder.path, dtype=settings.dtype, progress=display)
+        plan = plan_stages(settings, folder.path, display)
         config = read_object(folder.path / "config.json")
         offers = wanted.choose_offers(config)
         serving = Serving(
@@ -117,6 +120,27 @@ def _serve(settings: ServeSettings, edge: Edge, plugins: PluginHost, output: Tex
             asyncio.run(_run(serving, Front(edge, sock, display, plugins, audience, output)))
         finally:
             audience.close(AUDIENCE_S)
+
+
+def read_limits(settings: ServeSettings) -> Limits:
+    """Return how much a user wants a replica to take on."""
+    return Limits(
+        max_running=settings.max_running,
+        max_waiting=settings.max_waiting,
+        max_batch_tokens=settings.max_batch_tokens,
+    )
+
+
+def plan_stages(settings: ServeSettings, model: Path, progress: Progress) -> StagePlan:
+    """Return what holds for every stage of the model in a folder."""
+    return StagePlan(
+        model=model,
+        dtype=settings.dtype,
+        memory_fraction=settings.memory_fraction,
+        max_batch_tokens=settings.max_batch_tokens or 0,
+        max_running=settings.max_running or 0,
+        progress=progress,
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -221,7 +245,7 @@ async def _run(serving: Serving, front: Front) -> None:
     extend_app(app, router, front.plugins)
 
     def announce() -> None:
-        _announce(serving, front, [info for engine in engines for info in engine.infos])
+        _announce(serving, front, engines)
 
     async with serving.mustered():
         await run_server(Site(app, router, reader, front.edge, gate), front.sock, announce)
@@ -229,12 +253,16 @@ async def _run(serving: Serving, front: Front) -> None:
         tracer.close()
 
 
-def _announce(serving: Serving, front: Front, infos: Sequence[StageInfo]) -> None:
+def _announce(serving: Serving, front: Front, engines: Sequence[PipelineEngine]) -> None:
     """Say that the server can answer, what it runs, and what would make it faster."""
     front.display.__exit__(None, None, None)
     _log_defaults(serving.text.defaults)
-    for info in infos:
-        _log_stage(info)
+    for engine in engines:
+        for info in engine.infos:
+            _log_stage(info)
+    for limits in {engine.limits for engine in engines}:
+        if limits is not None:
+            _log_limits(limits, serving.stages.plan)
     print(f"ready {_url(front.sock, front.edge)} model={serving.model_id}", file=front.output, flush=True)
     for advice in serving.advice:
         print(f"hint: {advice}", file=sys.stderr, flush=True)
@@ -261,6 +289,16 @@ def _log_stage(info: StageInfo) -> None:
         info.weight_bytes / 10**6,
         pool.num_pages * pool.page_size,
         min(info.context_length, pool.num_pages * pool.page_size),
+    )
+
+
+def _log_limits(limits: ReplicaLimits, plan: StagePlan) -> None:
+    logger.info(
+        "limits of a replica max_running=%d max_waiting=%d max_batch_tokens=%d, of a stage memory_fraction=%g",
+        limits.max_running,
+        limits.max_waiting,
+        limits.max_batch_tokens,
+        plan.memory_fraction,
     )
 
 

@@ -81,7 +81,8 @@ def _render_head(cluster: Cluster) -> Iterator[str]:
         yield ""
         yield f"replica {replica['rank']}: {_state(replica)}{', drained' if replica['drained'] else ''}"
         yield (
-            f"  {replica['running']} running, {replica['waiting']} waiting, "
+            f"  {replica['running']}{_most(replica, 'max_running')} running, "
+            f"{replica['waiting']}{_most(replica, 'max_waiting')} waiting, "
             f"{replica['pending_tokens']} tokens to compute, hop {_milliseconds(replica['hop_seconds'])}, "
             f"{replica['losses']} losses"
         )
@@ -112,6 +113,12 @@ def _render_waiting(nodes: list[Cluster]) -> Iterator[str]:
         yield ""
         yield "nodes that wait for a stage:"
         yield from align([("NODE", "HOST", "PID", "ADDRESS", "BACKENDS"), *rows])
+
+
+def _most(replica: Cluster, name: str) -> str:
+    """Return how many there may be, if that is known: an older server does not say."""
+    limits = replica.get("limits")
+    return f"/{limits[name]}" if limits else ""
 
 
 def _state(what: Cluster) -> str:

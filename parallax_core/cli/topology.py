@@ -89,6 +89,8 @@ class Remote:
             dtype=self.plan.dtype,
             device=place.device,
             memory_fraction=self.plan.memory_fraction,
+            max_batch_tokens=self.plan.max_batch_tokens,
+            max_running=self.plan.max_running,
             heartbeat_s=self.heartbeat_s,
             node=name_worker(rank, stage) if self.nursery else "",
         )

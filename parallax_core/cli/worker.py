@@ -125,6 +125,8 @@ class Opener:
             dtype=assign.dtype,
             device=assign.device,
             memory_fraction=assign.memory_fraction,
+            max_batch_tokens=assign.max_batch_tokens,
+            max_running=assign.max_running,
             progress=progress,
         )
         return open_stage(self._plugins, offer, plan)

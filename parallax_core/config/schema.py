@@ -31,6 +31,11 @@ class Key:
     meta: Meta
 
     @property
+    def written(self) -> Any:  # noqa: ANN401 -- a type of any kind
+        """The type of what is written for it: without the None that stands for nothing."""
+        return _drop_none(self.type)
+
+    @property
     def description(self) -> str:
         """One line for people; empty if there is none."""
         return self.meta.description or ""
@@ -79,6 +84,16 @@ def strip_type(annotated: Any) -> Any:  # noqa: ANN401 -- a type of any kind
     if get_origin(annotated) in {Union, UnionType}:
         kept = [each for each in get_args(annotated) if each is not NoneType]
         return strip_type(kept[0]) if len(kept) == 1 else annotated
+    return annotated
+
+
+def _drop_none(annotated: Any) -> Any:  # noqa: ANN401 -- a type of any kind
+    """Return a type without the None of an optional one; bounds can be checked only then."""
+    if get_origin(annotated) is Annotated:
+        inner, *notes = get_args(annotated)
+        return Annotated[(_drop_none(inner), *notes)]
+    if get_origin(annotated) in {Union, UnionType}:
+        return Union[tuple(each for each in get_args(annotated) if each is not NoneType)]  # noqa: UP007 -- made of a tuple
     return annotated
 
 

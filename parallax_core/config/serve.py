@@ -161,6 +161,42 @@ class ServeSettings:
             extra={"metavar": "MB"},
         ),
     ] = 1024
+    max_running: Annotated[
+        int | None,
+        Meta(
+            description="Answers that a replica computes at once; by default what its stages are good for.",
+            ge=1,
+            le=8192,
+            extra={"metavar": "N"},
+        ),
+    ] = None
+    max_waiting: Annotated[
+        int | None,
+        Meta(
+            description="Requests that wait for a replica beside them; more get a 429. By default twice as many.",
+            ge=0,
+            le=1_000_000,
+            extra={"metavar": "N"},
+        ),
+    ] = None
+    max_batch_tokens: Annotated[
+        int | None,
+        Meta(
+            description="Tokens that a stage computes in a step; by default the backend's choice.",
+            ge=1,
+            le=65536,
+            extra={"metavar": "N"},
+        ),
+    ] = None
+    memory_fraction: Annotated[
+        float,
+        Meta(
+            description="The share of the memory left beside the weights that pages of KV may take.",
+            ge=0.01,
+            le=1,
+            extra={"metavar": "SHARE"},
+        ),
+    ] = 0.5
     lenient: Annotated[bool, Meta(description="Ignore unknown fields, naming them, instead of refusing them.")] = False
     log_prompts: Annotated[bool, Meta(description="Log what clients send.")] = False
     max_body: Annotated[

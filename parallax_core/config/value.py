@@ -39,7 +39,7 @@ def read_value(section: str, key: Key, written: Written) -> object:
 
     try:
         parsed = _parse_text(str(value), key) if is_text else value
-        return msgspec.convert(parsed, key.type, strict=not is_text, dec_hook=read_path)
+        return msgspec.convert(parsed, key.written, strict=not is_text, dec_hook=read_path)
     except (msgspec.ValidationError, ValueError) as error:
         shown = HIDDEN if key.is_secret else repr(value)
         message = f"{origin.locate(section, key.name)} is {shown}: expected {key.expected}{_locate_part(str(error))}"

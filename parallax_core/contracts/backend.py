@@ -29,6 +29,10 @@ class StagePlan:
     """Which of its devices, in the backend's words, such as ``cuda:1``; empty: the backend's choice."""
     memory_fraction: float = 0.5
     """The share of the memory that is free after loading the weights that KV pages may take."""
+    max_batch_tokens: int = 0
+    """The most tokens of a step, in `StageInfo.max_batch_tokens`; 0: the backend's choice."""
+    max_running: int = 0
+    """How many sequences may run at once, for backends that set memory aside by it; 0: nobody has said."""
     progress: Progress = silent
     blocks: object = None
     """What builds the layers, where the model's adapter brings that for this backend: what `ModelSpec.blocks` names,

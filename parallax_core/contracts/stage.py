@@ -81,6 +81,9 @@ class StageInfo:
     """The hidden tensors it wants; none for a stage that begins with layer 0."""
     gives: tuple[TensorSpec, ...] = ()
     """The hidden tensors it returns; none for a stage that ends with the last layer."""
+    saturation_rows: int = 0
+    """Decodes in a step beyond which each more takes as much longer, so that nothing is gained by running more
+    sequences at once; 0: it does not say."""
 
 
 class SequenceSpec(Value, frozen=True, kw_only=True):

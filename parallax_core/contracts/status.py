@@ -48,6 +48,18 @@ class StageStatus:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ReplicaLimits:
+    """How much a replica takes on."""
+
+    max_running: int
+    """Answers on its stages at once."""
+    max_waiting: int
+    """Requests beside them; more are refused."""
+    max_batch_tokens: int
+    """Tokens in a step."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ReplicaStatus:
     """One replica."""
 
@@ -65,6 +77,8 @@ class ReplicaStatus:
     hop_s: float | None = None
     """Of a recent step that had the pipeline to itself, what its way from the head through the stages and back took
     beside the stages' own time, by the number of links it passed, in seconds; the median. None: there was none."""
+    limits: ReplicaLimits | None = None
+    """None: it was never ready, or does not say."""
     stages: tuple[StageStatus, ...] = ()
 
 

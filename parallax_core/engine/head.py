@@ -15,7 +15,6 @@ from parallax_core.builtin.preemption import LowestPriority
 from parallax_core.contracts.engine import Delta, EngineStats, PoolUse, Request
 from parallax_core.contracts.policy import BatchingPolicy, PreemptionPolicy, QueueView
 from parallax_core.contracts.stage import Edit, StageBatch, StageInfo, StageResult
-from parallax_core.contracts.transport import FrameLimits
 from parallax_core.engine.depth import MOST, Depth
 from parallax_core.engine.detokenizer import Decode
 from parallax_core.engine.flight import Flight
@@ -23,29 +22,14 @@ from parallax_core.engine.gate import Gate
 from parallax_core.engine.header import HeaderBudget
 from parallax_core.engine.job import Job
 from parallax_core.engine.ledger import Ledger
+from parallax_core.engine.limits import Limits, find_limits
 from parallax_core.engine.pace import Pace
 from parallax_core.engine.priority import PriorityQueue
 from parallax_core.engine.scheduler import Room, Scheduler
 from parallax_core.engine.sequence import Sequence, Task
 from parallax_core.engine.store import Store
 from parallax_core.engine.tally import Journey, Tally
-from parallax_core.engine.waiting import MIN_SHARED, ReadyList, WaitingQueue
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Limits:
-    """How much a head takes on."""
-
-    max_running: int = 32
-    """Answers on the stages at once."""
-    max_waiting: int = 256
-    """Requests beside them; more are refused."""
-    max_hold_s: float = 0.5
-    """For how long a batching policy may hold back what could run."""
-    min_shared: int = MIN_SHARED
-    """A request waits for another that is computing the same beginning if that saves it at least so many tokens."""
-    header_bytes: int = FrameLimits().header_bytes
-    """What the header of a step, and that of its result, may have."""
+from parallax_core.engine.waiting import ReadyList, WaitingQueue
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +64,7 @@ class Head:
         preemption: PreemptionPolicy | None = None,
     ) -> None:
         self._decode = decode
-        self._limits = limits or Limits()
+        self._wanted = limits or Limits()
         self._batching = batching or WorkConserving()
         self._preemption = preemption or LowestPriority()
         self._jobs: dict[RequestId, Job] = {}
@@ -127,7 +111,7 @@ class Head:
     def check_room(self) -> None:
         """Raise Overloaded if too many requests wait already for another to be accepted."""
         num_waiting = len(self._jobs) - self._store.num_requests
-        if num_waiting >= self._limits.max_waiting:
+        if num_waiting >= self.limits.max_waiting:
             message = f"{num_waiting} requests are waiting already"
             raise Overloaded(message, "try again later")
 
@@ -153,7 +137,7 @@ class Head:
             return 0.0
         oldest = now - first.ready_since
         view = QueueView(num_ready=len(self._ready), oldest_wait_s=oldest, num_in_flight=len(self._in_flight))
-        return max(0.0, min(self._batching.wait_s(view), self._limits.max_hold_s - oldest))
+        return max(0.0, min(self._batching.wait_s(view), self._wanted.max_hold_s - oldest))
 
     def plan(self, now: float) -> Step | None:
         """Return the next step, or None when there is none now; results are absorbed in the order of the steps."""
@@ -251,7 +235,7 @@ class Head:
 
     def _begin_epoch(self, stages: Listing[StageInfo]) -> None:
         self._stages = tuple(stages)
-        self._max_tokens = min(stage.max_batch_tokens for stage in stages)
+        self.limits = find_limits(self._wanted, self._stages)
         self._depth = Depth(len(stages))
         self._in_flight: deque[Flight] = deque()
         self._absorbed: deque[Flight] = deque(maxlen=1 if len(stages) == 1 else MOST)
@@ -259,8 +243,8 @@ class Head:
         self._num_steps = 0
         self.pace.restart()
         self._ledger = Ledger(self._stages)
-        self._waiting = WaitingQueue(self._limits.min_shared)
-        budget = HeaderBudget(self._stages, self._limits.header_bytes, self._limits.max_running)
+        self._waiting = WaitingQueue(self._wanted.min_shared)
+        budget = HeaderBudget(self._stages, self._wanted.header_bytes, self.limits.max_running)
         self._store = Store(self._ledger, budget, self._waiting, self._space)
         live = self._list_live()
         self._ready.replace(live)
@@ -277,7 +261,8 @@ class Head:
     def _choose(self, now: float) -> dict[Sequence, int]:
         """Plan a step; with several stages, for a share of the decodes, so that each stage has one to work on."""
         share = -(-max(len(self._store.running), 1) // len(self._stages))
-        room = Room(max_tokens=self._max_tokens, max_decodes=share, max_running=self._limits.max_running)
+        limits = self.limits
+        room = Room(max_tokens=limits.max_batch_tokens, max_decodes=share, max_running=limits.max_running)
         scheduler = Scheduler(self._store, self._preemption, now)
         chosen = scheduler.choose(room)
         self._tally.preemptions += scheduler.num_preempted

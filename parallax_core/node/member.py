@@ -198,5 +198,5 @@ def _describe(assign: Assign) -> tuple[object, ...]:
         (assign.start, assign.stop),
         assign.dtype,
         assign.device,
-        assign.memory_fraction,
+        (assign.memory_fraction, assign.max_batch_tokens, assign.max_running),
     )

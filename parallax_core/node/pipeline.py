@@ -12,7 +12,7 @@ from parallax_core.base.errors import BackendFailed, ParallaxError, StageLost, U
 from parallax_core.base.ids import RequestId
 from parallax_core.contracts.engine import Delta, EngineStats, Finish, Health, Reason, Request
 from parallax_core.contracts.stage import StageInfo
-from parallax_core.contracts.status import ReplicaStatus
+from parallax_core.contracts.status import ReplicaLimits, ReplicaStatus
 from parallax_core.engine.detokenizer import Decode
 from parallax_core.engine.head import Head
 from parallax_core.node.company import Company, Post
@@ -117,6 +117,11 @@ class PipelineEngine:
     def posts(self) -> tuple[Post, ...]:
         """Return where each stage runs, once they are open."""
         return self._company.posts()
+
+    @property
+    def limits(self) -> ReplicaLimits | None:
+        """How much the engine takes on; None before it is ready."""
+        return self._head.limits if self._head else None
 
     @property
     def max_length(self) -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from parallax_core.builtin.inprocess import SCHEME, InProcessTransport
 from parallax_core.contracts.policy import BatchingPolicy, PreemptionPolicy
 from parallax_core.contracts.transport import Transport, TransportPlan
-from parallax_core.engine.head import Limits
+from parallax_core.engine.limits import Limits
 from parallax_core.node.backlog import Backlog
 
 

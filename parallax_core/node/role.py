@@ -25,6 +25,8 @@ class Role:
     dtype: DType = "auto"
     device: str = ""
     memory_fraction: float = 0.5
+    max_batch_tokens: int = 0
+    max_running: int = 0
     heartbeat_s: float = 1.0
     node: str = ""
     """The node that is to have it; empty: any that can."""
@@ -44,6 +46,8 @@ class Role:
             device=self.device,
             memory_fraction=self.memory_fraction,
             heartbeat_s=self.heartbeat_s,
+            max_batch_tokens=self.max_batch_tokens,
+            max_running=self.max_running,
         )
 
     def fit(self, recruit: Recruit) -> int:

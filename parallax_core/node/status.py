@@ -56,6 +56,7 @@ def describe_engine(health: Health, head: Head | None, num_losses: int, stages: 
         stats=stats,
         num_losses=num_losses,
         hop_s=head.pace.hop_s if head else None,
+        limits=head.limits if head else None,
         stages=tuple(stages),
     )
 

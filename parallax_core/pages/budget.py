@@ -35,6 +35,8 @@ class Room:
     """The longest sequence, in tokens."""
     chunk: int
     """The most tokens in a step."""
+    sequences: int = 0
+    """How many run at once, if that is known: then there are states for twice as many, if memory allows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,7 @@ def format_bytes(size: float) -> str:
 
 def _find_need(kind: Kind, window: int, num_bytes: int, room: Room) -> Need:
     if kind == "state":
-        return Need(kind, window, num_bytes, 1, MOST_SEQUENCES)
+        return Need(kind, window, num_bytes, 1, max(MOST_SEQUENCES, 2 * room.sequences))
     longest = room.context_length
     if kind == "window":
         longest = min(longest, window + REWIND + room.chunk + PAGE_SIZE)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from parallax_core.contracts.status import NodeStatus, ReplicaStatus, StageStatus
+from parallax_core.contracts.status import NodeStatus, ReplicaLimits, ReplicaStatus, StageStatus
 from parallax_core.server.reply import Reply
 
 
@@ -57,6 +57,17 @@ class StageReply(Reply):
     """Null until it has finished a step."""
 
 
+class LimitsReply(Reply):
+    """How much a replica takes on."""
+
+    max_running: int
+    """Answers on its stages at once."""
+    max_waiting: int
+    """Requests beside them; more get a 429."""
+    max_batch_tokens: int
+    """Tokens in a step."""
+
+
 class ReplicaReply(Reply):
     """A replica of the whole model."""
 
@@ -80,6 +91,8 @@ class ReplicaReply(Reply):
     hop_seconds: float | None
     """What each link takes of a step that has the pipeline to itself, from the head through the stages and back: the
     median of recent ones; null until there was one."""
+    limits: LimitsReply | None
+    """Null until it was ready once."""
     stages: list[StageReply]
 
 
@@ -121,6 +134,7 @@ def show_replica(status: ReplicaStatus) -> ReplicaReply:
         pending_tokens=status.pending_tokens,
         losses=status.num_losses,
         hop_seconds=status.hop_s,
+        limits=_show_limits(status.limits) if status.limits else None,
         stages=[_show_stage(stage) for stage in status.stages],
     )
 
@@ -133,6 +147,14 @@ def show_node(status: NodeStatus) -> NodeReply:
         pid=status.pid,
         address=status.address,
         backends=list(status.backends),
+    )
+
+
+def _show_limits(limits: ReplicaLimits) -> LimitsReply:
+    return LimitsReply(
+        max_running=limits.max_running,
+        max_waiting=limits.max_waiting,
+        max_batch_tokens=limits.max_batch_tokens,
     )
 
 

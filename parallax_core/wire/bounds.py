@@ -106,6 +106,7 @@ def check_info(info: StageInfo) -> None:
     sizes = (info.vocab_size, info.context_length, info.max_batch_tokens)
     require(all(0 < size <= LARGEST for size in sizes), "a size of a stage is out of range")
     require(0 <= info.weight_bytes <= LARGEST, "the size of its weights is out of range")
+    require(0 <= info.saturation_rows <= LARGEST, "the rows that saturate it are out of range")
     require(0 < len(info.pools) <= MOST_POOLS, "a stage has at least one pool, and not so many")
     for pool in info.pools:
         check_pool(pool)

@@ -58,6 +58,8 @@ class Assign(Leased, frozen=True, tag=8):
     device: Text
     memory_fraction: Annotated[float, msgspec.Meta(gt=0, le=1)]
     heartbeat_s: Annotated[float, msgspec.Meta(gt=0, le=3600)]
+    max_batch_tokens: Count = 0
+    max_running: Count = 0
 
 
 class Loading(Leased, frozen=True, tag=9):

@@ -12,7 +12,7 @@ import pytest
 from parallax_core.builtin.offers import POLICIES
 from parallax_core.config.serve import ServeSettings
 from parallax_core.contracts.policy import PolicyKind, PolicySpec
-from parallax_core.engine.head import Limits
+from parallax_core.engine.limits import Limits
 
 PAGE = (Path(__file__).parents[2] / "docs/reference/policies.md").read_text(encoding="utf-8")
 

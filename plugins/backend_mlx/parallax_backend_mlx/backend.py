@@ -29,6 +29,8 @@ MOST_LAYERS = 10_000
 """No model has more."""
 BATCH_TOKENS = {"gpu": 2048, "fast": 128, "slow": 16}
 """Tokens in a step of about a second or less: on a GPU, on a CPU with a fast BLAS, on one without."""
+SATURATION_ROWS = 64
+"""Decodes in a step beyond which nothing is gained: on a CPU and on Apple's GPUs, weights are read for as many."""
 
 
 class MlxBackend:
@@ -43,13 +45,15 @@ class MlxBackend:
         num_bytes = find_room() * plan.memory_fraction
         longest = _find_setting(config, LENGTHS) or int(num_bytes // network.shape.page_bytes) * PAGE_TOKENS
         context_length = limit_context(_find_text(config), network.list_slides(), longest)
-        account, runner = _start_runner(network, Room(num_bytes, weight_bytes, context_length, _choose_batch()))
+        chunk = plan.max_batch_tokens or _choose_batch()
+        room = Room(num_bytes, weight_bytes, context_length, chunk, plan.max_running)
+        account, runner = _start_runner(network, room)
         info = StageInfo(
             layers=network.layers,
             num_layers=network.num_layers,
             vocab_size=network.shape.vocab_size,
             context_length=context_length,
-            max_batch_tokens=_choose_batch(),
+            max_batch_tokens=chunk,
             pools=tuple(pool.info for pool in account.pools),
             device=describe_device(),
             dtype=str(network.shape.dtype).rpartition(".")[2],
@@ -58,6 +62,7 @@ class MlxBackend:
             capabilities=frozenset(network.list_capabilities()),
             takes=network.takes,
             gives=network.gives,
+            saturation_rows=SATURATION_ROWS,
         )
         return MlxStage(info, account, runner)
 

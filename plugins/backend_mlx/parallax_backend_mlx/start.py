@@ -30,6 +30,8 @@ class Room:
     context_length: int
     chunk: int
     """The most tokens in a step."""
+    sequences: int = 0
+    """How many run at once, if that is known."""
 
 
 def start_runner(network: Network, room: Room) -> tuple[Account, Runner]:
@@ -43,7 +45,8 @@ def start_runner(network: Network, room: Room) -> tuple[Account, Runner]:
     grouping = choose_grouping(network, layout) if layout is not None else None
     if layout is None or grouping is None:
         return Account(_account_pools(network, room)), SerialRunner(network)
-    account = Account(plan_pools(layout.list_sizes(), Space(room.num_bytes, room.context_length, room.chunk)))
+    space = Space(room.num_bytes, room.context_length, room.chunk, room.sequences)
+    account = Account(plan_pools(layout.list_sizes(), space))
     grouping = replace(grouping, spare_keys=_count_spare(layout, room.weight_bytes))
     return account, PagedRunner(network, layout, account, grouping)
 

@@ -9,7 +9,8 @@ import pytest
 from parallax_core.api import BatchingPolicy, QueueView, Request, RequestId, Sampling
 from parallax_core.builtin.batching import Delay, Size, SizeOrDelay, WorkConserving
 from parallax_core.builtin.offers import POLICIES
-from parallax_core.engine.head import Head, Limits
+from parallax_core.engine.head import Head
+from parallax_core.engine.limits import Limits
 from parallax_core.node.guard import BatchingGuard
 from parallax_core.node.policy import make_policy
 from parallax_core.plugins.host import PluginHost

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import types
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,10 +13,12 @@ from parallax_core.api import BackendSpec, Ref, Request, RequestId, Sampling, St
 from parallax_core.base.errors import UsageError
 from parallax_core.builtin.routing import LeastPendingTokens, RoundRobin
 from parallax_core.cli.edge import check_exposure, check_tls, choose_hosts, is_loopback, read_keys
-from parallax_core.cli.serve import Serving
+from parallax_core.cli.serve import Serving, _log_limits, plan_stages, read_limits
 from parallax_core.cli.topology import Local
 from parallax_core.config.parallel import ParallelConfig, parse_layers
 from parallax_core.config.serve import ServeSettings
+from parallax_core.contracts.progress import silent
+from parallax_core.engine.limits import Limits
 from parallax_core.node.plan import PipelinePlan
 from parallax_core.node.router import Router
 from parallax_core.plugins.discovery import PluginRecord
@@ -170,6 +173,34 @@ async def test_serving_without_a_topology_opens_the_whole_model_once(tmp_path: P
     await engine.start()
     await engine.stop()
     assert [(plan.layers, plan.device) for plan in ToyBackend.plans] == [(None, "")]
+
+
+def test_limits_of_a_user_reach_the_head_and_the_stages(tmp_path: Path) -> None:
+    settings = ServeSettings(max_running=500, max_waiting=9, max_batch_tokens=1000, memory_fraction=0.8)
+    limits, plan = read_limits(settings), plan_stages(settings, tmp_path, silent)
+    assert (limits.max_running, limits.max_waiting, limits.max_batch_tokens) == (500, 9, 1000)
+    assert (plan.max_running, plan.max_batch_tokens, plan.memory_fraction) == (500, 1000, 0.8)
+
+
+def test_limits_are_left_to_the_stages_where_a_user_says_none(tmp_path: Path) -> None:
+    settings = ServeSettings()
+    assert read_limits(settings) == Limits()
+    assert plan_stages(settings, tmp_path, silent) == StagePlan(model=tmp_path)
+
+
+async def test_limits_are_told_once_the_stages_are_there(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    [engine] = make_serving(tmp_path, ParallelConfig()).make_engines()
+    before = engine.limits
+    await engine.start()
+    limits = engine.limits
+    await engine.stop()
+    assert before is None
+    assert limits is not None
+    with caplog.at_level(logging.INFO):
+        _log_limits(limits, StagePlan(model=tmp_path, memory_fraction=0.25))
+    assert caplog.messages == [
+        "limits of a replica max_running=4 max_waiting=256 max_batch_tokens=8, of a stage memory_fraction=0.25"
+    ]
 
 
 def test_certificate_that_cannot_be_used_is_refused_at_once(tmp_path: Path) -> None:

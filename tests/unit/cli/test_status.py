@@ -56,6 +56,7 @@ CLUSTER = {
             "pending_tokens": 12,
             "losses": 1,
             "hop_seconds": 0.00042,
+            "limits": {"max_running": 64, "max_waiting": 256, "max_batch_tokens": 297},
             "stages": [STAGE, {**STAGE, **NOTHING, "stage": 1, "pools": []}],
         }
     ],
@@ -68,7 +69,7 @@ SHOWN = """\
 toy: ready (1 of 2 replicas are not ready)
 
 replica 0: ready, drained
-  2 running, 1 waiting, 12 tokens to compute, hop 0.42 ms, 1 losses
+  2/64 running, 1/256 waiting, 12 tokens to compute, hop 0.42 ms, 1 losses
 STAGE  LAYERS  NODE        HOST  PID  BACKEND  DEVICE  DTYPE    WEIGHTS  PAGES  STEP     TOKENS  QUEUED  RESTARTS
 0      0-10    worker/0/0  mini  71   mlx      cpu     float32  90 MB    3/100  3.10 ms  44      2       1
 1      -       worker/0/0  -     -    -        -       -        90 MB    -      -        44      2       1

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from parallax_core.base.errors import ParallaxError, UsageError
+from parallax_core.base.ids import Epoch
 from parallax_core.builtin.inprocess import InProcessTransport
 from parallax_core.cli.interpreter import read_pythons
 from parallax_core.cli.share import place_layers
@@ -171,7 +172,7 @@ def test_worker_is_started_with_what_it_has_to_know(tmp_path: Path) -> None:
     stages = Remote(
         model=str(tmp_path),
         backends=("mlx", "torch"),
-        plan=StagePlan(model=tmp_path, memory_fraction=0.25),
+        plan=StagePlan(model=tmp_path, memory_fraction=0.25, max_batch_tokens=99, max_running=7),
         muster=muster,
         nursery=Nursery(launch.make_command),
         heartbeat_s=1.0,
@@ -179,3 +180,5 @@ def test_worker_is_started_with_what_it_has_to_know(tmp_path: Path) -> None:
     company = stages.gather(1, [StagePlace(LayerRange(0, 1), ""), StagePlace(LayerRange(1, 2), "")], PipelinePlan())
     assert isinstance(company, Troop)
     assert [post.node for post in company.posts()] == ["worker/1/0", "worker/1/1"]
+    said = [role.assign(Epoch(1)) for role in company._roles]
+    assert [(each.memory_fraction, each.max_batch_tokens, each.max_running) for each in said] == [(0.25, 99, 7)] * 2

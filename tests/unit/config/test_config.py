@@ -21,6 +21,7 @@ class Example:
     share: Annotated[float, Meta(ge=0, le=1)] = 0.5
     name: str = "x"
     note: str | None = None
+    most: Annotated[int | None, Meta(ge=1, le=9)] = None
     is_on: bool = False
     color: Literal["red", "blue"] = "red"
     file: Path | None = None
@@ -67,6 +68,7 @@ def test_origin_of_each_value_is_known() -> None:
         ("share", "1", 1.0),
         ("name", "007", "007"),
         ("note", "a, b", "a, b"),
+        ("most", "4", 4),
         ("is_on", "true", True),
         ("is_on", "0", False),
         ("color", "blue", "blue"),
@@ -97,6 +99,8 @@ def test_variables_with_one_underscore_are_no_settings() -> None:
         ("count = 0", "is 0: expected an integer of at least 1"),
         ("count = true", "is True: expected an integer"),
         ("share = 2", "is 2: expected a number from 0 to 1"),
+        ("most = 10", "is 10: expected an integer from 1 to 9"),
+        ("most = 'a'", "is 'a': expected an integer from 1 to 9"),
         ("name = 1", "is 1: expected text"),
         ("is_on = 'true'", "is 'true': expected true or false"),
         ("color = 'green'", "is 'green': expected one of red, blue"),

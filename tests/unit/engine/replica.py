@@ -24,6 +24,7 @@ from parallax_core.api import (
     logprobs,
 )
 from parallax_core.engine.head import Head, Step
+from parallax_core.engine.limits import Limits
 from parallax_core.testing.toy import GREEDY, Toy, ToyStage
 from parallax_core.wire.codec import encode
 from parallax_core.wire.messages import Result
@@ -107,6 +108,7 @@ class Replica:
         self.stage = self.stages[-1]
         self.toy = self.stage.toy
         self.chain = Chain(self.stages)
+        options = {"limits": Limits(max_running=32), **options}
         self.head = Head([stage.info for stage in self.stages], decode, **options)
         self.now = 0.0
         self.requests: dict[RequestId, Request] = {}

@@ -5,7 +5,8 @@ import pytest
 from parallax_core.api import InvalidRequest, StageResult, Unavailable
 from parallax_core.base.errors import StageLost
 from parallax_core.builtin.batching import Delay, Size, SizeOrDelay, WorkConserving
-from parallax_core.engine.head import Head, Limits, Step
+from parallax_core.engine.head import Head, Step
+from parallax_core.engine.limits import Limits
 from parallax_core.testing.toy import Toy
 from tests.unit.engine.replica import LUCKY, TOY, Replica, make_request, open_stages
 

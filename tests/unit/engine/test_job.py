@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from parallax_core.api import Unavailable
-from parallax_core.engine.head import Limits
+from parallax_core.engine.limits import Limits
 from parallax_core.testing.toy import Toy
 from tests.unit.engine.replica import LUCKY, TOY, Replica, decode, expect_logprobs, open_stages
 

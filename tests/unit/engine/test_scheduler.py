@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from parallax_core.builtin.preemption import Nobody
-from parallax_core.engine.head import Limits
+from parallax_core.engine.limits import Limits
 from tests.unit.engine.replica import LUCKY, TOY, Replica
 
 

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from parallax_core.api import Fork, Open, Request, Sampling
-from parallax_core.engine.head import Limits
+from parallax_core.engine.limits import Limits
 from parallax_core.testing.arithmetic import Kind
 from parallax_core.testing.toy import GREEDY, Toy
 from tests.unit.engine.replica import LUCKY, TOY, Replica, open_stages

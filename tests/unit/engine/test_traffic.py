@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from parallax_core.api import LayerRange, Request, RequestId, Sampling, StageResult
 from parallax_core.builtin.preemption import LowestPriority, NewestFirst
-from parallax_core.engine.head import Limits
+from parallax_core.engine.limits import Limits
 from parallax_core.testing.arithmetic import Kind
 from parallax_core.testing.toy import GREEDY, SizeOptions, Toy, ToyStage
 from tests.unit.engine.replica import NUMBERS, Replica, expect_logprobs, make_request
@@ -234,7 +234,7 @@ class Traffic(RuleBasedStateMachine):
         assert {*waiting._queue._entries, *waiting._sources} == {one for one in live if one.is_waiting}
         assert len(waiting) == sum(one.is_waiting for one in live)
         assert set(waiting._sources.values()) <= set(head._store.running)
-        assert self.replica.chain.largest_header <= head._limits.header_bytes
+        assert self.replica.chain.largest_header <= head._wanted.header_bytes
         deadlines = [job.deadline for job in head._jobs.values() if job.deadline is not None]
         assert head.next_deadline() == min(deadlines, default=None)
 

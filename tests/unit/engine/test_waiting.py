@@ -6,6 +6,7 @@ import gc
 import sys
 from collections.abc import Callable
 from collections.abc import Sequence as Listing
+from dataclasses import replace
 from types import FrameType
 
 import pytest
@@ -13,7 +14,8 @@ import pytest
 from parallax_core.api import Holder, RequestId, SeqId, StageResult
 from parallax_core.builtin.batching import Delay
 from parallax_core.builtin.preemption import LowestPriority, Nobody
-from parallax_core.engine.head import Head, Limits
+from parallax_core.engine.head import Head
+from parallax_core.engine.limits import Limits
 from parallax_core.engine.scheduler import MOST_ASKED
 from parallax_core.engine.sequence import Sequence, Task
 from parallax_core.engine.tally import Journey
@@ -84,9 +86,8 @@ def test_step_costs_the_same_however_many_wait(num_pages: int) -> None:
 def test_accepting_costs_the_same_however_many_wait() -> None:
     heads = [make_busy(number, 3).head for number in (4, 1000)]
     requests = [make_request([1] * 19, 20, timeout_s=1e6) for _ in heads]
-    limits = Limits(max_waiting=2000)
     for head in heads:
-        head._limits = limits
+        head.limits = replace(head.limits, max_waiting=2000)
     costs = [
         count_calls(lambda each=each: each[0].accept(each[1], 5.0))  # type: ignore[misc]
         for each in zip(heads, requests, strict=True)

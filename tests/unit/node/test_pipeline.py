@@ -23,12 +23,12 @@ from parallax_core.api import (
     Stream,
     Unavailable,
 )
-from parallax_core.engine.head import Limits
+from parallax_core.engine.limits import Limits
 from parallax_core.node.crew import Crew
 from parallax_core.node.pipeline import PipelineEngine
 from parallax_core.node.plan import PipelinePlan
 from parallax_core.testing.fault import Fault, FaultStage, Kind
-from parallax_core.testing.toy import GREEDY, Toy, ToyStage
+from parallax_core.testing.toy import GREEDY, SizeOptions, Toy, ToyStage
 
 NUMBERS = count()
 TOY = Toy(("full", "window", "full", "full", "window"))
@@ -118,6 +118,26 @@ async def test_split_equals_whole_when_memory_is_short() -> None:
     async with running(make_stages(3, num_pages=9)) as engine:
         answers = await asyncio.gather(*(collect(engine.submit(make_request(prompt, 12))) for prompt in prompts))
     assert [tokens_of(answer) for answer in answers] == [TOY.continuation(prompt, 12) for prompt in prompts]
+
+
+@pytest.mark.parametrize("num_stages", [1, 2])
+async def test_as_many_run_as_the_stages_are_good_for(num_stages: int) -> None:
+    """256 at once, in frames as they cross between nodes, with the tokens that each has alone."""
+    toy, most = Toy(("full", "full")), 256
+    cuts = pairwise(range(0, 3, 2 // num_stages))
+    sizes: SizeOptions = {"num_pages": 16 * most, "max_batch_tokens": 2 * most // num_stages}
+    stages = [toy.open(LayerRange(*cut), **sizes) for cut in cuts]
+    samplings = [GREEDY if number % 2 else Sampling(seed=number) for number in range(most)]
+    async with running(stages) as engine:
+        streams = [engine.submit(make_request([number % 90, 5], 12, samplings[number])) for number in range(most)]
+        answers = await asyncio.gather(*(collect(stream) for stream in streams))
+        limits = engine.limits
+    assert limits is not None
+    assert (limits.max_running, limits.max_waiting) == (most, 2 * most)
+    assert max(len(batch.rows) for batch in stages[0].batches) == most // num_stages
+    assert [tokens_of(answer) for answer in answers] == [
+        toy.continuation([number % 90, 5], 12, samplings[number]) for number in range(most)
+    ]
 
 
 async def test_stages_compute_different_steps_at_the_same_time() -> None:

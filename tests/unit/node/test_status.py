@@ -39,6 +39,9 @@ async def test_status_of_stages_is_what_they_are_and_did() -> None:
     [replica] = router.describe()
     assert (replica.rank, replica.health, replica.num_losses) == (0, Health(state="ready"), 0)
     assert replica.stats.output_tokens == 5
+    assert replica.limits == engine.limits
+    assert replica.limits is not None
+    assert (replica.limits.max_running, replica.limits.max_batch_tokens) == (8, 8)
     assert replica.hop_s is not None
     assert 0 < replica.hop_s < 1
     assert [(each.stage, each.node, each.backend, each.pid) for each in replica.stages] == [
@@ -58,6 +61,7 @@ async def test_status_is_there_before_the_stages_are() -> None:
     engine = make_engine()
     [replica] = engine.describe()
     assert replica.health.state == "starting"
+    assert replica.limits is None
     assert [(each.layers, each.step_time, each.pools) for each in replica.stages] == [(None, None, ())] * 2
     await engine.stop()
 

@@ -33,6 +33,9 @@ def test_cluster_shows_what_stages_have_done(site: Site) -> None:
     [replica] = found["replicas"]
     assert (replica["rank"], replica["drained"], replica["requests"], replica["pending_tokens"]) == (0, False, 0, 0)
     assert 0 < replica["hop_seconds"] < 1
+    limits = replica["limits"]
+    assert (limits["max_waiting"], limits["max_batch_tokens"]) == (256, site.stage.info.max_batch_tokens)
+    assert 1 <= limits["max_running"] <= limits["max_batch_tokens"]
     [stage] = replica["stages"]
     assert (stage["layers"], stage["tokens"], stage["steps"]) == ([0, len(site.stage.info.layers)], 7, 3)
     assert stage["pools"][0]["total"] == 200

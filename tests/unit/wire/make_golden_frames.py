@@ -72,6 +72,7 @@ INFO = stage.StageInfo(
     capabilities=frozenset({"logprobs"}),
     takes=(TensorSpec(576, "float32"),),
     gives=(TensorSpec(576, "bfloat16"),),
+    saturation_rows=64,
 )
 
 SAMPLES: dict[str, Message] = {
@@ -110,7 +111,7 @@ SAMPLES: dict[str, Message] = {
     "hello": Hello(WIRE_VERSION, "kitchen", "0.1.0", 1),
     "welcome": Welcome(WIRE_VERSION, "attic", "0.1.0", 1),
     "join": Join("tcp://10.0.0.7:9001", ("mlx", "torch"), "attic", 4711, "org/model", 10, 20, 16 * 2**30),
-    "assign": Assign(LEASE, EPOCH, 1, "mlx", "org/model", 10, 20, "float32", "gpu:1", 0.5, 1.0),
+    "assign": Assign(LEASE, EPOCH, 1, "mlx", "org/model", 10, 20, "float32", "gpu:1", 0.5, 1.0, 4096, 512),
     "loading": Loading(LEASE, EPOCH, 1, "loading weights", 2**30, 2**33),
     "ready": Ready(LEASE, EPOCH, 1, INFO),
     "refusal": Refusal(LEASE, EPOCH, 1, "there is too little memory", "close other programs"),

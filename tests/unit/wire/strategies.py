@@ -160,6 +160,7 @@ def infos(draw: st.DrawFn) -> stage.StageInfo:
         capabilities=draw(st.frozensets(st.sampled_from(get_args(Capability)), max_size=1)),
         takes=draw(tuples(tensor_specs, 2)),
         gives=draw(tuples(tensor_specs, 2)),
+        saturation_rows=draw(counts),
     )
 
 
@@ -178,6 +179,8 @@ membership: st.SearchStrategy[Message] = st.one_of(
         device=words,
         memory_fraction=st.floats(0, 1, exclude_min=True),
         heartbeat_s=st.floats(0, 3600, exclude_min=True),
+        max_batch_tokens=counts,
+        max_running=counts,
     ),
     st.builds(Loading, leases, epochs, counts, words, counts, counters, st.sampled_from(("bytes", "items"))),
     st.builds(Ready, leases, epochs, counts, infos()),
