@@ -235,6 +235,7 @@ class Head:
 
     def _begin_epoch(self, stages: Listing[StageInfo]) -> None:
         self._stages = tuple(stages)
+        self._versions = tuple(stage.weights_version for stage in stages)
         self.limits = find_limits(self._wanted, self._stages)
         self._depth = Depth(len(stages))
         self._in_flight: deque[Flight] = deque()
@@ -253,7 +254,7 @@ class Head:
 
     def _space(self, sequence: Sequence) -> Hashable:
         request = sequence.request
-        return request.adapter, tuple(stage.weights_version for stage in self._stages), request.salt
+        return request.adapter, self._versions, request.salt
 
     def _list_live(self) -> list[Sequence]:
         return [sequence for job in self._jobs.values() for sequence in job.live]

@@ -28,6 +28,8 @@ from parallax_core.wire.size import (
 class RowCost:
     """What the rows of a request take of a step and of its result, in bytes at the most."""
 
+    begin: int
+    """Of the step, to open or fork a sequence and give it a row of a token."""
     token: int
     """Of the step, each token of the prompt."""
     scored: int
@@ -38,6 +40,8 @@ class RowCost:
     """Of the result, each draw after that."""
 
 
+INHERIT = bound_edit(Fork(SeqId(0), SeqId(0), 0))
+"""What a fork that inherits what holds for its source takes of a step."""
 FIXED = ROW + DRAW
 """What a row takes of a step beside its tokens."""
 
@@ -46,8 +50,10 @@ def weigh_rows(request: Request) -> RowCost:
     """Return what the rows of a request take."""
     is_scored = request.prompt_logprobs is not None
     top = -1 if request.logprobs is None else request.logprobs
+    token = TOKEN + (SCORE if is_scored else 0)
     return RowCost(
-        token=TOKEN + (SCORE if is_scored else 0),
+        begin=bound_edit(Fork(SeqId(0), SeqId(0), 0, 0, make_spec(request))) + FIXED + token,
+        token=token,
         scored=bound_scored(request.prompt_logprobs or 0) if is_scored else 0,
         first_draw=bound_drawn(request.n, top),
         next_draw=bound_drawn(1, top),
@@ -113,7 +119,7 @@ class HeaderBudget:
         Raises:
             InvalidRequest: naming the field that takes the most.
         """
-        cost, spec = weigh_rows(request), make_spec(request)
+        cost = weigh_rows(request)
         in_step = {
             "logit_bias": len(request.sampling.logit_bias),
             "stop_token_ids": len(request.sampling.stop_ids),
@@ -125,15 +131,10 @@ class HeaderBudget:
             "prompt_logprobs": request.prompt_logprobs or 0,
             "n": request.n,
         }
-        if not begin_bytes(spec) + FIXED + cost.token <= self.most_in_step:
+        if cost.begin > self.most_in_step:
             _refuse(in_step)
-        if not cost.first_draw + cost.scored <= self.most_in_result:
+        if cost.first_draw + cost.scored > self.most_in_result:
             _refuse(in_result)
-
-
-def begin_bytes(spec: SequenceSpec | None) -> int:
-    """Return what it takes of a step to open or fork a sequence; without a spec, as what it is forked from."""
-    return bound_edit(Fork(SeqId(0), SeqId(0), 0, 0, spec))
 
 
 def _refuse(sizes: Mapping[str, int]) -> NoReturn:

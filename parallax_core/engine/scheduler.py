@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from dataclasses import dataclass
 from itertools import chain
 from operator import attrgetter
 
-from parallax_core.contracts.policy import Holder, PreemptionPolicy
+from parallax_core.contracts.policy import PreemptionPolicy
 from parallax_core.engine.ledger import Claim
 from parallax_core.engine.sequence import Sequence
 from parallax_core.engine.store import Store
+from parallax_core.engine.victims import Victims
 
 RANK = attrgetter("rank")
-MOST_ASKED = 16
-"""Victims a preemption policy is asked for in one step."""
 MOST_LOOKED_UP = 2**18
 """Tokens of those who wait that are looked up for one step, so that no plan holds up the process."""
-LOOK_UP = 256
+LOOK_UP = 512
 """As many tokens a look-up counts for itself."""
 
 
@@ -44,7 +42,9 @@ class Scheduler:
         self._waiting = store.waiting
         self._preemption = preemption
         self._now = now
-        self._num_asked = 0
+        self._ranked: list[Sequence] = []
+        """Those that run when the step begins, by rank."""
+        self._victims: Victims | None = None
         self.num_preempted = 0
         self._chosen: dict[Sequence, int] = {}
 
@@ -53,14 +53,14 @@ class Scheduler:
         claim, budget = self._ledger.claim(room.max_tokens), room.max_tokens
         if not self._ledger.is_rewindable:
             self._branch(claim, room)
-        ranked = sorted(self._store.running.values(), key=RANK)
-        running = [one for one in ranked if one.is_ready]
+        self._ranked = sorted(self._store.running.values(), key=RANK)
+        running = [one for one in self._ranked if one.is_ready]
         decodes = [one for one in running if one.num_missing == 1]
         for sequence in chain(decodes, [one for one in running if one.num_missing != 1]):
             is_over = sequence.num_missing == 1 and len(self._chosen) >= room.max_decodes
             if budget and sequence.is_ready and not is_over:
-                budget -= self._take(sequence, claim, budget, ranked)
-        self._admit(ranked, claim, budget, room)
+                budget -= self._take(sequence, claim, budget)
+        self._admit(claim, budget, room)
         return self._chosen
 
     def _branch(self, claim: Claim, room: Room) -> None:
@@ -73,7 +73,7 @@ class Scheduler:
                 if sequence.is_waiting and not (has_place and self._store.branch(sequence, source, claim)):
                     self._store.keep(source, claim)
 
-    def _admit(self, ranked: list[Sequence], claim: Claim, budget: int, room: Room) -> None:
+    def _admit(self, claim: Claim, budget: int, room: Room) -> None:
         """Begin those who wait, until one of them finds no room."""
         num_looked_up = 0
         while budget and len(self._store.running) < room.max_running and num_looked_up < MOST_LOOKED_UP:
@@ -85,23 +85,23 @@ class Scheduler:
             if found.coming is not None:
                 self._waiting.follow(sequence, found.coming.seq, found.coming.length)
             elif self._store.admit(sequence, found, claim):
-                budget -= self._take(sequence, claim, budget, ranked)
+                budget -= self._take(sequence, claim, budget)
             else:
                 break
 
-    def _take(self, sequence: Sequence, claim: Claim, budget: int, ranked: list[Sequence]) -> int:
+    def _take(self, sequence: Sequence, claim: Claim, budget: int) -> int:
         wanted = min(sequence.num_missing, budget)
         if self._store.interval:
             self._store.keep_due(sequence, claim)
             wanted = self._store.limit_row(sequence, wanted)
         cost, draw = sequence.task.cost, sequence.draw_bytes
         count = self._budget.limit_row(cost, draw, wanted)
-        if count and (count := self._fit(sequence, claim, count, ranked)):
+        if count and (count := self._fit(sequence, claim, count)):
             self._chosen[sequence] = count
             self._budget.take_row(cost, draw, count)
         return count
 
-    def _fit(self, sequence: Sequence, claim: Claim, count: int, ranked: list[Sequence]) -> int:
+    def _fit(self, sequence: Sequence, claim: Claim, count: int) -> int:
         """Claim pages for as many tokens of ``sequence`` as there can be, after making room for at least one."""
         assert sequence.seq is not None
         while not claim.take(sequence.seq, count):
@@ -109,35 +109,23 @@ class Scheduler:
                 continue
             if count > 1:
                 count //= 2
-            elif not self._preempt(sequence, ranked):
+            elif not self._preempt(sequence):
                 return 0
         return count
 
-    def _preempt(self, sequence: Sequence, ranked: list[Sequence]) -> bool:
+    def _preempt(self, sequence: Sequence) -> bool:
         """Take a sequence of lower rank off the stages; return whether there was one.
 
-        A policy chooses among requests; of one with several answers the last gives way. It is asked so many times for
-        a step that has rows: those who then find no page have a row in a later one.
+        A policy is asked only so much for a step that has rows: who then finds no page has a row in a later one.
         """
-        if self._chosen and self._num_asked >= MOST_ASKED:
+        victims = self._victims
+        if victims is None:
+            victims = self._victims = Victims(self._preemption, self._ranked, self._now)
+        if self._chosen and victims.is_spent:
             return False
-        self._num_asked += 1
-        lower = {
-            one.request.id: one
-            for one in ranked[bisect_right(ranked, sequence.rank, key=RANK) :]
-            if one.seq is not None and one not in self._chosen
-        }
-        victim = self._preemption.choose([self._describe(one) for one in lower.values()])
+        victim = victims.choose(sequence.rank, self._chosen)
         if victim is None:
             return False
         self.num_preempted += 1
-        self._store.discard(lower[victim])
+        self._store.discard(victim)
         return True
-
-    def _describe(self, sequence: Sequence) -> Holder:
-        return Holder(
-            id=sequence.request.id,
-            priority=sequence.urgency(self._now),
-            arrived=sequence.arrived,
-            num_tokens=len(sequence.tokens),
-        )

@@ -9,12 +9,18 @@ from itertools import count
 
 from parallax_core.base.ids import RequestId, SeqId
 from parallax_core.contracts.stage import Drop, Edit, Fork, Open, SequenceSpec
-from parallax_core.engine.header import FIXED, HeaderBudget, begin_bytes
+from parallax_core.engine.header import INHERIT, HeaderBudget
 from parallax_core.engine.ledger import Claim, Ledger
 from parallax_core.engine.prefix import ITEM, Match, PrefixIndex
 from parallax_core.engine.sequence import Sequence
 from parallax_core.engine.waiting import WaitingQueue
 from parallax_core.wire.size import DROP, bound_edit
+
+MOST_EVICTED = 1024
+"""Stored sequences that make room for those who wait in one step, a long one counting for several: a plan that drops
+more would hold up the process."""
+SHORT = 512
+"""Tokens of a stored sequence that counts for one."""
 
 Space = Callable[[Sequence], Hashable]
 """Names what must be equal, beside the tokens, for one sequence to serve another."""
@@ -51,6 +57,8 @@ class Store:
         """Prompts are kept at multiples of so many tokens, where sequences cannot go back; 0: nowhere."""
         self._seqs = count()
         self._edits: list[Edit] = []
+        self._num_evicted = 0
+        """In the step that is being planned; see `MOST_EVICTED`."""
         self._specs: dict[SeqId, SequenceSpec] = {}
         """Of every sequence the stages hold."""
         self._index = PrefixIndex()
@@ -71,7 +79,7 @@ class Store:
 
     def take_edits(self) -> tuple[Edit, ...]:
         """Return the edits made since the last call, in order, for a step; the budget is that of the next one then."""
-        edits, self._edits = tuple(self._edits), []
+        edits, self._edits, self._num_evicted = tuple(self._edits), [], 0
         self.budget.reset()
         return edits
 
@@ -97,9 +105,9 @@ class Store:
 
         Makes room among what is only stored, and returns whether there is room for all of its tokens, and in the step.
         """
-        in_step = begin_bytes(sequence.task.spec) + FIXED + sequence.task.cost.token
+        in_step = sequence.task.cost.begin
         while not _has_room(sequence, found.match, claim):
-            if not self.budget.fits(in_step + DROP):
+            if not self.budget.fits(in_step + DROP) or self._num_evicted >= MOST_EVICTED:
                 return False
             spared = found.match.seq if found.match else None
             evicted = self._evict_oldest(spared)
@@ -121,7 +129,7 @@ class Store:
         """
         assert source.seq is not None
         match = Match(source.seq, source.planned)
-        if not self.budget.fits(begin_bytes(None)):
+        if not self.budget.fits(INHERIT):
             return False
         while not _has_room(sequence, match, claim):
             if not self.evict(None):
@@ -139,7 +147,7 @@ class Store:
         while not claim.fits_fork(sequence.seq, length):
             if not self.evict(None):
                 return
-        if self.budget.fits(begin_bytes(None)):
+        if self.budget.fits(INHERIT):
             copy = SeqId(next(self._seqs))
             self._edit(Fork(sequence.seq, copy, length, sequence.choice))
             self._keep(space, key, copy)
@@ -192,6 +200,7 @@ class Store:
             return None
         for seq in self._stored:
             if seq != spared:
+                self._num_evicted += 1 + self.ledger.length(seq) // SHORT
                 self._drop(seq)
                 return seq
         return None

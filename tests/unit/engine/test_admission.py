@@ -116,6 +116,31 @@ def test_prompt_that_many_must_make_room_for_is_looked_up_once(lookups: list[byt
     assert len(lookups) == 1
 
 
+def test_room_is_made_in_several_steps_where_it_takes_many_evictions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("parallax_core.engine.store.MOST_EVICTED", 10)
+    replica = Replica(TOY.open(num_pages=60, page_size=2, context=120, max_batch_tokens=50))
+    fill(replica, 30)
+    request_id = replica.ask([token % 7 for token in range(100)], 1)
+    dropped = []
+    while (step := replica.head.plan(replica.now)) is not None:
+        dropped.append(sum(isinstance(edit, Drop) for edit in step.edits))
+        replica.head.absorb(replica.compute(step), replica.now)
+        replica.collect()
+    assert dropped == [10, 10, 5, 0]
+    replica.check_tokens(request_id)
+
+
+def test_long_sequences_count_for_several_evictions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("parallax_core.engine.store.MOST_EVICTED", 6)
+    monkeypatch.setattr("parallax_core.engine.store.SHORT", 2)
+    replica = Replica(TOY.open(num_pages=60, page_size=2, context=120, max_batch_tokens=50))
+    fill(replica, 30)
+    replica.ask([token % 7 for token in range(100)], 1)
+    step = replica.head.plan(replica.now)
+    assert step is not None
+    assert (len(step.edits), step.batch.rows) == (2, ())
+
+
 def test_prompt_is_looked_up_again_when_what_it_would_have_begun_as_made_room(lookups: list[bytes]) -> None:
     replica = Replica(TOY.open(num_pages=8, page_size=2, context=16, max_batch_tokens=16))
     fill(replica, 3)

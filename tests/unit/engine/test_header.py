@@ -158,7 +158,7 @@ def test_rows_never_take_more_than_there_is(header_bytes: int, rows: list[tuple[
     budget = HeaderBudget([INFO], header_bytes, max_running=3)
     in_step = in_result = 0
     for wanted, token, scored, draw in rows:
-        cost = RowCost(token=token, scored=scored, first_draw=draw, next_draw=draw)
+        cost = RowCost(begin=0, token=token, scored=scored, first_draw=draw, next_draw=draw)
         count = budget.limit_row(cost, draw, wanted)
         assert 0 <= count <= wanted
         if count < wanted:

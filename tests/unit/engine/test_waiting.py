@@ -16,7 +16,6 @@ from parallax_core.builtin.batching import Delay
 from parallax_core.builtin.preemption import LowestPriority, Nobody
 from parallax_core.engine.head import Head
 from parallax_core.engine.limits import Limits
-from parallax_core.engine.scheduler import MOST_ASKED
 from parallax_core.engine.sequence import Sequence, Task
 from parallax_core.engine.tally import Journey
 from parallax_core.engine.waiting import WaitingQueue
@@ -129,7 +128,8 @@ class Asked:
         return LowestPriority().choose(holders)
 
 
-def test_policy_is_asked_for_a_bounded_number_of_victims_in_a_step() -> None:
+def test_policy_is_asked_only_so_much_for_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("parallax_core.engine.victims.MOST_WEIGHED", 200)
     policy = Asked()
     replica = Replica(
         TOY.open(num_pages=80, page_size=1, context=16, max_batch_tokens=100),
@@ -140,8 +140,8 @@ def test_policy_is_asked_for_a_bounded_number_of_victims_in_a_step() -> None:
     replica.step()
     assert not policy.asked
     replica.step()
-    assert len(policy.asked) == MOST_ASKED
-    assert len(replica.stage.batches[-1].rows) == MOST_ASKED
+    assert policy.asked == [79, 77, 75], "it was shown those below the one in need, and no one twice"
+    assert len(replica.stage.batches[-1].rows) == 3
     replica.run()
     replica.check_tokens(*ids)
 
