@@ -135,11 +135,12 @@ class Host:
         sock, edge, main = bind_socket("127.0.0.1", 0), Edge(), self._replicas["plain"]
         reader = self._make_reader()
         await reader.start()
-        app = make_app(Served(MODEL, main.router, self._text, reader), edge)
+        served = Served(MODEL, main.router, self._text, reader)
+        app = make_app(served, edge)
         self._add_routes(app)
         for replica in self._replicas.values():
             await replica.router.start()
-        server = Server(make_config(Site(app, main.router, reader, edge, Gate())))
+        server = Server(make_config(Site(app, served, edge, Gate())))
         serving = asyncio.create_task(server.serve(sockets=[sock]))
         while not server.started:  # noqa: ASYNC110 -- nobody tells
             await asyncio.sleep(0.01)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import socket
 import sys
@@ -91,6 +90,7 @@ def _serve(settings: ServeSettings, edge: Edge, plugins: PluginHost, output: Tex
         backlog=Backlog(settings.max_unread * 2**20),
     )
     routing = make_policy(plugins, "routing", settings.routing)
+    from parallax_core.server.loop import run_loop
     from parallax_core.server.run import bind_socket
 
     with (
@@ -117,7 +117,7 @@ def _serve(settings: ServeSettings, edge: Edge, plugins: PluginHost, output: Tex
         )
         audience = Audience(plugins.observers())
         try:
-            asyncio.run(_run(serving, Front(edge, sock, display, plugins, audience, output)))
+            run_loop(_run(serving, Front(edge, sock, display, plugins, audience, output)), edge.request_s)
         finally:
             audience.close(AUDIENCE_S)
 
@@ -248,7 +248,7 @@ async def _run(serving: Serving, front: Front) -> None:
         _announce(serving, front, engines)
 
     async with serving.mustered():
-        await run_server(Site(app, router, reader, front.edge, gate), front.sock, announce)
+        await run_server(Site(app, served, front.edge, gate), front.sock, announce)
     if tracer is not None:
         tracer.close()
 

@@ -12,6 +12,7 @@ from prometheus_client import (
     CONTENT_TYPE_LATEST,
     CollectorRegistry,
     Counter,
+    Gauge,
     Histogram,
     disable_created_metrics,
     generate_latest,
@@ -61,6 +62,18 @@ class Meter:
         self.queued = self._histogram("queue", "From arrival to the first step.", SECONDS)
         self.prefill = self._histogram("prefill", "From the first step to the first token.", SECONDS)
         self.decode = self._histogram("decode", "From the first token to the end.", SECONDS)
+        self.loop_lag = self._histogram("loop_lag", "How late the event loop was.", SHORT_SECONDS)
+        self.worst_loop_lag = Gauge(
+            "parallax_loop_lag_worst_seconds", "The longest since the server was ready.", registry=self.registry
+        )
+        self._worst_lag = 0.0
+
+    def note_lag(self, seconds: float) -> None:
+        """The event loop was so late."""
+        self.loop_lag.observe(seconds)
+        if seconds > self._worst_lag:
+            self._worst_lag = seconds
+            self.worst_loop_lag.set(seconds)
 
     def watch(self, engine: Engine) -> None:
         """Show what ``engine`` says of itself, if it does."""

@@ -14,12 +14,12 @@ import uvicorn
 from fastapi import FastAPI
 
 from parallax_core.base.errors import ParallaxError
-from parallax_core.contracts.engine import Engine
 from parallax_core.server.connection import make_protocol
 from parallax_core.server.descriptor import raise_limit
 from parallax_core.server.edge import Edge
 from parallax_core.server.gate import Gate
-from parallax_core.server.reading import Reader
+from parallax_core.server.lag import watch_lag
+from parallax_core.server.served import Served
 
 GRACE_S = 0.5
 """How long open connections may take to be told that the server is going away."""
@@ -71,8 +71,7 @@ class Site:
     """An application, and what it answers with."""
 
     app: FastAPI
-    engine: Engine
-    reader: Reader
+    served: Served
     edge: Edge
     gate: Gate
 
@@ -141,12 +140,12 @@ async def _wait_for_signal(site: Site) -> None:
 
 
 async def _stop(site: Site) -> None:
-    await asyncio.gather(site.engine.stop(), site.reader.stop())
+    await asyncio.gather(site.served.engine.stop(), site.served.reader.stop())
 
 
 async def _start(site: Site, on_ready: Callable[[], None]) -> None:
-    """Start the engine and what reads requests, say so, and stay until cancelled."""
-    await asyncio.gather(site.engine.start(), site.reader.start())
+    """Start the engine and what reads requests, say so, and measure from then on, until cancelled."""
+    await asyncio.gather(site.served.engine.start(), site.served.reader.start())
     settle_memory()
     on_ready()
-    await asyncio.Event().wait()
+    await watch_lag(site.served.meter.note_lag)

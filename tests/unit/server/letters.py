@@ -101,7 +101,7 @@ class Site:
         self.router = Router([self.engine], LeastPendingTokens(), lambda: 400)
         self.reader = reader or LocalReader(BodyReader(self.text, "toy"))  # type: ignore[arg-type]
         self.quota = Quota(edge)
-        served = Served(
+        self.served = Served(
             "toy",
             self.router,
             self.text,  # type: ignore[arg-type]
@@ -110,7 +110,7 @@ class Site:
             find_max_length=lambda: 400,
             quota=self.quota,
         )
-        self.app = make_app(served, edge, self.gate)
+        self.app = make_app(self.served, edge, self.gate)
         self.client = TestClient(self.app, raise_server_exceptions=False)
 
     def __enter__(self) -> Self:

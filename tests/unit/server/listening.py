@@ -23,7 +23,7 @@ class Listening:
         self.site = Site(edge, reader=reader)
         self._clients: list[Client] = []
         self._sock = run.bind_socket("127.0.0.1", 0)
-        site = run.Site(self.site.app, self.site.router, self.site.reader, edge, self.site.gate)
+        site = run.Site(self.site.app, self.site.served, edge, self.site.gate)
         self.server = run.Server(run.make_config(site))
 
     async def __aenter__(self) -> Self:
