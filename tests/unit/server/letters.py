@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
@@ -121,6 +122,12 @@ class Site:
     def __exit__(self, *_: object) -> None:
         self.client.portal.call(self.router.stop)  # type: ignore[union-attr]
         self.client.__exit__()
+
+    def limit_waiting(self, most: int) -> None:
+        """Let only so many requests wait for the engine."""
+        head = self.engine._head
+        assert head is not None
+        head.limits = dataclasses.replace(head.limits, max_waiting=most)
 
     def post(self, route: str = "/v1/chat/completions", headers: Mapping[str, str] | None = None, **body: Any) -> Any:
         """Send ``body`` as JSON, lone surrogates and all; the answer has the shape that is promised."""
