@@ -109,10 +109,11 @@ class Head:
         self._settle(job.answers[0])
 
     def check_room(self) -> None:
-        """Raise Overloaded if too many requests wait already for another to be accepted."""
+        """Raise Overloaded if too many requests wait already, beside those that can begin with the next step."""
         num_waiting = len(self._jobs) - self._store.num_requests
-        if num_waiting >= self.limits.max_waiting:
-            message = f"{num_waiting} requests are waiting already"
+        num_places = max(0, self.limits.max_running - len(self._store.running))
+        if num_waiting >= num_places + self.limits.max_waiting:
+            message = f"{self._store.num_requests} requests are running and {num_waiting} are waiting already"
             raise Overloaded(message, "try again later")
 
     def cancel(self, request_id: RequestId) -> None:

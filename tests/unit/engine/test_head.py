@@ -87,11 +87,28 @@ def test_head_refuses_a_request_it_has_already() -> None:
 
 
 def test_head_refuses_when_too_many_wait_counting_requests() -> None:
-    replica = Replica(limits=Limits(max_waiting=2))
-    replica.ask([1], n=5)
-    replica.ask([2])
-    with pytest.raises(Unavailable, match="2 requests are waiting"):
-        replica.ask([3])
+    replica = Replica(limits=Limits(max_running=1, max_waiting=2))
+    for number in range(3):
+        replica.ask([number], n=5)
+    with pytest.raises(Unavailable, match="0 requests are running and 3 are waiting"):
+        replica.ask([4])
+    replica.step()
+    with pytest.raises(Unavailable, match="1 requests are running and 2 are waiting"):
+        replica.ask([4])
+
+
+def test_head_without_a_queue_takes_who_can_begin_at_once() -> None:
+    replica = Replica(TOY.open(num_pages=40), limits=Limits(max_running=2, max_waiting=0))
+    ids = [replica.ask([number]) for number in range(2)]
+    with pytest.raises(Unavailable, match="0 requests are running and 2 are waiting"):
+        replica.ask([2])
+    replica.step()
+    with pytest.raises(Unavailable, match="2 requests are running and 0 are waiting"):
+        replica.ask([2])
+    replica.run()
+    ids.append(replica.ask([2]))
+    replica.run()
+    replica.check_tokens(*ids)
 
 
 def test_request_ends_when_its_time_is_over_waiting_or_running() -> None:

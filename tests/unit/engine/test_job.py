@@ -59,12 +59,12 @@ def test_answers_outlive_the_first_of_them() -> None:
 
 def test_request_is_not_waiting_while_any_answer_runs() -> None:
     stop = TOY.continuation([1, 2, 3], 1, LUCKY)[0]
-    replica = Replica(TOY.open(num_pages=40), limits=Limits(max_waiting=1))
+    replica = Replica(TOY.open(num_pages=40), limits=Limits(max_running=2, max_waiting=0))
     replica.ask([1, 2, 3], 9, n=2, sampling=LUCKY, stop_ids=frozenset({stop}))
     replica.step()
     replica.step()
     replica.ask([5])
-    with pytest.raises(Unavailable, match="1 requests are waiting"):
+    with pytest.raises(Unavailable, match="1 requests are running and 1 are waiting"):
         replica.ask([6])
     replica.run()
     replica.check_tokens()

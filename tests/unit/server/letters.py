@@ -123,11 +123,11 @@ class Site:
         self.client.portal.call(self.router.stop)  # type: ignore[union-attr]
         self.client.__exit__()
 
-    def limit_waiting(self, most: int) -> None:
-        """Let only so many requests wait for the engine."""
+    def limit(self, **limits: int) -> None:
+        """Have the engine take on only so much; see `ReplicaLimits`."""
         head = self.engine._head
         assert head is not None
-        head.limits = dataclasses.replace(head.limits, max_waiting=most)
+        head.limits = dataclasses.replace(head.limits, **limits)
 
     def post(self, route: str = "/v1/chat/completions", headers: Mapping[str, str] | None = None, **body: Any) -> Any:
         """Send ``body`` as JSON, lone surrogates and all; the answer has the shape that is promised."""

@@ -83,7 +83,7 @@ def test_caller_has_only_so_many_requests_under_way() -> None:
 
 def test_full_queue_is_a_429() -> None:
     with Site() as site:
-        site.limit_waiting(0)
+        site.limit(max_running=0, max_waiting=0)
         response = site.post(**QUESTION)
         assert error_of(response, 429)["code"] == "overloaded"
         assert response.headers["Retry-After"] == "1"

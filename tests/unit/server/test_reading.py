@@ -42,7 +42,7 @@ def test_time_that_reading_takes_counts_towards_the_timeout() -> None:
 def test_request_that_would_be_refused_anyway_is_not_even_read() -> None:
     reader = SlowReader(0)
     with Site(reader=reader) as site:
-        site.limit_waiting(0)
+        site.limit(max_running=0, max_waiting=0)
         assert error_of(site.ask(), 429)["code"] == "overloaded"
         assert error_of(site.complete(), 429)["code"] == "overloaded"
         site.router.drain(0)
@@ -64,7 +64,7 @@ async def test_client_that_leaves_while_its_request_waits_to_be_read_is_forgotte
 
 
 def test_many_prompts_are_submitted_all_or_none(site: Site) -> None:
-    site.limit_waiting(5)
+    site.limit(max_waiting=5)
     error_of(site.complete(["a" * 60] * 99, max_tokens=3), 429)
     assert site.complete("a", max_tokens=3).status_code == 200
     [stats] = site.engine.stats()
