@@ -14,13 +14,15 @@ from parallax_core.builtin.layout import check_folder
 from parallax_core.builtin.partial_file import PartialFile, RemoteFile
 from parallax_core.builtin.shelf import Record, Shelf
 from parallax_core.builtin.transfer import Transfer
-from parallax_core.contracts.progress import Progress
+from parallax_core.contracts.progress import Progress, silent
 from parallax_core.loading.checkpoint import LENGTH_BYTES, MOST_HEADER_BYTES, find_missing, find_places, read_index
 
 HEADER_BYTES = 2**17
 """As much of a file of weights is fetched first: most headers are shorter, and one request gets them."""
 GAP_BYTES = 2**16
 """Tensors that are so near to each other are fetched in one request, with what lies between them."""
+QUIET_BYTES = 10**8
+"""So much is checked without a word, since it takes no time."""
 
 IsWanted = Callable[[str], bool]
 """Told the name of a tensor."""
@@ -86,13 +88,14 @@ class ModelDownload:
         total, done = sum(ranges.total for ranges in wanted.values()), 0
         unchecked = [file for file, ranges in wanted.items() if _becomes_whole(file, ranges)]
         total_unchecked, checked = sum(file.remote.size for file in unchecked), 0
+        tell = self.progress if total_unchecked > QUIET_BYTES else silent
         for file, ranges in wanted.items():
             if not file.is_whole:
                 self.transfer.fill(file, ranges, _shift(self.progress, task, done, total))
             done += ranges.total
             self.progress(task, done, total)
             if file in unchecked:
-                file.finish(_shift(self.progress, f"check {self.record.name}", checked, total_unchecked))
+                file.finish(_shift(tell, f"check {self.record.name}", checked, total_unchecked))
                 checked += file.remote.size
         self._complete()
 
