@@ -85,6 +85,7 @@ from parallax_core.sampling.draw import GOLDEN32, MASK32, draw_key, gumbel, hash
 from parallax_core.sampling.ranking import Inquiry, Ranking, make_answers
 from parallax_core.sampling.reference import Draft, adjust, best, draw, keep, logprobs
 from parallax_core.stages.row import RowModel, RowStage
+from parallax_core.stages.weights import identify_weights
 from parallax_core.wire.codec import WIRE_VERSION, decode, encode
 from parallax_core.wire.errors import BadFrame, WireVersionMismatch
 from parallax_core.wire.messages import Failure, Heartbeat, Hello, Mask, Message, Result, Step, Welcome
@@ -239,6 +240,7 @@ __all__ = [
     "gumbel",
     "hash32",
     "hookimpl",
+    "identify_weights",
     "keep",
     "keys_folder",
     "logprobs",

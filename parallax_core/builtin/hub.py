@@ -63,8 +63,7 @@ class HubSource:
     def find(self, name: str) -> ModelFolder | None:
         """Return the model's folder if it is complete on this machine."""
         wanted = HubName.parse(name)
-        path = self._shelf.find(str(wanted))
-        return ModelFolder(path=path, ref=f"hf:{wanted}") if path else None
+        return self._describe(wanted) if self._shelf.find(str(wanted)) else None
 
     def fetch(self, name: str, progress: Progress) -> ModelFolder:
         """Return the model's folder, downloading what is missing; see `ModelSource.fetch`.
@@ -124,7 +123,12 @@ class HubSource:
         except OSError as error:
             message = f"cannot write to {self._folder}: {error.strerror or error}"
             raise ParallaxError(message, "free some space, or set PARALLAX_HOME to another disk") from error
-        return ModelFolder(path=self._shelf.locate(key), ref=f"hf:{wanted}")
+        return self._describe(wanted)
+
+    def _describe(self, wanted: HubName) -> ModelFolder:
+        key = str(wanted)
+        path, listed = self._shelf.locate(key), self._shelf.list_weights(key)
+        return ModelFolder(path=path, ref=f"hf:{wanted}", listed_weights=listed)
 
     def _is_ready(self, key: str, is_here: Callable[[Record], bool]) -> bool:
         if self._shelf.find(key):

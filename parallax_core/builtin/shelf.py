@@ -63,6 +63,13 @@ class Shelf:
         """Return what belongs to a model of which only a part is here, else None."""
         return None if self.find(name) else _read_record(self.locate(name) / PARTIAL)
 
+    def list_weights(self, name: str) -> dict[str, str]:
+        """Return the hub's digests of the files of weights of a model of which at least a part is here."""
+        path = self.locate(name)
+        record = _read_record(path / COMPLETE) or _read_record(path / PARTIAL)
+        files = record.files if record else ()
+        return {file.name: file.sha256 or file.blob for file in files if file.name.endswith(".safetensors")}
+
     def stored(self) -> list[StoredModel]:
         """Return the models that are complete here, sorted by name."""
         models = []

@@ -102,7 +102,7 @@ def _serve(settings: ServeSettings, edge: Edge, plugins: PluginHost, output: Tex
         # Stages in processes of their own fetch their layers by themselves.
         fetch = catalog.fetch_without_weights if wanted.uses_workers else catalog.fetch
         folder = fetch(settings.model, display)
-        plan = plan_stages(settings, folder.path, display)
+        plan = plan_stages(settings, folder, display)
         config = read_object(folder.path / "config.json")
         offers = wanted.choose_offers(config)
         serving = Serving(
@@ -131,10 +131,11 @@ def read_limits(settings: ServeSettings) -> Limits:
     )
 
 
-def plan_stages(settings: ServeSettings, model: Path, progress: Progress) -> StagePlan:
-    """Return what holds for every stage of the model in a folder."""
+def plan_stages(settings: ServeSettings, model: ModelFolder, progress: Progress) -> StagePlan:
+    """Return what holds for every stage of a model."""
     return StagePlan(
-        model=model,
+        model=model.path,
+        listed_weights=model.listed_weights,
         dtype=settings.dtype,
         memory_fraction=settings.memory_fraction,
         max_batch_tokens=settings.max_batch_tokens or 0,

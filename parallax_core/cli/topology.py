@@ -26,6 +26,7 @@ from parallax_core.node.opening import open_stage
 from parallax_core.node.plan import PipelinePlan
 from parallax_core.node.role import Role
 from parallax_core.node.troop import Troop
+from parallax_core.node.weights_check import WeightsCheck
 from parallax_core.plugins.host import PluginHost
 from parallax_core.plugins.registry import Offer
 
@@ -70,6 +71,8 @@ class Remote:
     nursery: Nursery | None
     """None: nodes are started by hand."""
     heartbeat_s: float
+    weights: WeightsCheck = field(default_factory=WeightsCheck)
+    """Shared by all replicas."""
     burden: Burden | None = None
     """Of the layers, where stages are to be measured, and to get as many as they are fast and can hold."""
 
@@ -77,7 +80,7 @@ class Remote:
         """Return the company of a replica."""
         del plan
         roles = [self._make_role(rank, index, place) for index, place in enumerate(places)]
-        troop = Troop(roles, self.muster, self.nursery, self.plan.progress)
+        troop = Troop(roles, self.muster, self.nursery, self.plan.progress, self.weights)
         return Balanced(troop, self.burden) if self.burden else troop
 
     def _make_role(self, rank: int, stage: int, place: StagePlace) -> Role:

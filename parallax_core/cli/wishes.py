@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,10 @@ from parallax_core.contracts.transport import TransportSpec
 from parallax_core.node.balance import Burden
 from parallax_core.node.choice import choose_backend, find_backends, probe
 from parallax_core.node.nursery import Nursery
+from parallax_core.node.weights_check import WeightsCheck
 from parallax_core.plugins.host import PluginHost
 from parallax_core.plugins.registry import Offer
+from parallax_core.stages.weights import state_weights
 
 
 def read_parallel(settings: ServeSettings) -> ParallelConfig:
@@ -134,6 +137,7 @@ class Wishes:
             muster=muster,
             nursery=Nursery(launch.make_command) if launch else None,
             heartbeat_s=min(1.0, settings.peer_timeout / 2),
+            weights=WeightsCheck(partial(state_weights, plan)),
             burden=self._weigh(config, plan.dtype),
         )
 

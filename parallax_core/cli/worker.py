@@ -121,6 +121,7 @@ class Opener:
         offer = choose_backend(self._plugins, offers, read_config(folder.path))
         plan = StagePlan(
             model=folder.path,
+            listed_weights=folder.listed_weights,
             layers=layers,
             dtype=assign.dtype,
             device=assign.device,

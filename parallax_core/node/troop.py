@@ -21,6 +21,7 @@ from parallax_core.node.nursery import Nursery
 from parallax_core.node.role import Role
 from parallax_core.node.together import Together
 from parallax_core.node.vacancy import describe_vacancies, reminding
+from parallax_core.node.weights_check import DifferentWeights, WeightsCheck
 from parallax_core.wire.membership import Hop, Join, Linked, Loading, Ready, Refusal, Release
 from parallax_core.wire.messages import Failure, Heartbeat, Result
 
@@ -53,13 +54,22 @@ class Troop:
     heals = True
 
     def __init__(
-        self, roles: Sequence[Role], muster: Muster, nursery: Nursery | None = None, progress: Progress = silent
+        self,
+        roles: Sequence[Role],
+        muster: Muster,
+        nursery: Nursery | None = None,
+        progress: Progress = silent,
+        weights: WeightsCheck | None = None,
     ) -> None:
-        """Fill ``roles`` with nodes of ``muster``; ``nursery`` starts those that are processes of ours."""
+        """Fill ``roles`` with nodes of ``muster``, whose weights must pass ``weights``.
+
+        ``nursery`` starts those that are processes of ours.
+        """
         self._roles = tuple(roles)
         self._muster = muster
         self._nursery = nursery
         self._progress = progress
+        self._weights = weights or WeightsCheck()
         self._recruits: list[Recruit | None] = [None] * len(roles)
         self._holders: list[tuple[str, int]] = [("", 0)] * len(roles)
         """The node and the process that had each stage last, in working order."""
@@ -77,9 +87,12 @@ class Troop:
             ParallaxError: naming the stage, if a node cannot be one, or they do not fit each other.
         """
         self._attempt = Epoch(self._attempt + 1)
+        self._weights.begin()
         async with reminding(self.needs), Together() as group:
             filling = [group.start(self._fill(role)) for role in self._roles]
         infos = tuple(task.result() for task in filling)
+        for role, info in zip(self._roles, infos, strict=True):
+            await self._compare(role, info)
         check_chain(infos)
         self._count_restarts()
         async with Together() as group:
@@ -259,6 +272,18 @@ class Troop:
                     return info
                 case Refusal(_, _, stage, message, hint):
                     raise ParallaxError(f"stage {stage} on node {recruit.name!r}: {message}", hint)
+
+    async def _compare(self, role: Role, info: StageInfo) -> None:
+        """Compare the weights of a stage with the others'; a node that has others may go and come back with these."""
+        recruit = self._at(role)
+        try:
+            await self._weights.check(f"stage {role.stage} on node {recruit.name!r}", info.weights_parts)
+        except DifferentWeights as error:
+            self._recruits[role.stage] = None
+            with contextlib.suppress(PeerLost):
+                await recruit.channel.send(Refusal(LEASE, self._attempt, role.stage, error.message, error.hint))
+                await recruit.channel.leave()
+            raise
 
     async def _link(self, role: Role) -> None:
         recruit = self._at(role)

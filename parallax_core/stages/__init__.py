@@ -1,1 +1,1 @@
-"""Stages that are made of less than a whole one."""
+"""What backends may make stages of: one from arithmetic on single rows, and the name of the weights they hold."""

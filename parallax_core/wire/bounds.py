@@ -16,6 +16,8 @@ from parallax_core.wire.membership import MOST_TEXT, Join, Ready
 from parallax_core.wire.messages import Failure, Hello, Mask, Message, Result, Step, Welcome
 
 MOST_POOLS = 64
+MOST_PARTS, MOST_NAME = 2**15, 256
+"""Parts that weights may have, and letters of a part's name and of its digest."""
 
 
 def check_message(message: Message) -> None:
@@ -113,6 +115,10 @@ def check_info(info: StageInfo) -> None:
     words = (info.device, info.dtype, info.weights_version)
     require(all(len(word) <= MOST_TEXT for word in words), "a text of a stage is too long")
     check_words(*words)
+    require(len(info.weights_parts) <= MOST_PARTS, "a stage has more parts than a model")
+    for part, digest in info.weights_parts.items():
+        require(max(len(part), len(digest)) <= MOST_NAME, "the name of a part of the weights is too long")
+        check_words(part, digest)
     for spec in (*info.takes, *info.gives):
         require(spec.dtype in ITEM_BYTES and 0 < spec.width <= LARGEST, "a hidden tensor is none")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -11,7 +12,8 @@ import torch
 
 from parallax_backend_mlx.backend import MlxBackend
 from parallax_backend_torch.backend import TorchBackend
-from parallax_core.api import Backend, Draw, LayerRange, StagePlan
+from parallax_core.api import Backend, Draw, LayerRange, StageInfo, StagePlan
+from parallax_core.loading.checkpoint import find_places
 from parallax_core.testing.checks.chain import Chain
 from tests.checkpoints import FAMILIES, LAYERS, save_family
 from tests.families import VOCAB, make_tokens, read_logprobs
@@ -41,6 +43,40 @@ def open_chain(folder: Path, names: Sequence[str]) -> Chain:
     ranges = [LayerRange(each * place, each * (place + 1)) for place in range(len(names))]
     plans = [StagePlan(model=folder, layers=layers, dtype="float32", memory_fraction=1e-3) for layers in ranges]
     return Chain([BACKENDS[name].open_stage(plan) for name, plan in zip(names, plans, strict=True)])
+
+
+def read_infos(folder: Path, names: Sequence[str]) -> list[StageInfo]:
+    with open_chain(folder, names) as chain:
+        return [stage.info for stage in chain.stages]
+
+
+@pytest.mark.parametrize("names", PIPELINES, ids="+".join)
+def test_weights_are_named_alike_by_all_backends(folder: Path, names: tuple[str, ...]) -> None:
+    [whole] = read_infos(folder, ("mlx",))
+    numbered = {part for part in whole.weights_parts if part.rpartition(".")[2].isdecimal()}
+    assert len(numbered) == LAYERS
+    infos = read_infos(folder, names)
+    assert set().union(*(info.weights_parts.items() for info in infos)) == set(whole.weights_parts.items())
+    assert (len({whole.weights_version, *(info.weights_version for info in infos)}) == 1) == (len(names) == 1)
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_fine_tuned_layer_is_stated_as_another_by_its_stage_alone(folder: Path, tmp_path: Path, name: str) -> None:
+    tuned = shutil.copytree(folder, tmp_path / "tuned")
+    path, place = next(
+        (path, place)
+        for path in sorted(tuned.glob("*.safetensors"))
+        for place in find_places(path)
+        if ".layers.3." in place.name
+    )
+    data = bytearray(path.read_bytes())
+    data[place.stop - 1] ^= 1
+    path.write_bytes(data)
+    before, after = (read_infos(each, (name, name)) for each in (folder, tuned))
+    assert before[0].weights_version == after[0].weights_version
+    assert before[1].weights_version != after[1].weights_version
+    differing = {part for part, digest in before[1].weights_parts.items() if after[1].weights_parts[part] != digest}
+    assert [part.rpartition(".")[2] for part in differing] == ["3"]
 
 
 @cache

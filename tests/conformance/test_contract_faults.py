@@ -58,6 +58,12 @@ class CountsItsOwnLayersOnly(Saying):
         return replace(info, num_layers=len(info.layers))
 
 
+class CountsPartsFromItsOwnLayer(Saying):
+    def say(self, info: StageInfo) -> StageInfo:
+        layers = range(info.layers.start, info.layers.stop)
+        return replace(info, weights_parts={f"layers.{layer}": str(layer - info.layers.start) for layer in layers})
+
+
 class GivesTwice(Saying):
     def say(self, info: StageInfo) -> StageInfo:
         return replace(info, gives=info.gives * 2)
@@ -247,6 +253,12 @@ FAULTS: list[tuple[Part, tuple[Kind, ...], str, str]] = [
     (ForgetsItsWindow, ("window",), "test_stage_describes_itself", "a window belongs to a window pool"),
     (Changes, FULL, "test_stage_describes_itself", "its info has changed"),
     (CountsItsOwnLayersOnly, FULL, "test_parts_say_how_they_fit_together", "differ in the layers of the model"),
+    (
+        CountsPartsFromItsOwnLayer,
+        FULL,
+        "test_weights_are_named_alike_in_every_split",
+        "stated otherwise than in the whole",
+    ),
     (GivesTwice, FULL, "test_parts_say_how_they_fit_together", "are given"),
     (GivesTwice, FULL, "test_hidden_tensors_are_as_described", "hidden tensors of 6 tokens are"),
     (AnswersEarly, FULL, "test_hidden_tensors_are_as_described", "a part before the last answers"),

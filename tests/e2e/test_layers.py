@@ -64,6 +64,25 @@ def worker(home: Path, log: Path, address: str, **changes: str) -> Iterator[None
         process.wait()
 
 
+@contextmanager
+def head(home: Path, log: Path, sockets: Path, **changes: str) -> Iterator[subprocess.Popen[str]]:
+    """Start a server that waits for two workers, with half the layers each."""
+    command = [PARALLAX, "serve", NAME, "--port", "0", "--listen", f"ipc://{sockets}/head"]
+    with log.open("w") as sink:
+        process = subprocess.Popen(
+            [*command, "--layers", f"0-{CUT},{CUT}-{NUM_LAYERS}"],
+            stdout=subprocess.PIPE,
+            stderr=sink,
+            text=True,
+            env=environment(home, **changes),
+        )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
 def test_stages_of_one_machine_fetch_the_model_together(hub: FakeHub, tmp_path: Path) -> None:
     home = tmp_path / "home"
     server = start_server(home, tmp_path / "log", "--stages", "2", model=NAME, HF_ENDPOINT=hub.endpoint)
@@ -92,17 +111,8 @@ def sockets() -> Iterator[Path]:
 def test_each_machine_has_only_its_own_layers(hub: FakeHub, tmp_path: Path, sockets: Path) -> None:
     """The head has no weights at all, and two nodes with folders of their own have half the layers each."""
     log = tmp_path / "log"
-    command = [PARALLAX, "serve", NAME, "--port", "0", "--stages", "2", "--listen", f"ipc://{sockets}/head"]
     homes = {name: tmp_path / name for name in ("head", "one", "two")}
-    with log.open("w") as sink:
-        process = subprocess.Popen(
-            [*command, "--layers", f"0-{CUT},{CUT}-{NUM_LAYERS}"],
-            stdout=subprocess.PIPE,
-            stderr=sink,
-            text=True,
-            env=environment(homes["head"], HF_ENDPOINT=hub.endpoint),
-        )
-    try:
+    with head(homes["head"], log, sockets, HF_ENDPOINT=hub.endpoint) as process:
         address = wait_for(log, r"head listens at (\S+)")
         with (
             worker(homes["one"], tmp_path / "log-one", address, HF_ENDPOINT=hub.endpoint),
@@ -114,15 +124,32 @@ def test_each_machine_has_only_its_own_layers(hub: FakeHub, tmp_path: Path, sock
             assert ask(Server(process, line.split()[1], log))
             process.send_signal(signal.SIGTERM)
             process.communicate(timeout=END_TIMEOUT_S + 10)
-    finally:
-        process.kill()
-        process.communicate()
     shown = {name: list_models(home) for name, home in homes.items()}
     assert re.search(rf"hf:{NAME} \d+ of \d+ MB none of {NUM_LAYERS} ", shown["head"])
     [folder] = homes["head"].glob("models/hf/*/config.json")
     assert not list(folder.parent.glob(f"{WEIGHTS}*"))
     halves = {re.search(rf" (\d-\d) of {NUM_LAYERS} ", shown[name])[1] for name in ("one", "two")}  # type: ignore[index]
     assert halves == {f"0-{CUT}", f"{CUT}-{NUM_LAYERS}"}
+
+
+def test_machine_that_fetched_another_revision_is_refused(
+    hub: FakeHub, files: Mapping[str, bytes], tmp_path: Path, sockets: Path
+) -> None:
+    """Though the two have no layer in common, and the head has none at all."""
+    log, other = tmp_path / "log", bytearray(files[WEIGHTS])
+    other[-1] ^= 1
+    with head(tmp_path / "head", log, sockets, HF_ENDPOINT=hub.endpoint) as process:
+        address = wait_for(log, r"head listens at (\S+)")
+        with worker(tmp_path / "one", tmp_path / "log-one", address, HF_ENDPOINT=hub.endpoint):
+            while not list((tmp_path / "one").glob(f"models/hf/*/{WEIGHTS}")):
+                assert process.poll() is None, log.read_text()
+                time.sleep(0.05)
+            hub.add(NAME, {**files, WEIGHTS: bytes(other)})
+            with worker(tmp_path / "two", tmp_path / "log-two", address, HF_ENDPOINT=hub.endpoint):
+                output, _ = process.communicate(timeout=START_TIMEOUT_S)
+    assert (process.returncode, output) == (1, "")
+    reason = f"on node 'two' has other weights than this server's copy: they differ in {WEIGHTS}"
+    assert reason in log.read_text()
 
 
 def wait_for(log: Path, pattern: str) -> str:

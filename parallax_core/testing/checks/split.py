@@ -40,6 +40,16 @@ class SplitChecks(StageSubject):
                 assert widths[0], f"split at {cuts}: a part before the last gives no hidden tensors"
                 assert widths[0] == widths[1], f"split at {cuts}: widths {widths[0]} are given, {widths[1]} are taken"
 
+    def test_weights_are_named_alike_in_every_split(self) -> None:
+        """A layer has one digest, whichever stage holds it; a stage that states none is not compared."""
+        with self.open_whole() as whole:
+            expected = whole.first.weights_parts
+        for cuts, chain in self._open_splits():
+            for stage in chain.stages:
+                found = stage.info.weights_parts
+                others = [part for part in found if found[part] != expected.get(part)]
+                assert not others, f"split at {cuts}: {others[0]} is stated otherwise than in the whole"
+
     def test_hidden_tensors_are_as_described(self) -> None:
         """A part before the last gives the tensors it named, one row for each token in order, and no answers."""
         for cuts, chain in self._open_splits():

@@ -19,7 +19,16 @@ from parallax_backend_mlx.stage import MlxStage
 from parallax_backend_mlx.start import Room, start_runner
 from parallax_backend_mlx.turn import turn_weights
 from parallax_backend_mlx.window import limit_context
-from parallax_core.api import LayerRange, OutOfPages, ParallaxError, StageInfo, StagePlan, Unsupported, format_bytes
+from parallax_core.api import (
+    LayerRange,
+    OutOfPages,
+    ParallaxError,
+    StageInfo,
+    StagePlan,
+    Unsupported,
+    format_bytes,
+    identify_weights,
+)
 
 LENGTHS = ("max_position_embeddings", "max_sequence_length", "max_seq_len", "n_positions", "n_ctx", "seq_length")
 """How config.json may call the longest sequence a model was made for."""
@@ -48,6 +57,7 @@ class MlxBackend:
         chunk = plan.max_batch_tokens or _choose_batch()
         room = Room(num_bytes, weight_bytes, context_length, chunk, plan.max_running)
         account, runner = _start_runner(network, room)
+        identity = identify_weights(plan, network.layers, network.num_layers)
         info = StageInfo(
             layers=network.layers,
             num_layers=network.num_layers,
@@ -58,7 +68,8 @@ class MlxBackend:
             device=describe_device(),
             dtype=str(network.shape.dtype).rpartition(".")[2],
             weight_bytes=weight_bytes,
-            weights_version=checkpoint.version,
+            weights_version=identity.version,
+            weights_parts=identity.parts,
             capabilities=frozenset(network.list_capabilities()),
             takes=network.takes,
             gives=network.gives,

@@ -6,7 +6,6 @@ JSON header that gives each tensor's dtype, shape and place, then the data.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -27,8 +26,6 @@ class Checkpoint:
 
     tensors: dict[str, str]
     """The names of all tensors, each with the name of its file."""
-    version: str
-    """Changes whenever a file is replaced: a digest of names, sizes, times and headers."""
     holes: frozenset[str] = frozenset()
     """The tensors in files that are here whose bytes are not, since the files were fetched in part."""
 
@@ -53,14 +50,10 @@ def read_checkpoint(folder: Path, *, is_part: bool = False) -> Checkpoint:
         _check_files(folder, set(index.values()) - here)
         _check_tensors(folder, missing)
     tensors = {name: file for name, file in index.items() if file not in here}  # of the others, their headers tell
-    digest = hashlib.sha256()
     for file in files:
-        header = _read_header(file)
-        status = file.stat()
-        digest.update(f"{file.name} {status.st_size} {status.st_mtime_ns} ".encode() + header)
-        tensors |= dict.fromkeys(json.loads(header).keys() - {"__metadata__"}, file.name)
+        tensors |= dict.fromkeys(json.loads(_read_header(file)).keys() - {"__metadata__"}, file.name)
     holes = frozenset(name for name in missing if tensors.get(name) in here)
-    return Checkpoint(tensors, digest.hexdigest()[:16], holes)
+    return Checkpoint(tensors, holes)
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
 
 from parallax_backend_torch.architectures import BLOCKS, name_method, reads_weights
 from parallax_backend_torch.config import Config
@@ -34,6 +32,7 @@ from parallax_core.api import (
     Unsupported,
     choose_layers,
     format_bytes,
+    identify_weights,
     plan_pools,
     read_config,
 )
@@ -80,6 +79,7 @@ def make_stage(loaded: Loaded, runner: Runner, kept: Sequence[Kept]) -> TorchSta
     num_bytes = find_room(workshop.device) * plan.memory_fraction
     pools = plan_pools(list_sizes(kept), Room(num_bytes, shape.context_length, chunk, plan.max_running))
     hop = (TensorSpec(shape.hidden_size, name_dtype(workshop.dtype)),)
+    identity = identify_weights(loaded.plan, selection.layers, shape.num_layers)
     info = StageInfo(
         layers=selection.layers,
         num_layers=shape.num_layers,
@@ -90,7 +90,8 @@ def make_stage(loaded: Loaded, runner: Runner, kept: Sequence[Kept]) -> TorchSta
         device=describe_device(workshop, loaded.weights.shelf.forms.values()),
         dtype=name_dtype(workshop.dtype),
         weight_bytes=weight_bytes,
-        weights_version=read_version(loaded.plan.model),
+        weights_version=identity.version,
+        weights_parts=identity.parts,
         capabilities=frozenset({"logprobs", "hidden", "positions"}),
         takes=hop if selection.layers.start else (),
         gives=() if selection.is_last else hop,
@@ -99,15 +100,6 @@ def make_stage(loaded: Loaded, runner: Runner, kept: Sequence[Kept]) -> TorchSta
     store, sampler = Store(kept, pools, workshop.device), Sampler(shape.vocab_size, workshop.device)
     replays = make_replays(runner, store, pools, read_settings().graphs)
     return TorchStage(info, Held(runner, store, workshop, sampler, replays))
-
-
-def read_version(folder: Path) -> str:
-    """Return what changes whenever a file of weights is replaced: a digest of names, sizes and times."""
-    digest = hashlib.sha256()
-    for path in sorted(folder.glob("*.safetensors")):
-        status = path.stat()
-        digest.update(f"{path.name} {status.st_size} {status.st_mtime_ns} ".encode())
-    return digest.hexdigest()[:16]
 
 
 def _find_model(plan: StagePlan, config: Config) -> Model | None:

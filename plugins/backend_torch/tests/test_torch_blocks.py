@@ -187,8 +187,21 @@ def test_file_of_mixed_types_is_served_as_it_is(folders: dict[str, Path], monkey
 def test_stages_keep_the_blocks_of_their_layers(folders: dict[str, Path]) -> None:
     ranges = (LayerRange(0, 1), LayerRange(1, 2), LayerRange(0, 2))
     plans = [StagePlan(model=folders["kept"], layers=layers, memory_fraction=0.01) for layers in ranges]
-    sizes = [TorchBackend().open_stage(plan).info.weight_bytes for plan in plans]
+    infos = [TorchBackend().open_stage(plan).info for plan in plans]
+    sizes = [info.weight_bytes for info in infos]
     assert sizes[0] < sizes[2] > sizes[1]
+    parts = [set(info.weights_parts.items()) for info in infos]
+    assert parts[0] | parts[1] == parts[2]
+    assert {"model.layers.0", "model.layers.1", "model.norm.weight"} < infos[2].weights_parts.keys()
+
+
+def test_packed_and_unpacked_weights_of_one_file_are_different_ones(folders: dict[str, Path]) -> None:
+    kept, floats = (
+        TorchBackend().open_stage(StagePlan(model=folders[name], memory_fraction=0.01)).info
+        for name in ("kept", "floats")
+    )
+    assert kept.weights_version != floats.weights_version
+    assert kept.weights_parts["model.layers.0"] != floats.weights_parts["model.layers.0"]
 
 
 @pytest.mark.parametrize(("known", "other"), [('"Q4_K"', '"Q5_K"'), ('"Q4_0"', '"Q6_K"')])

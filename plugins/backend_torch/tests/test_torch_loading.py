@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from parallax_backend_torch.backend import TorchBackend, read_version
+from parallax_backend_torch.backend import TorchBackend
 from parallax_core.api import (
     Draw,
     Drawn,
@@ -170,11 +170,3 @@ def test_quantised_checkpoints_are_refused_by_name(tmp_path: Path) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | {"quantization_config": {"quant_method": "gptq"}}))
     with pytest.raises(Unsupported, match="quantized by 'gptq'"):
         TorchBackend().open_stage(StagePlan(model=tmp_path))
-
-
-def test_version_changes_with_a_file(tmp_path: Path) -> None:
-    path = tmp_path / "model.safetensors"
-    path.write_bytes(b"one")
-    before = read_version(tmp_path)
-    path.write_bytes(b"other")
-    assert read_version(tmp_path) != before

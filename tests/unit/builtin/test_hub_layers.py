@@ -24,6 +24,7 @@ from tests.unit.builtin.tinyhub import (
     LAYERS,
     MODEL,
     NAME,
+    UNWANTED,
     Stage,
     child,
     contents,
@@ -56,6 +57,33 @@ def test_stage_downloads_a_third_of_the_bytes_for_a_third_of_the_layers(
     assert hub.num_sent < WHOLE_BYTES * 0.4
     assert source.find(NAME) is None
     assert source.stored() == []
+
+
+def test_weights_of_a_revision_are_listed_however_much_of_it_is_here(hub: FakeHub, tmp_path: Path) -> None:
+    hub.add(NAME, split_layered(3) | UNWANTED)
+    places = [HubSource(SourceContext(folder=tmp_path / name)) for name in ("none", "part", "all")]
+    found = [
+        places[0].fetch_without_weights(NAME, silent),
+        places[1].fetch_tensors(NAME, STAGES[1].wants, silent),
+        places[2].fetch(NAME, silent),
+    ]
+    listed = found[0].listed_weights
+    assert listed.keys() == {f"model-{number}-of-3.safetensors" for number in (1, 2, 3)}
+    assert [model.listed_weights for model in found] == [listed] * 3
+    again = places[2].find(NAME)
+    assert again is not None
+    assert again.listed_weights == listed
+
+
+def test_other_revision_lists_other_weights_only_where_they_differ(hub: FakeHub, tmp_path: Path) -> None:
+    files = split_layered(3)
+    changed = files | {"README.md": b"new", "model-2-of-3.safetensors": files["model-2-of-3.safetensors"][:-1] + b"x"}
+    listed = []
+    for number, each in enumerate((files, changed)):
+        hub.add(NAME, each)
+        place = HubSource(SourceContext(folder=tmp_path / str(number)))
+        listed.append(place.fetch_without_weights(NAME, silent).listed_weights)
+    assert {name for name in listed[0] if listed[0][name] != listed[1][name]} == {"model-2-of-3.safetensors"}
 
 
 def test_everything_but_the_weights_is_fetched_alone(hub: FakeHub, source: HubSource) -> None:

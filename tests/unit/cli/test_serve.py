@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from parallax_core.api import BackendSpec, Ref, Request, RequestId, Sampling, Stage, StagePlan, Stream
+from parallax_core.api import BackendSpec, ModelFolder, Ref, Request, RequestId, Sampling, Stage, StagePlan, Stream
 from parallax_core.base.errors import UsageError
 from parallax_core.builtin.routing import LeastPendingTokens, RoundRobin
 from parallax_core.cli.edge import check_exposure, check_tls, choose_hosts, is_loopback, read_keys
@@ -177,7 +177,7 @@ async def test_serving_without_a_topology_opens_the_whole_model_once(tmp_path: P
 
 def test_limits_of_a_user_reach_the_head_and_the_stages(tmp_path: Path) -> None:
     settings = ServeSettings(max_running=500, max_waiting=9, max_batch_tokens=1000, memory_fraction=0.8)
-    limits, plan = read_limits(settings), plan_stages(settings, tmp_path, silent)
+    limits, plan = read_limits(settings), plan_stages(settings, ModelFolder(path=tmp_path, ref=""), silent)
     assert (limits.max_running, limits.max_waiting, limits.max_batch_tokens) == (500, 9, 1000)
     assert (plan.max_running, plan.max_batch_tokens, plan.memory_fraction) == (500, 1000, 0.8)
 
@@ -185,7 +185,7 @@ def test_limits_of_a_user_reach_the_head_and_the_stages(tmp_path: Path) -> None:
 def test_limits_are_left_to_the_stages_where_a_user_says_none(tmp_path: Path) -> None:
     settings = ServeSettings()
     assert read_limits(settings) == Limits()
-    assert plan_stages(settings, tmp_path, silent) == StagePlan(model=tmp_path)
+    assert plan_stages(settings, ModelFolder(path=tmp_path, ref=""), silent) == StagePlan(model=tmp_path)
 
 
 async def test_limits_are_told_once_the_stages_are_there(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -73,6 +73,7 @@ INFO = stage.StageInfo(
     takes=(TensorSpec(576, "float32"),),
     gives=(TensorSpec(576, "bfloat16"),),
     saturation_rows=64,
+    weights_parts={"model.layers.10": "00ff", "model.norm.weight": "a1b2"},
 )
 
 SAMPLES: dict[str, Message] = {

@@ -161,6 +161,7 @@ def infos(draw: st.DrawFn) -> stage.StageInfo:
         takes=draw(tuples(tensor_specs, 2)),
         gives=draw(tuples(tensor_specs, 2)),
         saturation_rows=draw(counts),
+        weights_parts=draw(st.dictionaries(shown, shown, max_size=3)),
     )
 
 

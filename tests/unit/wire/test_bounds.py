@@ -159,6 +159,11 @@ BAD_MESSAGES: list[tuple[Message, str]] = [
     (replace(SAMPLES["loading"], task="x" * 257), "length <= 256"),
     *[(ready(**{name: word}), "cannot be shown") for name in ("device", "dtype", "weights_version") for word in UGLY],
     *[(ready(**{name: "x" * 4097}), "too long") for name in ("device", "dtype", "weights_version")],
+    *[(ready(weights_parts={word: "0"}), "cannot be shown") for word in UGLY],
+    *[(ready(weights_parts={"layers.0": word}), "cannot be shown") for word in UGLY],
+    (ready(weights_parts={"x" * 257: "0"}), "too long"),
+    (ready(weights_parts={"layers.0": "0" * 257}), "too long"),
+    (ready(weights_parts={str(number): "0" for number in range(2**15 + 1)}), "more parts than a model"),
     (answered(State(1)), "a tensor that is not there"),
     (answered(State(-1)), ">= 0"),
 ]

@@ -33,6 +33,7 @@ class NumpyBackend:
         fit = int(MEMORY * plan.memory_fraction / (len(layers) * PAGE * config["hidden_size"] * 8))
         pages = max(1, min(fit, MOST_SEQUENCES * config["max_position_embeddings"] // PAGE))
         hop = (api.TensorSpec(config["hidden_size"], "float32"),)
+        identity = api.identify_weights(plan, layers, total)
         info = api.StageInfo(
             layers=layers,
             num_layers=total,
@@ -43,7 +44,8 @@ class NumpyBackend:
             device="cpu (NumPy)",
             dtype="float32",
             weight_bytes=sum(array.nbytes for array in weights.values()),
-            weights_version=str([path.stat().st_mtime_ns for path in sorted(plan.model.glob("*.safetensors"))]),
+            weights_version=identity.version,
+            weights_parts=identity.parts,
             capabilities=frozenset({"logprobs"}),
             takes=hop if layers.start else (),
             gives=() if is_last else hop,
