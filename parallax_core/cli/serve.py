@@ -225,9 +225,7 @@ async def _run(serving: Serving, front: Front) -> None:
 
     engines = serving.make_engines(partial(_tell_loss, front.audience, serving.model_id))
 
-    def find_room() -> int:
-        return min(engine.max_length for engine in engines)
-
+    find_room = partial(_find_room, engines)
     watch, policy = Watch(serving.model_id, front.audience.tell), serving.routing
     router = WatchedRouter(engines, policy, find_room, watch) if front.audience else Router(engines, policy, find_room)
     gate, tracer = Gate(), OtelTracer(front.edge.otlp_endpoint) if front.edge.otlp_endpoint else None
@@ -240,6 +238,7 @@ async def _run(serving: Serving, front: Front) -> None:
         Meter(tracer),
         find_max_length=find_room,
         quota=Quota(front.edge),
+        backlog=serving.pipeline.backlog,
         list_waiting=serving.list_waiting,
     )
     app = make_app(served, front.edge, gate)
@@ -267,6 +266,11 @@ def _announce(serving: Serving, front: Front, engines: Sequence[PipelineEngine])
     print(f"ready {_url(front.sock, front.edge)} model={serving.model_id}", file=front.output, flush=True)
     for advice in serving.advice:
         print(f"hint: {advice}", file=sys.stderr, flush=True)
+
+
+def _find_room(engines: Sequence[PipelineEngine]) -> int:
+    """Return the longest sequence that any replica can serve, in tokens; 0 before all are ready."""
+    return min(engine.max_length for engine in engines)
 
 
 def _tell_loss(audience: Audience, model: str, replica: int, reason: str) -> None:

@@ -45,10 +45,10 @@ class Backlog:
         holder.unread += num_bytes
         self._holders.add(holder)
         if holder.unread > self._most_of_one:
-            holder.cut(f"its client has not taken {_show(self._most_of_one)} of it")
+            holder.cut(f"its client has left {_show(self._most_of_one)} of it unread")
         elif self.num_bytes > self._most:
             largest = max(self._holders, key=lambda each: each.unread)
-            largest.cut(f"clients have not taken {_show(self._most)} of answers, and its own most of them")
+            largest.cut(f"clients have left {_show(self._most)} of answers unread, and this is the largest of them")
 
     def take(self, holder: Holder, num_bytes: int) -> None:
         """Count what was read, or dropped, of what a stream holds."""

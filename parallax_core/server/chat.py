@@ -14,7 +14,7 @@ from fastapi.responses import Response
 from parallax_core.base.errors import InvalidRequest
 from parallax_core.contracts.engine import Delta, Reason
 from parallax_core.server.description import describe_body, describe_errors, describe_events
-from parallax_core.server.flow import EventStream, Flow, while_connected
+from parallax_core.server.flow import EventStream, Flow, answer_whole
 from parallax_core.server.logprobs import TokenWriter, write_chat_logprobs
 from parallax_core.server.pieces import respond, to_json, write_lists, write_object
 from parallax_core.server.reading import Form, Reading
@@ -38,7 +38,7 @@ class Chat:
     async def collect(self) -> Response:
         """Return the whole answer."""
         answers = [Answer() for _ in range(self.form.num_answers)]
-        async for _, delta in self.flow.read():
+        async for _, delta in self.flow.collect():
             answers[delta.index].add(delta, self._write_logprobs(delta))
         choices = (self._write_choice(index, answer) for index, answer in enumerate(answers))
         whole = {**self._common("chat.completion"), "usage": self.flow.usage()}
@@ -122,9 +122,6 @@ def make_router(served: Served) -> fastapi.APIRouter:
         chat = Chat(writer, reading.form, flow, name, int(time.time()))
         if reading.form.streams:
             return EventStream(chat.stream(), flow)
-        try:
-            return await while_connected(http, chat.collect())
-        finally:
-            flow.close()
+        return await answer_whole(http, chat.collect(), flow)
 
     return router

@@ -14,7 +14,7 @@ from parallax_core.base.errors import InvalidRequest
 from parallax_core.contracts.engine import Delta, Reason
 from parallax_core.node.text import ModelText
 from parallax_core.server.description import describe_body, describe_errors, describe_events
-from parallax_core.server.flow import EventStream, Flow, while_connected
+from parallax_core.server.flow import EventStream, Flow, answer_whole
 from parallax_core.server.logprobs import Columns, CompletionLogprobs, TokenWriter
 from parallax_core.server.pieces import respond, to_json, write_lists, write_object
 from parallax_core.server.reading import Reading, unpack
@@ -99,7 +99,7 @@ class Completion:
     async def collect(self) -> Response:
         """Return all answers, those to one prompt side by side."""
         choices, is_shown = Choices(self._begin), self.reading.form.is_shown
-        async for number, delta in self.flow.read():
+        async for number, delta in self.flow.collect():
             choice = choices[number * self.reading.request.n + delta.index]
             piece = await choice.take(delta, is_shown=is_shown)
             choice.texts.append(piece.text)
@@ -164,10 +164,7 @@ def make_router(served: Served) -> fastapi.APIRouter:
         completion = Completion(served.text, writer, reading, flow, {**common, "model": reading.form.model})
         if reading.form.streams:
             return EventStream(completion.stream(), flow)
-        try:
-            return await while_connected(http, completion.collect())
-        finally:
-            flow.close()
+        return await answer_whole(http, completion.collect(), flow)
 
     return router
 

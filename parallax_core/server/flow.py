@@ -9,11 +9,12 @@ from dataclasses import replace
 from typing import TypeVar
 
 import fastapi
-from fastapi.responses import StreamingResponse
+from fastapi.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from parallax_core.base.errors import BackendFailed, ParallaxError, RequestTimeout, Unavailable
+from parallax_core.base.errors import BackendFailed, InvalidRequest, ParallaxError, RequestTimeout, Unavailable
 from parallax_core.contracts.engine import Delta, Engine, Finish, Request, Stream
+from parallax_core.node.backlog import Backlog, weigh
 from parallax_core.server.errors import ClientGone, error_response
 from parallax_core.server.metrics import Trip
 from parallax_core.server.pieces import gather
@@ -28,22 +29,36 @@ Queue = asyncio.Queue[tuple[int, Delta | Exception]]
 """What comes from several streams, each with its number."""
 
 
-class Flow:
-    """The streams of the requests one body made, as one."""
+class StreamClosed(Exception):
+    """A stream has ended without a finish: it was closed."""
 
-    def __init__(self) -> None:
+
+class Flow:
+    """The streams of the requests one body made, as one; a `Holder` of what is collected of them."""
+
+    def __init__(self, backlog: Backlog | None = None) -> None:
         self._stop_ids = frozenset[int]()
         self._trips: list[Trip] = []
         self._streams: list[Stream] = []
         self._finishes: list[Finish] = []
+        self._backlog = backlog or Backlog()
+        self._excess = ""
+        self.unread = 0
+        """Bytes of deltas that were collected, and that no client has yet; `Backlog` counts them."""
 
     @classmethod
-    async def submit(cls, engine: Engine, requests: Iterable[Request], begin: Callable[[], Trip]) -> Flow:
+    async def submit(
+        cls,
+        engine: Engine,
+        requests: Iterable[Request],
+        begin: Callable[[], Trip],
+        backlog: Backlog | None = None,
+    ) -> Flow:
         """Submit all requests, each measured by a trip that begins, or none if one is refused.
 
         Others get their turn in between, since a long one takes milliseconds.
         """
-        flow = cls()
+        flow = cls(backlog)
         try:
             for request in requests:
                 flow._trips.append(begin())
@@ -69,6 +84,29 @@ class Flow:
                     self._finishes.append(delta.finish)
                 yield number, self._hide_stop(delta)
 
+    async def collect(self) -> AsyncIterator[tuple[int, Delta]]:
+        """Yield deltas as `read` does, to be kept until all of them can be sent; they count as unread until then.
+
+        Raises:
+            InvalidRequest: if that is too much.
+            ParallaxError: if a request fails; the others are over then, too.
+        """
+        try:
+            async for number, delta in self.read():
+                self._backlog.add(self, weigh(delta))
+                yield number, delta
+        except StreamClosed:
+            if not self._excess:
+                raise
+        if self._excess:
+            message = f"the answer is too large to be sent whole: {self._excess}"
+            raise InvalidRequest(message, "stream", "ask for less, or send 'stream': true")
+
+    def cut(self, reason: str) -> None:
+        """Stop generating, since what was collected is too much."""
+        self._excess = reason
+        self.close()
+
     def usage(self, *, is_shown: bool = True) -> dict[str, object]:
         """Return the token counts in OpenAI's shape; all requests must have ended. Hidden output is not counted."""
         prompt = sum(finish.prompt_tokens for finish in self._finishes)
@@ -91,7 +129,8 @@ class Flow:
         self._trips[0].meter.count_error(status)
 
     def close(self) -> None:
-        """Stop generating. Harmless when everything has ended."""
+        """Stop generating, and count nothing as unread any more. Harmless when everything has ended."""
+        self._backlog.take(self, self.unread)
         for stream, trip in zip(self._streams, self._trips, strict=False):  # some may not have been submitted
             stream.close()
             trip.abandon()
@@ -120,6 +159,31 @@ class EventStream(StreamingResponse):
         """Send head and events, with comments where there are none for long."""
         async with KeepAlive(send, self.silence_s) as alive:
             await super().stream_response(alive.send)
+
+
+class WholeResponse(Response):
+    """Sends an answer that was collected, which counts as unread until it is sent."""
+
+    def __init__(self, answer: Response, flow: Flow) -> None:
+        super().__init__()
+        self._answer = answer
+        self._flow = flow
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the response."""
+        try:
+            await self._answer(scope, receive, send)
+        finally:
+            self._flow.close()
+
+
+async def answer_whole(http: fastapi.Request, collecting: Awaitable[Response], flow: Flow) -> Response:
+    """Return the response that sends what is collected of a flow; raises what `while_connected` does."""
+    try:
+        return WholeResponse(await while_connected(http, collecting), flow)
+    except BaseException:
+        flow.close()
+        raise
 
 
 async def while_connected(http: fastapi.Request, work: Awaitable[T]) -> T:
@@ -180,9 +244,13 @@ async def _merge(streams: Sequence[Stream]) -> AsyncGenerator[tuple[int, Delta]]
 
 
 async def _pump(number: int, stream: Stream, queue: Queue) -> None:
+    is_over = False
     try:
         async for delta in stream:
+            is_over = delta.finish is not None
             await queue.put((number, delta))
+        if not is_over:
+            await queue.put((number, StreamClosed()))
     except Exception as error:  # noqa: BLE001 -- it is raised again where the deltas are read
         await queue.put((number, error))
 

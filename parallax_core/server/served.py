@@ -12,9 +12,10 @@ from fastapi.responses import Response
 from parallax_core.base.errors import InvalidRequest
 from parallax_core.contracts.engine import Admitting, Engine
 from parallax_core.contracts.status import NodeStatus
+from parallax_core.node.backlog import Backlog
 from parallax_core.node.text import ModelText
 from parallax_core.server.flow import Flow, while_connected
-from parallax_core.server.metrics import Meter
+from parallax_core.server.metrics import Meter, Trip
 from parallax_core.server.pieces import cut, respond
 from parallax_core.server.quota import Quota
 from parallax_core.server.reading import Ask, Kind, Reader, Reading, Refusal, UnknownModel, Written
@@ -36,6 +37,8 @@ class Served:
     """Returns the longest sequence that can be served, in tokens; 0 while that is not known."""
     quota: Quota = field(default_factory=Quota)
     """What one caller may ask."""
+    backlog: Backlog = field(default_factory=Backlog)
+    """What waits to be read by clients; that of the engine, too."""
     list_waiting: Callable[[], Sequence[NodeStatus]] = tuple
     """Returns the nodes that have joined and have nothing to do."""
 
@@ -72,10 +75,12 @@ class Served:
         arrived, parent = find_arrival(http), http.headers.get("traceparent", "")
         reading, shares = self.quota.claim(reading, self.find_max_length(), http)
         requests, left = reading.make_requests(name, time.monotonic() - arrived), iter(shares)
+
+        def begin() -> Trip:
+            return self.meter.begin(arrived, parent, next(left).release)
+
         try:
-            return await Flow.submit(
-                self.engine, requests, lambda: self.meter.begin(arrived, parent, next(left).release)
-            )
+            return await Flow.submit(self.engine, requests, begin, self.backlog)
         except BaseException:
             for share in shares:
                 share.release()

@@ -11,6 +11,7 @@ from starlette.testclient import TestClient
 
 from parallax_core.api import InvalidRequest, Sampling
 from parallax_core.builtin.routing import LeastPendingTokens
+from parallax_core.node.backlog import Backlog
 from parallax_core.node.crew import Crew
 from parallax_core.node.generation import Defaults
 from parallax_core.node.pipeline import PipelineEngine
@@ -102,6 +103,7 @@ class Site:
         self.router = Router([self.engine], LeastPendingTokens(), lambda: 400)
         self.reader = reader or LocalReader(BodyReader(self.text, "toy"))  # type: ignore[arg-type]
         self.quota = Quota(edge)
+        self.backlog = Backlog()
         self.served = Served(
             "toy",
             self.router,
@@ -110,6 +112,7 @@ class Site:
             meter or Meter(),
             find_max_length=lambda: 400,
             quota=self.quota,
+            backlog=self.backlog,
         )
         self.app = make_app(self.served, edge, self.gate)
         self.client = TestClient(self.app, raise_server_exceptions=False)

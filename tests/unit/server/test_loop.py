@@ -37,6 +37,8 @@ class LongFlow:
                 ended = "length" if step == TOKENS - 1 else None
                 yield 0, Delta(text="d", tokens=(3,), index=index, logprobs=(ENTRY,), ended=ended)  # type: ignore[arg-type]
 
+    collect = read
+
     def usage(self) -> dict[str, object]:
         return {}
 
