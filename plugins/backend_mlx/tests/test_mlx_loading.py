@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from parallax_backend_mlx import loading
-from parallax_backend_mlx.backend import MlxBackend
+from parallax_backend_mlx.backend import SATURATION_ROWS, MlxBackend
 from parallax_backend_mlx.checkpoint import read_checkpoint
 from parallax_backend_mlx.loading import load_network
 from parallax_backend_mlx.network import Network
@@ -179,6 +179,12 @@ def test_model_larger_than_memory_is_refused_before_it_is_read(llama: Path, monk
 def test_no_room_for_a_page_is_refused(llama: Path) -> None:
     with pytest.raises(ParallaxError, match="a page of each pool takes"):
         MlxBackend().open_stage(StagePlan(model=llama, memory_fraction=1e-9))
+
+
+def test_step_has_the_tokens_that_are_asked_for(llama: Path) -> None:
+    stage = MlxBackend().open_stage(StagePlan(model=llama, memory_fraction=1e-3, max_batch_tokens=77))
+    assert (stage.info.max_batch_tokens, stage.info.saturation_rows) == (77, SATURATION_ROWS)
+    stage.close()
 
 
 def quantise(folder: Path) -> None:

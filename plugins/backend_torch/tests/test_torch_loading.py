@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from parallax_backend_torch.backend import TorchBackend
+from parallax_backend_torch.backend import SATURATION_ROWS, TorchBackend
 from parallax_core.api import (
     Draw,
     Drawn,
@@ -112,6 +112,13 @@ def test_attention_and_ends_are_kept_in_no_fewer_than_8_bits(llama: Path, monkey
     fine, coarse = 2 * vocab * width + LAYERS * 4 * width * width, LAYERS * 3 * width * inner
     norms = (2 * LAYERS + 1) * width * 4
     assert stage.info.weight_bytes == norms + (fine * 34 + coarse * 20) // 32
+
+
+def test_step_has_the_tokens_that_are_asked_for(llama: Path) -> None:
+    stage = TorchBackend().open_stage(StagePlan(model=llama, device="cpu", memory_fraction=1e-3, max_batch_tokens=77))
+    stage.close()
+    assert stage.info.max_batch_tokens == 77
+    assert stage.info.saturation_rows == SATURATION_ROWS["cpu"]
 
 
 def draw_tokens(folder: Path, count: int = 8) -> list[tuple[int, tuple[tuple[int, float], ...]]]:

@@ -47,6 +47,11 @@ def test_no_pool_has_more_pages_than_a_head_takes_account_of() -> None:
     assert pool.num_pages == MOST_PAGES
 
 
+def test_there_are_states_for_as_many_as_run_and_for_what_is_kept() -> None:
+    [state] = plan_pools({("state", 0): 128}, Room(2**33, 4096, 128, sequences=1000))
+    assert state.num_pages == 2000
+
+
 def test_too_little_memory_is_an_error_with_both_figures() -> None:
     with pytest.raises(ParallaxError, match="takes 2 KiB, and there are 100 bytes"):
         plan_pools({("full", 0): 128}, Room(100, 4096, 128))
