@@ -234,6 +234,10 @@ class Traffic(RuleBasedStateMachine):
         assert {*waiting._queue._entries, *waiting._sources} == {one for one in live if one.is_waiting}
         assert len(waiting) == sum(one.is_waiting for one in live)
         assert set(waiting._sources.values()) <= set(head._store.running)
+        store = head._store
+        assert set(store._specs) == {*store.running, *store._stored}
+        assert set(store._unpublished) == set(store._coming._ends) <= set(store.running)
+        assert set(store._index._ends) - set(store.running) == set(store._stored)
         assert self.replica.chain.largest_header <= head._wanted.header_bytes
         deadlines = [job.deadline for job in head._jobs.values() if job.deadline is not None]
         assert head.next_deadline() == min(deadlines, default=None)
