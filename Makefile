@@ -98,7 +98,7 @@ benchmarks/results/memory.json: | $(DEV)/.stamp
 
 benchmarks/results/prefix.json benchmarks/results/head.json benchmarks/results/pipeline.json: benchmarks/results/%.json: | $(DEV)/.stamp
 	@echo "measuring $@"
-	@$(DEV)/bin/python benchmarks/$*.py --out $@
+	@$(DEV)/bin/python -m benchmarks.$* --out $@
 
 benchmarks/results/mlx.json: | $(DEV)/.stamp
 	@echo "measuring $@"

@@ -1,6 +1,6 @@
 """How well a pipeline of stages is kept busy: the time of its steps against that of its slowest stage.
 
-    python benchmarks/pipeline.py --out benchmarks/results/pipeline.json
+    python -m benchmarks.pipeline --out benchmarks/results/pipeline.json
 
 Three stages that only sleep, each on a thread of its own; head, links and codec are the real ones. N steps cannot take
 less than N times the slowest stage; the goal is at most 1.15 times that, filling and draining included. Decodes: many
@@ -171,7 +171,7 @@ def main() -> None:
             measure("idle", IDLE_MS, decodes),
         ],
         "commit": commit.stdout.strip(),
-        "command": "python benchmarks/pipeline.py",
+        "command": "python -m benchmarks.pipeline",
         "machine": {
             "system": platform.platform(),
             "python": platform.python_version(),

@@ -1,6 +1,6 @@
 """Is the prefix index faster than what one would write first, at a million cached tokens?
 
-    python benchmarks/prefix.py --out benchmarks/results/prefix.json
+    python -m benchmarks.prefix --out benchmarks/results/prefix.json
 
 The other side is a dict of tuples: the beginning of every sequence, at every multiple of the page size, as a tuple of
 its tokens; the longest that is in the dict wins. Both hold the same sequences (families that share a beginning) and
@@ -106,7 +106,7 @@ def main() -> None:
     found = {
         **compare(options.tokens),
         "commit": commit.stdout.strip(),
-        "command": f"python benchmarks/prefix.py --tokens {options.tokens}",
+        "command": f"python -m benchmarks.prefix --tokens {options.tokens}",
         "machine": {"system": platform.platform(), "python": platform.python_version()},
     }
     print(json.dumps(found, indent=2))
