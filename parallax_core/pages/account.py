@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from parallax_core.base.errors import OutOfPages
@@ -12,6 +12,7 @@ from parallax_core.contracts.stage import (
     Edit,
     Fork,
     Open,
+    Row,
     SequenceSpec,
     StageBatch,
     StageInfo,
@@ -89,7 +90,8 @@ class Account:
     def step(self, batch: StageBatch) -> list[list[Copy]]:
         """Append the tokens of a batch to their sequences, take pages for them, and return the copies to make.
 
-        The tokens of a row have been appended then: if the computation fails, the stage is lost.
+        The tokens of a row have been appended then. If the computation fails, what `save` gave before the call takes
+        that back; what a layer keeps of a whole sequence, a state, is for the stage to put back.
 
         Raises:
             KeyError: for a sequence that is not open.
@@ -103,6 +105,27 @@ class Account:
         for row in batch.rows:
             entries[row.seq].tokens += row.tokens
         return [[copy for row in batch.rows for copy in pool.extend(row.seq, len(row.tokens))] for pool in self.pools]
+
+    def save(self, rows: Sequence[Row]) -> Callable[[], None]:
+        """Note what the sequences of ``rows`` have, before `step` is called with them.
+
+        Returns:
+            What takes that step back: the sequences then have the tokens and pages they had, and no other has changed.
+
+        Raises:
+            KeyError: for a sequence that is not open.
+        """
+        seqs = [row.seq for row in rows]
+        lengths = {seq: len(self.entries[seq].tokens) for seq in seqs}
+        marks = [pool.save(seqs) for pool in self.pools]
+
+        def restore() -> None:
+            for seq, length in lengths.items():
+                del self.entries[seq].tokens[length:]
+            for pool, mark in zip(self.pools, marks, strict=True):
+                pool.restore(mark)
+
+        return restore
 
     def _edit_pools(self, edit: Edit) -> list[list[Copy]]:
         """Apply an edit to every pool, or, if one of them has no page for a fork, to none."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 
 from parallax_core.base.errors import OutOfPages
 from parallax_core.base.ids import SeqId
@@ -41,14 +41,15 @@ class Holding:
     """Tokens of the sequence, forgotten ones included."""
     first: int = 0
     """How many pages at the beginning the window has forgotten."""
-    pages: list[int] = field(default_factory=list)
-    """Page ids, the one at index i holding the tokens from ``(first + i) * page_size`` on."""
+    pages: tuple[int, ...] = ()
+    """Page ids, the one at index i holding the tokens from ``(first + i) * page_size`` on. A tuple, so that `Mark` and
+    whoever asks share it; most steps of most sequences leave it as it is."""
     room: int = 0
     """Growing up to this length takes, copies and forgets no page, as in most steps of most sequences; 0: unknown."""
 
     def copy(self) -> Holding:
-        """Return another that is the same now."""
-        return replace(self, pages=list(self.pages))
+        """Return another that is the same now, at a cost that does not grow with the pages."""
+        return Holding(self.length, self.first, self.pages, self.room)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,7 @@ class PagePool:
     def pages(self, seq: SeqId) -> tuple[int, tuple[int, ...]]:
         """Return how many pages at the beginning are forgotten, and the ids of the rest in order."""
         holding = self._holdings[seq]
-        return holding.first, tuple(holding.pages)
+        return holding.first, holding.pages
 
     def open(self, seq: SeqId) -> None:
         """Begin an empty sequence.
@@ -123,7 +124,7 @@ class PagePool:
                 raise OutOfPages(needed, free)
             free -= needed
             left = holding.pages[: self._num_forgettable(holding)]
-            for page in left + ([holding.pages[-1]] if count and self._has_shared_tail(holding, refs) else []):
+            for page in left + (holding.pages[-1:] if count and self._has_shared_tail(holding, refs) else ()):
                 refs[page] -= 1
 
     def extend(self, seq: SeqId, count: int) -> list[Copy]:
@@ -141,7 +142,8 @@ class PagePool:
         self._forget(holding)
         copies = self._unshare_tail(holding) if count else []
         holding.length += count
-        holding.pages += [self._take() for _ in range(self._num_missing(holding))]
+        if num_missing := self._num_missing(holding):
+            holding.pages += tuple([self._take() for _ in range(num_missing)])
         if count:  # the last page is not shared now, and cannot become so while it is not full
             holding.room = self._find_room(holding)
         return copies
@@ -165,7 +167,7 @@ class PagePool:
             raise OutOfPages(needed, self.num_free)
         for page in pages[:num_shared]:
             self._refs[page] += 1
-        fresh = [self._take() for _ in range(needed)]
+        fresh = tuple([self._take() for _ in range(needed)])
         self._holdings[dst] = Holding(length, source.first, pages[:num_shared] + fresh)
         slots = [self.info.page_size] * needed
         if slots and self._num_slots_in_tail(length):
@@ -183,7 +185,7 @@ class PagePool:
         holding = self._holdings[seq]
         keep = max(0, self._num_pages(length) - holding.first)
         self._release(holding.pages[keep:])
-        del holding.pages[keep:]
+        holding.pages = holding.pages[:keep]
         holding.length, holding.room = length, 0
 
     def drop(self, seq: SeqId) -> None:
@@ -313,7 +315,7 @@ class PagePool:
             return []
         old, new = holding.pages[-1], self._take()
         self._release([old])
-        holding.pages[-1] = new
+        holding.pages = (*holding.pages[:-1], new)
         return [Copy(old, new, self._num_slots_in_tail(holding.length))]
 
     def _find_room(self, holding: Holding) -> int:
@@ -340,10 +342,10 @@ class PagePool:
         return max(0, min(horizon // self.info.page_size - holding.first, len(holding.pages)))
 
     def _forget(self, holding: Holding) -> None:
-        num = self._num_forgettable(holding)
-        self._release(holding.pages[:num])
-        del holding.pages[:num]
-        holding.first += num
+        if num := self._num_forgettable(holding):
+            self._release(holding.pages[:num])
+            holding.pages = holding.pages[num:]
+            holding.first += num
 
     def _take(self) -> int:
         page = self._free.pop()

@@ -106,3 +106,22 @@ def test_copies_are_those_of_the_pools() -> None:
     account.edit(Truncate(A, 3))
     account.edit(Drop(B))
     assert account.step(StageBatch((Row(A, 3, (9,)),))) == [[], []]
+
+
+def test_step_is_taken_back_with_its_tokens_and_pages() -> None:
+    account = make_account(8, 6)
+    account.edit(Open(B, SPEC))
+    run(account, A, 1, 2, 3)
+    account.edit(Fork(A, SeqId(3), 2))
+    free = account.free
+    rows = (Row(A, 3, (4, 5)), Row(B, 0, (6, 7, 8, 9, 9)), Row(SeqId(3), 2, (1,)))
+    restore = account.save(rows)
+    account.step(StageBatch(rows))
+    assert account.free != free
+    restore()
+    assert account.free == free
+    assert [account.entries[seq].tokens for seq in (A, B, SeqId(3))] == [[1, 2, 3], [], [1, 2]]
+    account.step(StageBatch(rows))
+    assert account.entries[A].tokens == [1, 2, 3, 4, 5]
+    for pool in account.pools:
+        pool.check()
