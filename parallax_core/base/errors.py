@@ -1,5 +1,11 @@
 """Errors a user can act on: one sentence of what is wrong, one of what to do next."""
 
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from parallax_core.base.ids import SeqId
+
 
 class ParallaxError(Exception):
     """The root of every error meant for a person.
@@ -59,11 +65,34 @@ class RequestTimeout(ParallaxError):
 
 
 class BackendFailed(ParallaxError):
-    """The backend raised while loading or running a model."""
+    """The backend raised while loading or running a model.
+
+    ``sequences`` are those at fault, where a backend knows them: of a step that failed only their requests end. Empty:
+    those of all rows of the step.
+    """
+
+    def __init__(self, message: str, hint: str = "", sequences: Iterable[SeqId] = ()) -> None:
+        super().__init__(message, hint)
+        self.sequences = tuple(sequences)
 
 
 class StageLost(ParallaxError):
-    """A stage cannot go on: what it holds is not what its head believes."""
+    """A stage cannot go on: what it holds is not what its head believes.
+
+    ``stage`` is its number in the pipeline; None: it is not certain which one it is.
+    """
+
+    def __init__(self, message: str, hint: str = "", stage: int | None = None) -> None:
+        super().__init__(message, hint)
+        self.stage = stage
+
+
+class StageHung(StageLost):
+    """A stage has computed one step for longer than it may: the thread it runs on cannot be asked to stop."""
+
+
+class EngineFailed(ParallaxError):
+    """An engine can never answer again in this process; a new process may."""
 
 
 class PeerLost(ParallaxError):

@@ -15,7 +15,7 @@ import msgspec
 
 from parallax_core.contracts.stage import Answer, Edit, Row
 from parallax_core.contracts.tensor import Tensor
-from parallax_core.contracts.value import LARGEST, Count, Counter
+from parallax_core.contracts.value import LARGEST, Count, Counter, Handle
 from parallax_core.wire.leased import Leased, Name
 from parallax_core.wire.membership import Assign, Hop, Join, Linked, Loading, Ready, Refusal, Release
 
@@ -61,7 +61,11 @@ class Result(ResultOf[Tensor], frozen=True, tag=1):
 
 
 class Failure(Leased, frozen=True, tag=2):
-    """A step failed on a stage; straight to the head."""
+    """A step failed on a stage; straight to the head.
+
+    The stage discards all later steps of the epoch, until one has the number of the failed one again: it comes from a
+    head that knows of the failure, and that the stage holds what it held before the rows of that step.
+    """
 
     step: Count
     stage: Count
@@ -69,6 +73,10 @@ class Failure(Leased, frozen=True, tag=2):
     """What happened, in words; at most 4096 characters."""
     lost: bool = False
     """False: every row is at its start, and the stage goes on. True: nothing more is known of what it holds."""
+    sequences: tuple[Handle, ...] = ()
+    """Of the rows of the step, those at fault; empty: all of them, or it is not known which."""
+    at_fault: bool = True
+    """Whether it is this stage that is lost, where one is; false: a link of it has ended, so it may be another."""
 
 
 class MaskOf(Leased, Generic[T], frozen=True):
@@ -99,6 +107,10 @@ class Heartbeat(Leased, frozen=True, tag=4):
     """Steps received and not finished."""
     sequences: Count = 0
     """Sequences open."""
+    running: Count = 0
+    """The step of the epoch that is being computed; 0: none."""
+    running_s: Annotated[float, msgspec.Meta(ge=0.0, le=LARGEST)] = 0.0
+    """For how many seconds it has been computed. What a step waits for before that does not count: its turn, masks."""
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=5):

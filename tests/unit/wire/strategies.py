@@ -193,11 +193,11 @@ membership: st.SearchStrategy[Message] = st.one_of(
 messages: st.SearchStrategy[Message] = st.one_of(
     steps(),
     results(),
-    st.builds(Failure, leases, epochs, counts, counts, words, st.booleans()),
+    st.builds(Failure, leases, epochs, counts, counts, words, st.booleans(), tuples(counts), st.booleans()),
     st.builds(
         Mask, leases, epochs, counts, counts, st.integers(0, 5).flatmap(lambda size: tensors((size,), dtype="uint8"))
     ),
-    st.builds(Heartbeat, leases, epochs, counters, counts, counts, counts, counts, counts),
+    st.builds(Heartbeat, leases, epochs, counters, *[counts] * 6, st.floats(0, LARGEST)),
     st.builds(Hello, counts, shown, shown, counts),
     st.builds(Welcome, counts, shown, shown, counts),
     membership,
