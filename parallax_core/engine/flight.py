@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from collections.abc import Sequence as Listing
 from dataclasses import dataclass, field
 
 from parallax_core.base.errors import StageLost
+from parallax_core.base.ids import SeqId
 from parallax_core.contracts.stage import Answer, Draw, Drawn, Output, Row, Score, Scored, State
 from parallax_core.engine.sequence import Sequence
+from parallax_core.pages.pool import Mark
 
 MOST_SHOWN = 200
 """Letters of an answer that are shown where it is wrong."""
@@ -30,6 +33,8 @@ class Flight:
     """What every stage will have free after it."""
     begun: float = 0.0
     """When it was planned."""
+    marks: tuple[Mark, ...] = ()
+    """What its sequences held before; none where there is no going back to that."""
     seconds: dict[int, float] = field(default_factory=dict)
     """How long each stage took for it, as far as that is known."""
 
@@ -37,6 +42,11 @@ class Flight:
     def num_tokens(self) -> int:
         """Tokens each stage computes."""
         return sum([len(row.tokens) for row in self.rows])
+
+    def find_faulty(self, named: Listing[SeqId]) -> list[Sequence]:
+        """Return the sequences at fault when the step fails: those ``named``, or all where none of its own is."""
+        pairs = list(zip(self.rows, self.sequences, strict=True))
+        return [sequence for row, sequence in pairs if row.seq in named] or list(self.sequences)
 
     def confirm(self, stage: int, free: tuple[int, ...]) -> None:
         """Compare what a stage says it has free after the step; one that says nothing is not asked.

@@ -9,7 +9,7 @@ from collections.abc import Sequence as Listing
 from dataclasses import dataclass
 
 from parallax_core.base.errors import InvalidRequest, Overloaded, StageLost
-from parallax_core.base.ids import Epoch, RequestId
+from parallax_core.base.ids import Epoch, RequestId, SeqId
 from parallax_core.builtin.batching import WorkConserving
 from parallax_core.builtin.preemption import LowestPriority
 from parallax_core.contracts.engine import Delta, EngineStats, PoolUse, Request
@@ -208,12 +208,32 @@ class Head:
             running=running, waiting=len(self._jobs) - running, pools=tuple(pools), **dataclasses.asdict(self._tally)
         )
 
-    def fail(self, message: str) -> None:
-        """The oldest step in flight failed: its requests end; all others are computed again, in a new epoch."""
-        for sequence in self._in_flight[0].sequences if self._in_flight else ():
+    def fail(self, message: str, named: Listing[SeqId] = ()) -> bool:
+        """The oldest step in flight failed: the requests at fault end, and all others go on.
+
+        A stage alone is as it was before the step, and so are we then. Of several, some have gone on: everything is
+        computed again, in a new epoch.
+
+        Args:
+            message: why.
+            named: the sequences at fault, of those in the step; none: all of them.
+
+        Returns:
+            Whether the epoch goes on. The next step has the number of the failed one then.
+        """
+        flight = self._in_flight[0]
+        goes_on = bool(flight.marks) and len(self._in_flight) == 1
+        if goes_on:
+            self._num_steps = self._in_flight.pop().number - 1
+            self._store.take_back(flight)
+            self._ready.replace([sequence for sequence in self._list_live() if not sequence.is_drawing])
+        for sequence in flight.find_faulty(named):
             if (job := self._find_job(sequence)) is not None:
+                self._store.distrust(sequence, is_certain=bool(named))
                 self._yield(job, job.fail(message))
-        self.restart()
+        if not goes_on:
+            self.restart()
+        return goes_on
 
     def restart(self, stages: Listing[StageInfo] | None = None) -> None:
         """Compute everything again, in a new epoch, on stages that hold nothing: others, if given. No request ends.
@@ -273,6 +293,7 @@ class Head:
     def _depart(self, edits: tuple[Edit, ...], chosen: dict[Sequence, int], now: float) -> Step:
         """Account for a step, and count it as in flight."""
         rows = tuple(sequence.make_row(count) for sequence, count in chosen.items())
+        marks = self._ledger.save(rows) if len(self._stages) == 1 else ()
         for row in rows:
             self._ledger.extend(row)
         self._tally.steps += 1
@@ -286,7 +307,7 @@ class Head:
         self._num_steps += 1
         if rows and not self._in_flight:
             self.pace.depart(self._num_steps, now)
-        self._in_flight.append(Flight(self._num_steps, rows, tuple(chosen), self._ledger.free, now))
+        self._in_flight.append(Flight(self._num_steps, rows, tuple(chosen), self._ledger.free, now, marks))
         return Step(self.epoch, edits, StageBatch(rows, step=self._num_steps))
 
     def _starve(self) -> bool:

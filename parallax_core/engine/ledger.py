@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from parallax_core.base.ids import SeqId
 from parallax_core.contracts.stage import Edit, PoolInfo, Row, StageInfo
-from parallax_core.pages.pool import PagePool
+from parallax_core.pages.pool import Mark, PagePool
 
 
 class Ledger:
@@ -68,6 +68,15 @@ class Ledger:
         count = len(row.tokens)
         for pool in self._pools:
             pool.extend(row.seq, count)
+
+    def save(self, rows: Sequence[Row]) -> tuple[Mark, ...]:
+        """Note what the sequences of ``rows`` hold of every pool, before the rows are applied."""
+        return tuple(pool.save([row.seq for row in rows]) for pool in self._pools)
+
+    def restore(self, marks: Sequence[Mark]) -> None:
+        """Take back the rows that were applied since; what was dropped meanwhile stays so, and nothing was begun."""
+        for pool, mark in zip(self._pools, marks, strict=True):
+            pool.restore(Mark({seq: holding for seq, holding in mark.holdings.items() if seq in pool}))
 
     def claim(self, max_tokens: int) -> Claim:
         """Begin to plan a step of at most ``max_tokens`` tokens."""

@@ -147,6 +147,12 @@ class Sequence:
         if self.score is not None:
             self.score.forget_steps()
 
+    def take_back(self, start: int) -> None:
+        """Forget the row from ``start`` on: its step failed, and left the stages as they were before."""
+        self.planned, self.is_drawing = start, False
+        if self.score is not None:
+            self.score.forget_steps()
+
     def make_row(self, count: int) -> Row:
         """Return the row of the next ``count`` missing tokens, and count them as planned."""
         assert self.seq is not None

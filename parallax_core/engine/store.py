@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from itertools import count
 
 from parallax_core.base.ids import RequestId, SeqId
-from parallax_core.contracts.stage import Drop, Edit, Fork, Open, SequenceSpec
+from parallax_core.contracts.stage import Drop, Edit, Fork, Open, Row, SequenceSpec
+from parallax_core.engine.flight import Flight
 from parallax_core.engine.header import INHERIT, HeaderBudget
 from parallax_core.engine.ledger import Claim, Ledger
 from parallax_core.engine.prefix import ITEM, Match, PrefixIndex
@@ -190,6 +191,37 @@ class Store:
             self._edit(Drop(seq))
         if sequence.is_waiting:
             self.waiting.add(sequence)
+
+    def take_back(self, flight: Flight) -> None:
+        """Forget the rows of a step that failed, and left the stages as they were before."""
+        self.ledger.restore(flight.marks)
+        for row, sequence in zip(flight.rows, flight.sequences, strict=True):
+            self._take_back(row, sequence)
+
+    def _take_back(self, row: Row, sequence: Sequence) -> None:
+        seq, space, key = row.seq, self._space(sequence), sequence.key(row.start)
+        if sequence.seq == seq:
+            sequence.take_back(row.start)
+            if seq in self._index:
+                self._index.remove(seq)
+                self._announce(seq, sequence)
+        elif seq in self._stored and key:  # it was retired meanwhile, row and all
+            self._index.remove(seq)
+            self._index.insert(space, key, seq)
+        elif seq in self._stored:
+            self._drop(seq)
+
+    def distrust(self, sequence: Sequence, *, is_certain: bool) -> None:
+        """Drop a sequence that is at fault for a failure, and what is stored of its beginning: it may be the cause.
+
+        Not where it is not certain whose fault it is.
+        """
+        if not is_certain:
+            return
+        self.discard(sequence)
+        for match in list(self._index.match(self._space(sequence), sequence.key(len(sequence.tokens)))):
+            if match.seq in self._stored and self.budget.fits(DROP):
+                self._drop(match.seq)
 
     def evict(self, spared: SeqId | None) -> bool:
         """Drop the stored sequence that was used longest ago, if there is one beside ``spared``."""

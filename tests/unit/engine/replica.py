@@ -18,6 +18,7 @@ from parallax_core.api import (
     RequestId,
     Sampling,
     SeqId,
+    StageBatch,
     StageResult,
     TokenLogprob,
     best,
@@ -131,6 +132,15 @@ class Replica:
             self.head.absorb(self.compute(step), self.now)
         self.collect()
         return step is not None
+
+    def fail(self, *named: SeqId) -> Step:
+        """Have the next step fail on a stage alone, which makes its edits and is as before its rows; return it."""
+        step = self.head.plan(self.now)
+        assert step is not None
+        self.chain.run(replace(step, batch=StageBatch(())))
+        assert self.head.fail("it broke", named)
+        self.collect()
+        return step
 
     def compute(self, step: Step) -> StageResult:
         """Run a step on every stage; return the last one's result, the others' having been confirmed."""

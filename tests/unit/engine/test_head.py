@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from parallax_core.api import InvalidRequest, StageResult, Unavailable
+from parallax_core.api import InvalidRequest, SeqId, StageBatch, StageResult, Unavailable
 from parallax_core.base.errors import StageLost
 from parallax_core.builtin.batching import Delay, Size, SizeOrDelay, WorkConserving
 from parallax_core.engine.head import Head, Step
@@ -154,34 +156,92 @@ def test_policy_holds_a_step_back_but_never_beyond_the_limit(
     assert (replica.head.plan(after_s) is None) == (held > 0)
 
 
-def test_failed_step_ends_its_requests_and_the_others_are_computed_again() -> None:
-    replica = Replica(TOY.open(num_pages=20, max_batch_tokens=2))
-    first = replica.ask([1, 2])
+def test_failed_step_of_several_stages_ends_its_requests_and_the_others_are_computed_again() -> None:
+    replica = Replica(*open_stages(TOY, 2, num_pages=20, max_batch_tokens=2))
+    ids = [replica.ask([number]) for number in range(3)]
     replica.step()
-    other = replica.ask([3, 4, 5])
+    [step, *_] = plan_all(replica.head)
+    assert not replica.head.fail("it broke")
+    replica.run()
+    assert [row.seq for row in step.batch.rows] == [0, 2]
+    assert [replica.reason(each) for each in ids] == ["error", "length", "error"]
+    replica.check_tokens(ids[1])
+    assert replica.head.epoch == 1
+
+
+def test_stage_alone_goes_on_after_a_failed_step_and_keeps_what_is_stored() -> None:
+    replica = Replica(TOY.open(num_pages=20, max_batch_tokens=8))
+    stored = replica.ask([9] * 8, 1)
+    replica.run()
+    replica.check_tokens(stored)
+    victims = [replica.ask([number]) for number in range(2)]
+    failed = replica.fail()
+    assert [replica.reason(victim) for victim in victims] == ["error", "error"]
+    again = replica.ask([9] * 8, 1)
     step = replica.head.plan(0.1)
     assert step is not None
-    assert len(step.batch.rows) == 2
-    replica.head.cancel(first)
+    assert (step.epoch, step.batch.step) == (0, failed.batch.step)
+    assert [row.start for row in step.batch.rows] == [7], "the stored beginning is gone"
+    replica.head.absorb(replica.compute(step), 0.1)
+    replica.collect()
+    replica.check_tokens(again)
+
+
+def test_only_the_sequences_named_end_when_a_step_fails() -> None:
+    replica = Replica(TOY.open(num_pages=20, max_batch_tokens=8))
+    ids = [replica.ask([number, 5], 6) for number in range(3)]
+    replica.step()
+    step = replica.fail(SeqId(1))
+    assert [row.seq for row in step.batch.rows] == [0, 1, 2]
+    replica.run()
+    assert [replica.reason(each) for each in ids] == ["length", "error", "length"]
+    replica.check_tokens(ids[0], ids[2])
+    assert sum(step.batch.rows == batch.rows for batch in replica.stage.batches) == 0
+
+
+def test_failure_that_names_no_sequence_of_the_step_ends_all_of_it() -> None:
+    replica = Replica(TOY.open(num_pages=20, max_batch_tokens=8))
+    ids = [replica.ask([number], 6) for number in range(2)]
+    replica.fail(SeqId(77))
+    assert [replica.reason(each) for each in ids] == ["error", "error"]
+
+
+def test_sequence_at_fault_is_no_beginning_for_others() -> None:
+    replica = Replica(TOY.open(num_pages=40, max_batch_tokens=8))
+    first = replica.ask([3] * 12, 1)
+    replica.run()
+    second = replica.ask([3] * 12, 4)
+    replica.step()
+    [row] = replica.fail(SeqId(1)).batch.rows
+    assert (row.seq, row.start) == (1, 12)
+    third = replica.ask([3] * 12, 4)
+    step = replica.head.plan(0.1)
+    assert step is not None
+    assert [row.start for row in step.batch.rows] == [0]
+    replica.head.absorb(replica.compute(step), 0.1)
+    replica.run()
+    replica.check_tokens(first, third)
+    assert replica.reason(second) == "error"
+
+
+def test_request_cancelled_while_its_step_fails_leaves_only_what_was_computed() -> None:
+    replica = Replica(TOY.open(num_pages=20, max_batch_tokens=8))
+    gone = replica.ask([4] * 12, 3)
+    replica.step()
+    step = replica.head.plan(0.1)
+    assert step is not None
+    assert [row.start for row in step.batch.rows] == [8]
+    replica.head.cancel(gone)
+    replica.chain.run(replace(step, batch=StageBatch(())))
     replica.head.fail("it broke")
     replica.collect()
-    assert replica.reason(other) == "error"
-    third = replica.ask([1, 2])
+    other = replica.ask([4] * 12, 3)
+    step = replica.head.plan(0.1)
+    assert step is not None
+    assert [row.start for row in step.batch.rows] == [8]
+    replica.head.absorb(replica.compute(step), 0.1)
     replica.run()
-    replica.check_tokens(third)
-
-
-def test_requests_outside_a_failed_step_survive_it() -> None:
-    replica = Replica(TOY.open(num_pages=20, max_batch_tokens=2))
-    victims = [replica.ask([number]) for number in range(2)]
-    survivor = replica.ask([7, 8])
-    replica.step()
-    assert replica.head.plan(0.1) is not None
-    replica.head.fail("it broke")
-    replica.run()
-    assert [replica.reason(victim) for victim in victims] == ["error", "error"]
-    replica.check_tokens(survivor)
-    assert replica.head.epoch == 1
+    replica.check_tokens(other)
 
 
 def test_repaired_stage_costs_no_request_and_no_token() -> None:

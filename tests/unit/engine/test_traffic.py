@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -10,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from parallax_core.api import LayerRange, Request, RequestId, Sampling, StageResult
+from parallax_core.api import LayerRange, Request, RequestId, Sampling, SeqId, StageBatch, StageResult
 from parallax_core.builtin.preemption import LowestPriority, NewestFirst
 from parallax_core.engine.limits import Limits
 from parallax_core.testing.arithmetic import Kind
@@ -96,7 +97,8 @@ class Traffic(RuleBasedStateMachine):
         """Begin with an empty head; ``longest_row`` ends rows early, so that others wait for them for several steps."""
         self.replica = Replica(*stages, limits=limits, preemption=preemption)
         self.live: set[RequestId] = set()
-        self.results: deque[StageResult] = deque()
+        self.results: deque[StageResult | None] = deque()
+        """Of the steps in flight, in order; None: the step failed."""
         self.last_step = 0
         self.longest_row = longest_row
         self.shorten_rows()
@@ -112,21 +114,30 @@ class Traffic(RuleBasedStateMachine):
             prompt = (*request.prompt, *tail)[:9]
             self.submit(replace(request, id=RequestId(str(next(NUMBERS))), prompt=prompt, n=1))
 
-    @rule()
-    def plan(self) -> None:
+    @rule(fails=st.sampled_from([False] * 9 + [True]))
+    def plan(self, *, fails: bool = False) -> None:
         head = self.replica.head
         self.replica.now += 0.01
         step = head.plan(self.replica.now)
         if step is not None:
             self.last_step += 1
             assert step.batch.step == self.last_step
-            self.results.append(self.replica.compute(step))
+            if fails and len(self.replica.stages) == 1:
+                self.replica.chain.run(replace(step, batch=StageBatch(())))
+                self.results.append(None)
+            else:
+                self.results.append(self.replica.compute(step))
         self.settle()
 
     @precondition(lambda self: self.results)
-    @rule()
-    def absorb(self) -> None:
-        self.replica.head.absorb(self.results.popleft(), self.replica.now)
+    @rule(named=st.lists(st.integers(0, 30).map(SeqId), max_size=2))
+    def absorb(self, named: Sequence[SeqId] = ()) -> None:
+        result = self.results.popleft()
+        if result is not None:
+            self.replica.head.absorb(result, self.replica.now)
+        else:
+            assert self.replica.head.fail("it broke", named)
+            self.last_step -= 1
         self.settle()
 
     @precondition(lambda self: self.live)
@@ -137,10 +148,10 @@ class Traffic(RuleBasedStateMachine):
         self.live.remove(request_id)
         del self.replica.deltas[request_id], self.replica.requests[request_id]
 
-    @precondition(lambda self: self.results)
+    @precondition(lambda self: self.results and len(self.replica.stages) > 1)
     @rule()
     def fail(self) -> None:
-        self.replica.head.fail("it broke")
+        assert not self.replica.head.fail("it broke")
         self.lose_steps()
 
     @rule()
@@ -216,6 +227,8 @@ class Traffic(RuleBasedStateMachine):
         for stage in self.replica.stages:
             for memory in stage.layers.memories:
                 memory.pool.check()
+        if None in self.results:  # the stage is as before the step, and the head does not know it yet
+            return
         if not self.replica.head._store._edits and self.replica.head.epoch == self.replica.chain.epoch:
             assert self.replica.head._ledger.free == tuple(stage.free for stage in self.replica.stages)
 
