@@ -66,6 +66,9 @@ class TransportPlan:
     """How many frames a link carries that its receiver has not taken; a sender waits beyond that. At least 1."""
     timeout_s: float = 10.0
     """After so many seconds without a sign of life, a peer counts as lost: dead, hung, or cut off."""
+    busy_s: float = 30.0
+    """For so long a transport gives signs of life beside the event loop of its node while that is busy, by a thread of
+    its own, so that its peers do not take it for hung. Optional: one that cannot is lost after ``timeout_s``."""
     strangers: FrameLimits | None = None
     """What a link that another node makes may carry until it is admitted (see `Guarded`); None: as much as any."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from collections.abc import Callable
 from itertools import count
 
@@ -24,6 +25,8 @@ FLOOD = b"f"
 """Send frames for ever, numbered after this byte."""
 HUSH = b"h"
 """Take no more frames."""
+BUSY = b"b"
+"""Keep the event loop busy for as many milliseconds as the rest of this header says, then send the frame back."""
 EXCESS = b"x"
 """Send a frame with as many buffers as the rest of this header says."""
 
@@ -35,6 +38,7 @@ class PeerPlan(msgspec.Struct, frozen=True):
     listen: str
     credit: int
     timeout_s: float
+    busy_s: float
     buffers: int
     """`FrameLimits.buffers`, so that it can send more than others take."""
 
@@ -43,7 +47,14 @@ async def serve_peer(factory: Callable[[TransportPlan], Transport], plan: PeerPl
     """Listen, and obey every link, until standard input ends."""
     limits = FrameLimits(buffers=plan.buffers)
     transport = factory(
-        TransportPlan(node=plan.node, listen=plan.listen, credit=plan.credit, timeout_s=plan.timeout_s, limits=limits)
+        TransportPlan(
+            node=plan.node,
+            listen=plan.listen,
+            credit=plan.credit,
+            timeout_s=plan.timeout_s,
+            busy_s=plan.busy_s,
+            limits=limits,
+        )
     )
     await transport.start()
     sys.stdout.write(f"{transport.address}\n")
@@ -75,6 +86,9 @@ async def obey_link(link: Link) -> None:
                         await link.send(Frame(FLOOD + number.to_bytes(8, "big")))
                 case b"h":
                     await asyncio.get_running_loop().create_future()
+                case b"b":
+                    time.sleep(int(frame.header[1:]) / 1000)  # noqa: ASYNC251 -- as long as that, nothing else is done
+                    await link.send(frame)
                 case b"x":
                     await link.send(Frame(EXCESS, (b"",) * int(frame.header[1:])))
                 case _:

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -18,8 +19,8 @@ from parallax_core.base.errors import PeerLost
 from parallax_core.base.refs import Ref
 from parallax_core.contracts.transport import Frame, Link, Transport, TransportPlan
 from parallax_core.testing.pair import CONNECT, NO_LINK, QUIET_S, make_bytes
-from parallax_core.testing.peer import ECHO, EXCESS, FLOOD, HUSH, PeerPlan
-from parallax_core.testing.promise import broken, expect
+from parallax_core.testing.peer import BUSY, ECHO, EXCESS, FLOOD, HUSH, PeerPlan
+from parallax_core.testing.promise import broken, expect, keep
 from parallax_core.testing.runner import beside, in_loop, within
 from parallax_core.testing.transport import CONNECT_LOST, FRAMES, RECEIVE_LOST, SEND_LOST, TransportConformance
 
@@ -33,6 +34,7 @@ GARBAGE = (
 """What strangers say: HTTP, TLS, the largest and the smallest lengths, and nothing."""
 STRANGERS = 20
 CONNECTS = 3
+BESIDE = "so that its peers do not take it for hung"
 ADDRESS_PARTS = "override reach_raw: this kit reads only addresses with a host and a port"
 
 
@@ -57,6 +59,8 @@ class ProcessTransportConformance(TransportConformance):
 
     factory: Ref[Callable[[TransportPlan], Transport]]
     """What makes the transport, as in `TransportSpec`; importable in another process."""
+    beats_beside_loop: bool = False
+    """Whether it gives signs of life while the event loop of its node is busy; see `TransportPlan.busy_s`."""
 
     def make_transport(self, plan: TransportPlan) -> Transport:
         """Return what ``factory`` makes."""
@@ -74,7 +78,7 @@ class ProcessTransportConformance(TransportConformance):
     @in_loop
     async def test_frames_cross_to_another_process(self) -> None:
         """Frames of many sizes come back from another process as they were sent, and in order."""
-        async with self.started("alpha") as alpha, self._forked(self.patience_s) as child:
+        async with self.started("alpha") as alpha, self._forked(self._make_child_plan(self.patience_s)) as child:
             link = await self.reach(alpha, child.address, "child")
             contents = [make_bytes(size) for size in (0, 1, 65_537, self.large_bytes, 4096)]
             for number, content in enumerate(contents):
@@ -103,6 +107,45 @@ class ProcessTransportConformance(TransportConformance):
             async with beside(link.receive()) as receiving:
                 child.signal(signal.SIGSTOP)
                 await self.check_lost(link, receiving)
+
+    @in_loop
+    async def test_peer_whose_loop_is_busy_is_not_lost(self) -> None:
+        """A node that is busy for longer than ``timeout_s``, and not for ``busy_s``, keeps its links at both ends."""
+        if not self.beats_beside_loop:
+            return
+        async with self.started("alpha", timeout_s=self.timeout_s) as alpha, self._forked() as child:
+            link = await self._reach_busy(alpha, child.address)
+            frame = Frame(BUSY + b"%d" % round(3000 * self.timeout_s))
+            await self.send(link, frame)
+            fault = "a node whose loop was busy"
+            with keep(PeerLost, fault, BESIDE):
+                back = await within(3 * self.timeout_s + self.grace_s, link.receive(), f"{fault} hangs", BESIDE)
+                assert back == frame, broken(f"{fault} sent {back.header!r}", FRAMES)
+                await self._check_echo(link)
+
+    @in_loop
+    async def test_peer_whose_loop_is_busy_for_ever_is_lost(self) -> None:
+        """After ``busy_s`` a busy loop is a hung one."""
+        if not self.beats_beside_loop:
+            return
+        plan = self._make_child_plan(busy_s=2 * self.timeout_s)
+        async with self.started("alpha", timeout_s=self.timeout_s) as alpha, self._forked(plan) as child:
+            link = await self._reach_busy(alpha, child.address)
+            await self.send(link, Frame(BUSY + b"%d" % round(1000 * (4 * self.timeout_s + 2 * self.grace_s))))
+            with expect(PeerLost, "receiving from a node whose loop is busy for ever", RECEIVE_LOST):
+                limit_s = 3 * self.timeout_s + self.grace_s
+                await within(limit_s, link.receive(), "a loop that is busy for ever was not noticed", RECEIVE_LOST)
+
+    @in_loop
+    async def test_node_whose_own_loop_is_busy_is_not_lost(self) -> None:
+        """Neither is it that loses its peer, nor does that lose it."""
+        if not self.beats_beside_loop:
+            return
+        async with self.started("alpha", timeout_s=self.timeout_s) as alpha, self._forked() as child:
+            link = await self._reach_busy(alpha, child.address)
+            time.sleep(3 * self.timeout_s)  # noqa: ASYNC251 -- so that nothing else is done
+            with keep(PeerLost, "a node whose loop was busy", BESIDE):
+                await self._check_echo(link)
 
     @in_loop
     async def test_waiting_sender_learns_that_its_peer_hangs(self) -> None:
@@ -174,15 +217,17 @@ class ProcessTransportConformance(TransportConformance):
                 await asyncio.sleep(QUIET_S)
                 await self.check_flow(*await self.join(alpha, beta, "beta"))
 
+    def _make_child_plan(self, timeout_s: float = 0.0, busy_s: float = 30.0) -> PeerPlan:
+        """Return what the process of a peer is told."""
+        return PeerPlan("child", self.make_address("child"), self.credit, timeout_s or self.timeout_s, busy_s, 1000)
+
     @asynccontextmanager
-    async def _forked(self, timeout_s: float = 0.0) -> AsyncIterator[Child]:
+    async def _forked(self, plan: PeerPlan | None = None) -> AsyncIterator[Child]:
         """Start a node called ``child`` in a process of its own, and end that in the end."""
-        time_s = timeout_s or self.timeout_s
-        plan = PeerPlan("child", self.make_address("child"), self.credit, time_s, 1000)
         command = (sys.executable, "-m", "parallax_core.testing.peer", self.factory.target)
         process = await asyncio.create_subprocess_exec(
             *command,
-            msgspec.json.encode(plan).decode(),
+            msgspec.json.encode(plan or self._make_child_plan()).decode(),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},

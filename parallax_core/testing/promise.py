@@ -45,6 +45,15 @@ def expect(kind: type[E], what: str, promise: str) -> Iterator[Caught[E]]:
 
 
 @contextmanager
+def keep(kind: type[BaseException], what: str, promise: str) -> Iterator[None]:
+    """Fail if the block raises ``kind``; ``what`` is a thing or a person that is then said to have been lost."""
+    try:
+        yield
+    except kind as error:
+        raise AssertionError(broken(f"{what} was lost: {error}", promise)) from error
+
+
+@contextmanager
 def expect_hint(what: str, promise: str) -> Iterator[None]:
     """Fail unless the block raises a `ParallaxError` that says what to do next."""
     with expect(ParallaxError, what, promise) as caught:

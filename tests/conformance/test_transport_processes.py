@@ -88,6 +88,9 @@ FAULTS = [
     (Numb, TcpTransport, "test_hung_peer_is_lost_in_time", "not noticed by receive"),
     (Numb, TcpTransport, "test_waiting_sender_learns_that_its_peer_hangs", "not noticed by a waiting send"),
     (Numb, TcpTransport, "test_peer_that_hangs_in_the_middle_is_lost", "a hung peer was not noticed"),
+    (TcpLink, TcpTransport, "test_peer_whose_loop_is_busy_is_not_lost", "a node whose loop was busy was lost"),
+    (TcpLink, TcpTransport, "test_node_whose_own_loop_is_busy_is_not_lost", "a node whose loop was busy was lost"),
+    (Numb, TcpTransport, "test_peer_whose_loop_is_busy_for_ever_is_lost", "busy for ever was not noticed"),
     (TcpLink, Endless, "test_connecting_to_a_hung_node_fails_in_time", "connecting to a node that hangs hangs"),
     (Greedy, TcpTransport, "test_peer_that_sends_too_much_is_lost", "did not raise PeerLost"),
     (TcpLink, Gullible, "test_strangers_do_no_harm", "was accepted as a node"),
@@ -98,7 +101,13 @@ FAULTS = [
 @pytest.mark.parametrize(("link", "transport", "name", "finding"), FAULTS)
 def test_kit_catches_a_fault(link: type[TcpLink], transport: type[TcpTransport], name: str, finding: str) -> None:
     subject = type("Faulty", (transport,), {"link": link})
-    changes = {"large_bytes": 2**22, "grace_s": 2.5, "timeout_s": 0.5, "make_transport": lambda _, plan: subject(plan)}
+    changes = {
+        "large_bytes": 2**22,
+        "grace_s": 2.5,
+        "timeout_s": 0.5,
+        "beats_beside_loop": True,
+        "make_transport": lambda _, plan: subject(plan),
+    }
     assert finding in run_test(type("FaultyKit", (ProcessKit,), changes), name)
 
 

@@ -76,6 +76,14 @@ class Call:
         """
         self._pump.send([message])
 
+    def post_beside(self, message: Data) -> None:
+        """Do the same from another thread than that of the loop.
+
+        Raises:
+            ConnectionError: if there is no connection any more.
+        """
+        self._pump.send_beside([message])
+
     def hang_up(self) -> None:
         """Let go of the peer."""
         self._close(FAREWELL_S)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import deque
 from dataclasses import dataclass
 from typing import Protocol
@@ -32,6 +33,13 @@ class Peer:
 
 class Line(Protocol):
     """What carries the messages of a link."""
+
+    def post_beside(self, message: Data) -> None:
+        """Do what `post` does, from another thread than that of the loop.
+
+        Raises:
+            ConnectionError: if there is no way to the peer any more.
+        """
 
     def post(self, message: Data) -> None:
         """Send without waiting.
@@ -65,6 +73,8 @@ class ZmqLink:
         self._over = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._is_grant_due = False
+        self._posting = threading.Lock()
+        """Held while messages are posted that must follow each other, such as the parts of a frame."""
         self._was_heard = True
         self._silence_s = 0.0
 
@@ -157,6 +167,17 @@ class ZmqLink:
         else:
             self._post(Kind.BEAT)
 
+    def beat_beside(self) -> None:
+        """Give a sign of life for the loop, which is busy, from another thread; what it posts just now is one, too."""
+        if self.is_over or not self._posting.acquire(blocking=False):
+            return
+        try:
+            self._line.post_beside(Kind.BEAT)
+        except ConnectionError:  # the loop will notice
+            return
+        finally:
+            self._posting.release()
+
     def break_off(self, reason: str, farewell: str) -> None:
         """End the link at once; the peer is told ``farewell`` if it still listens. Frames that came are received."""
         if not self.is_over:
@@ -222,8 +243,9 @@ class ZmqLink:
 
     def _post(self, *messages: Data) -> None:
         try:
-            for message in messages:
-                self._line.post(message)
+            with self._posting:
+                for message in messages:
+                    self._line.post(message)
         except ConnectionError:
             self.finish("the connection broke")
 

@@ -30,6 +30,14 @@ class Route:
         """
         self.listener.post(self.identity, message)
 
+    def post_beside(self, message: Data) -> None:
+        """Do the same from another thread than that of the loop.
+
+        Raises:
+            ConnectionError: if the other node is not connected any more.
+        """
+        self.listener.post_beside(self.identity, message)
+
     def hang_up(self) -> None:
         """Let go of the peer; ZeroMQ cannot hang up on one of several, so what it still says is dropped."""
         self.listener.forget(self.identity)
@@ -59,6 +67,14 @@ class Listener:
             ConnectionError: if it is not connected any more.
         """
         self._pump.send([identity, message])
+
+    def post_beside(self, identity: bytes, message: Data) -> None:
+        """Do the same from another thread than that of the loop.
+
+        Raises:
+            ConnectionError: if it is not connected any more.
+        """
+        self._pump.send_beside([identity, message])
 
     def forget(self, identity: bytes) -> None:
         """Drop what that one says from now on."""

@@ -7,7 +7,9 @@ something to read. So it is read until nothing is left, and looked at again afte
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import zmq
 
@@ -25,6 +27,8 @@ class Pump:
 
     def __init__(self, socket: zmq.Socket[bytes], hear: Callable[[list[zmq.Frame]], None]) -> None:
         self._socket = socket
+        self._lock = threading.Lock()
+        """Held by whichever thread calls the socket: that of the loop, or one that gives signs of life beside it."""
         self._hear = hear
         self._loop = asyncio.get_running_loop()
         self._fd = int(socket.getsockopt(zmq.FD))
@@ -43,6 +47,36 @@ class Pump:
         Raises:
             ConnectionError: if there is no way to the one it is for.
         """
+        with self._lock:
+            self._send(parts)
+            has_news = self._has_news()
+        if has_news:
+            self._nudge()
+
+    def send_beside(self, parts: Sequence[Data]) -> None:
+        """Queue a message from another thread than that of the loop, which looks for news afterwards.
+
+        Raises:
+            ConnectionError: if there is no way to the one it is for.
+        """
+        with self._lock:
+            self._send(parts)
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._nudge)
+
+    def drain(self) -> None:
+        """Pass on all that is there."""
+        while self._pass_one():
+            pass
+
+    def close(self, linger_s: float = 0.0) -> None:
+        """Close the socket; what was sent is still on its way for ``linger_s``. Twice is harmless."""
+        with self._lock:
+            if not self._socket.closed:
+                self._loop.remove_reader(self._fd)
+                self._socket.close(linger=round(1000 * linger_s))
+
+    def _send(self, parts: Sequence[Data]) -> None:
         if self._socket.closed:
             raise ConnectionError("this end is closed")
         last = len(parts) - 1
@@ -52,19 +86,6 @@ class Pump:
                 self._socket.send(part, zmq.NOBLOCK | more, copy=len(part) <= COPY_BYTES)
         except zmq.ZMQError as error:
             raise ConnectionError(str(error)) from error
-        if self._has_news():
-            self._nudge()
-
-    def drain(self) -> None:
-        """Pass on all that is there."""
-        while self._pass_one():
-            pass
-
-    def close(self, linger_s: float = 0.0) -> None:
-        """Close the socket; what was sent is still on its way for ``linger_s``. Twice is harmless."""
-        if not self._socket.closed:
-            self._loop.remove_reader(self._fd)
-            self._socket.close(linger=round(1000 * linger_s))
 
     def _nudge(self) -> None:
         if not self._is_due:
@@ -81,10 +102,11 @@ class Pump:
                 self._nudge()
 
     def _pass_one(self) -> bool:
-        if not self._has_news():
-            return False
-        self._hear(self._socket.recv_multipart(zmq.NOBLOCK, copy=False))
-        return True
+        with self._lock:
+            parts = self._socket.recv_multipart(zmq.NOBLOCK, copy=False) if self._has_news() else None
+        if parts is not None:
+            self._hear(parts)
+        return parts is not None
 
     def _has_news(self) -> bool:
         return not self._socket.closed and bool(int(self._socket.getsockopt(zmq.EVENTS)) & READABLE)

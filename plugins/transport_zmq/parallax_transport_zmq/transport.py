@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
+import time
 from collections import deque
 from pathlib import Path
 
@@ -51,6 +53,9 @@ class ZmqTransport:
         self._clock: asyncio.TimerHandle | None = None
         self._beat_s = min(BEAT_S, plan.timeout_s / 10)
         self._last_beat = 0.0
+        """When the loop last gave signs of life, on its clock, which is `time.monotonic`."""
+        self._ended = threading.Event()
+        self._stand_in = threading.Thread(target=self._beat_beside, name="parallax-zmq-beat", daemon=True)
 
     @property
     def address(self) -> str:
@@ -76,6 +81,7 @@ class ZmqTransport:
             raise
         self._last_beat = asyncio.get_running_loop().time()
         self._beat()
+        self._stand_in.start()
 
     async def connect(self, address: str, node: str) -> ZmqLink:
         """Make a link to the node called ``node`` at ``address``.
@@ -134,6 +140,9 @@ class ZmqTransport:
     async def _let_go(self) -> None:
         if self._clock:
             self._clock.cancel()
+        self._ended.set()
+        if self._stand_in.is_alive():
+            self._stand_in.join()
         if self._file:  # ZeroMQ leaves it; nobody else can listen there yet
             self._file.unlink(missing_ok=True)
         for part in (self._listener, self._gate):
@@ -218,6 +227,14 @@ class ZmqTransport:
             link.beat(listened_s)
         self._last_beat = now
         self._clock = loop.call_later(self._beat_s, self._beat)
+
+    def _beat_beside(self) -> None:
+        """Give signs of life while the loop is busy, on a thread: its peers are not to lose it for that, at first."""
+        while not self._ended.wait(self._beat_s):
+            late_s = time.monotonic() - self._last_beat
+            if 2 * self._beat_s < late_s < self._plan.busy_s:
+                for link in tuple(self._links):
+                    link.beat_beside()
 
     def _say_stopped(self) -> PeerLost:
         return PeerLost(f"node {self._plan.node!r} has stopped, or has not started", "start it anew")

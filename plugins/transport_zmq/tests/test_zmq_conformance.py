@@ -21,6 +21,7 @@ class ZmqKit(ProcessTransportConformance):
     grace_s = 30.0
     """A node that gets no turn does not take its own silence for that of others, and is late to miss them."""
 
+    beats_beside_loop = True
     factory: Ref[Callable[[TransportPlan], Transport]] = Ref("parallax_transport_zmq.transport:ZmqTransport")
 
     def make_address(self, node: str) -> str:
