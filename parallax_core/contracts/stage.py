@@ -280,7 +280,8 @@ class Stage(Protocol):
             ValueError: if the batch is too large, a row does not start at its sequence's length, or names a token,
                 a position or an offset that does not exist.
             OutOfPages: if the rows need more pages than are free.
-            BackendFailed: if the computation failed, or the stage is closed.
+            BackendFailed: if the computation failed, or the stage is closed. It names the sequences at fault where the
+                stage knows them, as those whose hidden states are not finite: then only their requests end.
             StageLost: if nothing more is known of what the stage holds; it is not asked again.
         """
 

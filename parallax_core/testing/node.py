@@ -16,7 +16,7 @@ from collections.abc import Callable
 import msgspec
 
 from parallax_core.base import log
-from parallax_core.base.errors import PeerLost
+from parallax_core.base.errors import PeerLost, StageLost
 from parallax_core.base.refs import Ref
 from parallax_core.contracts.progress import Progress
 from parallax_core.contracts.stage import LayerRange, StageBatch
@@ -84,7 +84,7 @@ async def serve_head(plan: NodePlan) -> None:
     join = Join(transport.address, (BACKEND,), socket.gethostname()[:256], os.getpid())
     try:
         await member.serve(plan.connect, "head", join)
-    except PeerLost as error:
+    except (PeerLost, StageLost) as error:
         logger.warning("node ends: %s", error.message)
     finally:
         await member.close()

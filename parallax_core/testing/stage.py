@@ -20,6 +20,7 @@ from __future__ import annotations
 from parallax_core.testing.checks.batch import BatchChecks
 from parallax_core.testing.checks.draw import DrawChecks
 from parallax_core.testing.checks.error import ErrorChecks
+from parallax_core.testing.checks.failure import FailureChecks
 from parallax_core.testing.checks.flight import FlightChecks
 from parallax_core.testing.checks.fork import ForkChecks
 from parallax_core.testing.checks.hidden import HiddenChecks
@@ -42,6 +43,7 @@ class StageConformance(
     WindowChecks,
     FlightChecks,
     ErrorChecks,
+    FailureChecks,
     DrawChecks,
     PenaltyChecks,
     ScoreChecks,

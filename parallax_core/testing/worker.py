@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 
 from parallax_core.base.errors import BackendFailed
-from parallax_core.base.ids import LeaseId
+from parallax_core.base.ids import LeaseId, SeqId
 from parallax_core.contracts.stage import Drawn, LayerRange, Stage
 from parallax_core.testing.bench import (
     LAST,
@@ -39,6 +39,8 @@ STALE = "a receiver discards what is of an older epoch"
 OWN = "A head's claim on a stage: its own pages, handles and epoch"
 FAILED = "A step failed on a stage; straight to the head"
 GOES_ON = "False: every row is at its start, and the stage goes on. True: nothing more is known of what it holds"
+AGAIN = "until one has the number of the failed one again: it comes from a head that knows of the failure"
+AT_FAULT = "Of the rows of the step, those at fault"
 
 PROMPT = (3, 1, 4)
 STEPS = 20
@@ -190,6 +192,31 @@ class WorkerConformance:
             await bench.head.send(make_step(1, [open_sequence(1, 3)], [(1, 0, PROMPT)], epoch=1))
             drawn = _read_token(await bench.head.hear_result())
             assert drawn == TOY.continuation(PROMPT, 1), broken(f"after a failure, {drawn} is drawn", GOES_ON)
+
+    @in_loop
+    async def test_failed_step_may_be_tried_again(self) -> None:
+        """A head that knows of it sends another step of its number, and the stage has all it had before."""
+        stage = FaultStage(TOY.open(WHOLE, context=200, num_pages=100), Fault("step", at=1))
+        async with self._bench(stage) as bench:
+            first, second, *later = self._make_steps(4)
+            await bench.head.send(first, second, *later)
+            await bench.head.hear_result()
+            await bench.head.hear_failure()
+            await bench.head.send(make_step(2, [open_sequence(2, 3)], [(2, 0, PROMPT)]))
+            drawn = _read_token(await bench.head.hear_result())
+            assert drawn == TOY.continuation(PROMPT, 1), broken(f"after a failure, {drawn} is drawn", AGAIN)
+            await bench.head.send(make_step(3, [], [(1, 1, (5,))]))
+            await bench.head.hear_result()
+
+    @in_loop
+    async def test_sequences_at_fault_are_named(self) -> None:
+        """Those that a backend names are named to the head, so that others need not end."""
+        error = BackendFailed("not a number", sequences=[SeqId(1)])
+        stage = FaultStage(TOY.open(WHOLE, context=200, num_pages=100), Fault("step", at=0, error=error))
+        async with self._bench(stage) as bench:
+            await bench.head.send(make_step(1, [open_sequence(1)], [(1, 0, PROMPT)]))
+            failure = await bench.head.hear_failure()
+            assert failure.sequences == (1,), broken(f"sequence 1 is at fault, and the worker says {failure}", AT_FAULT)
 
     @in_loop
     async def test_failed_step_is_not_handed_on(self) -> None:

@@ -176,6 +176,7 @@ def test_another_model_is_found_by_comparison() -> None:
 def test_every_test_of_the_kit_finds_some_fault() -> None:
     rows = [*test_stage_faults.FAULTS, *test_contract_faults.FAULTS, *FAULTS]
     named = {test for _, _, test, _ in rows} | {test for _, test, _ in test_draw_faults.FAULTS} | {COMPARING}
+    named |= {test_stage_faults.FAILING, test_stage_faults.BLAMING}
     named |= {"test_full_pool_refuses_a_fork_and_changes_nothing", "test_full_pool_refuses_a_step_and_changes_nothing"}
     assert set(list_tests(StageConformance)) - named == set()
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
-from parallax_core.api import LayerRange
+from parallax_core.api import BackendFailed, LayerRange, Stage, StageBatch
 from parallax_core.testing.arithmetic import Kind
 from parallax_core.testing.stage import StageConformance
 from parallax_core.testing.toy import Sizes, Toy, ToyStage
@@ -23,6 +24,17 @@ class ToyKit(StageConformance):
 
     def open_stage(self, layers: LayerRange | None) -> ToyStage:
         return self.stage(Toy(self.kinds), layers, self.sizes)
+
+    @contextmanager
+    def plant_failure(self, stage: Stage) -> Iterator[None]:
+        assert isinstance(stage, ToyStage)
+
+        def fail(batch: StageBatch) -> None:
+            raise BackendFailed(f"step {batch.step} fails on purpose")
+
+        before, stage.before_step = stage.before_step, fail
+        yield
+        stage.before_step = before
 
     def compute_logits(self, tokens: Sequence[int]) -> Sequence[float]:
         return Toy(self.kinds).logits(tokens)

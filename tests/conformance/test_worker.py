@@ -91,6 +91,23 @@ class Calm(StageHost):
         return Outcome(Failure(report.lease, report.epoch, report.step, report.stage, report.message))
 
 
+class Final(StageHost):
+    """Takes nothing more of an epoch in which a step has failed."""
+
+    def run(self, step: Step) -> Outcome | None:
+        return None if self._is_down and step.epoch == self.epoch else super().run(step)
+
+
+class Discreet(StageHost):
+    """Names nobody."""
+
+    def run(self, step: Step) -> Outcome | None:
+        outcome = super().run(step)
+        if outcome is None or not isinstance(report := outcome.report, Failure):
+            return outcome
+        return Outcome(msgspec.structs.replace(report, sequences=()))
+
+
 class Hoarding(StageHost):
     """Keeps what is open when a new epoch begins."""
 
@@ -185,6 +202,8 @@ FAULTS: list[tuple[type[StageHost], type[StageWorker], str, str]] = [
         "after a step that failed, the worker says",
     ),
     (Dramatic, StageWorker, "test_failed_step_is_told_and_the_stage_goes_on", "is called a loss"),
+    (Final, StageWorker, "test_failed_step_may_be_tried_again", "the worker says nothing"),
+    (Discreet, StageWorker, "test_sequences_at_fault_are_named", "sequence 1 is at fault"),
     (StageHost, Insistent, "test_failed_step_is_not_handed_on", "was given steps [1, 2]"),
     (Calm, StageWorker, "test_failed_edit_is_a_loss", "an edit failed"),
     (StageHost, Oblivious, "test_lost_neighbour_is_told_to_the_head", "the worker says nothing"),
