@@ -54,5 +54,5 @@ def refuse_unsound(sound: mx.array, seqs: Sequence[SeqId], name: str) -> None:
     flags: Any = sound.tolist()
     if all(flags):
         return
-    found = dict.fromkeys(seq for seq, is_sound in zip(seqs, flags, strict=True) if not is_sound)
-    raise BackendFailed(f"{name} of sequence {', '.join(map(str, found))} are not finite numbers", HINT)
+    found = tuple(dict.fromkeys(seq for seq, is_sound in zip(seqs, flags, strict=True) if not is_sound))
+    raise BackendFailed(f"{name} of sequence {', '.join(map(str, found))} are not finite numbers", HINT, found)

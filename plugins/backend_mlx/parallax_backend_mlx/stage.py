@@ -28,6 +28,7 @@ from parallax_core.api import (
     SeqId,
     StageBatch,
     StageInfo,
+    StageLost,
     StageResult,
     Truncate,
     Unsupported,
@@ -76,7 +77,7 @@ class MlxStage:
             ValueError: if a length is beyond the sequence's, or a fork has another adapter.
             Unsupported: if the model's state cannot go back to that length, or for an adapter.
             OutOfPages: if a fork needs a page and none is free.
-            BackendFailed: if MLX failed to copy; the stage is lost then.
+            StageLost: if MLX failed to copy.
         """
         runner = self._get_runner()
         for edit in edits:
@@ -86,7 +87,7 @@ class MlxStage:
                 runner.edit(edit, copies)
             except Exception as error:
                 self._lose(f"it could not copy what a sequence holds: {error}")
-                raise BackendFailed(self._lost, "open the stage again") from error
+                raise StageLost(self._lost, "open the stage again") from error
             self._finish_edit(edit, context)
         if any(isinstance(edit, Drop) for edit in edits):
             mx.clear_cache()
@@ -100,7 +101,8 @@ class MlxStage:
             Unsupported: for what the stage's capabilities do not name.
             OutOfPages: if the pool has too few free pages.
             BackendFailed: if MLX failed, or computed or was given what are no finite numbers; the sequences are as
-                before, or the stage says that it is lost.
+                before.
+            StageLost: if they cannot be put back.
         """
         runner = self._get_runner()
         contexts = [self._contexts[row.seq] for row in batch.rows]
@@ -113,6 +115,8 @@ class MlxStage:
             result = self._run(runner, batch, copies)
         except BaseException as error:  # an interrupt too must leave the sequences as they were
             self._take_back(runner, marks)
+            if self._lost:
+                raise StageLost(self._lost, "open the stage again") from error
             if isinstance(error, BackendFailed) or not isinstance(error, Exception):
                 raise
             hint = "try again; if it happens again, restart with fewer requests at once"
@@ -129,7 +133,7 @@ class MlxStage:
 
     def _get_runner(self) -> Runner:
         if self._lost:
-            raise BackendFailed(self._lost, "open the stage again")
+            raise StageLost(self._lost, "open the stage again")
         if self._runner is None:
             message = "the stage is closed"
             raise BackendFailed(message, "open the stage again")

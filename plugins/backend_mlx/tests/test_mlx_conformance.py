@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from parallax_backend_mlx.checkpoint import Checkpoint
 from parallax_backend_mlx.layout import Layout
 from parallax_backend_mlx.network import Network
 from parallax_backend_mlx.selftest import choose_grouping
+from parallax_backend_mlx.stage import MlxStage
 from parallax_core.api import LayerRange, Stage, StagePlan
 from parallax_core.testing.stage import StageConformance
 from tests.checkpoints import LAYERS, save_family
@@ -74,6 +76,18 @@ class Tiny(StageConformance):
     def open_stage(self, layers: LayerRange | None) -> Stage:
         """Open layers of the model."""
         return MlxBackend().open_stage(StagePlan(model=self.folder, layers=layers, dtype="float32"))
+
+    @contextmanager
+    def plant_failure(self, stage: Stage) -> Iterator[None]:
+        """Have no memory for the answers, after layers have written keys, values and states."""
+        del stage
+
+        def fail(*_: object) -> None:
+            raise MemoryError("out of memory on purpose")
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(MlxStage, "_answer", fail)
+            yield
 
 
 class TestLlama(Tiny):

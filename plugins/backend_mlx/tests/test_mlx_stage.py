@@ -36,6 +36,7 @@ from parallax_core.api import (
     SeqId,
     SequenceSpec,
     StageBatch,
+    StageLost,
     StagePlan,
     StageResult,
     Truncate,
@@ -305,9 +306,9 @@ def test_stage_that_cannot_go_back_says_it_is_lost(shared: MlxStage, llama: Path
     open_sequence(stage, ONE)
     runner._held[ONE].cache[2] = SpoiledCache()  # type: ignore[no-untyped-call]
     broken.runs_left = 1
-    with pytest.raises(BackendFailed):
+    with pytest.raises(StageLost, match="could not be put back"):
         run_row(stage, ONE, 0, PROMPT)
-    with pytest.raises(BackendFailed, match="the stage is lost"):
+    with pytest.raises(StageLost, match="the stage is lost"):
         open_sequence(stage, TWO)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 from collections import Counter
 from collections.abc import Iterable
@@ -110,6 +111,24 @@ def find_room(device: torch.device) -> int:
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     return Machine().find_room()
+
+
+def free_memory(device: torch.device) -> None:
+    """Give back to the device what is kept of it for later: whoever asks how much is free counts that as taken."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+def check_device_works(device: torch.device) -> None:
+    """Compute something on a device, and wait for it.
+
+    Raises:
+        RuntimeError: if it does not compute any more.
+    """
+    total = int(torch.ones(8, device=device).sum())
+    if total != 8:  # noqa: PLR2004 -- as many as there are
+        raise RuntimeError(f"eight ones make {total}")
 
 
 def _choose_kind(plan: StagePlan, settings: TorchSettings, stored: torch.dtype) -> Kind:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from parallax_backend_torch.kernels.parts import find_largest
 from parallax_backend_torch.network import Found
 from parallax_backend_torch.tensors import read_tensor
-from parallax_core.api import BackendFailed, StageBatch
+from parallax_core.api import BackendFailed, Row, SeqId, StageBatch
 
 HINT = "choose another --dtype, such as float32, and fetch the model again if that does not help"
 
@@ -22,25 +24,35 @@ def check_given(batch: StageBatch) -> None:
         sound = torch.isfinite(read_tensor(tensor)).all(dim=-1)
         if not bool(sound.all()):
             seqs = [row.seq for row in batch.rows for _ in row.tokens]
-            bad = dict.fromkeys(seq for seq, is_sound in zip(seqs, sound.tolist(), strict=True) if not is_sound)
-            message = f"the hidden states given to this stage of sequence {', '.join(map(str, bad))} are not finite"
-            raise BackendFailed(message, HINT)
+            raise _blame("the hidden states given to this stage", seqs, sound)
 
 
-def check_found(found: Found) -> torch.Tensor | None:
+def check_found(found: Found, rows: Sequence[Row]) -> torch.Tensor | None:
     """Refuse what was computed where it is not finite; a model may forbid some tokens by minus infinity, but not all.
+
+    Args:
+        found: what a run gave.
+        rows: of the step.
 
     Returns:
         What is found on the way: the best token of each row of scores, int64 of shape [outputs], if there are scores.
 
     Raises:
-        BackendFailed: saying what it is.
+        BackendFailed: saying what it is, and naming the sequences.
     """
     if found.hidden is not None and not bool(torch.isfinite(found.hidden).all()):
-        raise BackendFailed("the hidden states this stage computed are not finite", HINT)
+        seqs = [row.seq for row in rows for _ in row.tokens]
+        raise _blame("the hidden states this stage computed", seqs, torch.isfinite(found.hidden).all(dim=-1))
     if found.logits is None or not found.logits.numel():
         return None
     best, most = find_largest(found.logits)  # NaN where there is one
     if not bool(torch.isfinite(most).all()):
-        raise BackendFailed("the scores this stage computed are not finite", HINT)
+        seqs = [row.seq for row in rows for _ in row.outputs]
+        raise _blame("the scores this stage computed", seqs, torch.isfinite(most))
     return best
+
+
+def _blame(what: str, seqs: Sequence[SeqId], sound: torch.Tensor) -> BackendFailed:
+    """Return an error that names the sequences of what is not sound, bool of shape [len(seqs)]."""
+    bad = tuple(dict.fromkeys(seq for seq, is_sound in zip(seqs, sound.tolist(), strict=True) if not is_sound))
+    return BackendFailed(f"{what} of sequence {', '.join(map(str, bad))} are not finite", HINT, bad)

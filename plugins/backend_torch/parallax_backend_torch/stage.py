@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
 
 from parallax_backend_torch.answer import Pending, place_draws
+from parallax_backend_torch.devices import check_device_works, free_memory
 from parallax_backend_torch.draft import send_step
 from parallax_backend_torch.network import Found, Runner
 from parallax_backend_torch.replay import Replays
 from parallax_backend_torch.sampling import Sampler
 from parallax_backend_torch.soundness import check_found, check_given
-from parallax_backend_torch.step import make_step
+from parallax_backend_torch.step import Step, make_step
 from parallax_backend_torch.store import Store
 from parallax_backend_torch.tensors import read_tensor, upload
 from parallax_backend_torch.ticket import list_tickets
 from parallax_backend_torch.workshop import Workshop
-from parallax_core.api import Account, BackendFailed, Edit, Output, StageBatch, StageInfo, StageLost
+from parallax_core.api import (
+    Account,
+    BackendFailed,
+    Edit,
+    Outcome,
+    Output,
+    StageBatch,
+    StageInfo,
+    StageLost,
+    StageResult,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,36 +65,57 @@ class TorchStage:
         return self._account.info
 
     def edit(self, edits: Sequence[Edit]) -> None:
-        """Apply ``edits``; see `parallax_core.api.Stage.edit`."""
+        """Apply ``edits``; see `parallax_core.api.Stage.edit`.
+
+        Raises:
+            StageLost: if what a sequence keeps could not be copied.
+        """
         held = self._get_held()
         for edit in edits:
             copies = self._account.edit(edit)
-            with self._guarded():
+            try:
                 held.store.copy(copies)
+            except BaseException as error:  # an interrupt too leaves pages half written
+                self._lose(f"what a sequence keeps could not be copied: {type(error).__name__}: {error}")
+                raise StageLost(self._lost, "open the stage again") from error
 
-    def step(self, batch: StageBatch) -> Pending:
-        """Run ``batch``; see `parallax_core.api.Stage.step`. If the computation fails, the stage is lost.
+    def step(self, batch: StageBatch) -> Outcome:
+        """Run ``batch``; see `parallax_core.api.Stage.step`.
 
         Raises:
-            BackendFailed: if it is given hidden states that are not finite; nothing has changed then.
-            StageLost: if the computation fails, or what it gives is not finite.
+            BackendFailed: if the computation fails, as for want of memory, or what it is given or gives is not finite;
+                all sequences are as they were before.
+            StageLost: if the device does not compute any more.
         """
         held = self._get_held()
         check_given(batch)
-        copies = self._account.step(batch)
-        outputs = _list_outputs(batch)
         if not batch.rows:
-            return Pending(Found(), outputs, None, self._account.free)
-        with self._guarded(), torch.inference_mode():
-            held.store.copy(copies)
-            found = self._run(held, batch)
-            best = check_found(found)
-            return Pending(found, outputs, self._draw(held, batch, found, best), self._account.free)
+            self._account.step(batch)
+            return Outcome(StageResult(free=self._account.free))
+        restore = self._account.save([row for row in batch.rows if row.seq in self._account.entries])
+        copies = self._account.step(batch)
+        try:
+            with torch.inference_mode():
+                held.store.copy(copies)
+                result, step = self._compute(held, batch)
+        except BaseException as error:  # an interrupt too must leave the sequences as they were
+            self._take_back(held, restore)
+            if isinstance(error, BackendFailed) or not isinstance(error, Exception):
+                raise
+            reason = str(error).partition("\n")[0]
+            hint = "try again; if it happens again, serve fewer requests at once"
+            raise BackendFailed(f"{type(error).__name__}: {reason}", hint) from error
+        self._commit(step)
+        return Outcome(result)
 
     def close(self) -> None:
         """Release the model and every sequence. Calling it twice is harmless."""
-        self._held = None
+        held, self._held = self._held, None
         self._account = Account(self.info)
+        if held is not None and held.workshop.device.type != "cpu":
+            device = held.workshop.device
+            del held
+            free_memory(device)
 
     def _get_held(self) -> Held:
         if self._lost:
@@ -93,29 +125,55 @@ class TorchStage:
             raise BackendFailed(message, "open the stage again")
         return self._held
 
-    @contextmanager
-    def _guarded(self) -> Iterator[None]:
-        """Let the stage be lost by whatever happens: the account has moved on already."""
-        try:
-            yield
-        except Exception as error:
-            self._lost = f"the stage is lost: a step failed: {type(error).__name__}: {error}"
+    def _lose(self, reason: str) -> None:
+        self._lost = f"the stage is lost: {reason}"
+        with suppress(Exception):  # its device may be broken
             self.close()
-            raise StageLost(self._lost, "open the stage again, with fewer requests at once") from error
-        except BaseException:  # an interrupt too leaves pages half written
-            self._lost = "the stage is lost: a step was interrupted"
-            self.close()
-            raise
 
-    def _run(self, held: Held, batch: StageBatch) -> Found:
+    def _take_back(self, held: Held, restore: Callable[[], None]) -> None:
+        """Have all sequences be as they were before a step that failed; what was written since is in nobody's pages.
+
+        Raises:
+            StageLost: if the device is not what it was: most errors of one stay until the process ends.
+        """
+        restore()
+        if held.workshop.device.type == "cpu":
+            return
+        try:
+            free_memory(held.workshop.device)
+            check_device_works(held.workshop.device)
+        except Exception as error:
+            self._lose(f"its device does not compute any more: {error}")
+            raise StageLost(self._lost, "open the stage again, in a new process") from error
+
+    def _compute(self, held: Held, batch: StageBatch) -> tuple[StageResult, Step | None]:
+        """Run the rows of a batch, for which pages were taken; return the step too, unless it was recorded."""
+        found, step = self._run(held, batch)
+        best = check_found(found, batch.rows)
+        drawn = self._draw(held, batch, found, best)
+        return Pending(found, _list_outputs(batch), drawn, self._account.free).wait(), step
+
+    def _commit(self, step: Step | None) -> None:
+        """Write what a step that has ended well leaves in states; those of a recorded one are none."""
+        if step is None:
+            return
+        try:
+            with torch.inference_mode():
+                step.commit()
+        except BaseException as error:
+            self._lose(f"the states of sequences could not be written: {type(error).__name__}: {error}")
+            raise StageLost(self._lost, "open the stage again") from error
+
+    def _run(self, held: Held, batch: StageBatch) -> tuple[Found, Step | None]:
+        """Return what the layers give, and the step, unless it was recorded."""
         device, pools, hidden = held.workshop.device, self._account.pools, None
         if batch.hidden:
             hidden = read_tensor(batch.hidden[0]).to(device, held.workshop.dtype)
         picks = _find_picks(batch, device)
         if held.replays and (found := held.replays.run(batch.rows, pools, hidden)) is not None:
-            return held.replays.network.finish(found, picks)
-        make = make_step if device.type == "cpu" else send_step
-        return held.runner.run(make(batch.rows, pools, held.store), hidden, picks)
+            return held.replays.network.finish(found, picks), None
+        step = (make_step if device.type == "cpu" else send_step)(batch.rows, pools, held.store)
+        return held.runner.run(step, hidden, picks), step
 
     def _draw(self, held: Held, batch: StageBatch, found: Found, best: torch.Tensor | None) -> torch.Tensor | None:
         """Return the token ids drawn, if any are; ``best`` are those of the largest scores."""

@@ -94,7 +94,7 @@ class DeltaNet:
         return heads.repeat_interleave(self._sizes.num_values // self._sizes.num_keys, dim=1)
 
     def _convolve(self, inputs: torch.Tensor, places: Slots, kept: torch.Tensor) -> torch.Tensor:
-        """Return the convolution of each token with those before it, [tokens, channels], and keep the last inputs."""
+        """Return the convolution of each token with those before, [tokens, channels], and have the last inputs kept."""
         seen, line = self._sizes.kernel - 1, places.line
         before = torch.where(places.is_old[:, None, None], kept[places.slots], 0.0)
         at, starts = place_inputs(line, seen)
@@ -102,7 +102,7 @@ class DeltaNet:
         long[at] = inputs
         long[starts] = before
         ends = torch.tensor(line.counts, device=inputs.device)[:, None]
-        kept[places.slots] = long[starts + ends]
+        places.put(kept, long[starts + ends])
         found = long[at] * self._kernel[seen]
         for back in range(1, seen + 1):
             found += long[at - back] * self._kernel[seen - back]
@@ -122,7 +122,7 @@ def place_inputs(line: Line, seen: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def run_rows(tokens: Tokens, places: Slots, kept: torch.Tensor) -> torch.Tensor:
-    """Return what the delta rule gives for each token, [tokens, heads, value width], and keep the new states."""
+    """Return what the delta rule gives for each token, [tokens, heads, value width], and have the new states kept."""
     states = torch.where(places.is_old[:, None, None, None], kept[places.slots], 0.0)
     out, start = torch.empty_like(tokens.value), 0
     singles, rows = [], []
@@ -137,5 +137,5 @@ def run_rows(tokens: Tokens, places: Slots, kept: torch.Tensor) -> torch.Tensor:
     if singles:
         where = torch.tensor(singles, device=out.device)
         out[where], states[rows] = run_single(tokens.pick(where), states[rows])
-    kept[places.slots] = states
+    places.put(kept, states)
     return out

@@ -70,7 +70,7 @@ class Places:
 
 
 class Slots:
-    """The states of the rows of a step in one pool of states.
+    """The states of the rows of a step in one pool of states: read as they were before, and written once all is well.
 
     Args:
         line: of the step.
@@ -84,6 +84,17 @@ class Slots:
         """The slot of each row, int64 of shape [rows]."""
         self.is_old = torch.tensor([start > 0 for start in line.starts]).to(line.device)
         """Whether a row has a state from before, bool of shape [rows]."""
+        self._put: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def put(self, kept: torch.Tensor, states: torch.Tensor) -> None:
+        """Have ``states``, one for each row, be what a layer keeps of it once the step has ended well."""
+        self._put.append((kept, states))
+
+    def commit(self) -> None:
+        """Write what was put."""
+        for kept, states in self._put:
+            kept[self.slots] = states
+        self._put.clear()
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -112,6 +123,12 @@ class Step:
         if rope not in self.angles:
             self.angles[rope] = rope.find_angles(self.positions)
         return self.angles[rope]
+
+    def commit(self) -> None:
+        """Write what layers keep of whole sequences, which a step that fails must not have changed."""
+        for spot in self.spots:
+            if isinstance(spot.places, Slots):
+                spot.places.commit()
 
 
 def make_line(rows: Sequence[Row], device: torch.device) -> Line:

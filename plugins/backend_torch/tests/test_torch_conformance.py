@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 import torch
 
 from parallax_backend_torch import backend
+from parallax_backend_torch.answer import Pending
 from parallax_backend_torch.backend import TorchBackend
 from parallax_backend_torch.plugin import parallax_register_backends
 from parallax_core.api import LayerRange, Stage, StagePlan
@@ -68,6 +70,18 @@ class Tiny(StageConformance):
     def open_stage(self, layers: LayerRange | None) -> Stage:
         """Open layers of the model."""
         return TorchBackend().open_stage(StagePlan(model=self.folder, layers=layers, dtype="float32"))
+
+    @contextmanager
+    def plant_failure(self, stage: Stage) -> Iterator[None]:
+        """Have no memory for the draw, after layers have written keys, values and states."""
+        del stage
+
+        def fail(*_: object) -> None:
+            raise torch.OutOfMemoryError("out of memory on purpose")
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Pending, "wait", fail)
+            yield
 
 
 class TestLlama(BackendConformance, Tiny):

@@ -40,8 +40,9 @@ def test_stage_takes_numbers_only_and_goes_on(tmp_path: Path, value: float) -> N
     rows = (Row(SeqId(1), 0, (5,), (Draw(0),)), Row(SeqId(2), 0, (6,), (Draw(0),)))
     good = [0.5] * (2 * spec.width)
     bad = [*good[:-1], value]
-    with pytest.raises(BackendFailed, match="of sequence 2 are not finite"):
+    with pytest.raises(BackendFailed, match="of sequence 2 are not finite") as caught:
         stage.step(StageBatch(rows, (write(bad, spec.width),)))
+    assert caught.value.sequences == (2,)
     assert len(stage.step(StageBatch(rows, (write(good, spec.width),))).wait().answers) == 2
     stage.close()
 
@@ -50,14 +51,20 @@ def write(numbers: list[float], width: int) -> Tensor:
     return Tensor("float32", (len(numbers) // width, width), struct.pack(f"<{len(numbers)}f", *numbers))
 
 
+ROWS = (Row(SeqId(4), 0, (1, 2), (Draw(1),)), Row(SeqId(9), 5, (3,), (Draw(0), Draw(0))))
+
+
 @pytest.mark.parametrize("row", [[1.0, math.nan], [math.inf, 0.0], [-math.inf, -math.inf]])
 def test_scores_that_are_no_numbers_are_not_drawn_from(row: list[float]) -> None:
-    check_found(Found(logits=torch.tensor([[1.0, -math.inf], [0.0, 0.0]])))
-    with pytest.raises(BackendFailed, match="scores"):
-        check_found(Found(logits=torch.tensor([[0.0, 1.0], row])))
+    good = [1.0, -math.inf]
+    check_found(Found(logits=torch.tensor([good, good, good])), ROWS)
+    with pytest.raises(BackendFailed, match="the scores this stage computed of sequence 9 are") as caught:
+        check_found(Found(logits=torch.tensor([good, good, row])), ROWS)
+    assert caught.value.sequences == (9,)
 
 
 def test_hidden_states_that_are_no_numbers_are_not_handed_on() -> None:
-    check_found(Found(hidden=torch.zeros(2, 3)))
-    with pytest.raises(BackendFailed, match="hidden states"):
-        check_found(Found(hidden=torch.tensor([[0.0, math.nan]])))
+    check_found(Found(hidden=torch.zeros(3, 2)), ROWS)
+    with pytest.raises(BackendFailed, match="the hidden states this stage computed of sequence 4 are") as caught:
+        check_found(Found(hidden=torch.tensor([[0.0, 1.0], [math.nan, 0.0], [0.0, 1.0]])), ROWS)
+    assert caught.value.sequences == (4,)

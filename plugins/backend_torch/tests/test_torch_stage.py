@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,8 +11,11 @@ import torch
 
 from parallax_backend_torch.backend import TorchBackend
 from parallax_backend_torch.network import Network
+from parallax_backend_torch.stage import TorchStage
+from parallax_backend_torch.step import Step
 from parallax_backend_torch.store import Kept, Store, list_sizes
 from parallax_core.api import (
+    BackendFailed,
     Copy,
     Draw,
     Drawn,
@@ -33,23 +38,79 @@ WINDOW = Kept("window", ((2, 8), (2, 8)), 8)
 STATE = Kept("state", ((3, 4), (2, 8, 8)))
 
 
-def test_stage_whose_step_fails_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+SPEC = SequenceSpec(prompt_length=1, sampling=Sampling(temperature=0))
+
+
+@pytest.mark.parametrize("error", [RuntimeError("out of memory\nand more"), MemoryError("out of memory")])
+def test_step_that_fails_leaves_the_stage_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
     save_family("qwen2", tmp_path)
     stage = TorchBackend().open_stage(StagePlan(model=tmp_path, memory_fraction=1e-3))
-    spec = SequenceSpec(prompt_length=1, sampling=Sampling(temperature=0))
-    stage.edit([Open(SeqId(1), spec)])
+    stage.edit([Open(SeqId(1), SPEC)])
     batch = StageBatch((Row(SeqId(1), 0, (5,), (Draw(0),)),))
+    free = stage.step(StageBatch(())).wait().free
+    with monkeypatch.context() as patch:
+        patch.setattr(Network, "run", fail_with(error))
+        for _ in range(2):
+            with pytest.raises(BackendFailed, match=f"{type(error).__name__}: out of memory$") as caught:
+                stage.step(batch)
+            assert caught.value.hint
+            assert caught.value.sequences == ()
+    assert stage.step(StageBatch(())).wait().free == free
+    stage.edit([Fork(SeqId(1), SeqId(2), 0)])
+    assert len(stage.step(batch).wait().answers) == 1
+    stage.close()
 
+
+def fail_with(error: BaseException) -> Callable[..., None]:
     def fail(*_: object) -> None:
-        raise RuntimeError("out of memory")
+        raise error
 
-    monkeypatch.setattr(Network, "run", fail)
-    for _ in range(2):
-        with pytest.raises(StageLost, match="out of memory") as caught:
+    return fail
+
+
+def test_interrupted_step_leaves_the_stage_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_family("qwen2", tmp_path)
+    stage = TorchBackend().open_stage(StagePlan(model=tmp_path, memory_fraction=1e-3))
+    stage.edit([Open(SeqId(1), SPEC)])
+    batch = StageBatch((Row(SeqId(1), 0, (5,), (Draw(0),)),))
+    with monkeypatch.context() as patch:
+        patch.setattr(Network, "run", fail_with(KeyboardInterrupt()))
+        with pytest.raises(KeyboardInterrupt):
             stage.step(batch)
-        assert caught.value.hint
+    assert len(stage.step(batch).wait().answers) == 1
+
+
+@pytest.mark.parametrize("what", ["copy", "commit"])
+def test_stage_that_may_have_written_half_of_something_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    save_family("qwen2", tmp_path)
+    stage = TorchBackend().open_stage(StagePlan(model=tmp_path, memory_fraction=1e-3))
+    stage.edit([Open(SeqId(1), SPEC)])
+    batch = StageBatch((Row(SeqId(1), 0, (5,), (Draw(0),)),))
+    with monkeypatch.context() as patch:
+        patch.setattr(*{"copy": (Store, "copy"), "commit": (Step, "commit")}[what], fail_with(RuntimeError("torn")))
+        with pytest.raises(StageLost, match="torn"):
+            stage.edit([Fork(SeqId(1), SeqId(2), 0)]) if what == "copy" else stage.step(batch)
+    with pytest.raises(StageLost, match="torn"):
+        stage.step(batch)
     with pytest.raises(StageLost):
-        stage.edit([Fork(SeqId(1), SeqId(2), 0)])
+        stage.edit([Fork(SeqId(1), SeqId(3), 0)])
+    stage.close()
+
+
+def test_stage_whose_device_is_broken_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_family("qwen2", tmp_path)
+    opened = TorchBackend().open_stage(StagePlan(model=tmp_path, memory_fraction=1e-3))
+    assert opened._held is not None
+    on_meta = replace(opened._held.workshop, device=torch.device("meta"))  # it has no numbers to read
+    stage = TorchStage(opened.info, replace(opened._held, workshop=on_meta))
+    stage.edit([Open(SeqId(1), SPEC)])
+    monkeypatch.setattr(Network, "run", fail_with(RuntimeError("an illegal memory access was encountered")))
+    with pytest.raises(StageLost, match="its device does not compute any more"):
+        stage.step(StageBatch((Row(SeqId(1), 0, (5,), (Draw(0),)),)))
     stage.close()
 
 
