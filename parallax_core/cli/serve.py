@@ -88,6 +88,8 @@ def _serve(settings: ServeSettings, edge: Edge, plugins: PluginHost, output: Tex
         batching=make_policy(plugins, "batching", settings.batching),
         preemption=make_policy(plugins, "preemption", settings.preemption),
         backlog=Backlog(settings.max_unread * 2**20),
+        step_timeout_s=settings.step_timeout or None,
+        load_timeout_s=settings.load_timeout,
     )
     routing = make_policy(plugins, "routing", settings.routing)
     from parallax_core.server.loop import run_loop

@@ -14,12 +14,14 @@ from parallax_core.config.parallel import StagePlace
 from parallax_core.config.serve import ServeSettings
 from parallax_core.config.worker import WorkerSettings
 from parallax_core.contracts.backend import BackendSpec, StagePlan
+from parallax_core.contracts.progress import Progress
 from parallax_core.contracts.stage import Stage
 from parallax_core.contracts.transport import TransportPlan, TransportSpec
 from parallax_core.node.balance import Balanced, Burden
 from parallax_core.node.channel import STRANGERS
 from parallax_core.node.company import Company
 from parallax_core.node.crew import Crew
+from parallax_core.node.loadclock import LoadClock
 from parallax_core.node.muster import Muster
 from parallax_core.node.nursery import Nursery
 from parallax_core.node.opening import open_stage
@@ -49,12 +51,14 @@ class Local:
     def gather(self, rank: int, places: Sequence[StagePlace], plan: PipelinePlan) -> Company:
         """Return the company of a replica."""
         del rank
-        openers = [partial(self.open_stage, offer, place) for offer, place in zip(self.offers, places, strict=True)]
-        return Crew(openers, plan, [offer.spec.name for offer in self.offers])
+        loading = LoadClock(self.plan.progress)
+        pairs = zip(self.offers, places, strict=True)
+        openers = [partial(self.open_stage, offer, place, loading) for offer, place in pairs]
+        return Crew(openers, plan, [offer.spec.name for offer in self.offers], loading)
 
-    def open_stage(self, offer: Offer[BackendSpec], place: StagePlace) -> Stage:
+    def open_stage(self, offer: Offer[BackendSpec], place: StagePlace, progress: Progress) -> Stage:
         """Load the layers that go there; to be called on the thread that will run them."""
-        plan = dataclasses.replace(self.plan, layers=place.layers, device=place.device)
+        plan = dataclasses.replace(self.plan, layers=place.layers, device=place.device, progress=progress)
         return open_stage(self.plugins, offer, plan)
 
 
@@ -78,8 +82,8 @@ class Remote:
 
     def gather(self, rank: int, places: Sequence[StagePlace], plan: PipelinePlan) -> Company:
         """Return the company of a replica."""
-        del plan
-        roles = [self._make_role(rank, index, place) for index, place in enumerate(places)]
+        made = [self._make_role(rank, index, place) for index, place in enumerate(places)]
+        roles = [dataclasses.replace(role, load_timeout_s=plan.load_timeout_s) for role in made]
         troop = Troop(roles, self.muster, self.nursery, self.plan.progress, self.weights)
         return Balanced(troop, self.burden) if self.burden else troop
 

@@ -79,6 +79,18 @@ class ServeSettings:
             extra={"metavar": "S"},
         ),
     ] = 2.5
+    step_timeout: Annotated[
+        float,
+        Meta(
+            description="Seconds a stage may compute a step; 0: 60, or 20 times the longest recent one if more.",
+            ge=0,
+            extra={"metavar": "S"},
+        ),
+    ] = 0.0
+    load_timeout: Annotated[
+        float,
+        Meta(description="Seconds that loading a stage may go without any progress.", ge=1, extra={"metavar": "S"}),
+    ] = 900.0
     host: Annotated[str, Meta(description="The address to listen on.")] = "127.0.0.1"
     port: Annotated[int, Meta(description="The port to listen on; 0 takes a free one.", ge=0, le=65535)] = 8000
     dtype: Annotated[DType, Meta(description="What to compute in; auto suits the device.")] = "auto"

@@ -57,7 +57,7 @@ class Balanced:
     each opening, layers move off nodes that have too little memory for them.
     """
 
-    heals = True
+    most_failures: int | None = None
 
     def __init__(self, troop: Troop, burden: Burden) -> None:
         """Balance ``troop`` for a model."""
@@ -108,6 +108,10 @@ class Balanced:
     async def explain(self, loss: StageLost) -> StageLost:
         """Return which stage has ended, and how; see `Company.explain`."""
         return await self._troop.explain(loss)
+
+    async def abandon(self, stage: int) -> None:
+        """Let go of a stage whose computing hangs."""
+        await self._troop.abandon(stage)
 
     async def close(self) -> None:
         """Let go of all nodes."""

@@ -32,22 +32,27 @@ class Post:
 class Company(Protocol):
     """The stages of one pipeline, opened together and linked to each other and to their head."""
 
-    heals: bool
-    """Whether `open` can be called again after a stage was lost."""
+    most_failures: int | None
+    """After how many losses and failures to open, in a row and without a token in between, it is given up, since only a
+    new process can help; None: never."""
 
     @property
     def channels(self) -> tuple[Channel, ...]:
         """From the head to each stage, once they are open."""
 
     async def open(self) -> tuple[StageInfo, ...]:
-        """Open all stages, and have them wait for steps; what fails leaves the rest to `close`.
+        """Open all stages, and have them wait for steps; what fails leaves the rest to `close`, or to another call.
 
-        Where the company `heals`, a later call builds the pipeline anew; no stage holds any sequence then.
+        A call after a loss builds the pipeline anew; no stage holds any sequence then.
 
         Raises:
+            EngineFailed: if no further call can succeed either.
             ParallaxError: if a stage cannot be opened, or they do not fit each other.
             Exception: what opening a stage of this process raised.
         """
+
+    async def abandon(self, stage: int) -> None:
+        """Let go of a stage whose computing hangs, so that the next `open` does not wait for it."""
 
     async def explain(self, loss: StageLost) -> StageLost:
         """Return what was lost, if more can be told of it than ``loss``: what a neighbour of that says comes first."""

@@ -9,7 +9,7 @@ import socket
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
-from parallax_core.base.errors import StageLost
+from parallax_core.base.errors import EngineFailed, StageLost
 from parallax_core.contracts.stage import Stage, StageInfo
 from parallax_core.contracts.transport import Transport, TransportPlan
 from parallax_core.node.chain import check_chain
@@ -18,6 +18,7 @@ from parallax_core.node.company import LEASE, Post
 from parallax_core.node.greeting import greet, welcome
 from parallax_core.node.host import Place, StageHost
 from parallax_core.node.lane import Lane
+from parallax_core.node.loadclock import LOADING_HINT, LoadClock
 from parallax_core.node.plan import PipelinePlan
 from parallax_core.node.worker import Channels, StageWorker
 
@@ -26,22 +27,33 @@ logger = logging.getLogger(__name__)
 CLOSE_TIMEOUT_S = 0.7
 """How long `Crew.close` waits for a step that is still running."""
 
+HANG_S = 1.0
+"""How long a lane that is said to hang may yet take to come to its end."""
 HEAD = "head"
 
 
 class Crew:
-    """A `Company` of this process, each stage on a lane of its own."""
+    """A `Company` of this process, each stage on a lane of its own.
 
-    heals = False
+    After a loss, stages that are lost are opened again on the same lanes, and the others forget what they hold. A lane
+    that hangs cannot be ended, and takes the process with it.
+    """
+
+    most_failures: int | None = 5
 
     def __init__(
-        self, stages: Sequence[Callable[[], Stage]], plan: PipelinePlan | None = None, backends: Sequence[str] = ()
+        self,
+        stages: Sequence[Callable[[], Stage]],
+        plan: PipelinePlan | None = None,
+        backends: Sequence[str] = (),
+        loading: LoadClock | None = None,
     ) -> None:
         """Open the stages by ``stages``, in the order of the layers, each on the thread that will run it.
 
-        ``backends`` says what runs each, for those who look.
+        ``backends`` says what runs each, for those who look; ``loading`` is told how far loading is.
         """
         plan = plan or PipelinePlan()
+        self._loading = loading or LoadClock()
         self._places = [Place(LEASE, index) for index in range(len(stages))]
         self._hosts = [StageHost(stage, place) for stage, place in zip(stages, self._places, strict=True)]
         self._plan = plan
@@ -56,15 +68,31 @@ class Crew:
         """Open all stages at once, and have them work; one that fails leaves the others to `close`.
 
         Raises:
+            EngineFailed: if a lane hangs.
             ParallaxError: if the stages do not fit each other.
             Exception: what opening a stage raised.
         """
-        self._lanes = [Lane(f"parallax-stage-{place.stage}") for place in self._places]
-        opening = [lane.call(host.open) for lane, host in zip(self._lanes, self._hosts, strict=True)]
+        await self._unlink()
+        self._lanes = self._lanes or [Lane(f"parallax-stage-{place.stage}") for place in self._places]
+        self._loading.start()
+        opening = [lane.call(host.reopen) for lane, host in zip(self._lanes, self._hosts, strict=True)]
+        await self._wait_open(opening)
         infos = tuple(await asyncio.gather(*opening))
         check_chain(infos)
         self.channels = await self._link()
         return infos
+
+    async def abandon(self, stage: int) -> None:
+        """Wait a moment longer for the lane of a stage, and say where it hangs.
+
+        Raises:
+            EngineFailed: if it still does: nothing can end a thread.
+        """
+        lane = self._lanes[stage]
+        done, _ = await asyncio.wait([lane.call(_do_nothing)], timeout=HANG_S)
+        if not done:
+            logger.critical("stage %d hangs here:\n%s", stage, lane.find_place())
+            raise EngineFailed(f"the thread of stage {stage} hangs, and nothing but a new process can end that")
 
     async def explain(self, loss: StageLost) -> StageLost:
         """Return ``loss``: of stages that share a process none ends alone."""
@@ -75,11 +103,7 @@ class Crew:
 
         Waits for at most `CLOSE_TIMEOUT_S`; what hangs for longer ends with the process.
         """
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        for transport in self._transports:
-            await transport.stop()
+        await self._unlink()
         lanes, self._lanes = self._lanes, []
         closing = [lane.call(host.close) for lane, host in zip(lanes, self._hosts, strict=False)]
         for future in closing:
@@ -100,6 +124,32 @@ class Crew:
             Post(node=name, backend=backend, host=socket.gethostname(), pid=os.getpid())
             for name, backend in zip(names, self._backends, strict=True)
         )
+
+    async def _wait_open(self, opening: Sequence[asyncio.Future[StageInfo]]) -> None:
+        """Wait until all stages are open or one fails.
+
+        Raises:
+            EngineFailed: if nothing is heard of their progress for too long.
+        """
+        limit_s, left = self._plan.load_timeout_s, set(opening)
+        while left and not any(future.done() and future.exception() for future in opening):
+            _, left = await asyncio.wait(
+                left, timeout=max(0.01, limit_s - self._loading.silence_s), return_when=asyncio.FIRST_COMPLETED
+            )
+            if left and self._loading.silence_s >= limit_s:
+                stage = next(index for index, future in enumerate(opening) if not future.done())
+                logger.critical("stage %d loads here:\n%s", stage, self._lanes[stage].find_place())
+                raise EngineFailed(f"stage {stage} has not said for {limit_s:g} s how far loading is", LOADING_HINT)
+
+    async def _unlink(self) -> None:
+        """End the work, and the links."""
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        transports, self._transports = self._transports, []
+        for transport in transports:
+            await transport.stop()
 
     async def _link(self) -> tuple[Channel, ...]:
         """Link the head to every stage, and every stage to the next, and begin to work."""
@@ -137,6 +187,10 @@ async def _work(worker: StageWorker, node: Transport) -> None:
         await worker.run()
     finally:
         await node.stop()
+
+
+def _do_nothing() -> None:
+    """Show that the lane runs calls."""
 
 
 def _name(stage: int) -> str:

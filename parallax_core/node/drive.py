@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NoReturn
 
-from parallax_core.base.errors import ParallaxError, PeerLost, StageLost
+from parallax_core.base.errors import ParallaxError, PeerLost, StageHung, StageLost
 from parallax_core.base.ids import RequestId
 from parallax_core.contracts.engine import Delta
 from parallax_core.contracts.stage import StageResult
 from parallax_core.engine.head import Head
+from parallax_core.engine.steplimit import StepLimit
 from parallax_core.node.channel import CUT_OFF, Channel
 from parallax_core.node.company import LEASE
 from parallax_core.node.together import Together
@@ -26,6 +27,8 @@ class Tally:
     """The last step each stage has finished; 0: none."""
     sent: int = 0
     """The last step that was sent to the first stage."""
+    tokens: dict[int, int] = field(default_factory=dict)
+    """Of each step that not all stages have finished."""
     failure: Failure | None = None
     """The first step that has failed; nothing is planned until the head has dealt with it."""
 
@@ -42,13 +45,19 @@ class Drive:
         head: Head,
         channels: Sequence[Channel],
         deliver: Callable[[list[tuple[RequestId, Delta]]], None],
+        step_timeout_s: float | None = None,
     ) -> None:
+        """Drive ``head`` over ``channels``, one to each stage, and ``deliver`` what its requests yield.
+
+        ``step_timeout_s`` is how long a stage may compute a step; None: as `StepLimit` says.
+        """
         self._head = head
         self._channels = tuple(channels)
         self._deliver = deliver
         self._outbox: asyncio.Queue[Step] = asyncio.Queue()  # as long as the head has steps in flight
         self._news = asyncio.Event()
         self._losses: list[StageLost] = []
+        self._limits = [StepLimit(step_timeout_s) for _ in channels]
         self._tally = self._begin()
 
     @property
@@ -90,6 +99,7 @@ class Drive:
             while self._tally.failure is None and (step := head.plan(_now())) is not None:
                 self._tally.sent = step.batch.step
                 batch = step.batch
+                self._tally.tokens[batch.step] = sum([len(row.tokens) for row in batch.rows])
                 self._outbox.put_nowait(
                     Step(LEASE, step.epoch, batch.step, step.edits, batch.rows, (), batch.embeddings)
                 )
@@ -127,10 +137,13 @@ class Drive:
     def _take(self, stage: int, message: Message) -> None:
         if not isinstance(message, Result | Failure | Heartbeat) or message.stage != stage:
             raise StageLost(f"it sent a {type(message).__name__} that is not its own")
-        if message.lease != LEASE or isinstance(message, Heartbeat):
+        if message.lease != LEASE:
+            return
+        if isinstance(message, Heartbeat):
+            self._check_progress(stage, message)
             return
         if isinstance(message, Failure) and message.lost:
-            raise StageLost(message.message)
+            raise StageLost(message.message) if message.at_fault else PeerLost(message.message)
         if message.epoch < self._head.epoch:
             return
         due = self._tally.finished[stage] + 1
@@ -142,8 +155,21 @@ class Drive:
             self._note_result(stage, message)
         self._settle()
 
+    def _check_progress(self, stage: int, beat: Heartbeat) -> None:
+        """Find out a stage whose loop is well and whose computing hangs; a step of an earlier epoch may be any size."""
+        most = self._head.limits.max_batch_tokens
+        num_tokens = self._tally.tokens.get(beat.running, most) if beat.epoch == self._head.epoch else most
+        limit_s = self._limits[stage].find(num_tokens)
+        if beat.running and beat.running_s > limit_s:
+            message = f"it has computed step {beat.running} for {beat.running_s:.3g} s, and may for {limit_s:.3g} s"
+            raise StageHung(message)
+
     def _note_result(self, stage: int, result: Result) -> None:
-        self._tally.finished[stage] = result.step
+        tally = self._tally
+        tally.finished[stage] = result.step
+        self._limits[stage].note(tally.tokens[result.step], result.seconds)
+        if min(tally.finished) == result.step:
+            del tally.tokens[result.step]
         self._head.confirm(stage, result.step, result.free, result.seconds)
         if stage == len(self._channels) - 1:
             self._head.absorb(StageResult(result.answers, result.tensors, result.free), _now())
@@ -153,10 +179,13 @@ class Drive:
             self._tally.failure = failure
 
     def _settle(self) -> None:
-        """Deal with a failed step once all before it are absorbed: the head begins another epoch."""
-        failure = self._tally.failure
-        if failure is not None and failure.step == self._tally.finished[-1] + 1:
-            self._head.fail(failure.message)
+        """Deal with a failed step once all before it are absorbed: the head tries again, or begins another epoch."""
+        tally, failure = self._tally, self._tally.failure
+        if failure is None or failure.step != tally.finished[-1] + 1:
+            return
+        if self._head.fail(failure.message, failure.sequences):
+            tally.sent, tally.failure = failure.step - 1, None
+        else:
             self._tally = self._begin()
 
     def _begin(self) -> Tally:
@@ -165,7 +194,9 @@ class Drive:
     def _lost(self, stage: int, error: Exception) -> StageLost:
         reason = error.message if isinstance(error, ParallaxError) else str(error)
         message = f"stage {stage} of {len(self._channels)} is lost: {reason}"
-        loss = StageLost(message, "the log of the stage says more; start the server again")
+        hint = "the log of the stage says more"
+        kind = StageHung if isinstance(error, StageHung) else StageLost
+        loss = kind(message, hint, stage if isinstance(error, StageLost) else None)
         self._losses.append(loss)
         return loss
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -50,8 +51,8 @@ class StageHost:
         self._open: dict[SeqId, None] = {}
         self._is_down = False
         """Whether a step of this epoch has failed: nothing that comes after it makes sense."""
-        self.is_lost = False
-        """Whether the stage has lost what it holds, so that it is of no more use."""
+        self.fault = ""
+        """Why the stage has lost what it holds, so that it is of no more use; empty: it has not."""
         self.epoch = -1
         """The newest epoch whose steps have come; -1: none has."""
         self.step = 0
@@ -60,11 +61,28 @@ class StageHost:
         """Steps run since the stage opened."""
         self.num_tokens = 0
         """Tokens computed since then."""
+        self._begun: tuple[int, float] | None = None
+        """The step that is being computed, and when that began."""
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether nothing more is known of what the stage holds."""
+        return bool(self.fault)
 
     @property
     def num_open(self) -> int:
         """Sequences open."""
         return len(self._open)
+
+    @property
+    def running(self) -> tuple[int, float]:
+        """The step that is being computed, and for how many seconds; 0 and 0: none.
+
+        It begins once there is nothing to wait for, such as grammar masks or the turn of another head: whoever judges
+        by this whether the stage hangs has to know of computing only.
+        """
+        begun = self._begun
+        return (begun[0], max(0.0, self._clock() - begun[1])) if begun is not None else (0, 0.0)
 
     def open(self) -> StageInfo:
         """Open the stage. What the backend raises is not caught here."""
@@ -77,26 +95,42 @@ class StageHost:
         if self._stage is not None:
             try:
                 self._edit(self._stage, [Drop(seq) for seq in self._open])
-            except StageLost:
+            except StageLost as error:
                 logger.exception("stage cannot forget stage=%d", self.place.stage)
-                self.is_lost = True
+                self.fault = error.message
+
+    def reopen(self) -> StageInfo:
+        """Have the stage be as when it was opened, by forgetting all there is if that can be, or else by opening it."""
+        if self._stage is not None and not self.is_lost:
+            self.reset()
+        if self._stage is None or self.is_lost:
+            with contextlib.suppress(Exception):  # it is lost already
+                self.close()
+            self._open.clear()
+            self.fault = ""
+            return self.open()
+        return self._stage.info
 
     def run(self, step: Step) -> Outcome | None:
         """Apply the edits of ``step``, then run its rows; return None for a step that is to be discarded.
 
         A new epoch begins with nothing: what is open is dropped. Discarded are steps of an older epoch and of another
-        lease, and those after one that failed. Nothing is raised: whatever goes wrong is a `Failure`.
+        lease, and those after one that failed, until another comes with its number: from a head that knows that the
+        stage is as it was before. Nothing is raised: whatever goes wrong is a `Failure`.
         """
-        is_stale = step.epoch < self.epoch or (step.epoch == self.epoch and self._is_down)
-        if is_stale or self.is_lost or step.lease != self.place.lease:
+        if self._is_stale(step) or self.is_lost or step.lease != self.place.lease:
             return None
+        self._begun = step.step, self._clock()
         try:
             return self._run(step)
         except (BackendFailed, StageLost) as error:
             logger.exception("step failed stage=%d epoch=%d step=%d", self.place.stage, step.epoch, step.step)
-            self._is_down, self.is_lost = True, isinstance(error, StageLost)
-            stage, message = self.place.stage, error.message
-            return Outcome(Failure(step.lease, step.epoch, step.step, stage, message, self.is_lost))
+            self._is_down, self.fault = True, error.message if isinstance(error, StageLost) else ""
+            place = (step.lease, step.epoch, step.step, self.place.stage)
+            named = error.sequences if isinstance(error, BackendFailed) else ()
+            return Outcome(Failure(*place, error.message, self.is_lost, named))
+        finally:
+            self._begun = None
 
     def close(self) -> None:
         """Close the stage, if it is open."""
@@ -104,11 +138,18 @@ class StageHost:
         if stage is not None:
             stage.close()
 
+    def _is_stale(self, step: Step) -> bool:
+        if step.epoch != self.epoch:
+            return step.epoch < self.epoch
+        return self._is_down and step.step != self.step
+
     def _run(self, step: Step) -> Outcome:
         assert self._stage is not None, "the stage is not open"
         if step.epoch > self.epoch:
             self.epoch, self.step, self._is_down = step.epoch, 0, False
             self._edit(self._stage, [Drop(seq) for seq in self._open])
+        if self._is_down:
+            self.step, self._is_down = self.step - 1, False
         if step.step != self.step + 1:
             raise StageLost(f"step {step.step} came where step {self.step + 1} was due")
         self.step = step.step
@@ -150,9 +191,10 @@ def _compute(stage: Stage, step: Step) -> StageResult:
         result = stage.step(StageBatch(step.rows, hidden, step.embeddings, step.step)).wait()
     except StageLost:
         raise
+    except BackendFailed as error:
+        raise BackendFailed(f"the model failed on this step: {error.message}", error.hint, error.sequences) from error
     except Exception as error:
-        message = f"the model failed on this step: {type(error).__name__}: {error}"
-        raise BackendFailed(message) from error
+        raise BackendFailed(f"the model failed on this step: {type(error).__name__}: {error}") from error
     _check_result(info, step, result)
     return result
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
 
-from parallax_core.base.errors import BackendFailed, ParallaxError, PeerLost
+from parallax_core.base.errors import BackendFailed, ParallaxError, PeerLost, StageHung, StageLost
 from parallax_core.contracts.progress import Progress
 from parallax_core.contracts.stage import Stage, StageInfo
 from parallax_core.contracts.transport import Transport
@@ -27,6 +28,11 @@ logger = logging.getLogger(__name__)
 
 GREETING_S = 10.0
 """How long a head may take to greet."""
+RESET_S = 60.0
+"""How long a step that is still running is waited for where its stage is wanted again."""
+REPLACED_HINT = (
+    "start this node again; where it is a service, or was started by `parallax serve`, that happens by itself"
+)
 CLOSE_S = 1.5
 """How long a step that is still running is waited for."""
 
@@ -66,8 +72,12 @@ class Member:
 
         Raises:
             PeerLost: saying why there is no head any more.
+            StageLost: if its stage is lost, or hangs. Its device may be broken, its memory may not come back, its
+                thread cannot be ended: the process is to end, so that another takes its place.
             ParallaxError: if ``address`` is none.
         """
+        if self._held is not None:
+            await _reset(self._held)
         channel = Channel(await self._transport.connect(address, head))
         try:
             channel.check_role("head")
@@ -94,7 +104,7 @@ class Member:
                 await greet(channel, self._node)
         except TimeoutError as error:
             raise PeerLost(f"node {channel.peer!r} did not greet within {GREETING_S:g} s") from error
-        if self._held is not None and not self._held.host.is_lost:
+        if self._held is not None:
             what = self._held.what
             join = msgspec.structs.replace(join, model=what.model, start=what.start, stop=what.stop)
         await channel.send(join)
@@ -116,11 +126,9 @@ class Member:
 
     async def _be_stage(self, channel: Channel, assign: Assign) -> Message:
         place = (assign.lease, assign.epoch, assign.stage)
-        try:
-            held = await self._load(channel, assign)
-        except ParallaxError as error:
-            logger.warning("stage cannot be opened stage=%d: %s", assign.stage, error.message)
-            return await self._refuse(channel, assign, error)
+        held = await self._try_load(channel, assign)
+        if held is None:  # what failed is forgotten before anything is waited for, with all it had loaded
+            return await channel.receive()
         await channel.send(Ready(*place, held.info))
         message = await channel.receive()
         if not isinstance(message, Hop) or message.epoch != assign.epoch:
@@ -129,7 +137,8 @@ class Member:
             links = await self._link(channel, message)
         except ParallaxError as error:
             reason = f"stage {assign.stage} has no links: {error.message}"
-            return await self._refuse(channel, assign, PeerLost(reason, error.hint))
+            await self._refuse(channel, assign, PeerLost(reason, error.hint))
+            links = await channel.receive()
         if not isinstance(links, Links):
             return links
         try:
@@ -138,11 +147,12 @@ class Member:
             said = await StageWorker(held.lane, held.host, held.host.place, channels, assign.heartbeat_s).run()
         finally:
             await links.close()
+        if held.host.is_lost:
+            raise StageLost(f"stage {assign.stage} is lost: {held.host.fault}", REPLACED_HINT)
         return said or await channel.receive()
 
-    async def _refuse(self, channel: Channel, assign: Assign, error: ParallaxError) -> Message:
+    async def _refuse(self, channel: Channel, assign: Assign, error: ParallaxError) -> None:
         await channel.send(Refusal(assign.lease, assign.epoch, assign.stage, error.message, error.hint))
-        return await channel.receive()
 
     async def _link(self, channel: Channel, hop: Hop) -> Links | Message:
         """Make links, unless the head says something else meanwhile: return that then."""
@@ -161,14 +171,21 @@ class Member:
             await linking.result().close()
         return hearing.result()
 
-    async def _load(self, channel: Channel, assign: Assign) -> Held:
-        """Return the stage, loading it unless it is there."""
-        held = self._held
-        if held is not None and held.is_that(assign):
-            await held.lane.call(held.host.reset)
-            if not held.host.is_lost:
-                return held
+    async def _try_load(self, channel: Channel, assign: Assign) -> Held | None:
+        """Return the stage, loading it unless it is there; None, once the head knows why, if that fails."""
+        if (held := self._held) is not None and held.is_that(assign):
+            await _reset(held)
+            return held
         await self.close()
+        try:
+            return await self._load(channel, assign)
+        except ParallaxError as error:
+            logger.warning("stage cannot be opened stage=%d: %s", assign.stage, error.message)
+            await self._refuse(channel, assign, error)
+        gc.collect()  # what was loaded by then may be part of a cycle
+        return None
+
+    async def _load(self, channel: Channel, assign: Assign) -> Held:
         lane = Lane(f"parallax-stage-{assign.stage}")
         async with Reporter(channel, assign) as reporter:
             host = StageHost(lambda: self._open_stage(assign, reporter), Place(assign.lease, assign.stage))
@@ -183,6 +200,20 @@ class Member:
                 raise BackendFailed(message, "the log of the node has the traceback") from error
         self._held = Held(assign, lane, host, info)
         return self._held
+
+
+async def _reset(held: Held) -> None:
+    """Have a stage forget all it holds.
+
+    Raises:
+        StageLost: if it cannot, or a step that it still computes hangs.
+    """
+    done, _ = await asyncio.wait([held.lane.call(held.host.reset)], timeout=RESET_S)
+    if not done:
+        logger.critical("stage %d hangs here:\n%s", held.what.stage, held.lane.find_place())
+        raise StageHung(f"stage {held.what.stage} has computed a step for longer than {RESET_S:g} s", REPLACED_HINT)
+    if held.host.is_lost:
+        raise StageLost(f"stage {held.what.stage} is lost: {held.host.fault}", REPLACED_HINT)
 
 
 def _note_end(closing: asyncio.Future[None]) -> None:

@@ -18,6 +18,10 @@ logger = logging.getLogger(__name__)
 
 END_S = 1.0
 """How long a process may take to end by itself when told to."""
+KILL_S = 10.0
+"""How long one that is killed may take to be gone: the system may have a lot of memory to take back."""
+GONE_S = 0.5
+"""How long that is waited for when nothing is to follow."""
 
 
 @dataclass(slots=True)
@@ -61,8 +65,7 @@ class Nursery:
         Raises:
             BackendFailed: if it cannot be started.
         """
-        if (child := self._children.pop(node, None)) is not None:
-            await _kill(child)
+        await self.kill(node)
         command = list(self.command(node))
         try:
             process = await asyncio.create_subprocess_exec(
@@ -74,9 +77,19 @@ class Nursery:
         self._children[node] = Child(process)
         logger.info("worker started node=%s pid=%d", node, process.pid)
 
+    async def kill(self, node: str) -> None:
+        """End the process of ``node`` at once. Harmless when there is none.
+
+        One that the system cannot end, as when it waits for a device that does not answer, is left to itself.
+        """
+        if (child := self._children.pop(node, None)) is not None:
+            await _kill(child, KILL_S)
+
     async def wait_end(self, node: str) -> str:
         """Wait until the process of ``node`` ends, and return how it did."""
-        child = self._children[node]
+        child = self._children.get(node)
+        if child is None:
+            return "its process is gone"
         await child.process.wait()
         return child.explain() or ""
 
@@ -101,7 +114,7 @@ class Nursery:
             async with asyncio.timeout(END_S):
                 await child.process.wait()
         except TimeoutError:
-            await _kill(child)
+            await _kill(child, GONE_S)
 
 
 def end_with_parent() -> None:
@@ -116,7 +129,11 @@ def end_with_parent() -> None:
     threading.Thread(target=wait, name="parallax-parent", daemon=True).start()
 
 
-async def _kill(child: Child) -> None:
+async def _kill(child: Child, wait_s: float) -> None:
     with contextlib.suppress(ProcessLookupError):
         child.process.kill()
-    await child.process.wait()
+    try:
+        async with asyncio.timeout(wait_s):
+            await child.process.wait()
+    except TimeoutError:
+        logger.warning("worker was killed and is still there after %g s pid=%d", wait_s, child.process.pid)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Literal
 
-from parallax_core.base.errors import BackendFailed, ParallaxError, StageLost, Unavailable
+from parallax_core.base.errors import BackendFailed, EngineFailed, ParallaxError, StageLost, Unavailable
 from parallax_core.base.ids import RequestId
 from parallax_core.contracts.engine import Delta, EngineStats, Finish, Health, Reason, Request
 from parallax_core.contracts.stage import StageInfo
@@ -30,9 +30,9 @@ STOPPED = "the server is shutting down"
 class PipelineEngine:
     """A replica made of stages: a head on the event loop, and a company that runs the stages, wherever they are.
 
-    When a stage is lost, every request ends with an error. A company that `heals` then opens its stages again, however
-    long it takes, while the engine is ``starting``; others leave the engine ``failed``. ``on_lost`` is told the reason
-    each time.
+    When a stage is lost, every request ends with an error, and the company opens its stages again, however long it
+    takes, while the engine is ``starting``. It is ``failed`` when that can never succeed in this process. ``on_lost``
+    is told the reason each time.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class PipelineEngine:
         plan = self._plan
         self._infos = infos
         self._head = Head(infos, self._decode, plan.limits, plan.batching, plan.preemption)
-        self._drive = Drive(self._head, self._company.channels, self._deliver)
+        self._drive = self._make_drive(self._head)
         self._serving = asyncio.get_running_loop().create_task(self._serve(self._head, self._drive))
         self._health = Health(state="ready")
 
@@ -161,21 +161,33 @@ class PipelineEngine:
                 try:
                     await drive.run()
                 except StageLost as error:
-                    loss = await self._company.explain(error)
-                    if not self._company.heals:
-                        raise loss from error
+                    loss = await self._explain_loss(error)
                     logger.warning("pipeline is built anew: %s", loss.message)
                     begun = list(self._streams)
                     self._lose("starting", f"a stage was lost, and is being replaced: {loss.message}")
                     for request_id in begun:
                         head.cancel(request_id)
                     self._infos = await healing.heal(loss)
-                    self._drive = drive = Drive(head, self._company.channels, self._deliver)
+                    self._drive = drive = self._make_drive(head)
                     self._health = Health(state="ready")
                     logger.info("pipeline is ready again")
+        except EngineFailed as error:
+            logger.critical("engine failed: %s", error.message)
+            self._lose("failed", error.message)
         except Exception as error:  # whatever it is, every stream has to end
             logger.exception("engine failed")
             self._lose("failed", error.message if isinstance(error, ParallaxError) else _describe(error))
+
+    def _make_drive(self, head: Head) -> Drive:
+        return Drive(head, self._company.channels, self._deliver, self._plan.step_timeout_s)
+
+    async def _explain_loss(self, loss: StageLost) -> StageLost:
+        """Return what is known of a loss; what goes wrong on the way takes nothing from it."""
+        try:
+            return await self._company.explain(loss)
+        except Exception:
+            logger.exception("loss cannot be explained")
+            return loss
 
     def _excuse(self, reason: str) -> None:
         """Say why the engine cannot answer yet."""

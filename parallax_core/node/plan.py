@@ -25,7 +25,11 @@ class PipelinePlan:
     """What makes the links between head and stages."""
     listen: str = SCHEME
     """Where each stage listens, in the transport's words; it stands for a free place, as port 0 does."""
-    heartbeat_s: float | None = None
-    """How often stages say that they are alive; None: never."""
+    heartbeat_s: float | None = 1.0
+    """How often stages say that they are alive, and for how long they have computed a step; None: never."""
+    step_timeout_s: float | None = None
+    """How long a stage may compute a step before it counts as hung; None: as `StepLimit` says."""
+    load_timeout_s: float = 900.0
+    """How long loading a stage may say nothing of its progress before it counts as hung."""
     backlog: Backlog = field(default_factory=Backlog)
     """What waits to be read by clients; of all engines with this plan together."""

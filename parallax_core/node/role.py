@@ -28,6 +28,8 @@ class Role:
     max_batch_tokens: int = 0
     max_running: int = 0
     heartbeat_s: float = 1.0
+    load_timeout_s: float = 900.0
+    """How long loading may say nothing of its progress."""
     node: str = ""
     """The node that is to have it; empty: any that can."""
 

@@ -14,8 +14,10 @@ from parallax_core.base.ids import Epoch
 from parallax_core.contracts.progress import Progress, silent
 from parallax_core.contracts.stage import LayerRange, StageInfo
 from parallax_core.node.chain import check_chain
-from parallax_core.node.channel import CUT_OFF, Channel
+from parallax_core.node.channel import Channel
 from parallax_core.node.company import LEASE, Post
+from parallax_core.node.loadclock import LOADING_HINT
+from parallax_core.node.lossfinder import LossFinder
 from parallax_core.node.muster import Muster, Recruit
 from parallax_core.node.nursery import Nursery
 from parallax_core.node.role import Role
@@ -30,10 +32,6 @@ logger = logging.getLogger(__name__)
 LOG_HINT = "its log, above, says why"
 JOIN_S = 120.0
 """How long a process of ours may take to join."""
-TELL_S = 0.1
-"""How long to listen for who it was that was lost,"""
-MISS_S = 1.0
-"""and how long where one node has lost another: a head may miss that one a little later."""
 MOST_TRIALS = 3
 """How often a process of ours may be lost that did not end while it loaded: what it imported may have kept all else in
 it from running, on a busy machine, and comes faster the next time."""
@@ -51,7 +49,7 @@ class Troop:
     they were ours, and by the next that join where not.
     """
 
-    heals = True
+    most_failures: int | None = None
 
     def __init__(
         self,
@@ -123,30 +121,17 @@ class Troop:
 
     async def explain(self, loss: StageLost) -> StageLost:
         """Return which stage has ended, and how, where that can be told; see `Company.explain`."""
-        if CUT_OFF in loss.message:
-            return loss
-        said: list[str] = []
-        listening = [asyncio.create_task(self._await_end(role, said)) for role in self._roles]
-        ending = [asyncio.create_task(self._await_process(role)) for role in self._roles] if self._nursery else []
-        names = await self._find_first(loss, ending, listening)
-        for task in (*listening, *ending):
-            task.cancel()
-        await asyncio.gather(*listening, *ending, return_exceptions=True)
-        names = [each for each in (*names, *said) if CUT_OFF in each] or names
-        if not names and (others := [each for each in said if each not in loss.message]):
-            names = ["; ".join((loss.message, *others))]
-        return StageLost(names[0], loss.hint) if names else loss
+        recruits = [self._at(role) for role in self._roles]
+        return await LossFinder(self._roles, recruits, self._nursery).explain(loss)
 
-    async def _find_first(
-        self, loss: StageLost, ending: Sequence[asyncio.Task[str]], listening: Sequence[asyncio.Task[str]]
-    ) -> list[str]:
-        """Return how stages ended, if any does soon: a process of ours best knows itself, and then its link to us."""
-        speaks_of = sum(repr(self._at(role).name) in loss.message for role in self._roles)
-        limit_s = MISS_S if speaks_of > 1 else TELL_S
-        done, _ = await asyncio.wait([*ending, *listening], timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
-        if ending and done and done.isdisjoint(ending):
-            await asyncio.wait(ending, timeout=TELL_S, return_when=asyncio.FIRST_COMPLETED)
-        return [task.result() for task in (*ending, *listening) if task.done()]
+    async def abandon(self, stage: int) -> None:
+        """Let go of the node of a stage; a process of ours is killed, so that all it holds is free again."""
+        role, recruit = self._roles[stage], self._recruits[stage]
+        self._recruits[stage] = None
+        if self._nursery is not None:
+            await self._nursery.kill(role.node)
+        if recruit is not None:
+            await recruit.channel.leave()
 
     @property
     def layers(self) -> tuple[LayerRange | None, ...]:
@@ -193,25 +178,6 @@ class Troop:
                 async with asyncio.timeout(LEAVE_S):
                     await recruit.channel.send(Release(LEASE, self._attempt))
                     await recruit.channel.leave()
-
-    async def _await_end(self, role: Role, said: list[str]) -> str:
-        """Wait until the node of a stage is gone, and return how; note what it says of losses until then."""
-        recruit = self._at(role)
-        try:
-            while True:
-                message = await recruit.channel.receive()
-                if isinstance(message, Failure) and message.lost:
-                    said.append(message.message)
-        except PeerLost as error:
-            return self._name_loss(role, error.message)
-
-    async def _await_process(self, role: Role) -> str:
-        """Wait until a process of ours has ended, and return how."""
-        assert self._nursery is not None, "it is ours"
-        return self._name_loss(role, await self._nursery.wait_end(role.node))
-
-    def _name_loss(self, role: Role, reason: str) -> str:
-        return f"stage {role.stage} of {len(self._roles)}, on node {self._at(role).name!r}, is lost: {reason}"
 
     def _at(self, role: Role) -> Recruit:
         recruit = self._recruits[role.stage]
@@ -264,13 +230,15 @@ class Troop:
     async def _load(self, role: Role, recruit: Recruit) -> StageInfo:
         await recruit.channel.send(role.assign(self._attempt))
         while True:
-            match await self._hear(role, recruit):
+            match await self._hear_loading(role, recruit):
                 case Loading(_, _, stage, task, done, total, unit):
                     name = task if len(self._roles) == 1 else f"stage {stage}: {task}"
                     self._progress(name, done, None if total < 0 else total, unit)
                 case Ready(_, _, _, info):
                     return info
                 case Refusal(_, _, stage, message, hint):
+                    if self._nursery is not None:  # a new process may have the memory that this one cannot give back
+                        await self.abandon(stage)
                     raise ParallaxError(f"stage {stage} on node {recruit.name!r}: {message}", hint)
 
     async def _compare(self, role: Role, info: StageInfo) -> None:
@@ -284,6 +252,20 @@ class Troop:
                 await recruit.channel.send(Refusal(LEASE, self._attempt, role.stage, error.message, error.hint))
                 await recruit.channel.leave()
             raise
+
+    async def _hear_loading(self, role: Role, recruit: Recruit) -> Sign:
+        """Return what a node that loads says next.
+
+        Raises:
+            BackendFailed: if it says nothing for too long.
+        """
+        try:
+            async with asyncio.timeout(role.load_timeout_s):
+                return await self._hear(role, recruit)
+        except TimeoutError as error:
+            await self.abandon(role.stage)
+            message = f"it has not said for {role.load_timeout_s:g} s how far loading is"
+            raise BackendFailed(f"stage {role.stage} on node {recruit.name!r}: {message}", LOADING_HINT) from error
 
     async def _link(self, role: Role) -> None:
         recruit = self._at(role)

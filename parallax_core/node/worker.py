@@ -122,7 +122,7 @@ class StageWorker:
             host, (lease, stage) = self._host, (self._place.lease, self._place.stage)
             epoch, step = Epoch(max(0, host.epoch)), host.step or -1
             counts = (host.num_steps, host.num_tokens, self._num_queued, host.num_open)
-            await self._channels.head.send(Heartbeat(lease, epoch, step, stage, *counts))
+            await self._channels.head.send(Heartbeat(lease, epoch, step, stage, *counts, *host.running))
 
     def _compute(self, step: Step) -> Outcome | None:
         """Runs on the lane."""
@@ -138,4 +138,6 @@ class StageWorker:
             logger.error("stage ends stage=%d: %s", self._place.stage, message, exc_info=error)
         lease, epoch, step = self._place.lease, Epoch(max(0, self._host.epoch)), self._host.step
         with contextlib.suppress(PeerLost):
-            await self._channels.head.send(Failure(lease, epoch, step, self._place.stage, message, lost=True))
+            at_fault = not isinstance(error, PeerLost)
+            failure = Failure(lease, epoch, step, self._place.stage, message, lost=True, at_fault=at_fault)
+            await self._channels.head.send(failure)

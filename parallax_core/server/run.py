@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import uvicorn
 from fastapi import FastAPI
 
-from parallax_core.base.errors import ParallaxError
+from parallax_core.base.errors import EngineFailed, ParallaxError
+from parallax_core.contracts.engine import Engine
 from parallax_core.server.connection import make_protocol
 from parallax_core.server.descriptor import raise_limit
 from parallax_core.server.edge import Edge
@@ -21,6 +22,8 @@ from parallax_core.server.gate import Gate
 from parallax_core.server.lag import watch_lag
 from parallax_core.server.served import Served
 
+LOOK_S = 0.25
+"""How often it is looked whether the engine has failed."""
 GRACE_S = 0.5
 """How long open connections may take to be told that the server is going away."""
 
@@ -83,6 +86,7 @@ async def run_server(site: Site, sock: socket.socket, on_ready: Callable[[], Non
 
     Raises:
         ParallaxError: if the engine cannot start.
+        EngineFailed: if it fails later, for good.
     """
     raise_limit()
     server = Server(make_config(site))
@@ -144,8 +148,27 @@ async def _stop(site: Site) -> None:
 
 
 async def _start(site: Site, on_ready: Callable[[], None]) -> None:
-    """Start the engine and what reads requests, say so, and measure from then on, until cancelled."""
+    """Start the engine and what reads requests, say so, and measure from then on, until cancelled.
+
+    Raises:
+        EngineFailed: once the engine cannot answer any more, and never will.
+    """
     await asyncio.gather(site.served.engine.start(), site.served.reader.start())
     settle_memory()
     on_ready()
-    await watch_lag(site.served.meter.note_lag)
+    measuring = asyncio.create_task(watch_lag(site.served.meter.note_lag))
+    try:
+        await _watch_health(site.served.engine)
+    finally:
+        measuring.cancel()
+
+
+async def _watch_health(engine: Engine) -> None:
+    """Look after the engine for as long as it may answer.
+
+    Raises:
+        EngineFailed: once it cannot any more: whoever watches over this process starts another.
+    """
+    while (health := engine.health()).state != "failed":  # noqa: ASYNC110 -- an engine of any plugin is only asked
+        await asyncio.sleep(LOOK_S)
+    raise EngineFailed(f"the engine failed: {health.reason}", "start the server again; its log, above, says more")

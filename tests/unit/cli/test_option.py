@@ -29,6 +29,8 @@ VALUES: dict[str, Any] = {
     "listen": "tcp://127.0.0.1:0",
     "python": ["torch=/usr/bin/python"],
     "peer_timeout": 4.5,
+    "step_timeout": 7.5,
+    "load_timeout": 60.5,
     "host": "::1",
     "port": 9,
     "dtype": "float16",

@@ -10,6 +10,7 @@ from itertools import count
 from typing import TypeVar
 
 from parallax_core.api import Delta, Finish, LayerRange, PeerLost, Progress, Request, RequestId, Stage, TransportPlan
+from parallax_core.base.errors import StageLost
 from parallax_core.builtin.inprocess import InProcessTransport
 from parallax_core.contracts.progress import silent
 from parallax_core.node.channel import Channel
@@ -17,6 +18,7 @@ from parallax_core.node.greeting import greet
 from parallax_core.node.member import Member
 from parallax_core.node.muster import Muster
 from parallax_core.node.pipeline import PipelineEngine
+from parallax_core.node.plan import PipelinePlan
 from parallax_core.node.role import Role
 from parallax_core.node.troop import Troop
 from parallax_core.testing.liar import LiarTransport, Plot
@@ -56,6 +58,8 @@ class Node:
         """What it was given to load."""
         self.losses: list[PeerLost] = []
         """Why it had no head any more."""
+        self.ends: list[StageLost] = []
+        """Why its process would have ended, had it had one of its own, and another taken its place."""
         self.open: Callable[[Assign, Progress], Stage] = open_toy
         self._backends = backends
         self._task: asyncio.Task[None] | None = None
@@ -86,6 +90,10 @@ class Node:
                     await member.serve(address, head, join)
                 except PeerLost as error:
                     self.losses.append(error)
+                except StageLost as error:
+                    self.ends.append(error)
+                    await member.close()
+                    member = Member(self.transport, self.name, self.open_stage)
                 await asyncio.sleep(AGAIN_S)
         finally:
             await member.close()
@@ -137,9 +145,11 @@ def make_troop(muster: Muster, num_stages: int = 3, progress: Progress = silent,
 
 
 @asynccontextmanager
-async def running(troop: Troop, lost: Callable[[str], None] | None = None) -> AsyncIterator[PipelineEngine]:
+async def running(
+    troop: Troop, lost: Callable[[str], None] | None = None, plan: PipelinePlan | None = None
+) -> AsyncIterator[PipelineEngine]:
     """Run an engine over nodes."""
-    engine = PipelineEngine(troop, lambda tokens: "x" * len(tokens), on_lost=lost)
+    engine = PipelineEngine(troop, lambda tokens: "x" * len(tokens), plan, lost)
     await soon(engine.start())
     try:
         yield engine

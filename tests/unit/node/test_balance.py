@@ -88,7 +88,7 @@ async def test_stage_that_fails_while_it_is_timed_is_named() -> None:
 class FakeTroop:
     """Stages of a crew that sleep as long as their layers are slow."""
 
-    heals = True
+    most_failures = None
 
     def __init__(self, rates: Sequence[float]) -> None:
         self.rates = rates

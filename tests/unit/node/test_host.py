@@ -148,7 +148,7 @@ def test_steps_after_a_failed_one_are_discarded_until_the_next_epoch() -> None:
     host = host_of(FaultStage(TOY.open(), Fault("step", at=0)))
     failure = failure_of(host, make_step(1, [OPEN], [ROW]))
     assert not failure.lost
-    assert failure.message == "the model failed on this step: BackendFailed: the step failed on purpose"
+    assert failure.message == "the model failed on this step: the step failed on purpose"
     assert host.run(make_step(2, rows=[ROW])) is None
     assert result_of(host, make_step(1, [OPEN], [ROW], epoch=1)).answers
 

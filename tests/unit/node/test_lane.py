@@ -1,9 +1,14 @@
+import asyncio
+import contextlib
+import gc
 import threading
+import weakref
 from functools import partial
 
 import pytest
 
 from parallax_core.node.lane import Lane
+from tests.unit.node.cluster import until
 
 
 async def test_lane_runs_all_calls_in_order_on_one_other_thread() -> None:
@@ -37,3 +42,44 @@ async def test_lane_goes_on_when_nobody_waits_any_more() -> None:
     go.set()
     assert await lane.call(lambda: 1) == 1
     lane.close()
+
+
+async def test_lane_keeps_nothing_of_a_call_that_is_over() -> None:
+    class Weights:
+        """Stands for gigabytes."""
+
+    made: list[weakref.ref[Weights]] = []
+
+    def load(*, fails: bool) -> Weights:
+        weights = Weights()
+        made.append(weakref.ref(weights))
+        if fails:
+            raise MemoryError
+        return weights
+
+    lane = Lane("test")
+    gc.disable()
+    try:
+        with contextlib.suppress(MemoryError):
+            await lane.call(partial(load, fails=True))
+        await lane.call(partial(load, fails=False))
+        await until(lambda: [ref() for ref in made] == [None, None])
+    finally:
+        gc.enable()
+        lane.close()
+
+
+async def test_lane_says_where_it_hangs() -> None:
+    lane, go, here = Lane("test"), threading.Event(), threading.Event()
+
+    def hang() -> None:
+        here.set()
+        go.wait()
+
+    hanging = lane.call(hang)
+    await asyncio.to_thread(here.wait)
+    assert "go.wait()" in lane.find_place()
+    go.set()
+    await hanging
+    lane.close()
+    await until(lambda: lane.find_place() == "")

@@ -2,13 +2,28 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import pytest
 
-from parallax_core.api import Epoch, LayerRange, PeerLost, Progress, Stage, TransportPlan
+from parallax_core.api import (
+    Epoch,
+    LayerRange,
+    Open,
+    ParallaxError,
+    PeerLost,
+    Progress,
+    Row,
+    SeqId,
+    SequenceSpec,
+    Stage,
+    Tensor,
+    TransportPlan,
+)
+from parallax_core.base.errors import StageHung
 from parallax_core.builtin.inprocess import InProcessTransport
 from parallax_core.node import member as module
 from parallax_core.node import neighbour
@@ -16,7 +31,9 @@ from parallax_core.node.channel import Channel
 from parallax_core.node.company import LEASE
 from parallax_core.node.greeting import greet, welcome
 from parallax_core.node.role import Role
+from parallax_core.testing.fault import Fault, FaultStage
 from parallax_core.testing.node import open_toy
+from parallax_core.testing.toy import GREEDY
 from parallax_core.wire.membership import Assign, Hop, Join, Linked, Loading, Ready, Refusal, Release
 from parallax_core.wire.messages import Failure, Heartbeat, Message, Result, Step
 from tests.unit.node.cluster import MODEL, Node, soon, until
@@ -93,6 +110,13 @@ async def link(bench: Bench, after: InProcessTransport, epoch: int = 1) -> tuple
     before, onward = await asyncio.gather(bench.call("before"), soon(await_node(after)))
     assert await bench.hear() == Linked(LEASE, Epoch(epoch), 1)
     return before, onward
+
+
+def make_step(number: int) -> Step:
+    """Return a step with a row."""
+    seq = SeqId(number)
+    edits = (Open(seq, SequenceSpec(prompt_length=1, sampling=GREEDY)),)
+    return Step(LEASE, Epoch(0), number, edits, (Row(seq, 0, (1,)),), (Tensor("int64", (1, 1), bytes(8)),))
 
 
 async def await_node(after: InProcessTransport) -> Channel:
@@ -192,6 +216,81 @@ async def test_neighbour_that_is_not_there_is_a_refusal_at_once() -> None:
         assert isinstance(refusal, Refusal)
         assert "nobody listens at inprocess://nobody" in refusal.message
         await link(bench, after, epoch=2)  # what waited for the stage before waits no more
+
+
+async def test_node_whose_stage_is_lost_leaves_its_place_to_a_new_process() -> None:
+    stages: list[FaultStage] = []
+
+    def open_stage(assign: Assign, progress: Progress) -> Stage:
+        stages.append(FaultStage(open_toy(assign, progress), *[Fault("die", at=0)] * (not stages)))
+        return stages[-1]
+
+    async with joined() as bench, next_stage() as after:
+        bench.node.open = open_stage
+        before, _ = await link(bench, after)
+        await before.send(make_step(1))
+        failure = await bench.hear()
+        assert isinstance(failure, Failure)
+        assert (failure.lost, failure.at_fault) == (True, True)
+        await bench.again()
+        assert bench.join.model == ""
+        [end] = bench.node.ends
+        assert end.message == "stage 1 is lost: the stage died on purpose"
+        assert "start this node again" in end.hint
+        await link(bench, after)
+        assert len(stages) == 2
+
+
+async def test_stage_that_loses_a_neighbour_is_not_at_fault() -> None:
+    async with joined() as bench, next_stage() as after:
+        before, _ = await link(bench, after)
+        await before.close()
+        failure = await bench.hear()
+        assert isinstance(failure, Failure)
+        assert (failure.lost, failure.at_fault) == (True, False)
+
+
+async def test_node_whose_step_hangs_leaves_its_place_when_it_is_wanted_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "RESET_S", 0.1)
+    monkeypatch.setattr(module, "CLOSE_S", 0.1)
+    stages: list[FaultStage] = []
+
+    def open_stage(assign: Assign, progress: Progress) -> Stage:
+        stages.append(FaultStage(open_toy(assign, progress), *[Fault("hang", at=0)] * (not stages)))
+        return stages[-1]
+
+    async with joined() as bench, next_stage() as after:
+        bench.node.open = open_stage
+        before, _ = await link(bench, after)
+        await before.send(make_step(1))
+        await until(stages[0].hanging.is_set)
+        await bench.say(MIDDLE.assign(Epoch(2)))
+        await bench.again()
+        [end] = bench.node.ends
+        assert isinstance(end, StageHung)
+        assert "self._released.wait()" in caplog.text, "the log says where it hangs"
+        stages[0].release()
+
+
+async def test_what_a_load_that_failed_has_taken_is_free_again_while_the_node_waits() -> None:
+    class Weights:
+        """Stands for gigabytes."""
+
+    taken: list[weakref.ref[Weights]] = []
+
+    def fail(assign: Assign, progress: Progress) -> Stage:
+        del assign, progress
+        weights = Weights()
+        taken.append(weakref.ref(weights))
+        raise ParallaxError("there is too little memory")
+
+    async with joined() as bench:
+        bench.node.open = fail
+        await bench.say(MIDDLE.assign(Epoch(1)))
+        assert isinstance(await bench.hear(), Refusal)
+        await until(lambda: taken[0]() is None)
 
 
 async def test_node_that_joins_again_says_what_it_still_has() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from parallax_core.api import BackendFailed
+from parallax_core.node import nursery as module
 from parallax_core.node.nursery import Nursery
 from tests.unit.node.cluster import soon, until
 
@@ -41,6 +42,38 @@ async def test_process_that_does_not_listen_is_killed() -> None:
     [pid] = here.pids
     await soon(here.end("a"))
     assert not is_there(pid)
+
+
+class Immortal:
+    """A process that even SIGKILL does not end, as while it waits for a device."""
+
+    pid, returncode, stdin = 4711, None, None
+
+    def kill(self) -> None:
+        self.was_killed = True
+
+    async def wait(self) -> int:
+        await asyncio.Event().wait()
+        return 0
+
+
+@pytest.mark.parametrize("how", ["restart", "kill", "end"])
+async def test_process_that_cannot_be_killed_is_not_waited_for(
+    how: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("END_S", "KILL_S", "GONE_S"):
+        monkeypatch.setattr(module, name, 0.02)
+    here, immortal = nursery(WAIT), Immortal()
+    here._children["a"] = module.Child(immortal)  # type: ignore[arg-type]
+    await soon(getattr(here, how)("a"))
+    assert immortal.was_killed
+    assert "worker was killed and is still there after 0.02 s pid=4711" in caplog.text
+    assert 4711 not in here.pids
+    await here.end("a")
+
+
+async def test_end_of_a_process_that_is_not_there_is_at_once() -> None:
+    assert await soon(nursery(WAIT).wait_end("nobody")) == "its process is gone"
 
 
 async def test_stopped_process_is_killed_and_replaced() -> None:

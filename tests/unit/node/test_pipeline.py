@@ -23,12 +23,15 @@ from parallax_core.api import (
     Stream,
     Unavailable,
 )
+from parallax_core.base.errors import StageLost
 from parallax_core.engine.limits import Limits
+from parallax_core.node import healing
 from parallax_core.node.crew import Crew
 from parallax_core.node.pipeline import PipelineEngine
 from parallax_core.node.plan import PipelinePlan
 from parallax_core.testing.fault import Fault, FaultStage, Kind
 from parallax_core.testing.toy import GREEDY, SizeOptions, Toy, ToyStage
+from tests.unit.node.cluster import until
 
 NUMBERS = count()
 TOY = Toy(("full", "window", "full", "full", "window"))
@@ -64,7 +67,12 @@ async def collect(stream: Stream) -> list[Delta]:
 
 @asynccontextmanager
 async def running(stages: Sequence[Stage], plan: PipelinePlan | None = None) -> AsyncIterator[PipelineEngine]:
-    engine = PipelineEngine(Crew(openers(stages), plan), decode, plan)
+    async with started(PipelineEngine(Crew(openers(stages), plan), decode, plan)) as engine:
+        yield engine
+
+
+@asynccontextmanager
+async def started(engine: PipelineEngine) -> AsyncIterator[PipelineEngine]:
     await engine.start()
     try:
         yield engine
@@ -222,18 +230,105 @@ async def test_failed_step_ends_its_requests_with_an_error_and_no_others(bad: in
 
 @pytest.mark.parametrize("bad", [0, 1, 2])
 @pytest.mark.parametrize("kind", ["edit", "free", "die"])
-async def test_lost_stage_ends_every_stream_and_is_named(bad: int, kind: Kind) -> None:
+async def test_lost_stage_ends_every_stream_and_is_opened_again(bad: int, kind: Kind) -> None:
     stages: list[Stage] = list(make_stages(3))
     stages[bad] = FaultStage(stages[bad], Fault(kind, at=2))
-    async with running(stages) as engine:
+    crew = Crew([partial(reopen, stages, number) for number in range(3)])
+    async with started(PipelineEngine(crew, decode)) as engine:
         streams = [engine.submit(make_request([number], 40)) for number in range(6)]
         ends = {end_of(await collect(stream)) for stream in streams}
         [(reason, message)] = ends
         assert reason == "error"
-        assert message.startswith(f"stage {bad} of 3 is lost: ")
-        assert (engine.health().state, engine.health().reason) == ("failed", message)
+        assert message.startswith(f"a stage was lost, and is being replaced: stage {bad} of 3 is lost: ")
+        await until(lambda: engine.health().state == "ready")
+        assert tokens_of(await collect(engine.submit(make_request([3])))) == TOY.continuation([3], 4)
+        assert engine.describe()[0].num_losses == 1
+
+
+def reopen(stages: list[Stage], number: int) -> Stage:
+    """Return a stage: at first the one given, and later one like it without faults."""
+    stage = stages[number]
+    stages[number] = make_stages(3)[number]
+    return stage
+
+
+async def test_stages_of_this_process_are_given_up_when_nothing_helps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(healing, "WAITS_S", (0.0,))
+    crew = Crew([lambda: FaultStage(TOY.open(), Fault("die", at=0))])
+    async with started(PipelineEngine(crew, decode)) as engine:
+        for _ in range(6):  # five times it is opened again
+            await until(lambda: engine.health().state != "starting")
+            assert engine.health().state == "ready"
+            assert end_of(await collect(engine.submit(make_request([1]))))[0] == "error"
+        await until(lambda: engine.health().state != "starting")
+        assert engine.health().state == "failed"
+        assert engine.health().reason.startswith("given up after 5 failures in a row: a stage was lost")
         with pytest.raises(Unavailable, match="the engine is failed"):
             engine.submit(make_request([1]))
+
+
+async def test_any_error_while_a_pipeline_is_built_anew_is_followed_by_another_attempt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(healing, "WAITS_S", (0.0, 0.01))
+    answers: list[Stage | Exception] = [
+        FaultStage(TOY.open(), Fault("die", at=1)),
+        KeyError("worker/0/0"),
+        OSError("too many open files"),
+        TOY.open(),
+    ]
+
+    def open_stage() -> Stage:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async with started(PipelineEngine(Crew([open_stage]), decode)) as engine:
+        assert end_of(await collect(engine.submit(make_request([1]))))[0] == "error"
+        await until(lambda: engine.health().state == "ready")
+        assert tokens_of(await collect(engine.submit(make_request([3])))) == TOY.continuation([3], 4)
+    assert answers == []
+
+
+async def test_stage_that_hangs_is_found_out_and_its_engine_fails(caplog: pytest.LogCaptureFixture) -> None:
+    hanging = FaultStage(TOY.open(), Fault("hang", at=2))
+    plan = PipelinePlan(heartbeat_s=0.02, step_timeout_s=0.3)
+    async with running([hanging], plan) as engine:
+        begun = asyncio.get_running_loop().time()
+        reason, message = end_of(await collect(engine.submit(make_request([1], 20))))
+        assert reason == "error"
+        assert asyncio.get_running_loop().time() - begun < 5
+        assert "stage 0 of 1 is lost: it has computed step 3 for 0.3" in message
+        assert "and may for 0.3 s" in message
+        await until(lambda: engine.health().state == "failed")
+        assert "the thread of stage 0 hangs" in engine.health().reason
+        assert "self._released.wait()" in caplog.text, "the log says where it hangs"
+        hanging.release()
+
+
+async def test_step_that_takes_long_and_no_longer_than_it_may_is_left_alone() -> None:
+    hanging = FaultStage(TOY.open(), Fault("hang", at=2))
+    async with running([hanging], PipelinePlan(heartbeat_s=0.01, step_timeout_s=3600)) as engine:
+        asking = asyncio.create_task(collect(engine.submit(make_request([1], 10))))
+        await asyncio.to_thread(hanging.hanging.wait, PATIENCE_S)
+        await asyncio.sleep(0.1)
+        hanging.release()
+        assert tokens_of(await asking) == TOY.continuation([1], 10)
+
+
+async def test_loss_that_cannot_be_explained_is_healed_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    stages: list[Stage] = [FaultStage(TOY.open(), Fault("die", at=0))]
+    crew = Crew([lambda: stages.pop() if stages else TOY.open()])
+
+    async def explain(loss: StageLost) -> StageLost:
+        raise KeyError("worker/0/0")
+
+    monkeypatch.setattr(crew, "explain", explain)
+    async with started(PipelineEngine(crew, decode)) as engine:
+        _, message = end_of(await collect(engine.submit(make_request([1]))))
+        assert "the stage died on purpose" in message
+        await until(lambda: engine.health().state == "ready")
 
 
 async def test_streams_end_when_the_head_itself_fails(monkeypatch: pytest.MonkeyPatch) -> None:

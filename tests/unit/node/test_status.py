@@ -72,7 +72,7 @@ async def test_loss_of_a_stage_is_counted() -> None:
     await engine.start()
     assert (await collect(engine.submit(make_request())))[-1].finish is not None
     [replica] = engine.describe()
-    assert (replica.health.state, replica.num_losses) == ("failed", 1)
+    assert (replica.health.state, replica.num_losses) == ("starting", 1)
     await engine.stop()
 
 

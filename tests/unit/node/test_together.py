@@ -23,6 +23,13 @@ async def test_all_results_are_there_in_the_end() -> None:
     assert [task.result() for task in tasks] == [0, 1, 2]
 
 
+async def test_task_that_begins_after_all_others_have_ended_is_waited_for() -> None:
+    async with Together() as group:
+        await group.start(give(1))
+        late = group.start(asyncio.sleep(0.01, 2))
+    assert late.result() == 2
+
+
 async def test_first_error_is_raised_as_it_is_and_ends_the_others() -> None:
     first, second = ValueError("first"), KeyError("second")
     tasks: list[asyncio.Task[bool]] = []
@@ -89,3 +96,26 @@ async def test_end_of_the_tasks_is_waited_for_however_often_it_is_cancelled() ->
     with pytest.raises(asyncio.CancelledError):
         await task
     assert ended
+
+
+@pytest.mark.parametrize("is_inner", [False, True])
+async def test_task_that_somebody_else_cancels_is_an_error(*, is_inner: bool) -> None:
+    tasks: list[asyncio.Task[bool]] = []
+    inner: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+    async def wait() -> bool:
+        return await inner
+
+    async def work() -> None:
+        async with Together() as group:
+            tasks.append(group.start(asyncio.Event().wait()))
+            tasks.append(group.start(wait()))
+
+    working = asyncio.create_task(work())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    (inner if is_inner else tasks[1]).cancel()
+    async with asyncio.timeout(5):
+        with pytest.raises(RuntimeError, match="wait was cancelled by somebody else"):
+            await working
+    assert tasks[0].cancelled()

@@ -2,15 +2,22 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import threading
+import time
+from dataclasses import replace
 from typing import get_args
 
 import pytest
 
 from parallax_core.api import BackendFailed, LayerRange, ParallaxError, Progress, Stage
+from parallax_core.node import member
 from parallax_core.node.nursery import Nursery
+from parallax_core.node.plan import PipelinePlan
 from parallax_core.node.role import Role
 from parallax_core.node.troop import Troop
+from parallax_core.testing.fault import Fault, FaultStage
 from parallax_core.testing.liar import OF_ANSWERS, Lie, Plot
+from parallax_core.testing.node import open_toy
 from parallax_core.testing.toy import Toy
 from parallax_core.wire.membership import Assign
 from tests.unit.node.cluster import (
@@ -223,6 +230,11 @@ class Crib(Nursery):
         super().__init__(lambda _: [])
         self.address, self.nodes, self.ended = address, nodes, end
         self.started: list[Node] = []
+        self.num_killed = 0
+
+    async def kill(self, node: str) -> None:
+        self.num_killed += 1
+        await self.started[-1].kill()
 
     async def restart(self, node: str) -> None:
         self.started.append(await self.nodes.pop(0).join(self.address))
@@ -267,3 +279,92 @@ async def test_process_that_was_silent_while_it_loaded_is_started_again(
                 await soon(troop.open())
         assert len(crib.started) == num_mute + works
         await soon(troop.close())
+
+
+def refuse(assign: Assign, progress: Progress) -> Stage:
+    del assign, progress
+    raise ParallaxError("the weights take 16 GB, and 3 GB are free", "close other programs")
+
+
+async def test_process_that_refuses_its_stage_is_replaced_by_a_fresh_one() -> None:
+    nodes = [Node("w"), Node("w")]
+    nodes[0].open = refuse
+    async with mustered() as muster:
+        crib = Crib(muster.address, [*nodes], None)
+        troop = Troop([Role(stage=0, layers=None, model=MODEL, node="w")], muster, crib)
+        with pytest.raises(ParallaxError, match="stage 0 on node 'w': the weights take 16 GB, and 3 GB are free"):
+            await soon(troop.open())
+        assert (crib.num_killed, [len(node.loads) for node in nodes]) == (1, [1, 0])
+        await soon(troop.open())
+        assert (crib.num_killed, [len(node.loads) for node in nodes]) == (1, [1, 1])
+        await soon(troop.close())
+
+
+@pytest.mark.parametrize("is_ours", [True, False])
+async def test_node_that_says_nothing_of_its_loading_is_given_up(*, is_ours: bool) -> None:
+    go = threading.Event()
+
+    def hang(assign: Assign, progress: Progress) -> Stage:
+        progress("loading layers", 1, 7)
+        go.wait()
+        return open_toy(assign, progress)
+
+    nodes = [Node("w"), Node("w" if is_ours else "spare")]
+    nodes[0].open = hang
+    async with mustered() as muster, joined(muster, *nodes[: 2 * (not is_ours)]):
+        crib = Crib(muster.address, [*nodes], None) if is_ours else None
+        role = Role(stage=0, layers=None, model=MODEL, node="w" if is_ours else "", load_timeout_s=0.3)
+        troop = Troop([role], muster, crib)
+        with pytest.raises(BackendFailed, match=r"stage 0 on node 'w': it has not said for 0\.3 s how far") as caught:
+            await soon(troop.open())
+        assert "--load-timeout" in caught.value.hint
+        await soon(troop.open())
+        assert (crib is None or crib.num_killed == 1, len(nodes[1].loads)) == (True, 1)
+        go.set()
+        await soon(troop.close())
+
+
+async def test_slow_load_that_tells_of_its_progress_is_waited_for() -> None:
+    def load(assign: Assign, progress: Progress) -> Stage:
+        for done in range(10):
+            progress("loading layers", done, 10)
+            time.sleep(0.05)  # it is to take longer than it may be silent
+        return open_toy(assign, progress)
+
+    node = Node("attic")
+    node.open = load
+    async with mustered() as muster, joined(muster, node):
+        [role] = make_roles(1)
+        troop = Troop([replace(role, load_timeout_s=0.4)], muster)
+        await soon(troop.open())
+        await soon(troop.close())
+
+
+@pytest.mark.parametrize("is_ours", [True, False])
+async def test_node_whose_step_hangs_is_found_out_and_replaced(
+    monkeypatch: pytest.MonkeyPatch, *, is_ours: bool
+) -> None:
+    monkeypatch.setattr(member, "RESET_S", 0.1)
+    hanging: list[FaultStage] = []
+
+    def open_stage(assign: Assign, progress: Progress) -> Stage:
+        hanging.append(FaultStage(open_toy(assign, progress), Fault("hang", at=3)))
+        return hanging[-1]
+
+    nodes, reasons = [Node("w"), Node("w" if is_ours else "spare")], list[str]()
+    nodes[0].open = open_stage
+    async with mustered() as muster, joined(muster, *nodes[: 2 * (not is_ours)]):
+        crib = Crib(muster.address, [*nodes], None) if is_ours else None
+        role = Role(stage=0, layers=None, model=MODEL, node="w" if is_ours else "", heartbeat_s=0.02)
+        plan = PipelinePlan(step_timeout_s=0.2)
+        async with running(Troop([role], muster, crib), reasons.append, plan) as engine:
+            tokens, finish = await answer(engine, (1, 2, 3), 30)
+            assert (len(tokens), finish.reason) == (3, "error")
+            assert "stage 0 of 1, on node 'w', is lost: it has computed step 4 for 0." in reasons[0]
+            await until(lambda: engine.health().state == "ready")
+            assert engine.posts()[0].node == nodes[1].name
+            await check_answer(engine)
+            assert crib is None or crib.num_killed == 1
+            if crib is None:
+                await until(lambda: bool(nodes[0].ends))
+        hanging[0].release()

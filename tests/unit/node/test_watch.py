@@ -101,7 +101,9 @@ async def test_engine_that_does_not_start_is_not_ready() -> None:
     assert told == []
 
 
-@pytest.mark.parametrize(("faults", "reasons"), [((), []), ((Fault("die", at=1),), ["stage 0 of 1 is lost"])])
+@pytest.mark.parametrize(
+    ("faults", "reasons"), [((), []), ((Fault("die", at=1),), ["a stage was lost, and is being replaced"])]
+)
 async def test_stage_that_is_lost_is_told_of_with_the_reason(faults: tuple[Fault, ...], reasons: list[str]) -> None:
     told: list[str] = []
     engine = PipelineEngine(Crew([lambda: FaultStage(TOY.open(num_pages=40), *faults)]), decode, None, told.append)
