@@ -13,7 +13,7 @@ SOURCES  := pyproject.toml $(wildcard plugins/*/pyproject.toml plugins/*/hatch_b
 EDITABLE := $(foreach project,$(PROJECTS),-e ./$(project))
 SERVED   := $(filter-out plugins/bench plugins/backend_%,$(PLUGINS)) $(wildcard plugins/backend_$(BACKEND))
 
-RESULTS  := $(addprefix benchmarks/results/,parity-smollm2.json stages.json layers.json peer-mlx.json parity-torch.json peer-torch.json memory.json prefix.json head.json pipeline.json mlx.json families.json wire-fuzz.json transport.json link-fuzz.json http.json cancels.json edge.json clients.json kernels.json quality.json properties.json hop.json hosts.json busy.json workers.json chaos.json)
+RESULTS  := $(addprefix benchmarks/results/,parity-smollm2.json stages.json layers.json peer-mlx.json parity-torch.json peer-torch.json memory.json prefix.json head.json pipeline.json mlx.json families.json wire-fuzz.json transport.json link-fuzz.json http.json cancels.json edge.json loop-lag.json clients.json kernels.json quality.json properties.json hop.json hosts.json busy.json workers.json chaos.json)
 
 SERVE := .venv
 DEV   := .venv-dev
@@ -135,6 +135,10 @@ benchmarks/results/edge.json benchmarks/results/clients.json benchmarks/results/
 benchmarks/results/quality.json benchmarks/results/workers.json benchmarks/results/chaos.json: benchmarks/results/%.json: | $(DEV)/.stamp
 	@echo "measuring $@"
 	@$(DEV)/bin/python -m benchmarks.$* "$$($(DEV)/bin/parallax models pull smollm2-135m)" --out $@
+
+benchmarks/results/loop-lag.json: | $(DEV)/.stamp
+	@echo "measuring $@"
+	@$(DEV)/bin/python -m benchmarks.loop_lag "$$($(DEV)/bin/parallax models pull smollm2-135m)" --out $@
 
 benchmarks/results/hop.json benchmarks/results/hosts.json: benchmarks/results/%.json: | $(DEV)/.stamp
 	@echo "measuring $@"

@@ -2,7 +2,8 @@
 
     python -m benchmarks.host KIND [MODEL_FOLDER]
 
-It prints its port, and ends when its standard input does. Beside the API it has routes that say what it holds.
+KIND is toy, mlx, sleep (a stage that only sleeps), or score (one that sleeps, holds much, and makes up its scores). It
+prints its port, and ends when its standard input does. Beside the API it has routes that say what it holds.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ import contextlib
 import dataclasses
 import gc
 import json
+import math
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import count
@@ -23,7 +26,21 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from parallax_core.api import LayerRange, PoolInfo, Request, RequestId, Sampling, Stage, StageBatch, StagePlan
+from parallax_core.api import (
+    Answer,
+    Draw,
+    Drawn,
+    LayerRange,
+    PoolInfo,
+    Request,
+    RequestId,
+    Row,
+    Sampling,
+    Stage,
+    StageBatch,
+    StageInfo,
+    StagePlan,
+)
 from parallax_core.builtin.routing import LeastPendingTokens
 from parallax_core.node.crew import Crew
 from parallax_core.node.generation import Defaults
@@ -34,6 +51,7 @@ from parallax_core.server.app import make_app
 from parallax_core.server.descriptor import raise_limit
 from parallax_core.server.edge import Edge
 from parallax_core.server.gate import Gate
+from parallax_core.server.lag import watch_lag
 from parallax_core.server.reader import BodyReader, LocalReader
 from parallax_core.server.reading import Reader
 from parallax_core.server.run import Server, Site, bind_socket, make_config
@@ -41,13 +59,22 @@ from parallax_core.server.served import Served
 from parallax_core.server.tokenizer_pool import TokenizerPool
 from parallax_core.testing.sleep import SleepStage, describe_sleeper
 from parallax_core.testing.toy import Toy, ToyStage
+from tests.unit.callbacks import Callbacks, watched
 
 STEP_S = {"sleep": 0.01, "toy": 0.002}
 """How long a step takes of a stage that computes nothing to speak of."""
 MEMORY = 0.005
 """The share of free memory that pages of the real model take: so little that it is full soon, and does not grow on."""
+STORED, STORED_PAGES = 2000, 7
+"""So many prompts a stage can store for their beginnings, of so many pages each."""
+TOP = tuple((token, -0.25 * token) for token in range(1, 21))
 LETTERS = "abcdefghijklmnopqrstuvwxyz .,!?"
 MODEL = "bench"
+MAX_BODY = 17 * 2**20
+LAG_PERIOD_S = 0.005
+"""How often the host looks how late its event loop is."""
+LAG_EDGES_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
+"""It is counted by these."""
 
 
 class LetterText:
@@ -92,10 +119,35 @@ def open_stage(kind: str, folder: Path) -> Stage:
         stage = Toy(("full",), vocab=len(LETTERS)).open(page_size=16, num_pages=400, context=1000, max_batch_tokens=256)
         stage.before_step = partial(sleep_and_forget, stage)
         return stage
-    pools = (PoolInfo(kind="full", page_size=16, num_pages=4096),)
     size = json.loads((folder / "config.json").read_text())["vocab_size"]
+    if kind == "score":
+        return ScoringSleeper(describe_scorer(size), partial(take_time, STEP_S["sleep"]))
+    pools = (PoolInfo(kind="full", page_size=16, num_pages=4096),)
     info = dataclasses.replace(describe_sleeper(LayerRange(0, 8)), vocab_size=size, pools=pools)
     return SleepStage(info, partial(take_time, STEP_S["sleep"]))
+
+
+def describe_scorer(vocab_size: int) -> StageInfo:
+    """Return what a stage says of itself that can hold `STORED` prompts, or one as long as nearly all of them."""
+    pools = (PoolInfo(kind="full", page_size=16, num_pages=STORED * STORED_PAGES + 1000),)
+    info = dataclasses.replace(describe_sleeper(LayerRange(0, 8)), vocab_size=vocab_size, pools=pools)
+    context = STORED * STORED_PAGES * 16
+    return dataclasses.replace(
+        info, context_length=context, max_batch_tokens=8192, capabilities=frozenset({"logprobs"})
+    )
+
+
+class ScoringSleeper(SleepStage):
+    """Gives log-probabilities, too, which are always the same."""
+
+    def _answer(self, rows: Sequence[Row]) -> tuple[Answer, ...]:
+        answers = super()._answer(rows)
+        draws = [output for row in rows for output in row.outputs if isinstance(output, Draw)]
+        return tuple(
+            answer if draw.top < 0 else Drawn(answer.tokens, (-0.25,) * draw.count, TOP[: draw.top])
+            for answer, draw in zip(answers, draws, strict=True)
+            if isinstance(answer, Drawn)
+        )
 
 
 def ignore_tokens(tokens: Sequence[int]) -> str:
@@ -128,14 +180,16 @@ class Host:
         if kind == "sleep":
             self._replicas["mute"] = make_replica(kind, folder, ignore_tokens)
         self._names = count()
+        self._lags: list[float] = []
+        self._callbacks = Callbacks()
 
     async def serve(self) -> None:
         """Serve until the standard input ends."""
         raise_limit()
-        sock, edge, main = bind_socket("127.0.0.1", 0), Edge(), self._replicas["plain"]
+        sock, edge, main = bind_socket("127.0.0.1", 0), Edge(max_body_bytes=MAX_BODY), self._replicas["plain"]
         reader = self._make_reader()
         await reader.start()
-        served = Served(MODEL, main.router, self._text, reader)
+        served = Served(MODEL, main.router, self._text, reader, find_max_length=lambda: main.engine.max_length)
         app = make_app(served, edge)
         self._add_routes(app)
         for replica in self._replicas.values():
@@ -144,8 +198,11 @@ class Host:
         serving = asyncio.create_task(server.serve(sockets=[sock]))
         while not server.started:  # noqa: ASYNC110 -- nobody tells
             await asyncio.sleep(0.01)
+        watching = asyncio.create_task(watch_lag(self._note_lag, LAG_PERIOD_S))
         print(sock.getsockname()[1], flush=True)
-        await asyncio.to_thread(sys.stdin.read)
+        with watched() as self._callbacks:
+            await asyncio.to_thread(sys.stdin.read)
+        watching.cancel()
         server.should_exit = True
         await serving
         await reader.stop()
@@ -162,6 +219,7 @@ class Host:
         app.add_api_route("/bench/clock", read_clock)
         app.add_api_route("/bench/direct/{name}/{requests}/{tokens}", self.run_direct)
         app.add_api_route("/bench/state", self.read_state)
+        app.add_api_route("/bench/lags", self.take_lags)
         app.add_api_route("/bench/empty", self.drop_stored)
 
     async def run_direct(self, name: str, requests: int, tokens: int, question: str) -> dict[str, float]:
@@ -198,6 +256,22 @@ class Host:
             "steps": stats.steps,
             "tokens": stats.output_tokens,
             "resident_kib": read_resident(),
+        }
+
+    def _note_lag(self, seconds: float) -> None:
+        self._lags.append(seconds)
+
+    async def take_lags(self) -> dict[str, Any]:
+        """Return how late the event loop was each time it was looked at since this was last asked."""
+        lags, self._lags = self._lags, []
+        edges = [*LAG_EDGES_MS, math.inf]
+        counts = Counter(next(edge for edge in edges if lag * 1000 <= edge) for lag in lags)
+        longest_s, self._callbacks.longest_s = self._callbacks.longest_s, 0.0
+        return {
+            "worst_ms": round(max(lags, default=0) * 1000, 1),
+            "longest_callback_cpu_ms": round(longest_s * 1000, 1),
+            "of_what": self._callbacks.what[:300],
+            "at_most_ms": {str(edge): counts[edge] for edge in edges},
         }
 
     async def drop_stored(self) -> dict[str, Any]:

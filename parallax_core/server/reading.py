@@ -153,6 +153,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """Every further frame to a process, which answers with an `Answer`."""
 
     ask: Ask
+    """Without its body."""
+    size: int
+    """Of the body, which follows as it is: so it is copied only where it has to be."""
     limit_s: float
     """After so many seconds it ends."""
 

@@ -38,8 +38,9 @@ def main() -> None:
     decoder = msgspec.msgpack.Decoder(Job)
     while data := _receive(asked):
         job = decoder.decode(data)
+        ask = msgspec.structs.replace(job.ask, body=asked.read(job.size))
         _limit_time(job.limit_s)
-        answer = reader.answer(job.ask)
+        answer = reader.answer(ask)
         _limit_time(0)
         _send(answers, answer)
 

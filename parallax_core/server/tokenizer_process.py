@@ -11,6 +11,7 @@ import logging
 import os
 import sys
 from asyncio.subprocess import PIPE, Process
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import TypeVar
 
@@ -58,7 +59,7 @@ class TokenizerProcess:
                 *command, stdin=PIPE, stdout=PIPE, start_new_session=True, env=environment
             )
             async with asyncio.timeout(self._setup.limit_s):
-                ready = await self._exchange(self._process, self._setup, Ready)
+                ready = await self._exchange(self._process, (to_frame(self._setup),), Ready)
         except (TimeoutError, *LOST) as error:
             message = f"the chat template and tokenizer of the model cannot be prepared: {await self._end(error)}"
             raise BackendFailed(message, "fetch the model again, or report it to its authors") from error
@@ -84,7 +85,7 @@ class TokenizerProcess:
         assert self._process is not None
         try:
             async with asyncio.timeout(limit_s):
-                return await self._exchange(self._process, Job(ask=ask, limit_s=limit_s + GRACE_S), Answer)
+                return await self._exchange(self._process, write_job(ask, limit_s + GRACE_S), Answer)
         except TimeoutError as error:
             await self.kill()
             message = f"the model's chat template and tokenizer take more than {limit_s:.3g} seconds over this request"
@@ -134,12 +135,19 @@ class TokenizerProcess:
         return await self.kill()
 
     @staticmethod
-    async def _exchange(process: Process, message: msgspec.Struct, answer: type[T]) -> T:
+    async def _exchange(process: Process, pieces: Iterable[bytes], answer: type[T]) -> T:
         """Send a frame, and return the next one."""
         asked, answers = process.stdin, process.stdout
         assert asked is not None
         assert answers is not None
-        asked.write(to_frame(message))
-        await asked.drain()
+        for piece in pieces:
+            asked.write(piece)
+            await asked.drain()
         size = int.from_bytes(await answers.readexactly(LENGTH_BYTES), "little")
         return msgspec.msgpack.decode(await answers.readexactly(size), type=answer)
+
+
+def write_job(ask: Ask, limit_s: float) -> tuple[bytes, bytes]:
+    """Return what is written to a process for a body to be read."""
+    job = Job(ask=msgspec.structs.replace(ask, body=b""), size=len(ask.body), limit_s=limit_s)
+    return to_frame(job), ask.body

@@ -18,8 +18,9 @@ import pytest
 from parallax_core.base.errors import BackendFailed, InvalidRequest, Overloaded, ParallaxError, Unavailable
 from parallax_core.node.text import ModelText
 from parallax_core.server.reader import BodyReader
-from parallax_core.server.reading import Ask, Job, Kind, Reading, Refusal, Setup, Written, to_frame, unpack
+from parallax_core.server.reading import Ask, Kind, Reading, Refusal, Setup, Written, to_frame, unpack
 from parallax_core.server.tokenizer_pool import LARGE, PoolLimits, TokenizerPool
+from parallax_core.server.tokenizer_process import write_job
 from tests.unit.tinymodel import write, write_model
 
 LOOP = "{% for a in range(90000) %}{% for b in range(90000) %}{% endfor %}{% endfor %}"
@@ -221,7 +222,7 @@ def test_process_whose_server_is_gone_ends_even_in_the_middle_of_a_template(tmp_
     command = [sys.executable, "-m", "parallax_core.server.tokenizer_main"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None
-        process.stdin.write(to_frame(setup) + to_frame(Job(ask=chat("loop"), limit_s=0.3)))
+        process.stdin.write(to_frame(setup) + b"".join(write_job(chat("loop"), 0.3)))
         process.stdin.close()
         assert process.wait(30) == -signal.SIGALRM
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
