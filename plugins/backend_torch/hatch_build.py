@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -128,17 +129,24 @@ def list_units(machine: str) -> list[tuple[Path, list[str]]]:
 
 def _run_compiler(compiler: list[str], built: Path, extra: list[str]) -> str:
     """Compile and link; return what the compiler said if it failed."""
-    running = []
-    for number, (source, flags) in enumerate(list_units(find_machine(compiler))):
+
+    def compile_unit(numbered: tuple[int, tuple[Path, list[str]]]) -> tuple[Path, str]:
+        number, (source, flags) = numbered
         unit = built.with_name(f"{number}.o")
         command = [*compiler, *FLAGS, *ARITHMETIC, *extra, *flags, "-I", str(HERE / "csrc"), "-c", str(source)]
-        running.append((unit, subprocess.Popen([*command, "-o", str(unit)], stderr=subprocess.PIPE, text=True)))
-    said = [process.communicate()[1] for _, process in running]
-    if any(process.returncode for _, process in running):
-        return "\n".join(said)
-    link = [*compiler, "-shared", "-pthread", *extra, *(str(unit) for unit, _ in running), "-o", str(built)]
-    linked = subprocess.run(link, stderr=subprocess.PIPE, text=True, check=False)
-    return linked.stderr if linked.returncode else ""
+        return unit, run_command([*command, "-o", str(unit)])
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # a compiler takes 0.2 GB
+        done = list(pool.map(compile_unit, enumerate(list_units(find_machine(compiler)))))
+    if said := "\n".join(error for _, error in done if error):
+        return said
+    return run_command([*compiler, "-shared", "-pthread", *extra, *(str(unit) for unit, _ in done), "-o", str(built)])
+
+
+def run_command(command: list[str]) -> str:
+    """Run a compiler; return what it said if it failed."""
+    ran = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
+    return (ran.stderr or f"{command[0]} ended with {ran.returncode}") if ran.returncode else ""
 
 
 if __name__ == "__main__":

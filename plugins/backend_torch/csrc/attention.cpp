@@ -12,6 +12,7 @@ thread_local Scratch lists_scratch, task_scratch;
 
 constexpr int64_t kSplitKeys = 256;  // the fewest keys that are worth a task of their own
 constexpr int64_t kMostSplits = 16;  // of the keys of some queries
+constexpr int64_t kTasksPerThread = 4;  // at least, if there are heads for them
 
 // Some queries of a row, with the keys they see and how these are split among tasks.
 struct QueryBlock {
@@ -53,19 +54,25 @@ struct Merge {  // of the partial results of some queries
 };
 
 struct TaskList {
+  int64_t heads = 1;  // key heads of a task with few queries
   int64_t tasks = 0, merges = 0, partials = 0;  // how many, and the numbers of partial results
   AttentionTask* task = nullptr;
   Merge* merge = nullptr;
   float* partial = nullptr;
+
+  int64_t find_heads(const Attention& a, const QueryBlock& block) const {
+    return block.tokens * (a.heads / a.kv_heads) <= kFewQueries ? heads : 1;
+  }
 };
 
 void count_tasks(const Attention& a, TaskList& list) {
-  const int64_t shared = a.heads / a.kv_heads;
+  list.tasks = list.merges = list.partials = 0;
   each_block(a, [&](const QueryBlock& block) {
-    list.tasks += block.splits * a.kv_heads;
+    const int64_t groups = a.kv_heads / list.find_heads(a, block);
+    list.tasks += block.splits * groups;
     if (block.splits == 1) return;
-    list.merges += a.kv_heads;
-    list.partials += block.splits * a.kv_heads * block.tokens * shared * (a.dim + 2);
+    list.merges += groups;
+    list.partials += block.splits * block.tokens * a.heads * (a.dim + 2);
   });
 }
 
@@ -74,20 +81,26 @@ void fill_tasks(const Attention& a, const TaskList& list) {
   Merge* merge = list.merge;
   float* partial = list.partial;
   each_block(a, [&](const QueryBlock& block) {
-    const int64_t numbers = block.tokens * (a.heads / a.kv_heads) * (a.dim + 2);
-    for (int64_t head = 0; head < a.kv_heads; ++head) {
+    const int64_t heads = list.find_heads(a, block), numbers = block.tokens * heads * (a.heads / a.kv_heads) * (a.dim + 2);
+    for (int64_t head = 0; head < a.kv_heads; head += heads) {
       if (block.splits > 1) *merge++ = {task - list.task, block.splits};
       for (int64_t begin = block.begin; begin < block.end; begin += block.keys) {
         const int64_t end = least(block.end, begin + block.keys);
-        *task++ = {block.row, head, block.token, block.position, block.tokens, begin, end, block.splits > 1 ? partial : nullptr};
+        *task++ = {block.row, head, heads, block.token, block.position, block.tokens, begin, end, block.splits > 1 ? partial : nullptr};
         if (block.splits > 1) partial += numbers;
       }
     }
   });
 }
 
+// Tasks take all heads where there are enough of them anyway: keys that lie side by side are then fetched together.
 bool make_tasks(const Attention& a, TaskList& list) {
+  list.heads = a.kv_heads;
   count_tasks(a, list);
+  if (list.tasks < kTasksPerThread * count_threads()) {
+    list.heads = 1;
+    count_tasks(a, list);
+  }
   const int64_t tasks = list.tasks * static_cast<int64_t>(sizeof(AttentionTask));
   const int64_t merges = list.merges * static_cast<int64_t>(sizeof(Merge));
   char* const room = lists_scratch.take(tasks + merges + list.partials * 4);
@@ -101,12 +114,12 @@ bool make_tasks(const Attention& a, TaskList& list) {
 
 void merge_partials(const Attention& a, const TaskList& list, const Merge& merge) {
   const AttentionTask* const tasks = list.task + merge.task;
-  const int64_t shared = a.heads / a.kv_heads;
+  const int64_t heads = tasks[0].kv_heads * (a.heads / a.kv_heads), first = tasks[0].kv_head * (a.heads / a.kv_heads);
   float* partials[kMostSplits];
-  for (int64_t q = 0; q < tasks[0].tokens * shared; ++q) {
+  for (int64_t q = 0; q < tasks[0].tokens * heads; ++q) {
     for (int64_t i = 0; i < merge.splits; ++i) partials[i] = tasks[i].partial + q * (a.dim + 2);
-    const int64_t head = tasks[0].kv_head * shared + q % shared;
-    kernels->merge(a, partials, merge.splits, head, a.out + ((tasks[0].token + q / shared) * a.heads + head) * a.dim);
+    const int64_t head = first + q % heads;
+    kernels->merge(a, partials, merge.splits, head, a.out + ((tasks[0].token + q / heads) * a.heads + head) * a.dim);
   }
 }
 

@@ -101,17 +101,20 @@ struct Attention {
   int32_t unused;
 };
 
-constexpr int64_t kQueryBlock = 96;  // queries of a task, at most: tokens times the heads that share keys
+constexpr int64_t kQueryBlock = 96;  // queries of a task for each key head, at most: tokens times the heads that share keys
+constexpr int64_t kFewQueries = 6;   // are attended for where keys lie; for more it is worth bringing these into panels
 constexpr int64_t kKeyBlock = 32;    // keys that are attended to at once
 
-// A task of an attention: some queries of one row, the heads that share one key head, and a range of positions of keys.
+// A task of an attention: some queries of one row, the heads that share some key heads, and a range of positions of keys.
+// There are several key heads only where queries are few.
 struct AttentionTask {
-  int64_t row, kv_head;
+  int64_t row, kv_head, kv_heads;
   int64_t token;     // the first query, counted over all rows
   int64_t position;  // its position in its row
   int64_t tokens;
   int64_t begin, end;  // keys
-  float* partial;  // null, or where to leave (largest score, sum, values[dim]) for each query and head instead of the result
+  float* partial;  // null, or where to leave (largest score, sum, values[dim]) of each query instead of the result: for each key
+                   // head of each token those of the heads that share it
 };
 
 struct Kernels {
@@ -124,7 +127,7 @@ struct Kernels {
   void (*multiply)(const Weight&, const Input&, const PanelOutputs&, int64_t begin, int64_t end);
   // Row `id` of a weight, in float32.
   void (*gather)(const Weight&, int64_t id, float* out);
-  // `scratch` holds attend_bytes(attention), aligned to 64.
+  // `scratch` holds attend_bytes(attention) for any of its tasks, aligned to 64.
   int64_t (*attend_bytes)(const Attention&);
   void (*attend)(const Attention&, const AttentionTask&, char* scratch);
   // Puts the partial results of one query and head together; the first of them is overwritten.

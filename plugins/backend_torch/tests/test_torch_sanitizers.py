@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -28,13 +29,16 @@ pytestmark = pytest.mark.timeout(600)
 
 
 def compile_units(folder: Path, units: list[tuple[Path, list[str]]], sanitizer: str) -> Path:
-    """Compile each source with its own flags, all at once, and link them."""
-    running = [
-        subprocess.Popen([COMPILER, *FLAGS, sanitizer, *flags, "-c", str(source), "-o", str(folder / f"{number}.o")])
-        for number, (source, flags) in enumerate(units)
-    ]
-    assert [process.wait() for process in running] == [0] * len(units)
-    objects = [str(folder / f"{number}.o") for number in range(len(units))]
+    """Compile each source with its own flags, some at once, and link them."""
+
+    def compile_unit(numbered: tuple[int, tuple[Path, list[str]]]) -> str:
+        number, (source, flags) = numbered
+        unit = str(folder / f"{number}.o")
+        subprocess.run([COMPILER, *FLAGS, sanitizer, *flags, "-c", str(source), "-o", unit], check=True)
+        return unit
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        objects = list(pool.map(compile_unit, enumerate(units)))
     subprocess.run([COMPILER, sanitizer, "-pthread", *objects, "-o", str(folder / "run")], check=True)
     return folder / "run"
 

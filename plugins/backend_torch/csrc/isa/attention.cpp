@@ -3,13 +3,12 @@
 // that share keys go through a block together (Dao et al., "FlashAttention", 2022), so that it is read once.
 #include "attention.h"
 
-#include "dense.h"
 #include "isa.h"
+#include "tile.h"
 
 namespace plx::PLX_ISA {
 namespace {
 
-constexpr int64_t kFewQueries = 6;  // are attended for where keys lie; for more it is worth bringing these into panels
 constexpr float kNever = -INFINITY;
 
 // Makes weights of the scores of a query; returns what the values so far are to be multiplied by.
@@ -53,17 +52,19 @@ void end_query(const Attention& a, float most, float total, const float* values,
   for (int64_t i = 0; i < a.dim; ++i) out[i] = values[i] * scale;
 }
 
-void end_task(const Attention& a, const AttentionTask& task, const State& state) {
+// Leaves the results of the queries of one key head.
+void end_head(const Attention& a, const AttentionTask& task, const State& state, int64_t kv_head) {
   const int64_t shared = a.heads / a.kv_heads;
   for (int64_t q = 0; q < state.queries; ++q) {
     float* const values = state.values + q * state.width;
+    const int64_t head = (task.kv_head + kv_head) * shared + q % shared;
     if (task.partial) {
-      float* const partial = task.partial + q * (a.dim + 2);
+      const int64_t place = (q / shared * task.kv_heads + kv_head) * shared + q % shared;
+      float* const partial = task.partial + place * (a.dim + 2);
       partial[0] = state.most[q];
       partial[1] = state.total[q];
       memcpy(partial + 2, values, static_cast<size_t>(a.dim) * 4);
     } else {
-      const int64_t head = task.kv_head * shared + q % shared;
       float* const out = a.out + ((task.token + q / shared) * a.heads + head) * a.dim;
       end_query(a, state.most[q], state.total[q], values, head, out);
     }
@@ -73,13 +74,16 @@ void end_task(const Attention& a, const AttentionTask& task, const State& state)
 // Few queries: keys and values are read where they lie, a query's numbers in the order in which vectors of them come.
 
 template <class Cache, int Q>
-void score_keys(const KeyBlock& block, const State& state, int64_t first) {
+void score_keys(const KeyBlock& block, Fetcher& fetcher, const State& state, int64_t first) {
   for (int64_t key = 0; key < block.count; key += 4) {
+    fetcher.advance(4);
+    const char* rows[4];  // of as many keys, the last one again where there are fewer
+    PLX_UNROLL for (int k = 0; k < 4; ++k) rows[k] = block.key(least(key + k, block.count - 1));
     Floats sums[Q][4] = {};
     for (int64_t at = 0; at < state.width; at += kLanes * Cache::kParts) {
       PLX_UNROLL for (int part = 0; part < Cache::kParts; ++part) {
         Floats keys[4];
-        PLX_UNROLL for (int k = 0; k < 4; ++k) keys[k] = Cache::read(block.keys[key + k] + at * Cache::kItem, part);
+        PLX_UNROLL for (int k = 0; k < 4; ++k) keys[k] = Cache::read(rows[k] + at * Cache::kItem, part);
         PLX_UNROLL for (int q = 0; q < Q; ++q) {
           const Floats query = load(state.query + (first + q) * state.width + at + part * kLanes);
           PLX_UNROLL for (int k = 0; k < 4; ++k) add_product(sums[q][k], query, keys[k]);
@@ -102,7 +106,7 @@ PLX_INLINE void add_values(const KeyBlock& block, const State& state, int64_t fi
     PLX_UNROLL for (int q = 0; q < Q; ++q) weights[q] = splat(state.scores[(first + q) * kKeyBlock + key]);
     PLX_UNROLL for (int n = 0; n < N; ++n) {
       const int64_t chunk = at + n / Cache::kParts * Cache::kParts * kLanes;
-      const Floats value = Cache::read(block.values[key] + chunk * Cache::kItem, n % Cache::kParts);
+      const Floats value = Cache::read(block.value(key) + chunk * Cache::kItem, n % Cache::kParts);
       PLX_UNROLL for (int q = 0; q < Q; ++q) add_product(sums[q][n], weights[q], value);
     }
   }
@@ -112,10 +116,10 @@ PLX_INLINE void add_values(const KeyBlock& block, const State& state, int64_t fi
 }
 
 template <class Cache, int Q>
-void add_block(const Attention& a, const AttentionTask& task, const KeyBlock& block, const State& state, int64_t first) {
+void add_block(const Attention& a, const AttentionTask& task, const KeyBlock& block, Fetcher& fetcher, const State& state, int64_t first) {
   const int64_t shared = a.heads / a.kv_heads;
   float decay[Q];
-  score_keys<Cache, Q>(block, state, first);
+  score_keys<Cache, Q>(block, fetcher, state, first);
   for (int q = 0; q < Q; ++q) decay[q] = weigh(a, block, state, first + q, task.position + (first + q) / shared);
   int64_t at = 0;
   for (; at + 4 * kLanes <= state.width; at += 4 * kLanes) add_values<Cache, Q, 4>(block, state, first, decay, at);
@@ -123,12 +127,11 @@ void add_block(const Attention& a, const AttentionTask& task, const KeyBlock& bl
 }
 
 template <class Cache>
-void attend_few(const Attention& a, const AttentionTask& task, const State& state, KeyBlock& block) {
-  for (int64_t i = block.count; i % 4; ++i) block.keys[i] = block.keys[block.count - 1];
+void attend_few(const Attention& a, const AttentionTask& task, const State& state, const KeyBlock& block, Fetcher& fetcher) {
   int64_t q = 0;
-  for (; q + 3 <= state.queries; q += 3) add_block<Cache, 3>(a, task, block, state, q);
-  if (q + 2 == state.queries) add_block<Cache, 2>(a, task, block, state, q);
-  if (q + 1 == state.queries) add_block<Cache, 1>(a, task, block, state, q);
+  for (; q + 3 <= state.queries; q += 3) add_block<Cache, 3>(a, task, block, fetcher, state, q);
+  if (q + 2 == state.queries) add_block<Cache, 2>(a, task, block, fetcher, state, q);
+  if (q + 1 == state.queries) add_block<Cache, 1>(a, task, block, fetcher, state, q);
 }
 
 // Many queries: keys and values are brought into panels of float32, and multiplied as weights are.
@@ -139,7 +142,7 @@ void pack_keys(const KeyBlock& block, const State& state) {  // [keys / 16][widt
     float* const panel = state.keys + first / kPanel * kPanel * state.width + first % kPanel;
     for (int64_t at = 0; at < state.width; at += kLanes) {
       Floats rows[kLanes] = {};
-      for (int64_t i = 0; i < kLanes && first + i < block.count; ++i) rows[i] = Cache::widen(block.keys[first + i] + at * Cache::kItem);
+      for (int64_t i = 0; i < kLanes && first + i < block.count; ++i) rows[i] = Cache::widen(block.key(first + i) + at * Cache::kItem);
       transpose(rows);
       for (int64_t i = 0; i < kLanes; ++i) save(panel + (at + i) * kPanel, rows[i]);
     }
@@ -150,7 +153,7 @@ template <class Cache>
 void pack_values(const KeyBlock& block, const State& state) {  // [width / 16][keys][16]
   for (int64_t key = 0; key < kKeyBlock; ++key) {
     for (int64_t at = 0; at < state.width; at += kLanes) {
-      const Floats row = key < block.count ? Cache::widen(block.values[key] + at * Cache::kItem) : splat(0.0f);
+      const Floats row = key < block.count ? Cache::widen(block.value(key) + at * Cache::kItem) : splat(0.0f);
       save(state.panels + at / kPanel * kPanel * kKeyBlock + key * kPanel + at % kPanel, row);
     }
   }
@@ -172,16 +175,17 @@ void multiply_panels(const State& state, const float* x, int64_t count, const fl
         float* const at = sums + row * width + (panel + p) * kPanel;
         tile.sums[p] = {at, width, at, width};
       }
-      multiply_dense<Float32Weights>(static_cast<int>(rows), static_cast<int>(some), tile);
+      multiply_float_tile(static_cast<int>(rows), static_cast<int>(some), tile);
     }
   }
 }
 
 template <class Cache>
-void attend_many(const Attention& a, const AttentionTask& task, const State& state, const KeyBlock& block) {
+void attend_many(const Attention& a, const AttentionTask& task, const State& state, const KeyBlock& block, Fetcher& fetcher) {
   const int64_t shared = a.heads / a.kv_heads;
   pack_keys<Cache>(block, state);
   pack_values<Cache>(block, state);
+  fetcher.advance(kKeyBlock);
   memset(state.scores, 0, static_cast<size_t>(state.queries * kKeyBlock) * 4);
   multiply_panels(state, state.query, state.width, state.keys, state.scores, kKeyBlock);
   for (int64_t q = 0; q < state.queries; ++q) {
@@ -192,20 +196,20 @@ void attend_many(const Attention& a, const AttentionTask& task, const State& sta
   multiply_panels(state, state.scores, kKeyBlock, state.panels, state.values, state.width);
 }
 
-// Copies the queries, scaled, in the order of numbers that the loops over keys want.
+// Copies the queries of one key head, scaled, in the order of numbers that the loops over keys want.
 template <class Cache>
-void begin_task(const Attention& a, const AttentionTask& task, const State& state, bool in_order) {
+void begin_head(const Attention& a, const AttentionTask& task, const State& state, int64_t kv_head) {
   const int64_t shared = a.heads / a.kv_heads;
   for (int64_t q = 0; q < state.queries; ++q) {
-    const float* const from = a.query + (task.token + q / shared) * a.query_stride + (task.kv_head * shared + q % shared) * a.dim;
+    const int64_t head = (task.kv_head + kv_head) * shared + q % shared;
+    const float* const from = a.query + (task.token + q / shared) * a.query_stride + head * a.dim;
     float* const query = state.query + q * state.width;
     memset(query, 0, static_cast<size_t>(state.width) * 4);
-    for (int64_t i = 0; i < a.dim; ++i) query[in_order ? i : Cache::find_place(i)] = from[i] * a.scale;
+    for (int64_t i = 0; i < a.dim; ++i) query[state.queries > kFewQueries ? i : Cache::find_place(i)] = from[i] * a.scale;
     state.most[q] = kNever;
     state.total[q] = 0;
   }
   memset(state.values, 0, static_cast<size_t>(state.queries * state.width) * 4);
-  memset(state.scores, 0, static_cast<size_t>(state.queries * kKeyBlock) * 4);
 }
 
 template <class Cache>
@@ -217,26 +221,44 @@ void restore_order(const State& state) {
   }
 }
 
+// Attends to one block of keys, head by head, while the next one is fetched.
+template <class Cache>
+void attend_block(const Attention& a, const AttentionTask& task, const State& state, KeyBlock& block, const KeyBlock& next) {
+  const int64_t row = a.dim * Cache::kItem;
+  Fetcher fetcher{next, row * task.kv_heads, task.kv_heads};
+  for (int64_t head = 0; head < task.kv_heads; ++head) {
+    block.offset = head * row;
+    const State mine = state.find_head(head);
+    const KeyBlock whole = a.dim == state.width ? block : pad_rows(a, state, block);
+    state.queries > kFewQueries ? attend_many<Cache>(a, task, mine, whole, fetcher) : attend_few<Cache>(a, task, mine, whole, fetcher);
+  }
+}
+
 template <class Cache>
 void run_task(const Attention& a, const AttentionTask& task, char* scratch) {
-  const State state(a, task.tokens * (a.heads / a.kv_heads), scratch);
-  const bool is_many = state.queries > kFewQueries;
-  begin_task<Cache>(a, task, state, is_many);
+  const State state(a, task.tokens * (a.heads / a.kv_heads), task.kv_heads, scratch);
+  for (int64_t head = 0; head < task.kv_heads; ++head) begin_head<Cache>(a, task, state.find_head(head), head);
+  memset(state.scores, 0, static_cast<size_t>(state.queries * kKeyBlock) * 4);
   KeyBlock blocks[2];
   find_keys(a, task, task.begin, blocks[0]);
   for (int64_t begin = task.begin, turn = 0; begin < task.end; begin += kKeyBlock, turn ^= 1) {
-    KeyBlock& block = blocks[turn];
-    if (begin + kKeyBlock < task.end) find_keys(a, task, begin + kKeyBlock, blocks[turn ^ 1]);
-    if (a.dim != state.width) pad_rows(a, state, block);
-    is_many ? attend_many<Cache>(a, task, state, block) : attend_few<Cache>(a, task, state, block);
+    KeyBlock& next = blocks[turn ^ 1];
+    next.count = 0;
+    if (begin + kKeyBlock < task.end) find_keys(a, task, begin + kKeyBlock, next);
+    attend_block<Cache>(a, task, state, blocks[turn], next);
   }
-  if (!is_many && Cache::kParts > 1) restore_order<Cache>(state);
-  end_task(a, task, state);
+  for (int64_t head = 0; head < task.kv_heads; ++head) {
+    const State mine = state.find_head(head);
+    if (state.queries <= kFewQueries && Cache::kParts > 1) restore_order<Cache>(mine);
+    end_head(a, task, mine, head);
+  }
 }
 
 }  // namespace
 
-int64_t attend_bytes(const Attention& a) { return State(a, kQueryBlock, nullptr).bytes; }
+int64_t attend_bytes(const Attention& a) {
+  return most(State(a, kQueryBlock, 1, nullptr).bytes, State(a, kFewQueries, a.kv_heads, nullptr).bytes);
+}
 
 void attend(const Attention& a, const AttentionTask& task, char* scratch) {
   return a.kind == kFloat32 ? run_task<Float32Cache>(a, task, scratch) : run_task<Bfloat16Cache>(a, task, scratch);

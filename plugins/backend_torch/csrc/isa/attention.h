@@ -41,33 +41,47 @@ struct Bfloat16Cache {
 
 struct KeyBlock {
   int64_t begin, count;
-  const char* keys[kKeyBlock];  // where they lie
+  int64_t offset = 0;  // bytes from where the first of a task's heads lies
+  const char* keys[kKeyBlock];
   const char* values[kKeyBlock];
+
+  const char* key(int64_t i) const { return keys[i] + offset; }
+  const char* value(int64_t i) const { return values[i] + offset; }
 };
 
 // The state of the queries of a task over the blocks so far, in scratch memory; without any, only how much it takes.
 struct State {
-  int64_t queries, width, bytes = 0;  // width: that of heads, rounded up to whole vectors
-  float* query;   // [queries][width]
-  float* values;  // [queries][width]
+  int64_t queries, width, bytes = 0;  // queries: of a key head; width: that of heads, rounded up to whole vectors
+  float* query;   // [key heads][queries][width]
+  float* values;  // the same
+  float* most;    // [key heads][queries]: the largest score so far
+  float* total;   // [key heads][queries]: the sum of weights so far
   float* scores;  // [queries][keys]
-  float* most;    // [queries]: the largest score so far
-  float* total;   // [queries]: the sum of weights so far
   float* keys;    // in panels
   float* panels;  // of values
   float* copies;  // of keys and values whose heads are no whole vectors
 
-  State(const Attention& a, int64_t count, char* scratch) : queries(count) {
+  State(const Attention& a, int64_t count, int64_t kv_heads, char* scratch) : queries(count) {
     const int64_t whole = a.kind == kBfloat16 && 2 * kLanes > kPanel ? 2 * kLanes : kPanel;
     width = divide_up(a.dim, whole) * whole;
-    query = take(scratch, queries * width);
-    values = take(scratch, queries * width);
+    query = take(scratch, kv_heads * queries * width);
+    values = take(scratch, kv_heads * queries * width);
+    most = take(scratch, kv_heads * queries);
+    total = take(scratch, kv_heads * queries);
     scores = take(scratch, queries * kKeyBlock);
-    most = take(scratch, queries);
-    total = take(scratch, queries);
     keys = take(scratch, width * kKeyBlock);
     panels = take(scratch, width * kKeyBlock);
     copies = take(scratch, a.dim == width ? 0 : 2 * width * kKeyBlock);
+  }
+
+  // Returns the state of the queries of one key head.
+  State find_head(int64_t head) const {
+    State state = *this;
+    state.query += head * queries * width;
+    state.values += head * queries * width;
+    state.most += head * queries;
+    state.total += head * queries;
+    return state;
   }
 
  private:
@@ -78,12 +92,12 @@ struct State {
   }
 };
 
-// Finds a block, and has the processor fetch it while it works on the one before: rows of a page are too short and too far
-// apart for it to see what comes.
+PLX_INLINE int64_t item_bytes(const Attention& a) { return a.kind == kFloat32 ? 4 : 2; }
+
 PLX_INLINE void find_keys(const Attention& a, const AttentionTask& task, int64_t begin, KeyBlock& block) {
   block.begin = begin;
   block.count = least(task.end - begin, kKeyBlock);
-  const int64_t item = a.kind == kFloat32 ? 4 : 2, row = a.dim * item, size = a.table->page_size;
+  const int64_t row = a.dim * item_bytes(a), size = a.table->page_size;
   const int32_t* page = a.table->pages + a.table->offsets[task.row] + begin / size;
   int64_t within = begin % size;
   for (int64_t i = 0; i < block.count; ++i, ++within) {
@@ -91,24 +105,41 @@ PLX_INLINE void find_keys(const Attention& a, const AttentionTask& task, int64_t
     const int64_t at = ((*page * size + within) * a.kv_heads + task.kv_head) * row;
     block.keys[i] = static_cast<const char*>(a.keys) + at;
     block.values[i] = static_cast<const char*>(a.values) + at;
-    for (int64_t line = 0; line < row; line += 64) {
-      __builtin_prefetch(block.keys[i] + line);
-      __builtin_prefetch(block.values[i] + line);
-    }
   }
 }
 
-// Copies keys and values to where zeros follow them up to whole vectors.
-PLX_INLINE void pad_rows(const Attention& a, const State& state, KeyBlock& block) {
-  const size_t bytes = static_cast<size_t>(a.dim * (a.kind == kFloat32 ? 4 : 2));
-  const size_t width = bytes / static_cast<size_t>(a.dim) * static_cast<size_t>(state.width);
+// Has the processor fetch the block that comes next, evenly, while it works on the one before: pages are too short and too far
+// apart for it to see what comes, and it waits for few lines at once.
+struct Fetcher {
+  const KeyBlock& next;
+  int64_t bytes;  // of a row: those of all key heads of a task
+  int64_t heads;  // how many keys are worked on for each that is fetched
+  int64_t done = 0, credit = 0;
+
+  void advance(int64_t keys) {
+    for (credit += keys; credit >= heads && done < next.count; credit -= heads, ++done) {
+      for (int64_t line = 0; line < bytes; line += 64) {
+        __builtin_prefetch(next.keys[done] + line);
+        __builtin_prefetch(next.values[done] + line);
+      }
+    }
+  }
+};
+
+// Returns a block of copies of keys and values, which zeros follow up to whole vectors.
+PLX_INLINE KeyBlock pad_rows(const Attention& a, const State& state, const KeyBlock& block) {
+  const size_t item = static_cast<size_t>(item_bytes(a)), bytes = item * static_cast<size_t>(a.dim);
+  const size_t width = item * static_cast<size_t>(state.width);
+  KeyBlock padded = block;
+  padded.offset = 0;
   char* copy = reinterpret_cast<char*>(state.copies);
   for (int64_t i = 0; i < 2 * block.count; ++i, copy += width) {
-    const char*& row = i < block.count ? block.keys[i] : block.values[i - block.count];
-    memcpy(copy, row, bytes);
+    const bool is_key = i < block.count;
+    memcpy(copy, is_key ? block.key(i) : block.value(i - block.count), bytes);
     memset(copy + bytes, 0, width - bytes);
-    row = copy;
+    (is_key ? padded.keys[i] : padded.values[i - block.count]) = copy;
   }
+  return padded;
 }
 
 // Saves the sums of four vectors.

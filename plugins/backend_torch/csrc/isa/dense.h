@@ -10,27 +10,10 @@
 #pragma once
 
 #include "simd.h"
+#include "tile.h"
 
 namespace plx::PLX_ISA {
 namespace {
-
-#if defined(__AVX512F__)
-constexpr int kTileRows = 8;
-#else
-constexpr int kTileRows = 6;
-#endif
-
-// How many panels a tile has: as many as there are registers for sums.
-constexpr int count_panels(int64_t rows) {
-#if defined(__AVX512F__)
-  return rows <= 6 ? 4 : 2;
-#else
-  return rows <= 3 ? 2 : 1;
-#endif
-}
-
-// The panels of a tile where so many are left: a power of two.
-constexpr int64_t round_down(int64_t panels) { return panels == 3 ? 2 : panels; }
 
 // A kind of weights: the inputs of a step of 64 bytes, and the products in it, each with `kBytes` of a row's activations.
 
@@ -65,24 +48,6 @@ struct Bfloat16Pairs {  // activations in bfloat16 too
   }
 };
 #endif
-
-struct Sums {  // those of some rows and a panel
-  float* to;
-  int64_t stride;     // between rows
-  const float* from;  // what they begin with
-  int64_t from_stride;
-};
-
-struct Tile {
-  const char* x;     // of the first row
-  int64_t x_stride;  // bytes between rows
-  const char* w[kPanelGroup];  // of each panel
-  Sums sums[kPanelGroup];
-  int64_t steps;
-  bool is_odd;    // the last step has one input instead of two
-  int64_t ahead;  // how many bytes further on the weights lie that are fetched meanwhile
-  int64_t pace;   // bytes of them in a step
-};
 
 template <class Weights, int R, int P>
 PLX_INLINE void add_step(const char* const* x, int64_t stride, const char* const* w, int first, Floats (&sums)[R][P * kVectors]) {

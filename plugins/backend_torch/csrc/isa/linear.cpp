@@ -167,6 +167,8 @@ void multiply_block(const Block& block, const Input& input) {
 
 }  // namespace
 
+void multiply_float_tile(int rows, int panels, const Tile& tile) { multiply_dense<Float32Weights>(rows, panels, tile); }
+
 void multiply(const Weight& weight, const Input& input, const PanelOutputs& outputs, int64_t begin, int64_t end) {
   const bool is_dense = weight.kind == kFloat32 || weight.kind == kBfloat16;
   const int64_t panels = is_dense ? count_panels(least(end - begin, kTileRows)) : 1;
