@@ -13,7 +13,7 @@ SOURCES  := pyproject.toml $(wildcard plugins/*/pyproject.toml plugins/*/hatch_b
 EDITABLE := $(foreach project,$(PROJECTS),-e ./$(project))
 SERVED   := $(filter-out plugins/bench plugins/backend_%,$(PLUGINS)) $(wildcard plugins/backend_$(BACKEND))
 
-RESULTS  := $(addprefix benchmarks/results/,parity-smollm2.json stages.json layers.json peer-mlx.json parity-torch.json peer-torch.json memory.json prefix.json head.json pipeline.json mlx.json families.json wire-fuzz.json transport.json link-fuzz.json http.json cancels.json edge.json loop-lag.json clients.json kernels.json quality.json properties.json hop.json hosts.json busy.json workers.json chaos.json)
+RESULTS  := $(addprefix benchmarks/results/,parity-smollm2.json stages.json layers.json peer-mlx.json parity-torch.json peer-torch.json memory.json prefix.json head.json pipeline.json mlx.json families.json wire-fuzz.json transport.json link-fuzz.json http.json cancels.json edge.json loop-lag.json clients.json kernels.json quality.json properties.json hop.json hosts.json busy.json backends.json workers.json chaos.json)
 
 SERVE := .venv
 DEV   := .venv-dev
@@ -144,9 +144,9 @@ benchmarks/results/hop.json benchmarks/results/hosts.json: benchmarks/results/%.
 	@echo "measuring $@"
 	@$(DEV)/bin/python -m benchmarks.$* --out $@
 
-benchmarks/results/busy.json: | $(DEV)/.stamp
+benchmarks/results/busy.json benchmarks/results/backends.json: benchmarks/results/%.json: | $(DEV)/.stamp
 	@echo "measuring $@"
-	@$(DEV)/bin/python -m benchmarks.busy "$$($(DEV)/bin/parallax models pull smollm2-135m)" --out $@
+	@$(DEV)/bin/python -m benchmarks.$* "$$($(DEV)/bin/parallax models pull smollm2-135m)" --out $@
 
 # A wheel without kernels works, several times slower, and looks like any other: who wants it has to say so.
 wheels: export PARALLAX_BUILD_KERNELS ?= require

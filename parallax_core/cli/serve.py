@@ -35,7 +35,7 @@ from parallax_core.contracts.status import NodeStatus, ReplicaLimits
 from parallax_core.engine.limits import Limits
 from parallax_core.node.backlog import Backlog
 from parallax_core.node.catalog import Catalog
-from parallax_core.node.generation import Defaults
+from parallax_core.node.generation import Defaults, check_choice
 from parallax_core.node.observer import Audience
 from parallax_core.node.pipeline import PipelineEngine
 from parallax_core.node.plan import PipelinePlan
@@ -82,6 +82,7 @@ def serve(settings: ServeSettings, config: Config) -> None:
 
 
 def _serve(settings: ServeSettings, edge: Edge, plugins: PluginHost, output: TextIO) -> None:
+    check_choice(settings.generation_config)
     wanted = read_wishes(settings, plugins)
     pipeline = PipelinePlan(
         limits=read_limits(settings),

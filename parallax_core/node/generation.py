@@ -84,6 +84,16 @@ def read_generation(folder: Path, choice: str = AUTO) -> Generation:
     return Generation(_read_defaults(path, chosen), chosen.get(EOS, own.get(EOS)))
 
 
+def check_choice(choice: str) -> None:
+    """Check that ``choice`` can be had, before there is a model; see `read_generation`.
+
+    Raises:
+        UsageError: if there is no file at the path.
+    """
+    if choice != AUTO and choice not in OFF:
+        _find_file(choice)
+
+
 def _find_file(choice: str) -> Path:
     path = Path(choice).expanduser()
     path = path / FILE if path.is_dir() else path

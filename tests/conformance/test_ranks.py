@@ -24,7 +24,12 @@ def test_best_backend_is_mlx_on_a_mac_and_torch_elsewhere(
     assert max(specs, key=lambda spec: spec.rank).name == best
 
 
-@pytest.mark.parametrize("place", ["README.md", "docs/how-to/backends.md", ""])
+def test_torch_of_the_readme_is_the_one_that_make_installs() -> None:
+    pins = re.findall(r"^torch==.*$", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)
+    assert re.findall(r"install (torch\S*)", (ROOT / "README.md").read_text(encoding="utf-8")) == pins
+
+
+@pytest.mark.parametrize("place", ["docs/how-to/backends.md", ""])
 def test_torch_that_is_advised_is_the_one_the_backend_takes(place: str) -> None:
     project = tomllib.loads((ROOT / "plugins/backend_torch/pyproject.toml").read_text(encoding="utf-8"))
     [wanted] = [each for each in project["project"]["dependencies"] if each.startswith("torch")]

@@ -71,6 +71,23 @@ def test_doctor_reports_a_mistake_and_goes_on(site: Site) -> None:
     assert "ok      plugin core" in done.stdout
 
 
+ADVISED = """
+from parallax_core.api import Availability, BackendSpec, Ref, hookimpl
+
+def probe():
+    return Availability(ok=True, device="abacus", advice="buy a computer")
+
+@hookimpl
+def parallax_register_backends():
+    return [BackendSpec(name="beads", summary="s", probe=Ref("{module}:probe"), factory=Ref("no:thing"))]
+"""
+
+
+def test_doctor_says_what_would_make_a_backend_faster(site: Site) -> None:
+    site.install("advised", ADVISED)
+    assert "ok      backend beads: can run on abacus\n        buy a computer\n" in site.run("doctor").stdout
+
+
 def test_doctor_names_all_that_is_not_loaded_when_strict(site: Site) -> None:
     site.install("bad", "import not_there")
     site.install("old", MINE, api="0")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 
 from parallax_core.base.errors import ParallaxError, UsageError
 from parallax_core.contracts.sample import Sampling
-from parallax_core.node.generation import FILE, Defaults, read_generation
+from parallax_core.node.generation import FILE, Defaults, check_choice, read_generation
 
 
 def write(folder: Path, **content: Any) -> Path:
@@ -63,9 +64,15 @@ def test_other_file_replaces_the_recommendation_but_not_what_ends_a_text(tmp_pat
 
 @pytest.mark.parametrize("choice", ["nowhere", ""])
 def test_other_file_that_is_not_there_is_named(tmp_path: Path, choice: str) -> None:
-    with pytest.raises(UsageError, match=f"there is no file .*{choice}") as caught:
-        read_generation(tmp_path, choice)
-    assert "auto, off" in caught.value.hint
+    for refuse in (partial(read_generation, tmp_path), check_choice):
+        with pytest.raises(UsageError, match=f"there is no file .*{choice}") as caught:
+            refuse(choice)
+        assert "auto, off" in caught.value.hint
+
+
+def test_choice_that_can_be_had_is_accepted_before_there_is_a_model(tmp_path: Path) -> None:
+    for choice in ("auto", "off", "vllm", str(write(tmp_path))):
+        check_choice(choice)
 
 
 @pytest.mark.parametrize(
