@@ -235,9 +235,18 @@ async def test_worker_that_cannot_start_leaves_nothing_running(tmp_path: Path) -
     assert not [pid for pid in pids if is_alive(pid)]
 
 
-def children(pid: int) -> list[int]:
-    """Return the processes that a process has started."""
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+def list_workers(pid: int) -> list[int]:
+    """Return the workers that a process has started."""
+    children = map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+    return [child for child in children if b"worker" in read_command(child)]
+
+
+def read_command(pid: int) -> list[bytes]:
+    """Return the words of the command of a process; empty if it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except FileNotFoundError:
+        return []
 
 
 @pytest.fixture
@@ -255,7 +264,7 @@ PROMPTS = ("Once upon a time", "def fibonacci(n):", "The capital of France is")
 
 
 def test_model_in_three_processes_equals_one(piped: Server, server: Server) -> None:
-    workers = children(piped.process.pid)
+    workers = list_workers(piped.process.pid)
     try:
         with openai.OpenAI(base_url=piped.url, api_key="x") as client:
             question: Any = [{"role": "user", "content": "What is the capital of France?"}]
@@ -276,8 +285,8 @@ def test_workers_that_load_end_with_their_head(model_home: Path, tmp_path: Path,
     command = [PARALLAX, "serve", MODEL, "--backend", "mlx", "--port", "0", "--stages", "3"]
     with (tmp_path / "log").open("w") as log:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, env=environment(model_home))
-    wait_until(lambda: len(children(process.pid)) == 3)
-    workers = children(process.pid)
+    wait_until(lambda: len(list_workers(process.pid)) == 3)
+    workers = list_workers(process.pid)
     begun = time.monotonic()
     process.send_signal(number)
     process.communicate(timeout=END_TIMEOUT_S + 10)

@@ -49,7 +49,7 @@ def test_mlx_calls_its_own_blas_when_ours_is_off(llama: Path, tmp_path: Path) ->
     assert device == "cpu (bundled BLAS)"
     assert product.startswith("libblas")
     assert "BLAS" not in logged
-    assert not (tmp_path / "cache").exists()
+    assert not (tmp_path / "cache" / "blas").exists()
 
 
 def test_blas_may_be_named(llama: Path, tmp_path: Path) -> None:
