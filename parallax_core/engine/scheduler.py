@@ -17,6 +17,8 @@ MOST_LOOKED_UP = 2**18
 """Tokens of those who wait that are looked up for one step, so that no plan holds up the process."""
 LOOK_UP = 512
 """As many tokens a look-up counts for itself."""
+MOST_BEGUN = 512
+"""Answers that may begin with one step, of requests that want several each: more would hold up the process."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,6 +49,8 @@ class Scheduler:
         self._victims: Victims | None = None
         self.num_preempted = 0
         self._chosen: dict[Sequence, int] = {}
+        self._num_begun = 0
+        """Answers that begin with the draws of the step."""
 
     def choose(self, room: Room) -> dict[Sequence, int]:
         """Return the sequences of the step with their numbers of tokens; decodes first, so that no stream stalls."""
@@ -80,7 +84,7 @@ class Scheduler:
             sequence = self._waiting.first()
             if sequence is None:
                 break
-            num_looked_up += LOOK_UP + len(sequence.tokens)
+            num_looked_up += LOOK_UP + sequence.num_tokens
             found = self._store.find(sequence)
             if found.coming is not None:
                 self._waiting.follow(sequence, found.coming.seq, found.coming.length)
@@ -90,15 +94,18 @@ class Scheduler:
                 break
 
     def _take(self, sequence: Sequence, claim: Claim, budget: int) -> int:
-        wanted = min(sequence.num_missing, budget)
+        num_begun = sequence.num_begun
+        has_to_wait = self._num_begun + num_begun > MOST_BEGUN
+        wanted = min(sequence.num_missing - 1 if has_to_wait else sequence.num_missing, budget)
         if self._store.interval:
             self._store.keep_due(sequence, claim)
             wanted = self._store.limit_row(sequence, wanted)
         cost, draw = sequence.task.cost, sequence.draw_bytes
-        count = self._budget.limit_row(cost, draw, wanted)
+        count = self._budget.limit_row(cost, draw, wanted) if wanted else 0
         if count and (count := self._fit(sequence, claim, count)):
             self._chosen[sequence] = count
             self._budget.take_row(cost, draw, count)
+            self._num_begun += num_begun if count == sequence.num_missing else 0
         return count
 
     def _fit(self, sequence: Sequence, claim: Claim, count: int) -> int:

@@ -44,7 +44,10 @@ class Task:
 
 @dataclass(eq=False, slots=True)
 class Sequence:
-    """The tokens of one answer so far, behind those of the prompt, and how far the stages are with them."""
+    """The tokens of one answer so far, behind those of the prompt, and how far the stages are with them.
+
+    All answers to a request share its prompt: a long one with many answers takes its memory once.
+    """
 
     task: Task
     siblings: Listing[Sequence] = ()
@@ -68,8 +71,8 @@ class Sequence:
     """Whether its last token was drawn."""
     rank: Rank = field(init=False)
     """By urgency, which ageing changes for all alike, then by arrival; lower is served first."""
-    tokens: list[int] = field(init=False)
-    """The prompt, then what was drawn."""
+    output: list[int] = field(init=False, default_factory=list)
+    """The tokens drawn so far."""
     score: PromptScore | None = field(init=False, default=None)
     """Of the prompt, if asked for; it is the first answer's to compute."""
     _key: bytes = field(init=False)
@@ -81,7 +84,6 @@ class Sequence:
         request = self.request = self.task.request
         self.num_prompt = len(request.prompt)
         self.rank = request.priority + self.arrived / AGEING_S, self.arrived, self.task.number, self.choice
-        self.tokens = list(request.prompt)
         self._key = self.siblings[0].key(self.num_prompt) if self.siblings else b""
         if request.prompt_logprobs is not None and self.choice == 0:
             self.score = PromptScore(request.prompt, request.prompt_logprobs)
@@ -96,7 +98,12 @@ class Sequence:
     @property
     def num_output(self) -> int:
         """Tokens drawn so far."""
-        return len(self.tokens) - self.num_prompt
+        return len(self.output)
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of the prompt, and those drawn so far."""
+        return self.num_prompt + len(self.output)
 
     @property
     def is_ready(self) -> bool:
@@ -111,13 +118,18 @@ class Sequence:
     @property
     def num_missing(self) -> int:
         """Known tokens that no step planned so far computes: one for a decode, more for a prefill."""
-        return len(self.tokens) - self.planned
+        return self.num_tokens - self.planned
 
     @property
     def num_reusable(self) -> int:
         """How many tokens at the beginning another sequence may provide: not the last, whose logits are needed."""
-        most = len(self.tokens) - 1
+        most = self.num_tokens - 1
         return most if self.score is None or self.score.is_asked else min(most, self.score.num_asked)
+
+    @property
+    def num_begun(self) -> int:
+        """How many answers its next draw begins beside it."""
+        return 0 if self.output else self.request.n - 1
 
     @property
     def draw_bytes(self) -> int:
@@ -128,8 +140,16 @@ class Sequence:
     def key(self, length: int) -> bytes:
         """Return the first ``length`` tokens as `PrefixIndex` wants them; each token is converted once."""
         if (known := len(self._key) // ITEM) < length:
-            self._key += make_key(self.tokens[known:])
+            self._key += make_key(self.read(known, self.num_tokens))
         return self._key[: length * ITEM]
+
+    def read(self, start: int, stop: int) -> tuple[int, ...]:
+        """Return the tokens from ``start`` to ``stop``, counted from the beginning of the prompt."""
+        prompt, behind = self.request.prompt, self.num_prompt
+        if stop <= behind:
+            return prompt[start:stop]
+        drawn = self.output[max(0, start - behind) : stop - behind]
+        return (*prompt[start:], *drawn) if start < behind else tuple(drawn)
 
     def urgency(self, now: float) -> float:
         """Return the priority with ageing taken off; lower is more urgent."""
@@ -158,16 +178,16 @@ class Sequence:
         assert self.seq is not None
         start, stop = self.planned, self.planned + count
         self.planned = stop
-        self.is_drawing = stop == len(self.tokens)
+        self.is_drawing = stop == self.num_tokens
         outputs: tuple[Output, ...] = self.score.ask(start, stop) if self.score is not None else ()
         if self.is_drawing:
             outputs = (*outputs, self._make_draw(count - 1))
-        return Row(self.seq, start, tuple(self.tokens[start:stop]), outputs)
+        return Row(self.seq, start, self.read(start, stop), outputs)
 
     def advance(self, token: int, logprobs: tuple[TokenLogprob, ...]) -> Delta:
         """Take a drawn token and return what the client gets to see of it."""
         self.is_drawing = False
-        self.tokens.append(token)
+        self.output.append(token)
         text, ended = self._read(token)
         return Delta(text=text, tokens=(token,), index=self.choice, logprobs=logprobs, ended=ended)
 

@@ -219,7 +219,7 @@ class Store:
         if not is_certain:
             return
         self.discard(sequence)
-        for match in list(self._index.match(self._space(sequence), sequence.key(len(sequence.tokens)))):
+        for match in list(self._index.match(self._space(sequence), sequence.key(sequence.num_tokens))):
             if match.seq in self._stored and self.budget.fits(DROP):
                 self._drop(match.seq)
 
@@ -239,7 +239,7 @@ class Store:
 
     def _find_stored(self, sequence: Sequence) -> Found:
         longest = sequence.num_reusable
-        key = sequence.key(len(sequence.tokens)) if longest else b""
+        key = sequence.key(sequence.num_tokens) if longest else b""
         seen: list[SeqId] = []
         for match in self._index.match(self._space(sequence), key):
             seen.append(match.seq)
@@ -270,7 +270,7 @@ class Store:
 
     def _announce(self, seq: SeqId, sequence: Sequence) -> None:
         """Let others wait for what a sequence is about to compute."""
-        self._unpublished[seq] = length = len(sequence.tokens)
+        self._unpublished[seq] = length = sequence.num_tokens
         self._coming.insert(self._space(sequence), sequence.key(length), seq)
 
     def _hide(self, seq: SeqId) -> None:
@@ -338,5 +338,5 @@ class Store:
 def _has_room(sequence: Sequence, match: Match | None, claim: Claim) -> bool:
     """Whether all tokens of a sequence fit that begins as ``match``."""
     if match is None:
-        return claim.fits_new(len(sequence.tokens))
-    return claim.fits_new(len(sequence.tokens), match.length) and claim.fits_fork(match.seq, match.length)
+        return claim.fits_new(sequence.num_tokens)
+    return claim.fits_new(sequence.num_tokens, match.length) and claim.fits_fork(match.seq, match.length)

@@ -53,6 +53,6 @@ class Victims:
                 id=sequence.request.id,
                 priority=sequence.urgency(self._now),
                 arrived=sequence.arrived,
-                num_tokens=len(sequence.tokens),
+                num_tokens=sequence.num_tokens,
             )
         return holder

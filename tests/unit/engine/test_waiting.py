@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import sys
+import tracemalloc
 from collections.abc import Callable
 from collections.abc import Sequence as Listing
 from dataclasses import replace
+from itertools import pairwise
 from types import FrameType
 
 import pytest
@@ -16,9 +18,11 @@ from parallax_core.builtin.batching import Delay
 from parallax_core.builtin.preemption import LowestPriority, Nobody
 from parallax_core.engine.head import Head
 from parallax_core.engine.limits import Limits
+from parallax_core.engine.scheduler import MOST_BEGUN
 from parallax_core.engine.sequence import Sequence, Task
 from parallax_core.engine.tally import Journey
 from parallax_core.engine.waiting import WaitingQueue
+from parallax_core.testing.arithmetic import Kind
 from parallax_core.testing.toy import Toy
 from tests.unit.engine.replica import LUCKY, TOY, Replica, decode, make_request
 
@@ -299,3 +303,30 @@ def test_head_has_room_for_as_many_requests_as_it_says_whatever_waits_for_what()
     head: Head = replica.head
     assert len(head._waiting) == 7
     assert (head.stats().running, head.stats().waiting) == (1, 7)
+
+
+@pytest.mark.parametrize("kind", ["full", "window", "state"])
+def test_only_so_many_answers_begin_with_one_step(kind: Kind) -> None:
+    replica = Replica(
+        Toy((kind,), window=64).open(num_pages=2000, max_batch_tokens=512),
+        limits=Limits(max_running=600),
+    )
+    requests = [replica.ask([number, 1, 2], 2, n=60) for number in range(10)]
+    begun = [0]
+    while replica.step():
+        begun.append(sum(60 for each in requests if replica.deltas[each]))
+    assert max(after - before for before, after in pairwise(begun)) <= MOST_BEGUN
+    replica.check_tokens()
+
+
+def test_answers_to_one_request_share_the_memory_of_its_prompt() -> None:
+    replica = Replica(TOY.open(num_pages=20_000, context=50_000, max_batch_tokens=50_000))
+    replica.ask([1] * 40_000, 2, n=100)
+    step = replica.head.plan(0.0)
+    assert step is not None
+    result = replica.compute(step)
+    tracemalloc.start()
+    replica.head.absorb(result, 0.0)
+    taken, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert taken < 2_000_000  # and 32,000,000 if each answer had a list of it
