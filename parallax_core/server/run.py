@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import logging
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -21,6 +22,8 @@ from parallax_core.server.edge import Edge
 from parallax_core.server.gate import Gate
 from parallax_core.server.lag import watch_lag
 from parallax_core.server.served import Served
+
+logger = logging.getLogger(__name__)
 
 LOOK_S = 0.25
 """How often it is looked whether the engine has failed."""
@@ -153,7 +156,8 @@ async def _start(site: Site, on_ready: Callable[[], None]) -> None:
     Raises:
         EngineFailed: once the engine cannot answer any more, and never will.
     """
-    await asyncio.gather(site.served.engine.start(), site.served.reader.start())
+    describing = asyncio.to_thread(_describe, site.app)
+    await asyncio.gather(site.served.engine.start(), site.served.reader.start(), describing)
     settle_memory()
     on_ready()
     measuring = asyncio.create_task(watch_lag(site.served.meter.note_lag))
@@ -161,6 +165,14 @@ async def _start(site: Site, on_ready: Callable[[], None]) -> None:
         await _watch_health(site.served.engine)
     finally:
         measuring.cancel()
+
+
+def _describe(app: FastAPI) -> None:
+    """Make the API's own description before anybody asks for it: that takes longer than others should wait."""
+    try:
+        app.openapi()
+    except Exception:  # routes of plugins are in it; who asks for it is told, too
+        logger.exception("the API cannot be described")
 
 
 async def _watch_health(engine: Engine) -> None:

@@ -24,17 +24,19 @@ from tests.unit.server.letters import TOY, Letters
 from tests.unit.server.listening import request
 
 
+def make_site(engine: PipelineEngine) -> run.Site:
+    router, edge, gate = Router([engine], LeastPendingTokens(), lambda: 400), Edge(), Gate()
+    reader = LocalReader(BodyReader(Letters(), "toy"))  # type: ignore[arg-type]
+    served = Served("toy", router, Letters(), reader, Meter())  # type: ignore[arg-type]
+    return run.Site(make_app(served, edge, gate), served, edge, gate)
+
+
 async def test_server_whose_stage_hangs_tells_its_clients_and_ends_with_an_error() -> None:
     plan = PipelinePlan(heartbeat_s=0.05, step_timeout_s=0.2)
     hanging = FaultStage(TOY.open(num_pages=200, context=400), Fault("hang", at=2))
     engine = PipelineEngine(Crew([lambda: hanging], plan), Letters().decode, plan)
-    router, edge, gate = Router([engine], LeastPendingTokens(), lambda: 400), Edge(), Gate()
-    reader = LocalReader(BodyReader(Letters(), "toy"))  # type: ignore[arg-type]
-    served = Served("toy", router, Letters(), reader, Meter())  # type: ignore[arg-type]
     sock, ready = run.bind_socket("127.0.0.1", 0), asyncio.Event()
-    serving = asyncio.create_task(
-        run.run_server(run.Site(make_app(served, edge, gate), served, edge, gate), sock, ready.set)
-    )
+    serving = asyncio.create_task(run.run_server(make_site(engine), sock, ready.set))
     async with asyncio.timeout(30):
         await ready.wait()
         incoming, writer = await asyncio.open_connection(*sock.getsockname())
@@ -47,3 +49,31 @@ async def test_server_whose_stage_hangs_tells_its_clients_and_ends_with_an_error
     assert '"content":' in answer
     assert "stage 0 of 1 is lost: it has computed step 3" in answer
     assert caught.value.hint
+
+
+async def start_and_end(site: run.Site) -> None:
+    """Have a server become ready, and end."""
+    ready = asyncio.Event()
+    serving = asyncio.create_task(run.run_server(site, run.bind_socket("127.0.0.1", 0), ready.set))
+    async with asyncio.timeout(30):
+        await ready.wait()
+        serving.cancel()
+        await asyncio.wait([serving])
+
+
+async def test_api_is_described_before_the_server_is_ready() -> None:
+    site = make_site(PipelineEngine(Crew([TOY.open]), Letters().decode))
+    assert site.app.openapi_schema is None
+    await start_and_end(site)
+    assert site.app.openapi_schema is not None
+
+
+async def test_server_whose_api_cannot_be_described_serves_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
+    site = make_site(PipelineEngine(Crew([TOY.open]), Letters().decode))
+
+    def fail() -> dict[str, object]:
+        raise TypeError("a route of a plugin has no shape")
+
+    site.app.openapi = fail  # type: ignore[method-assign]
+    await start_and_end(site)
+    assert "the API cannot be described" in caplog.text
