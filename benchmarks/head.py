@@ -54,8 +54,8 @@ LONG, STORED = 100_000, 2048
 MANY, ANSWERS = 1024, 128
 """Answers that run at once, and how many of them each request has."""
 MOST_PLAN_MS = 50
-LARGE_PAGE = 1 + PROMPT + WARM_UP + STEPS + 1
-"""Tokens of a page that a request does not go beyond until the last step that is measured."""
+LARGE_PAGE = 1 + PROMPT + 2 + WARM_UP + STEPS
+"""Tokens of a page that a request does not go beyond, nor ends at, in any step: two come before those that count."""
 TIMEOUT_S = 86_400.0
 
 INFO = StageInfo(
