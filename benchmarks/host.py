@@ -68,6 +68,8 @@ MEMORY = 0.005
 STORED, STORED_PAGES = 2000, 7
 """So many prompts a stage can store for their beginnings, of so many pages each."""
 TOP = tuple((token, -0.25 * token) for token in range(1, 21))
+WORD = 260
+"""A token with a text of its own: " the", in the vocabulary of SmolLM2."""
 LETTERS = "abcdefghijklmnopqrstuvwxyz .,!?"
 MODEL = "bench"
 MAX_BODY = 17 * 2**20
@@ -138,16 +140,17 @@ def describe_scorer(vocab_size: int) -> StageInfo:
 
 
 class ScoringSleeper(SleepStage):
-    """Gives log-probabilities, too, which are always the same."""
+    """Draws the same word again and again, so that every token has text, and gives log-probabilities, too."""
 
     def _answer(self, rows: Sequence[Row]) -> tuple[Answer, ...]:
-        answers = super()._answer(rows)
         draws = [output for row in rows for output in row.outputs if isinstance(output, Draw)]
-        return tuple(
-            answer if draw.top < 0 else Drawn(answer.tokens, (-0.25,) * draw.count, TOP[: draw.top])
-            for answer, draw in zip(answers, draws, strict=True)
-            if isinstance(answer, Drawn)
-        )
+        return tuple(score_draw(draw) for draw in draws)
+
+
+def score_draw(draw: Draw) -> Drawn:
+    """Return the word as often as is asked for, with made-up log-probabilities if they are."""
+    words = (WORD,) * draw.count
+    return Drawn(words) if draw.top < 0 else Drawn(words, (-0.25,) * draw.count, TOP[: draw.top])
 
 
 def ignore_tokens(tokens: Sequence[int]) -> str:

@@ -2,12 +2,13 @@
 
     python -m benchmarks.loop_lag MODEL_FOLDER --out benchmarks/results/loop-lag.json
 
-A server in a process of its own, with the tokenizer of the model, over a stage that sleeps 10 ms in every step and
-makes up log-probabilities; ``--max-body`` is raised to 17 MiB. Somebody streams an answer all the time, in this
-process; attacks come from another. Of each: how late the loop was, looked at every 5 ms ("at_most_ms": how often it was
-at most so late), its worst value, the processor time of the longest callback, the longest pause between two chunks of
-the stream, and by how much that is longer than when nothing else happens, of which this is the median of three. The
-goal is 100 ms. The pauses need a machine that does nothing else; processor time does not.
+A server in a process of its own, with the tokenizer of the model, over a stage that sleeps 10 ms in every step, and
+draws the same word each time, with made-up log-probabilities; ``--max-body`` is raised to 17 MiB. Somebody streams an
+answer all the time, in this process; attacks come from another. Of each: how late the loop was, looked at every 5 ms
+("at_most_ms": how often it was at most so late), its worst value, the processor time of the longest callback, the
+longest pause between two chunks of the stream, and by how much that is longer than when nothing else happens, of which
+this is the median of three. The goal is 100 ms. The pauses need a machine that does nothing else; processor time does
+not.
 
 The attacks: bodies of 16 MiB of several kinds; one request of 16 answers of 4,096 tokens with ``top_logprobs`` 20; a
 prompt that needs the pages of 2,000 stored ones; and 100 ordinary streams.
