@@ -19,7 +19,7 @@ from parallax_core.base import log
 from parallax_core.base.errors import PeerLost, StageLost
 from parallax_core.base.refs import Ref
 from parallax_core.contracts.progress import Progress
-from parallax_core.contracts.stage import LayerRange, StageBatch
+from parallax_core.contracts.stage import LayerRange, Stage, StageBatch
 from parallax_core.contracts.transport import Transport, TransportPlan
 from parallax_core.node.member import Member
 from parallax_core.node.nursery import end_with_parent
@@ -76,11 +76,11 @@ def make_transport(plan: NodePlan) -> Transport:
     return LiarTransport(transport, Plot(plan.lie, plan.after)) if plan.lie else transport
 
 
-async def serve_head(plan: NodePlan) -> None:
-    """Serve a head until it is gone."""
+async def serve_head(plan: NodePlan, open_stage: Callable[[Assign, Progress], Stage] = open_toy) -> None:
+    """Serve a head until it is gone, with stages that ``open_stage`` opens."""
     transport = make_transport(plan)
     await transport.start()
-    member = Member(transport, plan.node, open_toy)
+    member = Member(transport, plan.node, open_stage)
     join = Join(transport.address, (BACKEND,), socket.gethostname()[:256], os.getpid())
     try:
         await member.serve(plan.connect, "head", join)
