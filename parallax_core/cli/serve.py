@@ -232,7 +232,8 @@ async def _run(serving: Serving, front: Front) -> None:
     watch, policy = Watch(serving.model_id, front.audience.tell), serving.routing
     router = WatchedRouter(engines, policy, find_room, watch) if front.audience else Router(engines, policy, find_room)
     gate, tracer = Gate(), OtelTracer(front.edge.otlp_endpoint) if front.edge.otlp_endpoint else None
-    reader = TokenizerPool(str(serving.folder), serving.model_id, PoolLimits.of(front.edge), serving.text.generation)
+    pool_limits = PoolLimits.of(front.edge, serving.pipeline.limits)
+    reader = TokenizerPool(str(serving.folder), serving.model_id, pool_limits, serving.text.generation)
     served = Served(
         serving.model_id,
         router,

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from parallax_core.base.errors import Overloaded
+from parallax_core.engine.limits import Limits
 from parallax_core.node.generation import AUTO
 from parallax_core.server.edge import Edge
 from parallax_core.server.reading import Answer, Ask, Setup
@@ -23,8 +24,8 @@ class PoolLimits:
     """How much a pool takes on."""
 
     num_processes: int = 2
-    max_waiting: int = 256
-    """Bodies that wait for a process; more are refused."""
+    max_waiting: int = 4096
+    """Bodies that wait for a process; more are refused. No engine takes on so many unless a user says so."""
     max_waiting_bytes: int = 64 * MIB
     """And their sizes together."""
     start_seconds: float = 60.0
@@ -35,10 +36,14 @@ class PoolLimits:
     """And so much more for each MiB: some five times what a tokenizer takes for a MiB of text."""
 
     @classmethod
-    def of(cls, edge: Edge) -> PoolLimits:
-        """Return the limits of a server: a few of the largest bodies may wait, whatever these are."""
-        most = max(cls.max_waiting_bytes, 4 * edge.max_body_bytes)
-        return cls(num_processes=edge.tokenizer_processes, max_waiting_bytes=most)
+    def of(cls, edge: Edge, wanted: Limits) -> PoolLimits:
+        """Return the limits of a server: a few of the largest bodies may wait, and as many as requests may later."""
+        num_requests = (wanted.max_running or 0) + (wanted.max_waiting or 0)
+        return cls(
+            num_processes=edge.tokenizer_processes,
+            max_waiting=max(cls.max_waiting, num_requests),
+            max_waiting_bytes=max(cls.max_waiting_bytes, 4 * edge.max_body_bytes),
+        )
 
     def limit_s(self, size: int) -> float:
         """Return what reading a body of so many bytes may take, in seconds."""

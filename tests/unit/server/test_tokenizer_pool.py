@@ -16,11 +16,14 @@ from typing import Any
 import pytest
 
 from parallax_core.base.errors import BackendFailed, InvalidRequest, Overloaded, ParallaxError, Unavailable
+from parallax_core.engine.limits import MOST_RUNNING, Limits, find_limits
 from parallax_core.node.text import ModelText
+from parallax_core.server.edge import Edge
 from parallax_core.server.reader import BodyReader
 from parallax_core.server.reading import Ask, Kind, Reading, Refusal, Setup, Written, to_frame, unpack
 from parallax_core.server.tokenizer_pool import LARGE, PoolLimits, TokenizerPool
 from parallax_core.server.tokenizer_process import write_job
+from tests.unit.server.letters import TOY
 from tests.unit.tinymodel import write, write_model
 
 LOOP = "{% for a in range(90000) %}{% for b in range(90000) %}{% endfor %}{% endfor %}"
@@ -163,6 +166,14 @@ async def test_body_is_refused_when_too_many_wait(tmp_path: Path) -> None:
         with pytest.raises(BackendFailed, match="SIGKILL"):
             await looping
         assert isinstance((await waiting).content, Reading)
+
+
+def test_as_many_bodies_may_wait_as_requests_may_later() -> None:
+    found = PoolLimits.of(Edge(), Limits())
+    assert (
+        found.max_waiting >= MOST_RUNNING + find_limits(Limits(max_running=MOST_RUNNING), [TOY.open().info]).max_waiting
+    )
+    assert PoolLimits.of(Edge(), Limits(max_running=300, max_waiting=100_000)).max_waiting == 100_300
 
 
 async def test_bodies_that_wait_are_limited_by_their_size_too(tmp_path: Path) -> None:
