@@ -21,13 +21,13 @@ from typing import Any
 from benchmarks.record import describe_run, read_report, write_report
 from parallax_core.api import Request, RequestId, Sampling
 from parallax_core.base.files import read_object
-from parallax_core.cli.topology import Remote
-from parallax_core.cli.wishes import read_wishes
 from parallax_core.config.serve import ServeSettings
 from parallax_core.contracts.backend import StagePlan
+from parallax_core.deploy.executors import RemoteStages
+from parallax_core.deploy.stage_options import read_stage_options
 from parallax_core.engine.head import Head
-from parallax_core.node.pipeline import PipelineEngine
-from parallax_core.node.plan import PipelinePlan
+from parallax_core.node.pipeline.engine import PipelineEngine
+from parallax_core.node.pipeline.options import PipelineOptions
 from parallax_core.plugins.host import PluginHost
 
 REQUESTS = 32
@@ -67,22 +67,22 @@ async def measure(folder: Path, backend: str, num_stages: int) -> dict[str, floa
     """Serve the requests with so many stages."""
     plugins = PluginHost.prepare()
     settings = ServeSettings(backend=backend, transport="zmq", stages=num_stages, dtype="float32")
-    wishes = read_wishes(settings, plugins)
+    stage_options = read_stage_options(settings, plugins)
     with tempfile.TemporaryDirectory(prefix="busy-") as private:
         config = read_object(folder / "config.json")
-        plan, offers = StagePlan(model=folder, dtype="float32"), wishes.choose_offers(config)
-        stages = wishes.make_stages(plan, offers, Path(private))
-        assert isinstance(stages, Remote)
-        places = wishes.place_layers(config).replicas[0]
-        await stages.muster.start()
-        company = stages.gather(0, places, PipelinePlan())
-        engine = PipelineEngine(company, lambda tokens: " word" * len(tokens))
+        plan, offers = StagePlan(model=folder, dtype="float32"), stage_options.choose_offers(config)
+        stages = stage_options.make_stages(plan, offers, Path(private))
+        assert isinstance(stages, RemoteStages)
+        places = stage_options.place_layers(config).replicas[0]
+        await stages.registry.start()
+        executor = stages.gather(0, places, PipelineOptions())
+        engine = PipelineEngine(executor, lambda tokens: " word" * len(tokens))
         try:
             await engine.start()
             return await run(engine, num_stages)
         finally:
             await engine.stop()
-            await stages.muster.stop()
+            await stages.registry.stop()
 
 
 async def run(engine: PipelineEngine, num_stages: int) -> dict[str, float]:

@@ -38,13 +38,13 @@ from benchmarks.record import describe_run, read_report, write_report
 from benchmarks.sabotage import Kind, order, read_rows
 from parallax_core.api import Finish, LayerRange, TransportPlan
 from parallax_core.builtin.routing import LeastPendingTokens
-from parallax_core.node.muster import Muster
-from parallax_core.node.nursery import Nursery
-from parallax_core.node.pipeline import PipelineEngine
-from parallax_core.node.plan import PipelinePlan
-from parallax_core.node.role import Role
-from parallax_core.node.router import Router
-from parallax_core.node.troop import Troop
+from parallax_core.node.executor.remote import RemoteExecutor
+from parallax_core.node.membership.assignment import StageAssignment
+from parallax_core.node.membership.registry import NodeRegistry
+from parallax_core.node.membership.supervisor import WorkerSupervisor
+from parallax_core.node.pipeline.engine import PipelineEngine
+from parallax_core.node.pipeline.options import PipelineOptions
+from parallax_core.node.routing.router import Router
 from parallax_transport_zmq.address import place_local
 from parallax_transport_zmq.transport import ZmqTransport
 
@@ -67,23 +67,23 @@ class Pipeline:
         self._folder = folder
         self._private = private
         transport = ZmqTransport(TransportPlan(node="head", listen=place_local(private, "head"), timeout_s=TIMEOUT_S))
-        self.muster = Muster(transport, "head")
-        self.nursery = Nursery(self._make_command)
+        self.registry = NodeRegistry(transport, "head")
+        self.supervisor = WorkerSupervisor(self._make_command)
         self.strikes: list[Strike] = []
         self.pids: set[int] = set()
         self.num_lost = 0
         """Processes that were replaced though only a step had failed."""
         self._roles = [self._make_role(stage) for stage in range(STAGES[kind])]
-        plan = PipelinePlan(step_timeout_s=STEP_TIMEOUTS_S[kind])
-        troop = Troop(self._roles, self.muster, self.nursery)
-        self.engine = PipelineEngine(troop, lambda tokens: "x" * len(tokens), plan, self._note_loss)
+        plan = PipelineOptions(step_timeout_s=STEP_TIMEOUTS_S[kind])
+        executor = RemoteExecutor(self._roles, self.registry, self.supervisor)
+        self.engine = PipelineEngine(executor, lambda tokens: "x" * len(tokens), plan, self._note_loss)
         self.router = Router([self.engine], LeastPendingTokens(), lambda: self.engine.infos[0].context_length)
 
-    def _make_role(self, stage: int) -> Role:
+    def _make_role(self, stage: int) -> StageAssignment:
         size = LAYERS[self._kind] // STAGES[self._kind]
         model = str(self._folder) if self._kind == "model" else ",".join(TOY.layers)
         layers = LayerRange(stage * size, (stage + 1) * size)
-        return Role(
+        return StageAssignment(
             stage=stage, layers=layers, model=model, node=f"worker/0/{stage}", dtype="float32", memory_fraction=0.05
         )
 
@@ -92,9 +92,9 @@ class Pipeline:
         command = [sys.executable, "-m", "benchmarks.sabotage", str(self._private)]
         if self._kind != "model":
             transport = "parallax_transport_zmq.transport:ZmqTransport"
-            plan = {"node": node, "transport": transport, "connect": self.muster.address, "listen": near}
+            plan = {"node": node, "transport": transport, "connect": self.registry.address, "listen": near}
             return [*command, "toy", json.dumps({**plan, "timeout_s": TIMEOUT_S})]
-        options = {"--connect": self.muster.address, "--listen": near, "--node": node, "--backend": "mlx"}
+        options = {"--connect": self.registry.address, "--listen": near, "--node": node, "--backend": "mlx"}
         words = [word for pair in options.items() for word in pair]
         return [*command, "model", "worker", "--supervised", *words]
 
@@ -117,9 +117,9 @@ class Pipeline:
         async with asyncio.timeout(PATIENCE_S):
             while self.engine.health().state != "ready":
                 assert self.engine.health().state != "failed", self.engine.health().reason
-                self.pids.update(self.nursery.pids)
+                self.pids.update(self.supervisor.pids)
                 await asyncio.sleep(0.005)
-        self.pids.update(self.nursery.pids)
+        self.pids.update(self.supervisor.pids)
 
     async def wait_tokens(self) -> None:
         """Wait until something is answered: a pipeline that is lost again and again before that gives up."""
@@ -130,7 +130,7 @@ class Pipeline:
 
     async def strike(self, kind: str, rng: random.Random) -> None:
         """Have something happen to a stage, and wait until the pipeline is ready again."""
-        strike, pids = Strike(kind, rng.randrange(len(self._roles)), now()), set(self.nursery.pids)
+        strike, pids = Strike(kind, rng.randrange(len(self._roles)), now()), set(self.supervisor.pids)
         if kind in signal.Signals.__members__:
             self.strikes.append(strike)
             self._send(strike.stage, signal.Signals[kind])
@@ -143,10 +143,10 @@ class Pipeline:
                 await asyncio.sleep(0.002)
         await self.wait_ready()
         strike.ready = now()
-        self.num_lost += kind in FAILING and pids != set(self.nursery.pids)
+        self.num_lost += kind in FAILING and pids != set(self.supervisor.pids)
 
     def _send(self, stage: int, number: signal.Signals) -> None:
-        os.kill(self.engine.posts()[stage].pid, number)
+        os.kill(self.engine.locations()[stage].pid, number)
 
     async def _refuse(self, strike: Strike, times: int) -> None:
         """Kill the process of a stage, and have those that take its place not open it."""
@@ -171,17 +171,17 @@ class Pipeline:
     async def _wait_gone(self, path: Path) -> None:
         async with asyncio.timeout(PATIENCE_S):
             while exists_file(path):
-                self.pids.update(self.nursery.pids)
+                self.pids.update(self.supervisor.pids)
                 await asyncio.sleep(0.002)
 
     async def count_used(self) -> list[int]:
         """Return the pages in use of every pool once what is only stored is dropped, on all stages."""
-        head, drive = self.engine._head, self.engine._drive
+        head, driver = self.engine._head, self.engine._driver
         assert head is not None
-        assert drive is not None
-        while head._store.evict(None):
+        assert driver is not None
+        while head._cache.evict(None):
             pass
-        drive.wake()
+        driver.wake()
         await asyncio.sleep(0.5)
         head.check()
         return [pool.used for pool in self.engine.stats()[0].pools]
@@ -210,13 +210,13 @@ def exists(pid: int) -> bool:
 @asynccontextmanager
 async def running(pipeline: Pipeline) -> AsyncIterator[None]:
     """Start, and stop."""
-    await pipeline.muster.start()
+    await pipeline.registry.start()
     try:
         await pipeline.router.start()
         yield
     finally:
         await pipeline.router.stop()
-        await pipeline.muster.stop()
+        await pipeline.registry.stop()
 
 
 async def run(kind: str, folder: Path, times: int, private: Path, only: Sequence[str]) -> dict[str, Any]:

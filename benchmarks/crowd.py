@@ -11,9 +11,9 @@ from itertools import count
 from pathlib import Path
 
 from parallax_core.api import Finish, Request, RequestId, Sampling, StagePlan, Unavailable
-from parallax_core.node.crew import Crew
-from parallax_core.node.pipeline import PipelineEngine
-from parallax_core.node.router import Router
+from parallax_core.node.executor.local import LocalExecutor
+from parallax_core.node.pipeline.engine import PipelineEngine
+from parallax_core.node.routing.router import Router
 from parallax_core.testing.toy import Toy
 
 TOY = Toy(("full", "window", "full"))
@@ -100,7 +100,7 @@ async def continue_prompts(folder: Path) -> dict[tuple[int, ...], list[int]]:
     from parallax_backend_mlx.backend import MlxBackend
 
     plan = StagePlan(model=folder, dtype="float32", memory_fraction=0.05)
-    engine = PipelineEngine(Crew([partial(MlxBackend().open_stage, plan)]), lambda tokens: "x" * len(tokens))
+    engine = PipelineEngine(LocalExecutor([partial(MlxBackend().open_stage, plan)]), lambda tokens: "x" * len(tokens))
     await engine.start()
 
     async def ask(number: int) -> list[int]:

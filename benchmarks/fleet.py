@@ -18,11 +18,11 @@ from pathlib import Path
 
 from parallax_core.api import LayerRange, PeerLost, PoolInfo, Stage, TensorSpec, TransportPlan
 from parallax_core.contracts.progress import Progress
-from parallax_core.node.member import Member
-from parallax_core.node.muster import Muster
-from parallax_core.node.nursery import Nursery
-from parallax_core.node.role import Role
-from parallax_core.node.troop import Troop
+from parallax_core.node.executor.remote import RemoteExecutor
+from parallax_core.node.membership.assignment import StageAssignment
+from parallax_core.node.membership.registry import NodeRegistry
+from parallax_core.node.membership.supervisor import WorkerSupervisor
+from parallax_core.node.worker.session import WorkerSession
 from parallax_core.testing.sleep import SleepStage, describe_sleeper
 from parallax_core.wire.membership import Assign, Join
 from parallax_transport_zmq.address import place_local
@@ -53,18 +53,20 @@ class FleetPlan:
 
 
 @asynccontextmanager
-async def fleet(plan: FleetPlan, folder: Path) -> AsyncIterator[Troop]:
+async def fleet(plan: FleetPlan, folder: Path) -> AsyncIterator[RemoteExecutor]:
     """Start the processes, and yield the company of their stages, not yet open; ``folder`` is for keys and sockets."""
     environment = {**os.environ, "PARALLAX_HOME": str(folder)}
     os.environ["PARALLAX_HOME"] = str(folder)
-    muster = Muster(ZmqTransport(TransportPlan(node=HEAD, listen=place(plan, folder, HEAD), timeout_s=TIMEOUT_S)), HEAD)
-    await muster.start()
+    registry = NodeRegistry(
+        ZmqTransport(TransportPlan(node=HEAD, listen=place(plan, folder, HEAD), timeout_s=TIMEOUT_S)), HEAD
+    )
+    await registry.start()
 
     def command(node: str) -> Sequence[str]:
         stage = int(node.rpartition("-")[2])
         words = {
             "--node": node,
-            "--connect": muster.address if node in plan.near else plan.reach.get(HEAD, muster.address),
+            "--connect": registry.address if node in plan.near else plan.reach.get(HEAD, registry.address),
             "--listen": place(plan, folder, node),
             "--reach": plan.reach.get(node, ""),
             "--seconds": plan.seconds[stage],
@@ -76,15 +78,15 @@ async def fleet(plan: FleetPlan, folder: Path) -> AsyncIterator[Troop]:
 
     os.environ.update(environment)
     roles = [
-        Role(stage=index, layers=LayerRange(index, index + 1), model=MODEL, node=f"stage-{index}")
+        StageAssignment(stage=index, layers=LayerRange(index, index + 1), model=MODEL, node=f"stage-{index}")
         for index in range(len(plan.seconds))
     ]
-    troop = Troop(roles, muster, Nursery(command))
+    executor = RemoteExecutor(roles, registry, WorkerSupervisor(command))
     try:
-        yield troop
+        yield executor
     finally:
-        await troop.close()
-        await muster.stop()
+        await executor.close()
+        await registry.stop()
 
 
 def place(plan: FleetPlan, folder: Path, node: str) -> str:
@@ -114,7 +116,7 @@ async def serve(given: argparse.Namespace, num_stages: int) -> None:
     transport = ZmqTransport(plan)
     await transport.start()
     opener = make_opener(num_stages, given.seconds, TensorSpec(given.width, "float32"), given.tokens)
-    member = Member(transport, given.node, opener)
+    member = WorkerSession(transport, given.node, opener)
     join = Join(given.reach or transport.address, ("sleep",), "here", os.getpid())
     with contextlib.suppress(PeerLost):
         await member.serve(given.connect, HEAD, join)

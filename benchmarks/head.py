@@ -38,8 +38,7 @@ from parallax_core.api import (
     StageInfo,
     StageResult,
 )
-from parallax_core.engine.head import Head
-from parallax_core.engine.head import Step as Planned
+from parallax_core.engine.head import Head, PlannedStep
 from parallax_core.engine.limits import Limits
 from parallax_core.wire.codec import decode, encode
 from parallax_core.wire.messages import Result, Step
@@ -112,7 +111,7 @@ def make_request(number: int) -> Request:
     )
 
 
-def answer(step: Planned, token: int) -> StageResult:
+def answer(step: PlannedStep, token: int) -> StageResult:
     """Return made-up answers to every output of a step, each of them a draw."""
     draws = (output for row in step.batch.rows for output in row.outputs if isinstance(output, Draw))
     return StageResult(tuple(Drawn((token,) * draw.count) for draw in draws))

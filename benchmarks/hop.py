@@ -31,9 +31,9 @@ from benchmarks.fleet import FleetPlan, fleet
 from benchmarks.record import describe_run, write_report
 from parallax_core.api import Draw, Edit, Epoch, Open, Row, Sampling, SeqId, SequenceSpec, StageLost, Tensor
 from parallax_core.contracts.tensor import FLOATS
-from parallax_core.node.company import LEASE
-from parallax_core.node.convert import convert
-from parallax_core.node.troop import Troop
+from parallax_core.node.dtypes import convert
+from parallax_core.node.executor.base import LEASE
+from parallax_core.node.executor.remote import RemoteExecutor
 from parallax_core.wire.codec import encode
 from parallax_core.wire.messages import Failure, Result, Step
 
@@ -54,8 +54,8 @@ CALLS = 100
 class Runner:
     """Sends steps of so many rows, and waits for what comes of each."""
 
-    def __init__(self, troop: Troop, num_rows: int, epoch: int) -> None:
-        self._troop = troop
+    def __init__(self, executor: RemoteExecutor, num_rows: int, epoch: int) -> None:
+        self._executor = executor
         self._num_rows = num_rows
         self._epoch = Epoch(epoch)
         self._step = 0
@@ -68,11 +68,11 @@ class Runner:
         rows = make_rows(self._num_rows, self._step)
         self._step += 1
         begun = time.perf_counter()
-        await self._troop.channels[0].send(Step(LEASE, self._epoch, self._step, edits, rows))
-        computed = (await hear(self._troop, NUM_STAGES - 1)).seconds
+        await self._executor.channels[0].send(Step(LEASE, self._epoch, self._step, edits, rows))
+        computed = (await hear(self._executor, NUM_STAGES - 1)).seconds
         took = time.perf_counter() - begun
         for stage in range(NUM_STAGES - 1):
-            computed += (await hear(self._troop, stage)).seconds
+            computed += (await hear(self._executor, stage)).seconds
         return took, computed
 
 
@@ -81,9 +81,9 @@ def make_rows(num_rows: int, start: int) -> tuple[Row, ...]:
     return tuple(Row(SeqId(number), start, (7,), (Draw(0),)) for number in range(num_rows))
 
 
-async def hear(troop: Troop, stage: int) -> Result:
+async def hear(executor: RemoteExecutor, stage: int) -> Result:
     """Return what a stage says of the step."""
-    while not isinstance(message := await troop.channels[stage].receive(), Result):
+    while not isinstance(message := await executor.channels[stage].receive(), Result):
         if isinstance(message, Failure):
             raise StageLost(message.message)
     return message
@@ -145,12 +145,12 @@ def pick(times: list[float], share: float) -> float:
 async def measure_road(road: str, folder: Path, port: int) -> list[dict[str, Any]]:
     """Measure all batches over one road."""
     rows = []
-    async with fleet(FleetPlan(seconds=(0.0,) * NUM_STAGES, road=road, width=WIDTH), folder) as troop:
-        await troop.open()
+    async with fleet(FleetPlan(seconds=(0.0,) * NUM_STAGES, road=road, width=WIDTH), folder) as executor:
+        await executor.open()
         raw = Raw(road, folder, port)
         try:
             for number, batch in enumerate(BATCHES):
-                rows.append(await measure(Runner(troop, batch, number), raw, batch))
+                rows.append(await measure(Runner(executor, batch, number), raw, batch))
                 print(road, rows[-1], flush=True)
         finally:
             raw.close()

@@ -42,20 +42,20 @@ from parallax_core.api import (
     StagePlan,
 )
 from parallax_core.builtin.routing import LeastPendingTokens
-from parallax_core.node.crew import Crew
-from parallax_core.node.generation import Defaults
-from parallax_core.node.pipeline import PipelineEngine
-from parallax_core.node.router import Router
-from parallax_core.node.text import ModelText
+from parallax_core.models.generation_config import RequestDefaults
+from parallax_core.models.tokenizer import ModelTokenizer
+from parallax_core.node.executor.local import LocalExecutor
+from parallax_core.node.pipeline.engine import PipelineEngine
+from parallax_core.node.routing.router import Router
 from parallax_core.server.app import make_app
-from parallax_core.server.descriptor import raise_limit
-from parallax_core.server.edge import Edge
-from parallax_core.server.gate import Gate
-from parallax_core.server.lag import watch_lag
-from parallax_core.server.reader import BodyReader, LocalReader
-from parallax_core.server.reading import Reader
-from parallax_core.server.run import Server, Site, bind_socket, make_config
-from parallax_core.server.served import Served
+from parallax_core.server.body_messages import BodyReading
+from parallax_core.server.body_reader import BodyReader, LocalReader
+from parallax_core.server.drain import DrainGate
+from parallax_core.server.file_limit import raise_limit
+from parallax_core.server.loop_lag import watch_lag
+from parallax_core.server.options import ServerOptions
+from parallax_core.server.run import Server, ServerSite, bind_socket, make_config
+from parallax_core.server.service import Service
 from parallax_core.server.tokenizer_pool import TokenizerPool
 from parallax_core.testing.sleep import SleepStage, describe_sleeper
 from parallax_core.testing.toy import Toy, ToyStage
@@ -82,7 +82,7 @@ LAG_EDGES_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 class LetterText:
     """The text side of the toy: a token is a letter."""
 
-    defaults = Defaults(Sampling(temperature=0))
+    defaults = RequestDefaults(Sampling(temperature=0))
     stop_ids = frozenset[int]()
     vocab_size = len(LETTERS)
     context_length = 0
@@ -169,7 +169,7 @@ class Replica:
 
 def make_replica(kind: str, folder: Path, decode: Callable[[Sequence[int]], str]) -> Replica:
     """Return what the server calls."""
-    engine = PipelineEngine(Crew([partial(open_stage, kind, folder)]), decode)
+    engine = PipelineEngine(LocalExecutor([partial(open_stage, kind, folder)]), decode)
     return Replica(engine, Router([engine], LeastPendingTokens(), lambda: engine.infos[0].context_length))
 
 
@@ -178,7 +178,7 @@ class Host:
 
     def __init__(self, kind: str, folder: Path) -> None:
         self._kind, self._folder = kind, folder
-        self._text: Any = LetterText() if kind == "toy" else ModelText(folder)
+        self._text: Any = LetterText() if kind == "toy" else ModelTokenizer(folder)
         self._replicas = {"plain": make_replica(kind, folder, self._text.decode)}
         if kind == "sleep":
             self._replicas["mute"] = make_replica(kind, folder, ignore_tokens)
@@ -189,15 +189,15 @@ class Host:
     async def serve(self) -> None:
         """Serve until the standard input ends."""
         raise_limit()
-        sock, edge, main = bind_socket("127.0.0.1", 0), Edge(max_body_bytes=MAX_BODY), self._replicas["plain"]
+        sock, edge, main = bind_socket("127.0.0.1", 0), ServerOptions(max_body_bytes=MAX_BODY), self._replicas["plain"]
         reader = self._make_reader()
         await reader.start()
-        served = Served(MODEL, main.router, self._text, reader, find_max_length=lambda: main.engine.max_length)
-        app = make_app(served, edge)
+        service = Service(MODEL, main.router, self._text, reader, find_max_length=lambda: main.engine.max_length)
+        app = make_app(service, edge)
         self._add_routes(app)
         for replica in self._replicas.values():
             await replica.router.start()
-        server = Server(make_config(Site(app, served, edge, Gate())))
+        server = Server(make_config(ServerSite(app, service, edge, DrainGate())))
         serving = asyncio.create_task(server.serve(sockets=[sock]))
         while not server.started:  # noqa: ASYNC110 -- nobody tells
             await asyncio.sleep(0.01)
@@ -212,7 +212,7 @@ class Host:
         for replica in self._replicas.values():
             await replica.router.stop()
 
-    def _make_reader(self) -> Reader:
+    def _make_reader(self) -> BodyReading:
         """Return what reads requests: processes, unless the model is none."""
         if self._kind == "toy":
             return LocalReader(BodyReader(self._text, MODEL))
@@ -252,9 +252,9 @@ class Host:
             "requests": stats.running + stats.waiting,
             "streams": len(engine._streams),
             "claims": replica.num_requests + replica.pending_tokens,
-            "jobs": len(head._jobs),
+            "jobs": len(head._requests),
             "pages_used": [pool.used for pool in stats.pools],
-            "stored": len(head._store._index),
+            "stored": len(head._cache._index),
             "tasks": len(asyncio.all_tasks()),
             "steps": stats.steps,
             "tokens": stats.output_tokens,
@@ -279,12 +279,12 @@ class Host:
 
     async def drop_stored(self) -> dict[str, Any]:
         """Drop what is only kept for its beginning; the stage is told, and says what it has free then."""
-        head, drive = self._replicas["plain"].engine._head, self._replicas["plain"].engine._drive
+        head, driver = self._replicas["plain"].engine._head, self._replicas["plain"].engine._driver
         assert head is not None
-        assert drive is not None
-        while head._store.evict(None):
+        assert driver is not None
+        while head._cache.evict(None):
             pass
-        drive.wake()
+        driver.wake()
         await asyncio.sleep(0.5)
         return await self.read_state()
 

@@ -23,7 +23,7 @@ from typing import Any
 from benchmarks.fleet import HEAD, FleetPlan, fleet
 from benchmarks.record import describe_run, write_report
 from parallax_core.api import Request, RequestId, Sampling
-from parallax_core.node.pipeline import PipelineEngine
+from parallax_core.node.pipeline.engine import PipelineEngine
 
 DELAY_S = 0.020
 COMPUTE_S = 0.020
@@ -114,8 +114,8 @@ async def measure(delay_s: float) -> dict[str, Any]:
             places={node: f"tcp://127.0.0.1:{port}" for node, port in ports.items()},
             near=frozenset({"stage-0"}),
         )
-        troop = await stack.enter_async_context(fleet(plan, folder))
-        engine = PipelineEngine(troop, lambda tokens: " word" * len(tokens))
+        executor = await stack.enter_async_context(fleet(plan, folder))
+        engine = PipelineEngine(executor, lambda tokens: " word" * len(tokens))
         await engine.start()
         stack.push_async_callback(engine.stop)
         decodes = [(await ask(engine, f"decode {turn}", 4, TOKENS))[1] for turn in range(TURNS)]

@@ -84,7 +84,7 @@ class Outcome:
 
     messages: int
     strangers: int
-    served: int
+    service: int
     """Frames that came back on the good link."""
     accepted: int
     """Links that ill peers had for a while."""
@@ -101,7 +101,7 @@ class Outcome:
             "files were left open": self.after.files > self.before.files,
             "threads were left": self.after.threads > self.before.threads,
             "links were left": self.after.links > self.before.links,
-            "the good link stood still": self.served < self.strangers / CROWD,
+            "the good link stood still": self.service < self.strangers / CROWD,
             "errors were raised": bool(self.errors),
             "no ill peer got as far as a link": not self.accepted,
         }
@@ -263,7 +263,7 @@ async def run_fuzz(messages: int, seed: int) -> Outcome:
     return Outcome(
         messages=messages,
         strangers=-(-messages // MESSAGES),
-        served=counter[0],
+        service=counter[0],
         accepted=victim.accepted - 1,
         errors=errors,
         before=before,

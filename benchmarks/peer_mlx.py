@@ -29,8 +29,8 @@ from benchmarks.record import describe_run, write_report
 from parallax_backend_mlx.runtime import BLAS, mx
 from parallax_bench.client import Target, run_tasks
 from parallax_bench.dataset import Sizes, make_random
+from parallax_bench.request import BenchRequest, BenchResult
 from parallax_bench.summary import summarize
-from parallax_bench.task import Outcome, Task
 
 TURNS = 3
 OUTPUT = 64
@@ -83,7 +83,7 @@ def wait_for(url: str, process: subprocess.Popen[bytes]) -> None:
     raise RuntimeError(f"no server answers at {url}")
 
 
-def ask(url: str, model: str, tasks: Sequence[Task], concurrency: int) -> list[Outcome]:
+def ask(url: str, model: str, tasks: Sequence[BenchRequest], concurrency: int) -> list[BenchResult]:
     """Send ``tasks``, so many at once, and return what came of them; greedy, of full length."""
     target = Target(url=url, model=model, ignores_eos=False)
     outcomes = asyncio.run(run_tasks(target, tasks, [0.0] * len(tasks), concurrency, lambda _: None))
@@ -92,10 +92,10 @@ def ask(url: str, model: str, tasks: Sequence[Task], concurrency: int) -> list[O
     return outcomes
 
 
-def make_tasks(num: int, prompt: int, output: int, seed: int) -> list[Task]:
+def make_tasks(num: int, prompt: int, output: int, seed: int) -> list[BenchRequest]:
     """Return requests of random words whose answers do not end early."""
     tasks = make_random(num, Sizes(input_len=prompt, output_len=output), seed)
-    return [Task(route=task.route, body={**task.body, "logit_bias": {"2": -100}}) for task in tasks]
+    return [BenchRequest(route=task.route, body={**task.body, "logit_bias": {"2": -100}}) for task in tasks]
 
 
 def measure_load(url: str, model: str, concurrency: int, seed: int) -> dict[str, float]:
@@ -109,7 +109,9 @@ def measure_prefix(url: str, model: str, seed: int) -> dict[str, float]:
     """Return the time to the first token after a long beginning that is new, and after it again, in milliseconds."""
     [first] = make_tasks(1, PREFIX, 4, seed)
     endings = [" and then she said", " but nobody had seen the"]
-    tasks = [Task(route=first.route, body={**first.body, "prompt": first.body["prompt"] + end}) for end in endings]
+    tasks = [
+        BenchRequest(route=first.route, body={**first.body, "prompt": first.body["prompt"] + end}) for end in endings
+    ]
     cold, warm = (ask(url, model, [task], 1)[0].ttft or 0.0 for task in tasks)
     return {"cold_ms": 1000 * cold, "warm_ms": 1000 * warm}
 

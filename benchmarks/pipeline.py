@@ -31,8 +31,8 @@ from pathlib import Path
 from typing import Any
 
 from parallax_core.api import LayerRange, PoolInfo, Request, RequestId, Sampling, Stage, StageBatch
-from parallax_core.node.crew import Crew
-from parallax_core.node.pipeline import PipelineEngine
+from parallax_core.node.executor.local import LocalExecutor
+from parallax_core.node.pipeline.engine import PipelineEngine
 from parallax_core.testing.sleep import NUM_LAYERS, SleepStage, describe_sleeper
 
 GOAL = 1.15
@@ -91,7 +91,7 @@ def make_requests(count: int, num_prompt: int, num_output: int) -> list[Request]
 
 async def run_requests(stages: Sequence[Callable[[], Stage]], requests: Sequence[Request]) -> tuple[float, int]:
     """Return how many seconds all answers took together, and how many tokens they have."""
-    engine = PipelineEngine(Crew(stages), lambda tokens: " word" * len(tokens))
+    engine = PipelineEngine(LocalExecutor(stages), lambda tokens: " word" * len(tokens))
     await engine.start()
 
     async def read(request: Request) -> int:

@@ -38,8 +38,8 @@ from parallax_core.api import (
     Tensor,
 )
 from parallax_core.base import log
-from parallax_core.node import opening
-from parallax_core.node.nursery import end_with_parent
+from parallax_core.models import stages
+from parallax_core.node.membership.supervisor import end_with_parent
 from parallax_core.plugins.host import PluginHost
 from parallax_core.plugins.registry import Offer
 from parallax_core.testing.fault import Fault, FaultStage
@@ -219,12 +219,12 @@ def run_toy(folder: Path, plan: NodePlan) -> None:
 
 def run_worker(folder: Path, words: Sequence[str]) -> None:
     """Be ``parallax worker``."""
-    open_other = opening.open_stage
+    open_other = stages.open_stage
 
     def open_planned(host: PluginHost, offer: Offer[BackendSpec], plan: StagePlan) -> Stage:
         return open_stage(folder, plan.layers, lambda: open_other(host, offer, plan))
 
-    opening.open_stage = open_planned  # before the command imports it
+    stages.open_stage = open_planned  # before the command imports it
     sys.argv = ["parallax", *words]
     run_command()
 

@@ -25,8 +25,8 @@ from types import FrameType
 from typing import IO, Any, Protocol
 
 from parallax_bench.client import Target, run_tasks
+from parallax_bench.request import BenchRequest
 from parallax_bench.summary import summarize
-from parallax_bench.task import Task
 
 START_TIMEOUT_S = 300
 OK = 200
@@ -60,7 +60,8 @@ class HttpSide:
     def generate(self, prompts: Sequence[Sequence[int]], tokens: int) -> Figures:
         """Ask over HTTP; see `Side.generate`."""
         tasks = [
-            Task(route="/v1/completions", body={"prompt": list(prompt), "max_tokens": tokens}) for prompt in prompts
+            BenchRequest(route="/v1/completions", body={"prompt": list(prompt), "max_tokens": tokens})
+            for prompt in prompts
         ]
         outcomes = asyncio.run(run_tasks(self.target, tasks, [0.0] * len(tasks), 0, lambda _: None))
         found = summarize(outcomes, {})

@@ -25,9 +25,9 @@ from benchmarks.parity import PROMPTS, Reference, find_difference, generate_refe
 from benchmarks.record import describe_run, read_report, write_report
 from parallax_backend_mlx.backend import MlxBackend
 from parallax_core.api import LayerRange, Request, RequestId, Sampling, Stage, StagePlan, read_object
-from parallax_core.node.crew import Crew
-from parallax_core.node.pipeline import PipelineEngine
-from parallax_core.node.text import ModelText
+from parallax_core.models.tokenizer import ModelTokenizer
+from parallax_core.node.executor.local import LocalExecutor
+from parallax_core.node.pipeline.engine import PipelineEngine
 
 MAX_DIFFERING = 1
 MAX_GAP = 1e-3
@@ -101,7 +101,7 @@ def make_requests(prompts: Sequence[Sequence[int]], count: int, *, is_sampled: b
 
 async def run_part(part: Part, folder: Path, num_layers: int, prompts: Sequence[Sequence[int]], count: int) -> Any:  # noqa: ANN401 -- as JSON
     """Serve the prompts in one way, and return their tokens."""
-    engine = PipelineEngine(Crew(open_stages(folder, part.num_stages, num_layers)), lambda _: "")
+    engine = PipelineEngine(LocalExecutor(open_stages(folder, part.num_stages, num_layers)), lambda _: "")
     await engine.start()
     try:
         if part.is_cached:
@@ -141,7 +141,7 @@ def choose_parts(names: Sequence[str] | None) -> list[Part]:
 
 def compare(options: argparse.Namespace) -> dict[str, Any]:
     """Run every part that is not in the report yet, and return the report."""
-    text = ModelText(options.model)
+    text = ModelTokenizer(options.model)
     prompts = [text.encode(prompt) for prompt in PROMPTS[: options.prompts]]
     num_layers = int(read_object(options.model / "config.json")["num_hidden_layers"])
     report = read_report(options.out)

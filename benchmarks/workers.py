@@ -116,7 +116,7 @@ def process(
 
 
 @contextmanager
-def served(model: str, way: tuple[str, int, str]) -> Iterator[str]:
+def service(model: str, way: tuple[str, int, str]) -> Iterator[str]:
     """Serve the model, and yield the URL."""
     backend, num_stages, road = way
     words = ["serve", model, "--backend", backend, "--port", "0", "--dtype", "float32", "--stages", str(num_stages)]
@@ -160,7 +160,7 @@ def ask(url: str, question: Question) -> list[str]:
 def measure(model: str, group: Group, way: str) -> dict[str, Any]:
     """Return what one way of serving answers."""
     begun = time.monotonic()
-    with served(model, group.ways[way]) as url, ThreadPoolExecutor(len(group.questions)) as pool:
+    with service(model, group.ways[way]) as url, ThreadPoolExecutor(len(group.questions)) as pool:
         ready = time.monotonic()
         answers = list(pool.map(partial(ask, url), group.questions))
         ended = time.monotonic()

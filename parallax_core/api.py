@@ -1,5 +1,7 @@
 """Everything a plugin may import from core. What is not here may change without notice."""
 
+from parallax_core.backendkit.plan import check_device, choose_layers
+from parallax_core.backendkit.row_stage import RowModel, RowStage
 from parallax_core.base.errors import (
     BackendFailed,
     InvalidRequest,
@@ -14,6 +16,8 @@ from parallax_core.base.errors import (
 from parallax_core.base.files import read_object
 from parallax_core.base.ids import Epoch, LeaseId, RequestId, SeqId
 from parallax_core.base.refs import Ref
+from parallax_core.checkpoint.reader import find_missing, read_config, read_tensors
+from parallax_core.checkpoint.weights_version import identify_weights
 from parallax_core.config.home import cache_folder, keys_folder
 from parallax_core.contracts.backend import Availability, Backend, BackendSpec, DType, StagePlan
 from parallax_core.contracts.capability import Capability
@@ -74,8 +78,6 @@ from parallax_core.contracts.surface import HttpSurface
 from parallax_core.contracts.tensor import ITEM_BYTES, Data, Tensor, TensorSpec
 from parallax_core.contracts.transport import Frame, FrameLimits, Guarded, Link, Transport, TransportPlan, TransportSpec
 from parallax_core.hookspecs import PLUGIN_API, hookimpl
-from parallax_core.loading.checkpoint import find_missing, read_config, read_tensors
-from parallax_core.loading.plan import check_device, choose_layers
 from parallax_core.pages.account import Account, Entry, Outcome
 from parallax_core.pages.budget import PAGE_SIZE, Room, format_bytes, plan_pools
 from parallax_core.pages.check import check_batch, check_edit, check_room
@@ -84,8 +86,6 @@ from parallax_core.sampling.answer import answer_draw, answer_output, answer_sco
 from parallax_core.sampling.draw import GOLDEN32, MASK32, draw_key, gumbel, hash32, mix32
 from parallax_core.sampling.ranking import Inquiry, Ranking, make_answers
 from parallax_core.sampling.reference import Draft, adjust, best, draw, keep, logprobs
-from parallax_core.stages.row import RowModel, RowStage
-from parallax_core.stages.weights import identify_weights
 from parallax_core.wire.codec import WIRE_VERSION, decode, encode
 from parallax_core.wire.errors import BadFrame, WireVersionMismatch
 from parallax_core.wire.messages import Failure, Heartbeat, Hello, Mask, Message, Result, Step, Welcome

@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from parallax_core.base.errors import ParallaxError, UnknownName
-from parallax_core.builtin.choice import choose_candidates
+from parallax_core.builtin.download import Download
+from parallax_core.builtin.model_cache import CachedModel, ModelCache
 from parallax_core.builtin.model_download import IsWanted, ModelDownload, has_files, has_tensors
-from parallax_core.builtin.shelf import Record, Shelf
-from parallax_core.builtin.transfer import Transfer
+from parallax_core.builtin.model_files import choose_candidates
 from parallax_core.contracts.progress import Progress, silent
 from parallax_core.contracts.source import ModelFolder, SourceContext, StoredModel
 
@@ -57,13 +57,13 @@ class HubSource:
     def __init__(self, context: SourceContext, pauses_s: Sequence[float] = PAUSES_S) -> None:
         """Keep models in ``context.folder``; wait ``pauses_s`` between the tries of a broken transfer."""
         self._folder = context.folder
-        self._shelf = Shelf(context.folder)
+        self._cache = ModelCache(context.folder)
         self._pauses_s = pauses_s
 
     def find(self, name: str) -> ModelFolder | None:
         """Return the model's folder if it is complete on this machine."""
         wanted = HubName.parse(name)
-        return self._describe(wanted) if self._shelf.find(str(wanted)) else None
+        return self._describe(wanted) if self._cache.find(str(wanted)) else None
 
     def fetch(self, name: str, progress: Progress) -> ModelFolder:
         """Return the model's folder, downloading what is missing; see `ModelSource.fetch`.
@@ -81,22 +81,22 @@ class HubSource:
     def fetch_tensors(self, name: str, is_wanted: IsWanted, progress: Progress) -> ModelFolder:
         """Return the model's folder with the tensors that are wanted; see `PartialSource.fetch_tensors` and `fetch`."""
 
-        def is_here(record: Record) -> bool:
-            return has_tensors(self._shelf.locate(record.name), record, is_wanted)
+        def is_here(record: CachedModel) -> bool:
+            return has_tensors(self._cache.locate(record.name), record, is_wanted)
 
         return self._obtain(name, progress, is_here, lambda download: download.fetch_tensors(is_wanted))
 
     def find_partial(self, name: str) -> StoredModel | None:
         """Return the model if a part of it is on this machine, and not all."""
-        return self._shelf.find_partial(str(HubName.parse(name)))
+        return self._cache.find_partial(str(HubName.parse(name)))
 
     def stored(self) -> Sequence[StoredModel]:
         """Return what is complete on this machine, sorted by name."""
-        return self._shelf.stored()
+        return self._cache.stored()
 
     def stored_partial(self) -> Sequence[StoredModel]:
         """Return the models of which a part is on this machine, sorted by name."""
-        return self._shelf.stored_partial()
+        return self._cache.stored_partial()
 
     def remove(self, name: str) -> int:
         """Delete a model, or what is here of it, and return the bytes freed.
@@ -105,18 +105,22 @@ class HubSource:
             UnknownName: if it is not stored here.
         """
         key = str(HubName.parse(name))
-        with self._shelf.lock(key, silent):
-            return self._shelf.remove(key)
+        with self._cache.lock(key, silent):
+            return self._cache.remove(key)
 
     def _obtain(
-        self, name: str, progress: Progress, is_here: Callable[[Record], bool], fetch: Callable[[ModelDownload], None]
+        self,
+        name: str,
+        progress: Progress,
+        is_here: Callable[[CachedModel], bool],
+        fetch: Callable[[ModelDownload], None],
     ) -> ModelFolder:
         """Return the model's folder once it is complete, or ``is_here`` of what is here; until then, ``fetch``."""
         wanted = HubName.parse(name)
         key = str(wanted)
         try:
             if not self._is_ready(key, is_here):
-                with self._shelf.lock(key, progress):
+                with self._cache.lock(key, progress):
                     # Another process may have fetched it while we waited for the lock.
                     if not self._is_ready(key, is_here):
                         self._download(wanted, progress, fetch)
@@ -127,31 +131,31 @@ class HubSource:
 
     def _describe(self, wanted: HubName) -> ModelFolder:
         key = str(wanted)
-        path, listed = self._shelf.locate(key), self._shelf.list_weights(key)
+        path, listed = self._cache.locate(key), self._cache.list_weights(key)
         return ModelFolder(path=path, ref=f"hf:{wanted}", listed_weights=listed)
 
-    def _is_ready(self, key: str, is_here: Callable[[Record], bool]) -> bool:
-        if self._shelf.find(key):
+    def _is_ready(self, key: str, is_here: Callable[[CachedModel], bool]) -> bool:
+        if self._cache.find(key):
             return True
-        begun = self._shelf.read_begun(key)
+        begun = self._cache.read_begun(key)
         return begun is not None and is_here(begun)
 
-    def _has_files(self, record: Record) -> bool:
-        return has_files(self._shelf.locate(record.name), record)
+    def _has_files(self, record: CachedModel) -> bool:
+        return has_files(self._cache.locate(record.name), record)
 
     def _download(self, wanted: HubName, progress: Progress, fetch: Callable[[ModelDownload], None]) -> None:
-        from parallax_core.builtin.remote import Remote
+        from parallax_core.builtin.hub_client import HubClient
 
         name = str(wanted)
-        record = self._shelf.read_begun(name)
-        if record is not None and self._shelf.has_weights(name):
+        record = self._cache.read_begun(name)
+        if record is not None and self._cache.has_weights(name):
             # It is finished as it was when it was begun, wherever its branch points to now.
-            remote = Remote.return_to(wanted.repo, record.commit, record.files)
+            remote = HubClient.return_to(wanted.repo, record.commit, record.files)
         else:
-            remote = Remote.connect(wanted.repo, wanted.revision)
-            record = self._shelf.begin(name, remote.commit, choose_candidates(name, remote.files))
+            remote = HubClient.connect(wanted.repo, wanted.revision)
+            record = self._cache.begin(name, remote.commit, choose_candidates(name, remote.files))
         try:
-            fetch(ModelDownload(record, self._shelf, Transfer(remote.open, self._pauses_s), progress))
+            fetch(ModelDownload(record, self._cache, Download(remote.open, self._pauses_s), progress))
         except UnknownName as error:
             message = f"{name} was begun at commit {record.commit}, which the hub no longer has"
             raise ParallaxError(

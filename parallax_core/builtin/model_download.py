@@ -9,13 +9,13 @@ from pathlib import Path
 
 from parallax_core.base.byteranges import ByteRanges
 from parallax_core.base.errors import ParallaxError
-from parallax_core.builtin.choice import choose_files, choose_weights
-from parallax_core.builtin.layout import check_folder
+from parallax_core.builtin.download import Download
+from parallax_core.builtin.folder_layout import check_folder
+from parallax_core.builtin.model_cache import CachedModel, ModelCache
+from parallax_core.builtin.model_files import choose_files, choose_weights
 from parallax_core.builtin.partial_file import PartialFile, RemoteFile
-from parallax_core.builtin.shelf import Record, Shelf
-from parallax_core.builtin.transfer import Transfer
+from parallax_core.checkpoint.reader import LENGTH_BYTES, MOST_HEADER_BYTES, find_missing, find_places, read_index
 from parallax_core.contracts.progress import Progress, silent
-from parallax_core.loading.checkpoint import LENGTH_BYTES, MOST_HEADER_BYTES, find_missing, find_places, read_index
 
 HEADER_BYTES = 2**17
 """As much of a file of weights is fetched first: most headers are shorter, and one request gets them."""
@@ -32,15 +32,15 @@ IsWanted = Callable[[str], bool]
 class ModelDownload:
     """Fetches what is missing of a model. The caller holds the lock of the model."""
 
-    record: Record
-    shelf: Shelf
-    transfer: Transfer
+    record: CachedModel
+    cache: ModelCache
+    transfer: Download
     progress: Progress
 
     @property
     def folder(self) -> Path:
         """Where the model is, or will be."""
-        return self.shelf.locate(self.record.name)
+        return self.cache.locate(self.record.name)
 
     def fetch_all(self) -> None:
         """Fetch the whole model."""
@@ -103,7 +103,7 @@ class ModelDownload:
         files = self._list_all()
         if all(file.is_whole for file in files):
             check_folder(self.folder)
-            self.shelf.complete(self.record.name, [file.remote for file in files])
+            self.cache.complete(self.record.name, [file.remote for file in files])
 
     def _list_all(self) -> list[PartialFile]:
         name, listing = self.record.name, self.record.files
@@ -111,12 +111,12 @@ class ModelDownload:
         return [PartialFile(self.folder, each) for each in chosen]
 
 
-def has_files(folder: Path, record: Record) -> bool:
+def has_files(folder: Path, record: CachedModel) -> bool:
     """Return whether everything but the weights is here; nothing is changed, and no lock needed."""
     return all(_is_named(folder, file) for file in choose_files(record.name, record.files))
 
 
-def has_tensors(folder: Path, record: Record, is_wanted: IsWanted) -> bool:
+def has_tensors(folder: Path, record: CachedModel, is_wanted: IsWanted) -> bool:
     """Return whether all tensors are here that are wanted; nothing is changed, and no lock needed."""
     if not has_files(folder, record):
         return False

@@ -1,4 +1,4 @@
-"""A file on its way here, in any order and any number of attempts; `parallax_core.loading.partial` says how it lies."""
+"""A file fetched in any order over any number of attempts; `parallax_core.checkpoint.partial` defines its layout."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 from parallax_core.base.byteranges import ByteRanges, Range
 from parallax_core.base.errors import ParallaxError
-from parallax_core.loading.partial import FetchedRange, name_journal, read_journal
+from parallax_core.checkpoint.partial import FetchedRange, name_journal, read_journal
 
 RANGE_BYTES = 2**24
 """The journal gets a line whenever so many bytes have come: what a killed process loses."""

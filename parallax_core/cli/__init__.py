@@ -58,7 +58,7 @@ class LazyGroup(TyperGroup):
 
 def _describe_commands() -> dict[str, str]:
     """Return our commands, then those of plugins, each with a line; a plugin cannot take a name of ours."""
-    from parallax_core.cli.stranger import describe, find_commands
+    from parallax_core.cli.plugin_commands import describe, find_commands
 
     others = {name: describe(points) for name, points in find_commands().items() if name not in COMMANDS}
     return {**COMMANDS, **others}
@@ -69,7 +69,7 @@ def _load_command(name: str) -> Any:  # noqa: ANN401 -- the type is private to t
 
     if name in COMMANDS:
         return typer.main.get_command(import_module(f"parallax_core.cli.{name}").app)
-    from parallax_core.cli.stranger import find_commands, load_command
+    from parallax_core.cli.plugin_commands import find_commands, load_command
 
     points = find_commands().get(name)
     return load_command(name, points) if points else None
@@ -156,13 +156,13 @@ def _leave(code: int) -> NoReturn:
 
     What a server holds is not taken apart piece by piece, which takes Python seconds on a busy machine.
     """
-    is_working, has_served = any(_unfinished()), gc.get_freeze_count() > 0
-    if has_served and not is_working:
+    is_working, has_service = any(_unfinished()), gc.get_freeze_count() > 0
+    if has_service and not is_working:
         atexit._run_exitfuncs()  # noqa: SLF001 -- the part of Python's own end that is not about memory
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, OSError, ValueError):  # closed, or full
             stream.flush()
-    if is_working or has_served:
+    if is_working or has_service:
         os._exit(code)
     sys.exit(code)
 

@@ -13,7 +13,7 @@ from parallax_core.cli.option import ConfigFile
 from parallax_core.cli.plugins import describe_plugins
 from parallax_core.config.config import Config
 from parallax_core.contracts.finding import Finding
-from parallax_core.node.choice import probe
+from parallax_core.models.backends import probe
 from parallax_core.plugins.host import PluginHost
 
 app = new_app()

@@ -15,11 +15,11 @@ from parallax_core.cli.progress import make_display
 from parallax_core.cli.table import print_table
 from parallax_core.contracts.model import ModelShape
 from parallax_core.contracts.source import StoredModel
-from parallax_core.node.catalog import Catalog
-from parallax_core.node.family import count_active, count_weights, find_family
-from parallax_core.node.generation import Defaults
-from parallax_core.node.stage_tensors import describe_layers
-from parallax_core.node.text import ModelText
+from parallax_core.models.adapters import count_active, count_weights, find_family
+from parallax_core.models.catalog import Catalog
+from parallax_core.models.generation_config import RequestDefaults
+from parallax_core.models.stage_tensors import describe_layers
+from parallax_core.models.tokenizer import ModelTokenizer
 from parallax_core.plugins.host import PluginHost
 from parallax_core.plugins.output import divert_output
 
@@ -91,7 +91,7 @@ def _presence(catalog: Catalog, alias: str) -> str:
 
 
 def _describe(folder: Path, ref: str, size: str, host: PluginHost) -> list[tuple[str, object]]:
-    config, text = read_object(folder / "config.json"), ModelText(folder)
+    config, text = read_object(folder / "config.json"), ModelTokenizer(folder)
     return [
         ("model", ref.partition("#")[0]),
         ("folder", folder),
@@ -126,7 +126,7 @@ def _describe_family(host: PluginHost, config: dict[str, Any]) -> list[tuple[str
     ]
 
 
-def _describe_defaults(defaults: Defaults) -> str:
+def _describe_defaults(defaults: RequestDefaults) -> str:
     stated = ", ".join(f"{name} {value:g}" for name, value in defaults.describe().items())
     return stated or "temperature 1: the model recommends nothing"
 

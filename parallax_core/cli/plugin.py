@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from parallax_core.cli.command import new_app
-from parallax_core.cli.template import KINDS, make_project, read_kind, write_project
+from parallax_core.cli.scaffold import KINDS, make_project, read_kind, write_project
 
 app = new_app("Write a plugin of your own.")
 

@@ -15,7 +15,7 @@ from parallax_core.base.errors import PluginConflict
 from parallax_core.cli import COMMANDS
 from parallax_core.cli.command import new_app
 from parallax_core.cli.option import ConfigFile
-from parallax_core.cli.stranger import choose_point, examine_command, find_commands
+from parallax_core.cli.plugin_commands import choose_point, examine_command, find_commands
 from parallax_core.cli.table import print_table
 from parallax_core.config.config import Config
 from parallax_core.plugins.discovery import PluginRecord
@@ -65,7 +65,7 @@ def describe_plugins(host: PluginHost) -> list[dict[str, Any]]:
             else:
                 found[offer.plugin.key].offers[kind].append(offer.spec.name)
         for offer in registry.passed:
-            sentence = f"{registry.shelf.title} {offer.spec.name!r} is not used: another distribution is preferred"
+            sentence = f"{registry.kind.title} {offer.spec.name!r} is not used: another distribution is preferred"
             found[offer.plugin.key].refused.append(sentence)
     records = [*host.records, *_add_commands(host.records, found)]
     return [

@@ -17,13 +17,11 @@ from typing import TextIO
 from parallax_core.base import log
 from parallax_core.base.files import read_object
 from parallax_core.cli.command import new_app
-from parallax_core.cli.edge import check_exposure, check_tls, make_edge
+from parallax_core.cli.exposure import check_exposure, check_tls, make_options
 from parallax_core.cli.option import from_section
 from parallax_core.cli.progress import Display, make_display
-from parallax_core.cli.topology import Local, Remote
-from parallax_core.cli.wishes import collect_advice, read_wishes
+from parallax_core.cluster.placement.parallel import ParallelConfig
 from parallax_core.config.config import Config
-from parallax_core.config.parallel import ParallelConfig
 from parallax_core.config.serve import ServeSettings
 from parallax_core.contracts.backend import StagePlan
 from parallax_core.contracts.event import StageLoss
@@ -32,21 +30,23 @@ from parallax_core.contracts.progress import Progress
 from parallax_core.contracts.source import ModelFolder
 from parallax_core.contracts.stage import StageInfo
 from parallax_core.contracts.status import NodeStatus, ReplicaLimits
+from parallax_core.deploy.executors import LocalStages, RemoteStages
+from parallax_core.deploy.stage_options import collect_advice, read_stage_options
 from parallax_core.engine.limits import Limits
-from parallax_core.node.backlog import Backlog
-from parallax_core.node.catalog import Catalog
-from parallax_core.node.generation import Defaults, check_choice
-from parallax_core.node.observer import Audience
-from parallax_core.node.pipeline import PipelineEngine
-from parallax_core.node.plan import PipelinePlan
-from parallax_core.node.policy import make_policy
-from parallax_core.node.router import Router
+from parallax_core.models.catalog import Catalog
+from parallax_core.models.generation_config import RequestDefaults, check_choice
+from parallax_core.models.tokenizer import ModelTokenizer
+from parallax_core.node.events.delivery import EventBus
+from parallax_core.node.events.requests import EventRouter, RequestEvents
+from parallax_core.node.pipeline.engine import PipelineEngine
+from parallax_core.node.pipeline.options import PipelineOptions
+from parallax_core.node.pipeline.unread import UnreadOutput
+from parallax_core.node.policy.parse import make_policy
+from parallax_core.node.routing.router import Router
 from parallax_core.node.status import describe_node
-from parallax_core.node.text import ModelText
-from parallax_core.node.watch import Watch, WatchedRouter
 from parallax_core.plugins.host import PluginHost
 from parallax_core.plugins.output import claim_output
-from parallax_core.server.edge import Edge
+from parallax_core.server.options import ServerOptions
 
 AUDIENCE_S, SHUTDOWN_S = 0.3, 0.5
 """How long plugins may take at the end: to see what has happened, and to put things in order."""
@@ -68,32 +68,32 @@ def serve(settings: ServeSettings, config: Config) -> None:
     log.configure(verbose=settings.verbose)
     if config.file:
         logger.info("configuration from %s", config.file)
-    edge = make_edge(settings)
-    check_exposure(settings.host, edge.keys, insecure=settings.insecure)
-    check_tls(edge)
+    options = make_options(settings)
+    check_exposure(settings.host, options.keys, insecure=settings.insecure)
+    check_tls(options)
     with claim_output() as output:
         plugins = PluginHost.prepare(config)
         if settings.strict_plugins:
             plugins.require_all()
         try:
-            _serve(settings, edge, plugins, output)
+            _serve(settings, options, plugins, output)
         finally:
             plugins.shutdown(SHUTDOWN_S)
 
 
-def _serve(settings: ServeSettings, edge: Edge, plugins: PluginHost, output: TextIO) -> None:
+def _serve(settings: ServeSettings, options: ServerOptions, plugins: PluginHost, output: TextIO) -> None:
     check_choice(settings.generation_config)
-    wanted = read_wishes(settings, plugins)
-    pipeline = PipelinePlan(
+    wanted = read_stage_options(settings, plugins)
+    pipeline = PipelineOptions(
         limits=read_limits(settings),
         batching=make_policy(plugins, "batching", settings.batching),
         preemption=make_policy(plugins, "preemption", settings.preemption),
-        backlog=Backlog(settings.max_unread * 2**20),
+        backlog=UnreadOutput(settings.max_unread * 2**20),
         step_timeout_s=settings.step_timeout or None,
         load_timeout_s=settings.load_timeout,
     )
     routing = make_policy(plugins, "routing", settings.routing)
-    from parallax_core.server.loop import run_loop
+    from parallax_core.server.event_loop import run_loop
     from parallax_core.server.run import bind_socket
 
     with (
@@ -108,21 +108,21 @@ def _serve(settings: ServeSettings, edge: Edge, plugins: PluginHost, output: Tex
         plan = plan_stages(settings, folder, display)
         config = read_object(folder.path / "config.json")
         offers = wanted.choose_offers(config)
-        serving = Serving(
+        serving = Deployment(
             model_id=name_model(settings.model, folder),
             folder=folder.path,
-            text=ModelText(folder.path, settings.generation_config),
+            text=ModelTokenizer(folder.path, settings.generation_config),
             stages=wanted.make_stages(plan, offers, Path(private), name_for_workers(catalog, settings.model)),
             pipeline=pipeline,
             topology=wanted.place_layers(config),
             routing=routing,
             advice=collect_advice(offers),
         )
-        audience = Audience(plugins.observers())
+        event_bus = EventBus(plugins.observers())
         try:
-            run_loop(_run(serving, Front(edge, sock, display, plugins, audience, output)), edge.request_s)
+            run_loop(_run(serving, ServeContext(options, sock, display, plugins, event_bus, output)), options.request_s)
         finally:
-            audience.close(AUDIENCE_S)
+            event_bus.close(AUDIENCE_S)
 
 
 def read_limits(settings: ServeSettings) -> Limits:
@@ -148,14 +148,14 @@ def plan_stages(settings: ServeSettings, model: ModelFolder, progress: Progress)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Serving:
+class Deployment:
     """What is served, and how."""
 
     model_id: str
     folder: Path
-    text: ModelText
-    stages: Local | Remote
-    pipeline: PipelinePlan
+    text: ModelTokenizer
+    stages: LocalStages | RemoteStages
+    pipeline: PipelineOptions
     topology: ParallelConfig
     routing: RoutingPolicy
     advice: tuple[str, ...] = ()
@@ -165,27 +165,31 @@ class Serving:
         """Return an engine for each replica; ``on_lost`` is told its rank and the reason when one loses a stage."""
         engines = []
         for rank, places in enumerate(self.topology.replicas):
-            company = self.stages.gather(rank, places, self.pipeline)
+            executor = self.stages.gather(rank, places, self.pipeline)
             lost = partial(on_lost, rank) if on_lost else None
-            engines.append(PipelineEngine(company, self.text.decode, self.pipeline, lost))
+            engines.append(PipelineEngine(executor, self.text.decode, self.pipeline, lost))
         return engines
 
     def list_waiting(self) -> list[NodeStatus]:
         """Return the nodes that have joined and have nothing to do."""
-        return [describe_node(each) for each in self.stages.muster.waiting] if isinstance(self.stages, Remote) else []
+        return (
+            [describe_node(each) for each in self.stages.registry.waiting]
+            if isinstance(self.stages, RemoteStages)
+            else []
+        )
 
     @asynccontextmanager
-    async def mustered(self) -> AsyncIterator[None]:
+    async def nodes_joining(self) -> AsyncIterator[None]:
         """Have nodes join, if there are any but this."""
-        muster = self.stages.muster if isinstance(self.stages, Remote) else None
-        if muster is not None:
-            await muster.start()
-            logger.info("head listens at %s", muster.address)
+        registry = self.stages.registry if isinstance(self.stages, RemoteStages) else None
+        if registry is not None:
+            await registry.start()
+            logger.info("head listens at %s", registry.address)
         try:
             yield
         finally:
-            if muster is not None:
-                await muster.stop()
+            if registry is not None:
+                await registry.stop()
 
 
 def name_model(model: str, folder: ModelFolder) -> str:
@@ -203,61 +207,61 @@ def name_for_workers(catalog: Catalog, model: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Front:
+class ServeContext:
     """What stands around the engine."""
 
-    edge: Edge
+    options: ServerOptions
     sock: socket.socket
     display: Display
     plugins: PluginHost
-    audience: Audience
+    event_bus: EventBus
     output: TextIO
     """For the line that says it is ready, and nothing else."""
 
 
-async def _run(serving: Serving, front: Front) -> None:
+async def _run(serving: Deployment, front: ServeContext) -> None:
     from parallax_core.server.app import make_app
-    from parallax_core.server.gate import Gate
-    from parallax_core.server.metrics import Meter
+    from parallax_core.server.drain import DrainGate
+    from parallax_core.server.metrics import ServerMetrics
+    from parallax_core.server.plugin_routes import extend_app
     from parallax_core.server.quota import Quota
-    from parallax_core.server.run import Site, run_server
-    from parallax_core.server.served import Served
-    from parallax_core.server.surface import extend_app
+    from parallax_core.server.run import ServerSite, run_server
+    from parallax_core.server.service import Service
     from parallax_core.server.tokenizer_pool import PoolLimits, TokenizerPool
     from parallax_core.server.tracing import OtelTracer
 
-    engines = serving.make_engines(partial(_tell_loss, front.audience, serving.model_id))
+    engines = serving.make_engines(partial(_tell_loss, front.event_bus, serving.model_id))
 
     find_room = partial(_find_room, engines)
-    watch, policy = Watch(serving.model_id, front.audience.tell), serving.routing
-    router = WatchedRouter(engines, policy, find_room, watch) if front.audience else Router(engines, policy, find_room)
-    gate, tracer = Gate(), OtelTracer(front.edge.otlp_endpoint) if front.edge.otlp_endpoint else None
-    pool_limits = PoolLimits.of(front.edge, serving.pipeline.limits)
+    watch, policy = RequestEvents(serving.model_id, front.event_bus.tell), serving.routing
+    router = EventRouter(engines, policy, find_room, watch) if front.event_bus else Router(engines, policy, find_room)
+    drain, tracer = DrainGate(), OtelTracer(front.options.otlp_endpoint) if front.options.otlp_endpoint else None
+    pool_limits = PoolLimits.of(front.options, serving.pipeline.limits)
     reader = TokenizerPool(str(serving.folder), serving.model_id, pool_limits, serving.text.generation)
-    served = Served(
+    service = Service(
         serving.model_id,
         router,
         serving.text,
         reader,
-        Meter(tracer),
+        ServerMetrics(tracer),
         find_max_length=find_room,
-        quota=Quota(front.edge),
+        quota=Quota(front.options),
         backlog=serving.pipeline.backlog,
         list_waiting=serving.list_waiting,
     )
-    app = make_app(served, front.edge, gate)
+    app = make_app(service, front.options, drain)
     extend_app(app, router, front.plugins)
 
     def announce() -> None:
         _announce(serving, front, engines)
 
-    async with serving.mustered():
-        await run_server(Site(app, served, front.edge, gate), front.sock, announce)
+    async with serving.nodes_joining():
+        await run_server(ServerSite(app, service, front.options, drain), front.sock, announce)
     if tracer is not None:
         tracer.close()
 
 
-def _announce(serving: Serving, front: Front, engines: Sequence[PipelineEngine]) -> None:
+def _announce(serving: Deployment, front: ServeContext, engines: Sequence[PipelineEngine]) -> None:
     """Say that the server can answer, what it runs, and what would make it faster."""
     front.display.__exit__(None, None, None)
     _log_defaults(serving.text.defaults)
@@ -267,7 +271,7 @@ def _announce(serving: Serving, front: Front, engines: Sequence[PipelineEngine])
     for limits in {engine.limits for engine in engines}:
         if limits is not None:
             _log_limits(limits, serving.stages.plan)
-    print(f"ready {_url(front.sock, front.edge)} model={serving.model_id}", file=front.output, flush=True)
+    print(f"ready {_url(front.sock, front.options)} model={serving.model_id}", file=front.output, flush=True)
     for advice in serving.advice:
         print(f"hint: {advice}", file=sys.stderr, flush=True)
 
@@ -277,11 +281,11 @@ def _find_room(engines: Sequence[PipelineEngine]) -> int:
     return min(engine.max_length for engine in engines)
 
 
-def _tell_loss(audience: Audience, model: str, replica: int, reason: str) -> None:
-    audience.tell(StageLoss(at=time.time(), model=model, replica=replica, reason=reason))
+def _tell_loss(event_bus: EventBus, model: str, replica: int, reason: str) -> None:
+    event_bus.tell(StageLoss(at=time.time(), model=model, replica=replica, reason=reason))
 
 
-def _log_defaults(defaults: Defaults) -> None:
+def _log_defaults(defaults: RequestDefaults) -> None:
     if stated := defaults.describe():
         values = " ".join(f"{name}={value:g}" for name, value in stated.items())
         logger.info("default sampling %s (OpenAI's: --generation-config off)", values)
@@ -311,7 +315,7 @@ def _log_limits(limits: ReplicaLimits, plan: StagePlan) -> None:
     )
 
 
-def _url(sock: socket.socket, edge: Edge) -> str:
+def _url(sock: socket.socket, options: ServerOptions) -> str:
     host, port = sock.getsockname()[:2]
     place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    return f"{'https' if edge.tls_cert else 'http'}://{place}/v1"
+    return f"{'https' if options.tls_cert else 'http'}://{place}/v1"

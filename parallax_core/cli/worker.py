@@ -13,6 +13,8 @@ from collections.abc import Sequence
 
 from parallax_core.base import log
 from parallax_core.base.errors import ParallaxError, PeerLost, UsageError
+from parallax_core.base.machine import read_memory
+from parallax_core.checkpoint.reader import read_config
 from parallax_core.cli.command import new_app
 from parallax_core.cli.option import from_section
 from parallax_core.config.config import Config
@@ -21,16 +23,14 @@ from parallax_core.contracts.backend import BackendSpec, StagePlan
 from parallax_core.contracts.progress import Progress
 from parallax_core.contracts.stage import LayerRange, Stage
 from parallax_core.contracts.transport import Transport, TransportPlan, TransportSpec
-from parallax_core.loading.checkpoint import read_config
-from parallax_core.node.allowance import ANYTHING, Allowance
-from parallax_core.node.catalog import Catalog
+from parallax_core.models.backends import choose_backend, find_backends, probe
+from parallax_core.models.catalog import Catalog
+from parallax_core.models.layer_fetch import LayerFetcher
+from parallax_core.models.stages import open_stage
 from parallax_core.node.channel import STRANGERS
-from parallax_core.node.choice import choose_backend, find_backends, probe
-from parallax_core.node.layer_fetch import LayerFetcher
-from parallax_core.node.member import Member
-from parallax_core.node.memory import read_memory
-from parallax_core.node.nursery import end_with_parent
-from parallax_core.node.opening import open_stage
+from parallax_core.node.membership.supervisor import end_with_parent
+from parallax_core.node.worker.allowed_models import ANYTHING, AllowedModels
+from parallax_core.node.worker.session import WorkerSession
 from parallax_core.plugins.host import PluginHost
 from parallax_core.plugins.registry import Offer
 from parallax_core.wire.membership import Assign, Join
@@ -71,7 +71,7 @@ def worker(settings: WorkerSettings, config: Config) -> None:
         plugins.shutdown(SHUTDOWN_S)
 
 
-class Opener:
+class StageOpener:
     """Opens the stages a worker is given, with the plugins that are installed here."""
 
     def __init__(
@@ -83,12 +83,12 @@ class Opener:
     ) -> None:
         """Open stages with one of ``backends``, the best first; where there are none, ``fault`` says why.
 
-        Load models that are ``allowed``, as `Allowance` has it.
+        Load models that are ``allowed``, as `AllowedModels` has it.
         """
         self._plugins = plugins
         catalog = Catalog(plugins)
         self._fetcher = LayerFetcher(plugins, catalog)
-        self._allowance = Allowance(catalog, allowed)
+        self._allowance = AllowedModels(catalog, allowed)
         self._backends = backends
         self._fault = fault
 
@@ -138,7 +138,7 @@ class Opener:
         return read_memory() if all(device.startswith("cpu") for device in devices) else 0
 
 
-def make_opener(settings: WorkerSettings, plugins: PluginHost) -> Opener:
+def make_opener(settings: WorkerSettings, plugins: PluginHost) -> StageOpener:
     """Return what opens stages; a process of a server's own that cannot tells the server so when it is asked to.
 
     Raises:
@@ -146,11 +146,11 @@ def make_opener(settings: WorkerSettings, plugins: PluginHost) -> Opener:
     """
     allowed = (ANYTHING,) if settings.supervised else settings.allow_model  # who started it may name what it likes
     try:
-        return Opener(plugins, find_backends(plugins, settings.backend), None, allowed)
+        return StageOpener(plugins, find_backends(plugins, settings.backend), None, allowed)
     except ParallaxError as error:
         if not settings.supervised:
             raise
-        return Opener(plugins, [], error, allowed)
+        return StageOpener(plugins, [], error, allowed)
 
 
 async def _work(settings: WorkerSettings, node: str, plugins: PluginHost) -> None:
@@ -162,15 +162,15 @@ async def _work(settings: WorkerSettings, node: str, plugins: PluginHost) -> Non
     plan = TransportPlan(node=node, listen=listen, timeout_s=settings.peer_timeout, strangers=STRANGERS)
     transport = spec.load(spec.spec.factory)(plan)
     await transport.start()
-    member = Member(transport, node, opener.open_stage)
+    session = WorkerSession(transport, node, opener.open_stage)
     try:
-        await _serve(settings, member, transport, opener)
+        await _serve(settings, session, transport, opener)
     finally:
-        await member.close()
+        await session.close()
         await transport.stop()
 
 
-async def _serve(settings: WorkerSettings, member: Member, transport: Transport, opener: Opener) -> None:
+async def _serve(settings: WorkerSettings, session: WorkerSession, transport: Transport, opener: StageOpener) -> None:
     """Join, and join again whenever the head is lost."""
     memory = opener.find_memory() if settings.memory is None else int(settings.memory * 10**9)
     join = Join(transport.address, opener.names, socket.gethostname()[:256], os.getpid(), memory=memory)
@@ -178,7 +178,7 @@ async def _serve(settings: WorkerSettings, member: Member, transport: Transport,
     while True:
         begun = asyncio.get_running_loop().time()
         try:
-            await member.serve(settings.connect, settings.head, join)
+            await session.serve(settings.connect, settings.head, join)
         except PeerLost as error:
             if settings.supervised:
                 raise

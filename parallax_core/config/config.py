@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from parallax_core.base.errors import UsageError
 from parallax_core.config.schema import Key, list_keys
-from parallax_core.config.source import Origin, Sections, Written, name_variable, read_all
+from parallax_core.config.source import Sections, SettingOrigin, WrittenSetting, name_variable, read_all
 from parallax_core.config.value import HIDDEN, read_value
 
 T = TypeVar("T")
@@ -24,7 +24,7 @@ class Setting:
     section: str
     key: Key
     value: object
-    origin: Origin
+    origin: SettingOrigin
 
     @property
     def shown(self) -> object:
@@ -36,7 +36,7 @@ class Setting:
 class Config:
     """Everything that is written, by section and key. A section gets its types when it is read."""
 
-    sections: Mapping[str, Mapping[str, Written]] = field(default_factory=dict)
+    sections: Mapping[str, Mapping[str, WrittenSetting]] = field(default_factory=dict)
     file: Path | None = None
     """The file in use."""
 
@@ -83,11 +83,11 @@ class Config:
         ]
 
 
-def _find_origin(given: Mapping[str, Written], name: str) -> Origin:
-    return given[name].origin if name in given else Origin("default")
+def _find_origin(given: Mapping[str, WrittenSetting], name: str) -> SettingOrigin:
+    return given[name].origin if name in given else SettingOrigin("default")
 
 
-def _find_key(section: str, name: str, written: Written, keys: Mapping[str, Key]) -> Key:
+def _find_key(section: str, name: str, written: WrittenSetting, keys: Mapping[str, Key]) -> Key:
     if name in keys:
         return keys[name]
     near = get_close_matches(name.replace("-", "_"), keys, n=1)
@@ -98,8 +98,8 @@ def _find_key(section: str, name: str, written: Written, keys: Mapping[str, Key]
     raise UsageError(message, f"did you mean {meant}?")
 
 
-def _merge(sources: Sequence[Sections]) -> dict[str, dict[str, Written]]:
-    merged: dict[str, dict[str, Written]] = {}
+def _merge(sources: Sequence[Sections]) -> dict[str, dict[str, WrittenSetting]]:
+    merged: dict[str, dict[str, WrittenSetting]] = {}
     for source in sources:
         for section, values in source.items():
             merged.setdefault(section, {}).update(values)

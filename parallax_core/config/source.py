@@ -18,7 +18,7 @@ VARIABLE = re.compile(r"PARALLAX_([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*)__([A-Z][A-Z0-9_
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class SettingOrigin:
     """Who says so."""
 
     kind: Literal["default", "file", "environment", "flag"]
@@ -33,14 +33,14 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenSetting:
     """A value as it is written somewhere."""
 
     value: object
-    origin: Origin
+    origin: SettingOrigin
 
 
-Sections = Mapping[str, Mapping[str, Written]]
+Sections = Mapping[str, Mapping[str, WrittenSetting]]
 
 
 def find_file(given: Path | None, environ: Mapping[str, str]) -> Path | None:
@@ -77,24 +77,24 @@ def read_file(path: Path) -> Sections:
         raise UsageError(f"{path} is not UTF-8, at byte {error.start}", "save it as UTF-8") from error
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{path} is not valid TOML: {error}", "see https://toml.io") from error
-    origin = Origin("file", str(path))
+    origin = SettingOrigin("file", str(path))
     return {section: _read_section(section, table, origin) for section, table in found.items()}
 
 
-def _read_section(section: str, table: Any, origin: Origin) -> Mapping[str, Written]:  # noqa: ANN401 -- whatever TOML holds
+def _read_section(section: str, table: Any, origin: SettingOrigin) -> Mapping[str, WrittenSetting]:  # noqa: ANN401 -- whatever TOML holds
     if not isinstance(table, dict):
         message = f"{section!r} in {origin.name} stands outside a section"
         raise UsageError(message, f"put it below a line with a section, such as [serve]: {section} = ...")
-    return {key: Written(value, origin) for key, value in table.items()}
+    return {key: WrittenSetting(value, origin) for key, value in table.items()}
 
 
 def read_environment(environ: Mapping[str, str]) -> Sections:
     """Return what ``PARALLAX_SECTION__KEY`` variables say; one that is empty counts as not set."""
-    sections: dict[str, dict[str, Written]] = {}
+    sections: dict[str, dict[str, WrittenSetting]] = {}
     for variable, text in environ.items():
         if text and (found := VARIABLE.fullmatch(variable)):
             section, key = (part.lower() for part in found.groups())
-            sections.setdefault(section, {})[key] = Written(text, Origin("environment", variable))
+            sections.setdefault(section, {})[key] = WrittenSetting(text, SettingOrigin("environment", variable))
     return sections
 
 

@@ -10,13 +10,13 @@ import msgspec
 
 from parallax_core.base.errors import BrokenPlugin, UsageError
 from parallax_core.config.schema import Key, is_mapping, is_sequence, strip_type
-from parallax_core.config.source import Written
+from parallax_core.config.source import WrittenSetting
 
 HIDDEN = "***"
 BLAME = "report it to the authors of the plugin that declares it"
 
 
-def read_value(section: str, key: Key, written: Written) -> object:
+def read_value(section: str, key: Key, written: WrittenSetting) -> object:
     """Return the value of a key.
 
     Paths begin with ``~`` for the home folder; those of a file are relative to its folder.

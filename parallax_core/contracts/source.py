@@ -78,7 +78,7 @@ class PartialSource(Protocol):
 
     A model of which a part is here has a folder, which stays the same while more is fetched into it, until it is the
     complete model. A file of weights in it may have holes: then a journal lies beside it, as
-    `parallax_core.loading.partial` says, and `find_missing` names the tensors that are not here. To ``find`` and
+    `parallax_core.checkpoint.partial` says, and `find_missing` names the tensors that are not here. To ``find`` and
     ``stored`` such a model is none; ``fetch`` completes it, and ``remove`` deletes it. As with ``fetch``, several
     processes may fetch into one folder at the same time, and what an interrupted one has brought is not fetched again.
     """

@@ -15,25 +15,25 @@ from parallax_core.builtin.preemption import LowestPriority
 from parallax_core.contracts.engine import Delta, EngineStats, PoolUse, Request
 from parallax_core.contracts.policy import BatchingPolicy, PreemptionPolicy, QueueView
 from parallax_core.contracts.stage import Edit, StageBatch, StageInfo, StageResult
-from parallax_core.engine.depth import MOST, Depth
+from parallax_core.engine.cache import SequenceCache
 from parallax_core.engine.detokenizer import Decode
-from parallax_core.engine.flight import Flight
-from parallax_core.engine.gate import Gate
-from parallax_core.engine.header import HeaderBudget
-from parallax_core.engine.job import Job
+from parallax_core.engine.header_budget import HeaderBudget
+from parallax_core.engine.inflight import InflightStep
 from parallax_core.engine.ledger import Ledger
 from parallax_core.engine.limits import Limits, find_limits
-from parallax_core.engine.pace import Pace
+from parallax_core.engine.pipeline_depth import MOST, PipelineDepth
 from parallax_core.engine.priority import PriorityQueue
-from parallax_core.engine.scheduler import Room, Scheduler
-from parallax_core.engine.sequence import Sequence, Task
-from parallax_core.engine.store import Store
-from parallax_core.engine.tally import Journey, Tally
+from parallax_core.engine.request import RequestState
+from parallax_core.engine.scheduler import Scheduler, StepBudget
+from parallax_core.engine.sequence import RequestContext, Sequence
+from parallax_core.engine.stage_clock import StageClock
+from parallax_core.engine.timing import EngineCounters, Timeline
+from parallax_core.engine.validate import RequestValidator
 from parallax_core.engine.waiting import ReadyList, WaitingQueue
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PlannedStep:
     """What the stages are to do next: edits in order, then the rows of the batch in order; it may have none.
 
     `StageBatch.step` is its number: 1 for the first of an epoch, then one more each.
@@ -67,13 +67,13 @@ class Head:
         self._wanted = limits or Limits()
         self._batching = batching or WorkConserving()
         self._preemption = preemption or LowestPriority()
-        self._jobs: dict[RequestId, Job] = {}
-        self._deadlines: PriorityQueue[Job] = PriorityQueue()
+        self._requests: dict[RequestId, RequestState] = {}
+        self._deadlines: PriorityQueue[RequestState] = PriorityQueue()
         self._ready = ReadyList()
         self._num_accepted = 0
         self._deltas: list[tuple[RequestId, Delta]] = []
-        self._tally = Tally()
-        self.pace = Pace(len(stages))
+        self._counters = EngineCounters()
+        self.pace = StageClock(len(stages))
         self.epoch = Epoch(0)
         self._begin_epoch(stages)
 
@@ -89,37 +89,37 @@ class Head:
             InvalidRequest: if it can never be served.
             Overloaded: if too many requests wait already.
         """
-        max_output = Gate(self._stages, self.max_length).check(request)
-        if request.id in self._jobs:
+        max_output = RequestValidator(self._stages, self.max_length).check(request)
+        if request.id in self._requests:
             message = f"a request {request.id} is here already"
             raise InvalidRequest(message)
-        self._store.budget.check_request(request)
+        self._cache.budget.check_request(request)
         self.check_room()
         self._num_accepted += 1
-        task = Task(
+        context = RequestContext(
             request=request,
             max_output=max_output,
             decode=self._decode,
-            journey=Journey(now, latest=now),
+            timeline=Timeline(now, latest=now),
             number=self._num_accepted,
         )
-        job = self._jobs[request.id] = Job(task)
-        if job.deadline is not None:
-            self._deadlines.add(job.deadline, job)
-        self._settle(job.answers[0])
+        state = self._requests[request.id] = RequestState(context)
+        if state.deadline is not None:
+            self._deadlines.add(state.deadline, state)
+        self._settle(state.answers[0])
 
     def check_room(self) -> None:
         """Raise Overloaded if too many requests wait already, beside those that can begin with the next step."""
-        num_waiting = len(self._jobs) - self._store.num_requests
-        num_places = max(0, self.limits.max_running - len(self._store.running))
+        num_waiting = len(self._requests) - self._cache.num_requests
+        num_places = max(0, self.limits.max_running - len(self._cache.running))
         if num_waiting >= num_places + self.limits.max_waiting:
-            message = f"{self._store.num_requests} requests are running and {num_waiting} are waiting already"
+            message = f"{self._cache.num_requests} requests are running and {num_waiting} are waiting already"
             raise Overloaded(message, "try again later")
 
     def cancel(self, request_id: RequestId) -> None:
         """Forget a request at any moment; it yields nothing more. Harmless when it has ended."""
-        if job := self._jobs.get(request_id):
-            self._end(job)
+        if state := self._requests.get(request_id):
+            self._end(state)
 
     def next_deadline(self) -> float | None:
         """Return when `expire` will have something to do, if nothing else happens before."""
@@ -129,8 +129,8 @@ class Head:
     def expire(self, now: float) -> None:
         """End the requests whose time is over."""
         while (found := self._deadlines.first()) and found[0] <= now:
-            job = found[1]
-            self._yield(job, job.fail(f"timed out after {job.request.timeout_s:g} seconds", "timeout"))
+            state = found[1]
+            self._yield(state, state.fail(f"timed out after {state.request.timeout_s:g} seconds", "timeout"))
 
     def hold_s(self, now: float) -> float:
         """Return for how many seconds the next step is held back; 0: it may be planned now."""
@@ -140,14 +140,14 @@ class Head:
         view = QueueView(num_ready=len(self._ready), oldest_wait_s=oldest, num_in_flight=len(self._in_flight))
         return max(0.0, min(self._batching.wait_s(view), self._wanted.max_hold_s - oldest))
 
-    def plan(self, now: float) -> Step | None:
+    def plan(self, now: float) -> PlannedStep | None:
         """Return the next step, or None when there is none now; results are absorbed in the order of the steps."""
         if len(self._in_flight) >= self._depth.most:
             return None
         while True:
             is_held = self.hold_s(now) > 0
             chosen = {} if is_held else self._choose(now)
-            edits = self._store.take_edits()
+            edits = self._cache.take_edits()
             if edits or chosen:
                 return self._depart(edits, chosen, now)
             if is_held or not self._starve():
@@ -162,19 +162,19 @@ class Head:
         """
         if not self._in_flight:
             raise StageLost("the last stage gave a result where no step is in flight")
-        flight = self._in_flight[0]
-        flight.confirm(len(self._stages) - 1, result.free)
-        flight.check(result.answers, self._stages[-1].vocab_size)
-        self._depth.note(now - flight.begun, max(flight.seconds.values(), default=0.0))
+        inflight = self._in_flight[0]
+        inflight.confirm(len(self._stages) - 1, result.free)
+        inflight.check(result.answers, self._stages[-1].vocab_size)
+        self._depth.note(now - inflight.begun, max(inflight.seconds.values(), default=0.0))
         self._absorbed.append(self._in_flight.popleft())
-        self.pace.arrive(flight.number, now)
-        for sequence, answers in flight.share_out(result.answers):
-            job = self._find_job(sequence)
-            if job is not None:
-                num_known = len(job.answers)
-                for delta in job.absorb(sequence, answers, now):
-                    self._yield(job, delta)
-                for answer in (sequence, *job.answers[num_known:]):
+        self.pace.arrive(inflight.number, now)
+        for sequence, answers in inflight.share_out(result.answers):
+            state = self._find_state(sequence)
+            if state is not None:
+                num_known = len(state.answers)
+                for delta in state.absorb(sequence, answers, now):
+                    self._yield(state, delta)
+                for answer in (sequence, *state.answers[num_known:]):
                     self._settle(answer)
 
     def confirm(self, stage: int, step: int, free: tuple[int, ...], seconds: float = 0.0) -> None:
@@ -189,23 +189,26 @@ class Head:
         Raises:
             StageLost: if it is not what it must be.
         """
-        for flight in (*self._absorbed, *self._in_flight):
-            if flight.number == step:
-                flight.confirm(stage, free)
-                flight.clock(stage, seconds)
-                if flight.rows:
-                    self.pace.note(stage, step, flight.num_tokens, seconds)
+        for inflight in (*self._absorbed, *self._in_flight):
+            if inflight.number == step:
+                inflight.confirm(stage, free)
+                inflight.clock(stage, seconds)
+                if inflight.rows:
+                    self.pace.note(stage, step, inflight.num_tokens, seconds)
 
     def stats(self) -> EngineStats:
         """Return what the head has done, and what it holds now."""
-        running = self._store.num_requests
+        running = self._cache.num_requests
         pools = [
             PoolUse(stage=index, kind=pool.kind, used=pool.num_pages - free, total=pool.num_pages)
             for index, (stage, frees) in enumerate(zip(self._stages, self._ledger.free, strict=True))
             for pool, free in zip(stage.pools, frees, strict=True)
         ]
         return EngineStats(
-            running=running, waiting=len(self._jobs) - running, pools=tuple(pools), **dataclasses.asdict(self._tally)
+            running=running,
+            waiting=len(self._requests) - running,
+            pools=tuple(pools),
+            **dataclasses.asdict(self._counters),
         )
 
     def fail(self, message: str, named: Listing[SeqId] = ()) -> bool:
@@ -221,16 +224,16 @@ class Head:
         Returns:
             Whether the epoch goes on. The next step has the number of the failed one then.
         """
-        flight = self._in_flight[0]
-        goes_on = bool(flight.marks) and len(self._in_flight) == 1
+        inflight = self._in_flight[0]
+        goes_on = bool(inflight.marks) and len(self._in_flight) == 1
         if goes_on:
             self._num_steps = self._in_flight.pop().number - 1
-            self._store.take_back(flight)
+            self._cache.take_back(inflight)
             self._ready.replace([sequence for sequence in self._list_live() if not sequence.is_drawing])
-        for sequence in flight.find_faulty(named):
-            if (job := self._find_job(sequence)) is not None:
-                self._store.distrust(sequence, is_certain=bool(named))
-                self._yield(job, job.fail(message))
+        for sequence in inflight.find_faulty(named):
+            if (state := self._find_state(sequence)) is not None:
+                self._cache.distrust(sequence, is_certain=bool(named))
+                self._yield(state, state.fail(message))
         if not goes_on:
             self.restart()
         return goes_on
@@ -258,16 +261,16 @@ class Head:
         self._stages = tuple(stages)
         self._versions = tuple(stage.weights_version for stage in stages)
         self.limits = find_limits(self._wanted, self._stages)
-        self._depth = Depth(len(stages))
-        self._in_flight: deque[Flight] = deque()
-        self._absorbed: deque[Flight] = deque(maxlen=1 if len(stages) == 1 else MOST)
+        self._depth = PipelineDepth(len(stages))
+        self._in_flight: deque[InflightStep] = deque()
+        self._absorbed: deque[InflightStep] = deque(maxlen=1 if len(stages) == 1 else MOST)
         """The last steps that are over; stages before the last may yet report on them."""
         self._num_steps = 0
         self.pace.restart()
         self._ledger = Ledger(self._stages)
         self._waiting = WaitingQueue(self._wanted.min_shared)
         budget = HeaderBudget(self._stages, self._wanted.header_bytes, self.limits.max_running)
-        self._store = Store(self._ledger, budget, self._waiting, self._space)
+        self._cache = SequenceCache(self._ledger, budget, self._waiting, self._space)
         live = self._list_live()
         self._ready.replace(live)
         for sequence in live:
@@ -278,77 +281,77 @@ class Head:
         return request.adapter, self._versions, request.salt
 
     def _list_live(self) -> list[Sequence]:
-        return [sequence for job in self._jobs.values() for sequence in job.live]
+        return [sequence for state in self._requests.values() for sequence in state.live]
 
     def _choose(self, now: float) -> dict[Sequence, int]:
         """Plan a step; with several stages, for a share of the decodes, so that each stage has one to work on."""
-        share = -(-max(len(self._store.running), 1) // len(self._stages))
+        share = -(-max(len(self._cache.running), 1) // len(self._stages))
         limits = self.limits
-        room = Room(max_tokens=limits.max_batch_tokens, max_decodes=share, max_running=limits.max_running)
-        scheduler = Scheduler(self._store, self._preemption, now)
+        room = StepBudget(max_tokens=limits.max_batch_tokens, max_decodes=share, max_running=limits.max_running)
+        scheduler = Scheduler(self._cache, self._preemption, now)
         chosen = scheduler.choose(room)
-        self._tally.preemptions += scheduler.num_preempted
+        self._counters.preemptions += scheduler.num_preempted
         return chosen
 
-    def _depart(self, edits: tuple[Edit, ...], chosen: dict[Sequence, int], now: float) -> Step:
+    def _depart(self, edits: tuple[Edit, ...], chosen: dict[Sequence, int], now: float) -> PlannedStep:
         """Account for a step, and count it as in flight."""
         rows = tuple(sequence.make_row(count) for sequence, count in chosen.items())
         marks = self._ledger.save(rows) if len(self._stages) == 1 else ()
         for row in rows:
             self._ledger.extend(row)
-        self._tally.steps += 1
+        self._counters.steps += 1
         for sequence in chosen:
-            if sequence.task.journey.begin(now):
-                self._tally.prompt_tokens += sequence.num_prompt
-                self._tally.cached_tokens += sequence.num_cached or 0
+            if sequence.context.timeline.begin(now):
+                self._counters.prompt_tokens += sequence.num_prompt
+                self._counters.cached_tokens += sequence.num_cached or 0
             if sequence.is_drawing:
                 self._ready.discard(sequence)
-            self._store.note_planned(sequence)
+            self._cache.note_planned(sequence)
         self._num_steps += 1
         if rows and not self._in_flight:
             self.pace.depart(self._num_steps, now)
-        self._in_flight.append(Flight(self._num_steps, rows, tuple(chosen), self._ledger.free, now, marks))
-        return Step(self.epoch, edits, StageBatch(rows, step=self._num_steps))
+        self._in_flight.append(InflightStep(self._num_steps, rows, tuple(chosen), self._ledger.free, now, marks))
+        return PlannedStep(self.epoch, edits, StageBatch(rows, step=self._num_steps))
 
     def _starve(self) -> bool:
         """If nothing runs and nothing can, take from whoever came last, of those that hold pages if any does.
 
         Of several answers one waits for the others; a single one ends.
         """
-        if not self._jobs or self._in_flight:
+        if not self._requests or self._in_flight:
             return False
-        jobs = list(self._jobs.values())
-        holders = [job for job in jobs if job.running]
-        last = max(reversed(holders or jobs), key=lambda job: job.arrived)
+        jobs = list(self._requests.values())
+        holders = [state for state in jobs if state.running]
+        last = max(reversed(holders or jobs), key=lambda state: state.arrived)
         if len(last.running) > 1:
-            self._store.discard(last.running[-1])
+            self._cache.discard(last.running[-1])
         else:
             self._yield(last, last.fail("out of memory for this conversation beside the others"))
         return True
 
-    def _yield(self, job: Job, delta: Delta) -> None:
+    def _yield(self, state: RequestState, delta: Delta) -> None:
         """Hand over a delta, and take what is over off the stages."""
-        self._deltas.append((job.request.id, delta))
-        self._tally.output_tokens += len(delta.tokens)
+        self._deltas.append((state.request.id, delta))
+        self._counters.output_tokens += len(delta.tokens)
         if delta.finish is not None:
-            self._end(job)
+            self._end(state)
         elif delta.ended is not None:
-            self._store.retire(job.answers[delta.index])
+            self._cache.retire(state.answers[delta.index])
 
-    def _end(self, job: Job) -> None:
+    def _end(self, state: RequestState) -> None:
         """Forget a request, and take what is left of it off the stages."""
-        del self._jobs[job.request.id]
-        self._deadlines.discard(job)
-        for answer in job.answers:
+        del self._requests[state.request.id]
+        self._deadlines.discard(state)
+        for answer in state.answers:
             answer.is_over = True
             self._ready.discard(answer)
             self._waiting.discard(answer)
-            self._store.retire(answer)
+            self._cache.retire(answer)
 
-    def _find_job(self, sequence: Sequence) -> Job | None:
+    def _find_state(self, sequence: Sequence) -> RequestState | None:
         """Return the request that a sequence of a step answers, unless it is over."""
-        job = self._jobs.get(sequence.request.id)
-        return job if job is not None and job.task is sequence.task else None
+        state = self._requests.get(sequence.request.id)
+        return state if state is not None and state.context is sequence.context else None
 
     def _settle(self, sequence: Sequence) -> None:
         """Count a sequence as ready, and as waiting if the stages do not hold it, unless it is over or draws."""

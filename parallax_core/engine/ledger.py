@@ -47,8 +47,8 @@ class Ledger:
     @property
     def interval(self) -> int:
         """The tokens at whose multiples every state pool wants a prompt to be kept; 0: none does."""
-        wishes = [pool.info.checkpoint_every for pool in self._pools if pool.info.kind == "state"]
-        return math.lcm(*filter(None, wishes)) if any(wishes) else 0
+        stage_options = [pool.info.checkpoint_every for pool in self._pools if pool.info.kind == "state"]
+        return math.lcm(*filter(None, stage_options)) if any(stage_options) else 0
 
     def length(self, seq: SeqId) -> int:
         """Return the length of a sequence once all steps planned so far are done."""
@@ -78,9 +78,9 @@ class Ledger:
         for pool, mark in zip(self._pools, marks, strict=True):
             pool.restore(Mark({seq: holding for seq, holding in mark.holdings.items() if seq in pool}))
 
-    def claim(self, max_tokens: int) -> Claim:
+    def claim(self, max_tokens: int) -> PageClaim:
         """Begin to plan a step of at most ``max_tokens`` tokens."""
-        return Claim(self._pools, max_tokens)
+        return PageClaim(self._pools, max_tokens)
 
     def check(self) -> None:
         """Verify the invariants of every pool; for tests."""
@@ -88,7 +88,7 @@ class Ledger:
             pool.check()
 
 
-class Claim:
+class PageClaim:
     """What a step that is being planned will take of every pool, before anything is taken."""
 
     def __init__(self, pools: Sequence[PagePool], max_tokens: int) -> None:

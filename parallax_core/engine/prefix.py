@@ -32,12 +32,12 @@ class Match:
 
 
 @dataclass(eq=False, slots=True)
-class Node:
+class PrefixNode:
     """A place in the tree: the tokens on the edges from the root to here."""
 
     edge: bytes
-    parent: Node | None
-    children: dict[bytes, Node] = field(default_factory=dict)
+    parent: PrefixNode | None
+    children: dict[bytes, PrefixNode] = field(default_factory=dict)
     """By the first token of their edge."""
     seqs: dict[SeqId, None] = field(default_factory=dict)
     """The sequences that end here, in order of arrival."""
@@ -51,8 +51,8 @@ class PrefixIndex:
     """
 
     def __init__(self) -> None:
-        self._roots: dict[Hashable, Node] = {}
-        self._ends: dict[SeqId, tuple[Hashable, Node]] = {}
+        self._roots: dict[Hashable, PrefixNode] = {}
+        self._ends: dict[SeqId, tuple[Hashable, PrefixNode]] = {}
 
     def __len__(self) -> int:
         return len(self._ends)
@@ -69,7 +69,7 @@ class PrefixIndex:
         if seq in self._ends:
             message = f"sequence {seq} is stored already"
             raise KeyError(message)
-        node, done = self._roots.setdefault(space, Node(b"", None)), 0
+        node, done = self._roots.setdefault(space, PrefixNode(b"", None)), 0
         while done < len(key):
             child = node.children.get(key[done : done + ITEM]) or _add_child(node, key[done:])
             common = _count_common(child.edge, key, done)
@@ -128,28 +128,28 @@ def _count_common(edge: bytes, key: bytes, start: int) -> int:
     return low * ITEM
 
 
-def _add_child(node: Node, edge: bytes) -> Node:
-    child = node.children[edge[:ITEM]] = Node(edge, node)
+def _add_child(node: PrefixNode, edge: bytes) -> PrefixNode:
+    child = node.children[edge[:ITEM]] = PrefixNode(edge, node)
     return child
 
 
-def _split(node: Node, size: int) -> Node:
+def _split(node: PrefixNode, size: int) -> PrefixNode:
     """Put a node after the first ``size`` bytes of the edge of ``node``, and return it."""
     assert node.parent is not None
-    upper = node.parent.children[node.edge[:ITEM]] = Node(node.edge[:size], node.parent)
+    upper = node.parent.children[node.edge[:ITEM]] = PrefixNode(node.edge[:size], node.parent)
     node.edge, node.parent = node.edge[size:], upper
     upper.children[node.edge[:ITEM]] = node
     return upper
 
 
-def _find_seq(node: Node) -> SeqId:
+def _find_seq(node: PrefixNode) -> SeqId:
     """Return a sequence that ends at ``node`` or below: every leaf has one."""
     while not node.seqs:
         node = node.children[next(reversed(node.children))]
     return next(reversed(node.seqs))
 
 
-def _list_ends(node: Node, depth: int) -> Iterator[Match]:
+def _list_ends(node: PrefixNode, depth: int) -> Iterator[Match]:
     """Yield a sequence that ends at ``node``, at its parent and so on up."""
     while node.parent is not None:
         if node.seqs:
@@ -158,7 +158,7 @@ def _list_ends(node: Node, depth: int) -> Iterator[Match]:
         node = node.parent
 
 
-def _prune(node: Node) -> None:
+def _prune(node: PrefixNode) -> None:
     """Take out what nobody needs any more: a leaf without sequence, then a node that only passes on."""
     while node.parent is not None and not node.seqs and not node.children:
         del node.parent.children[node.edge[:ITEM]]

@@ -9,11 +9,11 @@ from parallax_core.base.ids import SeqId
 from parallax_core.contracts.engine import Delta, Reason, Request, TokenLogprob
 from parallax_core.contracts.stage import Draw, Output, Row, SequenceSpec
 from parallax_core.engine.detokenizer import Decode, Detokenizer
-from parallax_core.engine.header import RowCost, make_spec, weigh_rows
+from parallax_core.engine.header_budget import RowCost, make_spec, weigh_rows
 from parallax_core.engine.prefix import ITEM, make_key
-from parallax_core.engine.score import PromptScore
-from parallax_core.engine.stop import StopFilter
-from parallax_core.engine.tally import Journey
+from parallax_core.engine.prompt_logprobs import PromptScore
+from parallax_core.engine.stop_strings import StopFilter
+from parallax_core.engine.timing import Timeline
 
 Rank = tuple[float, float, int, int]
 """No two sequences of a head have the same."""
@@ -23,14 +23,14 @@ AGEING_S = 10.0
 
 
 @dataclass(eq=False, kw_only=True, slots=True)
-class Task:
+class RequestContext:
     """What is the same for every answer to a request."""
 
     request: Request
     max_output: int
     """The most tokens an answer may have."""
     decode: Decode
-    journey: Journey
+    timeline: Timeline
     number: int = 0
     """How many requests came to the head before it."""
     spec: SequenceSpec = field(init=False)
@@ -49,7 +49,7 @@ class Sequence:
     All answers to a request share its prompt: a long one with many answers takes its memory once.
     """
 
-    task: Task
+    context: RequestContext
     siblings: Listing[Sequence] = ()
     """All answers to the request that have begun, this one included, in order."""
     choice: int = 0
@@ -81,19 +81,19 @@ class Sequence:
     _stop: StopFilter = field(init=False)
 
     def __post_init__(self) -> None:
-        request = self.request = self.task.request
+        request = self.request = self.context.request
         self.num_prompt = len(request.prompt)
-        self.rank = request.priority + self.arrived / AGEING_S, self.arrived, self.task.number, self.choice
+        self.rank = request.priority + self.arrived / AGEING_S, self.arrived, self.context.number, self.choice
         self._key = self.siblings[0].key(self.num_prompt) if self.siblings else b""
         if request.prompt_logprobs is not None and self.choice == 0:
             self.score = PromptScore(request.prompt, request.prompt_logprobs)
-        self._detokenizer = Detokenizer(self.task.decode)
+        self._detokenizer = Detokenizer(self.context.decode)
         self._stop = StopFilter(request.stop)
 
     @property
     def arrived(self) -> float:
         """When the request came."""
-        return self.task.journey.arrived
+        return self.context.timeline.arrived
 
     @property
     def num_output(self) -> int:
@@ -134,7 +134,7 @@ class Sequence:
     @property
     def draw_bytes(self) -> int:
         """What its next draw takes of a result, at the most."""
-        cost = self.task.cost
+        cost = self.context.cost
         return cost.next_draw if self.num_output else cost.first_draw
 
     def key(self, length: int) -> bytes:
@@ -205,7 +205,7 @@ class Sequence:
         text = self._stop.feed(self._detokenizer.feed(token), is_exempt=is_exempt)
         if self._stop.stopped:
             return text, "stop"
-        if self.num_output >= self.task.max_output:
+        if self.num_output >= self.context.max_output:
             return self._end(text + self._stop.feed(self._detokenizer.finish()), "length")
         return text, None
 

@@ -1,1 +1,1 @@
-"""Effects: threads, files and time around the pure engine."""
+"""Runs pipelines, their stages and the links between them. Pure decisions are in `engine` and `cluster`."""

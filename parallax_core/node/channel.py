@@ -7,7 +7,7 @@ import contextlib
 
 from parallax_core.base.errors import PeerLost
 from parallax_core.contracts.transport import FrameLimits, Guarded, Link, NodeRole
-from parallax_core.node.tidy import tidy
+from parallax_core.node.printable import tidy
 from parallax_core.wire.codec import DEFAULT_LIMITS, decode, encode
 from parallax_core.wire.errors import BadFrame, WireVersionMismatch
 from parallax_core.wire.messages import Message

@@ -9,28 +9,28 @@ from parallax_core.contracts.engine import Engine, EngineStats, Health
 from parallax_core.contracts.stage import StageInfo
 from parallax_core.contracts.status import Described, NodeStatus, ReplicaStatus, StageStatus
 from parallax_core.engine.head import Head
-from parallax_core.node.company import Post
-from parallax_core.node.drive import Drive
-from parallax_core.node.muster import Recruit
-from parallax_core.node.replica import Replica
+from parallax_core.node.executor.base import StageLocation
+from parallax_core.node.membership.registry import JoinedNode
+from parallax_core.node.pipeline.driver import PipelineDriver
+from parallax_core.node.routing.replica import Replica
 
 
 def describe_stages(
-    posts: Sequence[Post], infos: Sequence[StageInfo], head: Head | None, drive: Drive | None
+    locations: Sequence[StageLocation], infos: Sequence[StageInfo], head: Head | None, driver: PipelineDriver | None
 ) -> Iterator[StageStatus]:
     """Yield the status of each stage; without ``infos``, ``head`` and ``drive`` nothing was ever loaded."""
-    for stage, post in enumerate(posts):
+    for stage, location in enumerate(locations):
         status = StageStatus(
             stage=stage,
-            node=post.node,
-            host=post.host,
-            pid=post.pid,
-            backend=post.backend,
-            restarts=post.restarts,
+            node=location.node,
+            host=location.host,
+            pid=location.pid,
+            backend=location.backend,
+            restarts=location.restarts,
         )
-        if head is not None and drive is not None:
+        if head is not None and driver is not None:
             status = _add_model(status, infos[stage], head.stats())
-            status = _add_pace(status, head, drive.queued[stage])
+            status = _add_pace(status, head, driver.queued[stage])
         yield status
 
 
@@ -61,10 +61,10 @@ def describe_engine(health: Health, head: Head | None, num_losses: int, stages: 
     )
 
 
-def describe_node(recruit: Recruit) -> NodeStatus:
+def describe_node(node: JoinedNode) -> NodeStatus:
     """Return the status of a node that has joined and has nothing to do."""
-    join = recruit.join
-    return NodeStatus(name=recruit.name, host=join.host, pid=join.pid, address=join.address, backends=join.backends)
+    join = node.join
+    return NodeStatus(name=node.name, host=join.host, pid=join.pid, address=join.address, backends=join.backends)
 
 
 def _add_model(status: StageStatus, info: StageInfo, stats: EngineStats) -> StageStatus:

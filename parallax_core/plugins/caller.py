@@ -11,7 +11,7 @@ import pluggy
 
 from parallax_core import hookspecs
 from parallax_core.plugins.discovery import PluginRecord, break_record
-from parallax_core.plugins.limit import Errand
+from parallax_core.plugins.limit import TimedCall
 from parallax_core.plugins.output import divert_output
 from parallax_core.plugins.trace import trace_call
 
@@ -106,4 +106,4 @@ def _list_answers(call: Callable[[], object], hook: str, kind: type[T]) -> list[
 
 
 def _call_limited(call: Callable[[], T], limit_s: float) -> T:
-    return Errand(call).wait(limit_s)
+    return TimedCall(call).wait(limit_s)

@@ -25,8 +25,8 @@ from parallax_core.contracts.surface import HttpSurface
 from parallax_core.contracts.transport import TransportSpec
 from parallax_core.plugins.caller import Caller
 from parallax_core.plugins.discovery import PluginRecord, find_disabled, find_plugins, load_plugins, warn_mistyped
-from parallax_core.plugins.limit import Errand
-from parallax_core.plugins.registry import Offer, Registry, Shelf, Spec
+from parallax_core.plugins.limit import TimedCall
+from parallax_core.plugins.registry import Offer, PluginKind, Registry, Spec
 from parallax_core.plugins.sections import PluginConfig, check_sections
 
 S = TypeVar("S", bound=Spec)
@@ -81,32 +81,34 @@ class PluginHost:
 
     def backends(self) -> Registry[BackendSpec]:
         """Return the backends on offer."""
-        return self._registry("parallax_register_backends", BackendSpec, Shelf("backend", "backend"))
+        return self._registry("parallax_register_backends", BackendSpec, PluginKind("backend", "backend"))
 
     def models(self) -> Registry[ModelSpec]:
         """Return the adapters of model families on offer."""
-        return self._registry("parallax_register_models", ModelSpec, Shelf("model family", "model"))
+        return self._registry("parallax_register_models", ModelSpec, PluginKind("model family", "model"))
 
     def sources(self) -> Registry[SourceSpec]:
         """Return the model sources on offer."""
-        return self._registry("parallax_register_sources", SourceSpec, Shelf("model source", "source"))
+        return self._registry("parallax_register_sources", SourceSpec, PluginKind("model source", "source"))
 
     def policies(self, kind: PolicyKind) -> Registry[PolicySpec]:
         """Return the policies of that kind on offer; another kind may use the same names."""
         offers = self._offers("parallax_register_policies", PolicySpec)
-        return self._make_registry(Shelf(f"{kind} policy", kind), [each for each in offers if each.spec.kind == kind])
+        return self._make_registry(
+            PluginKind(f"{kind} policy", kind), [each for each in offers if each.spec.kind == kind]
+        )
 
     def transports(self) -> Registry[TransportSpec]:
         """Return the transports on offer."""
-        return self._registry("parallax_register_transports", TransportSpec, Shelf("transport", "transport"))
+        return self._registry("parallax_register_transports", TransportSpec, PluginKind("transport", "transport"))
 
     def parsers(self) -> Registry[ParserSpec]:
         """Return the parsers of outputs on offer."""
-        return self._registry("parallax_register_parsers", ParserSpec, Shelf("output parser", "parser"))
+        return self._registry("parallax_register_parsers", ParserSpec, PluginKind("output parser", "parser"))
 
     def settings(self) -> Registry[SettingsSpec]:
         """Return the sections of the configuration that are declared."""
-        return self._registry("parallax_register_settings", SettingsSpec, Shelf("section", "settings"))
+        return self._registry("parallax_register_settings", SettingsSpec, PluginKind("section", "settings"))
 
     def configure(self, config: Config) -> None:
         """Check what is configured, and give every plugin its settings.
@@ -166,7 +168,7 @@ class PluginHost:
     def shutdown(self, limit_s: float) -> None:
         """Tell every plugin that this is the end, all at once, and wait for them ``limit_s`` seconds together."""
         hook, deadline = "parallax_shutdown", time.monotonic() + limit_s
-        errands = [(each.plugin_name, Errand(self._caller.bind(each, hook))) for each in self._caller.find(hook)]
+        errands = [(each.plugin_name, TimedCall(self._caller.bind(each, hook))) for each in self._caller.find(hook)]
         for key, errand in errands:
             wait = partial(errand.wait, max(0.0, deadline - time.monotonic()))
             if not self._caller.attempt(key, wait, is_quiet=False):
@@ -209,11 +211,11 @@ class PluginHost:
             ):
                 self._warn(key)
 
-    def _registry(self, hook: str, spec: type[S], shelf: Shelf) -> Registry[S]:
-        return self._make_registry(shelf, self._offers(hook, spec))
+    def _registry(self, hook: str, spec: type[S], kind: PluginKind) -> Registry[S]:
+        return self._make_registry(kind, self._offers(hook, spec))
 
-    def _make_registry(self, shelf: Shelf, offers: Sequence[Offer[S]]) -> Registry[S]:
-        return Registry(shelf, offers, self.records, self._settings.prefer.get(shelf.key))
+    def _make_registry(self, kind: PluginKind, offers: Sequence[Offer[S]]) -> Registry[S]:
+        return Registry(kind, offers, self.records, self._settings.prefer.get(kind.key))
 
     def _offers(self, hook: str, spec: type[S]) -> list[Offer[S]]:
         """Return what plugins that are well offer; each is asked once."""

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Errand(Generic[T]):
+class TimedCall(Generic[T]):
     """A call on a daemon thread, which is left behind if it takes too long: nothing can end it from outside."""
 
     def __init__(self, function: Callable[[], T]) -> None:

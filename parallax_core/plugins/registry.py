@@ -58,7 +58,7 @@ class Offer(Generic[S]):
 
 
 @dataclass(frozen=True, slots=True)
-class Shelf:
+class PluginKind:
     """What a registry has, such as backends."""
 
     title: str
@@ -75,12 +75,12 @@ class Registry(Generic[S]):
 
     def __init__(
         self,
-        shelf: Shelf,
+        kind: PluginKind,
         offers: Sequence[Offer[S]],
         records: Sequence[PluginRecord],
         prefer: Mapping[str, str] | None = None,
     ) -> None:
-        self.shelf = shelf
+        self.kind = kind
         self.passed = tuple(_find_passed(offers, prefer or {}))
         self.offers = tuple(offer for offer in offers if offer not in self.passed)
         self._records = tuple(records)
@@ -98,7 +98,7 @@ class Registry(Generic[S]):
         """
         found = [offer for offer in self.offers if offer.spec.name == name]
         if not found:
-            message = f"no {self.shelf.title} named {name!r}"
+            message = f"no {self.kind.title} named {name!r}"
             raise UnknownName(message, self._suggestion(name))
         if len(found) > 1:
             raise self._conflict(found)
@@ -112,15 +112,15 @@ class Registry(Generic[S]):
     def _conflict(self, found: Sequence[Offer[S]]) -> PluginConflict:
         name, distribution = found[0].spec.name, found[-1].plugin.distribution
         origins = " and ".join(offer.plugin.origin for offer in found)
-        message = f"{self.shelf.title} {name!r} is offered by both {origins}"
-        prefer = f'prefer.{self.shelf.key}.{name} = "{found[0].plugin.distribution}"'
+        message = f"{self.kind.title} {name!r} is offered by both {origins}"
+        prefer = f'prefer.{self.kind.key}.{name} = "{found[0].plugin.distribution}"'
         hint = f"choose one, with {prefer} in [plugins] of parallax.toml, or with {DISABLED_VARIABLE}={distribution}"
         return PluginConflict(message, hint)
 
     def _suggestion(self, name: str) -> str:
         missing = [record for record in self._records if record.state != "loaded"]
         near = get_close_matches(name, [*self.names(), *(record.name for record in missing)], n=1)
-        none = f"no installed plugin offers a {self.shelf.title}."
+        none = f"no installed plugin offers a {self.kind.title}."
         known = f"there is: {', '.join(self.names())}." if self.offers else none
         guess = f"did you mean {near[0]!r}?" if near else known
         own = [record for record in missing if record.name in near]

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from parallax_core.base.errors import UnknownName, UsageError
 from parallax_core.config.config import Config
-from parallax_core.config.source import Written
+from parallax_core.config.source import WrittenSetting
 from parallax_core.contracts.setting import SettingsSpec
 from parallax_core.plugins.discovery import PluginRecord
 from parallax_core.plugins.registry import Registry
@@ -56,7 +56,7 @@ def check_sections(config: Config, registry: Registry[SettingsSpec], records: Se
 
 
 def _check_unknown(
-    name: str, values: Mapping[str, Written], registry: Registry[SettingsSpec], records: Sequence[PluginRecord]
+    name: str, values: Mapping[str, WrittenSetting], registry: Registry[SettingsSpec], records: Sequence[PluginRecord]
 ) -> None:
     origins = [written.origin for written in values.values()]
     place = origins[0].locate(name) if origins else f"[{name}]"

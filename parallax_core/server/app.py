@@ -9,72 +9,72 @@ from fastapi import APIRouter, FastAPI
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import JSONResponse
 
-from parallax_core.server import chat, cluster, completions, metrics, tokens
-from parallax_core.server.access import REQUEST_ID, AccessLog
+from parallax_core.server import chat, cluster, completions, metrics, tokenize
+from parallax_core.server.access_log import REQUEST_ID, AccessLog
 from parallax_core.server.auth import KeyCheck
-from parallax_core.server.description import describe_app, describe_errors, describe_health
-from parallax_core.server.edge import Edge
+from parallax_core.server.body_limit import BodyLimit
+from parallax_core.server.drain import CLOSING, DrainGate, DrainMiddleware
 from parallax_core.server.errors import add_handlers
-from parallax_core.server.gate import CLOSING, Gate, Gatekeeper
-from parallax_core.server.host import HostCheck
-from parallax_core.server.lenience import HEADER, Lenience
-from parallax_core.server.limit import BodyLimit
-from parallax_core.server.origin import OriginCheck
-from parallax_core.server.patience import Patience
-from parallax_core.server.rate import RateLimit
-from parallax_core.server.reply import HealthReply, ModelReply, ModelsReply, VersionReply
-from parallax_core.server.served import Served
+from parallax_core.server.host_check import HostCheck
+from parallax_core.server.openapi import describe_app, describe_errors, describe_health
+from parallax_core.server.options import ServerOptions
+from parallax_core.server.origin_check import OriginCheck
+from parallax_core.server.rate_limit import RateLimit
+from parallax_core.server.read_timeout import ReadTimeout
+from parallax_core.server.response_models import HealthReply, ModelReply, ModelsReply, VersionReply
+from parallax_core.server.service import Service
+from parallax_core.server.unknown_fields import HEADER, UnknownFields
 
 
-def make_app(served: Served, edge: Edge | None = None, gate: Gate | None = None) -> FastAPI:
+def make_app(service: Service, options: ServerOptions | None = None, drain: DrainGate | None = None) -> FastAPI:
     """Return the application for one model, behind its edge."""
-    edge, gate = edge or Edge(), gate or Gate()
+    options, drain = options or ServerOptions(), drain or DrainGate()
     # Traces are ours to send (see `tracing`): those of FastAPI hold what clients send, wherever an error quotes it.
     silent: Any = {"tracing": False, "metrics": False, "logs": False, "auto_configure": False}
     app = FastAPI(title="Parallax", docs_url=None, redoc_url=None, redirect_slashes=False, telemetry=silent)
     add_handlers(app)
-    describe_app(app, has_keys=edge.keys.are_needed)
-    app.include_router(_make_basics(served, gate))
-    app.include_router(metrics.make_router(served.meter))
-    for routes in (chat, completions, tokens, cluster):
-        app.include_router(routes.make_router(served))
-    _add_edge(app, edge, gate)
-    app.add_middleware(AccessLog, count_error=served.meter.count_error, logs_bodies=edge.logs_bodies)
+    describe_app(app, has_keys=options.keys.are_needed)
+    app.include_router(_make_basics(service, drain))
+    app.include_router(metrics.make_router(service.server_metrics))
+    for routes in (chat, completions, tokenize, cluster):
+        app.include_router(routes.make_router(service))
+    _add_options(app, options, drain)
+    app.add_middleware(AccessLog, count_error=service.server_metrics.count_error, logs_bodies=options.logs_bodies)
     return app
 
 
-def _add_edge(app: FastAPI, edge: Edge, gate: Gate) -> None:
+def _add_options(app: FastAPI, options: ServerOptions, drain: DrainGate) -> None:
     """Add what may refuse a request, from the routes outwards."""
-    if edge.is_lenient:
-        app.add_middleware(Lenience)
-    app.add_middleware(BodyLimit, limit=edge.max_body_bytes)
-    app.add_middleware(Patience, gate=gate, limit_s=edge.request_s)
-    app.add_middleware(Gatekeeper, gate=gate)
-    if edge.max_concurrent or edge.max_per_minute:
-        app.add_middleware(RateLimit, edge=edge)
-    app.add_middleware(KeyCheck, keys=edge.keys)
-    app.add_middleware(OriginCheck, origins=edge.cors_origins)
-    if edge.cors_origins:
+    if options.is_lenient:
+        app.add_middleware(UnknownFields)
+    app.add_middleware(BodyLimit, limit=options.max_body_bytes)
+    app.add_middleware(ReadTimeout, drain=drain, limit_s=options.request_s)
+    app.add_middleware(DrainMiddleware, drain=drain)
+    if options.max_concurrent or options.max_per_minute:
+        app.add_middleware(RateLimit, options=options)
+    app.add_middleware(KeyCheck, keys=options.keys)
+    app.add_middleware(OriginCheck, origins=options.cors_origins)
+    if options.cors_origins:
         app.add_middleware(
             CORSMiddleware,
-            allow_origins=list(edge.cors_origins),
+            allow_origins=list(options.cors_origins),
             allow_methods=["GET", "POST"],
             allow_headers=["Authorization", "Content-Type", REQUEST_ID],
             expose_headers=[REQUEST_ID, HEADER, "Retry-After"],
         )
-    if edge.hosts:
-        app.add_middleware(HostCheck, hosts=edge.hosts)
+    if options.hosts:
+        app.add_middleware(HostCheck, hosts=options.hosts)
 
 
-def _make_basics(served: Served, gate: Gate) -> APIRouter:
+def _make_basics(service: Service, drain: DrainGate) -> APIRouter:
     router = APIRouter()
 
     @router.get("/health", response_model=HealthReply, responses=describe_health())
     @router.get("/ready", response_model=HealthReply, responses=describe_health())
     async def health() -> JSONResponse:
         """200 when the engine can answer, else 503 with the reason."""
-        state = served.engine.health()
-        status, reason = ("draining", CLOSING) if gate.is_closed else (state.state, state.reason)
+        state = service.engine.health()
+        status, reason = ("draining", CLOSING) if drain.is_closed else (state.state, state.reason)
         return JSONResponse({"status": status, "reason": reason}, 200 if status == "ready" else 503)
 
     @router.get("/version", response_model=VersionReply)
@@ -85,12 +85,12 @@ def _make_basics(served: Served, gate: Gate) -> APIRouter:
     @router.get("/v1/models", response_model=ModelsReply, responses=describe_errors(401, 403))
     async def list_models() -> dict[str, object]:
         """List the one model served here."""
-        return {"object": "list", "data": [served.describe()]}
+        return {"object": "list", "data": [service.describe()]}
 
     @router.get("/v1/models/{model_id:path}", response_model=ModelReply, responses=describe_errors(401, 403, 404))
     async def retrieve_model(model_id: str) -> dict[str, object]:
         """Describe the model, if it is the one served here."""
-        served.check_model(model_id)
-        return served.describe()
+        service.check_model(model_id)
+        return service.describe()
 
     return router

@@ -5,9 +5,9 @@ from __future__ import annotations
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from parallax_core.server.caller import read_key
+from parallax_core.server.api_keys import ApiKeys, Role
+from parallax_core.server.client_id import read_key
 from parallax_core.server.errors import error_body
-from parallax_core.server.keys import ApiKeys, Role
 
 OPEN_PATHS = frozenset({"/health", "/ready", "/version"})
 """What answers without a key, so that supervisors need none."""

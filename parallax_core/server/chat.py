@@ -13,31 +13,31 @@ from fastapi.responses import Response
 
 from parallax_core.base.errors import InvalidRequest
 from parallax_core.contracts.engine import Delta, Reason
-from parallax_core.server.description import describe_body, describe_errors, describe_events
-from parallax_core.server.flow import EventStream, Flow, answer_whole
+from parallax_core.server.body_messages import ParsedBody, ResponseForm
+from parallax_core.server.json_pieces import respond, to_json, write_lists, write_object
 from parallax_core.server.logprobs import TokenWriter, write_chat_logprobs
-from parallax_core.server.pieces import respond, to_json, write_lists, write_object
-from parallax_core.server.reading import Form, Reading
-from parallax_core.server.reply import ChatChunk, ChatReply
-from parallax_core.server.schema import ChatRequest
-from parallax_core.server.served import Served
+from parallax_core.server.openapi import describe_body, describe_errors, describe_events
+from parallax_core.server.request_models import ChatRequest
+from parallax_core.server.response import ResponseFlow, SseResponse, answer_whole
+from parallax_core.server.response_models import ChatChunk, ChatReply
+from parallax_core.server.service import Service
 
 Shape = dict[str, object]
 
 
 @dataclass(frozen=True, slots=True)
-class Chat:
+class ChatResponse:
     """One request, and what all chunks of its answer have in common."""
 
     writer: TokenWriter
-    form: Form
-    flow: Flow
+    form: ResponseForm
+    flow: ResponseFlow
     id: str
     created: int
 
     async def collect(self) -> Response:
         """Return the whole answer."""
-        answers = [Answer() for _ in range(self.form.num_answers)]
+        answers = [ChatAnswer() for _ in range(self.form.num_answers)]
         async for _, delta in self.flow.collect():
             answers[delta.index].add(delta, self._write_logprobs(delta))
         choices = (self._write_choice(index, answer) for index, answer in enumerate(answers))
@@ -58,7 +58,7 @@ class Chat:
         if self.form.includes_usage:
             yield [to_json({**self._common("chat.completion.chunk"), "choices": [], "usage": self.flow.usage()})]
 
-    def _write_choice(self, index: int, answer: Answer) -> Iterator[bytes]:
+    def _write_choice(self, index: int, answer: ChatAnswer) -> Iterator[bytes]:
         message = {"role": "assistant", "content": "".join(answer.texts), "refusal": None}
         choice = {"index": index, "message": message, "finish_reason": answer.reason}
         logprobs = [b"null"] if self.form.logprobs is None else write_chat_logprobs(answer.logprobs)
@@ -79,7 +79,7 @@ class Chat:
 
 
 @dataclass(slots=True)
-class Answer:
+class ChatAnswer:
     """One answer, as it is put together."""
 
     texts: list[str] = field(default_factory=list)
@@ -94,18 +94,18 @@ class Answer:
         self.reason = delta.ended or self.reason
 
 
-async def _submit(served: Served, reading: Reading, name: str, http: fastapi.Request) -> Flow:
+async def _submit(service: Service, reading: ParsedBody, name: str, http: fastapi.Request) -> ResponseFlow:
     try:
-        return await served.submit(reading, name, http)
+        return await service.submit(reading, name, http)
     except InvalidRequest as error:
         if error.param == "max_tokens":
             raise InvalidRequest(error.message, reading.form.length_field, error.hint) from error
         raise
 
 
-def make_router(served: Served) -> fastapi.APIRouter:
+def make_router(service: Service) -> fastapi.APIRouter:
     """Return the route for ``served``."""
-    router, writer = fastapi.APIRouter(), TokenWriter(served.text.vocabulary)
+    router, writer = fastapi.APIRouter(), TokenWriter(service.text.vocabulary)
 
     errors = describe_errors(400, 401, 403, 404, 408, 413, 429, 500, 503)
 
@@ -117,11 +117,11 @@ def make_router(served: Served) -> fastapi.APIRouter:
     )
     async def create_chat_completion(http: fastapi.Request) -> Response:
         """Answer a conversation, whole or as server-sent events."""
-        reading, name = await served.read("chat", http), f"chatcmpl-{secrets.token_hex(12)}"
-        flow = await _submit(served, reading, name, http)
-        chat = Chat(writer, reading.form, flow, name, int(time.time()))
+        reading, name = await service.read("chat", http), f"chatcmpl-{secrets.token_hex(12)}"
+        flow = await _submit(service, reading, name, http)
+        chat = ChatResponse(writer, reading.form, flow, name, int(time.time()))
         if reading.form.streams:
-            return EventStream(chat.stream(), flow)
+            return SseResponse(chat.stream(), flow)
         return await answer_whole(http, chat.collect(), flow)
 
     return router

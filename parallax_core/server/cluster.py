@@ -8,58 +8,58 @@ from fastapi import APIRouter, Path
 
 from parallax_core.base.errors import UnknownName
 from parallax_core.contracts.status import Described, Drainable, ReplicaStatus
-from parallax_core.server.description import describe_errors
-from parallax_core.server.served import Served
-from parallax_core.server.status import ClusterReply, ReplicaReply, show_node, show_replica
+from parallax_core.server.cluster_models import ClusterReply, ReplicaReply, show_node, show_replica
+from parallax_core.server.openapi import describe_errors
+from parallax_core.server.service import Service
 
 Rank = Annotated[int, Path(ge=0, description="The number of a replica, from 0.")]
 
 
-def make_router(served: Served) -> APIRouter:
+def make_router(service: Service) -> APIRouter:
     """Return the routes."""
     router = APIRouter()
 
     @router.get("/v1/cluster", responses=describe_errors(401, 403))
     async def show_cluster() -> ClusterReply:
         """Show the replicas, their stages, and the nodes that wait for one; also before the server is ready."""
-        health = served.engine.health()
+        health = service.engine.health()
         return ClusterReply(
             object="cluster",
-            model=served.model_id,
+            model=service.model_id,
             status=health.state,
             reason=health.reason,
-            replicas=[show_replica(each) for each in _describe(served)],
-            waiting=[show_node(each) for each in served.list_waiting()],
+            replicas=[show_replica(each) for each in _describe(service)],
+            waiting=[show_node(each) for each in service.list_waiting()],
         )
 
     @router.post("/v1/replicas/{rank}/drain", responses=describe_errors(400, 401, 403, 404, 429, 503))
     async def drain_replica(rank: Rank) -> ReplicaReply:
         """Give a replica no new requests; it finishes those it has, and keeps the model."""
-        engine = _find_drainable(served, rank)
+        engine = _find_drainable(service, rank)
         engine.drain(rank)
-        return show_replica(_describe(served)[rank])
+        return show_replica(_describe(service)[rank])
 
     @router.post("/v1/replicas/{rank}/readmit", responses=describe_errors(400, 401, 403, 404, 429, 503))
     async def readmit_replica(rank: Rank) -> ReplicaReply:
         """Give a replica requests again."""
-        engine = _find_drainable(served, rank)
+        engine = _find_drainable(service, rank)
         engine.readmit(rank)
-        return show_replica(_describe(served)[rank])
+        return show_replica(_describe(service)[rank])
 
     return router
 
 
-def _describe(served: Served) -> tuple[ReplicaStatus, ...]:
-    engine = served.engine
+def _describe(service: Service) -> tuple[ReplicaStatus, ...]:
+    engine = service.engine
     return engine.describe() if isinstance(engine, Described) else (ReplicaStatus(health=engine.health()),)
 
 
-def _find_drainable(served: Served, rank: int) -> Drainable:
+def _find_drainable(service: Service, rank: int) -> Drainable:
     """Return the engine, if it has replicas that can be drained.
 
     Raises:
         UnknownName: if it has none.
     """
-    if not isinstance(served.engine, Drainable):
+    if not isinstance(service.engine, Drainable):
         raise UnknownName(f"there is no replica {rank}", "this server has none that can be drained")
-    return served.engine
+    return service.engine

@@ -12,21 +12,21 @@ from fastapi.responses import Response
 
 from parallax_core.base.errors import InvalidRequest
 from parallax_core.contracts.engine import Delta, Reason
-from parallax_core.node.text import ModelText
-from parallax_core.server.description import describe_body, describe_errors, describe_events
-from parallax_core.server.flow import EventStream, Flow, answer_whole
+from parallax_core.models.tokenizer import ModelTokenizer
+from parallax_core.server.body_messages import ParsedBody, unpack
+from parallax_core.server.json_pieces import respond, to_json, write_lists, write_object
 from parallax_core.server.logprobs import Columns, CompletionLogprobs, TokenWriter
-from parallax_core.server.pieces import respond, to_json, write_lists, write_object
-from parallax_core.server.reading import Reading, unpack
-from parallax_core.server.reply import CompletionReply
-from parallax_core.server.schema import CompletionRequest
-from parallax_core.server.served import Served
+from parallax_core.server.openapi import describe_body, describe_errors, describe_events
+from parallax_core.server.request_models import CompletionRequest
+from parallax_core.server.response import ResponseFlow, SseResponse, answer_whole
+from parallax_core.server.response_models import CompletionReply
+from parallax_core.server.service import Service
 
 Shape = dict[str, object]
 
 
 @dataclass(slots=True)
-class Choice:
+class CompletionAnswer:
     """One answer to one prompt, as it is put together."""
 
     prompt: str
@@ -74,25 +74,25 @@ class Piece:
     """The log-probabilities, if they are wanted."""
 
 
-class Choices(dict[int, Choice]):
+class Choices(dict[int, CompletionAnswer]):
     """Answers by their places, each begun when it is first looked for: there may be tens of thousands."""
 
-    def __init__(self, begin: Callable[[int], Choice]) -> None:
+    def __init__(self, begin: Callable[[int], CompletionAnswer]) -> None:
         super().__init__()
         self._begin = begin
 
-    def __missing__(self, place: int) -> Choice:
+    def __missing__(self, place: int) -> CompletionAnswer:
         return self.setdefault(place, self._begin(place))
 
 
 @dataclass(frozen=True, slots=True)
-class Completion:
+class CompletionResponse:
     """One request body, and the answers to its prompts."""
 
-    text: ModelText
+    text: ModelTokenizer
     writer: TokenWriter
-    reading: Reading
-    flow: Flow
+    reading: ParsedBody
+    flow: ResponseFlow
     name: Shape
     """What all chunks of the answer have in common."""
 
@@ -121,13 +121,13 @@ class Completion:
         if self.reading.form.includes_usage:
             yield [to_json({**self.name, "choices": [], "usage": self.flow.usage(is_shown=is_shown)})]
 
-    def _begin(self, place: int) -> Choice:
+    def _begin(self, place: int) -> CompletionAnswer:
         """Return what is to be put together there: the answers to one prompt are side by side."""
         form, number = self.reading.form, place // self.reading.request.n
         echo = form.echoes[number] if form.echoes else ""
         first = unpack(self.reading.prompts[number])[0] if form.echoes else None
         logprobs = None if form.logprobs is None else CompletionLogprobs(self.text, self.writer, form.logprobs)
-        return Choice(echo, first, logprobs)
+        return CompletionAnswer(echo, first, logprobs)
 
     def _choose(self, choices: Choices) -> list[int]:
         """Return the places of the answers to send: of each prompt's, the best."""
@@ -144,9 +144,9 @@ def _write_choice(index: int, text: str, columns: Columns | None, reason: Reason
     return write_object(choice, "logprobs", [b"null"] if columns is None else columns.write())
 
 
-def make_router(served: Served) -> fastapi.APIRouter:
+def make_router(service: Service) -> fastapi.APIRouter:
     """Return the route for ``served``."""
-    router, writer = fastapi.APIRouter(), TokenWriter(served.text.vocabulary)
+    router, writer = fastapi.APIRouter(), TokenWriter(service.text.vocabulary)
 
     errors = describe_errors(400, 401, 403, 404, 408, 413, 429, 500, 503)
 
@@ -158,20 +158,20 @@ def make_router(served: Served) -> fastapi.APIRouter:
     )
     async def create_completion(http: fastapi.Request) -> Response:
         """Continue one prompt or several, whole or as server-sent events."""
-        reading, name = await served.read("completion", http), f"cmpl-{secrets.token_hex(12)}"
-        flow = await _submit(served, reading, name, http)
+        reading, name = await service.read("completion", http), f"cmpl-{secrets.token_hex(12)}"
+        flow = await _submit(service, reading, name, http)
         common: Shape = {"id": name, "object": "text_completion", "created": int(time.time())}
-        completion = Completion(served.text, writer, reading, flow, {**common, "model": reading.form.model})
+        completion = CompletionResponse(service.text, writer, reading, flow, {**common, "model": reading.form.model})
         if reading.form.streams:
-            return EventStream(completion.stream(), flow)
+            return SseResponse(completion.stream(), flow)
         return await answer_whole(http, completion.collect(), flow)
 
     return router
 
 
-async def _submit(served: Served, reading: Reading, name: str, http: fastapi.Request) -> Flow:
+async def _submit(service: Service, reading: ParsedBody, name: str, http: fastapi.Request) -> ResponseFlow:
     try:
-        return await served.submit(reading, name, http)
+        return await service.submit(reading, name, http)
     except InvalidRequest as error:
         if error.param == "messages":  # what an engine calls a prompt
             raise InvalidRequest(error.message, "prompt", "shorten it") from error

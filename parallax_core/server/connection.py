@@ -50,7 +50,7 @@ class Connection(H11Protocol):
     uvicorn waits for ever for the head of a request, for the rest of a body nobody wants, and for a client to take what
     it was sent; many clients that stall would use up the server's connections. A connection is given up when nothing
     has moved for ``limit_s`` seconds, or up to a quarter more; so is that of a client which takes its answer in drops.
-    (A body that is wanted is `Patience`'s to wait for.)
+    (A body that is wanted is `ReadTimeout`'s to wait for.)
     """
 
     limit_s = 30.0

@@ -19,8 +19,8 @@ from parallax_core.base.errors import (
     Unavailable,
     UnknownName,
 )
-from parallax_core.server.body import explain
-from parallax_core.server.reading import UnknownModel
+from parallax_core.server.body_messages import UnknownModel
+from parallax_core.server.strict_json import explain
 
 logger = logging.getLogger(__name__)
 

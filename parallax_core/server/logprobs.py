@@ -13,9 +13,9 @@ from functools import lru_cache
 
 from parallax_core.contracts.engine import TokenLogprob
 from parallax_core.engine.detokenizer import Detokenizer
-from parallax_core.node.text import ModelText
-from parallax_core.node.vocabulary import Vocabulary
-from parallax_core.server.pieces import to_json, write_list
+from parallax_core.models.tokenizer import ModelTokenizer
+from parallax_core.models.vocabulary import Vocabulary
+from parallax_core.server.json_pieces import to_json, write_list
 
 LOWEST = -9999.0
 """What minus infinity is written as: JSON has no word for it."""
@@ -101,7 +101,7 @@ class Columns:
 class CompletionLogprobs:
     """Makes the ``logprobs`` of a choice of a completion, piece by piece; offsets count characters of its text."""
 
-    text: ModelText
+    text: ModelTokenizer
     writer: TokenWriter
     num_top: int
     _offset: int = 0

@@ -22,8 +22,8 @@ from prometheus_client.registry import Collector
 
 from parallax_core.contracts.engine import Delta, Engine, EngineStats, Finish
 from parallax_core.contracts.status import Described
-from parallax_core.server.description import Responses, describe_errors
 from parallax_core.server.errors import KINDS, UNFORESEEN
+from parallax_core.server.openapi import Responses, describe_errors
 from parallax_core.server.tracing import Tracer
 
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
@@ -42,7 +42,7 @@ GAUGES = {"running": "Requests on the stages.", "waiting": "Requests that wait."
 disable_created_metrics()  # type: ignore[no-untyped-call]  # nobody asks for them, and they double what is sent
 
 
-class Meter:
+class ServerMetrics:
     """The metrics of one server, and its traces if somebody collects them."""
 
     def __init__(self, tracer: Tracer | None = None) -> None:
@@ -83,7 +83,9 @@ class Meter:
         """A client is told of an error, by a response or at the end of a stream."""
         self.errors.labels(KINDS.get(status, UNFORESEEN)).inc()
 
-    def begin(self, arrived: float | None = None, parent: str = "", on_over: Callable[[], None] = lambda: None) -> Trip:
+    def begin(
+        self, arrived: float | None = None, parent: str = "", on_over: Callable[[], None] = lambda: None
+    ) -> RequestMetrics:
         """Begin to measure a request.
 
         Args:
@@ -91,17 +93,17 @@ class Meter:
             parent: the ``traceparent`` it came with.
             on_over: called once, when the request has ended, or is given up.
         """
-        return Trip(self, time.monotonic() if arrived is None else arrived, parent, on_over)
+        return RequestMetrics(self, time.monotonic() if arrived is None else arrived, parent, on_over)
 
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
         return Histogram(f"parallax_{name}_seconds", text, buckets=buckets, registry=self.registry)
 
 
 @dataclass(slots=True)
-class Trip:
+class RequestMetrics:
     """One request on its way."""
 
-    meter: Meter
+    server_metrics: ServerMetrics
     arrived: float
     parent: str
     on_over: Callable[[], None]
@@ -113,10 +115,10 @@ class Trip:
         now = time.monotonic()
         if delta.tokens:
             if not self._last:
-                self.meter.first_token.observe(now - self.arrived)
+                self.server_metrics.first_token.observe(now - self.arrived)
             elif delta.index in self._last:
                 for _ in delta.tokens:
-                    self.meter.inter_token.observe((now - self._last[delta.index]) / len(delta.tokens))
+                    self.server_metrics.inter_token.observe((now - self._last[delta.index]) / len(delta.tokens))
             self._last[delta.index] = now
         if delta.finish is not None:
             self._end(delta.finish, now)
@@ -126,19 +128,19 @@ class Trip:
         if not self._is_over:
             self._is_over = True
             self.on_over()
-            self.meter.requests.labels("abandoned").inc()
+            self.server_metrics.requests.labels("abandoned").inc()
 
     def _end(self, finish: Finish, now: float) -> None:
         self._is_over = True
         self.on_over()
-        self.meter.requests.labels(finish.reason).inc()
-        self.meter.whole.observe(now - self.arrived)
+        self.server_metrics.requests.labels(finish.reason).inc()
+        self.server_metrics.whole.observe(now - self.arrived)
         if (timing := finish.timing) is not None:
-            self.meter.queued.observe(timing.queued_s)
-            self.meter.prefill.observe(timing.prefill_s)
-            self.meter.decode.observe(timing.decode_s)
-        if self.meter.tracer is not None:
-            self.meter.tracer.record(now - self.arrived, finish, self.parent)
+            self.server_metrics.queued.observe(timing.queued_s)
+            self.server_metrics.prefill.observe(timing.prefill_s)
+            self.server_metrics.decode.observe(timing.decode_s)
+        if self.server_metrics.tracer is not None:
+            self.server_metrics.tracer.record(now - self.arrived, finish, self.parent)
 
 
 class EngineCollector(Collector):
@@ -196,7 +198,7 @@ def _collect_losses(engine: Engine) -> Iterator[Metric]:
     yield restarts
 
 
-def make_router(meter: Meter) -> fastapi.APIRouter:
+def make_router(server_metrics: ServerMetrics) -> fastapi.APIRouter:
     """Return the route that shows ``meter``."""
     router = fastapi.APIRouter()
 
@@ -205,6 +207,6 @@ def make_router(meter: Meter) -> fastapi.APIRouter:
     @router.get("/metrics", response_class=Response, responses=text | describe_errors(401, 403))
     async def metrics() -> Response:
         """Show the metrics in Prometheus's text format; on the event loop, where what they count changes."""
-        return Response(generate_latest(meter.registry), media_type=CONTENT_TYPE_LATEST)
+        return Response(generate_latest(server_metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
     return router

@@ -9,9 +9,9 @@ import fastapi
 import msgspec
 
 from parallax_core.base.errors import InvalidRequest, Overloaded
-from parallax_core.server.caller import identify
-from parallax_core.server.edge import Edge
-from parallax_core.server.reading import Reading
+from parallax_core.server.body_messages import ParsedBody
+from parallax_core.server.client_id import identify
+from parallax_core.server.options import ServerOptions
 
 
 @dataclass(slots=True)
@@ -37,14 +37,14 @@ class Quota:
     each prompt. One with no greatest length gets what the context holds, or the whole budget if that is less.
     """
 
-    def __init__(self, edge: Edge | None = None) -> None:
-        edge = edge or Edge()
-        self._most_tokens = edge.max_output_tokens
-        self._min_priority = edge.min_priority
-        self._by_key = edge.keys.are_needed
+    def __init__(self, options: ServerOptions | None = None) -> None:
+        options = options or ServerOptions()
+        self._most_tokens = options.max_output_tokens
+        self._min_priority = options.min_priority
+        self._by_key = options.keys.are_needed
         self._running: Counter[bytes] = Counter()
 
-    def claim(self, reading: Reading, room: int, http: fastapi.Request) -> tuple[Reading, list[Share]]:
+    def claim(self, reading: ParsedBody, room: int, http: fastapi.Request) -> tuple[ParsedBody, list[Share]]:
         """Return what may be asked of the engine, and a share of the caller's budget for each of its requests.
 
         Args:
@@ -72,13 +72,13 @@ class Quota:
         self._running[caller] += sum(costs)
         return reading, [Share(self._running, caller, cost) for cost in costs]
 
-    def _check_priority(self, reading: Reading, role: str) -> None:
+    def _check_priority(self, reading: ParsedBody, role: str) -> None:
         priority = reading.request.priority
         if priority < self._min_priority and role != "admin":
             message = f"'priority' is {priority}, and with a key of the role 'user' it is at least {self._min_priority}"
             raise InvalidRequest(message, "priority", "lower numbers are served before those of others")
 
-    def _limit_length(self, reading: Reading, room: int) -> Reading:
+    def _limit_length(self, reading: ParsedBody, room: int) -> ParsedBody:
         """Return ``reading`` with a greatest length, if it has none and may come to more than the whole budget."""
         request = reading.request
         if request.max_tokens is not None or 0 < sum(_weigh(reading, room)) <= self._most_tokens:
@@ -87,7 +87,7 @@ class Quota:
         return msgspec.structs.replace(reading, request=replace(request, max_tokens=most))
 
 
-def _weigh(reading: Reading, room: int) -> list[int]:
+def _weigh(reading: ParsedBody, room: int) -> list[int]:
     """Return how many output tokens each request may come to."""
     request = reading.request
     if request.max_tokens is not None:

@@ -17,11 +17,11 @@ from fastapi import FastAPI
 from parallax_core.base.errors import EngineFailed, ParallaxError
 from parallax_core.contracts.engine import Engine
 from parallax_core.server.connection import make_protocol
-from parallax_core.server.descriptor import raise_limit
-from parallax_core.server.edge import Edge
-from parallax_core.server.gate import Gate
-from parallax_core.server.lag import watch_lag
-from parallax_core.server.served import Served
+from parallax_core.server.drain import DrainGate
+from parallax_core.server.file_limit import raise_limit
+from parallax_core.server.loop_lag import watch_lag
+from parallax_core.server.options import ServerOptions
+from parallax_core.server.service import Service
 
 logger = logging.getLogger(__name__)
 
@@ -73,16 +73,16 @@ def _cannot_listen(place: str, error: OSError) -> ParallaxError:
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class ServerSite:
     """An application, and what it answers with."""
 
     app: FastAPI
-    served: Served
-    edge: Edge
-    gate: Gate
+    service: Service
+    options: ServerOptions
+    drain: DrainGate
 
 
-async def run_server(site: Site, sock: socket.socket, on_ready: Callable[[], None]) -> None:
+async def run_server(site: ServerSite, sock: socket.socket, on_ready: Callable[[], None]) -> None:
     """Serve until SIGINT, or SIGTERM, which gives answers under way a moment to end; a second signal ends that.
 
     ``/health`` answers 503 while the engine starts.
@@ -113,22 +113,22 @@ async def run_server(site: Site, sock: socket.socket, on_ready: Callable[[], Non
         raise _cannot_listen("{}:{}".format(*sock.getsockname()[:2]), error) from error
 
 
-def make_config(site: Site) -> uvicorn.Config:
+def make_config(site: ServerSite) -> uvicorn.Config:
     """Return how uvicorn is to serve a site."""
-    edge = site.edge
+    options = site.options
     return uvicorn.Config(
         site.app,
-        http=make_protocol(edge.request_s),
+        http=make_protocol(options.request_s),
         log_config=None,
         access_log=False,
         ws="none",
-        ssl_certfile=edge.tls_cert,
-        ssl_keyfile=edge.tls_key,
+        ssl_certfile=options.tls_cert,
+        ssl_keyfile=options.tls_key,
         timeout_graceful_shutdown=GRACE_S,  # type: ignore[arg-type]  # it is handed to asyncio, which takes parts
     )
 
 
-async def _wait_for_signal(site: Site) -> None:
+async def _wait_for_signal(site: ServerSite) -> None:
     loop, told, at_once = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
 
     def hear(number: signal.Signals) -> None:
@@ -139,30 +139,30 @@ async def _wait_for_signal(site: Site) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, hear, number)
     await told.wait()
-    draining = asyncio.create_task(site.gate.drain(site.edge.drain_s))
+    draining = asyncio.create_task(site.drain.drain(site.options.drain_s))
     hurried = asyncio.create_task(at_once.wait())
     await asyncio.wait({draining, hurried}, return_when=asyncio.FIRST_COMPLETED)
     draining.cancel()
     hurried.cancel()
 
 
-async def _stop(site: Site) -> None:
-    await asyncio.gather(site.served.engine.stop(), site.served.reader.stop())
+async def _stop(site: ServerSite) -> None:
+    await asyncio.gather(site.service.engine.stop(), site.service.reader.stop())
 
 
-async def _start(site: Site, on_ready: Callable[[], None]) -> None:
+async def _start(site: ServerSite, on_ready: Callable[[], None]) -> None:
     """Start the engine and what reads requests, say so, and measure from then on, until cancelled.
 
     Raises:
         EngineFailed: once the engine cannot answer any more, and never will.
     """
     describing = asyncio.to_thread(_describe, site.app)
-    await asyncio.gather(site.served.engine.start(), site.served.reader.start(), describing)
+    await asyncio.gather(site.service.engine.start(), site.service.reader.start(), describing)
     settle_memory()
     on_ready()
-    measuring = asyncio.create_task(watch_lag(site.served.meter.note_lag))
+    measuring = asyncio.create_task(watch_lag(site.service.server_metrics.note_lag))
     try:
-        await _watch_health(site.served.engine)
+        await _watch_health(site.service.engine)
     finally:
         measuring.cancel()
 

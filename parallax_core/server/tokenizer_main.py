@@ -16,9 +16,9 @@ from typing import BinaryIO
 import msgspec
 
 from parallax_core.base.errors import ParallaxError
-from parallax_core.node.text import ModelText
-from parallax_core.server.reader import BodyReader
-from parallax_core.server.reading import LENGTH_BYTES, Job, Ready, Refusal, Setup, to_frame
+from parallax_core.models.tokenizer import ModelTokenizer
+from parallax_core.server.body_messages import LENGTH_BYTES, ReaderReady, ReaderSetup, ReadJob, RefusedBody, to_frame
+from parallax_core.server.body_reader import BodyReader
 
 MOST_MEMORY = 4 * 2**30
 """So much more address space than it begins with, in bytes; macOS does not keep to such a limit."""
@@ -28,14 +28,14 @@ def main() -> None:
     """Read bodies until the standard input ends."""
     asked, answers = sys.stdin.buffer, os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # nothing else is to get between the answers
-    setup = msgspec.msgpack.decode(_receive(asked), type=Setup)
+    setup = msgspec.msgpack.decode(_receive(asked), type=ReaderSetup)
     try:
         reader = _prepare(setup)
     except ParallaxError as error:
-        _send(answers, Ready(Refusal.of(error)))
+        _send(answers, ReaderReady(RefusedBody.of(error)))
         return
-    _send(answers, Ready())
-    decoder = msgspec.msgpack.Decoder(Job)
+    _send(answers, ReaderReady())
+    decoder = msgspec.msgpack.Decoder(ReadJob)
     while data := _receive(asked):
         job = decoder.decode(data)
         ask = msgspec.structs.replace(job.ask, body=asked.read(job.size))
@@ -45,9 +45,9 @@ def main() -> None:
         _send(answers, answer)
 
 
-def _prepare(setup: Setup) -> BodyReader:
+def _prepare(setup: ReaderSetup) -> BodyReader:
     """Return what reads bodies, ready to do so at once."""
-    text = ModelText(Path(setup.folder), setup.generation)
+    text = ModelTokenizer(Path(setup.folder), setup.generation)
     _limit_time(setup.limit_s)
     _limit_memory()
     text.compile_template()

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from parallax_core.base.errors import Overloaded
 from parallax_core.engine.limits import Limits
-from parallax_core.node.generation import AUTO
-from parallax_core.server.edge import Edge
-from parallax_core.server.reading import Answer, Ask, Setup
+from parallax_core.models.generation_config import AUTO
+from parallax_core.server.body_messages import BodyRequest, BodyResult, ReaderSetup
+from parallax_core.server.options import ServerOptions
 from parallax_core.server.tokenizer_process import TokenizerProcess
 
 MIB = 2**20
@@ -36,13 +36,13 @@ class PoolLimits:
     """And so much more for each MiB: some five times what a tokenizer takes for a MiB of text."""
 
     @classmethod
-    def of(cls, edge: Edge, wanted: Limits) -> PoolLimits:
+    def of(cls, options: ServerOptions, wanted: Limits) -> PoolLimits:
         """Return the limits of a server: a few of the largest bodies may wait, and as many as requests may later."""
         num_requests = (wanted.max_running or 0) + (wanted.max_waiting or 0)
         return cls(
-            num_processes=edge.tokenizer_processes,
+            num_processes=options.tokenizer_processes,
             max_waiting=max(cls.max_waiting, num_requests),
-            max_waiting_bytes=max(cls.max_waiting_bytes, 4 * edge.max_body_bytes),
+            max_waiting_bytes=max(cls.max_waiting_bytes, 4 * options.max_body_bytes),
         )
 
     def limit_s(self, size: int) -> float:
@@ -51,16 +51,16 @@ class PoolLimits:
 
 
 class TokenizerPool:
-    """Reads bodies in processes of its own; see `Reader`. Belongs to one event loop."""
+    """Reads bodies in processes of its own; see `BodyReading`. Belongs to one event loop."""
 
     def __init__(self, folder: str, model_id: str, limits: PoolLimits | None = None, generation: str = AUTO) -> None:
         """Read bodies for the model in ``folder``; for ``generation``, see `read_generation`."""
         self._limits = limits or PoolLimits()
-        setup = Setup(folder=folder, model_id=model_id, limit_s=self._limits.start_seconds, generation=generation)
+        setup = ReaderSetup(folder=folder, model_id=model_id, limit_s=self._limits.start_seconds, generation=generation)
         self._processes = [TokenizerProcess(setup) for _ in range(self._limits.num_processes)]
         self._free: asyncio.Queue[TokenizerProcess] = asyncio.Queue()
         self._large = asyncio.Semaphore(max(1, self._limits.num_processes - 1))
-        self._reading: set[asyncio.Task[Answer]] = set()
+        self._reading: set[asyncio.Task[BodyResult]] = set()
         self._num_waiting = self._waiting_bytes = 0
 
     async def start(self) -> None:
@@ -75,7 +75,7 @@ class TokenizerPool:
         """End all processes, whatever they do; bodies that are not read yet are refused."""
         await asyncio.gather(*(process.close() for process in self._processes))
 
-    async def read(self, ask: Ask) -> Answer:
+    async def read(self, ask: BodyRequest) -> BodyResult:
         """Read a body. Whoever is cancelled while he waits is forgotten.
 
         Raises:
@@ -110,7 +110,7 @@ class TokenizerPool:
             self._num_waiting -= 1
             self._waiting_bytes -= size
 
-    async def _take(self, ask: Ask) -> TokenizerProcess:
+    async def _take(self, ask: BodyRequest) -> TokenizerProcess:
         """Wait for a process that is free."""
         if len(ask.body) <= LARGE:
             return await self._free.get()
@@ -121,7 +121,7 @@ class TokenizerPool:
             self._large.release()
             raise
 
-    async def _read(self, process: TokenizerProcess, ask: Ask) -> Answer:
+    async def _read(self, process: TokenizerProcess, ask: BodyRequest) -> BodyResult:
         try:
             return await process.read(ask, self._limits.limit_s(len(ask.body)))
         finally:
@@ -130,7 +130,7 @@ class TokenizerPool:
             if len(ask.body) > LARGE:
                 self._large.release()
 
-    def _forget(self, reading: asyncio.Task[Answer]) -> None:
+    def _forget(self, reading: asyncio.Task[BodyResult]) -> None:
         self._reading.discard(reading)
         if not reading.cancelled():
             reading.exception()  # nobody may be left to see it

@@ -18,9 +18,17 @@ from typing import TypeVar
 import msgspec
 
 from parallax_core.base.errors import BackendFailed, InvalidRequest, ParallaxError, Unavailable
-from parallax_core.node.nursery import Child
-from parallax_core.server.gate import CLOSING
-from parallax_core.server.reading import LENGTH_BYTES, Answer, Ask, Job, Ready, Setup, to_frame
+from parallax_core.node.membership.supervisor import WorkerProcess
+from parallax_core.server.body_messages import (
+    LENGTH_BYTES,
+    BodyRequest,
+    BodyResult,
+    ReaderReady,
+    ReaderSetup,
+    ReadJob,
+    to_frame,
+)
+from parallax_core.server.drain import CLOSING
 
 T = TypeVar("T")
 
@@ -41,7 +49,7 @@ logger = logging.getLogger(__name__)
 class TokenizerProcess:
     """One process, which reads one body after the other; it is killed when one takes too long, and started again."""
 
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, setup: ReaderSetup) -> None:
         self._setup = setup
         self._process: Process | None = None
         self._is_closed = False
@@ -59,7 +67,7 @@ class TokenizerProcess:
                 *command, stdin=PIPE, stdout=PIPE, start_new_session=True, env=environment
             )
             async with asyncio.timeout(self._setup.limit_s):
-                ready = await self._exchange(self._process, (to_frame(self._setup),), Ready)
+                ready = await self._exchange(self._process, (to_frame(self._setup),), ReaderReady)
         except (TimeoutError, *LOST) as error:
             message = f"the chat template and tokenizer of the model cannot be prepared: {await self._end(error)}"
             raise BackendFailed(message, "fetch the model again, or report it to its authors") from error
@@ -70,7 +78,7 @@ class TokenizerProcess:
             await self.kill()
             raise ready.refusal.as_error()
 
-    async def read(self, ask: Ask, limit_s: float) -> Answer:
+    async def read(self, ask: BodyRequest, limit_s: float) -> BodyResult:
         """Read a body.
 
         Raises:
@@ -85,7 +93,7 @@ class TokenizerProcess:
         assert self._process is not None
         try:
             async with asyncio.timeout(limit_s):
-                return await self._exchange(self._process, write_job(ask, limit_s + GRACE_S), Answer)
+                return await self._exchange(self._process, write_job(ask, limit_s + GRACE_S), BodyResult)
         except TimeoutError as error:
             await self.kill()
             message = f"the model's chat template and tokenizer take more than {limit_s:.3g} seconds over this request"
@@ -108,7 +116,7 @@ class TokenizerProcess:
         with suppress(TimeoutError):
             async with asyncio.timeout(END_S):
                 await process.wait()
-        return Child(process).explain() or "its process does not end"
+        return WorkerProcess(process).explain() or "its process does not end"
 
     async def revive(self) -> None:
         """Start the process again, if it had to be killed; if that fails, the next body is told why."""
@@ -147,7 +155,7 @@ class TokenizerProcess:
         return msgspec.msgpack.decode(await answers.readexactly(size), type=answer)
 
 
-def write_job(ask: Ask, limit_s: float) -> tuple[bytes, bytes]:
+def write_job(ask: BodyRequest, limit_s: float) -> tuple[bytes, bytes]:
     """Return what is written to a process for a body to be read."""
-    job = Job(ask=msgspec.structs.replace(ask, body=b""), size=len(ask.body), limit_s=limit_s)
+    job = ReadJob(ask=msgspec.structs.replace(ask, body=b""), size=len(ask.body), limit_s=limit_s)
     return to_frame(job), ask.body

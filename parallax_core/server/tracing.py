@@ -35,7 +35,7 @@ class Tracer(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TracePart:
     """A part of a request's time, in seconds from its arrival."""
 
     name: str
@@ -43,7 +43,7 @@ class Part:
     took_s: float
 
 
-def split_time(took_s: float, finish: Finish) -> list[Part]:
+def split_time(took_s: float, finish: Finish) -> list[TracePart]:
     """Return the parts of a request's time that are known.
 
     What the engine did ended when the request did; what came before is the server's own: reading and tokenizing. A
@@ -54,10 +54,13 @@ def split_time(took_s: float, finish: Finish) -> list[Part]:
         return []
     inside = timing.queued_s + timing.prefill_s + timing.decode_s
     begin = max(0.0, took_s - inside)
-    parts = [Part("read", 0.0, begin), Part("queue", begin, timing.queued_s)]
+    parts = [TracePart("read", 0.0, begin), TracePart("queue", begin, timing.queued_s)]
     begun = begin + timing.queued_s
-    parts += [Part("prefill", begun, timing.prefill_s), Part("decode", begun + timing.prefill_s, timing.decode_s)]
-    return parts + [Part(f"stage {index}", begun, seconds) for index, seconds in enumerate(timing.stages_s)]
+    parts += [
+        TracePart("prefill", begun, timing.prefill_s),
+        TracePart("decode", begun + timing.prefill_s, timing.decode_s),
+    ]
+    return parts + [TracePart(f"stage {index}", begun, seconds) for index, seconds in enumerate(timing.stages_s)]
 
 
 class OtelTracer:

@@ -99,16 +99,16 @@ async def set_up(work: Work, stage: Stage, layers: LayerRange, patience_s: float
         node = InProcessTransport(TransportPlan(node=f"stage-{number}", listen="inprocess://", credit=64))
         await node.start()
         stack.push_async_callback(node.stop)
-        posts: dict[str, Post] = {}
+        locations: dict[str, Post] = {}
         ends: dict[str, Link] = {}
         for name in names:
             other = InProcessTransport(TransportPlan(node=name, credit=64))
-            posts[name] = Post(await other.connect(node.address, f"stage-{number}"), patience_s)
+            locations[name] = Post(await other.connect(node.address, f"stage-{number}"), patience_s)
             ends[name] = await node.accept()
         links = WorkerLinks(ends["head"], ends.get("before"), ends.get("after"))
         working = await stack.enter_async_context(beside(_work(work, stage, number, links)))
-        head = posts["head"]
-        yield Bench(head, posts.get("before", head), posts.get("after", head), working)
+        head = locations["head"]
+        yield Bench(head, locations.get("before", head), locations.get("after", head), working)
 
 
 async def _work(work: Work, stage: Stage, number: int, links: WorkerLinks) -> None:

@@ -6,8 +6,8 @@ import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
-from parallax_core.loading.checkpoint import find_places
-from parallax_core.loading.partial import FetchedRange, name_journal
+from parallax_core.checkpoint.partial import FetchedRange, name_journal
+from parallax_core.checkpoint.reader import find_places
 
 
 def punch_holes(folder: Path, is_kept: Callable[[str], bool]) -> None:

@@ -21,8 +21,8 @@ from parallax_core.base.refs import Ref
 from parallax_core.contracts.progress import Progress
 from parallax_core.contracts.stage import LayerRange, Stage, StageBatch
 from parallax_core.contracts.transport import Transport, TransportPlan
-from parallax_core.node.member import Member
-from parallax_core.node.nursery import end_with_parent
+from parallax_core.node.membership.supervisor import end_with_parent
+from parallax_core.node.worker.session import WorkerSession
 from parallax_core.testing.arithmetic import Kind
 from parallax_core.testing.liar import LiarTransport, Lie, Plot
 from parallax_core.testing.toy import Toy, ToyStage
@@ -80,7 +80,7 @@ async def serve_head(plan: NodePlan, open_stage: Callable[[Assign, Progress], St
     """Serve a head until it is gone, with stages that ``open_stage`` opens."""
     transport = make_transport(plan)
     await transport.start()
-    member = Member(transport, plan.node, open_stage)
+    member = WorkerSession(transport, plan.node, open_stage)
     join = Join(transport.address, (BACKEND,), socket.gethostname()[:256], os.getpid())
     try:
         await member.serve(plan.connect, "head", join)

@@ -58,7 +58,7 @@ class PagedLayers:
         else:
             for row, written in zip(rows, notes, strict=True):
                 memory.write(index, row.seq, row.start, written)
-            gathered = [self.recall(memory, index, row) for row in rows]
+            gathered = [self.prefix_index(memory, index, row) for row in rows]
         return [
             [finish_token(*pair) for pair in zip(states, found, strict=True)]
             for states, found in zip(hidden, gathered, strict=True)
@@ -71,7 +71,7 @@ class PagedLayers:
         memory.write(index, row.seq, 0, gathered[-1:])
         return gathered
 
-    def recall(self, memory: Memory, index: int, row: Row) -> list[int]:
+    def prefix_index(self, memory: Memory, index: int, row: Row) -> list[int]:
         """Return what each token of a row gathers of those up to itself."""
         stop = row.start + len(row.tokens)
         if memory.pool.info.kind != "window":

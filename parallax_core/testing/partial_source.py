@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from parallax_core.base.errors import ParallaxError, UnknownName
+from parallax_core.checkpoint.reader import find_missing, read_tensors
 from parallax_core.contracts.progress import Progress, silent
 from parallax_core.contracts.source import ModelFolder, PartialSource
-from parallax_core.loading.checkpoint import find_missing, read_tensors
 from parallax_core.testing.promise import broken, expect
 from parallax_core.testing.source import (
     IMPOSSIBLE,

@@ -12,7 +12,7 @@ from parallax_core.contracts.tensor import Data, Tensor
 from parallax_core.contracts.transport import Frame, FrameLimits
 from parallax_core.wire.bounds import check_message
 from parallax_core.wire.errors import BadFrame, WireVersionMismatch
-from parallax_core.wire.header import Entry, Header, MaskHeader, ResultHeader, StepHeader
+from parallax_core.wire.header import Header, MaskHeader, ResultHeader, StepHeader, TensorEntry
 from parallax_core.wire.messages import Mask, Message, Result, Step
 
 WIRE_VERSION = 3
@@ -72,11 +72,11 @@ def pack_message(message: Message, buffers: list[Data]) -> Header:
             return message
 
 
-def pack_tensors(tensors: tuple[Tensor, ...], buffers: list[Data]) -> tuple[Entry, ...]:
+def pack_tensors(tensors: tuple[Tensor, ...], buffers: list[Data]) -> tuple[TensorEntry, ...]:
     """Return entries for ``tensors``, having put their data at the end of ``buffers``."""
     first = len(buffers)
     buffers.extend(view_bytes(tensor.data) for tensor in tensors)
-    return tuple(Entry(tensor.dtype, tensor.shape, first + i) for i, tensor in enumerate(tensors))
+    return tuple(TensorEntry(tensor.dtype, tensor.shape, first + i) for i, tensor in enumerate(tensors))
 
 
 def view_bytes(data: Data) -> memoryview:
@@ -107,7 +107,7 @@ def unpack_header(header: Header, buffers: tuple[Data, ...]) -> Message:
             return header
 
 
-def unpack_entries(entries: tuple[Entry, ...], buffers: tuple[Data, ...]) -> tuple[Tensor, ...]:
+def unpack_entries(entries: tuple[TensorEntry, ...], buffers: tuple[Data, ...]) -> tuple[Tensor, ...]:
     """Return the tensors of ``entries``, each a view of its buffer."""
     if sorted([entry.buffer for entry in entries]) != list(range(len(buffers))):
         raise BadFrame(f"its {len(entries)} tensors do not use each of its {len(buffers)} buffers once")

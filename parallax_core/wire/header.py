@@ -24,7 +24,7 @@ from parallax_core.wire.messages import (
 MOST_AXES = 8
 
 
-class Entry(Value, frozen=True):
+class TensorEntry(Value, frozen=True):
     """A tensor whose data are a buffer of the frame."""
 
     dtype: Annotated[str, msgspec.Meta(max_length=16)]
@@ -33,15 +33,15 @@ class Entry(Value, frozen=True):
     """An index into the buffers of the frame; no two entries share one, and none is left over."""
 
 
-class StepHeader(StepOf[Entry], frozen=True, tag=Step.__struct_config__.tag):
+class StepHeader(StepOf[TensorEntry], frozen=True, tag=Step.__struct_config__.tag):
     """The header of a `Step`."""
 
 
-class ResultHeader(ResultOf[Entry], frozen=True, tag=Result.__struct_config__.tag):
+class ResultHeader(ResultOf[TensorEntry], frozen=True, tag=Result.__struct_config__.tag):
     """The header of a `Result`."""
 
 
-class MaskHeader(MaskOf[Entry], frozen=True, tag=Mask.__struct_config__.tag):
+class MaskHeader(MaskOf[TensorEntry], frozen=True, tag=Mask.__struct_config__.tag):
     """The header of a `Mask`."""
 
 

@@ -17,7 +17,7 @@ from parallax_core.contracts.backend import DType
 from parallax_core.contracts.progress import Unit
 from parallax_core.contracts.stage import StageInfo
 from parallax_core.contracts.value import Count, Counter
-from parallax_core.wire.leased import Leased, Name
+from parallax_core.wire.base import Leased, Name
 
 MOST_TEXT = 4096
 Text = Annotated[str, msgspec.Meta(max_length=MOST_TEXT)]

@@ -16,7 +16,7 @@ import msgspec
 from parallax_core.contracts.stage import Answer, Edit, Row
 from parallax_core.contracts.tensor import Tensor
 from parallax_core.contracts.value import LARGEST, Count, Counter, Handle
-from parallax_core.wire.leased import Leased, Name
+from parallax_core.wire.base import Leased, Name
 from parallax_core.wire.membership import Assign, Hop, Join, Linked, Loading, Ready, Refusal, Release
 
 T = TypeVar("T")

@@ -13,7 +13,7 @@ import torch
 from parallax_backend_mlx.backend import MlxBackend
 from parallax_backend_torch.backend import TorchBackend
 from parallax_core.api import Backend, Draw, LayerRange, StageInfo, StagePlan
-from parallax_core.loading.checkpoint import find_places
+from parallax_core.checkpoint.reader import find_places
 from parallax_core.testing.checks.chain import Chain
 from tests.checkpoints import FAMILIES, LAYERS, save_family
 from tests.families import VOCAB, make_tokens, read_logprobs

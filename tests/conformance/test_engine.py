@@ -6,9 +6,9 @@ from itertools import pairwise
 
 from parallax_core.api import BackendFailed, Engine, LayerRange, Stage
 from parallax_core.builtin.routing import RoundRobin
-from parallax_core.node.crew import Crew
-from parallax_core.node.pipeline import PipelineEngine
-from parallax_core.node.router import Router
+from parallax_core.node.executor.local import LocalExecutor
+from parallax_core.node.pipeline.engine import PipelineEngine
+from parallax_core.node.routing.router import Router
 from parallax_core.testing.engine import EngineConformance
 from parallax_core.testing.toy import Toy
 
@@ -31,10 +31,10 @@ class ToyKit(EngineConformance):
     def make_engine(self) -> Engine:
         cuts = [len(TOY.layers) * index // self.num_stages for index in range(self.num_stages + 1)]
         stages = [partial(TOY.open, LayerRange(*pair), num_pages=80) for pair in pairwise(cuts)]
-        return PipelineEngine(Crew(stages), decode)
+        return PipelineEngine(LocalExecutor(stages), decode)
 
     def make_broken_engine(self) -> Engine:
-        return PipelineEngine(Crew([partial(TOY.open), break_stage]), decode)
+        return PipelineEngine(LocalExecutor([partial(TOY.open), break_stage]), decode)
 
     def decode(self, tokens: Sequence[int]) -> str:
         return decode(tokens)

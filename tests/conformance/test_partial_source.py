@@ -16,8 +16,8 @@ from huggingface_hub import close_session
 
 from parallax_core.api import ModelFolder, ModelSource, ParallaxError, Progress, SourceContext, StoredModel, UnknownName
 from parallax_core.builtin.hub import HubSource
-from parallax_core.loading.checkpoint import find_places
-from parallax_core.loading.partial import FetchedRange, name_journal, read_present
+from parallax_core.checkpoint.partial import FetchedRange, name_journal, read_present
+from parallax_core.checkpoint.reader import find_places
 from parallax_core.testing.partial_source import PartialSourceConformance
 from tests.conformance.harness import list_tests, run_test
 from tests.fakehub import FakeHub

@@ -88,7 +88,7 @@ class WindowTooWide(PagedLayers):
 
     change = 1
 
-    def recall(self, memory: Memory, index: int, row: Row) -> list[int]:
+    def prefix_index(self, memory: Memory, index: int, row: Row) -> list[int]:
         first, _ = memory.pool.pages(row.seq)
         oldest = first * memory.pool.info.page_size
         window = memory.pool.info.window + self.change
@@ -105,7 +105,7 @@ class WindowTooNarrow(WindowTooWide):
 class WindowInChunkOnly(PagedLayers):
     """Lets a window begin with the chunk."""
 
-    def recall(self, memory: Memory, index: int, row: Row) -> list[int]:
+    def prefix_index(self, memory: Memory, index: int, row: Row) -> list[int]:
         ends = range(row.start + 1, row.start + len(row.tokens) + 1)
         window = memory.pool.info.window
         return [gather_notes(memory.read(index, row.seq, max(row.start, end - window), end)) for end in ends]
@@ -168,9 +168,9 @@ class CopyLate(Memory):
 class LongMemory(PagedLayers):
     """Still sees, after a truncation, the last token there was before it."""
 
-    def recall(self, memory: Memory, index: int, row: Row) -> list[int]:
+    def prefix_index(self, memory: Memory, index: int, row: Row) -> list[int]:
         kept = memory.__dict__.setdefault("kept", {})
-        found = super().recall(memory, index, row)
+        found = super().prefix_index(memory, index, row)
         length, note = kept.get((index, row.seq), (0, 0))
         stop = row.start + len(row.tokens)
         if stop >= length:

@@ -8,9 +8,9 @@ import pytest
 
 from parallax_core.api import Stage
 from parallax_core.node.channel import Channel
-from parallax_core.node.host import Outcome, Place, StageHost
-from parallax_core.node.lane import Lane
-from parallax_core.node.worker import Channels, StageWorker
+from parallax_core.node.worker.loop import StageChannels, StageLoop
+from parallax_core.node.worker.runtime import StageKey, StageRuntime, StepOutcome
+from parallax_core.node.worker.thread import StageThread
 from parallax_core.testing.bench import LEASE, WorkerLinks
 from parallax_core.testing.worker import WorkerConformance
 from parallax_core.wire.messages import Failure, Result, Step
@@ -18,20 +18,20 @@ from tests.conformance.harness import list_tests, run_test
 
 
 class NodeKit(WorkerConformance):
-    host: type[StageHost] = StageHost
-    worker: type[StageWorker] = StageWorker
+    host: type[StageRuntime] = StageRuntime
+    worker: type[StageLoop] = StageLoop
 
     async def work(self, open_stage: Callable[[], Stage], number: int, links: WorkerLinks) -> None:
-        lane, place = Lane("kit"), Place(LEASE, number)
+        stage_thread, place = StageThread("kit"), StageKey(LEASE, number)
         host = self.host(open_stage, place)
-        await lane.call(host.open)
+        await stage_thread.call(host.open)
         before = Channel(links.before) if links.before else None
         after = Channel(links.after) if links.after else None
         try:
-            await self.worker(lane, host, place, Channels(Channel(links.head), before, after)).run()
+            await self.worker(stage_thread, host, place, StageChannels(Channel(links.head), before, after)).run()
         finally:
-            lane.call(host.close)
-            lane.close()
+            stage_thread.call(host.close)
+            stage_thread.close()
 
 
 class TestNode(NodeKit):
@@ -42,113 +42,115 @@ def copy_step(old: Step, **changes: int) -> Step:
     return msgspec.structs.replace(old, **changes)
 
 
-class Timeless(StageHost):
+class Timeless(StageRuntime):
     """Takes the steps of an older epoch for those of this one."""
 
-    def run(self, step: Step) -> Outcome | None:
+    def run(self, step: Step) -> StepOutcome | None:
         return super().run(copy_step(step, epoch=max(self.epoch, step.epoch), step=self.step + 1))
 
 
-class Unordered(StageHost):
+class Unordered(StageRuntime):
     """Takes steps as they come."""
 
-    def run(self, step: Step) -> Outcome | None:
+    def run(self, step: Step) -> StepOutcome | None:
         return super().run(copy_step(step, step=self.step + 1 if step.epoch == self.epoch else 1))
 
 
-class Public(StageHost):
+class Public(StageRuntime):
     """Works for anybody."""
 
-    def run(self, step: Step) -> Outcome | None:
+    def run(self, step: Step) -> StepOutcome | None:
         return super().run(copy_step(step, lease=self.place.lease, epoch=max(0, self.epoch), step=self.step + 1))
 
 
-class Dogged(StageHost):
+class Dogged(StageRuntime):
     """Goes on after a step that failed."""
 
-    def run(self, step: Step) -> Outcome | None:
+    def run(self, step: Step) -> StepOutcome | None:
         self._is_down = False
         return super().run(step)
 
 
-class Dramatic(StageHost):
+class Dramatic(StageRuntime):
     """Calls every failure a loss."""
 
-    def run(self, step: Step) -> Outcome | None:
+    def run(self, step: Step) -> StepOutcome | None:
         outcome = super().run(step)
         if outcome is None or not isinstance(report := outcome.report, Failure):
             return outcome
-        return Outcome(Failure(report.lease, report.epoch, report.step, report.stage, report.message, lost=True))
+        return StepOutcome(Failure(report.lease, report.epoch, report.step, report.stage, report.message, lost=True))
 
 
-class Calm(StageHost):
+class Calm(StageRuntime):
     """Calls no failure a loss."""
 
-    def run(self, step: Step) -> Outcome | None:
+    def run(self, step: Step) -> StepOutcome | None:
         outcome = super().run(step)
         if outcome is None or not isinstance(report := outcome.report, Failure):
             return outcome
-        return Outcome(Failure(report.lease, report.epoch, report.step, report.stage, report.message))
+        return StepOutcome(Failure(report.lease, report.epoch, report.step, report.stage, report.message))
 
 
-class Final(StageHost):
+class Final(StageRuntime):
     """Takes nothing more of an epoch in which a step has failed."""
 
-    def run(self, step: Step) -> Outcome | None:
+    def run(self, step: Step) -> StepOutcome | None:
         return None if self._is_down and step.epoch == self.epoch else super().run(step)
 
 
-class Discreet(StageHost):
+class Discreet(StageRuntime):
     """Names nobody."""
 
-    def run(self, step: Step) -> Outcome | None:
+    def run(self, step: Step) -> StepOutcome | None:
         outcome = super().run(step)
         if outcome is None or not isinstance(report := outcome.report, Failure):
             return outcome
-        return Outcome(msgspec.structs.replace(report, sequences=()))
+        return StepOutcome(msgspec.structs.replace(report, sequences=()))
 
 
-class Hoarding(StageHost):
+class Hoarding(StageRuntime):
     """Keeps what is open when a new epoch begins."""
 
-    def run(self, step: Step) -> Outcome | None:
+    def run(self, step: Step) -> StepOutcome | None:
         self._open.clear()
         return super().run(step)
 
 
-class Wrong(StageHost):
+class Wrong(StageRuntime):
     """Says that all pages are free."""
 
-    def run(self, step: Step) -> Outcome | None:
+    def run(self, step: Step) -> StepOutcome | None:
         outcome = super().run(step)
         if outcome is None or not isinstance(report := outcome.report, Result):
             return outcome
         head = (report.lease, report.epoch, report.step, report.stage)
-        return Outcome(Result(*head, report.answers, tuple(free + 1 for free in report.free)), outcome.onward)
+        return StepOutcome(Result(*head, report.answers, tuple(free + 1 for free in report.free)), outcome.onward)
 
 
-class Mute(StageHost):
+class Mute(StageRuntime):
     """Forgets the answers."""
 
-    def run(self, step: Step) -> Outcome | None:
+    def run(self, step: Step) -> StepOutcome | None:
         outcome = super().run(step)
         if outcome is None or not isinstance(report := outcome.report, Result):
             return outcome
-        return Outcome(Result(report.lease, report.epoch, report.step, report.stage, (), report.free), outcome.onward)
+        return StepOutcome(
+            Result(report.lease, report.epoch, report.step, report.stage, (), report.free), outcome.onward
+        )
 
 
-class Bare(StageHost):
+class Bare(StageRuntime):
     """Hands on rows without edits."""
 
-    def run(self, step: Step) -> Outcome | None:
+    def run(self, step: Step) -> StepOutcome | None:
         outcome = super().run(step)
         if outcome is None or outcome.onward is None:
             return outcome
         one = outcome.onward
-        return Outcome(outcome.report, Step(one.lease, one.epoch, one.step, (), one.rows, one.hidden))
+        return StepOutcome(outcome.report, Step(one.lease, one.epoch, one.step, (), one.rows, one.hidden))
 
 
-class Stuttering(StageWorker):
+class Stuttering(StageLoop):
     """Puts the results of two steps in the wrong order."""
 
     async def _give(self) -> None:
@@ -160,17 +162,17 @@ class Stuttering(StageWorker):
                     await self._channels.head.send(outcome.report)
 
 
-class Insistent(StageWorker):
+class Insistent(StageLoop):
     """Hands on a step that failed."""
 
-    def _compute(self, step: Step) -> Outcome | None:
+    def _compute(self, step: Step) -> StepOutcome | None:
         outcome = super()._compute(step)
         if outcome is not None and isinstance(outcome.report, Failure):
-            return Outcome(outcome.report, step)
+            return StepOutcome(outcome.report, step)
         return outcome
 
 
-class Oblivious(StageWorker):
+class Oblivious(StageLoop):
     """Does not notice who is gone."""
 
     async def run(self) -> None:
@@ -183,38 +185,38 @@ class Oblivious(StageWorker):
         """Say nothing."""
 
 
-FAULTS: list[tuple[type[StageHost], type[StageWorker], str, str]] = [
-    (Mute, StageWorker, "test_answers_are_those_of_the_stage", "drew no token"),
-    (Wrong, StageWorker, "test_answers_are_those_of_the_stage", "free are"),
-    (Mute, StageWorker, "test_last_stage_answers_to_the_head", "one draw is answered with ()"),
-    (StageHost, Stuttering, "test_results_keep_the_order_of_the_steps", "results came of steps [2, 1"),
-    (Bare, StageWorker, "test_step_goes_on_to_the_next_stage", "was handed on"),
-    (Bare, StageWorker, "test_step_that_only_edits_takes_its_place", "was handed on as"),
-    (Hoarding, StageWorker, "test_new_epoch_begins_with_nothing", "in a new epoch"),
-    (Timeless, StageWorker, "test_stale_steps_are_discarded", "hears of"),
-    (Public, StageWorker, "test_steps_of_other_leases_are_discarded", "hears of"),
-    (Unordered, StageWorker, "test_gap_in_the_steps_is_a_loss", "where a failure is due"),
-    (Calm, StageWorker, "test_gap_in_the_steps_is_a_loss", "the worker says"),
+FAULTS: list[tuple[type[StageRuntime], type[StageLoop], str, str]] = [
+    (Mute, StageLoop, "test_answers_are_those_of_the_stage", "drew no token"),
+    (Wrong, StageLoop, "test_answers_are_those_of_the_stage", "free are"),
+    (Mute, StageLoop, "test_last_stage_answers_to_the_head", "one draw is answered with ()"),
+    (StageRuntime, Stuttering, "test_results_keep_the_order_of_the_steps", "results came of steps [2, 1"),
+    (Bare, StageLoop, "test_step_goes_on_to_the_next_stage", "was handed on"),
+    (Bare, StageLoop, "test_step_that_only_edits_takes_its_place", "was handed on as"),
+    (Hoarding, StageLoop, "test_new_epoch_begins_with_nothing", "in a new epoch"),
+    (Timeless, StageLoop, "test_stale_steps_are_discarded", "hears of"),
+    (Public, StageLoop, "test_steps_of_other_leases_are_discarded", "hears of"),
+    (Unordered, StageLoop, "test_gap_in_the_steps_is_a_loss", "where a failure is due"),
+    (Calm, StageLoop, "test_gap_in_the_steps_is_a_loss", "the worker says"),
     (
         Dogged,
-        StageWorker,
+        StageLoop,
         "test_failed_step_is_told_and_the_stage_goes_on",
         "after a step that failed, the worker says",
     ),
-    (Dramatic, StageWorker, "test_failed_step_is_told_and_the_stage_goes_on", "is called a loss"),
-    (Final, StageWorker, "test_failed_step_may_be_tried_again", "the worker says nothing"),
-    (Discreet, StageWorker, "test_sequences_at_fault_are_named", "sequence 1 is at fault"),
-    (StageHost, Insistent, "test_failed_step_is_not_handed_on", "was given steps [1, 2]"),
-    (Calm, StageWorker, "test_failed_edit_is_a_loss", "an edit failed"),
-    (StageHost, Oblivious, "test_lost_neighbour_is_told_to_the_head", "the worker says nothing"),
-    (StageHost, Oblivious, "test_work_ends_when_the_head_is_lost", "works on without a head"),
+    (Dramatic, StageLoop, "test_failed_step_is_told_and_the_stage_goes_on", "is called a loss"),
+    (Final, StageLoop, "test_failed_step_may_be_tried_again", "the worker says nothing"),
+    (Discreet, StageLoop, "test_sequences_at_fault_are_named", "sequence 1 is at fault"),
+    (StageRuntime, Insistent, "test_failed_step_is_not_handed_on", "was given steps [1, 2]"),
+    (Calm, StageLoop, "test_failed_edit_is_a_loss", "an edit failed"),
+    (StageRuntime, Oblivious, "test_lost_neighbour_is_told_to_the_head", "the worker says nothing"),
+    (StageRuntime, Oblivious, "test_work_ends_when_the_head_is_lost", "works on without a head"),
 ]
 
 
 @pytest.mark.parametrize(("host", "worker", "name", "finding"), FAULTS)
-def test_kit_catches_a_fault(host: type[StageHost], worker: type[StageWorker], name: str, finding: str) -> None:
+def test_kit_catches_a_fault(host: type[StageRuntime], worker: type[StageLoop], name: str, finding: str) -> None:
     if host is Timeless:  # the worker itself would not even begin such a step
-        worker = type("Eager", (StageWorker,), {"_compute": lambda self, step: self._host.run(step)})
+        worker = type("Eager", (StageLoop,), {"_compute": lambda self, step: self._host.run(step)})
     kit = type("Kit", (NodeKit,), {"host": host, "worker": worker, "patience_s": 1.0})
     assert finding in run_test(kit, name)
 

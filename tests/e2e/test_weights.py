@@ -11,7 +11,7 @@ from pathlib import Path
 import openai
 import pytest
 
-from parallax_core.loading.checkpoint import find_places
+from parallax_core.checkpoint.reader import find_places
 from tests.e2e.conftest import PARALLAX, environment
 from tests.e2e.tiny import write_tiny
 

@@ -22,11 +22,11 @@ import openai
 import pytest
 
 from parallax_core.api import Finish, LayerRange, Request, RequestId, TransportPlan
-from parallax_core.node.muster import Muster
-from parallax_core.node.nursery import Nursery
-from parallax_core.node.pipeline import PipelineEngine
-from parallax_core.node.role import Role
-from parallax_core.node.troop import Troop
+from parallax_core.node.executor.remote import RemoteExecutor
+from parallax_core.node.membership.assignment import StageAssignment
+from parallax_core.node.membership.registry import NodeRegistry
+from parallax_core.node.membership.supervisor import WorkerSupervisor
+from parallax_core.node.pipeline.engine import PipelineEngine
 from parallax_core.testing.node import name_toy
 from parallax_core.testing.toy import GREEDY, Toy
 from parallax_transport_zmq.address import place_local
@@ -56,17 +56,17 @@ class Pipeline:
 
     def __post_init__(self) -> None:
         plan = TransportPlan(node="head", listen=self.place("head"), timeout_s=TIMEOUT_S)
-        self.muster = Muster(ZmqTransport(plan), "head")
-        self.nursery = Nursery(self.make_command)
+        self.registry = NodeRegistry(ZmqTransport(plan), "head")
+        self.supervisor = WorkerSupervisor(self.make_command)
         stops = [sum(self.sizes[: index + 1]) for index in range(len(self.sizes))]
         layers = [LayerRange(stop - size, stop) for stop, size in zip(stops, self.sizes, strict=True)]
         roles = [
-            Role(stage=index, layers=each, model=name_toy(TOY), node=f"worker/{index}", heartbeat_s=0.2)
+            StageAssignment(stage=index, layers=each, model=name_toy(TOY), node=f"worker/{index}", heartbeat_s=0.2)
             for index, each in enumerate(layers)
         ]
         self.reasons: list[str] = []
-        troop = Troop(roles, self.muster, self.nursery)
-        self.engine = PipelineEngine(troop, lambda tokens: "x" * len(tokens), on_lost=self.reasons.append)
+        executor = RemoteExecutor(roles, self.registry, self.supervisor)
+        self.engine = PipelineEngine(executor, lambda tokens: "x" * len(tokens), on_lost=self.reasons.append)
 
     def place(self, node: str) -> str:
         return "tcp://127.0.0.1:0" if self.is_tcp else place_local(self.folder, node)
@@ -75,7 +75,7 @@ class Pipeline:
         plan = {
             "node": node,
             "transport": "parallax_transport_zmq.transport:ZmqTransport",
-            "connect": self.muster.address,
+            "connect": self.registry.address,
             "listen": self.place(node),
             "timeout_s": TIMEOUT_S,
             **self.lies.pop(node, {}),
@@ -84,7 +84,7 @@ class Pipeline:
 
     @property
     def pids(self) -> list[int]:
-        return [post.pid for post in self.engine.posts()]
+        return [post.pid for post in self.engine.locations()]
 
     async def ask(self, prompt: Sequence[int], length: int) -> tuple[list[int], Finish]:
         tokens: list[int] = []
@@ -107,7 +107,7 @@ class Pipeline:
         head = self.engine._head
         assert head is not None
         head.check()
-        while head._store.evict(None):
+        while head._cache.evict(None):
             pass
         assert {pool.used for pool in self.engine.stats()[0].pools} == {0}
 
@@ -121,7 +121,7 @@ class Pipeline:
 async def running(pipeline: Pipeline) -> AsyncIterator[Pipeline]:
     """Start the processes; in the end none may be left."""
     pids: set[int] = set()
-    await pipeline.muster.start()
+    await pipeline.registry.start()
     try:
         await pipeline.engine.start()
         pids.update(pipeline.pids)
@@ -129,7 +129,7 @@ async def running(pipeline: Pipeline) -> AsyncIterator[Pipeline]:
         pids.update(pipeline.pids)
     finally:
         await pipeline.engine.stop()
-        await pipeline.muster.stop()
+        await pipeline.registry.stop()
     assert not [pid for pid in pids if is_alive(pid)]
 
 
@@ -165,7 +165,7 @@ async def test_split_over_processes_equals_the_whole(tmp_path: Path, sizes: Sequ
 @pytest.mark.usefixtures("with_keys")
 async def test_split_over_tcp_with_keys_equals_the_whole(tmp_path: Path) -> None:
     async with running(Pipeline(tmp_path, is_tcp=True)) as pipeline:
-        assert pipeline.muster.address.startswith("tcp://127.0.0.1:")
+        assert pipeline.registry.address.startswith("tcp://127.0.0.1:")
         await pipeline.check()
         await pipeline.check_pages()
 
@@ -222,15 +222,15 @@ async def test_worker_that_sends_garbage_is_found_out(tmp_path: Path) -> None:
 async def test_worker_that_cannot_start_leaves_nothing_running(tmp_path: Path) -> None:
     (tmp_path / "worker-2.sock").write_text("in the way")
     pipeline = Pipeline(tmp_path)
-    await pipeline.muster.start()
+    await pipeline.registry.start()
     pids: list[int] = []
     with contextlib.suppress(asyncio.CancelledError):
         starting = asyncio.create_task(pipeline.engine.start())
         while not starting.done():
-            pids = [*pids, *pipeline.nursery.pids]
+            pids = [*pids, *pipeline.supervisor.pids]
             await asyncio.sleep(0.01)
         assert "stage 2 of 3 on node 'worker/2': its process ended with exit code 1" in str(starting.exception())
-    await pipeline.muster.stop()
+    await pipeline.registry.stop()
     assert len(set(pids)) == 3
     assert not [pid for pid in pids if is_alive(pid)]
 

@@ -25,7 +25,7 @@ This page is made of the code: `python -m tests.rules.contractpage` writes it.
 
 PARTS = {
     "What plugins offer, and what they are asked": ("contracts",),
-    "Tools for backends": ("loading", "pages", "sampling", "stages"),
+    "Tools for backends": ("backendkit", "checkpoint", "pages", "sampling"),
     "What travels between nodes": ("wire",),
     "All the rest": ("base", "config", "hookspecs"),
 }

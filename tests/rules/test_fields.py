@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from parallax_core.api import BackendSpec, StagePlan
-from parallax_core.server.schema import ChatRequest, CompletionRequest, Generation
+from parallax_core.server.request_models import ChatRequest, CompletionRequest, Generation
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/reference/http.md"

@@ -36,4 +36,4 @@ def test_methods_of_the_page_are_there() -> None:
 
 def test_page_leaves_no_part_of_the_engine_out() -> None:
     engine = {f"engine/{path.name}" for path in (ROOT / "parallax_core/engine").glob("*.py")} - {"engine/__init__.py"}
-    assert engine - MODULES <= {"engine/flight.py", "engine/score.py"}
+    assert engine - MODULES <= {"engine/inflight.py", "engine/prompt_logprobs.py"}

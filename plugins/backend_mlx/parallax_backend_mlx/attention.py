@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from parallax_backend_mlx.decode import Attention, Options, find_attention
+from parallax_backend_mlx.cache_view import PagedView
 from parallax_backend_mlx.exponential import exponentiate
+from parallax_backend_mlx.paged_decode import Attention, Options, find_attention
 from parallax_backend_mlx.runtime import mx, plain_attention
-from parallax_backend_mlx.view import PagedView
 
 MANY = 2**14
 """Scores for which their softmax in many operations takes less time than in MLX's one."""

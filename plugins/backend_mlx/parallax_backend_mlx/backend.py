@@ -8,16 +8,16 @@ from typing import Any
 
 from parallax_backend_mlx.account import Account
 from parallax_backend_mlx.checkpoint import Checkpoint, read_checkpoint, read_json
-from parallax_backend_mlx.found import Runner
-from parallax_backend_mlx.heap import keep_memory
 from parallax_backend_mlx.loading import load_network
+from parallax_backend_mlx.malloc import keep_memory
 from parallax_backend_mlx.memory import find_room
 from parallax_backend_mlx.network import PAGE_TOKENS, Network
-from parallax_backend_mlx.rotation import replace_rotations
+from parallax_backend_mlx.results import Runner
+from parallax_backend_mlx.rope import replace_rotations
+from parallax_backend_mlx.runner_choice import MemoryRoom, start_runner
 from parallax_backend_mlx.runtime import BLAS, mx
 from parallax_backend_mlx.stage import MlxStage
-from parallax_backend_mlx.start import Room, start_runner
-from parallax_backend_mlx.turn import turn_weights
+from parallax_backend_mlx.transposed_weights import turn_weights
 from parallax_backend_mlx.window import limit_context
 from parallax_core.api import (
     LayerRange,
@@ -55,7 +55,7 @@ class MlxBackend:
         longest = _find_setting(config, LENGTHS) or int(num_bytes // network.shape.page_bytes) * PAGE_TOKENS
         context_length = limit_context(_find_text(config), network.list_slides(), longest)
         chunk = plan.max_batch_tokens or _choose_batch()
-        room = Room(num_bytes, weight_bytes, context_length, chunk, plan.max_running)
+        room = MemoryRoom(num_bytes, weight_bytes, context_length, chunk, plan.max_running)
         account, runner = _start_runner(network, room)
         identity = identify_weights(plan, network.layers, network.num_layers)
         info = StageInfo(
@@ -149,7 +149,7 @@ def _find_setting(config: dict[str, Any], names: Sequence[str]) -> int | None:
     return None
 
 
-def _start_runner(network: Network, room: Room) -> tuple[Account, Runner]:
+def _start_runner(network: Network, room: MemoryRoom) -> tuple[Account, Runner]:
     try:
         return start_runner(network, room)
     except OutOfPages as error:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from parallax_backend_mlx.context import Context
+from parallax_backend_mlx.sequence_state import SequenceState
 from parallax_core.api import Draw, Hidden, Row, Score, StageBatch, StageInfo, Tensor, TensorSpec, Unsupported
 
 
-def check_batch(batch: StageBatch, contexts: Sequence[Context], info: StageInfo) -> None:
+def check_batch(batch: StageBatch, contexts: Sequence[SequenceState], info: StageInfo) -> None:
     """Refuse a batch this stage cannot run; ``contexts`` are those of its rows.
 
     Raises:
@@ -41,7 +41,7 @@ def _check_hidden(given: Sequence[Tensor], takes: Sequence[TensorSpec], num_toke
         raise ValueError(message)
 
 
-def _find_problem(row: Row, context: Context, info: StageInfo) -> str:
+def _find_problem(row: Row, context: SequenceState, info: StageInfo) -> str:
     """Return what is wrong with the tokens of ``row``, or nothing."""
     if row.start != context.length:
         return f"it starts at {row.start}, the sequence's length is {context.length}"

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 from importlib import metadata
 
-from parallax_backend_mlx.binding import find_library, find_owner
+from parallax_backend_mlx.symbol_owner import find_library, find_owner
 from parallax_core.api import Finding
 
 SIDE = 1024

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from parallax_backend_mlx.adjust import make_column
-from parallax_backend_mlx.order import LEAST_FINITE
+from parallax_backend_mlx.float_order import LEAST_FINITE
 from parallax_backend_mlx.runtime import mx
 from parallax_core.api import Sampling
 

@@ -11,13 +11,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from parallax_backend_mlx.absent import Weights, fill_absent, fill_holes, find_spoilt
-from parallax_backend_mlx.architecture import find_classes, list_fields
-from parallax_backend_mlx.carve import Carving, carve_model, keep_model
 from parallax_backend_mlx.checkpoint import FETCH_REST, REFETCH, read_json
 from parallax_backend_mlx.config import check_objects, normalise
-from parallax_backend_mlx.correction import correct_model
 from parallax_backend_mlx.memory import find_room
+from parallax_backend_mlx.missing_tensors import Weights, fill_absent, fill_holes, find_spoilt
+from parallax_backend_mlx.model_file import find_classes, list_fields
+from parallax_backend_mlx.model_fixes import correct_model
+from parallax_backend_mlx.model_slice import ModelSlice, carve_model, keep_model
 from parallax_backend_mlx.runtime import Module, dequantize_model, flatten_tree, load_model, mx, tree_unflatten
 from parallax_backend_mlx.tensors import name_dtype
 from parallax_core.api import DType, LayerRange, ParallaxError, StagePlan, Unsupported, format_bytes
@@ -49,7 +49,7 @@ class Carver:
     ) -> None:
         self._layers, self._tensors, self._holes, self._classes = layers, tensors, holes, classes
         self._model: Any = None
-        self._carving: Carving | None = None
+        self._carving: ModelSlice | None = None
         self.has_absent = False
 
     def find_classes(self, config: Mapping[str, Any]) -> tuple[Any, type]:
@@ -74,7 +74,7 @@ class Carver:
         self._carving = carve_model(self._model, self._layers)
         return {name: array for name, array in everything.items() if self._carving.owns(name)}
 
-    def take_carving(self) -> Carving:
+    def take_carving(self) -> ModelSlice:
         """Return the model that was carved."""
         assert self._carving is not None
         return self._carving
@@ -82,7 +82,7 @@ class Carver:
 
 def load_network(
     plan: StagePlan, tensors: Mapping[str, str], holes: Collection[str] = frozenset()
-) -> tuple[Carving, int]:
+) -> tuple[ModelSlice, int]:
     """Return the layers that ``plan`` names, evaluated, and the bytes their weights take.
 
     Only the weights of these layers are read, and of what comes before and after them if they need it.

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from parallax_backend_mlx.cache import Cache, list_arrays
-from parallax_backend_mlx.carve import Carving
-from parallax_backend_mlx.outline import name_kind
-from parallax_backend_mlx.pick import Pick, list_bodies
+from parallax_backend_mlx.model_slice import ModelSlice
+from parallax_backend_mlx.module_map import name_kind
+from parallax_backend_mlx.placeholders import Finished
 from parallax_backend_mlx.runtime import KVCache, RotatingKVCache, flatten_tree, make_prompt_cache, mx
-from parallax_backend_mlx.shell import Finished
+from parallax_backend_mlx.wanted_positions import Pick, list_bodies
 from parallax_core.api import BackendFailed, Capability, TensorSpec, Unsupported
 
 PAGE_TOKENS = KVCache.step
@@ -40,7 +40,7 @@ class Shape:
 class Network:
     """Layers of a model and how to run them. Belongs to the thread that loaded them."""
 
-    def __init__(self, carving: Carving) -> None:
+    def __init__(self, carving: ModelSlice) -> None:
         self._model: Any = carving.model
         self._carving = carving
         self._pick: Pick | None = None
@@ -170,11 +170,11 @@ class Network:
     def _place_entries(self) -> tuple[list[int], list[int]]:
         """Return the entries of its own, and for each entry that whose position and mask is the same here."""
         cache = self.make_cache()
-        survey = self._carving.survey
-        if survey is None:
+        dry_run = self._carving.dry_run
+        if dry_run is None:
             everything = list(range(len(cache)))
             return everything, everything
-        held = survey.entries[self.layers.start : self.layers.stop]
+        held = dry_run.entries[self.layers.start : self.layers.stop]
         owned = sorted(index for index in held if index is not None)
         first = {name_kind(cache[index]): index for index in reversed(owned)}
         # Models read masks off the first entry of a kind, wherever its layer is.
@@ -189,8 +189,8 @@ class Network:
         return floats[0] if floats else mx.float32
 
     def _measure_shape(self, dtype: mx.Dtype) -> Shape:
-        survey, cache = self._carving.survey, self.make_cache()
-        width = survey.width if survey else 0
+        dry_run, cache = self._carving.dry_run, self.make_cache()
+        width = dry_run.width if dry_run else 0
         hidden = None if self.is_first else mx.zeros((1, 1, width), dtype=dtype)
         try:
             output = self.run(mx.zeros((1, 1), dtype=mx.int32), hidden, cache, None)
@@ -202,7 +202,7 @@ class Network:
         own = [cache[index] for index in self._owned]
         floats = [array for array in list_arrays([own]) if mx.issubdtype(array.dtype, mx.floating)]
         return Shape(
-            vocab_size=survey.vocab_size if survey else output.shape[-1],
+            vocab_size=dry_run.vocab_size if dry_run else output.shape[-1],
             width=width,
             page_bytes=max(1, sum(entry.nbytes for entry in own)),
             dtype=floats[0].dtype if floats and self.is_last else output.dtype,

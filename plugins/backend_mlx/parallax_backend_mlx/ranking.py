@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from parallax_backend_mlx.order import map_floats
+from parallax_backend_mlx.float_order import map_floats
 from parallax_backend_mlx.runtime import mx
 from parallax_core.api import Inquiry, Ranking
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from parallax_backend_mlx.blas import activate
-from parallax_backend_mlx.shortcut import skip_tokenizers
+from parallax_backend_mlx.import_shim import skip_tokenizers
 
 BLAS = activate()
 

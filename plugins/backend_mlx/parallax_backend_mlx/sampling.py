@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from parallax_backend_mlx.adjust import adjust_logits, make_column
 from parallax_backend_mlx.filters import Field, find_border, keep_probable
-from parallax_backend_mlx.order import map_floats
+from parallax_backend_mlx.float_order import map_floats
 from parallax_backend_mlx.runtime import mx
 from parallax_core.api import GOLDEN32, Draft, Sampling, draw_key
 

@@ -12,13 +12,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from parallax_backend_mlx.account import Account
-from parallax_backend_mlx.batch import Grouping
-from parallax_backend_mlx.found import Runner
-from parallax_backend_mlx.layout import Kind, Layout, make_hidden
+from parallax_backend_mlx.cache_layout import Kind, Layout, make_hidden
 from parallax_backend_mlx.network import TOLERANCE, Network
-from parallax_backend_mlx.paged import PagedRunner
+from parallax_backend_mlx.paged_runner import PagedRunner
+from parallax_backend_mlx.results import Runner
+from parallax_backend_mlx.row_groups import Grouping
 from parallax_backend_mlx.runtime import mx
-from parallax_backend_mlx.serial import SerialRunner
+from parallax_backend_mlx.serial_runner import SerialRunner
 from parallax_core.api import Draw, Open, PoolInfo, Row, Sampling, SeqId, SequenceSpec
 
 PAGES = 16

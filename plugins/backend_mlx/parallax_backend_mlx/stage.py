@@ -9,11 +9,11 @@ from functools import partial
 from parallax_backend_mlx.account import Account, Copies
 from parallax_backend_mlx.answer import draw_tokens
 from parallax_backend_mlx.check import check_batch
-from parallax_backend_mlx.context import Context
-from parallax_backend_mlx.found import Found, Runner
 from parallax_backend_mlx.ranking import rank_tokens
+from parallax_backend_mlx.results import Found, Runner
 from parallax_backend_mlx.runtime import mx
 from parallax_backend_mlx.sampling import Sampler
+from parallax_backend_mlx.sequence_state import SequenceState
 from parallax_backend_mlx.soundness import check_scores, check_states, refuse_unsound
 from parallax_backend_mlx.tensors import read_tensor, write_tensor
 from parallax_core.api import (
@@ -61,7 +61,7 @@ class MlxStage:
         self._account = account
         self._runner: Runner | None = runner
         self._sampler = Sampler(info.vocab_size)
-        self._contexts: dict[SeqId, Context] = {}
+        self._contexts: dict[SeqId, SequenceState] = {}
         self._lost = ""
 
     @property
@@ -139,7 +139,7 @@ class MlxStage:
             raise BackendFailed(message, "open the stage again")
         return self._runner
 
-    def _prepare_edit(self, edit: Edit) -> Context | None:
+    def _prepare_edit(self, edit: Edit) -> SequenceState | None:
         """Refuse an edit that cannot be made; return the context it begins, if it begins one."""
         match edit:
             case Open(seq, spec, choice):
@@ -147,7 +147,7 @@ class MlxStage:
                 if spec.adapter:
                     message = f"the MLX backend has no adapters, and so no {spec.adapter!r}"
                     raise Unsupported(message, "leave the adapter out, or choose another backend")
-                return Context(spec, choice)
+                return SequenceState(spec, choice)
             case Fork(src, dst, length):
                 source = self._contexts[src]
                 self._check_new(dst)
@@ -159,7 +159,7 @@ class MlxStage:
                 self._contexts[seq]
         return None
 
-    def _finish_edit(self, edit: Edit, context: Context | None) -> None:
+    def _finish_edit(self, edit: Edit, context: SequenceState | None) -> None:
         match edit:
             case Open(seq) | Fork(_, seq) if context is not None:
                 self._contexts[seq] = context

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from parallax_backend_mlx.architecture import find_classes
+from parallax_backend_mlx.model_file import find_classes
 from parallax_backend_mlx.runtime import flatten_tree, mx
 
 Weights = dict[str, mx.array]

@@ -12,23 +12,23 @@ from mlx.nn.layers.quantized import QuantizedLinear
 from mlx_lm.models import base, llama, switch_layers
 
 from parallax_backend_mlx.attention import MANY, attend
+from parallax_backend_mlx.cache_layout import Leaf, Part
+from parallax_backend_mlx.cache_view import PagedView
 from parallax_backend_mlx.exponential import LARGEST, exponentiate
-from parallax_backend_mlx.gate import multiply_gate
-from parallax_backend_mlx.heap import keep_memory
-from parallax_backend_mlx.layout import Leaf, Part
-from parallax_backend_mlx.pages import Bank
-from parallax_backend_mlx.places import Places, Stretch
-from parallax_backend_mlx.replacement import replace_functions
+from parallax_backend_mlx.malloc import keep_memory
+from parallax_backend_mlx.page_arrays import PageArrays
+from parallax_backend_mlx.page_index import Places, Stretch
+from parallax_backend_mlx.patches import replace_functions
 from parallax_backend_mlx.runtime import Embedding, KVCache, Linear, mx, plain_swiglu
-from parallax_backend_mlx.turn import turn_weights
-from parallax_backend_mlx.view import PagedView
+from parallax_backend_mlx.swiglu import multiply_gate
+from parallax_backend_mlx.transposed_weights import turn_weights
 
 PART = Part((2, 8), mx.float32)
 
 
 def make_view(starts: tuple[int, ...], columns: int = 1, window: int = 0) -> PagedView:
     """Return a view of rows with so many tokens after so many others, in pages of noise."""
-    bank = Bank(Leaf("full", (PART, PART)), 0, 4)
+    bank = PageArrays(Leaf("full", (PART, PART)), 0, 4)
     bank.grow(32 * len(starts))
     for index, array in enumerate(bank.arrays):
         bank.arrays[index] = mx.random.normal(array.shape)

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="machines with M
 OPEN = """
 from pathlib import Path
 from parallax_backend_mlx.backend import MlxBackend
-from parallax_backend_mlx.binding import find_library, find_owner
+from parallax_backend_mlx.symbol_owner import find_library, find_owner
 from parallax_core.api import StagePlan
 stage = MlxBackend().open_stage(StagePlan(model=Path({folder!r})))
 mlx = find_library("libmlx.so")

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from parallax_backend_mlx.architecture import find_classes, list_fields
 from parallax_backend_mlx.checkpoint import read_checkpoint, read_json
 from parallax_backend_mlx.config import normalise
 from parallax_backend_mlx.loading import load_network
+from parallax_backend_mlx.model_file import find_classes, list_fields
 from parallax_backend_mlx.window import limit_context
 from parallax_core.api import StagePlan, Unsupported
 

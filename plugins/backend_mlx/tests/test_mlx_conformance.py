@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from parallax_backend_mlx import backend, start
+from parallax_backend_mlx import backend, runner_choice
 from parallax_backend_mlx.backend import MlxBackend, open_network
-from parallax_backend_mlx.batch import Grouping
+from parallax_backend_mlx.cache_layout import Layout
 from parallax_backend_mlx.checkpoint import Checkpoint
-from parallax_backend_mlx.layout import Layout
 from parallax_backend_mlx.network import Network
+from parallax_backend_mlx.row_groups import Grouping
 from parallax_backend_mlx.selftest import choose_grouping
 from parallax_backend_mlx.stage import MlxStage
 from parallax_core.api import LayerRange, Stage, StagePlan
@@ -57,7 +57,7 @@ class Tiny(StageConformance):
         self.folder = find_family(self.kind)
         monkeypatch.setattr(backend, "find_room", lambda: self.room)
         monkeypatch.setattr(backend, "open_network", self._open_network)
-        monkeypatch.setattr(start, "choose_grouping", self._choose_grouping)
+        monkeypatch.setattr(runner_choice, "choose_grouping", self._choose_grouping)
 
     def _choose_grouping(self, network: Network, layout: Layout) -> Grouping | None:
         """Try a stage out when it is first opened, and not in each of the tests."""

@@ -6,7 +6,7 @@ from parallax_backend_mlx import plugin
 from parallax_backend_mlx.settings import KERNEL_VARIABLE, VARIABLE, MlxSettings, apply_settings
 from parallax_core.api import ParallaxError
 from parallax_core.config.config import Config
-from parallax_core.config.source import Origin, Written
+from parallax_core.config.source import SettingOrigin, WrittenSetting
 from parallax_core.plugins.discovery import PluginRecord
 from parallax_core.plugins.host import PluginHost
 
@@ -19,7 +19,7 @@ def test_blas_of_a_file_is_put_where_it_is_looked_for(
     monkeypatch.setattr("os.environ", environ)
     record = PluginRecord(name="mlx", distribution="d", version="1", module=plugin.__name__, state="loaded")
     host = PluginHost([(record, plugin)])
-    host.configure(Config({"mlx": {"blas": Written(given, Origin("file", "parallax.toml"))}}))
+    host.configure(Config({"mlx": {"blas": WrittenSetting(given, SettingOrigin("file", "parallax.toml"))}}))
     assert [each.state for each in host.records] == ["loaded"]
     assert environ.get(VARIABLE) == value
 

@@ -11,14 +11,14 @@ import pytest
 
 from parallax_backend_mlx.account import Account
 from parallax_backend_mlx.backend import MlxBackend
-from parallax_backend_mlx.batch import Grouping
+from parallax_backend_mlx.cache_layout import read_layout
 from parallax_backend_mlx.checkpoint import read_checkpoint
-from parallax_backend_mlx.layout import read_layout
 from parallax_backend_mlx.loading import load_network
 from parallax_backend_mlx.network import Network
-from parallax_backend_mlx.paged import PagedRunner
+from parallax_backend_mlx.paged_runner import PagedRunner
+from parallax_backend_mlx.row_groups import Grouping
 from parallax_backend_mlx.runtime import KVCache, mx
-from parallax_backend_mlx.serial import SerialRunner
+from parallax_backend_mlx.serial_runner import SerialRunner
 from parallax_backend_mlx.stage import MlxStage
 from parallax_core.api import (
     BackendFailed,

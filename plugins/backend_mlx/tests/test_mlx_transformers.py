@@ -12,7 +12,7 @@ import transformers
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
 from parallax_backend_mlx.backend import MlxBackend
-from parallax_backend_mlx.paged import PagedRunner
+from parallax_backend_mlx.paged_runner import PagedRunner
 from parallax_backend_mlx.runtime import mx
 from parallax_backend_mlx.stage import MlxStage
 from parallax_core.api import Draw, Drawn, Open, Row, Sampling, SeqId, SequenceSpec, StageBatch, StagePlan

@@ -12,11 +12,11 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
+from parallax_backend_torch.draw_inputs import DrawInput
 from parallax_backend_torch.tensors import upload
-from parallax_backend_torch.ticket import Ticket
 
 
-def adjust_logits(logits: torch.Tensor, tickets: Sequence[Ticket]) -> torch.Tensor:
+def adjust_logits(logits: torch.Tensor, tickets: Sequence[DrawInput]) -> torch.Tensor:
     """Return ``logits`` after penalties, bias and bans.
 
     Args:
@@ -45,11 +45,11 @@ def make_column(values: Sequence[float], device: torch.device) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.float32, device=device)[:, None]
 
 
-def _discourages(ticket: Ticket) -> bool:
-    return bool(ticket.sampling.frequency_penalty or ticket.sampling.presence_penalty)
+def _discourages(draw_input: DrawInput) -> bool:
+    return bool(draw_input.sampling.frequency_penalty or draw_input.sampling.presence_penalty)
 
 
-def _repeat(logits: torch.Tensor, rows: Sequence[int], tickets: Sequence[Ticket]) -> None:
+def _repeat(logits: torch.Tensor, rows: Sequence[int], tickets: Sequence[DrawInput]) -> None:
     """Apply the repetition penalty."""
     seen = _count([tickets[row].history for row in rows], logits) > 0
     penalty = make_column([tickets[row].sampling.repetition_penalty for row in rows], logits.device)
@@ -57,7 +57,7 @@ def _repeat(logits: torch.Tensor, rows: Sequence[int], tickets: Sequence[Ticket]
     logits[rows] = torch.where(seen, torch.where(part > 0, part / penalty, part * penalty), part)
 
 
-def _discourage(logits: torch.Tensor, rows: Sequence[int], tickets: Sequence[Ticket]) -> None:
+def _discourage(logits: torch.Tensor, rows: Sequence[int], tickets: Sequence[DrawInput]) -> None:
     """Apply the frequency and the presence penalty."""
     counts = _count([tickets[row].output for row in rows], logits)
     frequency = make_column([tickets[row].sampling.frequency_penalty for row in rows], logits.device)
@@ -66,13 +66,13 @@ def _discourage(logits: torch.Tensor, rows: Sequence[int], tickets: Sequence[Tic
     logits[rows] = torch.where(counts > 0, part - (frequency * counts + presence), part)
 
 
-def _list_changes(tickets: Sequence[Ticket], size: int) -> Iterator[tuple[int, int, float]]:
+def _list_changes(tickets: Sequence[DrawInput], size: int) -> Iterator[tuple[int, int, float]]:
     """Yield what is added: row, token and number."""
-    for row, ticket in enumerate(tickets):
-        sampling = ticket.sampling
+    for row, draw_input in enumerate(tickets):
+        sampling = draw_input.sampling
         if not (sampling.logit_bias or sampling.min_tokens):
             continue
-        is_early = ticket.num_output < sampling.min_tokens
+        is_early = draw_input.num_output < sampling.min_tokens
         bans = ((token, -math.inf) for token in sampling.stop_ids if is_early)
         yield from ((row, token, change) for token, change in (*sampling.logit_bias, *bans) if 0 <= token < size)
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from parallax_backend_torch.arithmetic import Norm, attend, rotate, store
 from parallax_backend_torch.config import FULL, SLIDING, Config
+from parallax_backend_torch.decoder_layer import build_plain
 from parallax_backend_torch.heads import Attention, Heads, Look, read_heads
 from parallax_backend_torch.kernels.attention import Pool, Rule
 from parallax_backend_torch.kernels.linear import Packed
 from parallax_backend_torch.mlp import GatedMlp
 from parallax_backend_torch.model import Layer, Model, Shape, check_choice, read_shape, read_windows
-from parallax_backend_torch.plain import build_plain
 from parallax_backend_torch.rope import Rope, make_rope
 from parallax_backend_torch.step import Places, Slots, Spot, Step
 from parallax_backend_torch.store import Kept

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional
 
-from parallax_backend_torch.grid import Grid, Sight
 from parallax_backend_torch.kernels import attention, parts
 from parallax_backend_torch.kernels.attention import Pool, Rule
+from parallax_backend_torch.page_grid import Grid, Sight
 from parallax_backend_torch.step import Places
 
 

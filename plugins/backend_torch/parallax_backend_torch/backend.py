@@ -9,20 +9,20 @@ from importlib.util import find_spec
 
 from parallax_backend_torch.architectures import BLOCKS, name_method, reads_weights
 from parallax_backend_torch.config import Config
-from parallax_backend_torch.devices import choose_device, choose_workshop, describe_device, estimate_bytes, find_room
+from parallax_backend_torch.devices import choose_device, choose_factory, describe_device, estimate_bytes, find_room
 from parallax_backend_torch.families import find_model
-from parallax_backend_torch.heap import load_leanly
+from parallax_backend_torch.graph_replay import make_replays
+from parallax_backend_torch.layer_factory import LayerFactory
 from parallax_backend_torch.limits import Machine
+from parallax_backend_torch.malloc import load_leanly
 from parallax_backend_torch.model import Model, Shape
 from parallax_backend_torch.network import Runner, build_network
-from parallax_backend_torch.replay import make_replays
 from parallax_backend_torch.sampling import Sampler
 from parallax_backend_torch.settings import read_settings
 from parallax_backend_torch.stage import Held, TorchStage
 from parallax_backend_torch.store import Kept, Store, list_sizes
 from parallax_backend_torch.tensors import name_dtype
-from parallax_backend_torch.weights import Selection, Weights, open_shelf
-from parallax_backend_torch.workshop import Workshop
+from parallax_backend_torch.weights import Selection, Weights, open_file
 from parallax_core.api import (
     ParallaxError,
     Room,
@@ -71,14 +71,14 @@ class Loaded:
 
 def make_stage(loaded: Loaded, runner: Runner, kept: Sequence[Kept]) -> TorchStage:
     """Return a stage of ``runner``, whose layers keep what ``kept`` says."""
-    shape, selection, workshop = loaded.shape, loaded.selection, loaded.weights.workshop
-    kept = [each if each.kind == "state" else replace(each, dtype=workshop.kept) for each in kept]
-    weight_bytes = loaded.weights.shelf.kept
+    shape, selection, factory = loaded.shape, loaded.selection, loaded.weights.factory
+    kept = [each if each.kind == "state" else replace(each, dtype=factory.kept) for each in kept]
+    weight_bytes = loaded.weights.file.kept
     plan = loaded.plan
-    chunk = plan.max_batch_tokens or _choose_batch(workshop, loaded.weights.shelf.numbers)
-    num_bytes = find_room(workshop.device) * plan.memory_fraction
+    chunk = plan.max_batch_tokens or _choose_batch(factory, loaded.weights.file.numbers)
+    num_bytes = find_room(factory.device) * plan.memory_fraction
     pools = plan_pools(list_sizes(kept), Room(num_bytes, shape.context_length, chunk, plan.max_running))
-    hop = (TensorSpec(shape.hidden_size, name_dtype(workshop.dtype)),)
+    hop = (TensorSpec(shape.hidden_size, name_dtype(factory.dtype)),)
     identity = identify_weights(loaded.plan, selection.layers, shape.num_layers)
     info = StageInfo(
         layers=selection.layers,
@@ -87,19 +87,19 @@ def make_stage(loaded: Loaded, runner: Runner, kept: Sequence[Kept]) -> TorchSta
         context_length=shape.context_length,
         max_batch_tokens=chunk,
         pools=pools,
-        device=describe_device(workshop, loaded.weights.shelf.forms.values()),
-        dtype=name_dtype(workshop.dtype),
+        device=describe_device(factory, loaded.weights.file.forms.values()),
+        dtype=name_dtype(factory.dtype),
         weight_bytes=weight_bytes,
         weights_version=identity.version,
         weights_parts=identity.parts,
         capabilities=frozenset({"logprobs", "hidden", "positions"}),
         takes=hop if selection.layers.start else (),
         gives=() if selection.is_last else hop,
-        saturation_rows=SATURATION_ROWS.get(workshop.device.type, SATURATION_ON_GPU),
+        saturation_rows=SATURATION_ROWS.get(factory.device.type, SATURATION_ON_GPU),
     )
-    store, sampler = Store(kept, pools, workshop.device), Sampler(shape.vocab_size, workshop.device)
+    store, sampler = Store(kept, pools, factory.device), Sampler(shape.vocab_size, factory.device)
     replays = make_replays(runner, store, pools, read_settings().graphs)
-    return TorchStage(info, Held(runner, store, workshop, sampler, replays))
+    return TorchStage(info, Held(runner, store, factory, sampler, replays))
 
 
 def _find_model(plan: StagePlan, config: Config) -> Model | None:
@@ -132,7 +132,7 @@ def _open_generic(plan: StagePlan, config: Config) -> TorchStage:
     if read_settings().generic == "off" or find_spec("transformers") is None:
         message = f"there are no blocks for {config.architecture or 'a model without architectures'}"
         raise Unsupported(message, f"pip install transformers, or choose one of: {', '.join(BLOCKS)}")
-    generic = import_module("parallax_backend_torch.generic")
+    generic = import_module("parallax_backend_torch.transformers_model")
     sketch, shape = generic.read_sketch(plan.model)
     selection = Selection(choose_layers(plan, shape.num_layers), shape.num_layers, shape.is_tied)
     weights = _open_weights(plan, selection)
@@ -148,17 +148,17 @@ def _open_weights(plan: StagePlan, selection: Selection) -> Weights:
     Raises:
         ParallaxError: if there is not memory for them.
     """
-    shelf = open_shelf(plan.model, selection, plan.progress)
-    workshop = choose_workshop(plan, read_settings(), shelf.tensors.values())
-    needed, room = estimate_bytes(shelf, workshop), find_room(workshop.device)
+    file = open_file(plan.model, selection, plan.progress)
+    factory = choose_factory(plan, read_settings(), file.tensors.values())
+    needed, room = estimate_bytes(file, factory), find_room(factory.device)
     if needed > room:
         message = f"the weights of {plan.model.name} take {format_bytes(needed)}, and {format_bytes(room)} are free"
         raise ParallaxError(message, "close other programs, choose a smaller model, or PARALLAX_TORCH__WEIGHTS=int8")
-    return Weights(shelf, workshop)
+    return Weights(file, factory)
 
 
-def _choose_batch(workshop: Workshop, numbers: int) -> int:
+def _choose_batch(factory: LayerFactory, numbers: int) -> int:
     """Return the most tokens in a step of about a second."""
-    if workshop.device.type != "cpu":
+    if factory.device.type != "cpu":
         return ON_GPU
     return max(FEWEST, min(MOST, int(Machine().count_cores() * CORE_FLOPS / max(2 * numbers, 1))))

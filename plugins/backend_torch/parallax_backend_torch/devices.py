@@ -12,11 +12,11 @@ import torch
 from parallax_backend_torch.kernels.ggml import LAYOUTS
 from parallax_backend_torch.kernels.library import choose_kernels, describe_kernels, find_library, set_threads
 from parallax_backend_torch.kernels.rows import Kind
+from parallax_backend_torch.layer_factory import KIND_BYTES, LayerFactory
 from parallax_backend_torch.limits import Machine
 from parallax_backend_torch.settings import TorchSettings
 from parallax_backend_torch.tensors import DTYPES
-from parallax_backend_torch.weights import Shelf
-from parallax_backend_torch.workshop import KIND_BYTES, Workshop
+from parallax_backend_torch.weights import TensorFile
 from parallax_core.api import StagePlan, Tensor, check_device
 
 CPU_DTYPES = ("float32", "bfloat16")
@@ -43,7 +43,7 @@ def choose_device(plan: StagePlan) -> torch.device:
     return torch.device(name)
 
 
-def choose_workshop(plan: StagePlan, settings: TorchSettings, tensors: Iterable[Tensor]) -> Workshop:
+def choose_factory(plan: StagePlan, settings: TorchSettings, tensors: Iterable[Tensor]) -> LayerFactory:
     """Return where a stage computes, and in what; on a CPU, say how many threads may be used.
 
     Args:
@@ -57,7 +57,7 @@ def choose_workshop(plan: StagePlan, settings: TorchSettings, tensors: Iterable[
         use_kernels(settings)
         start_threads(settings.threads or Machine().count_cores())
         narrow = plan.dtype == "bfloat16"
-        return Workshop(
+        return LayerFactory(
             device,
             torch.float32,
             _choose_kind(plan, settings, stored),
@@ -66,12 +66,12 @@ def choose_workshop(plan: StagePlan, settings: TorchSettings, tensors: Iterable[
             narrow=narrow,
         )
     dtype = stored if plan.dtype == "auto" else DTYPES[plan.dtype]
-    return Workshop(device, dtype, "float32" if dtype == torch.float32 else "bfloat16", dtype)
+    return LayerFactory(device, dtype, "float32" if dtype == torch.float32 else "bfloat16", dtype)
 
 
-def estimate_bytes(shelf: Shelf, workshop: Workshop) -> int:
+def estimate_bytes(file: TensorFile, factory: LayerFactory) -> int:
     """Return about how much memory tensors take as they are kept."""
-    return int(sum(math.prod(shelf.read_shape(name)) * _choose_bytes(shelf, name, workshop) for name in shelf.tensors))
+    return int(sum(math.prod(file.read_shape(name)) * _choose_bytes(file, name, factory) for name in file.tensors))
 
 
 def use_kernels(settings: TorchSettings) -> None:
@@ -98,12 +98,12 @@ def find_stored(tensors: Iterable[Tensor]) -> torch.dtype:
     return DTYPES[sizes.most_common(1)[0][0]] if sizes else torch.float32
 
 
-def describe_device(workshop: Workshop, forms: Iterable[str] = ()) -> str:
+def describe_device(factory: LayerFactory, forms: Iterable[str] = ()) -> str:
     """Return what a stage computes on, in words; ``forms`` are the types of what are blocks of a GGUF file."""
-    if workshop.device.type == "cuda":
-        return f"CUDA ({torch.cuda.get_device_name(workshop.device)})"
-    kept = sorted(set(forms)) if workshop.keeps_blocks else []
-    return f"cpu ({describe_kernels()}; {', '.join(kept) or workshop.kind} weights)"
+    if factory.device.type == "cuda":
+        return f"CUDA ({torch.cuda.get_device_name(factory.device)})"
+    kept = sorted(set(forms)) if factory.keeps_blocks else []
+    return f"cpu ({describe_kernels()}; {', '.join(kept) or factory.kind} weights)"
 
 
 def find_room(device: torch.device) -> int:
@@ -139,8 +139,8 @@ def _choose_kind(plan: StagePlan, settings: TorchSettings, stored: torch.dtype) 
     return "bfloat16" if plan.dtype == "bfloat16" or is_short else "float32"
 
 
-def _choose_bytes(shelf: Shelf, name: str, workshop: Workshop) -> float:
-    form = shelf.forms.get(name)
-    if form is None or not workshop.keeps_blocks or workshop.device.type != "cpu":
-        return workshop.item_bytes
+def _choose_bytes(file: TensorFile, name: str, factory: LayerFactory) -> float:
+    form = file.forms.get(name)
+    if form is None or not factory.keeps_blocks or factory.device.type != "cpu":
+        return factory.item_bytes
     return KIND_BYTES[LAYOUTS[form].kind]

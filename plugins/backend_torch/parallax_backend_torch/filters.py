@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from parallax_backend_torch.adjust import make_column
-from parallax_backend_torch.order import LEAST_FINITE, bisect_keys
+from parallax_backend_torch.float_order import LEAST_FINITE, bisect_keys
 from parallax_core.api import Sampling
 
 UNIT = 2.0**40

@@ -9,9 +9,9 @@ from typing import Protocol
 import torch
 
 from parallax_backend_torch.arithmetic import Norm
+from parallax_backend_torch.decoder_layer import Alone, Joined, join_layers
 from parallax_backend_torch.kernels.linear import Packed
 from parallax_backend_torch.model import Layer, Model, Shape, find_obstacle
-from parallax_backend_torch.plain import Alone, Joined, join_layers
 from parallax_backend_torch.step import Step
 from parallax_backend_torch.weights import Selection, Weights
 
@@ -126,5 +126,5 @@ def build_network(model: Model, selection: Selection, weights: Weights) -> Netwo
         model.build_layer(index, weights.within(f"layers.{index}"))
         for index in range(selection.layers.start, selection.layers.stop)
     ]
-    weights.shelf.check_left(SPARE)
+    weights.file.check_left(SPARE)
     return Network(ends, layers)

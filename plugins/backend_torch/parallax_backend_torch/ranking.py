@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from parallax_backend_torch.order import map_floats
+from parallax_backend_torch.float_order import map_floats
 from parallax_core.api import Inquiry, Ranking
 
 SLICE = 64

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import torch
 
 from parallax_backend_torch.adjust import adjust_logits, make_column
+from parallax_backend_torch.draw_inputs import DrawInput
 from parallax_backend_torch.filters import Field, find_border, keep_probable
-from parallax_backend_torch.noise import Noise
-from parallax_backend_torch.order import map_floats
-from parallax_backend_torch.ticket import Ticket
+from parallax_backend_torch.float_order import map_floats
+from parallax_backend_torch.gumbel import Noise
 from parallax_core.api import Sampling
 
 LOWEST = -3.4e38
@@ -26,7 +26,9 @@ class Sampler:
         self._vocab_size = vocab_size
         self._noise = Noise(vocab_size, device)
 
-    def sample(self, given: torch.Tensor, tickets: Sequence[Ticket], best: torch.Tensor | None = None) -> torch.Tensor:
+    def sample(
+        self, given: torch.Tensor, tickets: Sequence[DrawInput], best: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """Return the token ids drawn, int64 of shape [rows].
 
         Args:
@@ -35,7 +37,7 @@ class Sampler:
             best: the token of the largest logit of each row, if that is known.
         """
         logits = adjust_logits(given, tickets)
-        warm = [row for row, ticket in enumerate(tickets) if ticket.sampling.temperature]
+        warm = [row for row, draw_input in enumerate(tickets) if draw_input.sampling.temperature]
         if len(warm) == len(tickets):
             return self._sample_warm(logits, tickets)
         drawn = best if best is not None and logits is given else logits.argmax(-1)
@@ -43,9 +45,9 @@ class Sampler:
             drawn[warm] = self._sample_warm(logits[warm], [tickets[row] for row in warm])
         return drawn
 
-    def _sample_warm(self, logits: torch.Tensor, tickets: Sequence[Ticket]) -> torch.Tensor:
+    def _sample_warm(self, logits: torch.Tensor, tickets: Sequence[DrawInput]) -> torch.Tensor:
         """Draw at temperatures above 0."""
-        samplings = [ticket.sampling for ticket in tickets]
+        samplings = [draw_input.sampling for draw_input in tickets]
         temperature = make_column([sampling.temperature for sampling in samplings], logits.device)
         # The best token sits at zero, where float32 is finest; adding a constant changes no draw.
         largest = logits.amax(-1, keepdim=True)
@@ -56,7 +58,9 @@ class Sampler:
             drawn = _draw(whole, find_border(whole, whole, samplings), samplings, self._noise.make(tickets))
         return drawn.masked_fill(largest[:, 0] == -torch.inf, 0)
 
-    def _draw_best(self, whole: Field, samplings: Sequence[Sampling], tickets: Sequence[Ticket]) -> torch.Tensor | None:
+    def _draw_best(
+        self, whole: Field, samplings: Sequence[Sampling], tickets: Sequence[DrawInput]
+    ) -> torch.Tensor | None:
         """Draw among the `BEST` tokens of each row, or return None if filters leave others too."""
         if self._vocab_size <= BEST or not all(sampling.top_k or sampling.top_p < 1 for sampling in samplings):
             return None

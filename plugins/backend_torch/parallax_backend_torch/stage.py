@@ -11,16 +11,16 @@ import torch
 
 from parallax_backend_torch.answer import Pending, place_draws
 from parallax_backend_torch.devices import check_device_works, free_memory
-from parallax_backend_torch.draft import send_step
+from parallax_backend_torch.draw_inputs import list_tickets
+from parallax_backend_torch.graph_replay import Replays
+from parallax_backend_torch.layer_factory import LayerFactory
 from parallax_backend_torch.network import Found, Runner
-from parallax_backend_torch.replay import Replays
 from parallax_backend_torch.sampling import Sampler
 from parallax_backend_torch.soundness import check_found, check_given
 from parallax_backend_torch.step import Step, make_step
+from parallax_backend_torch.step_upload import send_step
 from parallax_backend_torch.store import Store
 from parallax_backend_torch.tensors import read_tensor, upload
-from parallax_backend_torch.ticket import list_tickets
-from parallax_backend_torch.workshop import Workshop
 from parallax_core.api import (
     Account,
     BackendFailed,
@@ -40,7 +40,7 @@ class Held:
 
     runner: Runner
     store: Store
-    workshop: Workshop
+    factory: LayerFactory
     sampler: Sampler
     replays: Replays | None = None
     """Of steps of decodes, where these are recorded."""
@@ -112,8 +112,8 @@ class TorchStage:
         """Release the model and every sequence. Calling it twice is harmless."""
         held, self._held = self._held, None
         self._account = Account(self.info)
-        if held is not None and held.workshop.device.type != "cpu":
-            device = held.workshop.device
+        if held is not None and held.factory.device.type != "cpu":
+            device = held.factory.device
             del held
             free_memory(device)
 
@@ -137,11 +137,11 @@ class TorchStage:
             StageLost: if the device is not what it was: most errors of one stay until the process ends.
         """
         restore()
-        if held.workshop.device.type == "cpu":
+        if held.factory.device.type == "cpu":
             return
         try:
-            free_memory(held.workshop.device)
-            check_device_works(held.workshop.device)
+            free_memory(held.factory.device)
+            check_device_works(held.factory.device)
         except Exception as error:
             self._lose(f"its device does not compute any more: {error}")
             raise StageLost(self._lost, "open the stage again, in a new process") from error
@@ -166,9 +166,9 @@ class TorchStage:
 
     def _run(self, held: Held, batch: StageBatch) -> tuple[Found, Step | None]:
         """Return what the layers give, and the step, unless it was recorded."""
-        device, pools, hidden = held.workshop.device, self._account.pools, None
+        device, pools, hidden = held.factory.device, self._account.pools, None
         if batch.hidden:
-            hidden = read_tensor(batch.hidden[0]).to(device, held.workshop.dtype)
+            hidden = read_tensor(batch.hidden[0]).to(device, held.factory.dtype)
         picks = _find_picks(batch, device)
         if held.replays and (found := held.replays.run(batch.rows, pools, hidden)) is not None:
             return held.replays.network.finish(found, picks), None
@@ -184,7 +184,7 @@ class TorchStage:
         if not places:
             return None
         entries = self._account.entries
-        tickets = [ticket for row in batch.rows for ticket in list_tickets(row, entries[row.seq])]
+        tickets = [draw_input for row in batch.rows for draw_input in list_tickets(row, entries[row.seq])]
         if len(places) == len(outputs) == len(set(places)):
             return held.sampler.sample(found.logits, tickets, best)
         return held.sampler.sample(found.logits[places], tickets, best[places])

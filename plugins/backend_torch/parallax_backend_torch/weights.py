@@ -15,8 +15,8 @@ from parallax_backend_torch.kernels.ggml import FORMS, LAYOUTS, Form, find_layou
 from parallax_backend_torch.kernels.linear import Packed
 from parallax_backend_torch.kernels.quantize import Quantized, join_rows
 from parallax_backend_torch.kernels.rows import Kind, Rows, TensorRows
+from parallax_backend_torch.layer_factory import LayerFactory, Purpose
 from parallax_backend_torch.tensors import read_tensor
-from parallax_backend_torch.workshop import Purpose, Workshop
 from parallax_core.api import (
     LayerRange,
     ParallaxError,
@@ -67,7 +67,7 @@ class Selection:
         return self.is_last and not (self.is_tied and found[1].startswith("lm_head."))
 
 
-class Shelf:
+class TensorFile:
     """The tensors a stage holds, mapped into memory, and how many of them are loaded.
 
     Args:
@@ -133,20 +133,20 @@ class Shelf:
             raise ParallaxError(f"nothing here uses the tensor {left[0]}, one of {len(left)}", MISFIT)
 
 
-class ShelfRows:
+class FileRows:
     """`Rows` of the matrices of these names, one below the other; the file's memory is given back on the way."""
 
-    def __init__(self, shelf: Shelf, names: Sequence[str]) -> None:
-        self._shelf, self._names = shelf, names
-        self._views = [shelf.view(name) for name in names]
+    def __init__(self, file: TensorFile, names: Sequence[str]) -> None:
+        self._file, self._names = file, names
+        self._views = [file.view(name) for name in names]
         heights = [len(view) for view in self._views]
         self._starts = [sum(heights[:index]) for index in range(len(heights))]
-        self.shape = (sum(heights), shelf.read_shape(names[0])[1])
+        self.shape = (sum(heights), file.read_shape(names[0])[1])
 
     @property
     def stored(self) -> Kind | None:
         """What blocks are read to; None where a matrix is none."""
-        kinds = {LAYOUTS[form].kind if (form := self._shelf.forms.get(name)) else None for name in self._names}
+        kinds = {LAYOUTS[form].kind if (form := self._file.forms.get(name)) else None for name in self._names}
         if None in kinds:
             return None
         return "int4" if kinds == {"int4"} else "int8"
@@ -158,7 +158,7 @@ class ShelfRows:
             low, high = max(start - first, 0), min(stop - first, len(view))
             if low < high:
                 parts.append(self._read_part(name, view[low:high]))
-                give_back(self._shelf.tensors[name])
+                give_back(self._file.tensors[name])
         if len(parts) == 1:
             return parts[0]
         coded = [part for part in parts if isinstance(part, Quantized)]
@@ -169,10 +169,10 @@ class ShelfRows:
     def close(self) -> None:
         """Give back what is left."""
         for name in self._names:
-            self._shelf.release(name)
+            self._file.release(name)
 
     def _read_part(self, name: str, rows: torch.Tensor) -> torch.Tensor | Quantized:
-        form = self._shelf.forms.get(name)
+        form = self._file.forms.get(name)
         return read_blocks(rows, form) if form else rows
 
 
@@ -180,54 +180,54 @@ class ShelfRows:
 class Weights:
     """The tensors of a part of a model, and the workshop to make something of them."""
 
-    shelf: Shelf
-    workshop: Workshop
+    file: TensorFile
+    factory: LayerFactory
     prefix: str = ""
 
     def within(self, part: str) -> Weights:
         """Return those of a part, such as ``self_attn``."""
-        return Weights(self.shelf, self.workshop, f"{self.prefix}{part}.")
+        return Weights(self.file, self.factory, f"{self.prefix}{part}.")
 
     def has(self, name: str) -> bool:
         """Whether there is such a tensor."""
-        return self.prefix + name in self.shelf.tensors
+        return self.prefix + name in self.file.tensors
 
     def read_shape(self, name: str) -> tuple[int, ...]:
         """Return the shape of a tensor that is there; see `Shelf.read_shape`."""
-        return self.shelf.read_shape(self.prefix + name)
+        return self.file.read_shape(self.prefix + name)
 
     def read_plain(self, name: str) -> torch.Tensor:
         """Return a tensor as it is stored, blocks in float32, in memory of its own, on the CPU; see `Shelf.view`."""
         whole = self.prefix + name
-        form = self.shelf.forms.get(whole)
-        view = self.shelf.view(whole)
+        form = self.file.forms.get(whole)
+        view = self.file.view(whole)
         own = read_blocks(view, form).to_dense() if form else view.clone()
-        self.shelf.release(whole)
+        self.file.release(whole)
         return own
 
     def read_vector(self, name: str) -> torch.Tensor:
         """Return a small tensor in float32 on the device; see `Shelf.view`."""
-        vector = self.workshop.make_vector(self.read_plain(name))
-        self.shelf.kept += vector.nbytes
+        vector = self.factory.make_vector(self.read_plain(name))
+        self.file.kept += vector.nbytes
         return vector
 
     def make_linear(self, *names: str, purpose: Purpose = "layer") -> Packed:
         """Return the matrices ``NAME.weight`` as one, one below the other, with their biases if they have any."""
         bias = self.read_bias(*names)
-        rows = ShelfRows(self.shelf, [f"{self.prefix}{name}.weight" for name in names])
-        made = self._keep_rows(rows, bias, self.workshop.choose_kind(rows.stored, self._refine(purpose, names[0])))
+        rows = FileRows(self.file, [f"{self.prefix}{name}.weight" for name in names])
+        made = self._keep_rows(rows, bias, self.factory.choose_kind(rows.stored, self._refine(purpose, names[0])))
         rows.close()
         return made
 
     def keep_linear(self, weight: torch.Tensor, bias: torch.Tensor | None, purpose: Purpose = "layer") -> Packed:
         """Return a matrix [out, in] that was read from here, ready to multiply by; a copy of it."""
-        return self._keep_rows(TensorRows(weight), bias, self.workshop.choose_kind(None, self._refine(purpose)))
+        return self._keep_rows(TensorRows(weight), bias, self.factory.choose_kind(None, self._refine(purpose)))
 
     def keep_stack(self, matrices: torch.Tensor) -> torch.Tensor:
         """Return matrices [number, in, out] that were read from here, in what activations are computed in."""
-        made = matrices.to(self.workshop.device, self.workshop.dtype).contiguous()
-        self.shelf.kept += made.nbytes
-        self.shelf.numbers += made.numel()
+        made = matrices.to(self.factory.device, self.factory.dtype).contiguous()
+        self.file.kept += made.nbytes
+        self.file.numbers += made.numel()
         return made
 
     def read_bias(self, *names: str) -> torch.Tensor | None:
@@ -241,13 +241,13 @@ class Weights:
         return "attention" if purpose == "layer" and ATTENTION.search(self.prefix + name) else purpose
 
     def _keep_rows(self, rows: Rows, bias: torch.Tensor | None, kind: Kind) -> Packed:
-        made = self.workshop.make_linear(rows, bias, kind)
-        self.shelf.kept += made.num_bytes
-        self.shelf.numbers += made.out_features * made.in_features
+        made = self.factory.make_linear(rows, bias, kind)
+        self.file.kept += made.num_bytes
+        self.file.numbers += made.out_features * made.in_features
         return made
 
 
-def open_shelf(folder: Path, selection: Selection, progress: Progress) -> Shelf:
+def open_file(folder: Path, selection: Selection, progress: Progress) -> TensorFile:
     """Return the tensors of a stage; nothing but names is read.
 
     Raises:
@@ -263,9 +263,9 @@ def open_shelf(folder: Path, selection: Selection, progress: Progress) -> Shelf:
         tensors[found[1]] = tensor
         if name in stored:
             forms[found[1]] = check_blocks(name, tensor, stored[name])
-    shelf = Shelf(tensors, forms, f"load {folder.name}", progress)
-    shelf.tell(0)
-    return shelf
+    file = TensorFile(tensors, forms, f"load {folder.name}", progress)
+    file.tell(0)
+    return file
 
 
 def check_blocks(name: str, tensor: Tensor, form: str) -> Form:

@@ -17,8 +17,8 @@ import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 
-from parallax_backend_torch import replay
-from parallax_backend_torch.graph import Work
+from parallax_backend_torch import graph_replay as replay
+from parallax_backend_torch.cuda_graph import Work
 
 DEVICE = torch.device("cuda", 0)
 WHERE = torch.Tensor.device.__get__
@@ -78,7 +78,7 @@ class Pretence(TorchFunctionMode):  # type: ignore[misc]  # torch is not typed h
 
 
 class Recorder:
-    """A `parallax_backend_torch.graph.Graph`."""
+    """A `parallax_backend_torch.cuda_graph.Graph`."""
 
     made: ClassVar[list[Recorder]] = []
 

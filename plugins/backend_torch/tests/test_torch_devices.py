@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from parallax_backend_torch.arithmetic import attend_rectangles
-from parallax_backend_torch.draft import Draft, open_draft
-from parallax_backend_torch.grid import Grid
 from parallax_backend_torch.kernels.attention import Pool, Rule, attend
 from parallax_backend_torch.kernels.linear import pack
+from parallax_backend_torch.layer_factory import DeviceLinear
 from parallax_backend_torch.mxfp4 import widen_blocks
+from parallax_backend_torch.page_grid import Grid
 from parallax_backend_torch.step import Places, make_line
+from parallax_backend_torch.step_upload import StepUpload, open_step_upload
 from parallax_backend_torch.tensors import upload
-from parallax_backend_torch.workshop import DeviceLinear
 from parallax_core.api import PagePool, PoolInfo, Row, SeqId
 
 WIDTH, HEADS, KEYS = 16, 4, 2
@@ -35,10 +35,10 @@ def make_places(window: int) -> tuple[Places, Grid, int]:
             pool.extend(row.seq, 1)
     for row in rows:
         pool.extend(row.seq, len(row.tokens))
-    draft = Draft(rows, [pool])
-    extents = draft.measure()
+    step_upload = StepUpload(rows, [pool])
+    extents = step_upload.measure()
     assert [(extent.rows, extent.tokens) for extent in extents] == [(1, 7), (2, 1), (1, 3)]
-    [grid] = open_draft(upload(draft.write(extents)), extents, [info]).grids
+    [grid] = open_step_upload(upload(step_upload.write(extents)), extents, [info]).grids
     return Places(make_line(rows, torch.device("cpu")), pool, rows), grid, info.num_pages * info.page_size
 
 

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from parallax_backend_torch import replay
+from parallax_backend_torch import graph_replay as replay
 from parallax_backend_torch.backend import TorchBackend
-from parallax_backend_torch.draft import Draft, Extent, open_draft
 from parallax_backend_torch.experts import Experts
-from parallax_backend_torch.replay import round_extent
+from parallax_backend_torch.graph_replay import round_extent
 from parallax_backend_torch.stage import TorchStage
+from parallax_backend_torch.step_upload import Extent, StepUpload, open_step_upload
 from parallax_backend_torch.tensors import upload
 from parallax_core.api import DType, LayerRange, PagePool, PoolInfo, Row, SeqId, StagePlan
 from parallax_core.testing.checks.chain import Chain
@@ -206,7 +206,7 @@ def test_draft_is_opened_as_it_was_written() -> None:
         pool.open(row.seq)
         pool.extend(row.seq, row.start + 1)
     extent = Extent(rows=4, tokens=1, pages=(4,))
-    opened = open_draft(upload(Draft(rows, [pool]).write([extent])), [extent], [info])
+    opened = open_step_upload(upload(StepUpload(rows, [pool]).write([extent])), [extent], [info])
     assert opened.tokens.tolist() == [70, 80, 0, 0]
     assert opened.positions.tolist() == [5, 2, 0, 0]
     [grid] = opened.grids

@@ -295,9 +295,9 @@ def test_product_without_memory_is_an_error(kind: linear.Kind) -> None:
 def test_weights_lie_together_and_go_with_the_last_of_them() -> None:
     native = library.find_library()
     assert native is not None
-    shelf = arena.Arena()
+    file = arena.Arena()
     sizes = (5, 300, arena.BLOCK // 8 + 1, 7)
-    places = [shelf.place(native, draw(2, size, seed=size).split(1), 2) for size in sizes]
+    places = [file.place(native, draw(2, size, seed=size).split(1), 2) for size in sizes]
     for place, size in zip(places, sizes, strict=True):
         assert place.data_ptr() % arena.LINE == 0
         assert torch.equal(place.view(torch.float32), draw(2, size, seed=size).flatten())

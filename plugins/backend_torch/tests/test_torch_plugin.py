@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from parallax_backend_torch import architectures, probe
-from parallax_backend_torch.devices import choose_workshop, describe_device
+from parallax_backend_torch.devices import choose_factory, describe_device
 from parallax_backend_torch.diagnose import list_findings
 from parallax_backend_torch.kernels.library import choose_kernels
 from parallax_backend_torch.limits import Machine
@@ -110,8 +110,8 @@ def test_findings_speak_of_versions_kernels_and_models() -> None:
 def test_kernels_are_used_as_the_user_says(monkeypatch: pytest.MonkeyPatch, mode: str, said: str) -> None:
     monkeypatch.setenv("PARALLAX_TORCH__KERNELS", mode)
     try:
-        workshop = choose_workshop(StagePlan(model=Path(), device="cpu"), read_settings(), [])
-        assert said in describe_device(workshop)
+        factory = choose_factory(StagePlan(model=Path(), device="cpu"), read_settings(), [])
+        assert said in describe_device(factory)
         [finding] = (each for each in list_findings() if each.topic == "torch kernels")
         assert finding.status == "ok"
         assert finding.message.startswith(said.rpartition(",")[0])

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 import pytest
 import torch
 
+from parallax_backend_torch.draw_inputs import DrawInput
 from parallax_backend_torch.filters import Field, find_border
-from parallax_backend_torch.noise import Noise
-from parallax_backend_torch.order import map_floats
+from parallax_backend_torch.float_order import map_floats
+from parallax_backend_torch.gumbel import Noise
 from parallax_backend_torch.ranking import rank_tokens
 from parallax_backend_torch.sampling import Sampler
-from parallax_backend_torch.ticket import Ticket
 from parallax_core.api import Draft, Inquiry, Sampling, best, draw, draw_key, gumbel, hash32, keep, logprobs
 from parallax_core.testing.golden import read_draft, read_golden, read_logits
 
@@ -25,14 +25,14 @@ VOCAB = 3000
 """More than the best ones that are looked at first."""
 
 
-def make_ticket(draft: Draft) -> Ticket:
+def make_draw_input(draft: Draft) -> DrawInput:
     tokens = [*draft.prompt, *draft.output] if draft.output else draft.prompt  # which may be a range without end
-    return Ticket(draft.sampling, draft.choice, tokens, draft.position, len(draft.prompt))
+    return DrawInput(draft.sampling, draft.choice, tokens, draft.position, len(draft.prompt))
 
 
 def draw_rows(logits: Sequence[Sequence[float]], drafts: Sequence[Draft]) -> list[int]:
     sampler = Sampler(len(logits[0]), CPU)
-    drawn: list[int] = sampler.sample(torch.tensor(logits), [make_ticket(draft) for draft in drafts]).tolist()
+    drawn: list[int] = sampler.sample(torch.tensor(logits), [make_draw_input(draft) for draft in drafts]).tolist()
     return drawn
 
 
@@ -52,9 +52,9 @@ def test_golden_scores_come_out() -> None:
 
 def test_noise_is_that_of_the_reference() -> None:
     ids = [0, 1, 17, VOCAB - 1]
-    ticket = Ticket(Sampling(seed=2**63 + 5), 3, range(9), 9, 4)
+    draw_input = DrawInput(Sampling(seed=2**63 + 5), 3, range(9), 9, 4)
     key = draw_key(2**63 + 5, 9, 3)
-    found = Noise(VOCAB, CPU).make([ticket], torch.tensor([ids]))[0].tolist()
+    found = Noise(VOCAB, CPU).make([draw_input], torch.tensor([ids]))[0].tolist()
     assert found == pytest.approx([gumbel(hash32(key, token)) for token in ids], rel=1e-6)
 
 

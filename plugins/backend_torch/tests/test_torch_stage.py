@@ -105,8 +105,8 @@ def test_stage_whose_device_is_broken_is_lost(tmp_path: Path, monkeypatch: pytes
     save_family("qwen2", tmp_path)
     opened = TorchBackend().open_stage(StagePlan(model=tmp_path, memory_fraction=1e-3))
     assert opened._held is not None
-    on_meta = replace(opened._held.workshop, device=torch.device("meta"))  # it has no numbers to read
-    stage = TorchStage(opened.info, replace(opened._held, workshop=on_meta))
+    on_meta = replace(opened._held.factory, device=torch.device("meta"))  # it has no numbers to read
+    stage = TorchStage(opened.info, replace(opened._held, factory=on_meta))
     stage.edit([Open(SeqId(1), SPEC)])
     monkeypatch.setattr(Network, "run", fail_with(RuntimeError("an illegal memory access was encountered")))
     with pytest.raises(StageLost, match="its device does not compute any more"):

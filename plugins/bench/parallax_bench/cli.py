@@ -17,9 +17,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from parallax_bench.arrival import make_gaps
 from parallax_bench.client import Target, find_model, run_tasks
 from parallax_bench.dataset import Sizes, make_random, read_file
-from parallax_bench.show import print_summary, write_json, write_page
+from parallax_bench.report import print_summary, write_json, write_page
+from parallax_bench.request import BenchRequest, BenchResult
 from parallax_bench.summary import parse_limits, summarize
-from parallax_bench.task import Outcome, Task
 from parallax_core.api import ParallaxError
 
 app = typer.Typer(help="Measure servers.", no_args_is_help=True, pretty_exceptions_enable=False)
@@ -114,7 +114,7 @@ def check_place(path: Path) -> None:
         raise ParallaxError(f"{path} cannot be written: {error.strerror}", "give --out and --html another") from error
 
 
-def make_tasks(dataset: str, num: int, sizes: Sizes, seed: int) -> list[Task]:
+def make_tasks(dataset: str, num: int, sizes: Sizes, seed: int) -> list[BenchRequest]:
     """Return the requests of a dataset.
 
     Raises:
@@ -128,7 +128,7 @@ def make_tasks(dataset: str, num: int, sizes: Sizes, seed: int) -> list[Task]:
     return make_random(num, sizes, seed)
 
 
-async def measure(target: Target, tasks: list[Task], gaps: list[float], concurrency: int) -> list[Outcome]:
+async def measure(target: Target, tasks: list[BenchRequest], gaps: list[float], concurrency: int) -> list[BenchResult]:
     """Warm the server up with the requests there are more than gaps, then send the others; show how far it is."""
     num_warm = len(tasks) - len(gaps)
     await run_tasks(target, tasks[:num_warm], [0.0] * num_warm, 0, lambda _: None)

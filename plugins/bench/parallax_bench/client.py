@@ -12,7 +12,7 @@ from typing import Any
 
 import aiohttp
 
-from parallax_bench.task import Outcome, Task
+from parallax_bench.request import BenchRequest, BenchResult
 from parallax_core.api import ParallaxError
 
 
@@ -29,7 +29,7 @@ class Target:
     temperature: float = 0.0
     timeout_s: float = 600.0
 
-    def make_body(self, task: Task) -> dict[str, Any]:
+    def make_body(self, task: BenchRequest) -> dict[str, Any]:
         """Return the body of a request."""
         extra = {"ignore_eos": True} if self.ignores_eos else {}
         common = {"model": self.model, "stream": True, "stream_options": {"include_usage": True}}
@@ -38,11 +38,11 @@ class Target:
 
 async def run_tasks(
     target: Target,
-    tasks: Sequence[Task],
+    tasks: Sequence[BenchRequest],
     gaps: Iterable[float],
     concurrency: int,
-    on_end: Callable[[Outcome], None],
-) -> list[Outcome]:
+    on_end: Callable[[BenchResult], None],
+) -> list[BenchResult]:
     """Send ``tasks``, each after its gap, and return what came of them; ``concurrency`` 0 is any number at once."""
     room = asyncio.Semaphore(concurrency) if concurrency else nullcontext()
     began = time.perf_counter()
@@ -50,7 +50,7 @@ async def run_tasks(
     headers = {"Authorization": f"Bearer {target.api_key}"} if target.api_key else {}
     timeout = aiohttp.ClientTimeout(total=target.timeout_s)
 
-    async def run_one(task: Task) -> Outcome:
+    async def run_one(task: BenchRequest) -> BenchResult:
         async with room:
             outcome = await _ask(session, target, task, began)
         on_end(outcome)
@@ -66,8 +66,8 @@ async def run_tasks(
         return list(await asyncio.gather(*running))
 
 
-async def _ask(session: aiohttp.ClientSession, target: Target, task: Task, began: float) -> Outcome:
-    outcome, is_over = Outcome(sent=time.perf_counter() - began), False
+async def _ask(session: aiohttp.ClientSession, target: Target, task: BenchRequest, began: float) -> BenchResult:
+    outcome, is_over = BenchResult(sent=time.perf_counter() - began), False
     try:
         async with session.post(target.url + task.route, json=target.make_body(task)) as response:
             if response.status != 200:  # noqa: PLR2004 -- the status of an answer
@@ -82,7 +82,7 @@ async def _ask(session: aiohttp.ClientSession, target: Target, task: Task, began
     return outcome
 
 
-def _read_line(line: bytes, outcome: Outcome, now: float) -> bool:
+def _read_line(line: bytes, outcome: BenchResult, now: float) -> bool:
     """Take a line of a stream of events; return whether it says that the answer is over."""
     if not line.startswith(b"data:"):  # a comment, or another field of an event
         return False

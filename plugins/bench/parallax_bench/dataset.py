@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from parallax_bench.task import Task
+from parallax_bench.request import BenchRequest
 from parallax_core.api import ParallaxError
 
 WORDS = tuple(
@@ -41,7 +41,7 @@ class Sizes:
     """How many different beginnings there are."""
 
 
-def make_random(num: int, sizes: Sizes, seed: int) -> list[Task]:
+def make_random(num: int, sizes: Sizes, seed: int) -> list[BenchRequest]:
     """Return requests of random words, each with a beginning of its own group if there is one."""
     chance = random.Random(seed)  # noqa: S311 -- to be repeatable, not secret
     prefixes = [_write(chance, sizes.prefix_len) for _ in range(sizes.groups)]
@@ -54,7 +54,7 @@ def make_random(num: int, sizes: Sizes, seed: int) -> list[Task]:
     ]
 
 
-def read_file(path: Path, num: int, output_len: int) -> list[Task]:
+def read_file(path: Path, num: int, output_len: int) -> list[BenchRequest]:
     """Return the requests of a file, from the first again when there are fewer than ``num``.
 
     Each line is JSON with ``prompt`` or ``messages``, and other fields of a request if it likes.
@@ -76,7 +76,7 @@ def read_file(path: Path, num: int, output_len: int) -> list[Task]:
     return _repeat(tasks, num)
 
 
-def _read_line(line: str, output_len: int, where: str) -> Task:
+def _read_line(line: str, output_len: int, where: str) -> BenchRequest:
     try:
         body = json.loads(line)
     except ValueError as error:
@@ -84,15 +84,15 @@ def _read_line(line: str, output_len: int, where: str) -> Task:
     if not isinstance(body, dict) or ("prompt" in body) == ("messages" in body):
         raise ParallaxError(f"{where} has not one of 'prompt' and 'messages'", "give each line one of them")
     route = "/v1/completions" if "prompt" in body else "/v1/chat/completions"
-    return Task(route=route, body={"max_tokens": output_len, **body})
+    return BenchRequest(route=route, body={"max_tokens": output_len, **body})
 
 
-def _repeat(tasks: Sequence[Task], num: int) -> list[Task]:
+def _repeat(tasks: Sequence[BenchRequest], num: int) -> list[BenchRequest]:
     return [tasks[index % len(tasks)] for index in range(num)]
 
 
-def _complete(prompt: str, max_tokens: int) -> Task:
-    return Task(route="/v1/completions", body={"prompt": prompt, "max_tokens": max_tokens})
+def _complete(prompt: str, max_tokens: int) -> BenchRequest:
+    return BenchRequest(route="/v1/completions", body={"prompt": prompt, "max_tokens": max_tokens})
 
 
 def _write(chance: random.Random, num: int) -> str:

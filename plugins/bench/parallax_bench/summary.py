@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from parallax_bench.task import Outcome
+from parallax_bench.request import BenchResult
 from parallax_core.api import ParallaxError
 
 PERCENTILES = (50, 90, 99)
@@ -45,7 +45,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """What went wrong, and how often."""
 
 
-def summarize(outcomes: Sequence[Outcome], limits: dict[str, float]) -> Summary:
+def summarize(outcomes: Sequence[BenchResult], limits: dict[str, float]) -> Summary:
     """Return the figures of a run; ``limits`` are in milliseconds, by the names of `parse_limits`."""
     good = [each for each in outcomes if not each.error]
     begin = min((each.sent for each in outcomes), default=0.0)
@@ -105,7 +105,7 @@ def parse_limits(text: str) -> dict[str, float]:
     return limits
 
 
-def _meets(outcome: Outcome, limits: dict[str, float]) -> bool:
+def _meets(outcome: BenchResult, limits: dict[str, float]) -> bool:
     """Whether no time is over its limit; an answer of one token has no time per further token, and so on."""
     times = {"ttft": outcome.ttft, "tpot": outcome.tpot, "e2e": outcome.e2e}
     return all(1000 * value <= limit for name, limit in limits.items() if (value := times[name]) is not None)

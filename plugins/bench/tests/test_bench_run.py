@@ -23,11 +23,11 @@ from parallax_bench.arrival import make_gaps
 from parallax_bench.cli import app
 from parallax_bench.client import Target, run_tasks
 from parallax_bench.dataset import Sizes, make_random, read_file
+from parallax_bench.request import BenchRequest, BenchResult
 from parallax_bench.summary import parse_limits, percentile, summarize
-from parallax_bench.task import Outcome, Task
 from parallax_core.api import ParallaxError
-from parallax_core.server.edge import Edge
-from parallax_core.server.keys import ApiKeys
+from parallax_core.server.api_keys import ApiKeys
+from parallax_core.server.options import ServerOptions
 from tests.unit.server.letters import Site
 
 
@@ -79,7 +79,7 @@ def test_run_reports_every_request(url: str, tmp_path: Path) -> None:
 
 
 def test_key_that_does_not_fit_is_told_in_the_words_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    with serve(Site(Edge(keys=ApiKeys({"u": "user", "m": "metrics"})))) as url:
+    with serve(Site(ServerOptions(keys=ApiKeys({"u": "user", "m": "metrics"})))) as url:
         for key, words in (("wrong", "no valid API key"), ("m", "needs an API key of the role 'user'")):
             monkeypatch.setenv("PARALLAX_API_KEY", key)
             with pytest.raises(ParallaxError, match=words) as caught:
@@ -105,7 +105,7 @@ def test_file_may_hold_prompts_and_conversations(url: str, tmp_path: Path) -> No
 
 
 async def test_errors_are_counted_by_what_they_are(url: str) -> None:
-    bad = Task(route="/v1/completions", body={"prompt": "a", "max_tokens": -1})
+    bad = BenchRequest(route="/v1/completions", body={"prompt": "a", "max_tokens": -1})
     [outcome] = await run_tasks(Target(url=url, model="toy"), [bad], [0.0], 0, lambda _: None)
     summary = summarize([outcome], {})
     assert (summary.failed, summary.output_tokens) == (1, 0)
@@ -149,15 +149,15 @@ def test_percentiles_are_those_of_the_statistics_module() -> None:
 
 
 def test_goodput_counts_those_that_met_every_limit() -> None:
-    fast = Outcome(sent=0, first=0.1, last=1.0, output_tokens=10)
-    slow = Outcome(sent=0, first=0.9, last=1.0, output_tokens=10)
+    fast = BenchResult(sent=0, first=0.1, last=1.0, output_tokens=10)
+    slow = BenchResult(sent=0, first=0.9, last=1.0, output_tokens=10)
     assert summarize([fast, slow], parse_limits("ttft=500,e2e=2000")).goodput_per_s == pytest.approx(1.0)
     assert summarize([fast, slow], {}).goodput_per_s is None
     # By hand: over 4 s, "late" takes 2.5 s in all, "even" (2.0 - 0.5) / 3 = 0.5 s per further token, "single" has none.
-    late = Outcome(sent=1.5, first=1.6, last=4.0, output_tokens=25)
-    even = Outcome(sent=0.0, first=0.5, last=2.0, output_tokens=4)
-    single = Outcome(sent=0.5, first=0.9, last=0.9, output_tokens=1)
-    broken = Outcome(sent=0.2, first=0.3, last=0.4, output_tokens=9, error="500")
+    late = BenchResult(sent=1.5, first=1.6, last=4.0, output_tokens=25)
+    even = BenchResult(sent=0.0, first=0.5, last=2.0, output_tokens=4)
+    single = BenchResult(sent=0.5, first=0.9, last=0.9, output_tokens=1)
+    broken = BenchResult(sent=0.2, first=0.3, last=0.4, output_tokens=9, error="500")
     runs = [late, even, single, broken]
     for text, good in {
         "tpot=500": 3,
@@ -191,7 +191,7 @@ async def test_answers_of_any_server_are_read_as_they_are(text: str, error: str,
 
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        task = Task(route="/v1/completions", body={"prompt": "a"})
+        task = BenchRequest(route="/v1/completions", body={"prompt": "a"})
         [outcome] = await run_tasks(Target(url=url, model="x"), [task], [0.0], 0, lambda _: None)
     assert error in outcome.error
     assert bool(error) == bool(outcome.error)

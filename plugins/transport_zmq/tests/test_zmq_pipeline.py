@@ -6,9 +6,9 @@ import asyncio
 from functools import partial
 
 from parallax_core.api import LayerRange, Request, RequestId
-from parallax_core.node.crew import Crew
-from parallax_core.node.pipeline import PipelineEngine
-from parallax_core.node.plan import PipelinePlan
+from parallax_core.node.executor.local import LocalExecutor
+from parallax_core.node.pipeline.engine import PipelineEngine
+from parallax_core.node.pipeline.options import PipelineOptions
 from parallax_core.testing.toy import GREEDY, Toy
 from parallax_transport_zmq.transport import ZmqTransport
 from tests.zmq_nodes import LOOPBACK
@@ -19,8 +19,8 @@ LENGTH = 20
 
 async def test_three_stages_over_links_equal_the_whole() -> None:
     stages = [partial(TOY.open, LayerRange(layer, layer + 1)) for layer in range(3)]
-    plan = PipelinePlan(transport=ZmqTransport, listen=LOOPBACK)
-    engine = PipelineEngine(Crew(stages, plan), lambda tokens: " word" * len(tokens), plan)
+    plan = PipelineOptions(transport=ZmqTransport, listen=LOOPBACK)
+    engine = PipelineEngine(LocalExecutor(stages, plan), lambda tokens: " word" * len(tokens), plan)
     await engine.start()
 
     async def ask(number: int) -> list[int]:

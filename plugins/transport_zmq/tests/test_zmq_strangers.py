@@ -11,10 +11,10 @@ import pytest
 import zmq
 
 from parallax_core.api import Frame, FrameLimits, PeerLost, TransportPlan, keys_folder
-from parallax_core.node import muster as muster_module
 from parallax_core.node.channel import Channel
-from parallax_core.node.greeting import greet
-from parallax_core.node.muster import Muster
+from parallax_core.node.handshake import greet
+from parallax_core.node.membership import registry as registry_module
+from parallax_core.node.membership.registry import NodeRegistry
 from parallax_core.wire.membership import Join
 from parallax_transport_zmq.keyring import Keyring
 from parallax_transport_zmq.message import Hello
@@ -76,22 +76,22 @@ async def join_as(name: str, address: str) -> None:
 
 @pytest.mark.slow
 async def test_strangers_hold_little_memory_and_keep_no_worker_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(muster_module, "GREETING_S", 1.0)
+    monkeypatch.setattr(registry_module, "GREETING_S", 1.0)
     transport = ZmqTransport(TransportPlan(node="far", listen=LOOPBACK, credit=CREDIT, strangers=LIMITS))
-    muster = Muster(transport, "far")
-    await muster.start()
+    registry = NodeRegistry(transport, "far")
+    await registry.start()
     most = 0
     with strangers(transport.address, NUM_STRANGERS) as sockets:
         await asyncio.to_thread(push, sockets)
         joining = asyncio.create_task(join_as("honest", transport.address))
         async with asyncio.timeout(60):
-            while not muster.waiting:
+            while not registry.waiting:
                 most = max(most, count_held(transport))
                 await asyncio.sleep(0.005)
         joining.cancel()
         await asyncio.gather(joining, return_exceptions=True)
-    await muster.stop()
-    assert most <= (MOST_WAITING + muster_module.MOST_GREETINGS) * CREDIT * LIMITS.frame_bytes
+    await registry.stop()
+    assert most <= (MOST_WAITING + registry_module.MOST_GREETINGS) * CREDIT * LIMITS.frame_bytes
 
 
 @pytest.mark.slow

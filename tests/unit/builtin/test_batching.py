@@ -11,8 +11,8 @@ from parallax_core.builtin.batching import Delay, Size, SizeOrDelay, WorkConserv
 from parallax_core.builtin.offers import POLICIES
 from parallax_core.engine.head import Head
 from parallax_core.engine.limits import Limits
-from parallax_core.node.guard import BatchingGuard
-from parallax_core.node.policy import make_policy
+from parallax_core.node.policy.guard import BatchingGuard
+from parallax_core.node.policy.parse import make_policy
 from parallax_core.plugins.host import PluginHost
 from parallax_core.testing.toy import Toy
 

@@ -15,9 +15,9 @@ import pytest
 from parallax_core.base.errors import ParallaxError
 from parallax_core.builtin.hub import HubSource
 from parallax_core.builtin.model_download import HEADER_BYTES
+from parallax_core.checkpoint.reader import find_missing, find_places
 from parallax_core.contracts.progress import Unit, silent
 from parallax_core.contracts.source import PartialSource, SourceContext
-from parallax_core.loading.checkpoint import find_missing, find_places
 from tests.fakehub import Asked, FakeHub, Fault
 from tests.unit.builtin.tinyhub import (
     LAYERED,

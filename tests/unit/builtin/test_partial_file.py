@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from parallax_core.base.byteranges import ByteRanges
 from parallax_core.base.errors import ParallaxError
+from parallax_core.builtin.download import Download, Incoming, TransientError
 from parallax_core.builtin.partial_file import PartialFile, RemoteFile
-from parallax_core.builtin.transfer import Hiccup, Incoming, Transfer
-from parallax_core.loading.partial import name_journal, read_journal, read_present
+from parallax_core.checkpoint.partial import name_journal, read_journal, read_present
 
 CONTENT = bytes(range(256)) * 4
 REMOTE = RemoteFile("model.safetensors", len(CONTENT), "", hashlib.sha256(CONTENT).hexdigest())
@@ -54,7 +54,7 @@ def answer(trick: tuple[str, int], start: int, stop: int) -> Iterator[Incoming]:
     """Answer a request for a range in some way."""
     kind, number = trick
     if kind == "refuse":
-        raise Hiccup("busy")
+        raise TransientError("busy")
     begin = 0 if kind == "ignore" else start
     end = {"cut": min(stop, begin + number), "more": len(CONTENT)}.get(kind, len(CONTENT) if kind == "ignore" else stop)
     size = 1 + number % 97
@@ -72,7 +72,7 @@ def test_wanted_bytes_are_right_whatever_the_server_does(
     left = list(orders)
     goal = ByteRanges((start, min(start + size, len(CONTENT))) for start, size in wanted)
     seen: list[int] = []
-    transfer = Transfer(lambda _, start, stop: answer(left.pop() if left else ("fair", 0), start, stop), [0] * 13)
+    transfer = Download(lambda _, start, stop: answer(left.pop() if left else ("fair", 0), start, stop), [0] * 13)
     with TemporaryDirectory() as folder:
         transfer.fill(PartialFile(Path(folder), REMOTE), goal, seen.append)
         file = PartialFile(Path(folder), REMOTE)
@@ -153,4 +153,4 @@ def test_server_that_sends_another_range_is_refused(tmp_path: Path) -> None:
         yield Incoming(start + 1, len(CONTENT), iter([CONTENT[start + 1 : stop]]))
 
     with pytest.raises(ParallaxError, match="from byte 11 on, where byte 10 was asked for"):
-        Transfer(shift, [0]).fill(PartialFile(tmp_path, REMOTE), ByteRanges([(10, 20)]), ignore)
+        Download(shift, [0]).fill(PartialFile(tmp_path, REMOTE), ByteRanges([(10, 20)]), ignore)

@@ -7,7 +7,7 @@ import pytest
 
 from parallax_core.api import Holder, PreemptionPolicy, RequestId
 from parallax_core.builtin.preemption import LowestPriority, NewestFirst, Nobody
-from parallax_core.node.guard import PreemptionGuard
+from parallax_core.node.policy.guard import PreemptionGuard
 
 
 def holder(name: str, priority: float, arrived: float) -> Holder:

@@ -7,7 +7,7 @@ import pytest
 
 from parallax_core.api import ArrivalView, ReplicaView
 from parallax_core.builtin.routing import LeastPendingTokens, PrefixAffinity, RoundRobin
-from parallax_core.node.guard import RoutingGuard
+from parallax_core.node.policy.guard import RoutingGuard
 
 
 def replica(rank: int, pending: int, cached: int = 0) -> ReplicaView:

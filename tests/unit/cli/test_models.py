@@ -13,7 +13,7 @@ from parallax_core.base.errors import UnknownName
 from parallax_core.cli.models import list_models, pull, rm, show
 from parallax_core.config.home import models_folder
 from parallax_core.contracts.progress import silent
-from parallax_core.node.catalog import Catalog
+from parallax_core.models.catalog import Catalog
 from parallax_core.plugins.host import PluginHost
 from tests.fakehub import FakeHub
 from tests.unit.builtin.tinyhub import LAYERED, LAYERS, Stage

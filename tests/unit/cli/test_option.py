@@ -10,7 +10,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from parallax_core.cli.edge import make_edge
+from parallax_core.cli.exposure import make_options
 from parallax_core.cli.option import from_section
 from parallax_core.cli.serve import app
 from parallax_core.config.config import Config
@@ -140,9 +140,19 @@ def test_flag_comes_first_even_when_it_says_the_default(monkeypatch: pytest.Monk
 
 def test_every_setting_of_the_edge_reaches_it(tmp_path: Path) -> None:
     (tmp_path / "keys").write_text("k")
-    edge = make_edge(run(*(word for name, value in VALUES.items() for word in as_flags(name, value))))
-    assert (edge.keys.find_role("k"), list(edge.cors_origins)) == ("user", ["https://a", "https://b"])
-    assert set(edge.hosts) == {"localhost", "127.0.0.1", "::1", "llm.lan", "b"}
-    assert (edge.max_concurrent, edge.max_per_minute, edge.is_lenient, edge.logs_bodies) == (1, 2, True, True)
-    assert (edge.tls_cert, edge.tls_key, edge.request_s, edge.drain_s) == (Path("cert"), Path("key"), 3.5, 4.5)
-    assert edge.otlp_endpoint == "http://o"
+    options = make_options(run(*(word for name, value in VALUES.items() for word in as_flags(name, value))))
+    assert (options.keys.find_role("k"), list(options.cors_origins)) == ("user", ["https://a", "https://b"])
+    assert set(options.hosts) == {"localhost", "127.0.0.1", "::1", "llm.lan", "b"}
+    assert (options.max_concurrent, options.max_per_minute, options.is_lenient, options.logs_bodies) == (
+        1,
+        2,
+        True,
+        True,
+    )
+    assert (options.tls_cert, options.tls_key, options.request_s, options.drain_s) == (
+        Path("cert"),
+        Path("key"),
+        3.5,
+        4.5,
+    )
+    assert options.otlp_endpoint == "http://o"

@@ -12,20 +12,20 @@ import pytest
 from parallax_core.api import BackendSpec, ModelFolder, Ref, Request, RequestId, Sampling, Stage, StagePlan, Stream
 from parallax_core.base.errors import UsageError
 from parallax_core.builtin.routing import LeastPendingTokens, RoundRobin
-from parallax_core.cli.edge import check_exposure, check_tls, choose_hosts, is_loopback, read_keys
-from parallax_core.cli.serve import Serving, _log_limits, plan_stages, read_limits
-from parallax_core.cli.topology import Local
-from parallax_core.config.parallel import ParallelConfig, parse_layers
+from parallax_core.cli.exposure import check_exposure, check_tls, choose_hosts, is_loopback, read_keys
+from parallax_core.cli.serve import Deployment, _log_limits, plan_stages, read_limits
+from parallax_core.cluster.placement.parallel import ParallelConfig, parse_layers
 from parallax_core.config.serve import ServeSettings
 from parallax_core.contracts.progress import silent
+from parallax_core.deploy.executors import LocalStages
 from parallax_core.engine.limits import Limits
-from parallax_core.node.plan import PipelinePlan
-from parallax_core.node.router import Router
+from parallax_core.node.pipeline.options import PipelineOptions
+from parallax_core.node.routing.router import Router
 from parallax_core.plugins.discovery import PluginRecord
 from parallax_core.plugins.host import PluginHost
 from parallax_core.plugins.registry import Offer
-from parallax_core.server.edge import Edge
-from parallax_core.server.keys import ApiKeys
+from parallax_core.server.api_keys import ApiKeys
+from parallax_core.server.options import ServerOptions
 from parallax_core.testing.toy import Toy
 
 TOY = Toy(layers=("full", "full", "window"))
@@ -120,7 +120,7 @@ def decode(tokens: Sequence[int]) -> str:
     return "".join(f"<{token}>" for token in tokens)
 
 
-def make_serving(folder: Path, topology: ParallelConfig) -> Serving:
+def make_serving(folder: Path, topology: ParallelConfig) -> Deployment:
     (folder / "config.json").write_text("{}")
     spec = BackendSpec(
         name="toy",
@@ -132,12 +132,12 @@ def make_serving(folder: Path, topology: ParallelConfig) -> Serving:
     text: Any = types.SimpleNamespace(decode=decode)
     stage = StagePlan(model=folder, dtype="float32")
     offers = (Offer(spec, record),) * topology.num_stages
-    return Serving(
+    return Deployment(
         model_id="toy",
         folder=folder,
         text=text,
-        stages=Local(plugins=PluginHost([]), offers=offers, plan=stage),
-        pipeline=PipelinePlan(),
+        stages=LocalStages(plugins=PluginHost([]), offers=offers, plan=stage),
+        pipeline=PipelineOptions(),
         topology=topology,
         routing=LeastPendingTokens(),
     )
@@ -204,11 +204,11 @@ async def test_limits_are_told_once_the_stages_are_there(tmp_path: Path, caplog:
 
 
 def test_certificate_that_cannot_be_used_is_refused_at_once(tmp_path: Path) -> None:
-    check_tls(Edge())
+    check_tls(ServerOptions())
     with pytest.raises(UsageError, match="without a --tls-cert"):
-        check_tls(Edge(tls_key=tmp_path / "key.pem"))
+        check_tls(ServerOptions(tls_key=tmp_path / "key.pem"))
     with pytest.raises(UsageError, match="cannot be used"):
-        check_tls(Edge(tls_cert=tmp_path / "missing.pem"))
+        check_tls(ServerOptions(tls_cert=tmp_path / "missing.pem"))
     (tmp_path / "bad.pem").write_text("no certificate")
     with pytest.raises(UsageError, match="cannot be used"):
-        check_tls(Edge(tls_cert=tmp_path / "bad.pem"))
+        check_tls(ServerOptions(tls_cert=tmp_path / "bad.pem"))

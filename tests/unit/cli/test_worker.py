@@ -8,18 +8,18 @@ import pytest
 from parallax_core.api import BackendSpec, Ref, Stage, StagePlan
 from parallax_core.base.errors import ParallaxError
 from parallax_core.base.ids import Epoch
-from parallax_core.cli.worker import Opener, make_opener
+from parallax_core.cli.worker import StageOpener, make_opener
 from parallax_core.config.worker import WorkerSettings, name_node
 from parallax_core.contracts.progress import silent
-from parallax_core.node.allowance import ANYTHING
-from parallax_core.node.role import Role
+from parallax_core.node.membership.assignment import StageAssignment
+from parallax_core.node.worker.allowed_models import ANYTHING
 from parallax_core.plugins.discovery import PluginRecord
 from parallax_core.plugins.host import PluginHost
 from parallax_core.plugins.registry import Offer
 from parallax_core.testing.toy import Toy
 from tests.unit.plugins.site import Site
 
-ASSIGN = Role(stage=0, layers=None, model="/nowhere/model", backend="mlx").assign(Epoch(1))
+ASSIGN = StageAssignment(stage=0, layers=None, model="/nowhere/model", backend="mlx").assign(Epoch(1))
 
 
 def test_name_of_a_node_suits_a_key() -> None:
@@ -58,9 +58,11 @@ def test_limits_that_the_head_says_reach_the_backend(tmp_path: Path) -> None:
     factory = Ref[Any](f"{__name__}:ToyBackend")
     spec = BackendSpec(name="toy", summary="integers", probe=factory, factory=factory)
     record = PluginRecord(name="toy", distribution="toy", version="1", module=__name__, state="loaded")
-    role = Role(stage=0, layers=None, model=str(tmp_path), memory_fraction=0.25, max_batch_tokens=99, max_running=7)
+    role = StageAssignment(
+        stage=0, layers=None, model=str(tmp_path), memory_fraction=0.25, max_batch_tokens=99, max_running=7
+    )
     ToyBackend.plans.clear()
-    opener = Opener(PluginHost.discover(), [Offer(spec, record)], allowed=[ANYTHING])
+    opener = StageOpener(PluginHost.discover(), [Offer(spec, record)], allowed=[ANYTHING])
     opener.open_stage(role.assign(Epoch(1)), silent).close()
     [plan] = ToyBackend.plans
     assert (plan.memory_fraction, plan.max_batch_tokens, plan.max_running) == (0.25, 99, 7)
@@ -69,4 +71,4 @@ def test_limits_that_the_head_says_reach_the_backend(tmp_path: Path) -> None:
 def test_backend_the_head_wants_and_the_node_lacks_is_named(site: Site) -> None:
     del site
     with pytest.raises(ParallaxError, match="there is no backend 'mlx' on this node"):
-        Opener(PluginHost([]), [], None).open_stage(ASSIGN, silent)
+        StageOpener(PluginHost([]), [], None).open_stage(ASSIGN, silent)

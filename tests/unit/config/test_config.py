@@ -12,7 +12,7 @@ from parallax_core.base.errors import UsageError
 from parallax_core.config.config import Config
 from parallax_core.config.schema import describe_type, list_keys
 from parallax_core.config.serve import ServeSettings
-from parallax_core.config.source import Origin, find_file, name_variable
+from parallax_core.config.source import SettingOrigin, find_file, name_variable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,9 +56,9 @@ def test_flag_comes_before_environment_before_file_before_default() -> None:
 def test_origin_of_each_value_is_known() -> None:
     settings = load("[x]\nnote = 'a'", PARALLAX_X__NAME="env").explain("x", Example)
     origins = {setting.key.name: setting.origin for setting in settings}
-    assert origins["note"] == Origin("file", str(Path("parallax.toml").absolute()))
-    assert origins["name"] == Origin("environment", "PARALLAX_X__NAME")
-    assert origins["count"] == Origin("default")
+    assert origins["note"] == SettingOrigin("file", str(Path("parallax.toml").absolute()))
+    assert origins["name"] == SettingOrigin("environment", "PARALLAX_X__NAME")
+    assert origins["count"] == SettingOrigin("default")
 
 
 @pytest.mark.parametrize(

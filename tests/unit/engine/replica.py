@@ -24,7 +24,7 @@ from parallax_core.api import (
     best,
     logprobs,
 )
-from parallax_core.engine.head import Head, Step
+from parallax_core.engine.head import Head, PlannedStep
 from parallax_core.engine.limits import Limits
 from parallax_core.testing.toy import GREEDY, Toy, ToyStage
 from parallax_core.wire.codec import encode
@@ -78,7 +78,7 @@ class Chain:
         """The bytes of the largest header so far, of what goes to a stage and what comes back."""
         self._open: dict[SeqId, None] = {}
 
-    def run(self, step: Step) -> list[StageResult]:
+    def run(self, step: PlannedStep) -> list[StageResult]:
         """Return what each stage says; a new epoch begins with nothing."""
         edits = step.edits
         if step.epoch > self.epoch:
@@ -133,7 +133,7 @@ class Replica:
         self.collect()
         return step is not None
 
-    def fail(self, *named: SeqId) -> Step:
+    def fail(self, *named: SeqId) -> PlannedStep:
         """Have the next step fail on a stage alone, which makes its edits and is as before its rows; return it."""
         step = self.head.plan(self.now)
         assert step is not None
@@ -142,7 +142,7 @@ class Replica:
         self.collect()
         return step
 
-    def compute(self, step: Step) -> StageResult:
+    def compute(self, step: PlannedStep) -> StageResult:
         """Run a step on every stage; return the last one's result, the others' having been confirmed."""
         *before, last = self.chain.run(step)
         for index, result in enumerate(before):

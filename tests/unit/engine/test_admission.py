@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parallax_core.api import Drop, Fork, RequestId
-from parallax_core.engine.ledger import Claim
+from parallax_core.engine.cache import Found, SequenceCache, _has_room
+from parallax_core.engine.ledger import PageClaim
 from parallax_core.engine.prefix import PrefixIndex
 from parallax_core.engine.sequence import Sequence
-from parallax_core.engine.store import Found, Store, _has_room
 from parallax_core.testing.arithmetic import Kind
 from parallax_core.testing.toy import Toy
 from tests.unit.engine.replica import TOY, Replica, make_request
@@ -22,16 +22,16 @@ KINDS: tuple[tuple[Kind, ...], ...] = (("full",), ("window",), ("state",), ("ful
 PROMPTS = st.lists(st.integers(0, 2), min_size=1, max_size=9)
 
 
-def admit_plainly(store: Store, sequence: Sequence, found: Found, claim: Claim) -> bool:
+def admit_plainly(cache: SequenceCache, sequence: Sequence, found: Found, claim: PageClaim) -> bool:
     """Look for the best beginning again after every single eviction, as one would write it first."""
     del found
     while True:
-        match = store.find(sequence).match
+        match = cache.find(sequence).match
         if _has_room(sequence, match, claim):
             break
-        if not store.evict(match.seq if match else None) and not (match and store.evict(None)):
+        if not cache.evict(match.seq if match else None) and not (match and cache.evict(None)):
             return False
-    store._begin(sequence, match)
+    cache._begin(sequence, match)
     return True
 
 
@@ -59,8 +59,8 @@ def test_edits_are_those_of_looking_again_after_every_eviction(
     kinds: tuple[Kind, ...], sizes: dict[str, Any], script: list[Any]
 ) -> None:
     replicas = [Replica(Toy(kinds).open(**sizes)) for _ in range(2)]
-    store = replicas[1].head._store
-    store.admit = lambda *given: admit_plainly(store, *given)  # type: ignore[method-assign]
+    cache = replicas[1].head._cache
+    cache.admit = lambda *given: admit_plainly(cache, *given)  # type: ignore[method-assign]
     for action in (*script, *["step"] * 40):
         if action == "step":
             compare_step(*replicas)
@@ -117,7 +117,7 @@ def test_prompt_that_many_must_make_room_for_is_looked_up_once(lookups: list[byt
 
 
 def test_room_is_made_in_several_steps_where_it_takes_many_evictions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("parallax_core.engine.store.MOST_EVICTED", 10)
+    monkeypatch.setattr("parallax_core.engine.cache.MOST_EVICTED", 10)
     replica = Replica(TOY.open(num_pages=60, page_size=2, context=120, max_batch_tokens=50))
     fill(replica, 30)
     request_id = replica.ask([token % 7 for token in range(100)], 1)
@@ -131,8 +131,8 @@ def test_room_is_made_in_several_steps_where_it_takes_many_evictions(monkeypatch
 
 
 def test_long_sequences_count_for_several_evictions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("parallax_core.engine.store.MOST_EVICTED", 6)
-    monkeypatch.setattr("parallax_core.engine.store.SHORT", 2)
+    monkeypatch.setattr("parallax_core.engine.cache.MOST_EVICTED", 6)
+    monkeypatch.setattr("parallax_core.engine.cache.SHORT", 2)
     replica = Replica(TOY.open(num_pages=60, page_size=2, context=120, max_batch_tokens=50))
     fill(replica, 30)
     replica.ask([token % 7 for token in range(100)], 1)
@@ -178,10 +178,10 @@ def test_running_sequences_are_never_in_the_way_of_an_eviction() -> None:
     for number in range(4):
         replica.ask([number] * 3, 9)
     replica.step()
-    store = replica.head._store
-    assert len(store._stored) == 2
-    assert not store._stored.keys() & {answer.seq for answer in list_running(replica)}
+    cache = replica.head._cache
+    assert len(cache._stored) == 2
+    assert not cache._stored.keys() & {answer.seq for answer in list_running(replica)}
 
 
 def list_running(replica: Replica) -> list[Any]:
-    return [answer for job in replica.head._jobs.values() for answer in job.running]
+    return [answer for state in replica.head._requests.values() for answer in state.running]

@@ -7,7 +7,7 @@ import pytest
 from parallax_core.api import InvalidRequest, SeqId, StageBatch, StageResult, Unavailable
 from parallax_core.base.errors import StageLost
 from parallax_core.builtin.batching import Delay, Size, SizeOrDelay, WorkConserving
-from parallax_core.engine.head import Head, Step
+from parallax_core.engine.head import Head, PlannedStep
 from parallax_core.engine.limits import Limits
 from parallax_core.testing.toy import Toy
 from tests.unit.engine.replica import LUCKY, TOY, Replica, make_request, open_stages
@@ -15,7 +15,7 @@ from tests.unit.engine.replica import LUCKY, TOY, Replica, make_request, open_st
 DEEP = Toy(("full",) * 3)
 
 
-def plan_all(head: Head) -> list[Step]:
+def plan_all(head: Head) -> list[PlannedStep]:
     """Plan until the head wants a result first."""
     steps = []
     while step := head.plan(0.0):
@@ -282,7 +282,7 @@ def test_every_step_has_the_next_number_of_its_epoch_even_one_without_rows() -> 
         numbers.append(step.batch.step)
         replica.head.absorb(replica.compute(step), 0.0)
     replica.head.cancel(request_id)
-    replica.head._store.evict(None)
+    replica.head._cache.evict(None)
     empty = replica.head.plan(0.0)
     assert empty is not None
     assert (empty.edits != (), empty.batch.rows) == (True, ())

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from parallax_core.api import SeqId
-from parallax_core.engine.prefix import Match, Node, PrefixIndex, make_key
+from parallax_core.engine.prefix import Match, PrefixIndex, PrefixNode, make_key
 
 A, B, C = SeqId(1), SeqId(2), SeqId(3)
 TOKENS = st.lists(st.integers(0, 2), max_size=8)
@@ -97,7 +97,7 @@ class Shelf(RuleBasedStateMachine):
             for child in root.children.values():
                 self.check(child, root)
 
-    def check(self, node: Node, parent: Node) -> None:
+    def check(self, node: PrefixNode, parent: PrefixNode) -> None:
         assert node.parent is parent
         assert node.edge
         assert node.seqs or len(node.children) > 1

@@ -161,7 +161,7 @@ class Traffic(RuleBasedStateMachine):
 
     @rule()
     def evict(self) -> None:
-        self.replica.head._store.evict(None)
+        self.replica.head._cache.evict(None)
 
     @rule(wait_s=st.sampled_from([0.0, 0.05, 20.0]))
     def expire(self, wait_s: float) -> None:
@@ -170,8 +170,8 @@ class Traffic(RuleBasedStateMachine):
         self.settle()
 
     def shorten_rows(self) -> None:
-        store = self.replica.head._store
-        store.interval = store.interval or self.longest_row
+        cache = self.replica.head._cache
+        cache.interval = cache.interval or self.longest_row
 
     def lose_steps(self) -> None:
         self.shorten_rows()
@@ -229,7 +229,7 @@ class Traffic(RuleBasedStateMachine):
                 memory.pool.check()
         if None in self.results:  # the stage is as before the step, and the head does not know it yet
             return
-        if not self.replica.head._store._edits and self.replica.head.epoch == self.replica.chain.epoch:
+        if not self.replica.head._cache._edits and self.replica.head.epoch == self.replica.chain.epoch:
             assert self.replica.head._ledger.free == tuple(stage.free for stage in self.replica.stages)
 
     @invariant()
@@ -238,21 +238,21 @@ class Traffic(RuleBasedStateMachine):
             return
         head = self.replica.head
         live = head._list_live()
-        assert head.stats().running == sum(bool(job.running) for job in head._jobs.values())
-        assert list(head._store.running.values()) == [one for one in head._store.running.values() if one in live]
-        assert {one.seq for one in live if one.seq is not None} == set(head._store.running)
+        assert head.stats().running == sum(bool(state.running) for state in head._requests.values())
+        assert list(head._cache.running.values()) == [one for one in head._cache.running.values() if one in live]
+        assert {one.seq for one in live if one.seq is not None} == set(head._cache.running)
         assert set(head._ready._ready) == {one for one in live if not one.is_drawing}
         assert [one.ready_since for one in head._ready._ready] == sorted(one.ready_since for one in head._ready._ready)
         waiting = head._waiting
         assert {*waiting._queue._entries, *waiting._sources} == {one for one in live if one.is_waiting}
         assert len(waiting) == sum(one.is_waiting for one in live)
-        assert set(waiting._sources.values()) <= set(head._store.running)
-        store = head._store
-        assert set(store._specs) == {*store.running, *store._stored}
-        assert set(store._unpublished) == set(store._coming._ends) <= set(store.running)
-        assert set(store._index._ends) - set(store.running) == set(store._stored)
+        assert set(waiting._sources.values()) <= set(head._cache.running)
+        cache = head._cache
+        assert set(cache._specs) == {*cache.running, *cache._stored}
+        assert set(cache._unpublished) == set(cache._coming._ends) <= set(cache.running)
+        assert set(cache._index._ends) - set(cache.running) == set(cache._stored)
         assert self.replica.chain.largest_header <= head._wanted.header_bytes
-        deadlines = [job.deadline for job in head._jobs.values() if job.deadline is not None]
+        deadlines = [state.deadline for state in head._requests.values() if state.deadline is not None]
         assert head.next_deadline() == min(deadlines, default=None)
 
     def teardown(self) -> None:
@@ -261,7 +261,7 @@ class Traffic(RuleBasedStateMachine):
         self.finish_requests()
         assert not self.live, "a request never ends"
         assert all(sum(bool(delta.finish) for delta in told) == 1 for told in self.replica.deltas.values())
-        while self.replica.head._store.evict(None):
+        while self.replica.head._cache.evict(None):
             pass
         self.finish_requests()
         for stage in self.replica.stages:
@@ -270,7 +270,7 @@ class Traffic(RuleBasedStateMachine):
 
     def finish_requests(self) -> None:
         for _ in range(3000):
-            if not (self.live or self.results or self.replica.head._store._edits):
+            if not (self.live or self.results or self.replica.head._cache._edits):
                 break
             self.plan()
             while self.results:

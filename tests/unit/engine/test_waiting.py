@@ -19,8 +19,8 @@ from parallax_core.builtin.preemption import LowestPriority, Nobody
 from parallax_core.engine.head import Head
 from parallax_core.engine.limits import Limits
 from parallax_core.engine.scheduler import MOST_BEGUN
-from parallax_core.engine.sequence import Sequence, Task
-from parallax_core.engine.tally import Journey
+from parallax_core.engine.sequence import RequestContext, Sequence
+from parallax_core.engine.timing import Timeline
 from parallax_core.engine.waiting import WaitingQueue
 from parallax_core.testing.arithmetic import Kind
 from parallax_core.testing.toy import Toy
@@ -205,7 +205,7 @@ def test_answers_of_requests_that_arrive_together_share_one_prompt() -> None:
 @pytest.mark.parametrize("end", ["cancel", "fail", "timeout", "preempt", "restart"])
 def test_who_waited_for_another_goes_on_when_that_one_does_not(end: str) -> None:
     replica = open_wide()
-    replica.head._store.interval = 8  # rows end early, as they do where pages are short
+    replica.head._cache.interval = 8  # rows end early, as they do where pages are short
     first = replica.ask(PROMPT, 3, timeout_s=5.0 if end == "timeout" else None)
     others = [replica.ask(PROMPT, 3, sampling=LUCKY) for _ in range(6)]
     replica.step()
@@ -219,7 +219,7 @@ def test_who_waited_for_another_goes_on_when_that_one_does_not(end: str) -> None
         case "timeout":
             head.expire(6.0)
         case "preempt":
-            head._store.discard(head._jobs[first].answers[0])
+            head._cache.discard(head._requests[first].answers[0])
         case "restart":
             head.restart()
     replica.run()
@@ -230,7 +230,7 @@ def test_who_waited_for_another_goes_on_when_that_one_does_not(end: str) -> None
 
 def test_more_urgent_request_waits_for_no_other() -> None:
     replica = open_wide()
-    replica.head._store.interval = 8
+    replica.head._cache.interval = 8
     replica.ask(PROMPT, 3)
     replica.step()
     urgent = replica.ask(PROMPT, 3, priority=-1)
@@ -270,8 +270,8 @@ def test_where_sequences_cannot_go_back_nobody_waits_and_all_is_as_if_alone(kind
 
 def make_sequence(number: int) -> Sequence:
     request = make_request([number])
-    journey = Journey(float(number), latest=float(number))
-    return Sequence(Task(request=request, max_output=1, decode=decode, journey=journey, number=number))
+    timeline = Timeline(float(number), latest=float(number))
+    return Sequence(RequestContext(request=request, max_output=1, decode=decode, timeline=timeline, number=number))
 
 
 def test_sequence_that_waits_for_another_waits_once_whatever_is_heard_of_it_meanwhile() -> None:
@@ -296,7 +296,7 @@ def test_sequence_that_waits_for_another_waits_once_whatever_is_heard_of_it_mean
 
 def test_head_has_room_for_as_many_requests_as_it_says_whatever_waits_for_what() -> None:
     replica = open_wide()
-    replica.head._store.interval = 8
+    replica.head._cache.interval = 8
     for _ in range(8):
         replica.ask(PROMPT, 3)
     replica.step()

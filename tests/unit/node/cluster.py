@@ -14,13 +14,13 @@ from parallax_core.base.errors import StageLost
 from parallax_core.builtin.inprocess import InProcessTransport
 from parallax_core.contracts.progress import silent
 from parallax_core.node.channel import Channel
-from parallax_core.node.greeting import greet
-from parallax_core.node.member import Member
-from parallax_core.node.muster import Muster
-from parallax_core.node.pipeline import PipelineEngine
-from parallax_core.node.plan import PipelinePlan
-from parallax_core.node.role import Role
-from parallax_core.node.troop import Troop
+from parallax_core.node.executor.remote import RemoteExecutor
+from parallax_core.node.handshake import greet
+from parallax_core.node.membership.assignment import StageAssignment
+from parallax_core.node.membership.registry import NodeRegistry
+from parallax_core.node.pipeline.engine import PipelineEngine
+from parallax_core.node.pipeline.options import PipelineOptions
+from parallax_core.node.worker.session import WorkerSession
 from parallax_core.testing.liar import LiarTransport, Plot
 from parallax_core.testing.node import BACKEND, name_toy, open_toy
 from parallax_core.testing.toy import GREEDY, Toy
@@ -82,74 +82,76 @@ class Node:
         return self.open(assign, progress)
 
     async def _work(self, address: str, head: str) -> None:
-        member = Member(self.transport, self.name, self.open_stage)
+        session = WorkerSession(self.transport, self.name, self.open_stage)
         join = Join(self.transport.address, self._backends, "here", 0)
         try:
             while True:
                 try:
-                    await member.serve(address, head, join)
+                    await session.serve(address, head, join)
                 except PeerLost as error:
                     self.losses.append(error)
                 except StageLost as error:
                     self.ends.append(error)
-                    await member.close()
-                    member = Member(self.transport, self.name, self.open_stage)
+                    await session.close()
+                    session = WorkerSession(self.transport, self.name, self.open_stage)
                 await asyncio.sleep(AGAIN_S)
         finally:
-            await member.close()
+            await session.close()
 
 
 @asynccontextmanager
-async def mustered(listen: str = "inprocess://") -> AsyncIterator[Muster]:
+async def open_registry(listen: str = "inprocess://") -> AsyncIterator[NodeRegistry]:
     """Listen as a head."""
-    muster = Muster(InProcessTransport(TransportPlan(node="head", listen=listen)), "head")
-    await muster.start()
+    registry = NodeRegistry(InProcessTransport(TransportPlan(node="head", listen=listen)), "head")
+    await registry.start()
     try:
-        yield muster
+        yield registry
     finally:
-        await muster.stop()
+        await registry.stop()
 
 
 @asynccontextmanager
-async def joined(muster: Muster, *nodes: Node) -> AsyncIterator[None]:
+async def joined(registry: NodeRegistry, *nodes: Node) -> AsyncIterator[None]:
     """Have nodes join, and kill them in the end."""
     try:
         for node in nodes:
-            await node.join(muster.address)
-            await until(lambda node=node: node.name in {recruit.name for recruit in muster.waiting})  # type: ignore[misc]
+            await node.join(registry.address)
+            await until(lambda node=node: node.name in {joined.name for joined in registry.waiting})  # type: ignore[misc]
         yield
     finally:
         for node in nodes:
             await node.kill()
 
 
-async def call(muster: Muster, name: str) -> Channel:
+async def call(registry: NodeRegistry, name: str) -> Channel:
     """Connect to a head and greet it, as the node called ``name``; what else is said is the test's business."""
     transport = InProcessTransport(TransportPlan(node=name))
-    channel = Channel(await transport.connect(muster.address, "head"))
+    channel = Channel(await transport.connect(registry.address, "head"))
     await soon(greet(channel, name))
     return channel
 
 
-def make_roles(num_stages: int = 3, backend: str = "") -> list[Role]:
+def make_roles(num_stages: int = 3, backend: str = "") -> list[StageAssignment]:
     """Return roles for the layers of the toy, one each; the last has all that are left."""
     stops = [*range(1, num_stages), len(TOY.layers)]
     return [
-        Role(stage=stage, layers=LayerRange(stage, stop), model=MODEL, heartbeat_s=0.05, backend=backend)
+        StageAssignment(stage=stage, layers=LayerRange(stage, stop), model=MODEL, heartbeat_s=0.05, backend=backend)
         for stage, stop in enumerate(stops)
     ]
 
 
-def make_troop(muster: Muster, num_stages: int = 3, progress: Progress = silent, backend: str = "") -> Troop:
-    return Troop(make_roles(num_stages, backend), muster, None, progress)
+def make_executor(
+    registry: NodeRegistry, num_stages: int = 3, progress: Progress = silent, backend: str = ""
+) -> RemoteExecutor:
+    return RemoteExecutor(make_roles(num_stages, backend), registry, None, progress)
 
 
 @asynccontextmanager
 async def running(
-    troop: Troop, lost: Callable[[str], None] | None = None, plan: PipelinePlan | None = None
+    executor: RemoteExecutor, lost: Callable[[str], None] | None = None, plan: PipelineOptions | None = None
 ) -> AsyncIterator[PipelineEngine]:
     """Run an engine over nodes."""
-    engine = PipelineEngine(troop, lambda tokens: "x" * len(tokens), plan, lost)
+    engine = PipelineEngine(executor, lambda tokens: "x" * len(tokens), plan, lost)
     await soon(engine.start())
     try:
         yield engine

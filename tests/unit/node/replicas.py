@@ -19,7 +19,7 @@ from parallax_core.api import (
     Stream,
 )
 from parallax_core.builtin.routing import LeastPendingTokens
-from parallax_core.node.router import Router
+from parallax_core.node.routing.router import Router
 
 NUMBERS = count()
 CONTEXT = 64

@@ -12,8 +12,8 @@ from parallax_core.api import (
     Unavailable,
 )
 from parallax_core.builtin.routing import PrefixAffinity
-from parallax_core.node.recall import BLOCK
-from parallax_core.node.router import MOST_MOVES
+from parallax_core.node.routing.prefix_affinity import BLOCK
+from parallax_core.node.routing.router import MOST_MOVES
 from tests.unit.node.replicas import collect, end, make_request, make_router, pending, requests
 
 

@@ -15,9 +15,9 @@ from parallax_core.api import (
     RoutingPolicy,
 )
 from parallax_core.builtin.routing import LeastPendingTokens, PrefixAffinity, RoundRobin
-from parallax_core.node.crew import Crew
-from parallax_core.node.pipeline import PipelineEngine
-from parallax_core.node.router import Router
+from parallax_core.node.executor.local import LocalExecutor
+from parallax_core.node.pipeline.engine import PipelineEngine
+from parallax_core.node.routing.router import Router
 from parallax_core.testing.toy import Toy
 from tests.unit.node.replicas import CONTEXT, collect, make_request, pending, requests
 
@@ -29,7 +29,9 @@ def make_engine() -> Engine:
         return "".join(f"<{token}>" for token in tokens)
 
     halves = (LayerRange(0, 1), LayerRange(1, 2))
-    return PipelineEngine(Crew([partial(TOY.open, half, num_pages=40, context=CONTEXT) for half in halves]), decode)
+    return PipelineEngine(
+        LocalExecutor([partial(TOY.open, half, num_pages=40, context=CONTEXT) for half in halves]), decode
+    )
 
 
 async def test_replicas_answer_as_one_would() -> None:

@@ -12,13 +12,13 @@ from msgspec.structs import replace
 from parallax_core.api import Epoch, Frame, PeerLost, TransportPlan
 from parallax_core.builtin.inprocess import InProcessTransport
 from parallax_core.contracts.transport import NodeRole
-from parallax_core.node import muster as muster_module
 from parallax_core.node.channel import STRANGERS, Channel
-from parallax_core.node.company import LEASE
-from parallax_core.node.greeting import greet
-from parallax_core.node.member import Member
-from parallax_core.node.muster import Muster
-from parallax_core.node.neighbour import Neighbours
+from parallax_core.node.executor.base import LEASE
+from parallax_core.node.handshake import greet
+from parallax_core.node.membership import registry as registry_module
+from parallax_core.node.membership.registry import NodeRegistry
+from parallax_core.node.worker.peers import PeerLinker
+from parallax_core.node.worker.session import WorkerSession
 from parallax_core.testing.node import open_toy
 from parallax_core.wire.codec import VERSION_BYTE, encode
 from parallax_core.wire.membership import Hop, Join, Refusal
@@ -29,19 +29,19 @@ JOIN = Join("inprocess://x", (), "here", 0)
 
 
 @asynccontextmanager
-async def keyed_muster(roles: Mapping[str, NodeRole]) -> AsyncIterator[tuple[Muster, KeyedTransport]]:
+async def keyed_registry(roles: Mapping[str, NodeRole]) -> AsyncIterator[tuple[NodeRegistry, KeyedTransport]]:
     transport = KeyedTransport(TransportPlan(node="head", listen="inprocess://"), roles)
-    muster = Muster(transport, "head")
-    await muster.start()
+    registry = NodeRegistry(transport, "head")
+    await registry.start()
     try:
-        yield muster, transport
+        yield registry, transport
     finally:
-        await muster.stop()
+        await registry.stop()
 
 
 async def test_node_whose_key_is_a_heads_may_not_join_and_is_told_so() -> None:
-    async with keyed_muster({"mini": "head"}) as (muster, transport):
-        channel = await call(muster, "mini")
+    async with keyed_registry({"mini": "head"}) as (registry, transport):
+        channel = await call(registry, "mini")
         await channel.send(JOIN)
         refusal = await soon(channel.receive())
         assert isinstance(refusal, Refusal)
@@ -49,35 +49,35 @@ async def test_node_whose_key_is_a_heads_may_not_join_and_is_told_so() -> None:
         assert "parallax keys allow" in refusal.hint
         with pytest.raises(PeerLost):
             await soon(channel.receive())
-        assert muster.waiting == ()
+        assert registry.waiting == ()
         assert not transport.peers["mini"].is_admitted
 
 
 @pytest.mark.parametrize("role", ["worker", "any"])
 async def test_node_whose_key_is_a_workers_joins_and_is_admitted(role: NodeRole) -> None:
-    async with keyed_muster({"mini": role}) as (muster, transport):
-        channel = await call(muster, "mini")
+    async with keyed_registry({"mini": role}) as (registry, transport):
+        channel = await call(registry, "mini")
         assert not transport.peers["mini"].is_admitted
         await channel.send(JOIN)
-        await until(lambda: len(muster.waiting) == 1)
+        await until(lambda: len(registry.waiting) == 1)
         assert transport.peers["mini"].is_admitted
 
 
 async def test_worker_takes_no_stage_from_who_may_not_be_a_head() -> None:
-    async with keyed_muster({}) as (muster, _):
+    async with keyed_registry({}) as (registry, _):
         transport = KeyedTransport(TransportPlan(node="mini", listen="inprocess://"), {"head": "worker"})
         await transport.start()
-        member = Member(transport, "mini", open_toy)
+        session = WorkerSession(transport, "mini", open_toy)
         with pytest.raises(PeerLost, match="'head' may not be a head here: its key is allowed as worker"):
-            await soon(member.serve(muster.address, "head", JOIN))
-        assert muster.waiting == ()
+            await soon(session.serve(registry.address, "head", JOIN))
+        assert registry.waiting == ()
         await transport.stop()
 
 
 async def test_neighbour_has_to_be_a_worker() -> None:
     transport = KeyedTransport(TransportPlan(node="mini", listen="inprocess://"), {"other": "head"})
     await transport.start()
-    neighbours = Neighbours(transport, "mini")
+    neighbours = PeerLinker(transport, "mini")
     near = InProcessTransport(TransportPlan(node="other"))
     linking = asyncio.create_task(neighbours.link(Hop(LEASE, Epoch(1), 1, "other", "", "")))
     await near.connect(transport.address, "mini")
@@ -92,7 +92,7 @@ async def test_neighbour_that_is_not_the_one_assigned_gets_no_link() -> None:
         TransportPlan(node="mini", listen="inprocess://"), {"rogue": "worker", "before": "worker"}
     )
     await transport.start()
-    neighbours = Neighbours(transport, "mini")
+    neighbours = PeerLinker(transport, "mini")
     linking = asyncio.create_task(neighbours.link(Hop(LEASE, Epoch(1), 1, "before", "", "")))
     rogue = Channel(await InProcessTransport(TransportPlan(node="rogue")).connect(transport.address, "mini"))
     with pytest.raises(PeerLost):
@@ -107,20 +107,20 @@ async def test_neighbour_that_is_not_the_one_assigned_gets_no_link() -> None:
 
 
 async def test_stranger_may_not_send_much_before_it_has_joined() -> None:
-    async with keyed_muster({}) as (muster, _):
+    async with keyed_registry({}) as (registry, _):
         near = InProcessTransport(TransportPlan(node="mini"))
-        link = await near.connect(muster.address, "head")
+        link = await near.connect(registry.address, "head")
         await link.send(Frame(VERSION_BYTE + bytes(STRANGERS.header_bytes)))
         with pytest.raises(PeerLost):
             await soon(link.receive())
-        assert muster.waiting == ()
+        assert registry.waiting == ()
 
 
 async def test_only_so_many_greet_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(muster_module, "MOST_GREETINGS", 3)
-    async with keyed_muster({}) as (muster, transport):
+    monkeypatch.setattr(registry_module, "MOST_GREETINGS", 3)
+    async with keyed_registry({}) as (registry, transport):
         strangers = [
-            await InProcessTransport(TransportPlan(node=f"s{number}")).connect(muster.address, "head")
+            await InProcessTransport(TransportPlan(node=f"s{number}")).connect(registry.address, "head")
             for number in range(5)
         ]
         await until(lambda: len(transport.peers) == 3)
@@ -131,27 +131,27 @@ async def test_only_so_many_greet_at_once(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 async def test_head_serves_on_while_strangers_hold_their_tongue() -> None:
-    async with keyed_muster({}) as (muster, _):
+    async with keyed_registry({}) as (registry, _):
         for number in range(20):
-            await InProcessTransport(TransportPlan(node=f"s{number}")).connect(muster.address, "head")
+            await InProcessTransport(TransportPlan(node=f"s{number}")).connect(registry.address, "head")
         node = Node("honest")
-        await node.join(muster.address)
-        await until(lambda: [each.name for each in muster.waiting] == ["honest"])
+        await node.join(registry.address)
+        await until(lambda: [each.name for each in registry.waiting] == ["honest"])
         await node.kill()
 
 
 async def test_one_machine_cannot_take_all_turns_to_greet() -> None:
-    async with keyed_muster({}) as (muster, _):
+    async with keyed_registry({}) as (registry, _):
         greedy = [
-            await InProcessTransport(TransportPlan(node=f"greedy/{number}")).connect(muster.address, "head")
-            for number in range(muster_module.MOST_GREETINGS + 5)
+            await InProcessTransport(TransportPlan(node=f"greedy/{number}")).connect(registry.address, "head")
+            for number in range(registry_module.MOST_GREETINGS + 5)
         ]
-        await until(lambda: len(muster._greetings) == muster_module.MOST_GREETINGS_OF_ONE)
+        await until(lambda: len(registry._greetings) == registry_module.MOST_GREETINGS_OF_ONE)
         with pytest.raises(PeerLost):
             await soon(greedy[-1].receive())
         node = Node("honest")
-        await node.join(muster.address)
-        await until(lambda: [each.name for each in muster.waiting] == ["honest"])
+        await node.join(registry.address)
+        await until(lambda: [each.name for each in registry.waiting] == ["honest"])
         await node.kill()
 
 
@@ -170,12 +170,12 @@ ROGUE_JOINS = [
 
 @pytest.mark.parametrize("join", ROGUE_JOINS)
 async def test_node_that_says_of_itself_what_cannot_be_is_cut_off(join: Join, caplog: pytest.LogCaptureFixture) -> None:
-    async with keyed_muster({}) as (muster, transport):
-        channel = await call(muster, "rogue")
+    async with keyed_registry({}) as (registry, transport):
+        channel = await call(registry, "rogue")
         await channel._link.send(encode(join))
         with pytest.raises(PeerLost):
             await soon(channel.receive())
-        assert muster.waiting == ()
+        assert registry.waiting == ()
         assert not transport.peers["rogue"].is_admitted
         assert "turned away node=rogue" in caplog.text
         assert all(line.isprintable() for line in caplog.messages)

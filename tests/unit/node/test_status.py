@@ -11,9 +11,9 @@ from parallax_core.api import Health, LayerRange
 from parallax_core.builtin.routing import LeastPendingTokens
 from parallax_core.contracts.engine import EngineStats
 from parallax_core.contracts.status import Described, Drainable, ReplicaStatus
-from parallax_core.node.crew import Crew
-from parallax_core.node.pipeline import PipelineEngine
-from parallax_core.node.router import Router
+from parallax_core.node.executor.local import LocalExecutor
+from parallax_core.node.pipeline.engine import PipelineEngine
+from parallax_core.node.routing.router import Router
 from parallax_core.testing.fault import Fault, FaultStage
 from parallax_core.testing.toy import Toy
 from tests.unit.node.replicas import collect, make_request, make_router
@@ -28,7 +28,7 @@ def decode(tokens: Sequence[int]) -> str:
 
 def make_engine() -> PipelineEngine:
     openers = [partial(TOY.open, share, num_pages=40, context=64) for share in SHARES]
-    return PipelineEngine(Crew(openers, backends=["one", "two"]), decode)
+    return PipelineEngine(LocalExecutor(openers, backends=["one", "two"]), decode)
 
 
 async def test_status_of_stages_is_what_they_are_and_did() -> None:
@@ -68,7 +68,7 @@ async def test_status_is_there_before_the_stages_are() -> None:
 
 async def test_loss_of_a_stage_is_counted() -> None:
     stage = FaultStage(TOY.open(num_pages=40), Fault("die"))
-    engine = PipelineEngine(Crew([lambda: stage]), decode)
+    engine = PipelineEngine(LocalExecutor([lambda: stage]), decode)
     await engine.start()
     assert (await collect(engine.submit(make_request())))[-1].finish is not None
     [replica] = engine.describe()

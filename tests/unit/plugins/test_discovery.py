@@ -7,7 +7,7 @@ import pytest
 from parallax_core.api import Content
 from parallax_core.base.errors import BrokenPlugin, PluginConflict, UnknownName
 from parallax_core.builtin.inprocess import InProcessTransport
-from parallax_core.node.choice import choose_transport
+from parallax_core.models.backends import choose_transport
 from parallax_core.plugins.discovery import PluginRecord
 from parallax_core.plugins.host import PluginHost
 from tests.unit.plugins.site import Site

@@ -11,29 +11,29 @@ from starlette.testclient import TestClient
 
 from parallax_core.api import InvalidRequest, Sampling
 from parallax_core.builtin.routing import LeastPendingTokens
-from parallax_core.node.backlog import Backlog
-from parallax_core.node.crew import Crew
-from parallax_core.node.generation import Defaults
-from parallax_core.node.pipeline import PipelineEngine
-from parallax_core.node.router import Router
-from parallax_core.node.template import ANSWER, Ending, Turns
+from parallax_core.models.chat_template import ANSWER, PromptEnding, Turns
+from parallax_core.models.generation_config import RequestDefaults
+from parallax_core.node.executor.local import LocalExecutor
+from parallax_core.node.pipeline.engine import PipelineEngine
+from parallax_core.node.pipeline.unread import UnreadOutput
+from parallax_core.node.routing.router import Router
 from parallax_core.server.app import make_app
-from parallax_core.server.edge import Edge
-from parallax_core.server.gate import Gate
-from parallax_core.server.metrics import Meter
+from parallax_core.server.body_messages import BodyReading
+from parallax_core.server.body_reader import BodyReader, LocalReader
+from parallax_core.server.drain import DrainGate
+from parallax_core.server.metrics import ServerMetrics
+from parallax_core.server.options import ServerOptions
 from parallax_core.server.quota import Quota
-from parallax_core.server.reader import BodyReader, LocalReader
-from parallax_core.server.reading import Reader
-from parallax_core.server.reply import (
+from parallax_core.server.response_models import (
     ChatChunk,
     ChatReply,
     CompletionReply,
     ErrorReply,
-    Reply,
+    ResponseModel,
     TextReply,
     TokensReply,
 )
-from parallax_core.server.served import Served
+from parallax_core.server.service import Service
 from parallax_core.testing.toy import Toy
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyz .,!?"
@@ -41,10 +41,10 @@ TOY = Toy(("full",), vocab=len(ALPHABET))
 
 
 class Letters:
-    """A tokenizer with one token per letter, in place of `ModelText`; its model is greedy unless told otherwise."""
+    """A tokenizer with one token per letter, in place of `ModelTokenizer`; greedy unless told otherwise."""
 
     sampling = Sampling(temperature=0)
-    defaults = Defaults(sampling)
+    defaults = RequestDefaults(sampling)
     stop_ids = frozenset[int]()
     vocab_size = len(ALPHABET)
     context_length = 0
@@ -57,7 +57,7 @@ class Letters:
         self,
         turns: Turns,
         settings: Mapping[str, Any] | None = None,
-        ending: Ending = ANSWER,
+        ending: PromptEnding = ANSWER,
         *,
         special: bool = False,
     ) -> tuple[int, ...]:
@@ -95,26 +95,31 @@ def answer(prompt: str, length: int, sampling: Sampling = Letters.sampling, choi
 class Site:
     """A server in this process, with its engine and stage in reach."""
 
-    def __init__(self, edge: Edge | None = None, meter: Meter | None = None, reader: Reader | None = None) -> None:
+    def __init__(
+        self,
+        options: ServerOptions | None = None,
+        server_metrics: ServerMetrics | None = None,
+        reader: BodyReading | None = None,
+    ) -> None:
         self.stage = TOY.open(num_pages=200, context=400, max_batch_tokens=64)
         self.text = Letters()
-        self.engine = PipelineEngine(Crew([lambda: self.stage]), self.text.decode)
-        self.gate = Gate()
+        self.engine = PipelineEngine(LocalExecutor([lambda: self.stage]), self.text.decode)
+        self.drain = DrainGate()
         self.router = Router([self.engine], LeastPendingTokens(), lambda: 400)
         self.reader = reader or LocalReader(BodyReader(self.text, "toy"))  # type: ignore[arg-type]
-        self.quota = Quota(edge)
-        self.backlog = Backlog()
-        self.served = Served(
+        self.quota = Quota(options)
+        self.backlog = UnreadOutput()
+        self.service = Service(
             "toy",
             self.router,
             self.text,  # type: ignore[arg-type]
             self.reader,
-            meter or Meter(),
+            server_metrics or ServerMetrics(),
             find_max_length=lambda: 400,
             quota=self.quota,
             backlog=self.backlog,
         )
-        self.app = make_app(self.served, edge, self.gate)
+        self.app = make_app(self.service, options, self.drain)
         self.client = TestClient(self.app, raise_server_exceptions=False)
 
     def __enter__(self) -> Self:
@@ -148,7 +153,7 @@ class Site:
         return self.post("/v1/completions", model="toy", prompt=prompt, **fields)
 
 
-SHAPES: dict[str, tuple[type[Reply], type[Reply]]] = {
+SHAPES: dict[str, tuple[type[ResponseModel], type[ResponseModel]]] = {
     "/v1/chat/completions": (ChatReply, ChatChunk),
     "/v1/completions": (CompletionReply, CompletionReply),
     "/tokenize": (TokensReply, TokensReply),

@@ -10,20 +10,20 @@ from types import TracebackType
 from typing import Any, Self
 
 from parallax_core.server import run
-from parallax_core.server.edge import Edge
-from parallax_core.server.reading import Reader
+from parallax_core.server.body_messages import BodyReading
+from parallax_core.server.options import ServerOptions
 from tests.unit.server.letters import Site
 
 
 class Listening:
     """A server on loopback, in this event loop."""
 
-    def __init__(self, edge: Edge | None = None, reader: Reader | None = None) -> None:
-        edge = edge or Edge()
-        self.site = Site(edge, reader=reader)
+    def __init__(self, options: ServerOptions | None = None, reader: BodyReading | None = None) -> None:
+        options = options or ServerOptions()
+        self.site = Site(options, reader=reader)
         self._clients: list[Client] = []
         self._sock = run.bind_socket("127.0.0.1", 0)
-        site = run.Site(self.site.app, self.site.served, edge, self.site.gate)
+        site = run.ServerSite(self.site.app, self.site.service, options, self.site.drain)
         self.server = run.Server(run.make_config(site))
 
     async def __aenter__(self) -> Self:

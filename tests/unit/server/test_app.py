@@ -12,11 +12,11 @@ import pytest
 from pydantic import ValidationError
 
 from parallax_core.api import ParallaxError, Sampling
-from parallax_core.node.generation import Defaults
-from parallax_core.server.edge import MAX_BODY_BYTES, Edge
-from parallax_core.server.flow import EventStream
-from parallax_core.server.keys import ApiKeys
-from parallax_core.server.schema import NEUTRAL_CHAT, NEUTRAL_COMPLETION, ChatRequest, CompletionRequest
+from parallax_core.models.generation_config import RequestDefaults
+from parallax_core.server.api_keys import ApiKeys
+from parallax_core.server.options import MAX_BODY_BYTES, ServerOptions
+from parallax_core.server.request_models import NEUTRAL_CHAT, NEUTRAL_COMPLETION, ChatRequest, CompletionRequest
+from parallax_core.server.response import SseResponse
 from tests.unit.server.letters import Site, answer, error_of, events
 
 USAGE = {
@@ -99,7 +99,7 @@ def test_sampling_fields_reach_the_stage(site: Site) -> None:
 def test_recommended_sampling_holds_where_a_request_says_nothing(site: Site) -> None:
     seen: list[Sampling] = []
     recommended = Sampling(temperature=0.2, top_k=5, top_p=0.9, min_p=0.01, repetition_penalty=1.5)
-    site.text.defaults = Defaults(recommended, max_tokens=6)
+    site.text.defaults = RequestDefaults(recommended, max_tokens=6)
     site.stage.before_open = lambda spec: seen.append(spec.sampling)
     lengths = [
         site.ask(seed=1, ignore_eos=True).json()["usage"]["completion_tokens"],
@@ -302,7 +302,7 @@ def test_models_lists_the_one_served(site: Site) -> None:
     assert body["object"] == "list"
     assert [model["id"] for model in body["data"]] == ["toy"]
     assert site.client.get("/v1/models/toy").json() == body["data"][0]
-    site.text.defaults = Defaults(Sampling(temperature=0.2, top_p=0.9), max_tokens=8)
+    site.text.defaults = RequestDefaults(Sampling(temperature=0.2, top_p=0.9), max_tokens=8)
     stated = site.client.get("/v1/models/toy").json()["default_sampling_params"]
     assert stated == {"temperature": 0.2, "top_p": 0.9, "max_tokens": 8}
 
@@ -357,12 +357,12 @@ async def test_client_that_is_gone_before_the_first_event_stops_its_generation()
 
     stream = Endless()
     with contextlib.suppress(Exception):
-        await EventStream(events(), stream)({"type": "http", "asgi": {}}, receive, send)  # type: ignore[arg-type]
+        await SseResponse(events(), stream)({"type": "http", "asgi": {}}, receive, send)  # type: ignore[arg-type]
     assert stream.is_closed
 
 
 def test_every_route_but_health_and_version_asks_for_a_key() -> None:
-    with Site(Edge(keys=ApiKeys({"secret": "user", "other": "admin"}))) as site:
+    with Site(ServerOptions(keys=ApiKeys({"secret": "user", "other": "admin"}))) as site:
         paths = site.app.openapi()["paths"]
         routes = [(path, method.upper()) for path, methods in paths.items() for method in methods]
         assert len(routes) == 13

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from parallax_core.server.api_keys import ApiKeys, KeyFile
 from parallax_core.server.auth import find_needed
-from parallax_core.server.edge import Edge
-from parallax_core.server.keys import ApiKeys, KeyFile
+from parallax_core.server.options import ServerOptions
 from tests.unit.server.letters import Site, error_of
 
 KEYS = ApiKeys({"u": "user", "m": "metrics", "a": "admin"})
@@ -49,7 +49,7 @@ def test_every_route_has_a_role_that_somebody_decided(site: Site) -> None:
 
 @pytest.mark.parametrize(("key", "role"), [("u", "user"), ("m", "metrics"), ("a", "admin")])
 def test_key_of_another_role_is_a_403_that_names_what_is_needed(key: str, role: str) -> None:
-    with Site(Edge(keys=KEYS)) as site:
+    with Site(ServerOptions(keys=KEYS)) as site:
         for route, method in list_routes(site):
             needed, path = NEEDED[route], route.replace("{rank}", "7").replace("{model_id}", "toy")
             answer = site.client.request(method, path, headers=bearer(key))
@@ -62,7 +62,7 @@ def test_key_of_another_role_is_a_403_that_names_what_is_needed(key: str, role: 
 
 
 def test_user_cannot_take_the_server_from_others() -> None:
-    with Site(Edge(keys=KEYS)) as site:
+    with Site(ServerOptions(keys=KEYS)) as site:
         error_of(site.client.post("/v1/replicas/0/drain", headers=bearer("u")), 403)
         assert site.client.get("/health").status_code == 200
         assert site.client.post("/v1/replicas/0/drain", headers=bearer("a")).status_code == 200
@@ -73,19 +73,19 @@ def test_user_cannot_take_the_server_from_others() -> None:
     "path", ["/v1/cluster/", "/v1/cluster/nodes", "/v1/replicas", "/v1/replicas/", "/v1/replicas/0/drain/"]
 )
 def test_path_near_one_of_the_cluster_needs_an_administrator(path: str) -> None:
-    with Site(Edge(keys=KEYS)) as site:
+    with Site(ServerOptions(keys=KEYS)) as site:
         error_of(site.client.post(path, headers=bearer("u")), 403)
 
 
 @pytest.mark.parametrize("path", ["//v1/cluster", "/v1//cluster", "/V1/cluster", "/v1/clusters", "/x/../v1/cluster"])
 def test_path_that_only_resembles_one_of_the_cluster_leads_nowhere(path: str) -> None:
-    with Site(Edge(keys=KEYS)) as site:
+    with Site(ServerOptions(keys=KEYS)) as site:
         answer = site.client.request("GET", f"http://testserver{path}", headers=bearer("u"))
         assert answer.status_code in {403, 404}, answer.text
 
 
 def test_path_is_the_same_however_it_is_written() -> None:
-    with Site(Edge(keys=KEYS)) as site:
+    with Site(ServerOptions(keys=KEYS)) as site:
         error_of(site.client.get("/v1/%63luster", headers=bearer("u")), 403)
         error_of(site.client.get("/%6detrics", headers=bearer("u")), 403)
 
@@ -96,11 +96,11 @@ def test_server_without_keys_takes_everybody_for_its_administrator(site: Site) -
 
 
 def test_key_file_that_is_edited_counts_while_the_server_runs(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("parallax_core.server.keys.LOOK_S", 0.0)
-    monkeypatch.setattr("parallax_core.server.keys.SETTLE_S", 0.0)
+    monkeypatch.setattr("parallax_core.server.api_keys.LOOK_S", 0.0)
+    monkeypatch.setattr("parallax_core.server.api_keys.SETTLE_S", 0.0)
     path = tmp_path / "keys"
     path.write_text("u\n")
-    with Site(Edge(keys=ApiKeys(file=KeyFile(path)))) as site:
+    with Site(ServerOptions(keys=ApiKeys(file=KeyFile(path)))) as site:
         assert site.client.get("/v1/models", headers=bearer("u")).status_code == 200
         error_of(site.client.get("/v1/cluster", headers=bearer("u")), 403)
         path.write_text("u admin\nnew\n")

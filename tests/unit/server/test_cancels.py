@@ -59,12 +59,12 @@ async def test_clients_that_leave_at_any_moment_leave_nothing_behind() -> None:
         head = engine._head
         assert head is not None
         await until(lambda: not head._in_flight)
-        assert not head._jobs
+        assert not head._requests
         head.check()
-        while head._store.evict(None):
+        while head._cache.evict(None):
             pass
-        engine._drive.wake()  # type: ignore[union-attr]
-        await until(lambda: not head._store._edits and not head._in_flight)
+        engine._driver.wake()  # type: ignore[union-attr]
+        await until(lambda: not head._cache._edits and not head._in_flight)
         assert all(pool.used == 0 for stats in engine.stats() for pool in stats.pools)
         assert all(memory.pool.num_free == memory.pool.info.num_pages for memory in server.site.stage.layers.memories)
         assert await server.answers()

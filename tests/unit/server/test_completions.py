@@ -11,8 +11,8 @@ import pytest
 
 from parallax_core.api import Sampling, logprobs
 from parallax_core.contracts.engine import Delta
-from parallax_core.server.flow import _merge
-from parallax_core.server.schema import NEUTRAL_COMPLETION
+from parallax_core.server.request_models import NEUTRAL_COMPLETION
+from parallax_core.server.response import _merge
 from tests.unit.server.letters import ALPHABET, TOY, Letters, Site, answer, error_of, events
 
 WARM = {"temperature": 1, "seed": 7}

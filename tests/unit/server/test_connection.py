@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from parallax_core.node.backlog import Backlog
+from parallax_core.node.pipeline.unread import UnreadOutput
 from parallax_core.server import connection
-from parallax_core.server.edge import MAX_BODY_BYTES, Edge
+from parallax_core.server.options import MAX_BODY_BYTES, ServerOptions
 from tests.unit.server.letters import answer
 from tests.unit.server.listening import Client, Listening, head, request, until
 
-QUICK = Edge(request_s=0.4)
+QUICK = ServerOptions(request_s=0.4)
 
 
 def content_of(body: bytes) -> str:
@@ -95,7 +95,7 @@ async def test_client_that_takes_its_stream_in_drops_is_cut_off_too(monkeypatch:
 
 
 async def test_client_that_takes_its_stream_slowly_and_surely_gets_all_of_it() -> None:
-    async with Listening(Edge(request_s=1.5)) as server:
+    async with Listening(ServerOptions(request_s=1.5)) as server:
         client = await server.connect(receive_buffer=2048)
         await _shrink(server)
         client.send(request(max_tokens=300, n=2, stream=True, logprobs=True, top_logprobs=20, content="go"))
@@ -109,7 +109,7 @@ async def test_client_that_takes_its_stream_slowly_and_surely_gets_all_of_it() -
 async def test_answer_that_nobody_reads_is_given_up_before_it_takes_much_memory() -> None:
     async with Listening() as server:
         engine = server.site.engine
-        backlog = Backlog(4 * 2**20)
+        backlog = UnreadOutput(4 * 2**20)
         engine._plan = replace(engine._plan, backlog=backlog)
         client = await server.connect(receive_buffer=2048)
         await _shrink(server)
@@ -130,7 +130,7 @@ async def test_answer_that_nobody_reads_is_given_up_before_it_takes_much_memory(
         assert b"[DONE]" not in got
 
 
-class WatchedBacklog(Backlog):
+class WatchedBacklog(UnreadOutput):
     """Remembers the most that there was."""
 
     most = 0
@@ -167,7 +167,7 @@ async def _shrink(server: Listening, count: int = 1) -> Any:
 
 
 async def test_client_that_is_slow_but_reads_gets_all_of_its_answer() -> None:
-    async with Listening(Edge(request_s=0.6)) as server:
+    async with Listening(ServerOptions(request_s=0.6)) as server:
         client = await server.connect(receive_buffer=4096)
         await _shrink(server)
         client.send(request(max_tokens=100, stream=True, logprobs=True, top_logprobs=5))
@@ -183,7 +183,7 @@ async def test_client_that_is_slow_but_reads_gets_all_of_its_answer() -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_client_that_vanishes_stops_its_generation(stream: bool) -> None:
-    async with Listening(Edge(request_s=1)) as server:
+    async with Listening(ServerOptions(request_s=1)) as server:
         server.site.stage.before_step = lambda batch: time.sleep(0.05)
         client = await server.connect()
         client.send(request(max_tokens=390, stream=stream))
@@ -209,7 +209,7 @@ async def test_body_that_is_still_coming_when_the_server_ends_is_a_503(caplog: p
         client = await server.connect()
         client.send(request()[:-5])
         await until(lambda: server.server.server_state.tasks)
-        await asyncio.wait_for(server.site.gate.drain(20), 5)
+        await asyncio.wait_for(server.site.drain.drain(20), 5)
         status, headers, body = await client.read()
         assert (status, headers["connection"], headers["retry-after"]) == (503, "close", "5")
         assert "shutting down" in json.loads(body)["error"]["message"]
@@ -234,7 +234,7 @@ async def test_client_that_takes_nothing_does_not_keep_the_server_from_its_end(
 
 
 async def test_kernel_is_told_when_a_client_counts_as_gone() -> None:
-    async with Listening(Edge(request_s=6)) as server:
+    async with Listening(ServerOptions(request_s=6)) as server:
         await server.connect()
         await until(lambda: server.num_connections == 1)
         [connection] = server.server.server_state.connections

@@ -20,8 +20,8 @@ from schemathesis.specs.openapi.checks import (
     unsupported_method,
 )
 
-from parallax_core.server.edge import Edge
-from parallax_core.server.keys import ApiKeys
+from parallax_core.server.api_keys import ApiKeys
+from parallax_core.server.options import ServerOptions
 from tests.unit.server.letters import Site
 from tests.unit.server.thread import Threaded
 from tests.unit.server.trials import try_few
@@ -42,11 +42,11 @@ LIMITS: dict[str, Any] = {"max_tokens": 8, "max_completion_tokens": 8, "n": 2, "
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Threaded]:
-    with Threaded(Edge(keys=ApiKeys({"key": "admin"}))) as server:
+    with Threaded(ServerOptions(keys=ApiKeys({"key": "admin"}))) as server:
         yield server
 
 
-SCHEMA = schemathesis.openapi.from_dict(Site(Edge(keys=ApiKeys({"key": "admin"}))).app.openapi())
+SCHEMA = schemathesis.openapi.from_dict(Site(ServerOptions(keys=ApiKeys({"key": "admin"}))).app.openapi())
 OPERATIONS = {each.ok().label: each.ok() for each in SCHEMA.get_all_operations() if isinstance(each, Ok)}
 CASES = [(name, GenerationMode.POSITIVE) for name in OPERATIONS]
 CASES += [(name, GenerationMode.NEGATIVE) for name in OPERATIONS if name.startswith("POST ")]

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from parallax_core.api import Request
 from parallax_core.base.ids import RequestId
-from parallax_core.node.stream import QueueStream
-from parallax_core.server.schema import NEUTRAL_CHAT, NEUTRAL_COMPLETION, ChatRequest, CompletionRequest
+from parallax_core.node.pipeline.stream import QueueStream
+from parallax_core.server.request_models import NEUTRAL_CHAT, NEUTRAL_COMPLETION, ChatRequest, CompletionRequest
 from tests.unit.server.letters import ALPHABET, Site, error_of
 from tests.unit.server.trials import try_few
 from tests.unit.server.values import CHAT, COMPLETION, Values

@@ -8,8 +8,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from parallax_core.contracts.engine import EngineStats
-from parallax_core.server.edge import Edge
-from parallax_core.server.keys import ApiKeys
+from parallax_core.server.api_keys import ApiKeys
+from parallax_core.server.options import ServerOptions
 from tests.unit.server.letters import Site, events
 
 
@@ -67,7 +67,7 @@ def test_stream_that_fails_is_counted_as_an_error(site: Site) -> None:
 
 
 def test_errors_are_counted_by_type() -> None:
-    with Site(Edge(keys=ApiKeys({"k": "admin"}))) as site:
+    with Site(ServerOptions(keys=ApiKeys({"k": "admin"}))) as site:
         site.client.get("/v1/models")
         site.client.headers["Authorization"] = "Bearer k"
         site.ask(temperature=9)

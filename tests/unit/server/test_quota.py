@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from parallax_core.server.edge import Edge
-from parallax_core.server.keys import ApiKeys
+from parallax_core.server.api_keys import ApiKeys
+from parallax_core.server.options import ServerOptions
 from tests.unit.server.letters import Site, error_of, events
 
 KEYS = ApiKeys({"alice": "user", "bob": "user", "root": "admin"})
@@ -55,7 +55,7 @@ def running(site: Site) -> dict[bytes, int]:
 
 
 def test_tokens_under_way_are_counted_for_each_key() -> None:
-    with Site(Edge(keys=KEYS, max_output_tokens=100)) as site:
+    with Site(ServerOptions(keys=KEYS, max_output_tokens=100)) as site:
         with busy(site, "alice", max_tokens=60):
             error = error_of(response := ask(site, "alice", max_tokens=41), 429)
             assert "60 output tokens of yours are under way, and 100 may be at once" in error["message"]
@@ -66,7 +66,7 @@ def test_tokens_under_way_are_counted_for_each_key() -> None:
 
 
 def test_other_keys_go_on_while_one_has_spent_its_budget() -> None:
-    with Site(Edge(keys=KEYS, max_output_tokens=10)) as site, busy(site, "alice", max_tokens=10):
+    with Site(ServerOptions(keys=KEYS, max_output_tokens=10)) as site, busy(site, "alice", max_tokens=10):
         error_of(ask(site, "alice", max_tokens=1), 429)
         site.stage.before_step = lambda _: None
         answered: list[int] = []
@@ -89,7 +89,7 @@ def test_other_keys_go_on_while_one_has_spent_its_budget() -> None:
     ],
 )
 def test_batch_counts_as_what_it_is(fields: dict[str, Any], total: int) -> None:
-    with Site(Edge(keys=KEYS, max_output_tokens=1000)) as site:
+    with Site(ServerOptions(keys=KEYS, max_output_tokens=1000)) as site:
         error = error_of(complete(site, "alice", **fields), 400)
         assert error["param"] == "max_tokens"
         assert f"are {total} output tokens, and 1000 may be under way at once" in error["message"]
@@ -97,18 +97,18 @@ def test_batch_counts_as_what_it_is(fields: dict[str, Any], total: int) -> None:
 
 
 def test_answer_without_a_greatest_length_gets_no_more_than_the_budget() -> None:
-    with Site(Edge(keys=KEYS, max_output_tokens=30)) as site:
+    with Site(ServerOptions(keys=KEYS, max_output_tokens=30)) as site:
         answer = ask(site, "alice").json()
         assert (answer["usage"]["completion_tokens"], answer["choices"][0]["finish_reason"]) == (30, "length")
         assert ask(site, "alice", n=3).json()["usage"]["completion_tokens"] == 30
         error = error_of(ask(site, "alice", n=31), 400)
         assert error["param"] == "max_completion_tokens"
-    with Site(Edge(keys=KEYS, max_output_tokens=10_000)) as site:
+    with Site(ServerOptions(keys=KEYS, max_output_tokens=10_000)) as site:
         assert ask(site, "alice").json()["usage"]["total_tokens"] == 400
 
 
 def test_budget_comes_back_however_a_request_ends() -> None:
-    with Site(Edge(keys=KEYS, max_output_tokens=100)) as site:
+    with Site(ServerOptions(keys=KEYS, max_output_tokens=100)) as site:
         assert complete(site, "alice", prompt=["a", "b"], max_tokens=5).status_code == 200
         assert events(ask(site, "alice", max_tokens=5, stream=True))[-1] == "[DONE]"
         error_of(ask(site, "alice", max_tokens=99, timeout=1e-9), 408)
@@ -124,7 +124,7 @@ def test_budget_comes_back_however_a_request_ends() -> None:
 
 
 def test_each_prompt_of_a_batch_gives_back_its_own_share() -> None:
-    with Site(Edge(keys=KEYS, max_output_tokens=1000)) as site:
+    with Site(ServerOptions(keys=KEYS, max_output_tokens=1000)) as site:
         seen: list[int] = []
         site.stage.before_step = lambda _: seen.append(sum(running(site).values()))
         complete(site, "alice", prompt=["a", "b" * 60, "c" * 120], max_tokens=10)
@@ -133,13 +133,13 @@ def test_each_prompt_of_a_batch_gives_back_its_own_share() -> None:
 
 
 def test_without_keys_an_address_has_the_budget() -> None:
-    with Site(Edge(max_output_tokens=10)) as site:
+    with Site(ServerOptions(max_output_tokens=10)) as site:
         assert site.ask(max_tokens=10).status_code == 200
         error_of(site.ask(max_tokens=11), 400)
 
 
 def test_users_request_may_be_less_urgent_and_not_more() -> None:
-    with Site(Edge(keys=KEYS)) as site:
+    with Site(ServerOptions(keys=KEYS)) as site:
         for priority in (0, 1, 2**31 - 1, None):
             assert ask(site, "alice", max_tokens=1, priority=priority).status_code == 200
         for priority in (-1, -(2**31)):
@@ -150,8 +150,8 @@ def test_users_request_may_be_less_urgent_and_not_more() -> None:
 
 
 def test_least_priority_of_users_is_a_setting() -> None:
-    with Site(Edge(keys=KEYS, min_priority=-5)) as site:
+    with Site(ServerOptions(keys=KEYS, min_priority=-5)) as site:
         assert ask(site, "alice", max_tokens=1, priority=-5).status_code == 200
         error_of(ask(site, "alice", max_tokens=1, priority=-6), 400)
-    with Site(Edge()) as site:
+    with Site(ServerOptions()) as site:
         assert site.ask(max_tokens=1, priority=-(2**31)).status_code == 200

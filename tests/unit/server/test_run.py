@@ -8,33 +8,33 @@ import pytest
 
 from parallax_core.base.errors import EngineFailed
 from parallax_core.builtin.routing import LeastPendingTokens
-from parallax_core.node.crew import Crew
-from parallax_core.node.pipeline import PipelineEngine
-from parallax_core.node.plan import PipelinePlan
-from parallax_core.node.router import Router
+from parallax_core.node.executor.local import LocalExecutor
+from parallax_core.node.pipeline.engine import PipelineEngine
+from parallax_core.node.pipeline.options import PipelineOptions
+from parallax_core.node.routing.router import Router
 from parallax_core.server import run
 from parallax_core.server.app import make_app
-from parallax_core.server.edge import Edge
-from parallax_core.server.gate import Gate
-from parallax_core.server.metrics import Meter
-from parallax_core.server.reader import BodyReader, LocalReader
-from parallax_core.server.served import Served
+from parallax_core.server.body_reader import BodyReader, LocalReader
+from parallax_core.server.drain import DrainGate
+from parallax_core.server.metrics import ServerMetrics
+from parallax_core.server.options import ServerOptions
+from parallax_core.server.service import Service
 from parallax_core.testing.fault import Fault, FaultStage
 from tests.unit.server.letters import TOY, Letters
 from tests.unit.server.listening import request
 
 
-def make_site(engine: PipelineEngine) -> run.Site:
-    router, edge, gate = Router([engine], LeastPendingTokens(), lambda: 400), Edge(), Gate()
+def make_site(engine: PipelineEngine) -> run.ServerSite:
+    router, options, drain = Router([engine], LeastPendingTokens(), lambda: 400), ServerOptions(), DrainGate()
     reader = LocalReader(BodyReader(Letters(), "toy"))  # type: ignore[arg-type]
-    served = Served("toy", router, Letters(), reader, Meter())  # type: ignore[arg-type]
-    return run.Site(make_app(served, edge, gate), served, edge, gate)
+    service = Service("toy", router, Letters(), reader, ServerMetrics())  # type: ignore[arg-type]
+    return run.ServerSite(make_app(service, options, drain), service, options, drain)
 
 
 async def test_server_whose_stage_hangs_tells_its_clients_and_ends_with_an_error() -> None:
-    plan = PipelinePlan(heartbeat_s=0.05, step_timeout_s=0.2)
+    plan = PipelineOptions(heartbeat_s=0.05, step_timeout_s=0.2)
     hanging = FaultStage(TOY.open(num_pages=200, context=400), Fault("hang", at=2))
-    engine = PipelineEngine(Crew([lambda: hanging], plan), Letters().decode, plan)
+    engine = PipelineEngine(LocalExecutor([lambda: hanging], plan), Letters().decode, plan)
     sock, ready = run.bind_socket("127.0.0.1", 0), asyncio.Event()
     serving = asyncio.create_task(run.run_server(make_site(engine), sock, ready.set))
     async with asyncio.timeout(30):
@@ -51,7 +51,7 @@ async def test_server_whose_stage_hangs_tells_its_clients_and_ends_with_an_error
     assert caught.value.hint
 
 
-async def start_and_end(site: run.Site) -> None:
+async def start_and_end(site: run.ServerSite) -> None:
     """Have a server become ready, and end."""
     ready = asyncio.Event()
     serving = asyncio.create_task(run.run_server(site, run.bind_socket("127.0.0.1", 0), ready.set))
@@ -62,14 +62,14 @@ async def start_and_end(site: run.Site) -> None:
 
 
 async def test_api_is_described_before_the_server_is_ready() -> None:
-    site = make_site(PipelineEngine(Crew([TOY.open]), Letters().decode))
+    site = make_site(PipelineEngine(LocalExecutor([TOY.open]), Letters().decode))
     assert site.app.openapi_schema is None
     await start_and_end(site)
     assert site.app.openapi_schema is not None
 
 
 async def test_server_whose_api_cannot_be_described_serves_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
-    site = make_site(PipelineEngine(Crew([TOY.open]), Letters().decode))
+    site = make_site(PipelineEngine(LocalExecutor([TOY.open]), Letters().decode))
 
     def fail() -> dict[str, object]:
         raise TypeError("a route of a plugin has no shape")

@@ -9,7 +9,7 @@ import time
 import openai
 import pytest
 
-from parallax_core.server.flow import EventStream
+from parallax_core.server.response import SseResponse
 from parallax_core.server.sse import COMMENT, KeepAlive
 from tests.unit.server.letters import answer
 from tests.unit.server.listening import Listening, request
@@ -19,7 +19,7 @@ from tests.unit.server.thread import Threaded
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a twentieth of a second count as long."""
-    monkeypatch.setattr(EventStream, "silence_s", 0.05)
+    monkeypatch.setattr(SseResponse, "silence_s", 0.05)
 
 
 @pytest.mark.usefixtures("impatient")

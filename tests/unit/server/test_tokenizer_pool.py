@@ -17,10 +17,19 @@ import pytest
 
 from parallax_core.base.errors import BackendFailed, InvalidRequest, Overloaded, ParallaxError, Unavailable
 from parallax_core.engine.limits import MOST_RUNNING, Limits, find_limits
-from parallax_core.node.text import ModelText
-from parallax_core.server.edge import Edge
-from parallax_core.server.reader import BodyReader
-from parallax_core.server.reading import Ask, Kind, Reading, Refusal, Setup, Written, to_frame, unpack
+from parallax_core.models.tokenizer import ModelTokenizer
+from parallax_core.server.body_messages import (
+    BodyRequest,
+    DirectAnswer,
+    Kind,
+    ParsedBody,
+    ReaderSetup,
+    RefusedBody,
+    to_frame,
+    unpack,
+)
+from parallax_core.server.body_reader import BodyReader
+from parallax_core.server.options import ServerOptions
 from parallax_core.server.tokenizer_pool import LARGE, PoolLimits, TokenizerPool
 from parallax_core.server.tokenizer_process import write_job
 from tests.unit.server.letters import TOY
@@ -31,13 +40,13 @@ TEMPLATE = "{% if messages[0]['content'] == 'loop' %}" + LOOP + "{% endif %}[{{ 
 QUICK = PoolLimits(num_processes=1, seconds=2)
 
 
-def chat(content: str = "hello", **fields: Any) -> Ask:
+def chat(content: str = "hello", **fields: Any) -> BodyRequest:
     """Return the body of a chat."""
     return make("chat", model="tiny", messages=[{"role": "user", "content": content}], **fields)
 
 
-def make(kind: Kind, **fields: Any) -> Ask:
-    return Ask(kind=kind, body=json.dumps(fields).encode())
+def make(kind: Kind, **fields: Any) -> BodyRequest:
+    return BodyRequest(kind=kind, body=json.dumps(fields).encode())
 
 
 @asynccontextmanager
@@ -55,7 +64,7 @@ async def running(folder: Path, limits: PoolLimits | None = None, **model: str) 
 async def read_chat(pool: TokenizerPool, content: str = "hello") -> str:
     """Return the prompt that comes of a conversation, as a text."""
     reading = (await pool.read(chat(content))).content
-    assert isinstance(reading, Reading)
+    assert isinstance(reading, ParsedBody)
     alphabet = [chr(byte) for byte in range(33, 127)]  # the first tokens, in order
     return "".join(alphabet[token] for token in unpack(reading.prompts[0]))
 
@@ -82,7 +91,7 @@ async def test_processes_take_the_sampling_that_the_server_takes(
         reading = (await pool.read(chat())).content
     finally:
         await pool.stop()
-    assert isinstance(reading, Reading)
+    assert isinstance(reading, ParsedBody)
     assert reading.request.sampling.temperature == temperature
     assert reading.request.default_max_tokens == (7 if generation == "auto" else None)
 
@@ -96,15 +105,17 @@ async def test_pool_reads_what_a_reader_does(tmp_path: Path) -> None:
         make("detokenize", tokens=[1, 2]),
         make("chat", model="other", messages=[{"role": "user", "content": "x"}]),
         chat(colour="red"),
-        Ask(kind="chat", body=b"{", is_lenient=True),
-        Ask(kind="tokenize", body=b'{"prompt": "a", "x\\ud800": 1, "y": 2}', is_lenient=True),
+        BodyRequest(kind="chat", body=b"{", is_lenient=True),
+        BodyRequest(kind="tokenize", body=b'{"prompt": "a", "x\\ud800": 1, "y": 2}', is_lenient=True),
     ]
     async with running(tmp_path) as pool:
-        reader = BodyReader(ModelText(tmp_path), "tiny")
+        reader = BodyReader(ModelTokenizer(tmp_path), "tiny")
         for ask in asks:
             assert await pool.read(ask) == reader.answer(ask)
     contents = [reader.answer(ask).content for ask in asks]
-    assert [type(content) for content in contents] == [Reading] * 3 + [Written] * 2 + [Refusal] * 3 + [Written]
+    assert [type(content) for content in contents] == [ParsedBody] * 3 + [DirectAnswer] * 2 + [RefusedBody] * 3 + [
+        DirectAnswer
+    ]
     assert reader.answer(asks[-1]).ignored == ("x?", "y")
 
 
@@ -132,7 +143,7 @@ async def test_template_that_takes_all_memory_is_a_refusal(tmp_path: Path) -> No
     async with running(tmp_path, template=template) as pool:
         pids = list_pids(pool)
         found = (await pool.read(chat("big"))).content
-        assert isinstance(found, Refusal)
+        assert isinstance(found, RefusedBody)
         assert "more memory than it may" in found.message
         assert await read_chat(pool) == "[hello]"
         assert list_pids(pool) == pids
@@ -165,15 +176,15 @@ async def test_body_is_refused_when_too_many_wait(tmp_path: Path) -> None:
         os.kill(list_pids(pool)[0], signal.SIGKILL)
         with pytest.raises(BackendFailed, match="SIGKILL"):
             await looping
-        assert isinstance((await waiting).content, Reading)
+        assert isinstance((await waiting).content, ParsedBody)
 
 
 def test_as_many_bodies_may_wait_as_requests_may_later() -> None:
-    found = PoolLimits.of(Edge(), Limits())
+    found = PoolLimits.of(ServerOptions(), Limits())
     assert (
         found.max_waiting >= MOST_RUNNING + find_limits(Limits(max_running=MOST_RUNNING), [TOY.open().info]).max_waiting
     )
-    assert PoolLimits.of(Edge(), Limits(max_running=300, max_waiting=100_000)).max_waiting == 100_300
+    assert PoolLimits.of(ServerOptions(), Limits(max_running=300, max_waiting=100_000)).max_waiting == 100_300
 
 
 async def test_bodies_that_wait_are_limited_by_their_size_too(tmp_path: Path) -> None:
@@ -229,7 +240,7 @@ async def test_end_of_the_pool_refuses_whatever_is_read_or_waits(tmp_path: Path)
 
 
 def test_process_whose_server_is_gone_ends_even_in_the_middle_of_a_template(tmp_path: Path) -> None:
-    setup = Setup(folder=str(write_model(tmp_path, TEMPLATE)), model_id="tiny", limit_s=60)
+    setup = ReaderSetup(folder=str(write_model(tmp_path, TEMPLATE)), model_id="tiny", limit_s=60)
     command = [sys.executable, "-m", "parallax_core.server.tokenizer_main"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None

@@ -13,7 +13,7 @@ import pytest
 
 from parallax_core.api import Finish
 from parallax_core.contracts.engine import Timing
-from parallax_core.server.metrics import Meter
+from parallax_core.server.metrics import ServerMetrics
 from parallax_core.server.tracing import OtelTracer, split_time
 from tests.unit.server.letters import Site
 
@@ -58,7 +58,7 @@ def collector() -> Iterator[Collector]:
 
 def test_request_becomes_a_trace_of_its_parts(collector: Collector) -> None:
     tracer = OtelTracer(f"http://127.0.0.1:{collector.server_port}")
-    with Site(meter=Meter(tracer)) as site:
+    with Site(server_metrics=ServerMetrics(tracer)) as site:
         site.ask(max_tokens=4)
         site.post(
             model="toy", max_tokens=1, messages=[{"role": "user", "content": "hi"}], headers={"traceparent": PARENT}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from parallax_core.server.edge import Edge
+from parallax_core.server.options import ServerOptions
 from tests.unit.server.letters import Site, error_of
 from tests.unit.server.listening import Listening, request, until
 from tests.unit.server.test_connection import _shrink, is_idle
@@ -61,7 +61,7 @@ async def test_whole_answer_waits_until_its_client_has_taken_it() -> None:
 
 
 async def test_whole_answer_that_is_never_taken_is_let_go_of() -> None:
-    async with Listening(Edge(request_s=0.4)) as server:
+    async with Listening(ServerOptions(request_s=0.4)) as server:
         client = await server.connect(receive_buffer=2048)
         await _shrink(server)
         client.send(request(**WIDE))

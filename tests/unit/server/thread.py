@@ -7,7 +7,7 @@ import threading
 from collections.abc import Coroutine
 from typing import Any, Self, TypeVar
 
-from parallax_core.server.edge import Edge
+from parallax_core.server.options import ServerOptions
 from tests.unit.server.listening import Listening
 
 T = TypeVar("T")
@@ -16,10 +16,10 @@ T = TypeVar("T")
 class Threaded:
     """A server, as a context."""
 
-    def __init__(self, edge: Edge | None = None) -> None:
+    def __init__(self, options: ServerOptions | None = None) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self.listening = Listening(edge)
+        self.listening = Listening(options)
 
     def __enter__(self) -> Self:
         self._thread.start()

@@ -17,7 +17,7 @@ from parallax_core.contracts.stage import Drawn, Row
 from parallax_core.contracts.transport import Frame
 from parallax_core.wire.codec import VERSION_BYTE, decode, encode
 from parallax_core.wire.errors import BadFrame
-from parallax_core.wire.header import Entry, Header
+from parallax_core.wire.header import Header, TensorEntry
 from tests.unit.wire.make_golden_frames import SAMPLES
 
 FUZZED = 20_000
@@ -130,7 +130,7 @@ def list_structs(type_: inspect.Type) -> dict[type, inspect.StructType]:
 def test_no_struct_skips_what_it_does_not_know() -> None:
     # Skipping is done by recursion, as deep as the frame says.
     structs = list_structs(inspect.type_info(Header))
-    assert {Row, Sampling, Drawn, Entry} < set(structs)
+    assert {Row, Sampling, Drawn, TensorEntry} < set(structs)
     assert [cls for cls, struct in structs.items() if not struct.forbid_unknown_fields] == []
 
 

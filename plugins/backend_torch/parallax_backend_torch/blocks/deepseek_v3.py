@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import torch
 
 from parallax_backend_torch.config import Config
+from parallax_backend_torch.decoder_layer import PlainLayer, WholeLayer, build_plain
 from parallax_backend_torch.experts import Experts, build_experts
 from parallax_backend_torch.latent import LatentAttention, LatentSizes
 from parallax_backend_torch.mlp import GatedMlp, Mixer
 from parallax_backend_torch.model import check_choice, read_shape
-from parallax_backend_torch.plain import PlainLayer, WholeLayer, build_plain
 from parallax_backend_torch.rope import make_rope, read_rope, scale_magnitude
 from parallax_backend_torch.store import Kept
 from parallax_backend_torch.weights import Weights

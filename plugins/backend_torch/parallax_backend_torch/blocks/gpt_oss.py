@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import torch
 
 from parallax_backend_torch.config import FULL, SLIDING, Config
+from parallax_backend_torch.decoder_layer import PlainLayer, WholeLayer, build_plain
 from parallax_backend_torch.experts import Experts
 from parallax_backend_torch.heads import Attention, Look, read_heads
 from parallax_backend_torch.kernels.linear import Packed
 from parallax_backend_torch.model import read_shape, read_windows
 from parallax_backend_torch.mxfp4 import widen_blocks
-from parallax_backend_torch.plain import PlainLayer, WholeLayer, build_plain
 from parallax_backend_torch.rope import make_rope
 from parallax_backend_torch.store import Kept
 from parallax_backend_torch.weights import Weights

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from parallax_backend_torch.config import FULL, SLIDING, Config
+from parallax_backend_torch.decoder_layer import PlainLayer, WholeLayer, build_plain
 from parallax_backend_torch.heads import Attention, Look, read_heads
 from parallax_backend_torch.mlp import GatedMlp
 from parallax_backend_torch.model import check_choice, read_shape, read_windows
-from parallax_backend_torch.plain import PlainLayer, WholeLayer, build_plain
 from parallax_backend_torch.rope import make_rope
 from parallax_backend_torch.store import Kept
 from parallax_backend_torch.weights import Weights

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from parallax_backend_torch.blocks.qwen3 import Qwen3
 from parallax_backend_torch.config import Config
+from parallax_backend_torch.decoder_layer import PlainLayer, WholeLayer, build_plain
 from parallax_backend_torch.experts import Experts, SoftmaxRoute, build_experts, count_experts, has_experts
 from parallax_backend_torch.mlp import GatedMlp, Mixer
-from parallax_backend_torch.plain import PlainLayer, WholeLayer, build_plain
 from parallax_backend_torch.weights import Weights
 
 

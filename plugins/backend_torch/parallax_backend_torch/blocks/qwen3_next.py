@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 import torch
 
 from parallax_backend_torch.config import FULL, Config
+from parallax_backend_torch.decoder_layer import PlainLayer, WholeLayer, build_plain
+from parallax_backend_torch.delta_net import DeltaNet, NetSizes
 from parallax_backend_torch.experts import Experts, SoftmaxRoute, build_experts, count_experts, has_experts
 from parallax_backend_torch.heads import Attention, Look, read_heads
 from parallax_backend_torch.kernels.linear import Packed
 from parallax_backend_torch.mlp import GatedMlp, Mixer
 from parallax_backend_torch.model import check_choice, read_shape
-from parallax_backend_torch.plain import PlainLayer, WholeLayer, build_plain
 from parallax_backend_torch.rope import make_rope
-from parallax_backend_torch.states import DeltaNet, NetSizes
 from parallax_backend_torch.store import Kept
 from parallax_backend_torch.weights import Weights
 

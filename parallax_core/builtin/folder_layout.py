@@ -1,0 +1,55 @@
+"""The standard layout of a model folder: which files there are, and what is wrong with a folder that lacks some."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from parallax_core.base.errors import ParallaxError
+from parallax_core.base.files import read_object
+from parallax_core.checkpoint.reader import read_index
+
+CONFIG = "config.json"
+TOKENIZER = "tokenizer.json"
+SINGLE = "model.safetensors"
+
+
+def check_folder(folder: Path) -> None:
+    """Return if ``folder`` holds a model in the standard layout.
+
+    Raises:
+        ParallaxError: naming everything that is missing or the file that is damaged.
+    """
+    missing = [name for name in (CONFIG, TOKENIZER) if not (folder / name).is_file()]
+    if not any(folder.glob("*.safetensors")):
+        missing.append("*.safetensors")
+    elif not (folder / SINGLE).is_file():
+        missing += [name for name in read_shards(folder) if not (folder / name).is_file()]
+    if missing:
+        message = f"{folder} is not a complete model: {', '.join(missing)} missing"
+        raise ParallaxError(message, hint_for(path.name for path in folder.iterdir()))
+    read_object(folder / CONFIG)
+
+
+def hint_for(names: Iterable[str]) -> str:
+    """Return what to do about an incomplete model, given the file names it does have."""
+    endings = {Path(name).suffix for name in names}
+    if ".safetensors" in endings:
+        return "copy or download the missing files again"
+    if ".gguf" in endings:
+        return "write gguf:PATH to serve a GGUF file, or use the original model it was made from"
+    if endings & {".bin", ".pt", ".pth", ".ckpt"}:
+        return (
+            "pickled weights can run code and are never loaded: use a safetensors version of the model, "
+            "or save it again with save_pretrained of transformers, which writes safetensors"
+        )
+    return "a model is a folder with config.json, tokenizer.json and *.safetensors"
+
+
+def read_shards(folder: Path) -> list[str]:
+    """Return the names of the weight files that the index of ``folder`` lists, sorted, each once.
+
+    Raises:
+        ParallaxError: if the index is damaged; see `read_index`.
+    """
+    return sorted(set(read_index(folder).values()))

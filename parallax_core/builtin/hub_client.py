@@ -1,0 +1,181 @@
+"""What is asked of the hub, and what its errors mean to a person."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http import HTTPStatus
+from importlib.metadata import version
+from urllib.parse import quote, urlsplit
+
+from huggingface_hub import HfApi, constants, get_session, hf_raise_for_status
+from huggingface_hub.errors import (  # type: ignore[attr-defined]  # HTTPError: of its HTTP client, whichever that is
+    GatedRepoError,
+    HfHubHTTPError,
+    HTTPError,
+    OfflineModeIsEnabled,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+from huggingface_hub.hf_api import ModelInfo, RepoSibling
+from huggingface_hub.utils import build_hf_headers, logging  # type: ignore[attr-defined]  # loaded lazily there
+
+from parallax_core.base.errors import ParallaxError, UnknownName
+from parallax_core.builtin.download import Incoming, TransientError
+from parallax_core.builtin.partial_file import RemoteFile
+
+LONGEST_WAIT_S = 60.0
+"""How long to obey a server that asks us to wait before the next try."""
+_COMMIT = re.compile(r"[0-9a-f]{7,64}")
+_CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-\d{1,18}/(\d{1,18}|\*)", re.ASCII)
+_PASSING = frozenset({408, 429, 500, 502, 503, 504})
+"""HTTP statuses that trying again may mend."""
+
+
+@dataclass(frozen=True, slots=True)
+class HubClient:
+    """A repository of the hub at one commit."""
+
+    endpoint: str
+    repo: str
+    commit: str
+    files: Sequence[RemoteFile]
+    """The files in its root folder."""
+
+    @staticmethod
+    def connect(repo: str, revision: str) -> HubClient:
+        """Ask the hub which commit ``revision`` is, and which files it has.
+
+        Raises:
+            UnknownName: if there is no such repository or revision.
+            ParallaxError: if the hub cannot be reached or refuses.
+        """
+        _silence_library()
+        endpoint = _endpoint()
+        with _translated(endpoint, repo, revision):
+            api = HfApi(endpoint=endpoint, library_name="parallax-core", library_version=version("parallax-core"))
+            try:
+                info = api.model_info(
+                    repo, revision=revision, files_metadata=True, timeout=constants.HF_HUB_DOWNLOAD_TIMEOUT
+                )
+                return HubClient(endpoint, repo, _commit(info), _root_files(info))
+            except (ValueError, TypeError, LookupError) as error:
+                message = f"{endpoint} does not answer like a hub of models: {error}"
+                raise ParallaxError(
+                    message, "check HF_ENDPOINT, and whether a proxy or login page is in between"
+                ) from error
+
+    @staticmethod
+    def return_to(repo: str, commit: str, files: Sequence[RemoteFile]) -> HubClient:
+        """Return a repository at a commit whose files are known, without asking for them again.
+
+        Raises:
+            ParallaxError: if ``HF_ENDPOINT`` is no address.
+        """
+        _silence_library()
+        return HubClient(_endpoint(), repo, commit, files)
+
+    @contextmanager
+    def open(self, file: RemoteFile, start: int, stop: int) -> Iterator[Incoming]:
+        """Open a range of a file; see `parallax_core.builtin.download.Opener`."""
+        url = f"{self.endpoint}/{self.repo}/resolve/{self.commit}/{quote(file.name)}"
+        headers = build_hf_headers(library_name="parallax-core", library_version=version("parallax-core"))
+        headers["Accept-Encoding"] = "identity"
+        if (start, stop) != (0, file.size):
+            headers["Range"] = f"bytes={start}-{stop - 1}"
+        timeout = constants.HF_HUB_DOWNLOAD_TIMEOUT
+        with (
+            _translated(self.endpoint, self.repo, self.commit),
+            get_session().stream("GET", url, headers=headers, timeout=timeout) as response,
+        ):
+            hf_raise_for_status(response)
+            begin, size = _read_range(response.status_code, response.headers)
+            yield Incoming(begin, size, response.iter_bytes())
+
+
+def _read_range(status: int, headers: Mapping[str, str]) -> tuple[int, int | None]:
+    """Return the byte of the file that an answer begins with, and the size of the file if it is said."""
+    if status == HTTPStatus.PARTIAL_CONTENT:
+        stated = headers.get("Content-Range", "")
+        found = _CONTENT_RANGE.fullmatch(stated)
+        if not found:
+            message = f"the hub answers with the range {stated!r}"
+            raise ParallaxError(message, "check HF_ENDPOINT, and whether a proxy is in between")
+        return int(found[1]), None if found[2] == "*" else int(found[2])
+    length = headers.get("Content-Length", "")
+    is_size = length.isdigit() and headers.get("Content-Encoding", "identity") == "identity"
+    return 0, int(length) if is_size else None
+
+
+def _silence_library() -> None:
+    """Keep the library's warnings off the terminal, and versions of other packages out of its requests."""
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    constants.HF_HUB_DISABLE_TELEMETRY = True
+
+
+def _endpoint() -> str:
+    # Read here and not taken from the library, which reads it once, whenever it happens to be imported.
+    endpoint = os.environ.get("HF_ENDPOINT", "").rstrip("/") or "https://huggingface.co"
+    parts = urlsplit(endpoint)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        message = f"HF_ENDPOINT is {endpoint!r}, which is not a web address"
+        raise ParallaxError(message, "write it like https://huggingface.co, or unset it")
+    return endpoint
+
+
+def _commit(info: ModelInfo) -> str:
+    if not _COMMIT.fullmatch(info.sha or ""):
+        raise ValueError(f"{info.sha!r} is no commit")
+    return str(info.sha)
+
+
+def _root_files(info: ModelInfo) -> list[RemoteFile]:
+    return [_remote_file(file) for file in info.siblings or () if not re.search(r"[/\\]|^\.", file.rfilename)]
+
+
+def _remote_file(file: RepoSibling) -> RemoteFile:
+    if file.size is None or file.blob_id is None:
+        raise ValueError(f"it does not state the size and the id of {file.rfilename}")
+    return RemoteFile(file.rfilename, file.size, file.blob_id, file.lfs.sha256 if file.lfs else "")
+
+
+@contextmanager
+def _translated(endpoint: str, repo: str, revision: str) -> Iterator[None]:
+    try:
+        yield
+    except OfflineModeIsEnabled as error:
+        message = f"{repo} is not complete on this machine, and HF_HUB_OFFLINE forbids downloading it"
+        raise ParallaxError(message, "unset HF_HUB_OFFLINE, or use a model that is here") from error
+    except GatedRepoError as error:
+        message = f"{repo} is gated: only accounts that accepted its licence may download it"
+        hint = f"accept the licence on {endpoint}/{repo}, then set HF_TOKEN to a token of that account"
+        raise ParallaxError(message, hint) from error
+    except RepositoryNotFoundError as error:
+        message = f"{endpoint} has no model {repo}, or it is private"
+        raise UnknownName(message, "check the spelling; for a private model set HF_TOKEN") from error
+    except RevisionNotFoundError as error:
+        message = f"{repo} has no revision {revision!r}"
+        raise UnknownName(message, f"its branches and tags are listed on {endpoint}/{repo}/tree/main") from error
+    except HfHubHTTPError as error:
+        raise _explain_status(error, repo) from error
+    except HTTPError as error:
+        message = f"cannot reach {endpoint}: {str(error) or type(error).__name__}"
+        raise TransientError(
+            message, "check the network, HF_ENDPOINT and the proxy settings, then run it again"
+        ) from error
+
+
+def _explain_status(error: HfHubHTTPError, repo: str) -> ParallaxError:
+    status = error.response.status_code
+    if status in {401, 403}:
+        message = f"the hub refuses access to {repo} (HTTP {status})"
+        return ParallaxError(message, "set HF_TOKEN to a valid token that may read this model, or unset a wrong one")
+    message = f"the hub answers HTTP {status} for {repo}"
+    if status in _PASSING:
+        wait = error.response.headers.get("Retry-After", "0")
+        after_s = min(float(wait), LONGEST_WAIT_S) if wait.isdigit() else 0
+        return TransientError(message, "try again in a while", after_s)
+    return ParallaxError(message, "try again, or see the page of the model")

@@ -1,0 +1,86 @@
+"""Which files of a repository a model needs: one set of safetensors, the configuration and the tokenizer; no code."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from parallax_core.base.errors import ParallaxError
+from parallax_core.builtin.folder_layout import CONFIG, SINGLE, TOKENIZER, hint_for, read_shards
+from parallax_core.builtin.partial_file import RemoteFile
+from parallax_core.checkpoint.reader import INDEX
+
+SMALL = (
+    CONFIG,
+    "generation_config.json",
+    TOKENIZER,
+    "tokenizer_config.json",
+    "tokenizer.model",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "vocab.txt",
+    "merges.txt",
+    "chat_template.json",
+    "*.jinja",
+)
+DUPLICATES = ("consolidated*", "adapter_*")
+"""Weights beside the model's own that are the same once more, or no model by themselves."""
+NO_MODEL = "take a model in the layout of transformers, with config.json, tokenizer.json and *.safetensors"
+
+
+def choose_files(name: str, listing: Sequence[RemoteFile]) -> list[RemoteFile]:
+    """Return everything but the weights: what `SMALL` names, and the index of the weights where it is needed.
+
+    Args:
+        name: the model, for messages.
+        listing: the files in the root of the repository. Its folders do not count: they hold other formats, or
+            the original weights again.
+
+    Raises:
+        ParallaxError: if the repository has no safetensors, configuration or tokenizer.
+    """
+    root = {file.name: file for file in listing}
+    missing = [needed for needed in (CONFIG, TOKENIZER) if needed not in root]
+    if not any(_is_weights(file) for file in listing):
+        missing.append("*.safetensors")
+    if missing:
+        message = f"{name} cannot be served: its repository has no {' and no '.join(missing)}"
+        others = [file for file in root if not file.endswith(".safetensors")]
+        raise ParallaxError(message, hint_for(others) if missing[-1] == "*.safetensors" else NO_MODEL)
+    chosen = [file for file in listing if any(fnmatchcase(file.name, pattern) for pattern in SMALL)]
+    return chosen if SINGLE in root or INDEX not in root else [*chosen, root[INDEX]]
+
+
+def choose_candidates(name: str, listing: Sequence[RemoteFile]) -> list[RemoteFile]:
+    """Return what `choose_files` does, with all files that `choose_weights` may choose from.
+
+    Raises:
+        ParallaxError: see `choose_files`.
+    """
+    weights = [file for file in listing if _is_weights(file)]
+    single = [file for file in weights if file.name == SINGLE]
+    return [*choose_files(name, listing), *(single or weights)]
+
+
+def choose_weights(name: str, listing: Sequence[RemoteFile], folder: Path) -> list[RemoteFile]:
+    """Return one complete set of weights: the single file, else the shards of the index in ``folder``, else all.
+
+    Raises:
+        ParallaxError: if the index is damaged, or names shards that are not in the repository.
+    """
+    root = {file.name: file for file in listing}
+    if SINGLE in root:
+        return [root[SINGLE]]
+    if INDEX not in root:
+        return [file for file in listing if _is_weights(file)]
+    shards = read_shards(folder)
+    if missing := [shard for shard in shards if shard not in root]:
+        message = f"{name} is incomplete on the hub: {', '.join(missing)} missing"
+        raise ParallaxError(message, "try another revision, hf:ORG/NAME@REVISION, or tell its publisher")
+    return [root[shard] for shard in shards]
+
+
+def _is_weights(file: RemoteFile) -> bool:
+    return file.name.endswith(".safetensors") and not any(fnmatchcase(file.name, dup) for dup in DUPLICATES)

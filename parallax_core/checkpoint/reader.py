@@ -1,0 +1,201 @@
+"""A model folder as bytes: its settings, and its tensors in the safetensors format, which runs no code.
+
+The format: eight bytes with the length of a header, the header, which is JSON, and the data of all tensors one after
+the other (https://github.com/huggingface/safetensors#format).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import mmap
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from parallax_core.base.errors import ParallaxError, Unsupported
+from parallax_core.base.files import read_object
+from parallax_core.checkpoint.partial import read_present
+from parallax_core.contracts.progress import Progress
+from parallax_core.contracts.tensor import ITEM_BYTES, Tensor
+
+DTYPES = {
+    "F32": "float32",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "U8": "uint8",
+    "I32": "int32",
+    "U32": "uint32",
+    "I64": "int64",
+}
+INDEX = "model.safetensors.index.json"
+LENGTH_BYTES = 8
+MOST_HEADER_BYTES = 100_000_000
+"""As the format's own library has it: what is longer is no header, but a file made to take memory."""
+TASK = "loading weights"
+FETCH_REST = "fetch the rest with `parallax models pull`; `parallax models list` shows which layers are here"
+"""The hint of an error about tensors that are not on this machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorLocation:
+    """Where a tensor lies in a file."""
+
+    name: str
+    kind: str
+    """Its dtype, in the words of the format."""
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Return the contents of a model's config.json.
+
+    Raises:
+        ParallaxError: if there is none, or it is damaged.
+    """
+    try:
+        return read_object(folder / "config.json")
+    except (FileNotFoundError, NotADirectoryError) as error:
+        message = f"there is no config.json in {folder}"
+        raise ParallaxError(message, "name the folder of a model") from error
+
+
+def read_tensors(folder: Path, is_wanted: Callable[[str], bool], progress: Progress) -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors that are wanted, with their names; of the others, no byte is read.
+
+    Their data are memory-mapped: copy what is to be kept. None of them is a hole of a file that was fetched in part.
+
+    Args:
+        folder: a model in the standard layout.
+        is_wanted: told the name of each tensor.
+        progress: told of bytes as tensors are yielded.
+
+    Raises:
+        ParallaxError: if there are no weights, a tensor that is wanted is not on this machine, or a file is damaged.
+        Unsupported: if a tensor that is wanted has a dtype that is no `Tensor`'s.
+    """
+    paths = sorted(folder.glob("*.safetensors"))
+    if not paths:
+        message = f"there are no weights in {folder}"
+        raise ParallaxError(message, "a model is a folder with config.json and *.safetensors")
+    if missing := sorted(filter(is_wanted, find_missing(folder))):
+        message = (
+            f"only a part of {folder.name} is on this machine, without {missing[0]}, one of {len(missing)} tensors"
+        )
+        raise ParallaxError(message, FETCH_REST)
+    places = {path: [place for place in find_places(path) if is_wanted(place.name)] for path in paths}
+    done, total = 0, sum(len(place) for found in places.values() for place in found)
+    progress(TASK, done, total)
+    for path, found in places.items():
+        with path.open("rb") as file:
+            data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        for place in found:
+            yield place.name, _make_tensor(place, data)
+            done += len(place)
+            progress(TASK, done, total)
+
+
+def find_missing(folder: Path) -> frozenset[str]:
+    """Return the names of the tensors of a model whose bytes are not all on this machine; most often none.
+
+    These are tensors in files that the index names and that are not there, and those in holes of files that were
+    fetched in part. Of files that are whole, nothing is read.
+
+    Raises:
+        ParallaxError: if the index, or the header of a file that was fetched in part, is damaged.
+    """
+    paths = list(folder.glob("*.safetensors"))
+    missing = {name for name, file in read_index(folder).items() if not (folder / file).exists()}
+    if missing:  # unless the index is a stale one, beside weights in other files
+        missing.difference_update(place.name for path in paths for place in find_places(path))
+    return frozenset(missing.union(*map(_find_holes, paths)))
+
+
+def find_names(folder: Path) -> frozenset[str]:
+    """Return the names of all tensors of a model, whether or not they are on this machine.
+
+    Raises:
+        ParallaxError: if the index or the header of a file is damaged.
+    """
+    headers = (find_places(path) for path in folder.glob("*.safetensors"))
+    return frozenset(read_index(folder)).union(place.name for places in headers for place in places)
+
+
+def _find_holes(path: Path) -> Iterator[str]:
+    present = read_present(path)
+    if present is not None:
+        yield from (place.name for place in find_places(path) if not present.covers(place.start, place.stop))
+
+
+def read_index(folder: Path) -> dict[str, str]:
+    """Return the tensors that ``model.safetensors.index.json`` names, each with its file; none if there is no index.
+
+    Raises:
+        ParallaxError: if it is not such an index, or names a file outside its own folder.
+    """
+    path = folder / INDEX
+    if not path.is_file():
+        return {}
+    files = read_object(path).get("weight_map")
+    if not isinstance(files, dict) or not _are_file_names(files.values()):
+        message = f"{path} does not map tensors to safetensors files beside it"
+        raise ParallaxError(message, "fetch or copy the model again")
+    return files
+
+
+def _are_file_names(names: Collection[object]) -> bool:
+    found = {name for name in names if isinstance(name, str)} if all(isinstance(name, str) for name in names) else {""}
+    return all(name.endswith(".safetensors") and Path(name).name == name and "\\" not in name for name in found)
+
+
+def find_places(path: Path) -> list[TensorLocation]:
+    """Return where the tensors of a file lie, having read its header only.
+
+    Raises:
+        ParallaxError: if it is damaged.
+    """
+    try:
+        header, start = _read_header(path)
+        return [_read_place(name, entry, start) for name, entry in header.items() if name != "__metadata__"]
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        message = f"{path} is damaged: {error}"
+        raise ParallaxError(message, "fetch or copy the model again") from error
+
+
+def _read_header(path: Path) -> tuple[dict[str, Any], int]:
+    """Return the header, and where the data begin; ValueError unless the file is as long as the header says."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        start = LENGTH_BYTES + int.from_bytes(file.read(LENGTH_BYTES), "little")
+        if not LENGTH_BYTES < start <= size:
+            raise ValueError(f"its header does not lie within its {size} bytes")
+        if start - LENGTH_BYTES > MOST_HEADER_BYTES:
+            raise ValueError(f"its header has {start - LENGTH_BYTES} bytes, and can have {MOST_HEADER_BYTES}")
+        header = json.loads(file.read(start - LENGTH_BYTES))
+    ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
+    if start + max(ends, default=0) != size:
+        raise ValueError(f"it has {size} bytes instead of {start + max(ends, default=0)}")
+    return header, start
+
+
+def _read_place(name: str, entry: Mapping[str, Any], start: int) -> TensorLocation:
+    """Return the place of a tensor; ValueError unless it has as many bytes as its shape asks for."""
+    kind, shape = entry["dtype"], tuple(map(int, entry["shape"]))
+    first, last = map(int, entry["data_offsets"])
+    size = math.prod(shape) * ITEM_BYTES[DTYPES[kind]] if kind in DTYPES else last - first
+    if first < 0 or size < 0 or last - first != size:
+        raise ValueError(f"{name} of shape {shape} is not {last - first} bytes of {kind}")
+    return TensorLocation(name, kind, shape, start + first, start + last)
+
+
+def _make_tensor(place: TensorLocation, data: memoryview) -> Tensor:
+    if place.kind not in DTYPES:
+        message = f"the tensor {place.name} is {place.kind}, and only {', '.join(DTYPES)} can be read"
+        raise Unsupported(message, "choose a model that is not quantized, or another backend")
+    return Tensor(DTYPES[place.kind], place.shape, data[place.start : place.stop])

@@ -1,0 +1,92 @@
+"""One request, as the head sees it from arrival to end: its answers, and what they yield together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from parallax_core.contracts.engine import Delta, Finish, Reason, Request, TokenLogprob
+from parallax_core.contracts.stage import Answer, Drawn, Scored
+from parallax_core.engine.sequence import RequestContext, Sequence
+
+
+class RequestState:
+    """The answers to one request: the first from its arrival, the others from the draw that ends the prompt."""
+
+    def __init__(self, context: RequestContext) -> None:
+        self.context = context
+        self.request: Request = context.request
+        self.arrived = context.timeline.arrived
+        self.answers: list[Sequence] = []
+        self.answers.append(Sequence(context, self.answers, ready_since=context.timeline.arrived))
+        self.live = [*self.answers]
+        """The answers that go on."""
+
+    @property
+    def deadline(self) -> float | None:
+        """When its time is over."""
+        timeout = self.request.timeout_s
+        return None if timeout is None else self.arrived + timeout - self.request.waited_s
+
+    @property
+    def running(self) -> list[Sequence]:
+        """Those of them that the stages hold."""
+        return [answer for answer in self.answers if answer.seq is not None]
+
+    def absorb(self, sequence: Sequence, answers: Iterable[Answer], now: float) -> list[Delta]:
+        """Take what a row of ``sequence`` gave; return what the client gets to see of it."""
+        deltas: list[Delta] = []
+        for answer in answers:
+            if isinstance(answer, Drawn):
+                deltas += [
+                    self._advance(branch, answer, index, now)
+                    for index, branch in enumerate(self._branch(sequence, len(answer.tokens)))
+                ]
+            elif isinstance(answer, Scored) and sequence.score is not None:
+                sequence.score.take(answer)
+        return deltas
+
+    def fail(self, message: str, reason: Reason = "error") -> Delta:
+        """Return the terminal delta of a request that could not be finished."""
+        return Delta(finish=self._finish(reason, message))
+
+    def _advance(self, sequence: Sequence, drawn: Drawn, index: int, now: float) -> Delta:
+        """Take one of the tokens drawn at one place."""
+        self.context.timeline.advance(now)
+        is_first = sequence.score is not None and not sequence.num_output
+        sequence.ready_since = now
+        delta = sequence.advance(drawn.tokens[index], _read_logprob(drawn, index))
+        if is_first and sequence.score is not None:
+            delta = replace(delta, prompt_logprobs=sequence.score.read())
+        if delta.ended is not None:
+            sequence.is_over = True
+            self.live.remove(sequence)
+            delta = delta if self.live else replace(delta, finish=self._finish(delta.ended))
+        return delta
+
+    def _branch(self, sequence: Sequence, num_tokens: int) -> list[Sequence]:
+        """Return who takes so many tokens drawn at one place: beside ``sequence``, answers that begin with it."""
+        if num_tokens == 1:
+            return [sequence]
+        branches = [Sequence(self.context, self.answers, choice) for choice in range(1, num_tokens)]
+        self.answers += branches
+        self.live += branches
+        return [sequence, *branches]
+
+    def _finish(self, reason: Reason, message: str = "") -> Finish:
+        first = self.answers[0]
+        return Finish(
+            reason=reason,
+            prompt_tokens=first.num_prompt,
+            output_tokens=sum(answer.num_output for answer in self.answers),
+            message=message,
+            cached_tokens=first.num_cached or 0,
+            timing=self.context.timeline.read(),
+        )
+
+
+def _read_logprob(drawn: Drawn, index: int) -> tuple[TokenLogprob, ...]:
+    """Return what is known of one of several tokens drawn at one place."""
+    if not drawn.logprobs:
+        return ()
+    return (TokenLogprob(drawn.tokens[index], drawn.logprobs[index], drawn.top),)

@@ -1,0 +1,85 @@
+"""What a replica can serve at all, asked before a request costs anything."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from parallax_core.base.errors import InvalidRequest
+from parallax_core.contracts.capability import Capability
+from parallax_core.contracts.engine import Request
+from parallax_core.contracts.stage import StageInfo
+
+MAX_ANSWERS = 128
+"""The most answers to one request; beyond that, ask again."""
+
+OTHER_BACKEND = "leave it out, or serve the model with another backend"
+
+
+@dataclass(frozen=True, slots=True)
+class RequestValidator:
+    """Refuses what these stages can never serve, naming the field."""
+
+    stages: tuple[StageInfo, ...]
+    max_length: int
+    """The longest sequence they can hold, in tokens."""
+
+    def check(self, request: Request) -> int:
+        """Return the most tokens an answer to ``request`` may have.
+
+        Raises:
+            InvalidRequest: if it can never be served.
+        """
+        self._check_prompt(request.prompt)
+        if not 1 <= request.n <= MAX_ANSWERS:
+            raise InvalidRequest(f"n is {request.n}; it must be between 1 and {MAX_ANSWERS}", "n")
+        self._check_logprobs("logprobs", request.logprobs)
+        self._check_logprobs("prompt_logprobs", request.prompt_logprobs)
+        if request.adapter and not all(_has(stage, "adapters") for stage in self.stages):
+            message = f"the adapter {request.adapter!r} cannot be used: this model's backend has none"
+            raise InvalidRequest(message, "model", "ask for the model itself")
+        max_output = self._limit_output(request)
+        if request.sampling.min_tokens > max_output:
+            message = f"min_tokens is {request.sampling.min_tokens}, and there is room for {max_output} tokens"
+            raise InvalidRequest(message, "min_tokens", f"ask for at most {max_output}")
+        return max_output
+
+    def _check_prompt(self, prompt: tuple[int, ...]) -> None:
+        if not prompt:
+            message = "the prompt is empty"
+            raise InvalidRequest(message, "messages")
+        if len(prompt) >= self.max_length:
+            message = f"the prompt has {len(prompt)} tokens; this model can hold {self.max_length} in all"
+            raise InvalidRequest(message, "messages", "shorten the conversation")
+        size = self.stages[-1].vocab_size
+        if min(prompt) < 0 or max(prompt) >= size:
+            message = f"the prompt has the token {max(prompt)}; this model's tokens are below {size}"
+            raise InvalidRequest(message, "messages")
+
+    def _check_logprobs(self, name: str, top: int | None) -> None:
+        last = self.stages[-1]
+        if top is None:
+            return
+        if not 0 <= top <= last.vocab_size:
+            raise InvalidRequest(f"{name} is {top}; it must be between 0 and {last.vocab_size}", name)
+        if not _has(last, "logprobs"):
+            message = f"{name} cannot be given: this model's backend computes no log-probabilities"
+            raise InvalidRequest(message, name, OTHER_BACKEND)
+
+    def _limit_output(self, request: Request) -> int:
+        room = self.max_length - len(request.prompt)
+        if request.max_tokens is None:
+            return min(room, max(request.default_max_tokens or room, request.sampling.min_tokens))
+        if request.max_tokens < 1:
+            message = f"max_tokens is {request.max_tokens}; an answer has at least 1"
+            raise InvalidRequest(message, "max_tokens")
+        if request.max_tokens > room:
+            message = (
+                f"{len(request.prompt)} prompt tokens and {request.max_tokens} new ones are more than "
+                f"the {self.max_length} tokens this model can hold"
+            )
+            raise InvalidRequest(message, "max_tokens", f"ask for at most {room}, or leave it out")
+        return request.max_tokens
+
+
+def _has(stage: StageInfo, capability: Capability) -> bool:
+    return capability in stage.capabilities

@@ -1,1 +1,0 @@
-"""What every backend does before its first tensor: what a plan asks for, and a checkpoint read without a framework."""

@@ -1,0 +1,73 @@
+"""Which adapter knows a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from parallax_core.base.errors import ParallaxError, PluginConflict
+from parallax_core.contracts.model import ModelAdapter, ModelShape, ModelSpec
+from parallax_core.plugins.discovery import DISABLED_VARIABLE
+from parallax_core.plugins.host import PluginHost
+from parallax_core.plugins.registry import Offer
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFamily:
+    """An adapter, and the name it is offered under."""
+
+    name: str
+    adapter: ModelAdapter
+
+
+def find_family(host: PluginHost, config: Mapping[str, Any]) -> ModelFamily | None:
+    """Return the family of the model that ``config``, a config.json, describes; None if no plugin knows it.
+
+    Raises:
+        PluginConflict: if several plugins claim its architecture.
+        BrokenPlugin: if the adapter cannot be loaded.
+        ParallaxError: if the config's ``architectures`` are no names.
+    """
+    offer = _find_offer(host, config)
+    return ModelFamily(offer.spec.name, offer.load(offer.spec.adapter)) if offer else None
+
+
+def find_blocks(host: PluginHost, config: Mapping[str, Any], backend: str) -> object:
+    """Return what builds the layers of a model in a backend, if its family brings that; None: the backend's own does.
+
+    Raises:
+        PluginConflict: if several plugins claim its architecture.
+        BrokenPlugin: if it cannot be loaded.
+    """
+    offer = _find_offer(host, config)
+    return offer.load(offer.spec.blocks[backend]) if offer and backend in offer.spec.blocks else None
+
+
+def _find_offer(host: PluginHost, config: Mapping[str, Any]) -> Offer[ModelSpec] | None:
+    named = _read_names(config.get("architectures") or ())
+    offers = [offer for offer in host.models().offers if set(offer.spec.architectures).intersection(named)]
+    if len(offers) > 1:
+        origins = " and ".join(offer.plugin.origin for offer in offers)
+        hint = f"choose one, with {DISABLED_VARIABLE}={offers[-1].plugin.distribution}"
+        raise PluginConflict(f"{' and '.join(named)} is claimed by both {origins}", hint)
+    return offers[0] if offers else None
+
+
+def _read_names(value: object) -> Sequence[str]:
+    names = [value] if isinstance(value, str) else value
+    if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
+        message = f"'architectures' in config.json is {value!r}, not a list of names"
+        raise ParallaxError(message, "fetch the model again")
+    return names
+
+
+def count_weights(shape: ModelShape) -> int:
+    """Return the parameters of a model."""
+    return shape.before_weights + shape.after_weights + sum(layer.weights for layer in shape.layers)
+
+
+def count_active(shape: ModelShape) -> int:
+    """Return the parameters a token meets; of an embedding, which is looked up, none."""
+    head = shape.before_weights if shape.is_tied else 0
+    return head + shape.after_weights + sum(layer.active_weights for layer in shape.layers)

@@ -1,0 +1,86 @@
+"""Which backend runs the model, and how nodes reach each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from parallax_core.base.errors import ParallaxError
+from parallax_core.contracts.backend import Availability, BackendSpec
+from parallax_core.contracts.transport import Transport, TransportPlan
+from parallax_core.plugins.host import PluginHost
+from parallax_core.plugins.limit import TimedCall
+from parallax_core.plugins.output import divert_output
+from parallax_core.plugins.registry import Offer
+from parallax_core.plugins.remedy import describe_error
+
+PROBE_S = 5.0
+"""How long a backend may think about whether it can run here."""
+
+
+def find_backends(host: PluginHost, name: str | None) -> list[Offer[BackendSpec]]:
+    """Return the backend of that name, or without one all that this machine can run, the best rank first.
+
+    Raises:
+        PluginConflict: if several plugins offer that name, or that of the best. Elsewhere a conflict costs nothing but
+            the name.
+        ParallaxError: if there is none, or this machine cannot run it; the message says why.
+    """
+    registry = host.backends()
+    if name is not None:
+        offer = registry.get(name)
+        availability = probe(offer)
+        if not availability.ok:
+            message = f"backend {name!r} cannot run here: {availability.reason}"
+            raise ParallaxError(message, "`parallax doctor` says more")
+        return [offer]
+    ranked = sorted(registry.offers, key=lambda offer: offer.spec.rank, reverse=True)
+    if not (found := [offer for offer in ranked if probe(offer).ok]):
+        hint = "install one, such as parallax-backend-mlx; `parallax doctor` says what is missing"
+        raise ParallaxError("no installed backend can run on this machine", hint)
+    conflicts = registry.conflicts()
+    if conflict := conflicts.get(found[0].spec.name):
+        raise conflict
+    return [offer for offer in found if offer.spec.name not in conflicts]
+
+
+def choose_backend(
+    host: PluginHost, offers: Sequence[Offer[BackendSpec]], model_config: Mapping[str, Any]
+) -> Offer[BackendSpec]:
+    """Return the one of ``offers`` that a plugin wants for a model, or else the first."""
+    name = host.select_backend(model_config, [offer.spec.name for offer in offers])
+    return next((offer for offer in offers if offer.spec.name == name), offers[0])
+
+
+def probe(offer: Offer[BackendSpec], limit_s: float = PROBE_S) -> Availability:
+    """Ask a backend whether this machine can run it; a probe that cannot be loaded, raises or hangs is a no."""
+    try:
+        with divert_output():
+            return TimedCall(partial(_ask, offer)).wait(limit_s)
+    except ParallaxError as error:
+        reason = error.message
+    except TimeoutError:
+        reason = f"{offer.plugin.origin} did not say within {limit_s:g} s whether it can"
+    except (Exception, SystemExit) as error:  # noqa: BLE001 -- a plugin may raise anything, and must not harm the others
+        reason = f"{offer.plugin.origin} could not say whether it can: {describe_error(error)}"
+    return Availability(ok=False, reason=reason)
+
+
+def _ask(offer: Offer[BackendSpec]) -> Availability:
+    answer: object = offer.load(offer.spec.probe)()
+    if not isinstance(answer, Availability):
+        raise TypeError(f"its probe returned {answer!r}")
+    return answer
+
+
+def choose_transport(host: PluginHost, name: str = "inprocess") -> Callable[[TransportPlan], Transport]:
+    """Return what makes the transports of that name.
+
+    Raises:
+        UnknownName: if nobody offers it; the hint says what there is.
+        PluginConflict: if several plugins do.
+        BrokenPlugin: if it cannot be imported.
+    """
+    offer = host.transports().get(name)
+    return offer.load(offer.spec.factory)

@@ -1,0 +1,116 @@
+"""What holds where a request leaves a choice open: what the model's authors recommend, in ``generation_config.json``.
+
+Which of its fields count, and what they mean, is as in vLLM (https://docs.vllm.ai, ``--generation-config``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+
+from parallax_core.base.errors import ParallaxError, UsageError
+from parallax_core.base.files import read_object
+from parallax_core.contracts.sample import Sampling
+from parallax_core.contracts.value import LARGEST, Positive, Weight
+
+FILE = "generation_config.json"
+EOS = "eos_token_id"
+AUTO, OFF = "auto", frozenset({"off", "vllm"})
+"""What ``--generation-config`` may be besides a path: the model's own file, or none."""
+
+
+class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields that count; others are ignored, and null says nothing."""
+
+    temperature: Weight | None = None
+    top_k: Annotated[int, msgspec.Meta(ge=-1, le=LARGEST)] | None = None
+    """0 and -1 keep all."""
+    top_p: Annotated[float, msgspec.Meta(gt=0, le=1)] | None = None
+    min_p: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
+    repetition_penalty: Positive | None = None
+    max_new_tokens: Annotated[int, msgspec.Meta(ge=1, le=LARGEST)] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RequestDefaults:
+    """What holds where a request leaves a choice open; without arguments, what OpenAI's API says."""
+
+    sampling: Sampling = field(default_factory=Sampling)
+    max_tokens: int | None = None
+    """The most tokens of an answer in a chat, as far as there is room; None: as many as there is room for."""
+
+    def describe(self) -> dict[str, float]:
+        """Return what differs from OpenAI's defaults, by the names of the fields of a request."""
+        stated = {name: getattr(self.sampling, name) for name in self.sampling.__struct_fields__}
+        neutral = Sampling()
+        found = {name: value for name, value in stated.items() if value != getattr(neutral, name)}
+        return found if self.max_tokens is None else {**found, "max_tokens": self.max_tokens}
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationConfig:
+    """What is recommended for generating text with a model, and what ends it."""
+
+    defaults: RequestDefaults
+    eos_token_id: object = None
+    """A token id or a list of them; None: not stated."""
+
+
+def read_generation(folder: Path, choice: str = AUTO) -> GenerationConfig:
+    """Return what is recommended for the model in ``folder``.
+
+    Args:
+        folder: a model folder; not each has the file.
+        choice: ``auto`` takes the file in ``folder``; ``off`` takes OpenAI's defaults, whatever the file says; anything
+            else is the path of another such file, or of a folder with one. The model's own still says what ends a text,
+            unless that file does.
+
+    Raises:
+        UsageError: if there is no file at the path.
+        ParallaxError: naming the field, if the file is damaged or a value is out of range.
+    """
+    path = folder / FILE
+    own = read_object(path) if path.exists() else {}
+    if choice in OFF:
+        return GenerationConfig(RequestDefaults(), own.get(EOS))
+    if choice == AUTO:
+        return GenerationConfig(_read_defaults(path, own), own.get(EOS))
+    path = _find_file(choice)
+    chosen = read_object(path)
+    return GenerationConfig(_read_defaults(path, chosen), chosen.get(EOS, own.get(EOS)))
+
+
+def check_choice(choice: str) -> None:
+    """Check that ``choice`` can be had, before there is a model; see `read_generation`.
+
+    Raises:
+        UsageError: if there is no file at the path.
+    """
+    if choice != AUTO and choice not in OFF:
+        _find_file(choice)
+
+
+def _find_file(choice: str) -> Path:
+    path = Path(choice).expanduser()
+    path = path / FILE if path.is_dir() else path
+    if not path.is_file():
+        message = f"there is no file {path}"
+        raise UsageError(message, f"--generation-config is auto, off, or the path of a {FILE} or of its folder")
+    return path
+
+
+def _read_defaults(path: Path, config: Mapping[str, Any]) -> RequestDefaults:
+    try:
+        stated = msgspec.convert(config, Recommendation)
+    except msgspec.ValidationError as error:
+        message = f"{path} cannot be used: {error}"
+        raise ParallaxError(message, "mend it, or serve with --generation-config off") from error
+    values = {name: value for name in stated.__struct_fields__ if (value := getattr(stated, name)) is not None}
+    max_tokens = values.pop("max_new_tokens", None)
+    if values.get("top_k") == -1:
+        values["top_k"] = 0
+    return RequestDefaults(Sampling(**values), max_tokens)

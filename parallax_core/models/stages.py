@@ -1,0 +1,27 @@
+"""Opens a stage with what is installed here."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from parallax_core.checkpoint.reader import find_missing, read_config
+from parallax_core.contracts.backend import BackendSpec, StagePlan
+from parallax_core.contracts.stage import Stage
+from parallax_core.models.adapters import find_blocks
+from parallax_core.models.stage_tensors import check_present, choose_tensors
+from parallax_core.plugins.host import PluginHost
+from parallax_core.plugins.registry import Offer
+
+
+def open_stage(host: PluginHost, offer: Offer[BackendSpec], plan: StagePlan) -> Stage:
+    """Load the layers of ``plan`` with a backend, and with the blocks that the model's family brings for it.
+
+    Raises:
+        ParallaxError: if that cannot be.
+    """
+    config = read_config(plan.model)
+    missing = find_missing(plan.model)
+    if missing and (tensors := choose_tensors(host, config, plan.layers)):
+        check_present(plan.model, tensors, missing)
+    blocks = find_blocks(host, config, offer.spec.name)
+    return offer.load(offer.spec.factory)().open_stage(dataclasses.replace(plan, blocks=blocks))

@@ -1,0 +1,164 @@
+"""The text side of a model folder: tokenizer, chat template, and what ends an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from parallax_core.base.errors import InvalidRequest, ParallaxError
+from parallax_core.base.files import read_object
+from parallax_core.models.chat_template import ANSWER, ChatTemplate, PromptEnding, Turns, read_source
+from parallax_core.models.generation_config import AUTO, read_generation
+from parallax_core.models.vocabulary import Vocabulary
+
+MOST_CHARACTERS = 2**26
+"""The longest text that is tokenized at all."""
+
+
+class ModelTokenizer:
+    """Turns conversations into token ids, and token ids into text.
+
+    Args:
+        folder: of the model.
+        generation: what holds where a request leaves a choice open; see `read_generation`.
+
+    Raises:
+        ParallaxError: if the folder's tokenizer or one of its JSON files cannot be read.
+    """
+
+    def __init__(self, folder: Path, generation: str = AUTO) -> None:
+        self._tokenizer = _load_tokenizer(folder / "tokenizer.json")
+        self.vocabulary = Vocabulary(self._tokenizer)
+        config = read_object(folder / "config.json")
+        settings = _read_optional(folder / "tokenizer_config.json")
+        found = read_generation(folder, generation)
+        self.generation, self.defaults = generation, found.defaults
+        size = config.get("vocab_size")
+        self.vocab_size = size if isinstance(size, int) else self.vocabulary.size
+        self.context_length = _context_length(config)
+        """The longest sequence the model was made for, in tokens; 0: it does not say."""
+        self._max_characters = _max_characters(self._tokenizer, self.context_length)
+        self._template_source = read_source(folder, settings)
+        self._special = {name: _token_text(settings.get(name)) for name in ("bos_token", "eos_token")}
+        self.stop_ids = _stop_ids(found.eos_token_id, config) | self._known_ids([self._special["eos_token"]])
+
+    def encode_chat(
+        self,
+        turns: Turns,
+        settings: Mapping[str, Any] | None = None,
+        ending: PromptEnding = ANSWER,
+        *,
+        special: bool = False,
+    ) -> tuple[int, ...]:
+        """Render a conversation with the model's chat template, and tokenize the result.
+
+        Args:
+            turns: the conversation.
+            settings: further variables for the template.
+            ending: how the prompt ends.
+            special: as in `encode`; most templates write the special tokens themselves.
+
+        Raises:
+            InvalidRequest: if the model has no chat template, the template refuses this, or the prompt is longer than
+                any that the model can hold.
+            ParallaxError: if the template is damaged.
+        """
+        if self._template is None:
+            message = "this model has no chat template"
+            raise InvalidRequest(message, "messages", "use a model made for chat, such as one named Instruct")
+        return self.encode(self._template.render(turns, settings, ending), "messages", special=special)
+
+    def encode(self, text: str, param: str = "prompt", *, special: bool = True) -> tuple[int, ...]:
+        """Tokenize a text that the field ``param`` holds.
+
+        The interpreter lock is free meanwhile, which it is not in ``Tokenizer.encode``.
+
+        Args:
+            text: what to tokenize.
+            param: what errors name.
+            special: put the special tokens around it that the model wants around a text.
+
+        Raises:
+            InvalidRequest: if it is longer than any text the model can hold, or the tokenizer fails on it.
+        """
+        if len(text) > self._max_characters:
+            message = f"{len(text)} characters in '{param}' are more than this model's context can hold"
+            raise InvalidRequest(message, param, "shorten the text")
+        try:
+            [encoding] = self._tokenizer.encode_batch_fast([text], add_special_tokens=special)
+        except BaseException as error:
+            if type(error).__name__ != "PanicException":  # which Rust raises where it gives up, and nobody can import
+                raise
+            message = f"the model's tokenizer fails on this text: {error}"
+            raise InvalidRequest(message, param) from error
+        return tuple(encoding.ids)
+
+    @property
+    def can_chat(self) -> bool:
+        """Whether the model has a chat template."""
+        return self._template_source is not None
+
+    def compile_template(self) -> None:
+        """Compile the chat template, if there is one, before the first conversation comes.
+
+        Raises:
+            ParallaxError: if it is damaged.
+        """
+        _ = self._template
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Return the text of ``tokens``; special tokens have none."""
+        return self._tokenizer.decode(list(tokens), skip_special_tokens=True)
+
+    def show(self, tokens: Sequence[int]) -> str:
+        """Return the text of ``tokens``, special tokens included."""
+        return self._tokenizer.decode(list(tokens), skip_special_tokens=False)
+
+    @cached_property
+    def _template(self) -> ChatTemplate | None:
+        """It is untrusted code, which is not to be run by merely looking at a model."""
+        source = self._template_source
+        return None if source is None else ChatTemplate(source, self._special, self._max_characters)
+
+    def _known_ids(self, tokens: Sequence[str]) -> frozenset[int]:
+        ids = (self._tokenizer.token_to_id(token) for token in tokens if token)
+        return frozenset(token for token in ids if token is not None)
+
+
+def _read_optional(path: Path) -> dict[str, Any]:
+    """Not every model has every file."""
+    return read_object(path) if path.exists() else {}
+
+
+def _load_tokenizer(path: Path) -> Tokenizer:
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises bare Exception for whatever is wrong with the file
+        message = f"{path} cannot be read: {error}"
+        raise ParallaxError(message, "fetch the model again") from error
+
+
+def _context_length(config: Mapping[str, Any]) -> int:
+    context = config.get("max_position_embeddings")
+    return context if isinstance(context, int) else 0
+
+
+def _max_characters(tokenizer: Tokenizer, context: int) -> int:
+    """Return how many characters cannot but be too many: the context filled with the longest token."""
+    longest = max(map(len, tokenizer.get_vocab()), default=1)
+    return min(context * longest, MOST_CHARACTERS) if context else MOST_CHARACTERS
+
+
+def _token_text(token: object) -> str:
+    if isinstance(token, dict):
+        token = token.get("content")
+    return token if isinstance(token, str) else ""
+
+
+def _stop_ids(stated: object, config: Mapping[str, Any]) -> frozenset[int]:
+    ids = config.get("eos_token_id") if stated is None else stated
+    return frozenset(each for each in (ids if isinstance(ids, list) else [ids]) if isinstance(each, int))

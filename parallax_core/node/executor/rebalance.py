@@ -1,0 +1,192 @@
+"""Stages that get as many layers as they are fast, and no more than they can hold.
+
+How fast they are is measured on the model itself, before the first request; what they can hold, their nodes say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+from statistics import median
+
+from parallax_core.base.errors import StageLost, UsageError
+from parallax_core.base.ids import Epoch, SeqId
+from parallax_core.cluster.placement.fit import fit_layers
+from parallax_core.contracts.sample import Sampling
+from parallax_core.contracts.stage import Draw, LayerRange, Open, Row, SequenceSpec, StageInfo
+from parallax_core.node.channel import Channel
+from parallax_core.node.executor.base import LEASE, StageLocation
+from parallax_core.node.executor.remote import RemoteExecutor
+from parallax_core.pages.budget import format_bytes
+from parallax_core.wire.membership import Join
+from parallax_core.wire.messages import Failure, Result, Step
+
+logger = logging.getLogger(__name__)
+
+STEPS = 8
+"""So many tokens are decoded."""
+WARM_UP = 3
+"""So many of the first do not count."""
+PATIENCE_S = 60.0
+"""How long all of them may take."""
+WORTH = 0.9
+"""Layers move only where the slowest stage would take less than this share of its time."""
+WEIGHTS_SHARE = 0.8
+"""The most of a node's memory that weights may take: the rest is for pages, and for computing."""
+SPEC = SequenceSpec(prompt_length=1, sampling=Sampling(temperature=0))
+
+
+@dataclass(frozen=True, slots=True)
+class LayerCosts:
+    """What each layer of a model asks of its stage."""
+
+    weights: tuple[int, ...]
+    """What a token costs, in any unit; the last with the head."""
+    sizes: tuple[int, ...]
+    """Bytes it takes; 0: not known."""
+
+
+class RebalancingExecutor:
+    """An `Executor` that measures what a token costs each of its stages, and moves layers from slow ones to fast ones.
+
+    It does so once, when it first opens; it makes no difference between a layer and another of the same weight. Before
+    each opening, layers move off nodes that have too little memory for them.
+    """
+
+    most_failures: int | None = None
+
+    def __init__(self, executor: RemoteExecutor, layer_costs: LayerCosts) -> None:
+        """Balance the layers of ``executor`` for a model."""
+        self._executor = executor
+        self._layer_costs = layer_costs
+        self._is_balanced = False
+        self._rates: Sequence[float] = ()
+        """What a unit of weight costs each stage, once that is measured."""
+
+    @property
+    def channels(self) -> tuple[Channel, ...]:
+        """From the head to each stage, once they are open."""
+        return self._executor.channels
+
+    async def open(self) -> tuple[StageInfo, ...]:
+        """Open the stages, and the first time open them again with the layers that suit them; see `Executor.open`.
+
+        Raises:
+            UsageError: if all nodes together have too little memory for the model; then nothing is loaded.
+        """
+        await self._executor.gather()
+        rooms = find_rooms(self._executor.joins(), sum(self._layer_costs.sizes))
+        self._make_room(rooms)
+        infos = await self._executor.open()
+        if self._is_balanced or len(infos) == 1:
+            return infos
+        layers, layer_costs = [info.layers for info in infos], self._layer_costs
+        seconds = await time_stages(self._executor.channels)
+        self._is_balanced = True
+        self._rates = find_rates(layers, layer_costs, seconds)
+        better = choose_layers(layers, layer_costs, seconds, rooms)
+        logger.info("stages measured ms=%s", [round(1000 * each, 2) for each in seconds])
+        if better is not None:
+            self._give(better)
+        return await self._executor.open()
+
+    def _make_room(self, rooms: Sequence[float]) -> None:
+        """Move layers where a node cannot hold those it is to have."""
+        sizes, layers = self._layer_costs.sizes, self._executor.layers
+        held = [sum(sizes[each.start : each.stop] if each else sizes) for each in layers]
+        if any(size > room for size, room in zip(held, rooms, strict=True)):
+            self._give(fit_layers(self._layer_costs.weights, self._rates or [1.0] * len(layers), rooms, sizes))
+
+    def _give(self, layers: Sequence[LayerRange]) -> None:
+        logger.info("layers move to %s", ", ".join(f"{each.start}-{each.stop}" for each in layers))
+        self._executor.give(layers)
+
+    async def explain(self, loss: StageLost) -> StageLost:
+        """Return which stage has ended, and how; see `Executor.explain`."""
+        return await self._executor.explain(loss)
+
+    async def abandon(self, stage: int) -> None:
+        """Let go of a stage whose computing hangs."""
+        await self._executor.abandon(stage)
+
+    async def close(self) -> None:
+        """Let go of all nodes."""
+        await self._executor.close()
+
+    def needs(self) -> str:
+        """Return which stages wait for a node to be started by hand."""
+        return self._executor.needs()
+
+    def locations(self) -> tuple[StageLocation, ...]:
+        """Return where each stage runs."""
+        return self._executor.locations()
+
+
+def find_rooms(joins: Sequence[Join], needed: int) -> list[float]:
+    """Return the bytes that the weights of each stage may take; those on one machine share its memory.
+
+    Raises:
+        UsageError: if that is less than the model needs in all.
+    """
+    hosts = Counter(join.host for join in joins)
+    least = {host: min(join.memory for join in joins if join.host == host) * WEIGHTS_SHARE for host in hosts}
+    if all(least.values()) and (total := sum(least.values())) < needed:
+        message = f"the model takes {format_bytes(needed)}, and the nodes have room for {format_bytes(total)} of it"
+        raise UsageError(message, "add nodes, free memory on them, or say what they have: `parallax worker --memory`")
+    if len(hosts) == 1:
+        return [inf] * len(joins)
+    return [least[join.host] / hosts[join.host] or inf for join in joins]
+
+
+def find_rates(layers: Sequence[LayerRange], layer_costs: LayerCosts, seconds: Sequence[float]) -> list[float]:
+    """Return what a unit of weight costs each stage, if it took ``seconds`` with ``layers``."""
+    loads = [sum(layer_costs.weights[each.start : each.stop]) for each in layers]
+    return [took / load for took, load in zip(seconds, loads, strict=True)]
+
+
+def choose_layers(
+    layers: Sequence[LayerRange], layer_costs: LayerCosts, seconds: Sequence[float], rooms: Sequence[float] = ()
+) -> tuple[LayerRange, ...] | None:
+    """Return better layers for stages that took ``seconds`` with ``layers``; None where it is not worth it."""
+    rates = find_rates(layers, layer_costs, seconds)
+    better = fit_layers(layer_costs.weights, rates, rooms, layer_costs.sizes)
+    loads = [sum(layer_costs.weights[each.start : each.stop]) for each in better]
+    pace = max(load * rate for load, rate in zip(loads, rates, strict=True))
+    return better if pace < WORTH * max(seconds) else None
+
+
+async def time_stages(channels: Sequence[Channel]) -> list[float]:
+    """Decode a few tokens, one at a time, and return how long each stage took for one.
+
+    What is open afterwards is to be forgotten by opening the stages again.
+
+    Raises:
+        StageLost: if a stage fails, or it takes too long.
+        PeerLost: if a node is gone.
+    """
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            took = [await _time_step(channels, number) for number in range(1, STEPS + 1)]
+    except TimeoutError as error:
+        raise StageLost("the stages did not decode a few tokens in time", "look at the logs of the nodes") from error
+    return [median(times) for times in zip(*took[WARM_UP:], strict=True)]
+
+
+async def _time_step(channels: Sequence[Channel], number: int) -> list[float]:
+    edits = (Open(SeqId(0), SPEC),) if number == 1 else ()
+    row = Row(SeqId(0), number - 1, (0,), (Draw(0),))
+    await channels[0].send(Step(LEASE, Epoch(0), number, edits, (row,)))
+    return [await _hear(channel) for channel in channels]
+
+
+async def _hear(channel: Channel) -> float:
+    while True:
+        message = await channel.receive()
+        if isinstance(message, Failure):
+            raise StageLost(f"node {channel.peer!r} could not decode a token: {message.message}")
+        if isinstance(message, Result):
+            return message.seconds

@@ -1,0 +1,205 @@
+"""The head at work: its steps go to the first stage, and what all stages say of them comes back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+from parallax_core.base.errors import ParallaxError, PeerLost, StageHung, StageLost
+from parallax_core.base.ids import RequestId
+from parallax_core.base.taskgroup import FailFastGroup
+from parallax_core.contracts.engine import Delta
+from parallax_core.contracts.stage import StageResult
+from parallax_core.engine.head import Head
+from parallax_core.engine.step_limit import StepLimit
+from parallax_core.node.channel import CUT_OFF, Channel
+from parallax_core.node.executor.base import LEASE
+from parallax_core.wire.messages import Failure, Heartbeat, Message, Result, Step
+
+
+@dataclass(slots=True)
+class EpochProgress:
+    """How far an epoch has come."""
+
+    finished: list[int]
+    """The last step each stage has finished; 0: none."""
+    sent: int = 0
+    """The last step that was sent to the first stage."""
+    tokens: dict[int, int] = field(default_factory=dict)
+    """Of each step that not all stages have finished."""
+    failure: Failure | None = None
+    """The first step that has failed; nothing is planned until the head has dealt with it."""
+
+
+class PipelineDriver:
+    """Drives a pipeline for a head, wherever its stages are.
+
+    The results of a stage come in the order of the steps, since it is one link that brings them; but of two stages, the
+    later one's may come first. Whatever does not fit this order is an error of the stage that said it.
+    """
+
+    def __init__(
+        self,
+        head: Head,
+        channels: Sequence[Channel],
+        deliver: Callable[[list[tuple[RequestId, Delta]]], None],
+        step_timeout_s: float | None = None,
+    ) -> None:
+        """Drive ``head`` over ``channels``, one to each stage, and ``deliver`` what its requests yield.
+
+        ``step_timeout_s`` is how long a stage may compute a step; None: as `StepLimit` says.
+        """
+        self._head = head
+        self._channels = tuple(channels)
+        self._deliver = deliver
+        self._outbox: asyncio.Queue[Step] = asyncio.Queue()  # as long as the head has steps in flight
+        self._news = asyncio.Event()
+        self._losses: list[StageLost] = []
+        self._limits = [StepLimit(step_timeout_s) for _ in channels]
+        self._progress = self._begin()
+
+    @property
+    def queued(self) -> tuple[int, ...]:
+        """For each stage, steps it has not finished and the one before has."""
+        finished = self._progress.finished
+        reached = (self._progress.sent, *finished[:-1])
+        return tuple(max(0, before - after) for before, after in zip(reached, finished, strict=True))
+
+    def wake(self) -> None:
+        """Look again: a request has come or gone."""
+        self._news.set()
+
+    async def run(self) -> NoReturn:
+        """Serve until something fails.
+
+        Raises:
+            StageLost: naming the stage that is lost.
+            Exception: for a bug of ours.
+        """
+        try:
+            async with FailFastGroup() as group:
+                for stage, channel in enumerate(self._channels):
+                    group.start(self._listen(stage, channel))
+                group.start(self._send())
+                group.start(self._plan())
+        except StageLost as error:  # where several are heard of at once, all others follow from what cannot be read
+            raise next((loss for loss in self._losses if CUT_OFF in loss.message), error) from error.__cause__
+        finally:
+            self._deliver(self._head.take_deltas())
+        raise AssertionError("none of the tasks ends by itself")
+
+    async def _plan(self) -> None:
+        """Plan whenever something has happened: a request came or went, a result, the end of a hold, a deadline."""
+        head = self._head
+        while True:
+            self._news.clear()
+            head.expire(_now())
+            while self._progress.failure is None and (step := head.plan(_now())) is not None:
+                self._progress.sent = step.batch.step
+                batch = step.batch
+                self._progress.tokens[batch.step] = sum([len(row.tokens) for row in batch.rows])
+                self._outbox.put_nowait(
+                    Step(LEASE, step.epoch, batch.step, step.edits, batch.rows, (), batch.embeddings)
+                )
+            await asyncio.sleep(0)  # the step goes first: whoever reads the streams has work to do, too
+            self._deliver(head.take_deltas())
+            try:
+                async with asyncio.timeout(self._patience_s()):
+                    await self._news.wait()
+            except TimeoutError:
+                continue
+
+    def _patience_s(self) -> float | None:
+        """Return after how many seconds there is something to do though nothing happens."""
+        waits = [hold] if (hold := self._head.hold_s(_now())) else []
+        if (deadline := self._head.next_deadline()) is not None:
+            waits.append(max(0.0, deadline - _now()))
+        return min(waits, default=None)
+
+    async def _send(self) -> None:
+        while True:
+            step = await self._outbox.get()
+            try:
+                await self._channels[0].send(step)
+            except (PeerLost, ValueError) as error:
+                raise self._lost(0, error) from error
+
+    async def _listen(self, stage: int, channel: Channel) -> None:
+        while True:
+            try:
+                self._take(stage, await channel.receive())
+            except (PeerLost, StageLost) as error:
+                raise self._lost(stage, error) from error
+            self._news.set()
+
+    def _take(self, stage: int, message: Message) -> None:
+        if not isinstance(message, Result | Failure | Heartbeat) or message.stage != stage:
+            raise StageLost(f"it sent a {type(message).__name__} that is not its own")
+        if message.lease != LEASE:
+            return
+        if isinstance(message, Heartbeat):
+            self._check_progress(stage, message)
+            return
+        if isinstance(message, Failure) and message.lost:
+            raise StageLost(message.message) if message.at_fault else PeerLost(message.message)
+        if message.epoch < self._head.epoch:
+            return
+        due = self._progress.finished[stage] + 1
+        if message.epoch > self._head.epoch or message.step != due or due > self._progress.sent:
+            raise StageLost(f"it speaks of step {message.step} of epoch {message.epoch}, and was to finish step {due}")
+        if isinstance(message, Failure):
+            self._note_failure(message)
+        else:
+            self._note_result(stage, message)
+        self._settle()
+
+    def _check_progress(self, stage: int, beat: Heartbeat) -> None:
+        """Find out a stage whose loop is well and whose computing hangs; a step of an earlier epoch may be any size."""
+        most = self._head.limits.max_batch_tokens
+        num_tokens = self._progress.tokens.get(beat.running, most) if beat.epoch == self._head.epoch else most
+        limit_s = self._limits[stage].find(num_tokens)
+        if beat.running and beat.running_s > limit_s:
+            message = f"it has computed step {beat.running} for {beat.running_s:.3g} s, and may for {limit_s:.3g} s"
+            raise StageHung(message)
+
+    def _note_result(self, stage: int, result: Result) -> None:
+        progress = self._progress
+        progress.finished[stage] = result.step
+        self._limits[stage].note(progress.tokens[result.step], result.seconds)
+        if min(progress.finished) == result.step:
+            del progress.tokens[result.step]
+        self._head.confirm(stage, result.step, result.free, result.seconds)
+        if stage == len(self._channels) - 1:
+            self._head.absorb(StageResult(result.answers, result.tensors, result.free), _now())
+
+    def _note_failure(self, failure: Failure) -> None:
+        if self._progress.failure is None or failure.step < self._progress.failure.step:
+            self._progress.failure = failure
+
+    def _settle(self) -> None:
+        """Deal with a failed step once all before it are absorbed: the head tries again, or begins another epoch."""
+        progress, failure = self._progress, self._progress.failure
+        if failure is None or failure.step != progress.finished[-1] + 1:
+            return
+        if self._head.fail(failure.message, failure.sequences):
+            progress.sent, progress.failure = failure.step - 1, None
+        else:
+            self._progress = self._begin()
+
+    def _begin(self) -> EpochProgress:
+        return EpochProgress([0] * len(self._channels))
+
+    def _lost(self, stage: int, error: Exception) -> StageLost:
+        reason = error.message if isinstance(error, ParallaxError) else str(error)
+        message = f"stage {stage} of {len(self._channels)} is lost: {reason}"
+        hint = "the log of the stage says more"
+        kind = StageHung if isinstance(error, StageHung) else StageLost
+        loss = kind(message, hint, stage if isinstance(error, StageLost) else None)
+        self._losses.append(loss)
+        return loss
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,248 @@
+"""An engine made of stages."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Literal
+
+from parallax_core.base.errors import BackendFailed, EngineFailed, ParallaxError, StageLost, Unavailable
+from parallax_core.base.ids import RequestId
+from parallax_core.contracts.engine import Delta, EngineStats, Finish, Health, Reason, Request
+from parallax_core.contracts.stage import StageInfo
+from parallax_core.contracts.status import ReplicaLimits, ReplicaStatus
+from parallax_core.engine.detokenizer import Decode
+from parallax_core.engine.head import Head
+from parallax_core.node.executor.base import Executor, StageLocation
+from parallax_core.node.pipeline.driver import PipelineDriver
+from parallax_core.node.pipeline.options import PipelineOptions
+from parallax_core.node.pipeline.recovery import Recovery
+from parallax_core.node.pipeline.stream import QueueStream
+from parallax_core.node.status import describe_engine, describe_stages
+
+logger = logging.getLogger(__name__)
+
+STOPPED = "the server is shutting down"
+
+
+class PipelineEngine:
+    """A replica made of stages: a head on the event loop, and a company that runs the stages, wherever they are.
+
+    When a stage is lost, every request ends with an error, and the company opens its stages again, however long it
+    takes, while the engine is ``starting``. It is ``failed`` when that can never succeed in this process. ``on_lost``
+    is told the reason each time.
+    """
+
+    def __init__(
+        self,
+        executor: Executor,
+        decode: Decode,
+        plan: PipelineOptions | None = None,
+        on_lost: Callable[[str], None] | None = None,
+    ) -> None:
+        self._plan = plan or PipelineOptions()
+        self._on_lost = on_lost
+        self._executor = executor
+        self._decode = decode
+        self._infos: tuple[StageInfo, ...] = ()
+        self._head: Head | None = None
+        self._driver: PipelineDriver | None = None
+        self._streams: dict[RequestId, QueueStream] = {}
+        self._opening: asyncio.Task[tuple[StageInfo, ...]] | None = None
+        self._serving: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
+        self._health = Health(state="starting")
+        self._num_losses = 0
+
+    async def start(self) -> None:
+        """Open the stages and begin to serve; to be called once.
+
+        Raises:
+            ParallaxError: if a stage cannot be opened, or they do not fit each other; nothing is left running then.
+            Unavailable: if the engine is stopped meanwhile, or was before.
+        """
+        if self._opening is not None or self._closing is not None:
+            raise Unavailable(f"the engine cannot start: it is {self._health.state}", self._health.reason)
+        self._opening = asyncio.get_running_loop().create_task(self._executor.open())
+        try:
+            self._begin(await self._opening)
+        except BaseException as error:
+            if self._health.state == "starting":
+                self._health = Health(state="failed", reason=str(error))
+            await self._close()
+            if (reason := self._explain(error)) is None:
+                raise
+            raise reason from error
+
+    async def stop(self) -> None:
+        """End every stream with an error and close the stages; a step still running is waited for only a moment."""
+        if self._health.state != "failed":
+            self._health = Health(state="draining", reason=STOPPED)
+        self._end_streams("aborted", STOPPED)
+        await self._close()
+
+    def submit(self, request: Request) -> QueueStream:
+        """Accept a request; see `Engine.submit`."""
+        head, driver = self._find_head()
+        head.accept(request, asyncio.get_running_loop().time())
+        stream = QueueStream(partial(self._abort, request.id), self._plan.backlog)
+        self._streams[request.id] = stream
+        driver.wake()
+        return stream
+
+    def check_room(self) -> None:
+        """Ask whether a request would be taken now; see `Admitting`."""
+        head, _ = self._find_head()
+        head.check_room()
+
+    def health(self) -> Health:
+        """Return the state of the engine; while it starts, with what it waits for that somebody has to do."""
+        health = self._health
+        if health.state == "starting" and (needs := self._executor.needs()):
+            return Health(state="starting", reason="; ".join(filter(None, (health.reason, needs))))
+        return health
+
+    def stats(self) -> tuple[EngineStats, ...]:
+        """Return what the engine has done, once it is ready; see `Measured`."""
+        return (self._head.stats(),) if self._head else ()
+
+    def describe(self) -> tuple[ReplicaStatus, ...]:
+        """Return what there is to say of the engine and its stages; see `Described`."""
+        head = self._head
+        stages = describe_stages(self._executor.locations(), self._infos, head, self._driver)
+        return (describe_engine(self.health(), head, self._num_losses, stages),)
+
+    def locations(self) -> tuple[StageLocation, ...]:
+        """Return where each stage runs, once they are open."""
+        return self._executor.locations()
+
+    @property
+    def limits(self) -> ReplicaLimits | None:
+        """How much the engine takes on; None before it is ready."""
+        return self._head.limits if self._head else None
+
+    @property
+    def max_length(self) -> int:
+        """The longest sequence that can be served, in tokens; 0 before the engine is ready."""
+        return self._head.max_length if self._head else 0
+
+    @property
+    def infos(self) -> tuple[StageInfo, ...]:
+        """What the stages say of themselves; none before the engine is ready."""
+        return self._infos
+
+    def _find_head(self) -> tuple[Head, PipelineDriver]:
+        """Return what takes requests.
+
+        Raises:
+            Unavailable: if none are taken now.
+        """
+        if self._head is None or self._driver is None or self._health.state != "ready":
+            message = f"the engine is {self._health.state}"
+            raise Unavailable(message, self.health().reason)
+        return self._head, self._driver
+
+    def _begin(self, infos: tuple[StageInfo, ...]) -> None:
+        if self._closing is not None:
+            raise Unavailable(STOPPED)
+        plan = self._plan
+        self._infos = infos
+        self._head = Head(infos, self._decode, plan.limits, plan.batching, plan.preemption)
+        self._driver = self._make_driver(self._head)
+        self._serving = asyncio.get_running_loop().create_task(self._serve(self._head, self._driver))
+        self._health = Health(state="ready")
+
+    async def _serve(self, head: Head, driver: PipelineDriver) -> None:
+        recovery = Recovery(self._executor, head, self._excuse)
+        try:
+            while True:
+                try:
+                    await driver.run()
+                except StageLost as error:
+                    loss = await self._explain_loss(error)
+                    logger.warning("pipeline is built anew: %s", loss.message)
+                    begun = list(self._streams)
+                    self._lose("starting", f"a stage was lost, and is being replaced: {loss.message}")
+                    for request_id in begun:
+                        head.cancel(request_id)
+                    self._infos = await recovery.heal(loss)
+                    self._driver = driver = self._make_driver(head)
+                    self._health = Health(state="ready")
+                    logger.info("pipeline is ready again")
+        except EngineFailed as error:
+            logger.critical("engine failed: %s", error.message)
+            self._lose("failed", error.message)
+        except Exception as error:  # whatever it is, every stream has to end
+            logger.exception("engine failed")
+            self._lose("failed", error.message if isinstance(error, ParallaxError) else _describe(error))
+
+    def _make_driver(self, head: Head) -> PipelineDriver:
+        return PipelineDriver(head, self._executor.channels, self._deliver, self._plan.step_timeout_s)
+
+    async def _explain_loss(self, loss: StageLost) -> StageLost:
+        """Return what is known of a loss; what goes wrong on the way takes nothing from it."""
+        try:
+            return await self._executor.explain(loss)
+        except Exception:
+            logger.exception("loss cannot be explained")
+            return loss
+
+    def _excuse(self, reason: str) -> None:
+        """Say why the engine cannot answer yet."""
+        if self._closing is None:
+            self._health = Health(state="starting", reason=reason)
+
+    def _lose(self, state: Literal["starting", "failed"], reason: str) -> None:
+        self._num_losses += 1
+        self._health = Health(state=state, reason=reason)
+        self._end_streams("error", reason)
+        if self._on_lost is not None:
+            self._on_lost(reason)
+
+    def _deliver(self, deltas: list[tuple[RequestId, Delta]]) -> None:
+        for request_id, delta in deltas:
+            stream = self._streams.get(request_id)
+            if delta.finish is not None:
+                self._streams.pop(request_id, None)
+            if stream is not None:
+                stream.put(delta)
+
+    def _abort(self, request_id: RequestId) -> None:
+        if self._streams.pop(request_id, None) is not None and self._head is not None and self._driver is not None:
+            self._head.cancel(request_id)
+            self._driver.wake()
+
+    def _end_streams(self, reason: Reason, message: str) -> None:
+        finish = Finish(reason=reason, prompt_tokens=0, output_tokens=0, message=message)
+        for request_id in list(self._streams):
+            self._streams.pop(request_id).put(Delta(finish=finish))
+
+    def _explain(self, error: BaseException) -> ParallaxError | None:
+        """Return what `start` raises in place of ``error``; None: the error itself says enough."""
+        task = asyncio.current_task()
+        if isinstance(error, asyncio.CancelledError) and self._health.state == "draining":
+            is_cancelled = task is not None and task.cancelling()
+            return None if is_cancelled else Unavailable("the engine was stopped while it started", STOPPED)
+        if isinstance(error, ParallaxError) or not isinstance(error, Exception):
+            return None
+        message = f"the model could not be loaded: {_describe(error)}"
+        return BackendFailed(message, "run again with --verbose for the traceback")
+
+    async def _close(self) -> None:
+        """Close once, however many ask for it, and whether or not they stay to see it done."""
+        if self._closing is None:
+            self._closing = asyncio.get_running_loop().create_task(self._shut())
+        await asyncio.wait([self._closing])
+
+    async def _shut(self) -> None:
+        tasks = [task for task in (self._opening, self._serving) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._executor.close()
+
+
+def _describe(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,63 @@
+"""The answer to one request, on its way from the engine to whoever reads it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+from parallax_core.contracts.engine import Delta, Finish
+from parallax_core.node.pipeline.unread import UnreadOutput, weigh
+
+
+class QueueStream:
+    """A stream fed by an engine on the same event loop; what waits in it to be read is bounded by a `UnreadOutput`."""
+
+    def __init__(self, abort: Callable[[], None], backlog: UnreadOutput | None = None) -> None:
+        self._deltas: asyncio.Queue[tuple[Delta, int] | None] = asyncio.Queue()
+        """Each with its weight; None: the stream was closed."""
+        self._abort = abort
+        self._backlog = backlog or UnreadOutput()
+        self._ended = False
+        self.unread = 0
+        """Bytes of deltas that nobody has read; `UnreadOutput` counts them."""
+
+    def put(self, delta: Delta) -> None:
+        """Add a delta; after the one with a finish, nothing more is taken."""
+        if not self._ended:
+            self._ended = delta.finish is not None
+            weight = weigh(delta)
+            self._deltas.put_nowait((delta, weight))
+            self._backlog.add(self, weight)
+
+    async def __aiter__(self) -> AsyncIterator[Delta]:
+        """Yield the deltas up to and including the one with a finish; a stream that is closed ends at once."""
+        while (found := await self._deltas.get()) is not None:
+            delta, weight = found
+            self._backlog.take(self, weight)
+            yield delta
+            if delta.finish is not None:
+                return
+
+    def close(self) -> None:
+        """Abort the request, unless it has ended, and drop what nobody has read."""
+        self._drop()
+        self._deltas.put_nowait(None)
+        self._end()
+
+    def cut(self, reason: str) -> None:
+        """Abort the request, drop what nobody has read, and end with an error that says why."""
+        self._drop()
+        message = f"the answer was given up: {reason}"
+        finish = Finish(reason="timeout", prompt_tokens=0, output_tokens=0, message=message)
+        self._deltas.put_nowait((Delta(finish=finish), 0))
+        self._end()
+
+    def _drop(self) -> None:
+        while not self._deltas.empty():
+            self._deltas.get_nowait()
+        self._backlog.take(self, self.unread)
+
+    def _end(self) -> None:
+        if not self._ended:
+            self._ended = True
+            self._abort()

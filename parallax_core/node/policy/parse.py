@@ -1,0 +1,105 @@
+"""From what a user writes about a policy to one that can be trusted."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Literal, cast, get_type_hints, overload
+
+import msgspec
+
+from parallax_core.base.errors import BrokenPlugin, UsageError
+from parallax_core.contracts.policy import (
+    BatchingPolicy,
+    Policy,
+    PolicyKind,
+    PolicySpec,
+    PreemptionPolicy,
+    RoutingPolicy,
+)
+from parallax_core.node.policy.guard import BatchingGuard, PreemptionGuard, RoutingGuard
+from parallax_core.plugins.host import PluginHost
+from parallax_core.plugins.registry import Offer
+
+
+@overload
+def make_policy(host: PluginHost, kind: Literal["batching"], text: str) -> BatchingPolicy: ...
+@overload
+def make_policy(host: PluginHost, kind: Literal["preemption"], text: str) -> PreemptionPolicy: ...
+@overload
+def make_policy(host: PluginHost, kind: Literal["routing"], text: str) -> RoutingPolicy: ...
+def make_policy(host: PluginHost, kind: PolicyKind, text: str) -> Policy:
+    """Return the policy that ``text`` describes: ``NAME``, or ``NAME:option=value,option=value``.
+
+    Whatever it does, whoever asks it gets an answer that makes sense; see `parallax_core.node.policy.guard`.
+
+    Raises:
+        UsageError: if an option is unknown, or its value is none.
+        UnknownName: if nobody offers a policy of that kind and name; the hint says what there is.
+        PluginConflict: if several plugins do.
+        BrokenPlugin: if it cannot be imported, or is no dataclass.
+    """
+    policy = read_policy(host, kind, text)
+    match kind:
+        case "batching":
+            return BatchingGuard(cast("BatchingPolicy", policy))
+        case "preemption":
+            return PreemptionGuard(cast("PreemptionPolicy", policy))
+        case "routing":
+            return RoutingGuard(cast("RoutingPolicy", policy))
+
+
+def read_policy(host: PluginHost, kind: PolicyKind, text: str) -> Policy:
+    """Return the same without a guard."""
+    name, _, rest = text.partition(":")
+    offer = host.policies(kind).get(name.strip())
+    factory = offer.load(offer.spec.factory)
+    types = _list_options(offer, factory)
+    options = _read_options(rest, types, f"{kind} policy {offer.spec.name!r}")
+    try:
+        return msgspec.convert(options, factory, strict=False)
+    except msgspec.ValidationError as error:
+        message = f"{kind} policy {offer.spec.name!r}: {_explain(str(error), options, types)}"
+        raise UsageError(message, _hint(types)) from error
+
+
+def _list_options(offer: Offer[PolicySpec], factory: object) -> dict[str, str]:
+    """Return the options of a policy, each with the name of its type."""
+    if not (isinstance(factory, type) and dataclasses.is_dataclass(factory)):
+        message = f"{offer.spec.name!r} of {offer.plugin.origin} is no dataclass: nothing says what its options are"
+        raise BrokenPlugin(message, "report it to its authors")
+    types = get_type_hints(factory)
+    names = (field.name for field in dataclasses.fields(factory) if field.init)
+    return {name: getattr(types[name], "__name__", str(types[name])) for name in names}
+
+
+def _read_options(text: str, types: Mapping[str, str], what: str) -> dict[str, str]:
+    options: dict[str, str] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        option, equals, value = (word.strip() for word in part.partition("="))
+        if option not in types:
+            near = get_close_matches(option, types, n=1)
+            message = f"{what} has no option {option!r}"
+            raise UsageError(message, f"did you mean {near[0]!r}?" if near else _hint(types))
+        if not equals or option in options:
+            message = f"{what}: option {option!r} is given {'twice' if equals else 'without a value'}"
+            raise UsageError(message, f"write {option}=VALUE, once")
+        options[option] = value
+    return options
+
+
+def _explain(reason: str, options: Mapping[str, str], types: Mapping[str, str]) -> str:
+    """Say it in the words of whoever wrote the option."""
+    found = re.search(r"\$\.(\w+)", reason)
+    if found is None:
+        return reason
+    option = found.group(1)
+    return f"option {option!r} is {options[option]!r}, which is no {types[option]}"
+
+
+def _hint(types: Mapping[str, str]) -> str:
+    if not types:
+        return "it has no options"
+    return f"its options: {', '.join(f'{option} ({kind})' for option, kind in types.items())}"

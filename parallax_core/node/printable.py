@@ -1,0 +1,23 @@
+"""What nodes say in words: short enough for a frame, and harmless for whoever reads it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from parallax_core.base.printable import make_printable
+from parallax_core.wire.base import MOST_NAME
+from parallax_core.wire.membership import MOST_TEXT, Loading, Refusal
+from parallax_core.wire.messages import Failure, Message
+
+
+def tidy(message: Message) -> Message:
+    """Return ``message`` with its sentences in one printable line each, cut to what a frame may hold."""
+    match message:
+        case Failure():
+            return msgspec.structs.replace(message, message=make_printable(message.message, MOST_TEXT))
+        case Refusal():
+            texts = {name: make_printable(getattr(message, name), MOST_TEXT) for name in ("message", "hint")}
+            return msgspec.structs.replace(message, **texts)
+        case Loading():
+            return msgspec.structs.replace(message, task=make_printable(message.task, MOST_NAME))
+    return message

@@ -1,0 +1,148 @@
+"""A stage at work: from the links that bring it steps to those that carry off what it made of them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from dataclasses import dataclass
+from functools import partial
+
+from parallax_core.base.errors import ParallaxError, PeerLost, StageLost
+from parallax_core.base.ids import Epoch
+from parallax_core.base.taskgroup import FailFastGroup
+from parallax_core.node.channel import Channel
+from parallax_core.node.worker.runtime import StageKey, StageRuntime, StepOutcome
+from parallax_core.node.worker.thread import StageThread
+from parallax_core.wire.membership import Assign, Release
+from parallax_core.wire.messages import Failure, Heartbeat, Message, Step
+
+logger = logging.getLogger(__name__)
+
+AHEAD = 1
+"""Steps that wait beside the one the stage computes and one more that is on its way in; the rest wait on the link."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageChannels:
+    """Who a stage talks to."""
+
+    head: Channel
+    before: Channel | None = None
+    """The stage before; None: the head gives the steps."""
+    after: Channel | None = None
+    """The next stage; None: this is the last."""
+
+
+class StageLoop:
+    """Runs one stage: steps come in, are run on the stage's lane in order, and what follows from them goes out.
+
+    The next step is received, read, and waiting on the lane while the stage computes one, and results are written and
+    sent while it computes the next: the stage itself never waits for a link, unless a receiver takes nothing.
+
+    Hidden states come in the dtype the stage before gives, and are converted to what `StageInfo.takes` says.
+    """
+
+    def __init__(
+        self,
+        thread: StageThread,
+        host: StageRuntime,
+        place: StageKey,
+        channels: StageChannels,
+        heartbeat_s: float | None = None,
+    ) -> None:
+        self._thread = thread
+        self._host = host
+        self._place = place
+        self._channels = channels
+        self._heartbeat_s = heartbeat_s
+        self._running: asyncio.Queue[asyncio.Future[StepOutcome | None]] = asyncio.Queue(AHEAD)
+        self._newest = -1
+        """The newest epoch anybody has spoken of; nothing older is begun any more."""
+        self._num_queued = 0
+        self._is_over = False
+        self._has_told = False
+        self._summons: Message | None = None
+        """What the head said that is not for a stage at work, but for whoever has it work."""
+
+    async def run(self) -> Message | None:
+        """Work until the stage, its head or a neighbour is lost; whatever it is, the head is told if it can be.
+
+        Returns:
+            What the head said that is no step, which ends the work too; None after a loss.
+        """
+        try:
+            async with FailFastGroup() as group:
+                group.start(self._take())
+                group.start(self._give())
+                if self._channels.before is not None:
+                    group.start(self._watch(self._channels.head))
+                if self._channels.after is not None:
+                    group.start(self._watch(self._channels.after))
+                if self._heartbeat_s is not None:
+                    group.start(self._beat(self._heartbeat_s))
+        except Exception as error:  # noqa: BLE001 -- whatever it is, the head has to know
+            if self._summons is None:
+                await self._tell_loss(error)
+        finally:
+            self._is_over = True
+        return self._summons
+
+    async def _take(self) -> None:
+        source = self._channels.before or self._channels.head
+        while True:
+            message = await source.receive()
+            if not isinstance(message, Step):
+                raise self._refuse(source, message)
+            if message.lease == self._place.lease:
+                self._newest = max(self._newest, message.epoch)
+            self._num_queued += 1
+            await self._running.put(self._thread.call(partial(self._compute, message)))
+
+    async def _give(self) -> None:
+        while True:
+            outcome = await (await self._running.get())
+            self._num_queued -= 1
+            if outcome is None:
+                continue
+            if outcome.onward is not None and self._channels.after is not None:
+                await self._channels.after.send(outcome.onward)
+            await self._channels.head.send(outcome.report)
+            if isinstance(outcome.report, Failure) and outcome.report.lost:
+                self._has_told = True
+                raise StageLost(outcome.report.message)
+
+    async def _watch(self, channel: Channel) -> None:
+        """Notice when the other end is lost; nothing comes from there."""
+        raise self._refuse(channel, await channel.receive())
+
+    def _refuse(self, channel: Channel, message: Message) -> Exception:
+        if channel is self._channels.head and isinstance(message, Assign | Release):
+            self._summons = message
+        return StageLost(f"node {channel.peer!r} sent a {type(message).__name__}, which means nothing here")
+
+    async def _beat(self, interval_s: float) -> None:
+        while True:
+            await asyncio.sleep(interval_s)
+            host, (lease, stage) = self._host, (self._place.lease, self._place.stage)
+            epoch, step = Epoch(max(0, host.epoch)), host.step or -1
+            counts = (host.num_steps, host.num_tokens, self._num_queued, host.num_open)
+            await self._channels.head.send(Heartbeat(lease, epoch, step, stage, *counts, *host.running))
+
+    def _compute(self, step: Step) -> StepOutcome | None:
+        """Runs on the lane."""
+        if self._is_over or step.epoch < self._newest:
+            return None
+        return self._host.run(step)
+
+    async def _tell_loss(self, error: Exception) -> None:
+        if self._has_told:
+            return
+        message = error.message if isinstance(error, ParallaxError) else f"{type(error).__name__}: {error}"
+        if not isinstance(error, PeerLost):
+            logger.error("stage ends stage=%d: %s", self._place.stage, message, exc_info=error)
+        lease, epoch, step = self._place.lease, Epoch(max(0, self._host.epoch)), self._host.step
+        with contextlib.suppress(PeerLost):
+            at_fault = not isinstance(error, PeerLost)
+            failure = Failure(lease, epoch, step, self._place.stage, message, lost=True, at_fault=at_fault)
+            await self._channels.head.send(failure)

@@ -1,0 +1,79 @@
+"""Links between a stage and its neighbours."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass
+
+from parallax_core.base.errors import PeerLost
+from parallax_core.base.taskgroup import FailFastGroup
+from parallax_core.contracts.transport import Transport
+from parallax_core.node.channel import STRANGERS, Channel
+from parallax_core.node.handshake import greet, welcome
+from parallax_core.wire.membership import Hop
+
+LINK_S = 20.0
+"""How long neighbours may take to find each other."""
+
+
+@dataclass(slots=True)
+class PeerLinks:
+    """Those of a stage that there are."""
+
+    before: Channel | None = None
+    """To the stage before; None: the head gives the steps."""
+    after: Channel | None = None
+    """To the next stage; None: this is the last."""
+
+    async def close(self) -> None:
+        """End them. Twice is harmless."""
+        channels = [channel for channel in (self.before, self.after) if channel is not None]
+        await asyncio.gather(*(channel.leave() for channel in channels))
+
+
+class PeerLinker:
+    """Makes the links of a stage: the one before makes its link to us while we make ours to the next."""
+
+    def __init__(self, transport: Transport, node: str) -> None:
+        """Be the node called ``node``, which others reach by ``transport``."""
+        self._transport = transport
+        self._node = node
+
+    async def link(self, hop: Hop) -> PeerLinks:
+        """Return the links that ``hop`` asks for; when that fails or is cancelled, none is left.
+
+        Raises:
+            PeerLost: if a neighbour cannot be reached, or does not come in time.
+            ParallaxError: if the address of the next is none.
+        """
+        links = PeerLinks()
+        try:
+            async with asyncio.timeout(LINK_S), FailFastGroup() as group:
+                group.start(self._await(hop.before, links))
+                group.start(self._find(hop.after, hop.address, links))
+        except TimeoutError as error:
+            await links.close()
+            raise PeerLost(f"its neighbours did not come within {LINK_S:g} s", "look at what they say last") from error
+        except BaseException:
+            await links.close()
+            raise
+        return links
+
+    async def _await(self, name: str, links: PeerLinks) -> None:
+        while name:
+            channel = Channel(await self._transport.accept(), STRANGERS)
+            if channel.peer == name:
+                channel.check_role("worker")
+                channel.admit()
+                with contextlib.suppress(PeerLost):  # a link of earlier days
+                    await welcome(channel, self._node)
+                    links.before = channel
+                    return
+            await channel.leave()
+
+    async def _find(self, name: str, address: str, links: PeerLinks) -> None:
+        if name:
+            links.after = Channel(await self._transport.connect(address, name))
+            links.after.check_role("worker")
+            await greet(links.after, self._node)

@@ -1,0 +1,81 @@
+"""The one thread that opens, steps, edits and closes a stage."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from functools import partial
+from itertools import count
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+Call = Callable[[], None]
+
+
+class StageThread:
+    """Runs calls one after another on a thread of its own, and hands their results to the event loop.
+
+    The thread is a daemon: a call that never returns cannot keep the process alive.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._calls: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
+        self._numbers = count()
+        self._futures: dict[int, asyncio.Future[Any]] = {}
+        """By the numbers of calls that are not over. What runs a call does not know its future: else an error, which
+        knows what ran, would be part of a cycle, and stay for a while with all that a failed load has read."""
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def call(self, function: Callable[[], T]) -> asyncio.Future[T]:
+        """Run ``function`` after all earlier calls; await the result, or what it raised, on the running loop."""
+        loop, number = asyncio.get_running_loop(), next(self._numbers)
+        self._futures[number] = future = loop.create_future()
+        deliver = partial(self._deliver, number)
+
+        def call() -> None:
+            try:
+                result = function()
+            except BaseException as error:  # noqa: BLE001 -- it is raised again where the call is awaited
+                _notify(loop, partial(deliver, None, error))
+            else:
+                _notify(loop, partial(deliver, result, None))
+
+        self._calls.put(call)
+        return future
+
+    def find_place(self) -> str:
+        """Return where in the code the thread is, innermost last, to say where it hangs; empty: it has ended."""
+        frame = sys._current_frames().get(self._thread.ident or 0)  # noqa: SLF001 -- it is documented, if not for all
+        return "".join(traceback.format_stack(frame)) if frame else ""
+
+    def close(self) -> None:
+        """Let the thread end after the calls already made; do not wait for it."""
+        self._calls.put(None)
+
+    def _run(self) -> None:
+        while (call := self._calls.get()) is not None:
+            call()
+            del call  # what it led to is not kept until the next call
+
+    def _deliver(self, number: int, result: object, error: BaseException | None) -> None:
+        """Runs on the loop."""
+        future = self._futures.pop(number)
+        if future.done():
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+
+
+def _notify(loop: asyncio.AbstractEventLoop, deliver: Callable[[], None]) -> None:
+    try:
+        loop.call_soon_threadsafe(deliver)
+    except RuntimeError:
+        return  # the loop is closed: nobody waits any more

@@ -1,0 +1,127 @@
+"""Reads the bodies of requests: JSON, fields, chat template, tokens. A server has it done in processes of its own."""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import msgspec
+
+from parallax_core.base.errors import InvalidRequest, ParallaxError
+from parallax_core.models.chat_template import PromptEnding
+from parallax_core.models.tokenizer import ModelTokenizer
+from parallax_core.server.body_messages import (
+    BodyRequest,
+    BodyResult,
+    DirectAnswer,
+    Kind,
+    ParsedBody,
+    RefusedBody,
+    UnknownModel,
+    make_sound,
+    unpack,
+)
+from parallax_core.server.engine_request import check_tokens, read_chat, read_completion
+from parallax_core.server.request_models import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
+from parallax_core.server.strict_json import read_body
+from parallax_core.server.unknown import IGNORED, MOST_NAMED
+
+
+@dataclass(frozen=True, slots=True)
+class BodyReader:
+    """Reads bodies for one model."""
+
+    text: ModelTokenizer
+    model_id: str
+
+    def answer(self, ask: BodyRequest) -> BodyResult:
+        """Return what comes of a body; whatever is wrong with it is a refusal."""
+        ignored: dict[str, None] = {}
+        context = contextvars.copy_context()
+        context.run(IGNORED.set, ignored if ask.is_lenient else None)
+        try:
+            content: ParsedBody | DirectAnswer | RefusedBody = context.run(self._read, ask)
+        except ParallaxError as error:
+            content = RefusedBody.of(error)
+        except MemoryError:
+            message = "reading the request takes more memory than it may"
+            content = RefusedBody(kind="invalid", message=message, hint="shorten it")
+        return BodyResult(content, tuple(map(make_sound, islice(ignored, MOST_NAMED))))
+
+    def _read(self, ask: BodyRequest) -> ParsedBody | DirectAnswer:
+        schema, read = READ[ask.kind]
+        body = read_body(ask.body, schema)
+        if body.model is not None and body.model != self.model_id:
+            raise UnknownModel(f"the model '{body.model}' does not exist", f"this server has '{self.model_id}'")
+        return read(self.text, body, ask.max_length)
+
+
+class LocalReader:
+    """Reads bodies where it is asked to, for tests and measurements: others wait meanwhile."""
+
+    def __init__(self, reader: BodyReader) -> None:
+        self._reader = reader
+
+    async def start(self) -> None:
+        """Do nothing."""
+
+    async def stop(self) -> None:
+        """Do nothing."""
+
+    async def read(self, ask: BodyRequest) -> BodyResult:
+        """Read a body; see `Reader`."""
+        return self._reader.answer(ask)
+
+
+def _read_chat(text: ModelTokenizer, body: ChatRequest, max_length: int) -> ParsedBody:
+    return _check_lengths(read_chat(text, body), max_length, "messages", "shorten the conversation")
+
+
+def _read_completion(text: ModelTokenizer, body: CompletionRequest, max_length: int) -> ParsedBody:
+    return _check_lengths(read_completion(text, body), max_length, "prompt", "shorten it")
+
+
+def _check_lengths(reading: ParsedBody, max_length: int, param: str, hint: str) -> ParsedBody:
+    """Refuse a prompt that no engine takes, before it gets to one."""
+    longest = max(len(unpack(prompt)) for prompt in reading.prompts)
+    if max_length and longest >= max_length:
+        message = f"the prompt has {longest} tokens; this model can hold {max_length} in all"
+        raise InvalidRequest(message, param, hint)
+    return reading
+
+
+def _tokenize(text: ModelTokenizer, body: TokenizeRequest, max_length: int) -> DirectAnswer:
+    if body.messages is None:
+        special = body.add_special_tokens is not False
+        tokens = text.encode(body.prompt or "", special=special)
+    else:
+        turns = [message.as_turn() for message in body.messages]
+        continues = bool(body.continue_final_message)
+        opens = not continues if body.add_generation_prompt is None else body.add_generation_prompt
+        ending = PromptEnding(opens_answer=opens, continues_last=continues)
+        special = bool(body.add_special_tokens)
+        tokens = text.encode_chat(turns, body.chat_template_kwargs, ending, special=special)
+    pieces = list(map(text.vocabulary.find_piece, tokens)) if body.return_token_strs else None
+    return _write(count=len(tokens), max_model_len=max_length or text.context_length, tokens=tokens, token_strs=pieces)
+
+
+def _detokenize(text: ModelTokenizer, body: DetokenizeRequest, max_length: int) -> DirectAnswer:
+    del max_length
+    check_tokens(text, body.tokens, "tokens")
+    return _write(prompt=text.show(body.tokens))
+
+
+def _write(**fields: object) -> DirectAnswer:
+    return DirectAnswer(msgspec.json.encode(fields))
+
+
+READ: Mapping[Kind, tuple[Any, Callable[[ModelTokenizer, Any, int], ParsedBody | DirectAnswer]]] = {
+    "chat": (ChatRequest, _read_chat),
+    "completion": (CompletionRequest, _read_completion),
+    "tokenize": (TokenizeRequest, _tokenize),
+    "detokenize": (DetokenizeRequest, _detokenize),
+}
+"""What each kind of body must be, and what reads it."""

@@ -1,0 +1,22 @@
+"""Who asks."""
+
+from __future__ import annotations
+
+from starlette.datastructures import Headers
+from starlette.types import Scope
+
+from parallax_core.server.api_keys import digest_key
+
+
+def read_key(scope: Scope) -> str:
+    """Return the key of ``Authorization: Bearer KEY``, or an empty string."""
+    scheme, _, key = Headers(scope=scope).get("authorization", "").partition(" ")
+    return key.strip() if scheme.lower() == "bearer" else ""
+
+
+def identify(scope: Scope, *, by_key: bool) -> bytes:
+    """Return who asks: by key where keys are checked, else by address, since anybody can make up a key."""
+    if by_key:
+        return digest_key(read_key(scope))
+    client = scope.get("client")
+    return str(client[0] if client else "").encode()

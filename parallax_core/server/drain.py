@@ -1,0 +1,86 @@
+"""The end of a server: no more work comes in, and what is under way gets a moment to end."""
+
+from __future__ import annotations
+
+import asyncio
+
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from parallax_core.server.errors import error_body
+
+CLOSING = "the server is shutting down"
+GO_AWAY = {"Retry-After": "5", "Connection": "close"}
+
+
+class DrainGate:
+    """Counts the requests that make a model work, and lets no more in once it is closed."""
+
+    def __init__(self) -> None:
+        self._running = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._listeners: set[asyncio.Timeout] = set()
+        self.is_closed = False
+
+    async def drain(self, limit_s: float) -> None:
+        """Close the gate, and wait until nothing is under way, or for ``limit_s`` seconds.
+
+        Requests that have not come whole are given up at once.
+        """
+        self.is_closed = True
+        for listener in self._listeners:
+            listener.reschedule(0)
+        try:
+            async with asyncio.timeout(limit_s):
+                await self._idle.wait()
+        except TimeoutError:
+            return
+
+    async def hear(self, receive: Receive, deadline: float) -> Message:
+        """Return what a client sends next, until the gate closes, or the loop's clock shows ``deadline``.
+
+        Raises:
+            TimeoutError: if it sends nothing until then.
+        """
+        if self.is_closed:
+            raise TimeoutError(CLOSING)
+        async with asyncio.timeout_at(deadline) as listener:
+            self._listeners.add(listener)
+            try:
+                return await receive()
+            finally:
+                self._listeners.remove(listener)
+
+    def enter(self) -> None:
+        """Count a request."""
+        self._running += 1
+        self._idle.clear()
+
+    def leave(self) -> None:
+        """Count it no more."""
+        self._running -= 1
+        if not self._running:
+            self._idle.set()
+
+
+class DrainMiddleware:
+    """Middleware that passes requests through a `Gate`; a closed one is a 503."""
+
+    def __init__(self, app: ASGIApp, drain: DrainGate) -> None:
+        self._app = app
+        self._drain = drain
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or refuse it."""
+        if scope["type"] != "http" or scope["method"] != "POST":
+            await self._app(scope, receive, send)
+            return
+        if self._drain.is_closed:
+            await JSONResponse(error_body(503, CLOSING), 503, GO_AWAY)(scope, receive, send)
+            return
+        self._drain.enter()
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._drain.leave()

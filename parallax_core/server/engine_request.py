@@ -1,0 +1,161 @@
+"""From the body of a request to what an engine is asked."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+import msgspec
+
+from parallax_core.base.errors import InvalidRequest
+from parallax_core.base.ids import RequestId
+from parallax_core.contracts.engine import Request
+from parallax_core.contracts.sample import Sampling
+from parallax_core.models.tokenizer import ModelTokenizer
+from parallax_core.server.body_messages import ParsedBody, ResponseForm, pack
+from parallax_core.server.request_models import ChatRequest, CompletionRequest, Generation
+
+SAME = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "min_tokens",
+)
+"""The fields that `Sampling` has by the same name."""
+
+DEFAULT_COMPLETION_TOKENS = 16
+"""What OpenAI's API generates where a completion request says nothing."""
+
+
+LEAST_TEMPERATURE = 1e-6
+"""Less is none: logits divided by it are beyond what single precision can tell apart, and soon beyond its range."""
+
+
+def read_chat(text: ModelTokenizer, body: ChatRequest) -> ParsedBody:
+    """Return what a chat asks for.
+
+    Raises:
+        InvalidRequest: naming the field, if it cannot be served.
+    """
+    turns = [message.as_turn() for message in body.messages]
+    logprobs = (body.top_logprobs or 0) if body.logprobs else None
+    return ParsedBody(
+        form=_read_form(
+            body, logprobs, length_field="max_completion_tokens" if body.max_tokens is None else "max_tokens"
+        ),
+        request=_read_request(
+            text,
+            body,
+            max_tokens=body.max_tokens or body.max_completion_tokens,
+            default_max_tokens=text.defaults.max_tokens,
+            logprobs=logprobs,
+        ),
+        prompts=(pack(text.encode_chat(turns, body.chat_template_kwargs)),),
+        seeds=_draw_seeds(body, 1),
+    )
+
+
+def read_completion(text: ModelTokenizer, body: CompletionRequest) -> ParsedBody:
+    """Return what a completion asks for.
+
+    Raises:
+        InvalidRequest: naming the field, if it cannot be served.
+    """
+    max_tokens = DEFAULT_COMPLETION_TOKENS if body.max_tokens is None else body.max_tokens
+    is_ranked = (body.best_of or 0) > body.num_answers
+    prompts = read_prompts(text, body)
+    echoes = tuple(map(text.decode, prompts)) if body.echo else ()
+    request = _read_request(
+        text,
+        body,
+        max_tokens=max(max_tokens, 1),  # an engine draws one token at least; it is not shown
+        n=body.best_of or body.num_answers,
+        logprobs=(body.logprobs or 0) if is_ranked else body.logprobs,
+        prompt_logprobs=body.logprobs if body.echo else None,
+    )
+    return ParsedBody(
+        form=_read_form(body, body.logprobs, is_shown=body.max_tokens != 0, echoes=echoes),
+        request=request,
+        prompts=tuple(map(pack, prompts)),
+        seeds=_draw_seeds(body, len(prompts)),
+    )
+
+
+def read_prompts(text: ModelTokenizer, body: CompletionRequest) -> list[tuple[int, ...]]:
+    """Return the tokens of each prompt."""
+    prompts = body.prompt
+    if isinstance(prompts, str):
+        prompts = [prompts]
+    if isinstance(prompts[0], int):
+        prompts = [prompts]
+    return [_read_prompt(text, prompt) for prompt in prompts]
+
+
+def _read_prompt(text: ModelTokenizer, prompt: str | list[int]) -> tuple[int, ...]:
+    if isinstance(prompt, str):
+        return text.encode(prompt)
+    check_tokens(text, prompt, "prompt")
+    return tuple(prompt)
+
+
+def check_tokens(text: ModelTokenizer, tokens: list[int], param: str) -> None:
+    """Raise InvalidRequest, naming ``param``, for a token the model does not have."""
+    if tokens and (largest := max(tokens)) >= text.vocab_size:
+        message = f"'{param}' has token {largest}, and the model's tokens end at {text.vocab_size - 1}"
+        raise InvalidRequest(message, param)
+
+
+def _read_form(body: Generation, logprobs: int | None, **more: Any) -> ResponseForm:  # noqa: ANN401 -- fields of any type
+    return ResponseForm(
+        model=body.model,
+        num_answers=body.num_answers,
+        streams=bool(body.stream),
+        includes_usage=body.stream_options is not None and body.stream_options.include_usage,
+        logprobs=logprobs,
+        **more,
+    )
+
+
+def _read_request(text: ModelTokenizer, body: Generation, **more: Any) -> Request:  # noqa: ANN401 -- fields of any type
+    """Return the request with what both routes have in common, and ``more``."""
+    check_tokens(text, body.stop_token_ids or [], "stop_token_ids")
+    stop_ids = frozenset(body.stop_token_ids or ()) | (frozenset() if body.ignore_eos else text.stop_ids)
+    fields = {
+        "n": body.num_answers,
+        "sampling": _read_sampling(text, body, stop_ids),
+        "stop_ids": stop_ids,
+        "stop": body.stops,
+        "priority": body.priority or 0,
+        "timeout_s": body.timeout,
+    }
+    request = Request(id=RequestId(""), prompt=(), **{**fields, **more})
+    least, most = request.sampling.min_tokens, request.max_tokens
+    if most is not None and least > most:
+        raise InvalidRequest(f"'min_tokens' is {least}, and 'max_tokens' {most}", "min_tokens")
+    return request
+
+
+def _draw_seeds(body: Generation, count: int) -> tuple[int, ...]:
+    """Return the seed of each prompt: the client's, or one of its own."""
+    if body.seed is not None:
+        return (body.seed % 2**64,) * count
+    return tuple(secrets.randbits(64) for _ in range(count))
+
+
+def _read_sampling(text: ModelTokenizer, body: Generation, stop_ids: frozenset[int]) -> Sampling:
+    biases = {int(token): bias for token, bias in (body.logit_bias or {}).items()}
+    check_tokens(text, list(biases), "logit_bias")
+    chosen = {name: value for name in SAME if (value := getattr(body, name)) is not None}
+    defaults = text.defaults.sampling
+    if chosen.get("temperature", defaults.temperature) < LEAST_TEMPERATURE:
+        chosen["temperature"] = 0
+    return msgspec.structs.replace(
+        defaults,
+        logit_bias=tuple(sorted(biases.items())),
+        stop_ids=tuple(sorted(stop_ids)) if body.min_tokens else (),
+        **chosen,
+    )

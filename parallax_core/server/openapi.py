@@ -1,0 +1,111 @@
+"""The API's own description, ``/openapi.json``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI
+from pydantic.json_schema import models_json_schema
+
+from parallax_core.server.auth import OPEN_PATHS
+from parallax_core.server.fields import Strict
+from parallax_core.server.request_models import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
+from parallax_core.server.response_models import ChatChunk, CompletionReply, ErrorReply, HealthReply, ResponseModel
+
+Responses = dict[int | str, dict[str, Any]]
+
+MEANINGS = {
+    400: "The request can never be served as it is; `param` names the field.",
+    401: "No valid API key was sent.",
+    403: "The role of the API key does not allow it, or it came from a web page that may not ask.",
+    404: "No such model, or no such replica.",
+    408: "The request took longer than its `timeout`, or did not arrive in time.",
+    413: "The body is too large.",
+    429: "Too many requests wait, or yours are too many.",
+    500: "The model failed on this request.",
+    503: "The server is starting or stopping.",
+}
+
+COMES_BACK = {429, 503}
+"""What ``Retry-After`` comes with."""
+
+UNSEEN = (ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest, ChatChunk, CompletionReply, ErrorReply)
+"""Shapes of bodies and events, which FastAPI knows nothing of."""
+
+REFERENCE = "#/components/schemas/{model}"
+
+
+def describe_errors(*statuses: int) -> Responses:
+    """Return what a route may answer when something is wrong."""
+    return {status: _describe_error(status) for status in statuses}
+
+
+def describe_health() -> Responses:
+    """Return how a route says that the server cannot answer."""
+    return {503: {"model": HealthReply, "description": MEANINGS[503]}}
+
+
+def describe_body(model: type[Strict]) -> dict[str, Any]:
+    """Return how a route describes the body it reads, which FastAPI knows nothing of."""
+    schema = {"$ref": REFERENCE.format(model=model.__name__)}
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+def describe_events(chunk: type[ResponseModel]) -> Responses:
+    """Return how a route describes its stream of events."""
+    shapes = [{"$ref": REFERENCE.format(model=model.__name__)} for model in (chunk, ErrorReply)]
+    data = {"contentMediaType": "application/json", "contentSchema": {"anyOf": shapes}}
+    event = {
+        "type": "object",
+        "properties": {"data": {"type": "string", "anyOf": [data, {"const": "[DONE]"}]}},
+        "required": ["data"],
+    }
+    text = "The answer; with `stream`, as server-sent events, which end with `[DONE]` unless something goes wrong."
+    return {200: {"description": text, "content": {"text/event-stream": {"itemSchema": event}}}}
+
+
+def describe_app(app: FastAPI, *, has_keys: bool) -> None:
+    """Let ``app`` describe itself as it is.
+
+    FastAPI takes for granted that wrong fields are a 422 in a shape of its own, and knows nothing of events and keys.
+    """
+    make = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            app.openapi_schema = _amend(make(), has_keys=has_keys)
+        return app.openapi_schema
+
+    app.openapi = openapi  # type: ignore[method-assign]  # as FastAPI's manual has it
+
+
+def _amend(schema: dict[str, Any], *, has_keys: bool) -> dict[str, Any]:
+    parts = schema.setdefault("components", {})
+    shapes = parts.setdefault("schemas", {})
+    for operation in (each for methods in schema["paths"].values() for each in methods.values()):
+        operation["responses"].pop("422", None)
+    for name in ("HTTPValidationError", "ValidationError"):
+        shapes.pop(name, None)
+    _, found = models_json_schema([(model, "validation") for model in UNSEEN], ref_template=REFERENCE)
+    shapes |= found["$defs"]
+    if has_keys:
+        _ask_key(schema)
+    return schema
+
+
+def _ask_key(schema: dict[str, Any]) -> None:
+    schema["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+    schema["security"] = [{"key": []}]
+    for path in OPEN_PATHS & schema["paths"].keys():
+        for operation in schema["paths"][path].values():
+            operation["security"] = []
+
+
+def _describe_error(status: int) -> dict[str, Any]:
+    found: dict[str, Any] = {"model": ErrorReply, "description": MEANINGS[status]}
+    if status in COMES_BACK:
+        text = "Seconds after which to come back."
+        found["headers"] = {"Retry-After": {"description": text, "schema": {"type": "integer"}}}
+    if status == 401:  # noqa: PLR2004 -- the status of a missing key
+        found["headers"] = {"WWW-Authenticate": {"schema": {"type": "string"}}}
+    return found

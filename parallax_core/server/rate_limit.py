@@ -1,0 +1,86 @@
+"""How much one caller may ask."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from parallax_core.server.client_id import identify
+from parallax_core.server.errors import error_body
+from parallax_core.server.options import ServerOptions
+
+MOST_CALLERS = 10_000
+"""So many buckets are kept; the one used longest ago is forgotten, and so full again."""
+
+
+@dataclass(slots=True)
+class Bucket:
+    """Tokens that come back at a steady rate (a token bucket, as in RFC 2697 with one rate)."""
+
+    tokens: float
+    seen: float
+
+
+class RateLimit:
+    """Middleware that answers 429 to whoever asks too much; ``Retry-After`` says when to come back.
+
+    Only requests that make a model work are counted: those with a body.
+    """
+
+    def __init__(self, app: ASGIApp, options: ServerOptions, clock: Callable[[], float] = time.monotonic) -> None:
+        self._app = app
+        self._has_keys = options.keys.are_needed
+        self._max_concurrent = options.max_concurrent or math.inf
+        self._per_minute = options.max_per_minute
+        self._clock = clock
+        self._running: Counter[bytes] = Counter()
+        self._buckets: OrderedDict[bytes, Bucket] = OrderedDict()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or refuse it."""
+        if scope["type"] != "http" or scope["method"] != "POST":
+            await self._app(scope, receive, send)
+            return
+        caller = identify(scope, by_key=self._has_keys)
+        if self._running[caller] >= self._max_concurrent:
+            await self._refuse(f"{self._running[caller]} requests of yours are under way already", 1)(
+                scope, receive, send
+            )
+            return
+        if wait_s := self._take(caller):
+            await self._refuse(f"more than {self._per_minute} requests a minute", wait_s)(scope, receive, send)
+            return
+        self._running[caller] += 1
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._running[caller] -= 1
+            if not self._running[caller]:
+                del self._running[caller]
+
+    def _take(self, caller: bytes) -> float:
+        """Take a token of the caller's; return 0, or the seconds until there is one."""
+        if not self._per_minute:
+            return 0.0
+        now, rate = self._clock(), self._per_minute / 60
+        bucket = self._buckets.setdefault(caller, Bucket(self._per_minute, now))
+        self._buckets.move_to_end(caller)
+        if len(self._buckets) > MOST_CALLERS:
+            self._buckets.popitem(last=False)
+        bucket.tokens = min(self._per_minute, bucket.tokens + (now - bucket.seen) * rate)
+        bucket.seen = now
+        if bucket.tokens < 1:
+            return (1 - bucket.tokens) / rate
+        bucket.tokens -= 1
+        return 0.0
+
+    @staticmethod
+    def _refuse(message: str, wait_s: float) -> JSONResponse:
+        headers = {"Retry-After": str(math.ceil(wait_s))}
+        return JSONResponse(error_body(429, message, code="rate_limit_exceeded"), 429, headers)

@@ -1,0 +1,267 @@
+"""The answers to one HTTP request, on their way from the engine to the client."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from typing import TypeVar
+
+import fastapi
+from fastapi.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from parallax_core.base.errors import BackendFailed, InvalidRequest, ParallaxError, RequestTimeout, Unavailable
+from parallax_core.contracts.engine import Delta, Engine, Finish, Request, Stream
+from parallax_core.node.pipeline.unread import UnreadOutput, weigh
+from parallax_core.server.errors import ClientGone, error_response
+from parallax_core.server.json_pieces import gather
+from parallax_core.server.metrics import RequestMetrics
+from parallax_core.server.sse import DONE, SILENCE_S, KeepAlive, write_event
+
+T = TypeVar("T")
+
+AS_IT_COMES = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+"""What keeps proxies (the latter: nginx) from collecting an answer before they pass it on."""
+
+Queue = asyncio.Queue[tuple[int, Delta | Exception]]
+"""What comes from several streams, each with its number."""
+
+
+class StreamClosed(Exception):
+    """A stream has ended without a finish: it was closed."""
+
+
+class ResponseFlow:
+    """The streams of the requests one body made, as one; a `Holder` of what is collected of them."""
+
+    def __init__(self, backlog: UnreadOutput | None = None) -> None:
+        self._stop_ids = frozenset[int]()
+        self._trips: list[RequestMetrics] = []
+        self._streams: list[Stream] = []
+        self._finishes: list[Finish] = []
+        self._backlog = backlog or UnreadOutput()
+        self._excess = ""
+        self.unread = 0
+        """Bytes of deltas that were collected, and that no client has yet; `UnreadOutput` counts them."""
+
+    @classmethod
+    async def submit(
+        cls,
+        engine: Engine,
+        requests: Iterable[Request],
+        begin: Callable[[], RequestMetrics],
+        backlog: UnreadOutput | None = None,
+    ) -> ResponseFlow:
+        """Submit all requests, each measured by a trip that begins, or none if one is refused.
+
+        Others get their turn in between, since a long one takes milliseconds.
+        """
+        flow = cls(backlog)
+        try:
+            for request in requests:
+                flow._trips.append(begin())
+                flow._streams.append(engine.submit(request))
+                flow._stop_ids = request.stop_ids
+                await asyncio.sleep(0)
+        except BaseException:
+            flow.close()
+            raise
+        return flow
+
+    async def read(self) -> AsyncIterator[tuple[int, Delta]]:
+        """Yield deltas as they come, each with the number of its request.
+
+        Raises:
+            ParallaxError: if a request fails; the others are over then, too.
+        """
+        async with aclosing(_merge(self._streams)) as merged:
+            async for number, delta in merged:
+                self._trips[number].note(delta)
+                if delta.finish is not None:
+                    _check(delta.finish)
+                    self._finishes.append(delta.finish)
+                yield number, self._hide_stop(delta)
+
+    async def collect(self) -> AsyncIterator[tuple[int, Delta]]:
+        """Yield deltas as `read` does, to be kept until all of them can be sent; they count as unread until then.
+
+        Raises:
+            InvalidRequest: if that is too much.
+            ParallaxError: if a request fails; the others are over then, too.
+        """
+        try:
+            async for number, delta in self.read():
+                self._backlog.add(self, weigh(delta))
+                yield number, delta
+        except StreamClosed:
+            if not self._excess:
+                raise
+        if self._excess:
+            message = f"the answer is too large to be sent whole: {self._excess}"
+            raise InvalidRequest(message, "stream", "ask for less, or send 'stream': true")
+
+    def cut(self, reason: str) -> None:
+        """Stop generating, since what was collected is too much."""
+        self._excess = reason
+        self.close()
+
+    def usage(self, *, is_shown: bool = True) -> dict[str, object]:
+        """Return the token counts in OpenAI's shape; all requests must have ended. Hidden output is not counted."""
+        prompt = sum(finish.prompt_tokens for finish in self._finishes)
+        output = sum(finish.output_tokens for finish in self._finishes) if is_shown else 0
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": output,
+            "total_tokens": prompt + output,
+            "prompt_tokens_details": {"cached_tokens": sum(finish.cached_tokens for finish in self._finishes)},
+        }
+
+    def _hide_stop(self, delta: Delta) -> Delta:
+        """Take away the log-probability of a stop token, which has no text."""
+        if not (delta.ended and delta.logprobs and delta.logprobs[-1].token in self._stop_ids):
+            return delta
+        return replace(delta, logprobs=delta.logprobs[:-1])
+
+    def count_error(self, status: int) -> None:
+        """The client is told, where the answers would have gone on, of an error with this status."""
+        self._trips[0].server_metrics.count_error(status)
+
+    def close(self) -> None:
+        """Stop generating, and count nothing as unread any more. Harmless when everything has ended."""
+        self._backlog.take(self, self.unread)
+        for stream, request_metrics in zip(
+            self._streams, self._trips, strict=False
+        ):  # some may not have been submitted
+            stream.close()
+            request_metrics.abandon()
+
+
+class SseResponse(StreamingResponse):
+    """Sends events, each given as pieces of JSON, and stops generating when it is over in whatever way.
+
+    The events cannot see to that themselves: a client may be gone before the first of them is asked for.
+    """
+
+    silence_s = SILENCE_S
+
+    def __init__(self, events: AsyncIterator[Iterable[bytes]], flow: ResponseFlow) -> None:
+        super().__init__(_write_events(events, flow), headers=AS_IT_COMES, media_type="text/event-stream")
+        self._flow = flow
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the response."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._flow.close()
+
+    async def stream_response(self, send: Send) -> None:
+        """Send head and events, with comments where there are none for long."""
+        async with KeepAlive(send, self.silence_s) as alive:
+            await super().stream_response(alive.send)
+
+
+class WholeResponse(Response):
+    """Sends an answer that was collected, which counts as unread until it is sent."""
+
+    def __init__(self, answer: Response, flow: ResponseFlow) -> None:
+        super().__init__()
+        self._answer = answer
+        self._flow = flow
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the response."""
+        try:
+            await self._answer(scope, receive, send)
+        finally:
+            self._flow.close()
+
+
+async def answer_whole(http: fastapi.Request, collecting: Awaitable[Response], flow: ResponseFlow) -> Response:
+    """Return the response that sends what is collected of a flow; raises what `while_connected` does."""
+    try:
+        return WholeResponse(await while_connected(http, collecting), flow)
+    except BaseException:
+        flow.close()
+        raise
+
+
+async def while_connected(http: fastapi.Request, work: Awaitable[T]) -> T:
+    """Await ``work``, and give it up when the client goes away before it is done.
+
+    Raises:
+        ClientGone: if it did.
+    """
+    task = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(_disconnect(http))
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientGone
+        return task.result()
+    finally:
+        for pending in (task, gone):
+            pending.cancel()
+
+
+async def _disconnect(http: fastapi.Request) -> None:
+    while (await http.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _write_events(events: AsyncIterator[Iterable[bytes]], flow: ResponseFlow) -> AsyncIterator[bytes]:
+    try:
+        async for pieces in events:
+            async for message in gather(write_event(pieces)):
+                yield message
+    except ParallaxError as error:
+        response = error_response(error)
+        flow.count_error(response.status_code)
+        yield b"".join(write_event((bytes(response.body),)))
+        return
+    yield DONE
+
+
+async def _merge(streams: Sequence[Stream]) -> AsyncGenerator[tuple[int, Delta]]:
+    """Yield the deltas of all streams as they come; the first that fails to be read ends all."""
+    if len(streams) == 1:  # nothing to wait for beside it
+        async for delta in streams[0]:
+            yield 0, delta
+        return
+    queue: Queue = asyncio.Queue(1)  # what is not read stays in the streams, where it is counted
+    num_open = len(streams)
+    tasks = [asyncio.create_task(_pump(number, stream, queue)) for number, stream in enumerate(streams)]
+    try:
+        while num_open:
+            number, news = await queue.get()
+            if isinstance(news, Exception):
+                raise news
+            num_open -= news.finish is not None
+            yield number, news
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+async def _pump(number: int, stream: Stream, queue: Queue) -> None:
+    is_over = False
+    try:
+        async for delta in stream:
+            is_over = delta.finish is not None
+            await queue.put((number, delta))
+        if not is_over:
+            await queue.put((number, StreamClosed()))
+    except Exception as error:  # noqa: BLE001 -- it is raised again where the deltas are read
+        await queue.put((number, error))
+
+
+def _check(finish: Finish) -> None:
+    match finish.reason:
+        case "error":
+            raise BackendFailed(finish.message)
+        case "timeout":
+            raise RequestTimeout(finish.message)
+        case "aborted":
+            raise Unavailable(finish.message)

@@ -1,0 +1,31 @@
+"""``POST /tokenize`` and ``POST /detokenize``, as vLLM has them."""
+
+from __future__ import annotations
+
+import fastapi
+
+from parallax_core.server.openapi import describe_body, describe_errors
+from parallax_core.server.request_models import DetokenizeRequest, TokenizeRequest
+from parallax_core.server.response_models import TextReply, TokensReply
+from parallax_core.server.service import Service
+
+
+def make_router(service: Service) -> fastapi.APIRouter:
+    """Return the routes for ``served``."""
+    router, errors = fastapi.APIRouter(), describe_errors(400, 401, 403, 404, 408, 413, 429, 503)
+
+    @router.post(
+        "/tokenize", response_model=TokensReply, responses=errors, openapi_extra=describe_body(TokenizeRequest)
+    )
+    async def tokenize(http: fastapi.Request) -> fastapi.Response:
+        """Return the tokens of a prompt, or of a conversation as the chat route would see it."""
+        return await service.write("tokenize", http)
+
+    @router.post(
+        "/detokenize", response_model=TextReply, responses=errors, openapi_extra=describe_body(DetokenizeRequest)
+    )
+    async def detokenize(http: fastapi.Request) -> fastapi.Response:
+        """Return the text of tokens, special ones included."""
+        return await service.write("detokenize", http)
+
+    return router

@@ -1,0 +1,39 @@
+"""Unknown fields, where the server was told to put up with them."""
+
+from __future__ import annotations
+
+import logging
+import re
+from itertools import islice
+
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from parallax_core.server.unknown import IGNORED, MOST_NAMED
+
+HEADER = "X-Ignored-Fields"
+logger = logging.getLogger(__name__)
+
+
+class UnknownFields:
+    """Middleware that lets unknown fields pass; a response header and the log name them."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on."""
+        ignored: dict[str, None] = {}
+
+        async def tag(message: Message) -> None:
+            if message["type"] == "http.response.start" and ignored:
+                names = [re.sub(r"[^\w.-]", "?", name, flags=re.ASCII)[:64] for name in islice(ignored, MOST_NAMED)]
+                MutableHeaders(scope=message)[HEADER] = ", ".join(names)
+                logger.warning("ignored unknown fields: %s", ", ".join(names))
+            await send(message)
+
+        token = IGNORED.set(ignored)
+        try:
+            await self._app(scope, receive, tag)
+        finally:
+            IGNORED.reset(token)

@@ -1,0 +1,225 @@
+"""A dry run of a model of mlx-lm: what it does before, between and behind its layers, learnt by watching.
+
+Every layer is replaced by one that only takes notes, and so is every other module with weights. Nothing is computed
+but what layers are given beside hidden states, such as masks. The model is run more than once: with other tokens and
+other outputs of every module, and with other positions. What layers are given must not change, or a stage could not
+know it. So this needs no list of architectures, neither of those that can be split nor of those that cannot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from parallax_backend_mlx.cache import Entry
+from parallax_backend_mlx.module_map import ModuleMap, ModulePath, name_kind
+from parallax_backend_mlx.placeholders import AXES, LayerPlaceholder
+from parallax_backend_mlx.runtime import Module, flatten_tree, make_prompt_cache, mx, tree_map
+from parallax_core.api import Unsupported
+
+TOKENS = ((1, 2, 3), (3, 1, 1))
+FILLS = (0.0, 1.0)
+BEHIND = 0.5
+SHIFT = 5
+"""Tokens by which a cache is said to be longer than it is."""
+HINT = "serve it whole, or try another backend"
+
+
+@dataclass(frozen=True, slots=True)
+class DryRun:
+    """What a dry run shows."""
+
+    uses: dict[str, frozenset[int]]
+    """By the path of a module that is no layer: after how many layers it is used."""
+    entries: tuple[int | None, ...]
+    """For each layer, which entry of the cache it is given."""
+    needs: tuple[frozenset[str], ...]
+    """For each layer, of which kinds of entries the length decides what it is given; see `name_kind`."""
+    width: int
+    vocab_size: int
+
+
+@dataclass(slots=True)
+class Watch:
+    """The notes of one run."""
+
+    cache: Sequence[Any]
+    count: int
+    """Layers there are."""
+    fill: float
+    passed: int = 0
+    """Layers that have run."""
+    last: mx.array | None = None
+    """What the last of them gave."""
+    width: int = 0
+    entries: list[int | None] = field(default_factory=list)
+    given: list[list[Any]] = field(default_factory=list)
+    """What each layer was given beside hidden states and its entry, then what each module behind the layers was."""
+    uses: dict[str, set[int]] = field(default_factory=dict)
+
+    def continues(self, hidden: mx.array) -> bool:
+        """Whether ``hidden`` is what the layer before gave, or there is none before."""
+        return self.last is None or self.last is hidden
+
+    def note_use(self, path: str) -> None:
+        """Note that the module at ``path`` is used now."""
+        self.uses.setdefault(path, set()).add(self.passed)
+
+    def replace(self, leaf: object) -> object:
+        """Return ``leaf``, or if it is an array one that looks like it."""
+        return self.fill_like(leaf) if isinstance(leaf, mx.array) else leaf
+
+    def fill_like(self, array: mx.array) -> mx.array:
+        """Return an array like ``array``; behind the layers the same in every run, so that other ways there show."""
+        return mx.full(array.shape, self.fill if self.passed < self.count else BEHIND, array.dtype)
+
+    def find_entry(self, part: object) -> int | None:
+        """Return the index of the entry that ``part`` is, or belongs to."""
+        for index, entry in enumerate(self.cache):
+            if part is entry or any(part is inner for inner in getattr(entry, "caches", ())):
+                return index
+        return None
+
+
+class Witness(LayerPlaceholder):
+    """Stands for a module that is no layer, and notes when it is used."""
+
+    def __init__(self, place: ModulePath, watch: Watch) -> None:
+        super().__init__(place.module)
+        self.path, self.watch = place.path, watch
+
+    def __getattr__(self, name: str) -> object:
+        """Note the use: a tied head calls no module but a method of one."""
+        self.watch.note_use(self.path)
+        return super().__getattr__(name)
+
+    def __call__(self, *args: object, **kwargs: object) -> object:
+        """Return what has the form of the module's output and a content of ours."""
+        self.watch.note_use(self.path)
+        if self.watch.passed == self.watch.count:
+            self.watch.given.append([*args, *kwargs.values()])
+        return tree_map(self.watch.replace, self.shelled(*args, **kwargs))
+
+
+class Recorder(LayerPlaceholder):
+    """Stands for a layer, and notes what it is given."""
+
+    def __init__(self, layer: Module, watch: Watch) -> None:
+        super().__init__(layer)
+        self.watch = watch
+
+    def __call__(self, *args: object, **kwargs: object) -> mx.array:
+        """Return hidden states of our own; those given come first, by whatever name.
+
+        Raises:
+            Unsupported: if what comes in is not what the layer before gave out.
+        """
+        watch = self.watch
+        hidden, *parts = *args, *kwargs.values()
+        if not isinstance(hidden, mx.array) or hidden.ndim != AXES or not watch.continues(hidden):
+            message = f"layer {watch.passed} is given something else than the hidden states of the layer before"
+            raise Unsupported(message, HINT)
+        found = [watch.find_entry(part) for part in parts]
+        watch.entries.append(next((index for index in found if index is not None), None))
+        watch.given.append([part for part, index in zip(parts, found, strict=True) if index is None])
+        watch.width = hidden.shape[-1]
+        watch.passed += 1
+        watch.last = watch.fill_like(hidden)
+        return watch.last
+
+
+def dry_run_model(model: Module, module_map: ModuleMap) -> DryRun:
+    """Watch ``model`` run.
+
+    Raises:
+        Unsupported: if its layers need more from each other, or from what is before them, than hidden states.
+    """
+    first, vocab_size = _watch_run(model, module_map, 0)
+    second, _ = _watch_run(model, module_map, 1)
+    _check_entries(first, model)
+    if first.entries != second.entries or not _is_same(first.given, second.given):
+        message = "layers of this model are given more than hidden states, or what follows them is"
+        raise Unsupported(message, HINT)
+    return DryRun(
+        uses={path: frozenset(phases) for path, phases in first.uses.items()},
+        entries=tuple(first.entries),
+        needs=_find_needs(model, module_map, first),
+        width=first.width,
+        vocab_size=vocab_size,
+    )
+
+
+def _watch_run(model: Module, module_map: ModuleMap, number: int, shifted: str = "") -> tuple[Watch, int]:
+    """Run ``model`` with layers and others replaced; return the notes, and the last axis of what came out."""
+    cache = make_prompt_cache(model)
+    for entry in cache:
+        if name_kind(entry) == shifted:
+            _shift_entry(entry)
+    watch = Watch(cache, len(module_map.layers), FILLS[number])
+    kept = [(place, place.module) for place in (*module_map.layers, *module_map.others)]
+    stands: list[LayerPlaceholder] = [Recorder(place.module, watch) for place in module_map.layers]
+    stands += [Witness(place, watch) for place in module_map.others]
+    try:
+        for (place, _), stand in zip(kept, stands, strict=True):
+            place.put(stand)
+        output: mx.array = model(mx.array([TOKENS[number]], dtype=mx.int32), cache=cache)
+        return watch, output.shape[-1]
+    except Unsupported:
+        raise
+    except Exception as error:  # model files are of every kind, and fail in every way
+        raise Unsupported(f"the layers of this model cannot be run apart: {error}", HINT) from error
+    finally:
+        for place, module in kept:
+            place.put(module)
+
+
+def _check_entries(watch: Watch, model: Module) -> None:
+    """Refuse layers that run twice or share an entry, and memory that belongs to no layer."""
+    if watch.passed != watch.count:
+        message = f"this model has {watch.count} layers and runs {watch.passed}"
+        raise Unsupported(message, HINT)
+    owned = [index for index in watch.entries if index is not None]
+    if len(set(owned)) < len(owned):
+        message = "layers of this model share what they remember"
+        raise Unsupported(message, HINT)
+    fresh = make_prompt_cache(model)
+    for index in set(range(len(fresh))) - set(owned):
+        if len(_list_arrays(watch.cache[index])) > len(_list_arrays(fresh[index])):
+            message = "this model remembers something before its first layer"
+            raise Unsupported(message, HINT)
+
+
+def _find_needs(model: Module, module_map: ModuleMap, watch: Watch) -> tuple[frozenset[str], ...]:
+    """Return for each layer the kinds of entries whose length changes what it is given."""
+    needs: list[set[str]] = [set() for _ in module_map.layers]
+    for kind in {name_kind(entry) for entry in watch.cache}:
+        shifted, _ = _watch_run(model, module_map, 0, kind)
+        for need, before, after in zip(needs, watch.given, shifted.given, strict=False):
+            if not _is_same(before, after):
+                need.add(kind)
+    return tuple(frozenset(need) for need in needs)
+
+
+def _shift_entry(entry: Entry) -> None:
+    parts: Sequence[Any] = getattr(entry, "caches", (entry,))
+    for part in parts:
+        if isinstance(getattr(part, "offset", None), int):
+            part.offset += SHIFT
+
+
+def _list_arrays(entry: Entry) -> list[mx.array]:
+    return [leaf for _, leaf in flatten_tree(entry.state) if isinstance(leaf, mx.array)]
+
+
+def _is_same(left: object, right: object) -> bool:
+    leaves = list(_pair_leaves(left, right))
+    return len(flatten_tree(left)) == len(flatten_tree(right)) == len(leaves) and all(leaves)
+
+
+def _pair_leaves(left: object, right: object) -> Iterator[bool]:
+    for (_, one), (_, other) in zip(flatten_tree(left), flatten_tree(right), strict=False):
+        if isinstance(one, mx.array) and isinstance(other, mx.array):
+            yield one.shape == other.shape and bool(mx.array_equal(one, other, equal_nan=True).item())
+        else:
+            yield type(one) is type(other) and (not isinstance(one, bool | int | float | str) or one == other)

@@ -1,0 +1,89 @@
+"""Finds the model file of mlx-lm that builds an architecture."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+from collections.abc import Mapping
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any
+
+from parallax_backend_mlx.runtime import MODEL_ARCHITECTURE_REMAPPING, MODEL_REMAPPING
+from parallax_backend_mlx.weight_names import spell_weights
+from parallax_core.api import Unsupported
+
+CRASHING = frozenset({"phi3small"})
+"""Model files of mlx-lm that end the whole process when they are run, which no error of ours could tell of."""
+
+
+def find_classes(config: Mapping[str, Any], brought: object = None) -> tuple[type, type]:
+    """Return the classes ``Model`` and ``ModelArgs`` for ``config``.
+
+    An import that fails inside a model file is raised as it is: it is a fault of the installation.
+
+    Args:
+        config: of the model.
+        brought: a model file as those of mlx-lm, if the model's adapter brings one; it goes before what mlx-lm has.
+
+    Raises:
+        Unsupported: if mlx-lm has no model file for it, or it wants to run code of its own.
+    """
+    module: Any = brought or _import_module(_name_module(config))
+    return spell_weights(module.Model), module.ModelArgs
+
+
+def list_fields(config: Mapping[str, Any], brought: object = None) -> frozenset[str]:
+    """Return the settings that the model file for ``config``, or that of its text part, reads from config.json.
+
+    Args:
+        config: of the model.
+        brought: as for `find_classes`.
+
+    Raises:
+        Unsupported: as `find_classes`.
+    """
+    fields = _list_settings(brought or _import_module(_name_module(config)))
+    text = config.get("text_config")
+    if isinstance(text, Mapping) and _is_known(str(text.get("model_type"))):
+        fields |= _list_settings(_import_module(str(text["model_type"])))
+    return fields
+
+
+def _name_module(config: Mapping[str, Any]) -> str:
+    """Return the name of the model file, found by the rules of ``mlx_lm.utils``."""
+    if config.get("model_file"):
+        message = f"this model wants to run code of its own: {config['model_file']}"
+        raise Unsupported(message, "only architectures that mlx-lm brings are run")
+    kind = str(config.get("model_type"))
+    named = config.get("architectures") or ()
+    named = (named,) if isinstance(named, str) else named
+    pairs = [(kind, name) for name in named]
+    special = [MODEL_ARCHITECTURE_REMAPPING[pair] for pair in pairs if pair in MODEL_ARCHITECTURE_REMAPPING]
+    name = str(special[0] if special else MODEL_REMAPPING.get(kind, kind))
+    if not _is_known(name):
+        message = f"mlx-lm has no architecture called {kind!r}"
+        raise Unsupported(message, "update mlx-lm, or try another backend")
+    if name in CRASHING:
+        message = f"mlx-lm crashes on models of architecture {name!r}"
+        raise Unsupported(message, "try another backend")
+    return name
+
+
+def _is_known(name: str) -> bool:
+    return re.fullmatch(r"[\w-]+", name) is not None and find_spec(f"mlx_lm.models.{name}") is not None
+
+
+def _import_module(name: str) -> ModuleType:
+    return importlib.import_module(f"mlx_lm.models.{name}")
+
+
+def _list_settings(module: object) -> frozenset[str]:
+    """Return the settings of every class in ``module``, and in the model files it builds on, that reads a config."""
+    values = list(vars(module).values())
+    for part in values.copy():
+        if isinstance(part, ModuleType) and part.__name__.startswith("mlx_lm.models."):
+            values += vars(part).values()
+    readers = [value for value in values if isinstance(value, type) and hasattr(value, "from_dict")]
+    return frozenset(name for reader in readers for name in inspect.signature(reader).parameters)

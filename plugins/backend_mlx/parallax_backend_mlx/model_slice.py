@@ -1,0 +1,112 @@
+"""Carves the layers of one stage out of a model of mlx-lm.
+
+The model stays what it is: its own code, a list of layers of full length, and the numbering of the whole model, so that
+masks, settings of single layers and names of weights need no translation. Modules that this stage does not run are
+replaced by shells without weights; see `parallax_backend_mlx.placeholders`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from parallax_backend_mlx.dry_run import HINT, DryRun, dry_run_model
+from parallax_backend_mlx.module_map import ModulePath, draw_module_map, name_kind
+from parallax_backend_mlx.placeholders import Exit, Hole, LayerPlaceholder, UnusedPlaceholder
+from parallax_backend_mlx.runtime import Module, make_prompt_cache, mx
+from parallax_core.api import LayerRange, Unsupported
+
+S = TypeVar("S", bound=LayerPlaceholder)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSlice:
+    """A model of which some layers are left, or all."""
+
+    model: Module
+    layers: LayerRange
+    num_layers: int
+    """Of the whole model."""
+    dry_run: DryRun | None = None
+    """None if all are left: then nothing needs to be known."""
+    dropped: tuple[str, ...] = ()
+    """The paths of what is gone."""
+    spare: tuple[UnusedPlaceholder, ...] = ()
+    """What stands for modules other than layers that are gone."""
+    entry: Hole | None = None
+    """Where hidden states of the stage before come in."""
+    end: ModulePath | None = None
+    """Where the model is to be left: its last layer, unless that is the model's."""
+
+    def owns(self, name: str) -> bool:
+        """Whether a parameter of this name is of a module that is left."""
+        parts = name.split(".")
+        return not any(".".join(parts[:length]) in self.dropped for length in range(1, len(parts)))
+
+    def close(self, dtype: mx.Dtype) -> None:
+        """Make it ready to run, once weights are loaded; its last layer no longer shows its parameters then.
+
+        Args:
+            dtype: of hidden states. What embeddings that are gone would give is never computed, but masks may be
+                made in its dtype.
+        """
+        for placeholder in self.spare:
+            placeholder.shelled.set_dtype(dtype)
+        if self.end is not None and not isinstance(self.end.module, Exit):
+            self.end.put(Exit(self.end.module))
+
+
+def keep_model(model: Module) -> ModelSlice:
+    """Return ``model`` with all its layers."""
+    count = len(model.layers)
+    return ModelSlice(model, LayerRange(0, count), count)
+
+
+def carve_model(model: Module, layers: LayerRange) -> ModelSlice:
+    """Drop from ``model`` what a stage of ``layers`` does not run, and return what is left.
+
+    Raises:
+        Unsupported: if its layers cannot be run apart.
+    """
+    module_map = draw_module_map(model)
+    count = len(module_map.layers)
+    if layers.stop > count:
+        message = f"this model has {count} layers, and config.json speaks of more"
+        raise Unsupported(message, HINT)
+    dry_run = dry_run_model(model, module_map)
+    _check_needs(dry_run, layers, model)
+    outside = [place for index, place in enumerate(module_map.layers) if not layers.start <= index < layers.stop]
+    unused = [place for place in module_map.others if not _is_used(dry_run.uses.get(place.path, ()), layers, count)]
+    holes = {place.path: _empty(place, Hole(place.module)) for place in outside}
+    return ModelSlice(
+        model,
+        layers,
+        count,
+        dry_run,
+        dropped=tuple(place.path for place in (*outside, *unused)),
+        spare=tuple(_empty(place, UnusedPlaceholder(place.module)) for place in unused),
+        entry=holes[module_map.layers[layers.start - 1].path] if layers.start else None,
+        end=module_map.layers[layers.stop - 1] if layers.stop < count else None,
+    )
+
+
+def _empty(place: ModulePath, placeholder: S) -> S:
+    place.put(placeholder)
+    return placeholder
+
+
+def _is_used(phases: Iterable[int], layers: LayerRange, count: int) -> bool:
+    """Whether a stage runs what is used after so many layers: before its own, between them, or at the very end."""
+    return any(layers.start <= phase < layers.stop or phase == layers.stop == count for phase in phases)
+
+
+def _check_needs(dry_run: DryRun, layers: LayerRange, model: Module) -> None:
+    """Refuse a stage whose layers must know positions that none of its entries keeps."""
+    cache = make_prompt_cache(model)
+    numbers = range(layers.start, layers.stop)
+    kinds = {name_kind(cache[index]) for index in map(dry_run.entries.__getitem__, numbers) if index is not None}
+    for number in numbers:
+        if missing := dry_run.needs[number] - kinds:
+            message = f"layer {number} must be in one stage with a layer that has a {min(missing)}"
+            raise Unsupported(message, f"choose other layers than {layers.start}-{layers.stop}, or {HINT}")

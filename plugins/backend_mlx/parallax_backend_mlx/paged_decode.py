@@ -1,0 +1,100 @@
+"""Attention of decodes on Metal, straight from the pages.
+
+Model files of mlx-lm fetch all keys and values of a layer before they attend to them. MLX computes nothing that is not
+looked at, so where the kernel reads the pages itself, they are never gathered.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from parallax_backend_mlx.cache_view import PagedView
+from parallax_backend_mlx.metal_kernel import TOLERANCE, DecodeKernel, Pages, check_kernel, fits
+from parallax_backend_mlx.runtime import mx, plain_attention
+from parallax_backend_mlx.settings import KERNEL_VARIABLE
+
+Attention = Callable[..., mx.array]
+"""Of queries, keys, values and `Options`."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What mlx-lm's function takes beside queries, keys and values, in its order and under its names."""
+
+    cache: object
+    """Of the layer."""
+    scale: float
+    """Of the scores."""
+    mask: mx.array | str | None
+    """In one of the forms mlx-lm has for it."""
+    sinks: mx.array | None = None
+    """See `mlx.core.fast.scaled_dot_product_attention`."""
+
+
+class Kernel(Protocol):
+    """What attends to pages; see `DecodeKernel.run`."""
+
+    def run(self, queries: mx.array, pages: Pages, scale: float) -> mx.array:
+        """Return the attention of one query a row."""
+
+
+class PagedAttention:
+    """Stands where mlx-lm's function does, and takes what that takes.
+
+    Args:
+        kernel: for decodes whose keys and values lie in pages and whose mask is that of their pages.
+        dtypes: those it computes rightly; everything else is left to mlx-lm.
+    """
+
+    def __init__(self, kernel: Kernel, dtypes: frozenset[mx.Dtype]) -> None:
+        self._kernel = kernel
+        self._dtypes = dtypes
+
+    def __call__(
+        self,
+        queries: mx.array,
+        keys: mx.array,
+        values: mx.array,
+        *options: Any,  # noqa: ANN401  # of mlx-lm
+        **named: Any,  # noqa: ANN401  # likewise
+    ) -> mx.array:
+        """Return the attention of ``queries``; see `parallax_backend_mlx.attention.attend`."""
+        asked = Options(*options, **named)
+        pages = self._find_pages(queries, keys, values, asked)
+        if pages is not None:
+            return self._kernel.run(queries, pages, asked.scale)
+        plain: Attention = plain_attention
+        return plain(queries, keys, values, *options, **named)
+
+    def _find_pages(self, queries: mx.array, keys: mx.array, values: mx.array, asked: Options) -> Pages | None:
+        """Return the pages to read instead of ``keys`` and ``values``, or None if they are not just what is there."""
+        view = asked.cache
+        if asked.sinks is not None or not isinstance(view, PagedView) or not fits(queries, keys, values):
+            return None
+        # A model may have made something else of what it fetched.
+        if keys is not view.keys or values is not view.values:
+            return None
+        if queries.dtype not in self._dtypes or {keys.dtype, values.dtype} != {queries.dtype}:
+            return None
+        return view.find_pages(asked.mask)
+
+
+@functools.cache
+def find_attention() -> PagedAttention | None:
+    """Return what attends by the kernel, or None if that is off or wrong for every dtype. Says why in the log."""
+    if os.environ.get(KERNEL_VARIABLE, "auto") == "off":
+        return None
+    kernel = DecodeKernel()
+    faults = {dtype: check_kernel(kernel, dtype) for dtype in TOLERANCE}
+    for dtype, fault in faults.items():
+        if fault:
+            logger.warning("decode kernel not used, keys are gathered dtype=%s reason=%s", dtype, fault)
+    good = frozenset(dtype for dtype, fault in faults.items() if not fault)
+    return PagedAttention(kernel, good) if good else None

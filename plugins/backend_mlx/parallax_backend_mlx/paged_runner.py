@@ -1,0 +1,179 @@
+"""Runs the rows of a batch on pages: those of equal length together, as one rectangle."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from parallax_backend_mlx.account import Account, Copies
+from parallax_backend_mlx.cache_layout import Layout, list_leaves
+from parallax_backend_mlx.cache_view import PagedView, SlotView
+from parallax_backend_mlx.network import Network
+from parallax_backend_mlx.page_arrays import PageArrays, Store
+from parallax_backend_mlx.page_index import Places, Stretch
+from parallax_backend_mlx.results import Found, find_wanted, wants_states
+from parallax_backend_mlx.row_groups import Grouping, group_rows
+from parallax_backend_mlx.runtime import CacheList, mx
+from parallax_backend_mlx.soundness import refuse_unsound
+from parallax_core.api import Edit, Row
+
+View = PagedView | SlotView
+PACE = 3
+"""After so many views MLX begins to compute, while Python prepares the layers that follow."""
+
+
+class PagedRunner:
+    """Keeps every sequence of a stage in the pages that its account names. Belongs to the thread that made it."""
+
+    def __init__(self, network: Network, layout: Layout, account: Account, grouping: Grouping) -> None:
+        self._network = network
+        self._account = account
+        self._grouping = grouping
+        self._store = Store(layout, [pool.info for pool in account.pools])
+        self._views: list[View] = []
+        """Of the step in progress: what `undo` puts back."""
+
+    def reserve(self, num_pages: int) -> None:
+        """Have memory for so many pages of each pool now, and not when they are needed."""
+        for index in range(len(self._account.pools)):
+            self._store.reserve(index, [num_pages - 1])
+
+    def edit(self, edit: Edit, copies: Copies) -> None:
+        """Follow an edit that the account has made."""
+        del edit
+        if any(copies):
+            self._store.copy(copies)
+            mx.eval(self._store.list_arrays())
+
+    def run(self, rows: Sequence[Row], hidden: mx.array | None, copies: Copies) -> Found:
+        """Run ``rows``, a rectangle at a time."""
+        self._views = []
+        self._reserve(rows)
+        self._store.copy(copies)
+        is_last, has_states = self._network.is_last, wants_states(rows)
+        firsts = _count_before(len(row.tokens) for row in rows)
+        places = _count_before(len(find_wanted(row, is_last=is_last)) for row in rows)
+        picked: list[mx.array] = []
+        states: list[mx.array] = []
+        order: list[int] = []
+        for group in group_rows(rows, self._grouping):
+            members = [rows[index] for index in group]
+            found, seen = self._run_group(members, _take_rows(hidden, rows, group, firsts), has_states=has_states)
+            picked += found
+            states += seen
+            wanted = [len(find_wanted(row, is_last=is_last)) for row in members]
+            order += [places[index] + number for index, num in zip(group, wanted, strict=True) for number in range(num)]
+        joined = _sort(picked, order)
+        return Found(joined, _sort(states, order)) if is_last else Found(hidden=joined)
+
+    def undo(self) -> None:
+        """After a run that raised: put back what pages cannot keep beside each other, and compute what is there."""
+        for view in reversed(self._views):
+            if isinstance(view, SlotView):
+                view.undo()
+        self._views = []
+        mx.eval(self._store.list_arrays())
+        self._store.clean()
+
+    def _reserve(self, rows: Sequence[Row]) -> None:
+        for index, pool in enumerate(self._account.pools):
+            self._store.reserve(index, (page for row in rows for page in pool.pages(row.seq)[1]))
+
+    def _run_group(
+        self, rows: Sequence[Row], hidden: mx.array | None, *, has_states: bool
+    ) -> tuple[list[mx.array], list[mx.array]]:
+        """Run a rectangle; return what is wanted of it and, if asked for, the states there: no array, or one each."""
+        columns = max(len(row.tokens) for row in rows)
+        tokens, wanted = array("i"), array("i")
+        for index, row in enumerate(rows):
+            tokens.extend(row.tokens)
+            tokens.extend([0] * (columns - len(row.tokens)))
+            wanted.extend(index * columns + offset for offset in find_wanted(row, is_last=self._network.is_last))
+        cache, views = self._make_cache(rows)
+        places = _upload(wanted) if wanted else None
+        result = self._network.run(_upload(tokens).reshape(-1, columns), hidden, cache, places)
+        found = [] if places is None else [result]
+        if not self._network.is_last:
+            found = [result.reshape(-1, result.shape[-1])[places]]
+        states = [self._network.states] if has_states and found and self._network.states is not None else []
+        del result, cache
+        self._views += views
+        sound = _check_last(views)
+        mx.eval(found, states, sound, [array for view in views for array in view.commit()])
+        for each in sound:
+            refuse_unsound(each, [row.seq for row in rows], "the keys")
+        return found, states
+
+    def _make_cache(self, rows: Sequence[Row]) -> tuple[list[Any], list[View]]:
+        """Return a cache of the network whose own entries are views of pages, and these views."""
+        cache: list[Any] = self._network.make_cache()
+        places = [self._find_places(rows, pool) for pool in range(len(self._account.pools))]
+        views: list[View] = []
+        for entry, banks in self._store.banks.items():
+            is_eager = len(views) % PACE == PACE - 1
+            made = [self._make_view(bank, rows, places[bank.pool], is_eager=is_eager) for bank in banks]
+            views += made
+            cache[entry] = _nest(cache[entry], made)
+        return cache, views
+
+    def _make_view(self, bank: PageArrays, rows: Sequence[Row], places: Places, *, is_eager: bool) -> View:
+        if bank.leaf.kind != "state":
+            return PagedView(bank, places, is_eager=is_eager)
+        pool = self._account.pools[bank.pool]
+        return SlotView(bank, [pool.pages(row.seq)[1][0] for row in rows], is_new=rows[0].start == 0)
+
+    def _find_places(self, rows: Sequence[Row], index: int) -> Places:
+        pool = self._account.pools[index]
+        stretches = [Stretch(row.start, len(row.tokens), *pool.pages(row.seq)) for row in rows]
+        return Places(stretches, pool.info.page_size, pool.info.window)
+
+
+def _check_last(views: Sequence[View]) -> list[mx.array]:
+    """Return which rows are sound so far, or nothing: NaN in one layer is NaN in the keys of the next."""
+    found = (view.check_new() for view in reversed(views) if isinstance(view, PagedView))
+    return [each for each in found if each is not None][:1]
+
+
+def _nest(entry: object, views: Sequence[View]) -> object:
+    """Return ``views`` in the form of ``entry``: one alone, or a list of them."""
+    if len(list(list_leaves(entry))) == 1 and type(entry) is not CacheList:
+        return views[0]
+    return CacheList(*views)  # type: ignore[no-untyped-call]
+
+
+def _count_before(counts: Iterable[int]) -> list[int]:
+    before, total = [], 0
+    for count in counts:
+        before.append(total)
+        total += count
+    return before
+
+
+def _take_rows(
+    hidden: mx.array | None, rows: Sequence[Row], group: Sequence[int], firsts: Sequence[int]
+) -> mx.array | None:
+    """Return the hidden states of a group as [rows, columns, width]; padding repeats a token of its row."""
+    if hidden is None:
+        return None
+    columns = max(len(rows[index].tokens) for index in group)
+    places = array("i")
+    for index in group:
+        last = len(rows[index].tokens) - 1
+        places.extend(firsts[index] + min(column, last) for column in range(columns))
+    return hidden[_upload(places)].reshape(len(group), columns, -1)
+
+
+def _sort(parts: Sequence[mx.array], order: Sequence[int]) -> mx.array | None:
+    """Return the rows of ``parts``, the i-th of which goes to ``order[i]``; None if there are no parts."""
+    if not parts:
+        return None
+    joined = parts[0] if len(parts) == 1 else mx.concatenate(list(parts))
+    if list(order) == sorted(order):
+        return joined
+    inverse = sorted(range(len(order)), key=order.__getitem__)
+    return joined[mx.array(inverse, dtype=mx.uint32)]
+
+
+def _upload(numbers: array[int]) -> mx.array:
+    return mx.array(numbers)  # type: ignore[arg-type]  # MLX takes buffers, and does not say so

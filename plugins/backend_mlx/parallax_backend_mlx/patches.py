@@ -1,0 +1,29 @@
+"""Puts faster functions of ours in the place of mlx-lm's."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from parallax_backend_mlx.attention import choose_attention
+from parallax_backend_mlx.runtime import mx, plain_attention, plain_swiglu
+from parallax_backend_mlx.swiglu import multiply_gate
+
+ATTENTION = plain_attention.__name__
+GATE = "swiglu"
+
+
+def replace_functions() -> None:
+    """Have the model files of mlx-lm that are imported call ours, where there is one for this device."""
+    if (attention := choose_attention()) is not None:
+        _replace(ATTENTION, plain_attention, attention)
+    if mx.default_device() != mx.Device(mx.gpu):
+        _replace(GATE, plain_swiglu, multiply_gate)
+
+
+def _replace(name: str, plain: object, ours: Callable[..., Any]) -> None:
+    """Put ``ours`` wherever ``plain`` is: each file has it under that name of its own, so there is no one place."""
+    for path, module in list(sys.modules.items()):
+        if path.startswith("mlx_lm.models.") and getattr(module, name, None) is plain:
+            setattr(module, name, ours)

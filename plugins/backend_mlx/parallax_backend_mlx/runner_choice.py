@@ -1,0 +1,63 @@
+"""Chooses how the sequences of a loaded model are kept, and makes what keeps them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from parallax_backend_mlx.account import Account
+from parallax_backend_mlx.budget import plan_account
+from parallax_backend_mlx.cache_layout import Layout, read_layout
+from parallax_backend_mlx.network import PAGE_TOKENS, Network
+from parallax_backend_mlx.paged_runner import PagedRunner
+from parallax_backend_mlx.patches import replace_functions
+from parallax_backend_mlx.results import Runner
+from parallax_backend_mlx.selftest import choose_grouping
+from parallax_backend_mlx.serial_runner import SerialRunner
+from parallax_core.api import PoolInfo, plan_pools
+from parallax_core.api import Room as Space
+
+PASSES = 3
+"""How often a key that is read for nothing moves through memory: read, written and read again."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryRoom:
+    """What there is to plan with."""
+
+    num_bytes: float
+    """Memory for keys, values and states."""
+    weight_bytes: int
+    context_length: int
+    chunk: int
+    """The most tokens in a step."""
+    sequences: int = 0
+    """How many run at once, if that is known."""
+
+
+def start_runner(network: Network, room: MemoryRoom) -> tuple[Account, Runner]:
+    """Return the account of a stage and what runs its rows, in pages where the model allows it.
+
+    Raises:
+        OutOfPages: if there is not memory for a page.
+    """
+    replace_functions()
+    layout = read_layout(network)
+    grouping = choose_grouping(network, layout) if layout is not None else None
+    if layout is None or grouping is None:
+        return Account(_account_pools(network, room)), SerialRunner(network)
+    space = Space(room.num_bytes, room.context_length, room.chunk, room.sequences)
+    account = Account(plan_pools(layout.list_sizes(), space))
+    grouping = replace(grouping, spare_keys=_count_spare(layout, room.weight_bytes))
+    return account, PagedRunner(network, layout, account, grouping)
+
+
+def _count_spare(layout: Layout, weight_bytes: int) -> int:
+    """Return how many keys move through memory in the time all weights do."""
+    key_bytes = sum(layout.count_bytes(pool) for pool in layout.list_pools() if pool[0] != "state")
+    return weight_bytes // (PASSES * key_bytes) if key_bytes else 0
+
+
+def _account_pools(network: Network, room: MemoryRoom) -> list[PoolInfo]:
+    """Return the account of memory, and for models that cannot go back a second one that says so."""
+    pool = plan_account(network.shape.page_bytes, PAGE_TOKENS, room.num_bytes, room.context_length)
+    return [pool] if network.can_rewind() else [pool, PoolInfo(kind="state", page_size=1, num_pages=pool.num_pages)]

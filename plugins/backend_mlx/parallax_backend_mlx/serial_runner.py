@@ -1,0 +1,91 @@
+"""Runs rows one after the other on mlx-lm's own caches: for models that keep what has no place in pages.
+
+The account of such a stage shares no pages: each sequence has memory of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from parallax_backend_mlx.account import Copies
+from parallax_backend_mlx.cache import Cache, Mark, copy_cache, cut_cache, list_arrays
+from parallax_backend_mlx.network import Network
+from parallax_backend_mlx.results import Found, find_wanted, wants_states
+from parallax_backend_mlx.runtime import mx
+from parallax_core.api import Drop, Edit, Fork, Open, Row, SeqId, Truncate
+
+
+@dataclass(slots=True)
+class Held:
+    """What is kept of one sequence."""
+
+    cache: Cache
+    length: int = 0
+
+
+class SerialRunner:
+    """See `parallax_backend_mlx.results.Runner`."""
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+        self._held: dict[SeqId, Held] = {}
+        self._marks: dict[SeqId, tuple[Mark, int]] = {}
+        """Of the run in progress."""
+
+    def edit(self, edit: Edit, copies: Copies) -> None:
+        """Follow ``edit``."""
+        del copies  # every sequence has its own memory, and mlx-lm copies it when it is first written
+        match edit:
+            case Open(seq):
+                self._held[seq] = Held(self._network.make_cache())
+            case Fork(src, dst, length):
+                source = self._held[src]
+                cache = copy_cache(source.cache)
+                cut_cache(cache, source.length - length)
+                self._held[dst] = Held(cache, length)
+            case Truncate(seq, length):
+                held = self._held[seq]
+                cut_cache(held.cache, held.length - length)
+                held.length = length
+            case Drop(seq):
+                del self._held[seq]
+
+    def run(self, rows: Sequence[Row], hidden: mx.array | None, copies: Copies) -> Found:
+        """Run ``rows`` in order."""
+        del copies
+        self._marks = {row.seq: (Mark(self._held[row.seq].cache), row.start) for row in rows}
+        picked, states, first = [], [], 0
+        for row in rows:
+            part = hidden if hidden is None else hidden[None, first : first + len(row.tokens)]
+            first += len(row.tokens)
+            found = self._run_row(row, part)
+            if found is not None:
+                picked.append(found)
+            if self._network.is_last and row.outputs and self._network.states is not None and wants_states(rows):
+                states.append(self._network.states)
+        caches = [self._held[row.seq].cache for row in rows]
+        mx.eval(picked, states, list_arrays(caches))
+        joined = mx.concatenate(picked) if picked else None
+        if not self._network.is_last:
+            return Found(hidden=joined)
+        return Found(joined, mx.concatenate(states) if states else None)
+
+    def undo(self) -> None:
+        """Put the caches back, and compute them."""
+        for seq, (mark, length) in self._marks.items():
+            mark.restore()
+            self._held[seq].length = length
+        mx.eval(list_arrays([self._held[seq].cache for seq in self._marks]))
+
+    def _run_row(self, row: Row, hidden: mx.array | None) -> mx.array | None:
+        held = self._held[row.seq]
+        wanted = find_wanted(row, is_last=self._network.is_last)
+        # Of a row without outputs nothing is evaluated but its cache.
+        places = mx.array(list(wanted), dtype=mx.int32) if wanted else None
+        tokens = mx.array([list(row.tokens)], dtype=mx.int32)
+        found = self._network.run(tokens, hidden, held.cache, places)
+        held.length += len(row.tokens)
+        if not self._network.is_last:
+            return found[0]
+        return found if wanted else None

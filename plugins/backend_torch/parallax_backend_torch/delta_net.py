@@ -1,0 +1,141 @@
+"""A gated delta net: a short convolution, then the gated delta rule, on rows of any lengths."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch.nn import functional
+
+from parallax_backend_torch.arithmetic import Norm
+from parallax_backend_torch.delta_rule import Tokens, run_sequence, run_single
+from parallax_backend_torch.step import Line, Slots, Spot, Step
+from parallax_backend_torch.store import Kept
+from parallax_backend_torch.weights import Weights
+
+EPS = 1e-6
+"""Added to the squared length of queries and keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class NetSizes:
+    """Of a gated delta net."""
+
+    num_keys: int
+    """Heads of queries and keys."""
+    num_values: int
+    """Heads of values; a multiple of those of keys."""
+    key: int
+    value: int
+    kernel: int
+    """Tokens the convolution sees."""
+
+    @property
+    def parts(self) -> tuple[int, int, int, int, int, int]:
+        """Of what a token is projected to: queries, keys, values, gates of the output, betas and decays."""
+        keys, values = self.num_keys * self.key, self.num_values * self.value
+        return keys, keys, values, values, self.num_values, self.num_values
+
+    @property
+    def channels(self) -> int:
+        """What the convolution runs over."""
+        return sum(self.parts[:3])
+
+    def keep(self) -> Kept:
+        """Return what a layer remembers: the last inputs of the convolution, and a matrix for each head."""
+        return Kept("state", ((self.kernel - 1, self.channels), (self.num_values, self.key, self.value)))
+
+
+class DeltaNet:
+    """The net of one layer.
+
+    Args:
+        weights: of it.
+        sizes: of its parts.
+        eps: of the norm of its output.
+    """
+
+    def __init__(self, weights: Weights, sizes: NetSizes, eps: float) -> None:
+        self._sizes = sizes
+        each = sizes.num_values // sizes.num_keys
+        mixed = weights.read_plain("in_proj_qkvz.weight").unflatten(0, (sizes.num_keys, -1))
+        wide = mixed.split((sizes.key, sizes.key, each * sizes.value, each * sizes.value), dim=1)
+        narrow = weights.read_plain("in_proj_ba.weight").unflatten(0, (sizes.num_keys, -1)).split((each, each), dim=1)
+        # Files hold a head after the other; here each part is in one piece.
+        self._into = weights.keep_linear(torch.cat([part.flatten(0, 1) for part in (*wide, *narrow)]), None)
+        self._kernel = weights.read_vector("conv1d.weight")[:, 0].T.contiguous()
+        self._decay = -weights.read_vector("A_log").exp()
+        self._shift = weights.read_vector("dt_bias")
+        self._norm = Norm(weights.read_vector("norm.weight"), eps)
+        self._back = weights.make_linear("out_proj")
+
+    def __call__(self, x: torch.Tensor, residual: torch.Tensor | None, step: Step, spot: Spot) -> torch.Tensor:  # noqa: ARG002 -- of attention
+        """Return what it gives, plus ``residual``: [tokens, width of the model]."""
+        sizes, places = self._sizes, spot.places
+        assert isinstance(places, Slots)
+        mixed = self._into.apply(x)
+        inputs, gates, betas, decays = mixed.float().split((sizes.channels, *sizes.parts[3:]), dim=1)
+        query, key, value = self._convolve(inputs, places, spot.kept[0]).split(sizes.parts[:3], dim=1)
+        tokens = Tokens(
+            self._spread(query) * sizes.key**-0.5,
+            self._spread(key),
+            value.unflatten(1, (sizes.num_values, -1)),
+            self._decay * functional.softplus(decays + self._shift),
+            betas.sigmoid(),
+        )
+        found = self._norm(run_rows(tokens, places, spot.kept[1]))
+        found = found * functional.silu(gates.unflatten(1, (sizes.num_values, -1)))
+        return self._back.apply(found.flatten(1).to(x.dtype), residual)
+
+    def _spread(self, x: torch.Tensor) -> torch.Tensor:
+        """Make each head of queries or keys one long, and repeat it for the heads of values that share it."""
+        heads = x.unflatten(1, (self._sizes.num_keys, -1))
+        heads = heads * torch.rsqrt(heads.square().sum(-1, keepdim=True) + EPS)
+        return heads.repeat_interleave(self._sizes.num_values // self._sizes.num_keys, dim=1)
+
+    def _convolve(self, inputs: torch.Tensor, places: Slots, kept: torch.Tensor) -> torch.Tensor:
+        """Return the convolution of each token with those before, [tokens, channels], and have the last inputs kept."""
+        seen, line = self._sizes.kernel - 1, places.line
+        before = torch.where(places.is_old[:, None, None], kept[places.slots], 0.0)
+        at, starts = place_inputs(line, seen)
+        long = inputs.new_empty((len(inputs) + len(before) * seen, inputs.shape[1]))
+        long[at] = inputs
+        long[starts] = before
+        ends = torch.tensor(line.counts, device=inputs.device)[:, None]
+        places.put(kept, long[starts + ends])
+        found = long[at] * self._kernel[seen]
+        for back in range(1, seen + 1):
+            found += long[at - back] * self._kernel[seen - back]
+        return functional.silu(found)
+
+
+def place_inputs(line: Line, seen: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return where rows lie that have ``seen`` earlier inputs each in front of their tokens.
+
+    Returns:
+        The place of each token, int64 of shape [tokens], and of each earlier input, int64 of shape [rows, seen].
+    """
+    counts = torch.tensor(line.counts)
+    at = torch.arange(sum(line.counts)) + (line.number + 1) * seen
+    starts = counts.cumsum(0) - counts + torch.arange(len(counts)) * seen
+    return at.to(line.device), (starts[:, None] + torch.arange(seen)).to(line.device)
+
+
+def run_rows(tokens: Tokens, places: Slots, kept: torch.Tensor) -> torch.Tensor:
+    """Return what the delta rule gives for each token, [tokens, heads, value width], and have the new states kept."""
+    states = torch.where(places.is_old[:, None, None, None], kept[places.slots], 0.0)
+    out, start = torch.empty_like(tokens.value), 0
+    singles, rows = [], []
+    for row, count in enumerate(places.line.counts):
+        if count == 1:
+            singles.append(start)
+            rows.append(row)
+        else:
+            part = slice(start, start + count)
+            out[part], states[row] = run_sequence(tokens.pick(part), states[row])
+        start += count
+    if singles:
+        where = torch.tensor(singles, device=out.device)
+        out[where], states[rows] = run_single(tokens.pick(where), states[rows])
+    places.put(kept, states)
+    return out

@@ -1,0 +1,190 @@
+"""Carves the layers of a stage out of a model of transformers.
+
+The model keeps its own code, all of its layers and their numbers. Layers of other stages pass on what they get and hold
+no weights; the one before the stage's first brings in the hidden states, and behind its last one the model is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from parallax_backend_torch.attention_hook import NAME, register_attention
+from parallax_backend_torch.config import HINT
+from parallax_backend_torch.kernels.linear import Packed
+from parallax_backend_torch.weights import NAME as TENSOR
+from parallax_backend_torch.weights import Selection, Weights
+from parallax_core.api import LayerRange, ParallaxError, Unsupported
+
+
+class StopAfterLayer(Exception):
+    """The model is left behind the last layer of a stage."""
+
+    def __init__(self, hidden: torch.Tensor) -> None:
+        super().__init__()
+        self.hidden = hidden
+
+
+class Product:
+    """Stands for the forward of a linear layer."""
+
+    def __init__(self, packed: Packed) -> None:
+        self._packed = packed
+        self.seen: torch.Tensor | None = None
+        """What it was given last, [tokens, width]."""
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Multiply: [..., in] to [..., out]."""
+        self.seen = x.reshape(-1, x.shape[-1])
+        return self._packed.apply(self.seen).unflatten(0, x.shape[:-1])
+
+
+class Gather:
+    """Stands for the forward of an embedding."""
+
+    def __init__(self, packed: Packed, scale: float) -> None:
+        self._packed, self._scale = packed, scale
+
+    def __call__(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Look up: [1, tokens] to [1, tokens, width]."""
+        return self._packed.gather(tokens[0])[None] * self._scale
+
+
+class Passage:
+    """Stands for the forward of a layer of another stage."""
+
+    def __init__(self) -> None:
+        self.hidden: torch.Tensor | None = None
+        """What it passes on instead of what it gets."""
+
+    def __call__(self, hidden: torch.Tensor, *_: object, **__: object) -> torch.Tensor:
+        """Pass on."""
+        return hidden if self.hidden is None else self.hidden
+
+
+class Exit:
+    """Stands for the forward of the last layer of a stage."""
+
+    def __init__(self, forward: Any) -> None:  # noqa: ANN401 -- of any layer
+        self._forward = forward
+
+    def __call__(self, *arguments: object, **named: object) -> None:
+        """Run the layer, and leave the model."""
+        found = self._forward(*arguments, **named)
+        raise StopAfterLayer(found[0] if isinstance(found, tuple) else found)
+
+
+def sketch_model(folder: Path) -> Any:  # noqa: ANN401 -- a model of transformers
+    """Return the model that a config.json describes, without weights.
+
+    Raises:
+        Unsupported: if transformers knows no such model, or it is not of the usual build.
+    """
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    register_attention()
+    try:
+        config = AutoConfig.from_pretrained(folder, local_files_only=True)
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(config, attn_implementation=NAME).eval()
+    except Exception as error:  # the code of any model may refuse in any way
+        raise Unsupported(f"transformers does not build this model: {error}", "choose another backend") from error
+    decoder = model.get_decoder()
+    parts = ("layers", "embed_tokens", "norm")
+    missing = [part for part in parts if not hasattr(decoder, part)]
+    if missing or decoder is model:
+        raise Unsupported(
+            f"this model has no {', '.join(missing)}, and cannot be run in pages", "choose another backend"
+        )
+    return model
+
+
+def fill_model(model: Any, selection: Selection, weights: Weights) -> tuple[Passage, Product | None]:  # noqa: ANN401
+    """Give a model the weights of a stage, and take out what the stage does not run.
+
+    Returns:
+        Where hidden states come in, and the head, if there is one.
+
+    Raises:
+        Unsupported: if the checkpoint holds a tensor in another form than the model does.
+    """
+    decoder, head = model.get_decoder(), model.get_output_embeddings()
+    ends = _fill_ends(decoder, head, selection, weights)
+    entry = _close_layers(decoder.layers, selection.layers)
+    skipped = {id(decoder.embed_tokens), id(head), *(() if selection.is_last else (id(decoder.norm),))}
+    for path, module in model.named_modules():
+        found = TENSOR.fullmatch(f"{path}.")
+        layer = found[2] if found else None
+        is_inside = layer is None or selection.layers.start <= int(layer) < selection.layers.stop
+        if is_inside and id(module) not in skipped:
+            _fill_module(module, found[1] if found else f"{path}.", weights)
+    weights.file.check_left((".inv_freq",))
+    return entry, ends
+
+
+def _fill_ends(decoder: Any, head: Any, selection: Selection, weights: Weights) -> Product | None:  # noqa: ANN401
+    packed = weights.make_linear("embed_tokens", purpose="ends") if selection.has_embedding else None
+    if selection.layers.start == 0 and packed:
+        decoder.embed_tokens.forward = Gather(packed, _find_scale(decoder.embed_tokens))
+    if not selection.is_last:
+        return None
+    last = packed if selection.is_tied and packed else weights.make_linear("lm_head", purpose="ends")
+    head.forward = Product(last)
+    return head.forward  # type: ignore[no-any-return]
+
+
+def _find_scale(embedding: Any) -> float:  # noqa: ANN401 -- any module
+    """Return what an embedding multiplies by, which some do."""
+    plain = 1.0 if type(embedding) is torch.nn.Embedding else None
+    scale = getattr(embedding, "scalar_embed_scale", plain)
+    if scale is None:
+        raise Unsupported(f"the embedding of this model is a {type(embedding).__name__}", "choose another backend")
+    return float(scale)
+
+
+def _close_layers(layers: Any, kept: LayerRange) -> Passage:  # noqa: ANN401 -- a list of modules
+    passages = {index: Passage() for index in range(len(layers)) if not kept.start <= index < kept.stop}
+    for index, passage in passages.items():
+        layers[index].forward = passage
+    if kept.stop < len(layers):
+        last = layers[kept.stop - 1]
+        last.forward = Exit(last.forward)
+    return passages.get(kept.start - 1, Passage())
+
+
+def _fill_module(module: Any, prefix: str, weights: Weights) -> None:  # noqa: ANN401 -- any module
+    """Load what a module holds itself, its parts apart."""
+    if type(module) is torch.nn.Linear:
+        name = prefix.removesuffix(".")
+        _check_shape(f"{name}.weight", module.weight, weights)
+        module.forward = Product(weights.make_linear(name))
+        return
+    for name, parameter in module._parameters.items():  # noqa: SLF001 -- named_parameters would leave out shared ones
+        if parameter is not None:
+            _check_shape(prefix + name, parameter, weights)
+            found = weights.keep_stack(weights.read_plain(prefix + name))
+            module._parameters[name] = torch.nn.Parameter(found, requires_grad=False)  # noqa: SLF001
+    for name, found in _remake_buffers(module, prefix, weights):
+        module._buffers[name] = found.to(weights.factory.device)  # noqa: SLF001 -- as it is made by transformers
+
+
+def _check_shape(name: str, expected: torch.Tensor, weights: Weights) -> None:
+    if not weights.has(name) or weights.read_shape(name) != tuple(expected.shape):
+        message = f"the checkpoint holds {name} in another form than transformers, or not at all"
+        raise Unsupported(message, "choose another backend")
+
+
+def _remake_buffers(module: Any, prefix: str, weights: Weights) -> Iterator[tuple[str, torch.Tensor]]:  # noqa: ANN401
+    """Yield the buffers of a module: those of checkpoints, and those that follow from its settings."""
+    names = [name for name, buffer in module._buffers.items() if buffer is not None]  # noqa: SLF001
+    stored = [name for name in names if weights.has(prefix + name)]
+    yield from ((name, weights.read_plain(prefix + name)) for name in stored)
+    if len(stored) < len(names):
+        try:
+            made = type(module)(module.config)
+        except Exception as error:  # modules are made in every way
+            raise ParallaxError(f"{type(module).__name__} cannot be made again: {error}", HINT) from error
+        yield from ((name, made._buffers[name]) for name in names if name not in stored)  # noqa: SLF001

@@ -1,0 +1,165 @@
+"""A step as it is sent to a device: all numbers one after the other, in one upload."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from parallax_backend_torch.page_grid import Grid, Table
+from parallax_backend_torch.step import Slots, Step, make_line, make_spots
+from parallax_backend_torch.store import Store
+from parallax_backend_torch.tensors import upload
+from parallax_core.api import PagePool, PoolInfo, Row
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How much room there is for a group of rows that have as many tokens each."""
+
+    rows: int
+    tokens: int
+    """Of each row."""
+    pages: tuple[int, ...]
+    """Of the table of each row, in each pool."""
+
+
+class StepUpload:
+    """Rows, and where they lie in pools that have pages.
+
+    Args:
+        rows: of the step.
+        pools: after their pages were taken for them; none of states.
+    """
+
+    def __init__(self, rows: Sequence[Row], pools: Sequence[PagePool]) -> None:
+        self.rows = rows
+        self._groups = list_groups(rows)
+        self._infos = [pool.info for pool in pools]
+        self._tables = [[[read_pages(pool, row) for row in group] for group in self._groups] for pool in pools]
+
+    def measure(self) -> list[Extent]:
+        """Return the room that each group takes."""
+        return [
+            Extent(
+                rows=len(group),
+                tokens=len(group[0].tokens),
+                pages=tuple(max(len(pages) for _, pages in tables[number]) for tables in self._tables),
+            )
+            for number, group in enumerate(self._groups)
+        ]
+
+    def write(self, extents: Sequence[Extent]) -> array[int]:
+        """Return the numbers; see `open_draft`.
+
+        Rows that are too many are of one token, and lie in the spare page of each pool.
+
+        Args:
+            extents: those that were measured, or with more room.
+        """
+        words = array("q")
+        for group, extent in zip(self._groups, extents, strict=True):
+            _extend(words, [token for row in group for token in row.tokens], extent.rows * extent.tokens)
+        for group, extent in zip(self._groups, extents, strict=True):
+            _extend(words, [place for row in group for place in list_positions(row)], extent.rows * extent.tokens)
+        for group, extent in zip(self._groups, extents, strict=True):
+            _extend(words, [row.start for row in group], extent.rows)
+        for number, (info, tables) in enumerate(zip(self._infos, self._tables, strict=True)):
+            for table, extent in zip(tables, extents, strict=True):
+                width = extent.pages[number]
+                _extend(words, [base for base, _ in table], extent.rows)
+                filled = [page for _, pages in table for page in (*pages, *[info.num_pages] * (width - len(pages)))]
+                _extend(words, filled, extent.rows * width, info.num_pages)
+        return words
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Opened:
+    """A draft on a device."""
+
+    tokens: torch.Tensor
+    """Token ids, int64 of shape [tokens]."""
+    positions: torch.Tensor
+    """int64 of shape [tokens]."""
+    grids: list[Grid]
+    """One for each pool."""
+
+
+def open_step_upload(words: torch.Tensor, extents: Sequence[Extent], pools: Sequence[PoolInfo]) -> Opened:
+    """Return what `Draft.write` wrote, over the same memory: int64 on a device."""
+    parts = _Parts(words)
+    count = sum(extent.rows * extent.tokens for extent in extents)
+    tokens, positions = parts.take(count), parts.take(count)
+    starts = [parts.take(extent.rows) for extent in extents]
+    grids = []
+    for number, info in enumerate(pools):
+        tables = [
+            Table(
+                starts=start,
+                bases=parts.take(extent.rows),
+                pages=parts.take(extent.rows, extent.pages[number]),
+                tokens=extent.tokens,
+                page_size=info.page_size,
+            )
+            for start, extent in zip(starts, extents, strict=True)
+        ]
+        grids.append(Grid(tables, info.window))
+    return Opened(tokens, positions, grids)
+
+
+def send_step(rows: Sequence[Row], pools: Sequence[PagePool], store: Store) -> Step:
+    """Return ``rows``, for which pages were taken, as a step on another device than a CPU."""
+    paged = [pool for pool in pools if pool.info.kind != "state"]
+    step_upload = StepUpload(rows, paged)
+    extents = step_upload.measure()
+    sent = upload(step_upload.write(extents)).to(store.device)
+    opened = open_step_upload(sent, extents, [pool.info for pool in paged])
+    grids, line = iter(opened.grids), make_line(rows, store.device)
+    places = [Slots(line, pool, rows) if pool.info.kind == "state" else next(grids) for pool in pools]
+    return Step(opened.tokens, opened.positions, make_spots(store, places))
+
+
+def list_groups(rows: Sequence[Row]) -> list[list[Row]]:
+    """Return rows that go as one rectangle: neighbours of one token each, and every other row by itself."""
+    groups: list[list[Row]] = []
+    for row in rows:
+        if groups and len(row.tokens) == len(groups[-1][0].tokens) == 1:
+            groups[-1].append(row)
+        else:
+            groups.append([row])
+    return groups
+
+
+def read_pages(pool: PagePool, row: Row) -> tuple[int, tuple[int, ...]]:
+    """Return the pages that a row sees, and the position of the first slot in them."""
+    first, pages = pool.pages(row.seq)
+    info = pool.info
+    low = max(first, (row.start - info.window + 1) // info.page_size) if info.window else first
+    return low * info.page_size, pages[low - first :]
+
+
+def list_positions(row: Row) -> Sequence[int]:
+    """Return the positions of a row's tokens: its own, or one after the other."""
+    return row.positions or range(row.start, row.start + len(row.tokens))
+
+
+def _extend(words: array[int], values: Sequence[int], size: int, fill: int = 0) -> None:
+    """Add ``values``, and as much of ``fill`` as makes it ``size``."""
+    words.extend(values)
+    words.extend([fill] * (size - len(values)))
+
+
+class _Parts:
+    """Parts of a line of numbers, taken one after the other."""
+
+    def __init__(self, words: torch.Tensor) -> None:
+        self._words, self._done = words, 0
+
+    def take(self, *shape: int) -> torch.Tensor:
+        """Return the next ones."""
+        first = self._done
+        self._done += math.prod(shape)
+        return self._words[first : self._done].view(shape)

@@ -1,0 +1,201 @@
+"""Runs models there are no blocks for on the code of transformers, with keys and values in our pages."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from parallax_backend_torch.arithmetic import attend, store
+from parallax_backend_torch.attention_hook import NAME, Attender, AttentionCall, answer_calls
+from parallax_backend_torch.config import FULL, SLIDING
+from parallax_backend_torch.kernels.attention import Pool, Rows, Rule
+from parallax_backend_torch.kernels.paging import attend_plainly
+from parallax_backend_torch.model import Shape
+from parallax_backend_torch.model_slice import Passage, Product, StopAfterLayer, fill_model, sketch_model
+from parallax_backend_torch.network import Found
+from parallax_backend_torch.step import Places, Step
+from parallax_backend_torch.store import Kept
+from parallax_backend_torch.weights import Selection, Weights
+from parallax_core.api import Unsupported
+
+TRIAL = 6
+"""Tokens a model is tried out with."""
+TOLERANCE, COARSE = 1e-3, 5e-2
+"""How far results may be from those of transformers, as a share of the largest number: in float32, and in 16 bits."""
+
+
+@dataclass(slots=True)
+class Probe:
+    """Attends within one line of tokens, and notes what is asked for."""
+
+    calls: list[AttentionCall] = field(default_factory=list)
+
+    def attend(self, call: AttentionCall) -> torch.Tensor:
+        """Answer as `Attender` says."""
+        self.calls.append(call)
+        count = len(call.query)
+        none, all_of_them = (torch.tensor([number], dtype=torch.int32) for number in (0, count))
+        rows = Rows(none, none, none, all_of_them, count)
+        query, key, value = (each.float().cpu() for each in (call.query, call.key, call.value))
+        found = attend_plainly(query, Pool(key, value), rows, make_rule(call))
+        return found.to(call.query.device, call.query.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Paged:
+    """Attends over the pages of a step."""
+
+    step: Step
+    first: int
+    """The number of the stage's first layer."""
+
+    def attend(self, call: AttentionCall) -> torch.Tensor:
+        """Answer as `Attender` says."""
+        spot = self.step.spots[call.layer - self.first]
+        assert isinstance(spot.places, Places)
+        pool = Pool(*spot.kept)
+        store(pool, call.key, call.value, spot.places)
+        return attend(call.query, pool, spot.places, make_rule(call))
+
+
+class Generic:
+    """A `network.Runner` of a model of transformers.
+
+    Args:
+        model: without weights.
+        selection: what to run of it.
+        weights: of the stage.
+    """
+
+    def __init__(self, model: Any, selection: Selection, weights: Weights) -> None:  # noqa: ANN401 -- of transformers
+        self._model, self._selection = model, selection
+        self._entry: Passage
+        self._head: Product | None
+        self._entry, self._head = fill_model(model, selection, weights)
+        self._device, self._dtype = weights.factory.device, weights.factory.dtype
+
+    def run(self, step: Step, hidden: torch.Tensor | None, picks: torch.Tensor | None) -> Found:
+        """Run the tokens of a step; see `Runner`."""
+        return self._run(Paged(step, self._selection.layers.start), (step.tokens, step.positions), hidden, picks)
+
+    def try_layers(self) -> list[Kept]:
+        """Run a few tokens, and return what each layer keeps.
+
+        Raises:
+            Unsupported: if layers do not attend through our function once each, or what comes out is not what
+                transformers gives by itself.
+        """
+        try:
+            probe = Probe()
+            found, expected = self._try_line(probe, NAME), self._try_line(probe, "eager")
+        except Exception as error:  # the code of any model may fail in any way
+            raise Unsupported(
+                f"transformers cannot run this model in pages: {error}", "choose another backend"
+            ) from error
+        finally:
+            self._model.set_attn_implementation(NAME)
+        layers = self._selection.layers
+        if [call.layer for call in probe.calls] != list(range(layers.start, layers.stop)):
+            raise Unsupported(
+                "some layers of this model keep something else than keys and values", "choose another backend"
+            )
+        share = float((found - expected).abs().max() / expected.abs().max())
+        if not share <= (TOLERANCE if self._dtype == torch.float32 else COARSE):
+            message = f"in pages this model differs by {share:.1g} of the largest number"
+            raise Unsupported(message, "choose another backend")
+        return [self._keep_call(call) for call in probe.calls]
+
+    def _try_line(self, attender: Attender, implementation: str) -> torch.Tensor:
+        """Return what the layers give for a few tokens."""
+        self._model.set_attn_implementation(implementation)
+        tokens = torch.arange(TRIAL, device=self._device)
+        hidden = None
+        if self._selection.layers.start:
+            width = self._model.config.get_text_config().hidden_size
+            hidden = torch.sin(torch.arange(TRIAL * width, device=self._device).float() ** 2).reshape(TRIAL, width)
+            hidden = hidden.to(self._dtype)
+        with torch.inference_mode():
+            found = self._run(attender, (tokens, tokens), hidden, tokens)
+        result = found.logits if found.hidden is None else found.hidden
+        assert result is not None, "all tokens were picked"
+        return result
+
+    def _run(
+        self,
+        attender: Attender,
+        line: tuple[torch.Tensor, torch.Tensor],
+        hidden: torch.Tensor | None,
+        picks: torch.Tensor | None,
+    ) -> Found:
+        tokens, positions = line
+        self._entry.hidden = None if hidden is None else hidden[None]
+        given = {"input_ids": tokens[None]} if hidden is None else {"inputs_embeds": hidden[None]}
+        try:
+            with answer_calls(attender):
+                kept = 0 if picks is None else picks  # 0 is how transformers says all
+                out = self._model(**given, position_ids=positions[None], use_cache=False, logits_to_keep=kept)
+        except StopAfterLayer as left:
+            return Found(hidden=left.hidden[0])
+        if picks is not None and not len(picks):
+            return Found()
+        assert self._head is not None, "only a last stage comes to its end"
+        return Found(states=self._head.seen, logits=out.logits[0].float())
+
+    def _keep_call(self, call: AttentionCall) -> Kept:
+        """Return what a layer keeps, having made sure that it slides as config.json says."""
+        config = self._model.config.get_text_config()
+        kinds = getattr(config, "layer_types", None)
+        slides = kinds[call.layer] == SLIDING if kinds else bool(call.window)
+        if bool(call.window) != slides or (kinds and kinds[call.layer] not in (FULL, SLIDING)):
+            raise Unsupported(f"layer {call.layer} does not slide as config.json says", "choose another backend")
+        if call.key.shape != call.value.shape:
+            raise Unsupported("keys and values of this model differ in width", "choose another backend")
+        shape = tuple(call.key.shape[1:])
+        return Kept("window" if call.window else "full", (shape, shape), call.window)
+
+
+def make_rule(call: AttentionCall) -> Rule:
+    """Return what a layer asks for in the words of the kernels."""
+    sinks = None if call.sinks is None else call.sinks.float()
+    return Rule(call.scale, call.window, call.soft_cap, sinks)
+
+
+@contextmanager
+def hush_transformers() -> Iterator[None]:
+    """Keep transformers from drawing progress bars and from warning of defaults it fills in."""
+    from transformers import logging
+
+    level = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.set_verbosity(level)
+
+
+def read_sketch(folder: Path) -> tuple[Any, Shape]:
+    """Return a model without weights, and its shape.
+
+    Raises:
+        Unsupported: if transformers does not build it, or it is not of the usual build.
+    """
+    with hush_transformers():
+        model = sketch_model(folder)
+    config = model.config.get_text_config()
+    shape = Shape(
+        num_layers=len(model.get_decoder().layers),
+        hidden_size=config.hidden_size,
+        vocab_size=config.vocab_size,
+        context_length=config.max_position_embeddings,
+        is_tied=bool(config.tie_word_embeddings),
+        eps=0.0,
+    )
+    return model, shape

@@ -1,0 +1,75 @@
+"""A report as one HTML file, with its plots inside."""
+
+from __future__ import annotations
+
+import html
+import io
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from matplotlib.figure import Figure
+
+from parallax_bench.request import BenchResult
+from parallax_bench.summary import Spread, Summary
+
+STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem }
+body { color: black; background: white }
+table { border-collapse: collapse; margin: 1rem 0 } td, th { padding: .25rem .8rem; border-bottom: 1px solid silver }
+td { text-align: right } td:first-child, th { text-align: left } svg { max-width: 100%; height: auto }
+"""
+
+
+def make_page(summary: Summary, outcomes: Sequence[BenchResult], settings: dict[str, Any]) -> str:
+    """Return the report of a run."""
+    figures = {name: value for name, value in msgspec.structs.asdict(summary).items() if isinstance(value, int | float)}
+    times = {name: value for name, value in msgspec.structs.asdict(summary).items() if isinstance(value, Spread)}
+    heads = "".join(f"<th>{name}</th>" for name in ("", *Spread.__struct_fields__))
+    rows = "".join(_row(name, *msgspec.structs.astuple(value)) for name, value in times.items())
+    return (
+        f"<!doctype html><html lang=en><meta charset=utf-8><title>parallax bench</title><style>{STYLE}</style>"
+        f"<h1>parallax bench</h1><table>{''.join(_row(*item) for item in settings.items())}</table>"
+        f"<h2>Figures</h2><table>{''.join(_row(*item) for item in figures.items())}</table>"
+        f"<h2>Times in milliseconds</h2><table><tr>{heads}</tr>{rows}</table>"
+        f"{draw_times(outcomes)}{draw_course(outcomes)}</html>\n"
+    )
+
+
+def draw_times(outcomes: Sequence[BenchResult]) -> str:
+    """Return a plot of how each time is spread, as SVG: the share of requests below it."""
+    figure = Figure(figsize=(10, 3), layout="constrained")
+    for axes, name in zip(figure.subplots(1, 3), ("ttft", "tpot", "e2e"), strict=True):
+        values = sorted(1000 * value for each in outcomes if (value := getattr(each, name)) is not None)
+        axes.step(values, [(index + 1) / len(values) for index in range(len(values))], where="post")
+        axes.set(title=f"{name.upper()}, ms", ylim=(0, 1.02))
+        axes.grid(visible=True, alpha=0.3)
+    return _to_svg(figure)
+
+
+def draw_course(outcomes: Sequence[BenchResult]) -> str:
+    """Return a plot of each request over time, as SVG: waiting for its first token, then answering."""
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    axes = figure.subplots()
+    for row, each in enumerate(sorted(outcomes, key=lambda one: one.sent)):
+        if each.first is not None and each.last is not None:
+            axes.plot([each.sent, each.first], [row, row], color="tab:orange", linewidth=1)
+            axes.plot([each.first, each.last], [row, row], color="tab:blue", linewidth=1)
+    axes.set(title="Requests: to the first token (orange), then to the end (blue)", xlabel="seconds")
+    return _to_svg(figure)
+
+
+def _to_svg(figure: Figure) -> str:
+    sink = io.StringIO()
+    figure.savefig(sink, format="svg", metadata={"Date": None})
+    text = sink.getvalue()
+    return text[text.index("<svg") :]
+
+
+def _row(name: str, *values: object) -> str:
+    cells = "".join(f"<td>{html.escape(_show(value))}</td>" for value in values)
+    return f"<tr><td>{html.escape(name)}</td>{cells}</tr>"
+
+
+def _show(value: object) -> str:
+    return f"{value:.2f}" if isinstance(value, float) else str(value)

@@ -1,0 +1,48 @@
+"""Figures for people and for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from parallax_bench.request import BenchResult
+from parallax_bench.summary import Spread, Summary
+
+Settings = dict[str, Any]
+
+
+def print_summary(summary: Summary) -> None:
+    """Print the figures of a run as two tables."""
+    console, fields = Console(), msgspec.structs.asdict(summary)
+    figures = Table(show_header=False, box=None)
+    for name, value in fields.items():
+        if isinstance(value, int | float):
+            figures.add_row(
+                name.replace("_per_s", "/s").replace("_", " "), f"{value:.2f}" if value % 1 else f"{value:g}"
+            )
+    console.print(figures)
+    times = Table("ms", *Spread.__struct_fields__, box=None)
+    for name, value in fields.items():
+        if isinstance(value, Spread):
+            times.add_row(name.removesuffix("_ms"), *(f"{each:.1f}" for each in msgspec.structs.astuple(value)))
+    console.print(times)
+    for error, count in summary.errors.items():
+        console.print(f"{count} x {error}", markup=False)
+
+
+def write_json(path: Path, summary: Summary, outcomes: Sequence[BenchResult], settings: Settings) -> None:
+    """Write everything that was measured."""
+    content = {"settings": settings, "summary": summary, "requests": outcomes}
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(content, enc_hook=str)) + b"\n")
+
+
+def write_page(path: Path, summary: Summary, outcomes: Sequence[BenchResult], settings: Settings) -> None:
+    """Write the report as HTML."""
+    from parallax_bench.html_report import make_page
+
+    path.write_text(make_page(summary, outcomes, settings), encoding="utf-8")

@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path, PurePosixPath
+
+import pytest
+from typer.testing import CliRunner
+
+from parallax_core.base.errors import ParallaxError, UsageError
+from parallax_core.cli.plugin import app
+from parallax_core.cli.scaffold import KINDS, Project, make_project, read_kind, render_project, write_project
+from tests.conformance.example import EXAMPLES, run_pytest
+
+SLOW = {"transport"}
+"""What is not run here, because it is what an example is, whose own tests are run elsewhere."""
+
+
+def write(kind: str, folder: Path, name: str = "my_thing") -> Path:
+    return write_project(make_project(kind, name), folder)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in SLOW])
+def test_new_package_passes_its_own_tests(kind: str, tmp_path: Path) -> None:
+    ran = run_pytest(write(kind, tmp_path))
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "skipped" not in ran.stdout
+
+
+def test_new_transport_is_that_of_the_example() -> None:
+    for path, text in render_project(Project(kind="transport", name="tcp")):
+        if path.suffix == ".py" and path.name != "__init__.py":
+            example = (EXAMPLES["transport-tcp"] / path).read_text(encoding="utf-8")
+            assert text.split() == example.split(), path
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_new_package_is_formatted_and_clean(kind: str, tmp_path: Path) -> None:
+    folder = write(kind, tmp_path)
+    ruff = [sys.executable, "-m", "ruff"]
+    chosen = ["--isolated", "--no-cache", "--line-length=120"]
+    checks = [[*ruff, "format", "--check", *chosen, "."], [*ruff, "check", "--select=E,F,W,I,B,UP", *chosen, "."]]
+    for command in checks:
+        ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        assert ran.returncode == 0, ran.stdout
+
+
+def test_no_name_makes_a_package_that_is_no_python(tmp_path: Path) -> None:
+    for kind in KINDS:
+        for name in ("none", "any", "path", "class", "queue-view", "test", kind, "a" * 40):
+            write(kind, tmp_path, name)
+    ruff = [sys.executable, "-m", "ruff", "check", "--isolated", "--no-cache", "--select=F", "."]
+    ran = subprocess.run(ruff, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_new_package_keeps_to_the_rules_for_plugins(kind: str) -> None:
+    files = dict(render_project(Project(kind=kind, name="mine")))
+    package = f"parallax_{kind}_mine"
+    assert PurePosixPath(package, "plugin.py") in files
+    assert not any(path.suffix == ".j2" or "package" in path.parts for path in files)
+    for path, text in files.items():
+        assert "{{" not in text
+        if path.parts[0] == package:
+            assert text.count("parallax_core") == text.count("parallax_core.api"), path
+
+
+@pytest.mark.parametrize("written", ["My_Thing", "my.thing", "MY--thing", "my-thing"])
+def test_name_is_spelled_in_one_way(written: str) -> None:
+    project = make_project("policy", written)
+    assert (project.name, project.distribution) == ("my-thing", "parallax-policy-my-thing")
+    assert (project.package, project.stem) == ("parallax_policy_my_thing", "MyThing")
+
+
+@pytest.mark.parametrize("written", ["", "-", "a b", "../up", "9lives", "größe", "x" * 41, "a/b", "-x", "x-", "a\n"])
+def test_name_that_cannot_be_installed_is_refused(written: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        make_project("policy", written)
+    assert repr(written) in caught.value.message
+    assert caught.value.hint
+
+
+def test_name_of_an_installed_distribution_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"parallax-backend-mlx .* is installed already"):
+        make_project("backend", "MLX")
+
+
+def test_kind_without_a_template_is_refused() -> None:
+    with pytest.raises(UsageError, match="'kernel'") as caught:
+        read_kind("kernel")
+    assert all(kind in caught.value.hint for kind in KINDS)
+
+
+def test_folder_that_is_there_is_left_alone(tmp_path: Path) -> None:
+    place = tmp_path / "parallax-policy-mine"
+    place.mkdir()
+    (place / "notes").write_text("mine")
+    with pytest.raises(ParallaxError, match="is there already") as caught:
+        write("policy", tmp_path, "mine")
+    assert "--folder" in caught.value.hint
+    assert [path.name for path in place.iterdir()] == ["notes"]
+
+
+def test_file_in_the_way_of_the_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises((ParallaxError, OSError)):
+        write("policy", tmp_path / "file")
+
+
+def test_command_says_what_comes_next(tmp_path: Path) -> None:
+    ran = CliRunner().invoke(app, ["new", "policy", "mine", "--folder", str(tmp_path / "new")])
+    assert ran.exit_code == 0, ran.output
+    place = tmp_path / "new" / "parallax-policy-mine"
+    assert f"wrote {place}" in ran.output
+    assert "pip install -e '.[test]'" in ran.output
+    assert (place / "pyproject.toml").is_file()
+
+
+def test_command_line_refuses_what_it_cannot_write(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "from parallax_core.cli import main; main()", "plugin", "new", "nothing", "x"]
+    ran = subprocess.run(command, cwd=tmp_path, env={**os.environ}, capture_output=True, text=True, check=False)
+    assert ran.returncode == 2
+    assert "error: there is no template for 'nothing'" in ran.stderr
+    assert "hint: choose one of: backend" in ran.stderr

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from parallax_core.api import Capability, InvalidRequest, Sampling, StageInfo
+from parallax_core.engine.validate import RequestValidator
+from tests.unit.engine.replica import TOY, Replica, make_request, open_stages
+
+
+def make_validator(*capabilities: Capability) -> RequestValidator:
+    infos = [replace(stage.info, capabilities=frozenset(capabilities)) for stage in open_stages(TOY, 2)]
+    return RequestValidator(tuple(infos), 16)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "fields", "param", "message"),
+    [
+        ([], {}, "messages", "empty"),
+        (range(16), {}, "messages", "16 in all"),
+        ([1, 97], {}, "messages", "below 97"),
+        ([-1], {}, "messages", "below 97"),
+        ([1, 2], {"max_tokens": 15}, "max_tokens", "more than the 16"),
+        ([1, 2], {"max_tokens": 0}, "max_tokens", "at least 1"),
+        ([1, 2], {"n": 0}, "n", "between 1 and 128"),
+        ([1, 2], {"n": 129}, "n", "between 1 and 128"),
+        ([1, 2], {"logprobs": -1}, "logprobs", "between 0 and 97"),
+        ([1, 2], {"logprobs": 98}, "logprobs", "between 0 and 97"),
+        ([1, 2], {"prompt_logprobs": -1}, "prompt_logprobs", "between 0 and 97"),
+        ([1, 2], {"adapter": "tuned"}, "model", "'tuned' cannot be used"),
+    ],
+)
+def test_gate_refuses_what_can_never_be_served(prompt: Any, fields: dict[str, Any], param: str, message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message) as caught:
+        make_validator("logprobs").check(make_request(prompt, **fields))
+    assert caught.value.param == param
+
+
+@pytest.mark.parametrize("name", ["logprobs", "prompt_logprobs"])
+def test_gate_refuses_logprobs_where_there_are_none(name: str) -> None:
+    request = make_request([1], **{name: 0})
+    with pytest.raises(InvalidRequest, match=f"{name} cannot be given") as caught:
+        make_validator().check(request)
+    assert caught.value.param == name
+    assert make_validator("logprobs").check(request) == 4
+
+
+def test_gate_lets_adapters_pass_where_every_stage_has_them() -> None:
+    request = make_request([1], adapter="tuned")
+    assert make_validator("adapters").check(request) == 4
+    bare: StageInfo = TOY.open().info
+    with pytest.raises(InvalidRequest):
+        RequestValidator((*make_validator("adapters").stages, bare), 16).check(request)
+
+
+def test_gate_leaves_what_room_there_is_for_the_answer() -> None:
+    assert make_validator().check(make_request([1, 2, 3], None)) == 13
+    assert make_validator().check(make_request([1, 2, 3], 13)) == 13
+
+
+@pytest.mark.parametrize(
+    ("most", "default", "least", "expected"),
+    [(None, 5, 0, 5), (None, 500, 0, 13), (7, 5, 0, 7), (None, 5, 6, 6), (None, None, 6, 13)],
+)
+def test_default_length_holds_only_where_a_request_states_none_and_as_far_as_there_is_room(
+    most: int | None, default: int | None, least: int, expected: int
+) -> None:
+    request = make_request([1, 2, 3], most, default_max_tokens=default, sampling=Sampling(min_tokens=least))
+    assert make_validator().check(request) == expected
+
+
+def test_head_asks_the_gate_before_anything_else() -> None:
+    replica = Replica(TOY.open(num_pages=4, page_size=4))
+    with pytest.raises(InvalidRequest, match="16 in all"):
+        replica.ask(range(16))
+    assert replica.head.plan(0.0) is None

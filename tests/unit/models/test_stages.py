@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from parallax_core.api import Availability, BackendSpec, LayerRange, ModelSpec, ParallaxError, Ref, StagePlan, hookimpl
+from parallax_core.base.errors import BrokenPlugin
+from parallax_core.models.stages import open_stage
+from parallax_core.plugins.discovery import PluginRecord
+from parallax_core.plugins.host import PluginHost
+from parallax_core.testing.holes import punch_holes
+from parallax_core.testing.model import write_checkpoint
+from tests.conformance.test_model import CONFIG
+
+BUILDER = object()
+
+
+class Recording:
+    """A backend whose stage is the plan it was given."""
+
+    def open_stage(self, plan: StagePlan) -> Any:
+        return plan
+
+
+def probe() -> Availability:
+    return Availability(ok=True)
+
+
+def make_host(blocks: dict[str, Ref[Any]], adapter: str = "math:pi") -> PluginHost:
+    model = ModelSpec(name="tiny", summary="s", architectures=("TinyForCausalLM",), adapter=Ref(adapter), blocks=blocks)
+
+    @hookimpl
+    def parallax_register_models() -> list[ModelSpec]:
+        return [model]
+
+    @hookimpl
+    def parallax_register_backends() -> list[BackendSpec]:
+        return [
+            BackendSpec(name="b", summary="s", probe=Ref(f"{__name__}:probe"), factory=Ref(f"{__name__}:Recording"))
+        ]
+
+    plugin = SimpleNamespace(
+        parallax_register_models=parallax_register_models, parallax_register_backends=parallax_register_backends
+    )
+    return PluginHost([(PluginRecord(name="p", module="p", distribution="d", version="1", state="loaded"), plugin)])
+
+
+def open_with(blocks: dict[str, Ref[Any]], folder: Path, architecture: str = "TinyForCausalLM") -> Any:
+    (folder / "config.json").write_text(f'{{"architectures": ["{architecture}"]}}')
+    host = make_host(blocks)
+    return open_stage(host, host.backends().get("b"), StagePlan(model=folder))
+
+
+def test_blocks_of_an_adapter_reach_the_backend_they_are_for(tmp_path: Path) -> None:
+    blocks: dict[str, Ref[Any]] = {"b": Ref(f"{__name__}:BUILDER"), "other": Ref("no.such:Thing")}
+    assert open_with(blocks, tmp_path).blocks is BUILDER
+    assert open_with(blocks, tmp_path, "Stranger").blocks is None
+    assert open_with({"other": Ref("no.such:Thing")}, tmp_path).blocks is None
+
+
+def test_blocks_that_cannot_be_loaded_name_their_plugin(tmp_path: Path) -> None:
+    with pytest.raises(BrokenPlugin, match="d 1"):
+        open_with({"b": Ref("no.such:Thing")}, tmp_path)
+
+
+def test_layers_that_were_not_fetched_never_reach_a_backend(tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path / "model", {}, {"layer.0.mix": (6,), "layer.1.mix": (6,)})
+    punch_holes(folder, lambda name: name == "layer.0.mix")
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    host = make_host({}, "tests.conformance.test_model:ADAPTER")
+    offer = host.backends().get("b")
+    plan = StagePlan(model=folder, layers=LayerRange(0, 1))
+    open_stage(host, offer, plan)
+    with pytest.raises(ParallaxError, match=r"layers 0-2 of .* not on this machine are layers 1-2"):
+        open_stage(host, offer, StagePlan(model=folder, layers=LayerRange(0, 2)))
+    with pytest.raises(ParallaxError, match="layers 0-3 of"):
+        open_stage(host, offer, StagePlan(model=folder))

@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+from math import inf
+
+import pytest
+
+from parallax_core.api import Epoch, LayerRange, StageInfo, StageLost
+from parallax_core.base.errors import UsageError
+from parallax_core.node.channel import Channel
+from parallax_core.node.executor.base import LEASE, StageLocation
+from parallax_core.node.executor.local import LocalExecutor
+from parallax_core.node.executor.rebalance import (
+    STEPS,
+    LayerCosts,
+    RebalancingExecutor,
+    choose_layers,
+    find_rooms,
+    time_stages,
+)
+from parallax_core.testing.fault import Fault, FaultStage
+from parallax_core.testing.sleep import SleepStage, describe_sleeper
+from parallax_core.wire.membership import Join
+from parallax_core.wire.messages import Result, Step
+
+HALVES = (LayerRange(0, 4), LayerRange(4, 8))
+GIB = 2**30
+EVEN = LayerCosts((1,) * 8, (GIB,) * 8)
+
+
+def join(host: str, memory: int) -> Join:
+    return Join("inprocess://x", (), host, 0, memory=memory)
+
+
+@pytest.mark.parametrize(
+    ("joins", "rooms"),
+    [
+        ([join("a", 10 * GIB), join("b", 5 * GIB)], [8 * GIB, 4 * GIB]),
+        ([join("a", 10 * GIB), join("b", 0)], [8 * GIB, inf]),
+        ([join("a", 10 * GIB), join("a", 11 * GIB)], [inf, inf]),
+        ([join("a", 10 * GIB), join("b", 10 * GIB), join("a", 10 * GIB)], [4 * GIB, 8 * GIB, 4 * GIB]),
+    ],
+)
+def test_room_of_a_node_is_most_of_what_is_free_on_its_machine(joins: list[Join], rooms: list[float]) -> None:
+    assert find_rooms(joins, 8 * GIB) == rooms
+
+
+@pytest.mark.parametrize("hosts", ["aa", "ab"])
+def test_model_that_all_together_cannot_hold_is_refused_with_both_sizes(hosts: str) -> None:
+    joins = [join(host, 2 * GIB // hosts.count("a") * (1 if hosts == "ab" else 2)) for host in hosts]
+    with pytest.raises(UsageError, match=r"takes 8\.0 GiB, and the nodes have room for [13]\.\d GiB of it"):
+        find_rooms(joins, 8 * GIB)
+
+
+def test_fast_stage_gets_no_more_than_it_can_hold() -> None:
+    assert choose_layers(HALVES, EVEN, [0.3, 0.1], [inf, 5 * GIB]) == (LayerRange(0, 3), LayerRange(3, 8))
+
+
+def test_layers_go_to_the_stage_that_is_fast() -> None:
+    assert choose_layers(HALVES, EVEN, [0.3, 0.1]) == (LayerRange(0, 2), LayerRange(2, 8))
+
+
+def test_layers_stay_where_it_is_not_worth_moving_them() -> None:
+    assert choose_layers(HALVES, EVEN, [0.105, 0.1]) is None
+
+
+def sleeper(layers: LayerRange, seconds: float) -> SleepStage:
+    return SleepStage(describe_sleeper(layers), lambda _: seconds)
+
+
+async def test_stages_are_timed_by_their_own_clocks() -> None:
+    executor = LocalExecutor([partial(sleeper, HALVES[0], 0.03), partial(sleeper, HALVES[1], 0.01)])
+    await executor.open()
+    try:
+        slow, fast = await time_stages(executor.channels)
+    finally:
+        await executor.close()
+    assert slow >= 0.03
+    assert 0.01 <= fast < slow
+
+
+async def test_stage_that_fails_while_it_is_timed_is_named() -> None:
+    broken = FaultStage(sleeper(HALVES[1], 0.0), Fault("step", at=1))
+    executor = LocalExecutor([partial(sleeper, HALVES[0], 0.0), lambda: broken])
+    await executor.open()
+    try:
+        with pytest.raises(StageLost, match="node 'stage-1' could not decode a token"):
+            await time_stages(executor.channels)
+    finally:
+        await executor.close()
+
+
+class FakeExecutor:
+    """Stages of a executor that sleep as long as their layers are slow."""
+
+    most_failures = None
+
+    def __init__(self, rates: Sequence[float]) -> None:
+        self.rates = rates
+        self.layers: tuple[LayerRange, ...] = HALVES
+        self.opened: list[tuple[LayerRange, ...]] = []
+        self.executor: LocalExecutor | None = None
+        self.channels: tuple[Channel, ...] = ()
+        self.memories = (0, 0)
+
+    async def gather(self) -> None:
+        """Everybody is here."""
+
+    def joins(self) -> list[Join]:
+        return [join(str(number), memory) for number, memory in enumerate(self.memories)]
+
+    async def open(self) -> tuple[StageInfo, ...]:
+        await self.close()
+        self.opened.append(self.layers)
+        self.executor = LocalExecutor(
+            [partial(sleeper, each, len(each) * rate) for each, rate in zip(self.layers, self.rates, strict=True)]
+        )
+        infos = await self.executor.open()
+        self.channels = self.executor.channels
+        return infos
+
+    def give(self, layers: Sequence[LayerRange]) -> None:
+        self.layers = tuple(layers)
+
+    async def explain(self, loss: StageLost) -> StageLost:
+        return loss
+
+    async def close(self) -> None:
+        if self.executor is not None:
+            await self.executor.close()
+
+    def needs(self) -> str:
+        return ""
+
+    def locations(self) -> tuple[StageLocation, ...]:
+        return ()
+
+
+async def test_slow_stage_gives_layers_away_and_both_begin_with_nothing_open() -> None:
+    inner = FakeExecutor((0.012, 0.004))
+    executor = RebalancingExecutor(inner, EVEN)  # type: ignore[arg-type]
+    try:
+        infos = await executor.open()
+        assert [info.layers for info in infos] == [LayerRange(0, 2), LayerRange(2, 8)]
+        await executor.channels[0].send(Step(LEASE, Epoch(0), 1))
+        first = await asyncio.wait_for(executor.channels[1].receive(), 10)
+        assert isinstance(first, Result)
+        await executor.open()
+    finally:
+        await executor.close()
+    assert len(inner.opened) == 3  # measured, moved; and not measured again
+    assert STEPS > 3
+
+
+async def test_node_with_little_memory_is_never_given_more_than_it_holds() -> None:
+    inner = FakeExecutor((0.012, 0.004))
+    inner.memories = (100 * GIB, 4 * GIB)
+    executor = RebalancingExecutor(inner, EVEN)  # type: ignore[arg-type]
+    try:
+        infos = await executor.open()
+    finally:
+        await executor.close()
+    assert [info.layers for info in infos] == [LayerRange(0, 5), LayerRange(5, 8)]
+    assert inner.opened == [(LayerRange(0, 5), LayerRange(5, 8))] * 2  # it is fast, and could hold no more
+
+
+async def test_model_that_does_not_fit_is_refused_before_anything_is_loaded() -> None:
+    inner = FakeExecutor((0.0, 0.0))
+    inner.memories = (4 * GIB, 4 * GIB)
+    with pytest.raises(UsageError, match="the model takes"):
+        await RebalancingExecutor(inner, EVEN).open()  # type: ignore[arg-type]
+    assert inner.opened == []

@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+import pytest
+
+from parallax_core.api import Epoch, Frame, PeerLost, TransportPlan
+from parallax_core.builtin.inprocess import InProcessTransport
+from parallax_core.node.executor.base import LEASE
+from parallax_core.node.membership import registry as module
+from parallax_core.node.membership.registry import JoinedNode, NodeRegistry
+from parallax_core.wire.membership import Join, Refusal
+from parallax_core.wire.messages import Heartbeat
+from tests.unit.node.cluster import call, open_registry, soon, until
+
+
+def anybody(joined_node: JoinedNode) -> int:
+    del joined_node
+    return 1
+
+
+def named(name: str, fit: int, joined_node: JoinedNode) -> int:
+    return fit if joined_node.name == name else 0
+
+
+def prefer(name: str, joined_node: JoinedNode) -> int:
+    return 2 if joined_node.name == name else 1
+
+
+def is_waiting(registry: NodeRegistry, name: str) -> bool:
+    return name in {joined_node.name for joined_node in registry.waiting}
+
+
+async def join(registry: NodeRegistry, *names: str) -> None:
+    """Have nodes join, one after the other; they say nothing more."""
+    for name in names:
+        channel = await call(registry, name)
+        await channel.send(Join("inprocess://x", (), "here", 0))
+        await until(partial(is_waiting, registry, name))
+
+
+async def test_who_joined_first_is_handed_out_first() -> None:
+    async with open_registry() as registry:
+        await join(registry, "a", "b")
+        first, second = await registry.find(anybody), await registry.find(anybody)
+        assert (first.name, second.name) == ("a", "b")
+        assert registry.waiting == ()
+
+
+async def test_find_waits_for_who_is_wanted() -> None:
+    async with open_registry() as registry:
+        finding = asyncio.create_task(registry.find(partial(named, "b", 1)))
+        await join(registry, "a")
+        assert not finding.done()
+        channel = await call(registry, "b")
+        await channel.send(Join("inprocess://x", (), "here", 0))
+        assert (await soon(finding)).name == "b"
+        assert [joined_node.name for joined_node in registry.waiting] == ["a"]
+
+
+async def test_two_that_wait_get_whom_they_prefer() -> None:
+    async with open_registry() as registry:
+        first = asyncio.create_task(registry.find(partial(prefer, "a")))
+        second = asyncio.create_task(registry.find(partial(prefer, "b")))
+        await asyncio.sleep(0)
+        for name in "ba":
+            channel = await call(registry, name)
+            await channel.send(Join("inprocess://x", (), "here", 0))
+        assert (await soon(first)).name == "a"
+        assert (await soon(second)).name == "b"
+
+
+async def test_node_found_for_who_is_gone_waits_on() -> None:
+    async with open_registry() as registry:
+        finding = asyncio.create_task(registry.find(anybody))
+        await asyncio.sleep(0)
+        joined_node = JoinedNode(await call(registry, "a"), Join("inprocess://x", (), "here", 0))
+        registry._admit(joined_node)
+        assert not registry.waiting  # it is found, and nobody has taken it yet
+        finding.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await finding
+        assert joined_node in registry.waiting
+        assert await soon(registry.find(anybody)) is joined_node
+
+
+async def test_cancelled_find_takes_nobody_later() -> None:
+    async with open_registry() as registry:
+        finding = asyncio.create_task(registry.find(anybody))
+        await asyncio.sleep(0)
+        finding.cancel()
+        await asyncio.gather(finding, return_exceptions=True)
+        await join(registry, "a")
+
+
+async def test_node_that_is_gone_waits_no_more() -> None:
+    async with open_registry() as registry:
+        channel = await call(registry, "a")
+        await channel.send(Join("inprocess://x", (), "here", 0))
+        await until(lambda: len(registry.waiting) == 1)
+        await channel.close()
+        await until(lambda: not registry.waiting)
+
+
+async def test_second_node_of_a_name_is_told_so() -> None:
+    async with open_registry() as registry:
+        await join(registry, "a")
+        channel = await call(registry, "a")
+        await channel.send(Join("inprocess://x", (), "here", 0))
+        refusal = await soon(channel.receive())
+        assert isinstance(refusal, Refusal)
+        assert refusal.message == "another node called 'a' has joined"
+        with pytest.raises(PeerLost):
+            await soon(channel.receive())
+        assert len(registry.waiting) == 1
+
+
+@pytest.mark.parametrize("has_joined", [False, True])
+async def test_node_that_says_anything_else_is_cut_off(caplog: pytest.LogCaptureFixture, *, has_joined: bool) -> None:
+    async with open_registry() as registry:
+        channel = await call(registry, "a")
+        if has_joined:
+            await channel.send(Join("inprocess://x", (), "here", 0))
+            await until(lambda: len(registry.waiting) == 1)
+        with caplog.at_level("INFO"):
+            await channel.send(Heartbeat(LEASE, Epoch(0), -1, 0))
+            with pytest.raises(PeerLost):
+                await soon(channel.receive())
+        assert "sent a Heartbeat while it had nothing to do" in caplog.text or "where it was to join" in caplog.text
+        assert registry.waiting == ()
+
+
+async def test_stranger_that_sends_garbage_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    async with open_registry() as registry:
+        for header in (b"\0", b"\1\xff\xff", b"\x01", b"\1\x96" + bytes(6)):
+            link = await InProcessTransport(TransportPlan(node="ill")).connect(registry.address, "head")
+            await link.send(Frame(header))
+            with pytest.raises(PeerLost):
+                await soon(link.receive())
+        await join(registry, "a")
+    assert caplog.text.count("node turned away node=ill") == 4
+
+
+async def test_node_that_does_not_join_in_time_is_let_go_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "GREETING_S", 0.05)
+    async with open_registry() as registry:
+        channel = await call(registry, "a")
+        with pytest.raises(PeerLost):
+            await soon(channel.receive())
+
+
+async def test_stop_ends_what_waits() -> None:
+    before = asyncio.all_tasks()
+    async with open_registry() as registry:
+        await join(registry, "a", "b")
+        await call(registry, "c")
+    await registry.stop()
+    await until(lambda: asyncio.all_tasks() == before)

@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from parallax_core.api import BackendFailed
+from parallax_core.node.membership import supervisor as module
+from parallax_core.node.membership.supervisor import WorkerSupervisor
+from tests.unit.node.cluster import soon, until
+
+WAIT = "import sys; sys.stdin.read()"
+STUBBORN = "import signal; signal.pause()"
+
+
+def supervisor(code: str) -> WorkerSupervisor:
+    return WorkerSupervisor(lambda node: [sys.executable, "-S", "-c", code, node])
+
+
+def is_there(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+async def test_process_ends_when_it_is_told_to() -> None:
+    here = supervisor(WAIT)
+    await here.restart("a")
+    [pid] = here.pids
+    await soon(here.end("a"))
+    assert not is_there(pid)
+    await here.end("a")
+    assert here.pids == ()
+
+
+async def test_process_that_does_not_listen_is_killed() -> None:
+    here = supervisor(STUBBORN)
+    await here.restart("a")
+    [pid] = here.pids
+    await soon(here.end("a"))
+    assert not is_there(pid)
+
+
+class Immortal:
+    """A process that even SIGKILL does not end, as while it waits for a device."""
+
+    pid, returncode, stdin = 4711, None, None
+
+    def kill(self) -> None:
+        self.was_killed = True
+
+    async def wait(self) -> int:
+        await asyncio.Event().wait()
+        return 0
+
+
+@pytest.mark.parametrize("how", ["restart", "kill", "end"])
+async def test_process_that_cannot_be_killed_is_not_waited_for(
+    how: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("END_S", "KILL_S", "GONE_S"):
+        monkeypatch.setattr(module, name, 0.02)
+    here, immortal = supervisor(WAIT), Immortal()
+    here._children["a"] = module.WorkerProcess(immortal)  # type: ignore[arg-type]
+    await soon(getattr(here, how)("a"))
+    assert immortal.was_killed
+    assert "worker was killed and is still there after 0.02 s pid=4711" in caplog.text
+    assert 4711 not in here.pids
+    await here.end("a")
+
+
+async def test_end_of_a_process_that_is_not_there_is_at_once() -> None:
+    assert await soon(supervisor(WAIT).wait_end("nobody")) == "its process is gone"
+
+
+async def test_stopped_process_is_killed_and_replaced() -> None:
+    here = supervisor(WAIT)
+    await here.restart("a")
+    [old] = here.pids
+    os.kill(old, signal.SIGSTOP)
+    await soon(here.restart("a"))
+    assert not is_there(old)
+    assert here.pids != (old,)
+    await here.end("a")
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("raise SystemExit(7)", "its process ended with exit code 7"),
+        ("import os; os.kill(os.getpid(), 11)", "its process was ended by SIGSEGV"),
+        ("import os; os.kill(os.getpid(), 40)", "its process was ended by signal 40"),
+    ],
+)
+async def test_end_of_a_process_is_put_in_words(code: str, said: str) -> None:
+    here = supervisor(code)
+    await here.restart("a")
+    assert await soon(here.wait_end("a")) == said
+    assert await here.explain("a") == said
+    assert await here.explain("b") is None
+    await here.end("a")
+
+
+async def test_process_that_runs_explains_nothing() -> None:
+    here = supervisor(WAIT)
+    await here.restart("a")
+    assert await here.explain("a") is None
+    await here.end("a")
+
+
+async def test_interpreter_that_is_none_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "python"
+    here = WorkerSupervisor(lambda _: [str(path)])
+    with pytest.raises(BackendFailed, match=f"the worker a cannot be started with {path}: No such file"):
+        await here.restart("a")
+    path.touch()
+    with pytest.raises(BackendFailed, match="Permission denied"):
+        await here.restart("a")
+    assert here.pids == ()
+
+
+def test_child_ends_with_its_parent_that_has_no_time_to_see_to_it() -> None:
+    child = (
+        "from parallax_core.node.membership.supervisor import end_with_parent; "
+        "end_with_parent(); import signal; signal.pause()"
+    )
+    parent = (
+        "import asyncio, sys, signal\n"
+        "from parallax_core.node.membership.supervisor import WorkerSupervisor\n"
+        "async def main():\n"
+        f"    here = WorkerSupervisor(lambda _: [sys.executable, '-c', {child!r}])\n"
+        "    await here.restart('a')\n"
+        "    print(here.pids[0], flush=True)\n"
+        "    await asyncio.Event().wait()\n"
+        "asyncio.run(main())\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        pid = int(process.stdout.readline())
+        assert is_there(pid)
+        process.kill()
+    asyncio.run(until(lambda: not is_there(pid) or Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z"))

@@ -1,0 +1,121 @@
+"""Routes of plugins, behind what every request passes."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from fastapi import APIRouter
+
+from parallax_core.api import HttpSurface, hookimpl
+from parallax_core.plugins.discovery import PluginRecord
+from parallax_core.plugins.host import PluginHost
+from parallax_core.server.api_keys import ApiKeys
+from parallax_core.server.options import ServerOptions
+from parallax_core.server.plugin_routes import extend_app
+from tests.unit.server.letters import Site, error_of
+
+KEYED = {"Authorization": "Bearer k"}
+
+
+def make_router(path: str = "/x/status", **options: Any) -> APIRouter:
+    router = APIRouter(**options)
+
+    @router.get(path)
+    async def status() -> dict[str, str]:
+        return {"said": path}
+
+    return router
+
+
+def extend(site: Site, **plugins: Callable[[HttpSurface], None]) -> dict[str, str]:
+    """Let plugins add to a server, and return what became of each."""
+    host = PluginHost(
+        (
+            PluginRecord(name=name, distribution=name, version="1", module=name, state="loaded"),
+            types.SimpleNamespace(parallax_extend_server=hookimpl(function)),
+        )
+        for name, function in plugins.items()
+    )
+    extend_app(site.app, site.engine, host)
+    return {record.name: record.reason for record in host.records}
+
+
+def test_route_of_a_plugin_answers_and_may_ask_the_engine(site: Site) -> None:
+    def add(server: HttpSurface) -> None:
+        router = APIRouter()
+
+        @router.get("/x/state")
+        async def state() -> dict[str, str]:
+            return {"state": server.engine.health().state}
+
+        server.add_router(router)
+
+    assert extend(site, one=add) == {"one": ""}
+    assert site.client.get("/x/state").json() == {"state": "ready"}
+    assert site.client.get("/v1/models").status_code == 200
+
+
+def test_route_of_a_plugin_needs_a_key_like_all_others() -> None:
+    with Site(ServerOptions(keys=ApiKeys({"k": "user"}))) as site:
+        extend(site, one=lambda server: server.add_router(make_router()))
+        error_of(site.client.get("/x/status"), 401)
+        answer = site.client.get("/x/status", headers=KEYED)
+        assert answer.json() == {"said": "/x/status"}
+        assert answer.headers["X-Request-Id"]
+
+
+def test_route_that_raises_is_an_error_of_the_server(site: Site) -> None:
+    def add(server: HttpSurface) -> None:
+        router = APIRouter()
+
+        @router.get("/x/boom")
+        async def boom() -> None:
+            raise OSError("secret detail")
+
+        server.add_router(router)
+
+    extend(site, one=add)
+    assert "secret" not in error_of(site.client.get("/x/boom"), 500)["message"]
+
+
+@pytest.mark.parametrize(
+    "path", ["/health", "/v1/models", "/v1/models/other", "/v1/models/{name}", "/v1/models/a/b", "/metrics"]
+)
+def test_route_that_would_never_be_reached_is_refused(site: Site, path: str) -> None:
+    reasons = extend(site, one=lambda server: server.add_router(make_router(path)))
+    assert reasons["one"] == f"ValueError: {path} is taken"
+
+
+def test_route_of_another_method_or_below_a_prefix_is_not_taken(site: Site) -> None:
+    router = APIRouter()
+
+    @router.delete("/v1/models")
+    async def forget() -> dict[str, str]:
+        return {"said": "forgotten"}
+
+    def add(server: HttpSurface) -> None:
+        server.add_router(router)
+        server.add_router(make_router("/health", prefix="/x"))
+
+    assert extend(site, one=add) == {"one": ""}
+    assert site.client.delete("/v1/models").json() == {"said": "forgotten"}
+    assert site.client.get("/x/health").json() == {"said": "/health"}
+
+
+def test_two_plugins_cannot_have_one_route_and_the_second_adds_nothing(site: Site) -> None:
+    def add_two(server: HttpSurface) -> None:
+        server.add_router(make_router("/x/other"))
+        server.add_router(make_router())
+
+    reasons = extend(site, one=lambda server: server.add_router(make_router()), two=add_two)
+    assert reasons == {"one": "", "two": "ValueError: /x/status is taken"}
+    assert site.client.get("/x/status").status_code == 200
+    assert site.client.get("/x/other").status_code == 404
+
+
+def test_what_is_no_router_is_refused(site: Site) -> None:
+    reasons = extend(site, one=lambda server: server.add_router(print))
+    assert "is no fastapi.APIRouter" in reasons["one"]
