@@ -204,12 +204,8 @@ class Head:
             for index, (stage, frees) in enumerate(zip(self._stages, self._ledger.free, strict=True))
             for pool, free in zip(stage.pools, frees, strict=True)
         ]
-        return EngineStats(
-            running=running,
-            waiting=len(self._requests) - running,
-            pools=tuple(pools),
-            **dataclasses.asdict(self._counters),
-        )
+        waiting = len(self._requests) - running
+        return EngineStats(running=running, waiting=waiting, pools=tuple(pools), **dataclasses.asdict(self._counters))
 
     def fail(self, message: str, named: Listing[SeqId] = ()) -> bool:
         """The oldest step in flight failed: the requests at fault end, and all others go on.
