@@ -4,9 +4,9 @@
 
 Worker processes are the stages of a pipeline: three of a toy, to which something is done 200 times; one that has the
 whole toy, 50 times; and three of the model on the MLX backend, 20 times. While clients ask, one of these happens to a
-stage chosen at random, whatever it is doing, and as soon as it serves again the next: its process is killed (SIGKILL)
-or stopped (SIGSTOP), is killed and cannot open its stage again once or twice (refuse), or its next step fails as
-`benchmarks.sabotage` says (event, kernel, lock, memory, nan, lost, pages). All happen equally often.
+stage chosen at random, whatever it is doing, and the next once a request that was made since is answered: its process
+is killed (SIGKILL) or stopped (SIGSTOP), is killed and cannot open its stage again once or twice (refuse), or its next
+step fails as `benchmarks.sabotage` says (event, kernel, lock, memory, nan, lost, pages). All happen equally often.
 
 Every request must end: with the right tokens, or with an error event no later than 5 s after the fault was noticed.
 Requests that were not answered when a stage was lost are computed again on the repaired pipeline, and so end with
@@ -121,13 +121,6 @@ class Pipeline:
                 await asyncio.sleep(0.005)
         self.pids.update(self.supervisor.pids)
 
-    async def wait_tokens(self) -> None:
-        """Wait until something is answered: a pipeline that is lost again and again before that gives up."""
-        before = self.engine.stats()[0].output_tokens
-        async with asyncio.timeout(PATIENCE_S):
-            while self.engine.stats()[0].output_tokens == before:  # noqa: ASYNC110 -- nobody tells
-                await asyncio.sleep(0.005)
-
     async def strike(self, kind: str, rng: random.Random) -> None:
         """Have something happen to a stage, and wait until the pipeline is ready again."""
         strike, pids = Strike(kind, rng.randrange(len(self._roles)), now()), set(self.supervisor.pids)
@@ -231,7 +224,7 @@ async def run(kind: str, folder: Path, times: int, private: Path, only: Sequence
         await pipeline.wait_ready()
         clients = [asyncio.create_task(crowd.keep_asking()) for _ in range(CLIENTS[kind])]
         for number in range(times):
-            await pipeline.wait_tokens()
+            await crowd.wait_answer()
             await asyncio.sleep(rng.uniform(0.5, 3.0) if kind == "model" else rng.uniform(0.05, 0.6))
             await pipeline.strike(next(turns), rng)
             print(kind, number, pipeline.strikes[-1], len(crowd.asked), file=sys.stderr, flush=True)

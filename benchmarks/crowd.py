@@ -50,6 +50,13 @@ class Crowd:
         self.asked: list[Asked] = []
         self.num_refused = 0
         self.is_over = False
+        self._since, self._answered = 0.0, asyncio.Event()
+
+    async def wait_answer(self) -> None:
+        """Wait until a request that is made from now on is answered whole: everything serves."""
+        self._since, self._answered = now(), asyncio.Event()
+        async with asyncio.timeout(QUIET_S):
+            await self._answered.wait()
 
     async def keep_asking(self) -> None:
         """Ask until it is time to go home."""
@@ -76,6 +83,8 @@ class Crowd:
                 if asked.reason == "error":
                     self._on_error(delta.finish)
         asked.ended = now()
+        if asked.reason == "length" and asked.began >= self._since:
+            self._answered.set()
         return asked
 
     def _think(self) -> tuple[tuple[int, ...], int]:
