@@ -120,7 +120,7 @@ class MlxStage:
             if isinstance(error, BackendFailed) or not isinstance(error, Exception):
                 raise
             hint = "try again; if it happens again, restart with fewer requests at once"
-            raise BackendFailed(f"the model failed in a step: {error}", hint) from error
+            raise BackendFailed(f"{type(error).__name__}: {error}", hint) from error
         for row, context in zip(batch.rows, contexts, strict=True):
             context.tokens.extend(row.tokens)
         return Outcome(result)
