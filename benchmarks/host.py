@@ -25,6 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 
 from parallax_core.api import (
     Answer,
@@ -44,6 +46,7 @@ from parallax_core.api import (
 from parallax_core.builtin.routing import LeastPendingTokens
 from parallax_core.models.generation_config import RequestDefaults
 from parallax_core.models.tokenizer import ModelTokenizer
+from parallax_core.models.vocabulary import Vocabulary
 from parallax_core.node.executor.local import LocalExecutor
 from parallax_core.node.pipeline.engine import PipelineEngine
 from parallax_core.node.routing.router import Router
@@ -86,6 +89,10 @@ class LetterText:
     stop_ids = frozenset[int]()
     vocab_size = len(LETTERS)
     context_length = 0
+
+    def __init__(self) -> None:
+        letters = {letter: token for token, letter in enumerate(LETTERS)}
+        self.vocabulary = Vocabulary(Tokenizer(WordLevel(letters)))
 
     def encode_chat(self, messages: Sequence[dict[str, str]], settings: object = None) -> tuple[int, ...]:
         """Return the tokens of all messages, one after the other."""
