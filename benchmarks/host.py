@@ -53,7 +53,7 @@ from parallax_core.node.routing.router import Router
 from parallax_core.server.app import make_app
 from parallax_core.server.body_messages import BodyReading
 from parallax_core.server.body_reader import BodyReader, LocalReader
-from parallax_core.server.drain import DrainGate
+from parallax_core.server.drain import Drain
 from parallax_core.server.file_limit import raise_limit
 from parallax_core.server.loop_lag import watch_lag
 from parallax_core.server.options import ServerOptions
@@ -204,7 +204,7 @@ class Host:
         self._add_routes(app)
         for replica in self._replicas.values():
             await replica.router.start()
-        server = Server(make_config(ServerSite(app, service, edge, DrainGate())))
+        server = Server(make_config(ServerSite(app, service, edge, Drain())))
         serving = asyncio.create_task(server.serve(sockets=[sock]))
         while not server.started:  # noqa: ASYNC110 -- nobody tells
             await asyncio.sleep(0.01)

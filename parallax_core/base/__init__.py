@@ -1,1 +1,1 @@
-"""What the rest is written in: errors, lazy references, ids. Knows nothing of language models."""
+"""Errors, ids, lazy references, logging and facts about the machine. Knows nothing of language models."""

@@ -1,1 +1,1 @@
-"""What core itself offers, through the same door as everybody else."""
+"""The plugins that core brings itself: model sources, default policies, the in-process transport."""

@@ -1,1 +1,1 @@
-"""Model folders on disk: safetensors, files fetched in part, and digests of weights. It builds no model."""
+"""Model folders on disk: safetensors, files fetched in part, and digests of weights. Builds no model."""

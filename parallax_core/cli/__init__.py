@@ -1,4 +1,4 @@
-"""The command line. Commands are imported when they are used, so that ``--help`` is quick."""
+"""The commands; what they compose is in `deploy`. Each is imported when used, so that ``--help`` is quick."""
 
 from __future__ import annotations
 

@@ -221,7 +221,7 @@ class ServeContext:
 
 async def _run(serving: Deployment, front: ServeContext) -> None:
     from parallax_core.server.app import make_app
-    from parallax_core.server.drain import DrainGate
+    from parallax_core.server.drain import Drain
     from parallax_core.server.metrics import ServerMetrics
     from parallax_core.server.plugin_routes import extend_app
     from parallax_core.server.quota import Quota
@@ -235,7 +235,7 @@ async def _run(serving: Deployment, front: ServeContext) -> None:
     find_room = partial(_find_room, engines)
     watch, policy = RequestEvents(serving.model_id, front.event_bus.tell), serving.routing
     router = EventRouter(engines, policy, find_room, watch) if front.event_bus else Router(engines, policy, find_room)
-    drain, tracer = DrainGate(), OtelTracer(front.options.otlp_endpoint) if front.options.otlp_endpoint else None
+    drain, tracer = Drain(), OtelTracer(front.options.otlp_endpoint) if front.options.otlp_endpoint else None
     pool_limits = PoolLimits.of(front.options, serving.pipeline.limits)
     reader = TokenizerPool(str(serving.folder), serving.model_id, pool_limits, serving.text.generation)
     service = Service(

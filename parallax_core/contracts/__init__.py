@@ -1,1 +1,1 @@
-"""The values and protocols that cross a border between core and a plugin; nothing but dataclasses and typing."""
+"""The values and protocols between core and plugins: dataclasses and typing only, no behaviour."""

@@ -1,1 +1,1 @@
-"""From options to a running deployment: executors, worker processes, commands. Usable without the command line."""
+"""From settings to a running deployment: executors, worker processes, commands. Needs no command line."""

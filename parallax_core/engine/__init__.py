@@ -1,1 +1,1 @@
-"""The brain of one replica: requests, batching, pages, text. Pure: no clock, no thread, no file, no socket."""
+"""Decides what one replica computes next: requests, batching, pages, text. No clock, thread, file or socket."""

@@ -1,1 +1,1 @@
-"""What surrounds a model's tensors: its folder, adapter, backend, tokenizer and template. It computes nothing."""
+"""Everything about a model but its computation: folder, adapter, backend choice, tokenizer, chat template."""

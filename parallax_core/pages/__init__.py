@@ -1,1 +1,1 @@
-"""Who holds which page of KV memory: chosen by core, the same on a stage and in its head's ledger."""
+"""Assigns pages of KV memory, alike on a stage and in its head's ledger. Holds no tensor."""

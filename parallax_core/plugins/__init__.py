@@ -1,1 +1,1 @@
-"""The plugin door: finds plugins by entry points, loads them one by one, and knows who offers what."""
+"""Finds plugins by entry points, loads them one by one and calls their hooks. Offers nothing itself."""

@@ -1,1 +1,1 @@
-"""The only place that knows HTTP."""
+"""HTTP: routes, limits, authentication, streaming. It knows an `Engine` and no pipeline."""

@@ -13,7 +13,7 @@ from parallax_core.server import chat, cluster, completions, metrics, tokenize
 from parallax_core.server.access_log import REQUEST_ID, AccessLog
 from parallax_core.server.auth import KeyCheck
 from parallax_core.server.body_limit import BodyLimit
-from parallax_core.server.drain import CLOSING, DrainGate, DrainMiddleware
+from parallax_core.server.drain import CLOSING, Drain, DrainMiddleware
 from parallax_core.server.errors import add_handlers
 from parallax_core.server.host_check import HostCheck
 from parallax_core.server.openapi import describe_app, describe_errors, describe_health
@@ -26,9 +26,9 @@ from parallax_core.server.service import Service
 from parallax_core.server.unknown_fields import HEADER, UnknownFields
 
 
-def make_app(service: Service, options: ServerOptions | None = None, drain: DrainGate | None = None) -> FastAPI:
+def make_app(service: Service, options: ServerOptions | None = None, drain: Drain | None = None) -> FastAPI:
     """Return the application for one model, behind its edge."""
-    options, drain = options or ServerOptions(), drain or DrainGate()
+    options, drain = options or ServerOptions(), drain or Drain()
     # Traces are ours to send (see `tracing`): those of FastAPI hold what clients send, wherever an error quotes it.
     silent: Any = {"tracing": False, "metrics": False, "logs": False, "auto_configure": False}
     app = FastAPI(title="Parallax", docs_url=None, redoc_url=None, redirect_slashes=False, telemetry=silent)
@@ -43,7 +43,7 @@ def make_app(service: Service, options: ServerOptions | None = None, drain: Drai
     return app
 
 
-def _add_options(app: FastAPI, options: ServerOptions, drain: DrainGate) -> None:
+def _add_options(app: FastAPI, options: ServerOptions, drain: Drain) -> None:
     """Add what may refuse a request, from the routes outwards."""
     if options.is_lenient:
         app.add_middleware(UnknownFields)
@@ -66,7 +66,7 @@ def _add_options(app: FastAPI, options: ServerOptions, drain: DrainGate) -> None
         app.add_middleware(HostCheck, hosts=options.hosts)
 
 
-def _make_basics(service: Service, drain: DrainGate) -> APIRouter:
+def _make_basics(service: Service, drain: Drain) -> APIRouter:
     router = APIRouter()
 
     @router.get("/health", response_model=HealthReply, responses=describe_health())

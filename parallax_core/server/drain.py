@@ -13,7 +13,7 @@ CLOSING = "the server is shutting down"
 GO_AWAY = {"Retry-After": "5", "Connection": "close"}
 
 
-class DrainGate:
+class Drain:
     """Counts the requests that make a model work, and lets no more in once it is closed."""
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class DrainGate:
 class DrainMiddleware:
     """Middleware that passes requests through a `Gate`; a closed one is a 503."""
 
-    def __init__(self, app: ASGIApp, drain: DrainGate) -> None:
+    def __init__(self, app: ASGIApp, drain: Drain) -> None:
         self._app = app
         self._drain = drain
 

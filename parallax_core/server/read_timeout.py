@@ -7,13 +7,13 @@ import asyncio
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from parallax_core.server.drain import CLOSING, GO_AWAY, DrainGate
+from parallax_core.server.drain import CLOSING, GO_AWAY, Drain
 
 
 class ReadTimeout:
     """Middleware that answers 408 to a client that sends its body too slowly, and 503 if the gate closes meanwhile."""
 
-    def __init__(self, app: ASGIApp, drain: DrainGate, limit_s: float) -> None:
+    def __init__(self, app: ASGIApp, drain: Drain, limit_s: float) -> None:
         self._app = app
         self._drain = drain
         self._limit_s = limit_s

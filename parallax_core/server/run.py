@@ -17,7 +17,7 @@ from fastapi import FastAPI
 from parallax_core.base.errors import EngineFailed, ParallaxError
 from parallax_core.contracts.engine import Engine
 from parallax_core.server.connection import make_protocol
-from parallax_core.server.drain import DrainGate
+from parallax_core.server.drain import Drain
 from parallax_core.server.file_limit import raise_limit
 from parallax_core.server.loop_lag import watch_lag
 from parallax_core.server.options import ServerOptions
@@ -79,7 +79,7 @@ class ServerSite:
     app: FastAPI
     service: Service
     options: ServerOptions
-    drain: DrainGate
+    drain: Drain
 
 
 async def run_server(site: ServerSite, sock: socket.socket, on_ready: Callable[[], None]) -> None:

@@ -1,1 +1,1 @@
-"""What plugins are tested with: a toy model, kits that test each contract, and faults the kits have to catch."""
+"""Kits that test each contract, a toy model, and faults that the kits must catch. Only tests import it."""

@@ -41,7 +41,7 @@ Work = Callable[[Callable[[], Stage], int, WorkerLinks], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Post:
+class PeerEnd:
     """The other end of a link of the worker."""
 
     link: Link
@@ -84,9 +84,9 @@ class Post:
 class Bench:
     """A worker at work, and the other ends of its links; those that it does not have are its head's."""
 
-    head: Post
-    before: Post
-    after: Post
+    head: PeerEnd
+    before: PeerEnd
+    after: PeerEnd
     working: asyncio.Task[None]
 
 
@@ -99,11 +99,11 @@ async def set_up(work: Work, stage: Stage, layers: LayerRange, patience_s: float
         node = InProcessTransport(TransportPlan(node=f"stage-{number}", listen="inprocess://", credit=64))
         await node.start()
         stack.push_async_callback(node.stop)
-        locations: dict[str, Post] = {}
+        locations: dict[str, PeerEnd] = {}
         ends: dict[str, Link] = {}
         for name in names:
             other = InProcessTransport(TransportPlan(node=name, credit=64))
-            locations[name] = Post(await other.connect(node.address, f"stage-{number}"), patience_s)
+            locations[name] = PeerEnd(await other.connect(node.address, f"stage-{number}"), patience_s)
             ends[name] = await node.accept()
         links = WorkerLinks(ends["head"], ends.get("before"), ends.get("after"))
         working = await stack.enter_async_context(beside(_work(work, stage, number, links)))

@@ -1,1 +1,1 @@
-"""What crosses between nodes: messages, and the frames they are written into. Knows bytes, and no network."""
+"""Messages between nodes and the frames they are written into. Knows bytes, and no network."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/explanation/life-of-a-request.md").read_text(encoding="utf-8")
-MODULES = set(re.findall(r"`(\w+/\w+\.py)`", PAGE))
+MODULES = set(re.findall(r"`((?:\w+/)+\w+\.py)`", PAGE))
 
 
 def list_methods() -> set[tuple[str, str]]:

@@ -1,1 +1,1 @@
-"""Events for plugins that watch a server, each on a thread of its own."""
+"""Tells plugins what happened in a server, each on its own thread. The events are in `contracts.event`."""

@@ -20,7 +20,7 @@ from parallax_core.node.routing.router import Router
 from parallax_core.server.app import make_app
 from parallax_core.server.body_messages import BodyReading
 from parallax_core.server.body_reader import BodyReader, LocalReader
-from parallax_core.server.drain import DrainGate
+from parallax_core.server.drain import Drain
 from parallax_core.server.metrics import ServerMetrics
 from parallax_core.server.options import ServerOptions
 from parallax_core.server.quota import Quota
@@ -104,7 +104,7 @@ class Site:
         self.stage = TOY.open(num_pages=200, context=400, max_batch_tokens=64)
         self.text = Letters()
         self.engine = PipelineEngine(LocalExecutor([lambda: self.stage]), self.text.decode)
-        self.drain = DrainGate()
+        self.drain = Drain()
         self.router = Router([self.engine], LeastPendingTokens(), lambda: 400)
         self.reader = reader or LocalReader(BodyReader(self.text, "toy"))  # type: ignore[arg-type]
         self.quota = Quota(options)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from parallax_core.server.api_keys import ApiKeys
-from parallax_core.server.drain import DrainGate
+from parallax_core.server.drain import Drain
 from parallax_core.server.options import ServerOptions
 from parallax_core.server.rate_limit import RateLimit
 from parallax_core.server.read_timeout import ReadTimeout
@@ -164,7 +164,7 @@ def test_closed_gate_lets_nobody_in(site: Site) -> None:
 
 
 async def test_gate_waits_for_what_is_under_way() -> None:
-    drain = DrainGate()
+    drain = Drain()
     drain.enter()
     draining = asyncio.create_task(drain.drain(20))
     await asyncio.sleep(0)
@@ -187,5 +187,5 @@ async def test_client_that_sends_its_body_too_slowly_is_given_up() -> None:
 
     pieces: list[dict[str, object]] = [{"type": "http.request", "body": b"{", "more_body": True}]
     with pytest.raises(Exception, match="did not arrive within") as caught:
-        await ReadTimeout(app, DrainGate(), 0.05)({"type": "http"}, receive, receive)  # type: ignore[arg-type]
+        await ReadTimeout(app, Drain(), 0.05)({"type": "http"}, receive, receive)  # type: ignore[arg-type]
     assert caught.value.status_code == 408  # type: ignore[attr-defined]

@@ -15,7 +15,7 @@ from parallax_core.node.routing.router import Router
 from parallax_core.server import run
 from parallax_core.server.app import make_app
 from parallax_core.server.body_reader import BodyReader, LocalReader
-from parallax_core.server.drain import DrainGate
+from parallax_core.server.drain import Drain
 from parallax_core.server.metrics import ServerMetrics
 from parallax_core.server.options import ServerOptions
 from parallax_core.server.service import Service
@@ -25,7 +25,7 @@ from tests.unit.server.listening import request
 
 
 def make_site(engine: PipelineEngine) -> run.ServerSite:
-    router, options, drain = Router([engine], LeastPendingTokens(), lambda: 400), ServerOptions(), DrainGate()
+    router, options, drain = Router([engine], LeastPendingTokens(), lambda: 400), ServerOptions(), Drain()
     reader = LocalReader(BodyReader(Letters(), "toy"))  # type: ignore[arg-type]
     service = Service("toy", router, Letters(), reader, ServerMetrics())  # type: ignore[arg-type]
     return run.ServerSite(make_app(service, options, drain), service, options, drain)
