@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import uvicorn
 from fastapi import FastAPI
+from starlette.concurrency import run_in_threadpool
 
 from parallax_core.base.errors import EngineFailed, ParallaxError
 from parallax_core.contracts.engine import Engine
@@ -156,7 +157,7 @@ async def _start(site: ServerSite, on_ready: Callable[[], None]) -> None:
     Raises:
         EngineFailed: once the engine cannot answer any more, and never will.
     """
-    describing = asyncio.to_thread(_describe, site.app)
+    describing = run_in_threadpool(_describe, site.app)  # and so what Starlette streams with is imported by now
     await asyncio.gather(site.service.engine.start(), site.service.reader.start(), describing)
     settle_memory()
     on_ready()

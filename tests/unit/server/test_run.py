@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 
 import pytest
 
@@ -29,6 +31,10 @@ def make_site(engine: PipelineEngine) -> run.ServerSite:
     reader = LocalReader(BodyReader(Letters(), "toy"))  # type: ignore[arg-type]
     service = Service("toy", router, Letters(), reader, ServerMetrics())  # type: ignore[arg-type]
     return run.ServerSite(make_app(service, options, drain), service, options, drain)
+
+
+def make_engine() -> PipelineEngine:
+    return PipelineEngine(LocalExecutor([TOY.open]), Letters().decode)
 
 
 async def test_server_whose_stage_hangs_tells_its_clients_and_ends_with_an_error() -> None:
@@ -62,14 +68,24 @@ async def start_and_end(site: run.ServerSite) -> None:
 
 
 async def test_api_is_described_before_the_server_is_ready() -> None:
-    site = make_site(PipelineEngine(LocalExecutor([TOY.open]), Letters().decode))
+    site = make_site(make_engine())
     assert site.app.openapi_schema is None
     await start_and_end(site)
     assert site.app.openapi_schema is not None
 
 
+def test_nothing_is_imported_for_the_first_stream() -> None:
+    code = """
+import asyncio, sys
+from tests.unit.server.test_run import make_engine, make_site, start_and_end
+asyncio.run(start_and_end(make_site(make_engine())))
+sys.exit("anyio._backends._asyncio" not in sys.modules)
+"""
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
+
+
 async def test_server_whose_api_cannot_be_described_serves_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
-    site = make_site(PipelineEngine(LocalExecutor([TOY.open]), Letters().decode))
+    site = make_site(make_engine())
 
     def fail() -> dict[str, object]:
         raise TypeError("a route of a plugin has no shape")
