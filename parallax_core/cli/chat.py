@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,8 @@ from parallax_core.cli.client import DEFAULT_URL, Client
 from parallax_core.cli.command import new_app
 
 HELP = "Ctrl-C stops an answer, Ctrl-D ends the chat; /clear forgets the conversation"
+COMMAND = re.compile("/[a-z]+")
+"""What looks like a command, and is no path."""
 
 app = new_app()
 
@@ -98,6 +101,8 @@ def _converse(talk: Conversation) -> None:
             return
         if message == "/clear":
             talk.clear()
+        elif COMMAND.fullmatch(message):
+            print(f"there is no command {message}: {HELP}", file=sys.stderr)
         elif message:
             _answer(talk, message)
 

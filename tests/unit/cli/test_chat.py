@@ -155,6 +155,22 @@ class Terminal:
 
 
 @pytest.mark.timeout(60)
+def test_command_that_is_none_is_not_sent_to_the_model(peer: Peer) -> None:
+    peer.body = b'{"data": [{"id": "m"}]}'
+    peer.stream = b'data: {"choices": [{"delta": {"content": "once upon"}}]}\n\ndata: [DONE]\n\n'
+    terminal = Terminal(peer.url)
+    try:
+        terminal.until("> ")
+        terminal.type("/help\n")
+        terminal.until("there is no command /help: Ctrl-C stops an answer, Ctrl-D ends the chat; /clear forgets")
+        terminal.until("> ")
+        terminal.type("/etc/passwd\n")
+        terminal.until("once upon")
+    finally:
+        terminal.close()
+
+
+@pytest.mark.timeout(60)
 def test_command_typed_during_an_answer_outlives_the_interrupt_that_stops_it(peer: Peer) -> None:
     peer.body = b'{"data": [{"id": "m"}]}'
     peer.stream = b'data: {"choices": [{"delta": {"content": "once upon"}}]}\n\n'
