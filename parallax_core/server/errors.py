@@ -10,6 +10,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from parallax_core.base.errors import (
     InvalidRequest,
@@ -62,6 +63,7 @@ def add_handlers(app: FastAPI) -> None:
     app.add_exception_handler(ParallaxError, _on_error)
     app.add_exception_handler(HTTPException, _on_http)
     app.add_exception_handler(ClientGone, _on_gone)
+    app.add_exception_handler(ClientDisconnect, _on_gone)
     app.add_exception_handler(Exception, _on_bug)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import json
+import logging
 import socket
 import struct
 import sys
@@ -213,6 +214,19 @@ async def test_body_that_is_still_coming_when_the_server_ends_is_a_503(caplog: p
         status, headers, body = await client.read()
         assert (status, headers["connection"], headers["retry-after"]) == (503, "close", "5")
         assert "shutting down" in json.loads(body)["error"]["message"]
+    assert "Traceback" not in caplog.text
+
+
+async def test_client_that_leaves_before_its_body_is_whole_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "parallax_core.server.access_log")
+    async with Listening() as server:
+        client = await server.connect()
+        client.send(request()[:-5])
+        await until(lambda: server.server.server_state.tasks)
+        await client.close()
+        await until(lambda: not server.server.server_state.tasks)
+        assert "POST /v1/chat/completions 499" in caplog.text
+        assert await server.answers()
     assert "Traceback" not in caplog.text
 
 
