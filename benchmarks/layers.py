@@ -24,7 +24,7 @@ from benchmarks.record import describe_run, write_report
 from parallax_core.api import LayerRange, ModelFolder, SourceContext, silent
 from parallax_core.builtin.hub import HubSource
 from parallax_core.checkpoint.reader import find_places, read_config
-from parallax_core.cluster.placement.split import split_layers
+from parallax_core.cluster.placement.partition import split_layers
 from parallax_core.models.stage_tensors import StageTensors, choose_tensors
 from parallax_core.plugins.host import PluginHost
 from tests.fakehub import FakeHub, Fault

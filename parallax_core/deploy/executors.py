@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from parallax_core.base.errors import UsageError
+from parallax_core.cluster.placement.layer_cost import LayerCosts
 from parallax_core.cluster.placement.parallel import StagePlace
 from parallax_core.config.serve import ServeSettings
 from parallax_core.config.worker import WorkerSettings
@@ -22,7 +23,7 @@ from parallax_core.node.channel import STRANGERS
 from parallax_core.node.executor.base import Executor
 from parallax_core.node.executor.load_clock import LoadClock
 from parallax_core.node.executor.local import LocalExecutor
-from parallax_core.node.executor.rebalance import LayerCosts, RebalancingExecutor
+from parallax_core.node.executor.rebalance import RebalancingExecutor
 from parallax_core.node.executor.remote import RemoteExecutor
 from parallax_core.node.executor.weights_check import WeightsCheck
 from parallax_core.node.membership.assignment import StageAssignment

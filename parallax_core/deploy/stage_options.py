@@ -11,6 +11,7 @@ from typing import Any
 from parallax_core.base.errors import UsageError
 from parallax_core.base.files import read_object
 from parallax_core.checkpoint.weights_version import state_weights
+from parallax_core.cluster.placement.layer_cost import LayerCosts
 from parallax_core.cluster.placement.parallel import ParallelConfig, parse_layers
 from parallax_core.config.serve import ServeSettings
 from parallax_core.contracts.backend import BackendSpec, DType, StagePlan
@@ -24,9 +25,8 @@ from parallax_core.deploy.executors import (
     make_registry,
 )
 from parallax_core.deploy.interpreter import read_pythons
-from parallax_core.deploy.layer_weights import place_layers, size_layers, weigh_layers
+from parallax_core.deploy.layer_weights import cost_layers, place_layers
 from parallax_core.models.backends import choose_backend, find_backends, probe
-from parallax_core.node.executor.rebalance import LayerCosts
 from parallax_core.node.executor.weights_check import WeightsCheck
 from parallax_core.node.membership.supervisor import WorkerSupervisor
 from parallax_core.plugins.host import PluginHost
@@ -154,7 +154,7 @@ class StageOptions:
         """Return what the layers weigh, where that decides which stage gets them."""
         if not self._is_uneven():
             return None
-        return LayerCosts(weigh_layers(self.plugins, config), size_layers(self.plugins, config, dtype))
+        return cost_layers(self.plugins, config, dtype)
 
     def _is_uneven(self) -> bool:
         """Return whether stages may differ in speed, and nobody has said which layers they get."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from parallax_core.base.errors import UsageError
-from parallax_core.cluster.placement.split import split_layers
+from parallax_core.cluster.placement.partition import split_layers
 from parallax_core.contracts.stage import LayerRange
 
 

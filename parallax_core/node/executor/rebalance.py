@@ -7,22 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
-from math import inf
 from statistics import median
 
-from parallax_core.base.errors import StageLost, UsageError
+from parallax_core.base.errors import StageLost
 from parallax_core.base.ids import Epoch, SeqId
-from parallax_core.cluster.placement.fit import fit_layers
+from parallax_core.cluster.placement.layer_cost import LayerCosts
+from parallax_core.cluster.placement.layer_moves import choose_layers, find_rates, find_rooms
+from parallax_core.cluster.placement.partition import fit_layers
 from parallax_core.contracts.sample import Sampling
 from parallax_core.contracts.stage import Draw, LayerRange, Open, Row, SequenceSpec, StageInfo
 from parallax_core.node.channel import Channel
 from parallax_core.node.executor.base import LEASE, StageLocation
 from parallax_core.node.executor.remote import RemoteExecutor
-from parallax_core.pages.budget import format_bytes
-from parallax_core.wire.membership import Join
 from parallax_core.wire.messages import Failure, Result, Step
 
 logger = logging.getLogger(__name__)
@@ -33,21 +30,7 @@ WARM_UP = 3
 """So many of the first do not count."""
 PATIENCE_S = 60.0
 """How long all of them may take."""
-WORTH = 0.9
-"""Layers move only where the slowest stage would take less than this share of its time."""
-WEIGHTS_SHARE = 0.8
-"""The most of a node's memory that weights may take: the rest is for pages, and for computing."""
 SPEC = SequenceSpec(prompt_length=1, sampling=Sampling(temperature=0))
-
-
-@dataclass(frozen=True, slots=True)
-class LayerCosts:
-    """What each layer of a model asks of its stage."""
-
-    weights: tuple[int, ...]
-    """What a token costs, in any unit; the last with the head."""
-    sizes: tuple[int, ...]
-    """Bytes it takes; 0: not known."""
 
 
 class RebalancingExecutor:
@@ -124,39 +107,6 @@ class RebalancingExecutor:
     def locations(self) -> tuple[StageLocation, ...]:
         """Return where each stage runs."""
         return self._executor.locations()
-
-
-def find_rooms(joins: Sequence[Join], needed: int) -> list[float]:
-    """Return the bytes that the weights of each stage may take; those on one machine share its memory.
-
-    Raises:
-        UsageError: if that is less than the model needs in all.
-    """
-    hosts = Counter(join.host for join in joins)
-    least = {host: min(join.memory for join in joins if join.host == host) * WEIGHTS_SHARE for host in hosts}
-    if all(least.values()) and (total := sum(least.values())) < needed:
-        message = f"the model takes {format_bytes(needed)}, and the nodes have room for {format_bytes(total)} of it"
-        raise UsageError(message, "add nodes, free memory on them, or say what they have: `parallax worker --memory`")
-    if len(hosts) == 1:
-        return [inf] * len(joins)
-    return [least[join.host] / hosts[join.host] or inf for join in joins]
-
-
-def find_rates(layers: Sequence[LayerRange], layer_costs: LayerCosts, seconds: Sequence[float]) -> list[float]:
-    """Return what a unit of weight costs each stage, if it took ``seconds`` with ``layers``."""
-    loads = [sum(layer_costs.weights[each.start : each.stop]) for each in layers]
-    return [took / load for took, load in zip(seconds, loads, strict=True)]
-
-
-def choose_layers(
-    layers: Sequence[LayerRange], layer_costs: LayerCosts, seconds: Sequence[float], rooms: Sequence[float] = ()
-) -> tuple[LayerRange, ...] | None:
-    """Return better layers for stages that took ``seconds`` with ``layers``; None where it is not worth it."""
-    rates = find_rates(layers, layer_costs, seconds)
-    better = fit_layers(layer_costs.weights, rates, rooms, layer_costs.sizes)
-    loads = [sum(layer_costs.weights[each.start : each.stop]) for each in better]
-    pace = max(load * rate for load, rate in zip(loads, rates, strict=True))
-    return better if pace < WORTH * max(seconds) else None
 
 
 async def time_stages(channels: Sequence[Channel]) -> list[float]:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from itertools import chain, combinations, pairwise
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from parallax_core.api import LayerRange
 from parallax_core.base.errors import UsageError
 from parallax_core.cluster.placement.parallel import ParallelConfig, StagePlace, parse_layers
-from parallax_core.cluster.placement.split import split_layers
 
 SIZES = st.integers(1, 5)
 
@@ -93,28 +92,3 @@ def test_layers_of_another_model_are_refused() -> None:
 def test_more_stages_than_layers_are_refused() -> None:
     with pytest.raises(UsageError, match="3 stages are asked for, and the model has 2 layers"):
         ParallelConfig(num_stages=3).with_layers(2)
-
-
-def test_what_is_left_over_goes_to_early_stages() -> None:
-    assert [len(each) for each in split_layers(30, 7)] == [5, 5, 4, 4, 4, 4, 4]
-    assert [len(each) for each in split_layers(4, 4)] == [1, 1, 1, 1]
-
-
-@given(st.lists(st.integers(0, 20), min_size=1, max_size=9), st.data())
-def test_split_is_as_good_as_any(weights: list[int], data: st.DataObject) -> None:
-    num_layers = len(weights)
-    num_stages = data.draw(st.integers(1, num_layers))
-
-    def score(cuts: list[int]) -> tuple[int, int]:
-        loads = [sum(weights[start:stop]) for start, stop in pairwise(cuts)]
-        return max(loads), sum(load**2 for load in loads)
-
-    every = ([0, *cuts, num_layers] for cuts in combinations(range(1, num_layers), num_stages - 1))
-    chosen = split_layers(num_layers, num_stages, weights)
-    assert score([0, *(each.stop for each in chosen)]) == min(map(score, every))
-
-
-@pytest.mark.parametrize("weights", [[1], [1, -1]])
-def test_weights_that_are_not_those_of_the_layers_are_refused(weights: list[int]) -> None:
-    with pytest.raises(ValueError, match="2 layers need as many weights"):
-        split_layers(2, 1, weights)
