@@ -94,11 +94,11 @@ async def reach_raw(address: str, road: str, keys: Keyring) -> AsyncIterator[Tri
     socket = open_raw(context, zmq.DEALER, road, keys)
     socket.connect(address)
 
-    async def request_metrics(payload: bytes) -> None:
+    async def round_trip(payload: bytes) -> None:
         socket.send_multipart([HEADER, payload], copy=len(payload) <= 2**16)
         assert len(socket.recv_multipart(copy=False)[1]) == len(payload)
 
-    yield request_metrics
+    yield round_trip
     context.destroy()
 
 
@@ -109,11 +109,11 @@ async def reach_asyncio(address: str, road: str, keys: Keyring) -> AsyncIterator
     socket = open_raw(context, zmq.DEALER, road, keys)
     socket.connect(address)
 
-    async def request_metrics(payload: bytes) -> None:
+    async def round_trip(payload: bytes) -> None:
         await socket.send_multipart([HEADER, payload], copy=len(payload) <= 2**16)
         assert len((await socket.recv_multipart(copy=False))[1]) == len(payload)
 
-    yield request_metrics
+    yield round_trip
     context.destroy()
 
 
@@ -124,11 +124,11 @@ async def reach_link(address: str) -> AsyncIterator[Trip]:
     await transport.start()
     link = await transport.connect(address, "echo")
 
-    async def request_metrics(payload: bytes) -> None:
+    async def round_trip(payload: bytes) -> None:
         await link.send(Frame(HEADER, (payload,)))
         assert len((await link.receive()).buffers[0]) == len(payload)
 
-    yield request_metrics
+    yield round_trip
     await transport.stop()
 
 
@@ -154,18 +154,18 @@ async def reach(way: str, road: str, folder: Path) -> AsyncIterator[Trip]:
             assert process.stdout
             where = process.stdout.readline().strip()
             ways = {"raw": reach_raw, "asyncio": reach_asyncio}
-            async with reach_link(where) if way == "link" else ways[way](where, road, keys) as request_metrics:
-                yield request_metrics
+            async with reach_link(where) if way == "link" else ways[way](where, road, keys) as round_trip:
+                yield round_trip
         finally:
             process.kill()
 
 
-async def take_turn(request_metrics: Trip, payload: bytes, count: int) -> list[float]:
+async def take_turn(round_trip: Trip, payload: bytes, count: int) -> list[float]:
     """Return the milliseconds of so many round trips."""
     times = []
     for number in range(WARM_UP + count):
         begin = time.perf_counter()
-        await request_metrics(payload)
+        await round_trip(payload)
         if number >= WARM_UP:
             times.append(1e3 * (time.perf_counter() - begin))
     return times

@@ -1,4 +1,4 @@
-"""What the stages hold and what is worth keeping of it: the ledger of pages, the edits that change it, the prefixes."""
+"""Tracks the sequences that the stages hold, makes the edits that change them, and keeps prefixes for reuse."""
 
 from __future__ import annotations
 
@@ -18,34 +18,33 @@ from parallax_core.engine.waiting import WaitingQueue
 from parallax_core.wire.size import DROP, bound_edit
 
 MOST_EVICTED = 1024
-"""Stored sequences that make room for those who wait in one step, a long one counting for several: a plan that drops
-more would hold up the process."""
+"""Evictions allowed in one step, counted as in `SHORT`; more would block the process for too long."""
 SHORT = 512
-"""Tokens of a stored sequence that counts for one."""
+"""Tokens per counted eviction: a longer stored sequence counts as several."""
 
 Space = Callable[[Sequence], Hashable]
-"""Names what must be equal, beside the tokens, for one sequence to serve another."""
+"""Returns what must be equal, besides the tokens, for one sequence to reuse the KV of another."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a look-up has found for a sequence."""
+    """The result of a prefix look-up for a sequence."""
 
     match: Match | None
-    """The longest beginning that can be forked now."""
+    """The longest prefix that can be forked now."""
     seen: frozenset[SeqId]
-    """The stored sequences it depends on: the match, and longer ones that cannot be forked."""
+    """The stored sequences the result depends on: the match, and longer ones that cannot be forked."""
     coming: Match | None = None
-    """A longer beginning that a running sequence is about to compute, and that is worth waiting for."""
+    """A longer prefix that a running sequence is about to compute, and that is worth waiting for."""
 
 
 class SequenceCache:
-    """The sequences on the stages: running ones, and stored ones that are only kept for their beginnings.
+    """The sequences on the stages: running ones, and stored ones that are kept as prefixes for others.
 
-    Where sequences cannot go back (windows, states), a running one is no beginning for others, unless it is forked
-    right where it is: by `branch` and `keep`.
+    Where sequences cannot be truncated (window and state pools), a running one can be forked at its end only, by
+    `branch` and `keep`.
 
-    Every edit is applied to the ledger as it is made, and handed over by `take_edits` for the next step.
+    Every edit is applied to the ledger at once; `take_edits` returns the edits for the next step.
     """
 
     def __init__(self, ledger: Ledger, budget: HeaderBudget, waiting: WaitingQueue, space: Space) -> None:
@@ -55,37 +54,37 @@ class SequenceCache:
         self._space = space
         self._is_rewindable = ledger.is_rewindable
         self.interval = ledger.interval
-        """Prompts are kept at multiples of so many tokens, where sequences cannot go back; 0: nowhere."""
+        """Prompts are stored at multiples of this number of tokens, where sequences cannot be truncated; 0: never."""
         self._seqs = count()
         self._edits: list[Edit] = []
         self._num_evicted = 0
-        """In the step that is being planned; see `MOST_EVICTED`."""
+        """Evictions in the step that is being planned; see `MOST_EVICTED`."""
         self._specs: dict[SeqId, SequenceSpec] = {}
-        """Of every sequence the stages hold."""
+        """The spec of every sequence that the stages hold."""
         self._index = PrefixIndex()
         self._coming = PrefixIndex()
-        """Running sequences that are being computed, by all of their tokens."""
+        """Running sequences with tokens still to compute, by all of their tokens."""
         self.running: dict[SeqId, Sequence] = {}
         self._requests: Counter[RequestId] = Counter()
-        """How many answers to each request are running."""
+        """The number of running answers of each request."""
         self._stored: OrderedDict[SeqId, None] = OrderedDict()
-        """Those that are only kept for their beginnings, the least recently used first."""
+        """Sequences kept as prefixes only, the least recently used first."""
         self._unpublished: dict[SeqId, int] = {}
-        """Running sequences that are not in the index, with the length from which they are."""
+        """Running sequences that are not in the index yet, with the length at which they are added."""
 
     @property
     def num_requests(self) -> int:
-        """Requests that the stages hold an answer of."""
+        """The number of requests with an answer on the stages."""
         return len(self._requests)
 
     def take_edits(self) -> tuple[Edit, ...]:
-        """Return the edits made since the last call, in order, for a step; the budget is that of the next one then."""
+        """Return the edits made since the last call, in order, and reset the budget for the next step."""
         edits, self._edits, self._num_evicted = tuple(self._edits), [], 0
         self.budget.reset()
         return edits
 
     def find(self, sequence: Sequence) -> Found:
-        """Look up what the stages hold, or are about to, of the beginning of a sequence that waits."""
+        """Look up the longest prefix of a waiting sequence that the stages hold or are about to compute."""
         found = self._find_stored(sequence)
         if not self._coming:
             return found
@@ -102,9 +101,9 @@ class SequenceCache:
         return found
 
     def admit(self, sequence: Sequence, found: Found, claim: PageClaim) -> bool:
-        """Begin a sequence on the stages, as a fork of what `find` has found if there is anything.
+        """Start a sequence on the stages, as a fork of the match that `find` returned, if any.
 
-        Makes room among what is only stored, and returns whether there is room for all of its tokens, and in the step.
+        Evicts stored sequences to make room. Returns whether all of its tokens fit into the pages and into the step.
         """
         in_step = sequence.context.cost.begin
         while not _has_room(sequence, found.match, claim):
@@ -124,9 +123,9 @@ class SequenceCache:
         return True
 
     def branch(self, sequence: Sequence, source: Sequence, claim: PageClaim) -> bool:
-        """Begin a sequence as all that the stages hold of a running one, which has no row in this step yet.
+        """Start a sequence as a fork of all of a running one, which has no row in this step yet.
 
-        (A window of the source would forget pages in its row that the fork then shares, and so not give them back.)
+        (A row of the source could slide its window past pages that the fork then shares, which would not be freed.)
         """
         assert source.seq is not None
         match = Match(source.seq, source.planned)
@@ -139,7 +138,7 @@ class SequenceCache:
         return True
 
     def keep(self, sequence: Sequence, claim: PageClaim) -> None:
-        """Store what the stages hold of a running sequence, which has no row in this step yet, if there is room."""
+        """Store a copy of a running sequence, which has no row in this step yet, if there is room."""
         assert sequence.seq is not None
         space, length = self._space(sequence), sequence.planned
         key = sequence.key(length)
@@ -154,17 +153,17 @@ class SequenceCache:
             self._keep(space, key, copy)
 
     def keep_due(self, sequence: Sequence, claim: PageClaim) -> None:
-        """Store a prompt whose computing has come to where it is to be kept; see `keep`."""
+        """Store a prompt if it is computed up to a multiple of the interval; see `keep`."""
         length = sequence.planned
         if 0 < length <= sequence.num_prompt and length % self.interval == 0:
             self.keep(sequence, claim)
 
     def limit_row(self, sequence: Sequence, num_tokens: int) -> int:
-        """Return how many of so many tokens the next row may have, to end where the sequence is to be kept."""
+        """Return ``num_tokens``, or fewer so that the next row ends where `keep_due` stores the sequence."""
         return min(num_tokens, self.interval - sequence.planned % self.interval)
 
     def note_planned(self, sequence: Sequence) -> None:
-        """Let others begin as ``sequence``, which runs on, as far as it is planned."""
+        """Let other sequences fork ``sequence``, which keeps running, up to its planned length."""
         seq, length = sequence.seq, sequence.planned
         if seq not in self._unpublished:
             return
@@ -175,7 +174,7 @@ class SequenceCache:
         self.waiting.note_length(seq, length)
 
     def retire(self, sequence: Sequence) -> None:
-        """Take a sequence that will not run on; keep what the stages hold of it for others."""
+        """Stop running a sequence; keep its KV on the stages as a prefix for others."""
         seq = self._release(sequence)
         if seq is None:
             return
@@ -186,14 +185,14 @@ class SequenceCache:
             self._edit(Drop(seq))
 
     def discard(self, sequence: Sequence) -> None:
-        """Take a sequence off the stages, to make room; it waits to begin again."""
+        """Drop a sequence from the stages to make room; it waits to be computed again."""
         if (seq := self._release(sequence)) is not None:
             self._edit(Drop(seq))
         if sequence.is_waiting:
             self.waiting.add(sequence)
 
     def take_back(self, inflight: InflightStep) -> None:
-        """Forget the rows of a step that failed, and left the stages as they were before."""
+        """Undo the rows of a failed step that left the stages as they were before."""
         self.ledger.restore(inflight.marks)
         for row, sequence in zip(inflight.rows, inflight.sequences, strict=True):
             self._take_back(row, sequence)
@@ -205,16 +204,16 @@ class SequenceCache:
             if seq in self._index:
                 self._index.remove(seq)
                 self._announce(seq, sequence)
-        elif seq in self._stored and key:  # it was retired meanwhile, row and all
+        elif seq in self._stored and key:  # retired meanwhile, row included
             self._index.remove(seq)
             self._index.insert(space, key, seq)
         elif seq in self._stored:
             self._drop(seq)
 
     def distrust(self, sequence: Sequence, *, is_certain: bool) -> None:
-        """Drop a sequence that is at fault for a failure, and what is stored of its beginning: it may be the cause.
+        """Drop a sequence at fault for a failure, and its stored prefixes, which may be the cause.
 
-        Not where it is not certain whose fault it is.
+        Does nothing unless ``is_certain``.
         """
         if not is_certain:
             return
@@ -224,7 +223,7 @@ class SequenceCache:
                 self._drop(match.seq)
 
     def evict(self, spared: SeqId | None) -> bool:
-        """Drop the stored sequence that was used longest ago, if there is one beside ``spared``."""
+        """Drop the least recently used stored sequence other than ``spared``; return whether there was one."""
         return self._evict_oldest(spared) is not None
 
     def _evict_oldest(self, spared: SeqId | None) -> SeqId | None:
@@ -269,12 +268,12 @@ class SequenceCache:
             self._announce(seq, sequence)
 
     def _announce(self, seq: SeqId, sequence: Sequence) -> None:
-        """Let others wait for what a sequence is about to compute."""
+        """Let other sequences wait for the tokens that this one is about to compute."""
         self._unpublished[seq] = length = sequence.num_tokens
         self._coming.insert(self._space(sequence), sequence.key(length), seq)
 
     def _hide(self, seq: SeqId) -> None:
-        """Let nobody wait for a sequence any more."""
+        """Stop other sequences from waiting for this one."""
         if self._unpublished.pop(seq, None) is not None:
             self._coming.remove(seq)
 
@@ -293,7 +292,7 @@ class SequenceCache:
         return seq
 
     def _is_needless(self, space: Hashable, key: bytes) -> bool:
-        """Whether another stored sequence begins with all of ``key``; drop those that it makes needless."""
+        """Return whether a stored sequence already begins with ``key``; drop stored ones that ``key`` covers."""
         if not self._is_rewindable:
             return False
         length, matches = len(key) // ITEM, list(self._index.match(space, key))
@@ -312,7 +311,7 @@ class SequenceCache:
         self._stored[seq] = None
 
     def _touch(self, seq: SeqId) -> None:
-        """Note that a sequence was used now."""
+        """Mark a stored sequence as the most recently used."""
         if seq in self._stored:
             self._stored.move_to_end(seq)
 
@@ -336,7 +335,7 @@ class SequenceCache:
 
 
 def _has_room(sequence: Sequence, match: Match | None, claim: PageClaim) -> bool:
-    """Whether all tokens of a sequence fit that begins as ``match``."""
+    """Return whether all tokens of a sequence that forks ``match`` fit."""
     if match is None:
         return claim.fits_new(sequence.num_tokens)
     return claim.fits_new(sequence.num_tokens, match.length) and claim.fits_fork(match.seq, match.length)

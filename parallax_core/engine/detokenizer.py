@@ -1,24 +1,24 @@
-"""From token ids to text, a piece at a time."""
+"""Turns token ids into text incrementally."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
 Decode = Callable[[Sequence[int]], str]
-"""Turns token ids into text; special tokens have none."""
+"""Turns token ids into text; special tokens give no text."""
 
 HALF = "\N{REPLACEMENT CHARACTER}"
-"""What a tokenizer's decoder puts where the bytes of a character are not complete."""
+"""The character that a tokenizer's decoder gives for an incomplete character."""
 
 MAX_HALF_TOKENS = 8
-"""No character is spread over more tokens than this; a longer wait means the bytes are simply not UTF-8."""
+"""The most tokens one character spans; after more, the bytes are not UTF-8 and are shown as they are."""
 
 
 class Detokenizer:
-    """Decodes one sequence incrementally, never showing half a character.
+    """Decodes one sequence incrementally and never returns half a character.
 
-    Decoders are not concatenative (a leading space may depend on the token before), so each piece is decoded behind
-    the piece before it, as text-generation-inference and vLLM do: the new text is what the longer decode has more.
+    Decoding is not concatenative (a leading space may depend on the previous token), so each piece is decoded together
+    with the piece before it, as in text-generation-inference and vLLM: the new text is what this adds to that piece.
     """
 
     def __init__(self, decode: Decode) -> None:
@@ -27,14 +27,14 @@ class Detokenizer:
         self._pending: list[int] = []
 
     def feed(self, token: int) -> str:
-        """Take the next token and return the text it completes, possibly none."""
+        """Add the next token and return the text it completes, which may be empty."""
         self._pending.append(token)
         text = self._new_text()
         unfinished = not text or text.endswith(HALF)
         return "" if unfinished and len(self._pending) < MAX_HALF_TOKENS else self._show(text)
 
     def finish(self) -> str:
-        """Return the text still held back; half a character at the very end shows as a replacement character."""
+        """Return the text still held back; an incomplete character at the end becomes a replacement character."""
         return self._show(self._new_text())
 
     def _new_text(self) -> str:

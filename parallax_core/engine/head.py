@@ -1,4 +1,4 @@
-"""The head of a replica: decides what the stages do next, and what their answers mean."""
+"""The head of a replica: plans the next step of its stages and turns their results into deltas."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from parallax_core.engine.waiting import ReadyList, WaitingQueue
 
 @dataclass(frozen=True, slots=True)
 class PlannedStep:
-    """What the stages are to do next: edits in order, then the rows of the batch in order; it may have none.
+    """A step for the stages: apply the edits in order, then compute the rows of the batch, which may be empty.
 
-    `StageBatch.step` is its number: 1 for the first of an epoch, then one more each.
+    `StageBatch.step` is its number, counted from 1 in each epoch.
     """
 
     epoch: Epoch
@@ -45,11 +45,11 @@ class PlannedStep:
 
 
 class Head:
-    """Continuous batching with chunked prefill over paged memory, as pure functions of the calls and times given.
+    """Continuous batching with chunked prefill over paged memory; depends only on the calls and times given.
 
-    The most urgent requests come first, decodes before prefills. Pages are taken step by step; when they run out, what
-    is only stored is dropped, then a policy chooses who gives way, to be computed again later. So whoever fits alone
-    always ends. What requests yield is collected, and handed over by `take_deltas`.
+    The most urgent requests come first, decodes before prefills. Pages are taken step by step; when they run out,
+    stored prefixes are dropped, then a policy chooses requests to preempt, which are computed again later. So a request
+    that fits alone always ends. `take_deltas` returns what the requests produced.
 
     (Continuous batching: Orca, OSDI 2022. Paged memory and recomputation: vLLM, SOSP 2023. Chunked prefill mixed with
     decodes: Sarathi-Serve, OSDI 2024.)
@@ -79,11 +79,11 @@ class Head:
 
     @property
     def max_length(self) -> int:
-        """The longest sequence that can be served, in tokens: what the model was made for, or memory if less."""
+        """The longest sequence that can be served, in tokens, by the model's context length and the pools' memory."""
         return min(self._ledger.capacity, *(stage.context_length for stage in self._stages))
 
     def accept(self, request: Request, now: float) -> None:
-        """Take a request in.
+        """Accept a request.
 
         Raises:
             InvalidRequest: if it can never be served.
@@ -91,7 +91,7 @@ class Head:
         """
         max_output = RequestValidator(self._stages, self.max_length).check(request)
         if request.id in self._requests:
-            message = f"a request {request.id} is here already"
+            message = f"request {request.id} has already been accepted"
             raise InvalidRequest(message)
         self._cache.budget.check_request(request)
         self.check_room()
@@ -109,7 +109,7 @@ class Head:
         self._settle(state.answers[0])
 
     def check_room(self) -> None:
-        """Raise Overloaded if too many requests wait already, beside those that can begin with the next step."""
+        """Raise Overloaded if too many requests wait, not counting those that can start with the next step."""
         num_waiting = len(self._requests) - self._cache.num_requests
         num_places = max(0, self.limits.max_running - len(self._cache.running))
         if num_waiting >= num_places + self.limits.max_waiting:
@@ -117,23 +117,23 @@ class Head:
             raise Overloaded(message, "try again later")
 
     def cancel(self, request_id: RequestId) -> None:
-        """Forget a request at any moment; it yields nothing more. Harmless when it has ended."""
+        """End a request at any time without a further delta. Does nothing if it has ended."""
         if state := self._requests.get(request_id):
             self._end(state)
 
     def next_deadline(self) -> float | None:
-        """Return when `expire` will have something to do, if nothing else happens before."""
+        """Return the earliest deadline of a request, when `expire` is to be called; None if there is none."""
         found = self._deadlines.first()
         return None if found is None else found[0]
 
     def expire(self, now: float) -> None:
-        """End the requests whose time is over."""
+        """End the requests whose timeout has passed."""
         while (found := self._deadlines.first()) and found[0] <= now:
             state = found[1]
             self._yield(state, state.fail(f"timed out after {state.request.timeout_s:g} seconds", "timeout"))
 
     def hold_s(self, now: float) -> float:
-        """Return for how many seconds the next step is held back; 0: it may be planned now."""
+        """Return the seconds to hold back the next step; 0: it may be planned now."""
         if (first := self._ready.oldest) is None:
             return 0.0
         oldest = now - first.ready_since
@@ -141,7 +141,7 @@ class Head:
         return max(0.0, min(self._batching.wait_s(view), self._wanted.max_hold_s - oldest))
 
     def plan(self, now: float) -> PlannedStep | None:
-        """Return the next step, or None when there is none now; results are absorbed in the order of the steps."""
+        """Return the next step, or None if there is none now. Results must be absorbed in the order of the steps."""
         if len(self._in_flight) >= self._depth.most:
             return None
         while True:
@@ -150,18 +150,18 @@ class Head:
             edits = self._cache.take_edits()
             if edits or chosen:
                 return self._depart(edits, chosen, now)
-            if is_held or not self._starve():
+            if is_held or not self._break_deadlock():
                 return None
 
     def absorb(self, result: StageResult, now: float) -> None:
-        """Take the last stage's result of the oldest step in flight.
+        """Process the last stage's result of the oldest step in flight.
 
         Raises:
-            StageLost: if there is no such step, the answers are not what was asked for, or the stage's pages are not
-                what they must be; nothing has changed then.
+            StageLost: if no step is in flight, the answers do not fit the step, or the stage's free pages differ from
+                the ledger; nothing has changed then.
         """
         if not self._in_flight:
-            raise StageLost("the last stage gave a result where no step is in flight")
+            raise StageLost("the last stage sent a result while no step is in flight")
         inflight = self._in_flight[0]
         inflight.confirm(len(self._stages) - 1, result.free)
         inflight.check(result.answers, self._stages[-1].vocab_size)
@@ -178,16 +178,16 @@ class Head:
                     self._settle(answer)
 
     def confirm(self, stage: int, step: int, free: tuple[int, ...], seconds: float = 0.0) -> None:
-        """Take what any stage says of a step of this epoch; those long absorbed are ignored.
+        """Process a stage's report on a step of this epoch; reports on steps absorbed long ago are ignored.
 
         Args:
-            stage: which one speaks, counted from 0.
+            stage: the index of the stage, counted from 0.
             step: the number of the step.
-            free: the pages it has free after the step.
+            free: its free pages after the step, by pool.
             seconds: how long it computed.
 
         Raises:
-            StageLost: if it is not what it must be.
+            StageLost: if the free pages differ from the ledger.
         """
         for inflight in (*self._absorbed, *self._in_flight):
             if inflight.number == step:
@@ -197,7 +197,7 @@ class Head:
                     self.pace.note(stage, step, inflight.num_tokens, seconds)
 
     def stats(self) -> EngineStats:
-        """Return what the head has done, and what it holds now."""
+        """Return the head's counters, its numbers of requests, and the use of its pools."""
         running = self._cache.num_requests
         pools = [
             PoolUse(stage=index, kind=pool.kind, used=pool.num_pages - free, total=pool.num_pages)
@@ -208,17 +208,17 @@ class Head:
         return EngineStats(running=running, waiting=waiting, pools=tuple(pools), **dataclasses.asdict(self._counters))
 
     def fail(self, message: str, named: Listing[SeqId] = ()) -> bool:
-        """The oldest step in flight failed: the requests at fault end, and all others go on.
+        """Handle the failure of the oldest step in flight: the requests at fault end, all others go on.
 
-        A stage alone is as it was before the step, and so are we then. Of several, some have gone on: everything is
-        computed again, in a new epoch.
+        A single stage is as it was before the step, so the step is undone. Of several stages, some may have computed
+        it: everything is computed again in a new epoch.
 
         Args:
-            message: why.
-            named: the sequences at fault, of those in the step; none: all of them.
+            message: the reason, for the clients.
+            named: the sequences of the step that are at fault; empty: all of them.
 
         Returns:
-            Whether the epoch goes on. The next step has the number of the failed one then.
+            Whether the epoch goes on; the next step then reuses the number of the failed one.
         """
         inflight = self._in_flight[0]
         goes_on = bool(inflight.marks) and len(self._in_flight) == 1
@@ -235,9 +235,9 @@ class Head:
         return goes_on
 
     def restart(self, stages: Listing[StageInfo] | None = None) -> None:
-        """Compute everything again, in a new epoch, on stages that hold nothing: others, if given. No request ends.
+        """Compute everything again in a new epoch, on empty stages: on ``stages``, if given. No request ends.
 
-        What was in flight is discarded; every answer goes on behind the tokens that were absorbed.
+        Steps in flight are discarded; every answer continues after its last absorbed token.
         """
         for sequence in self._list_live():
             sequence.restart()
@@ -245,12 +245,12 @@ class Head:
         self._begin_epoch(stages or self._stages)
 
     def take_deltas(self) -> list[tuple[RequestId, Delta]]:
-        """Return what requests have yielded since the last call, in order."""
+        """Return the deltas of all requests since the last call, in order."""
         deltas, self._deltas = self._deltas, []
         return deltas
 
     def check(self) -> None:
-        """Verify the ledger's invariants; for tests."""
+        """Check the ledger's invariants; for tests."""
         self._ledger.check()
 
     def _begin_epoch(self, stages: Listing[StageInfo]) -> None:
@@ -260,7 +260,7 @@ class Head:
         self._depth = PipelineDepth(len(stages))
         self._in_flight: deque[InflightStep] = deque()
         self._absorbed: deque[InflightStep] = deque(maxlen=1 if len(stages) == 1 else MOST)
-        """The last steps that are over; stages before the last may yet report on them."""
+        """The last absorbed steps; stages before the last may still report on them."""
         self._num_steps = 0
         self.pace.restart()
         self._ledger = Ledger(self._stages)
@@ -280,7 +280,7 @@ class Head:
         return [sequence for state in self._requests.values() for sequence in state.live]
 
     def _choose(self, now: float) -> dict[Sequence, int]:
-        """Plan a step; with several stages, for a share of the decodes, so that each stage has one to work on."""
+        """Plan a step; with several stages, with a share of the decodes, so that every stage has a step to compute."""
         share = -(-max(len(self._cache.running), 1) // len(self._stages))
         limits = self.limits
         room = StepBudget(max_tokens=limits.max_batch_tokens, max_decodes=share, max_running=limits.max_running)
@@ -290,7 +290,7 @@ class Head:
         return chosen
 
     def _depart(self, edits: tuple[Edit, ...], chosen: dict[Sequence, int], now: float) -> PlannedStep:
-        """Account for a step, and count it as in flight."""
+        """Apply a step to the ledger and the counters, and add it to the steps in flight."""
         rows = tuple(sequence.make_row(count) for sequence, count in chosen.items())
         marks = self._ledger.save(rows) if len(self._stages) == 1 else ()
         for row in rows:
@@ -309,24 +309,24 @@ class Head:
         self._in_flight.append(InflightStep(self._num_steps, rows, tuple(chosen), self._ledger.free, now, marks))
         return PlannedStep(self.epoch, edits, StageBatch(rows, step=self._num_steps))
 
-    def _starve(self) -> bool:
-        """If nothing runs and nothing can, take from whoever came last, of those that hold pages if any does.
+    def _break_deadlock(self) -> bool:
+        """If no step can be planned, preempt an answer of the newest request that holds pages, or fail the request.
 
-        Of several answers one waits for the others; a single one ends.
+        Returns False if a step is in flight or there is no request.
         """
         if not self._requests or self._in_flight:
             return False
-        jobs = list(self._requests.values())
-        holders = [state for state in jobs if state.running]
-        last = max(reversed(holders or jobs), key=lambda state: state.arrived)
+        states = list(self._requests.values())
+        holders = [state for state in states if state.running]
+        last = max(reversed(holders or states), key=lambda state: state.arrived)
         if len(last.running) > 1:
             self._cache.discard(last.running[-1])
         else:
-            self._yield(last, last.fail("out of memory for this conversation beside the others"))
+            self._yield(last, last.fail("out of memory: this conversation does not fit beside the others"))
         return True
 
     def _yield(self, state: RequestState, delta: Delta) -> None:
-        """Hand over a delta, and take what is over off the stages."""
+        """Emit a delta, and retire its request or answer if that has ended."""
         self._deltas.append((state.request.id, delta))
         self._counters.output_tokens += len(delta.tokens)
         if delta.finish is not None:
@@ -335,7 +335,7 @@ class Head:
             self._cache.retire(state.answers[delta.index])
 
     def _end(self, state: RequestState) -> None:
-        """Forget a request, and take what is left of it off the stages."""
+        """Remove a request, and retire its answers."""
         del self._requests[state.request.id]
         self._deadlines.discard(state)
         for answer in state.answers:
@@ -345,12 +345,12 @@ class Head:
             self._cache.retire(answer)
 
     def _find_state(self, sequence: Sequence) -> RequestState | None:
-        """Return the request that a sequence of a step answers, unless it is over."""
+        """Return the request that a sequence answers, or None if it has ended."""
         state = self._requests.get(sequence.request.id)
         return state if state is not None and state.context is sequence.context else None
 
     def _settle(self, sequence: Sequence) -> None:
-        """Count a sequence as ready, and as waiting if the stages do not hold it, unless it is over or draws."""
+        """Mark a sequence as ready, and as waiting if it is not on the stages, unless it is over or being drawn."""
         if not sequence.is_over and not sequence.is_drawing:
             self._ready.add(sequence)
             if sequence.seq is None:

@@ -1,4 +1,4 @@
-"""Room in the headers of frames: no step, and no result of one, is ever larger than a receiver is ready to hold."""
+"""Budgets the frame headers of a step and its result, so that neither exceeds what a receiver accepts."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ from parallax_core.wire.size import (
 
 @dataclass(frozen=True, slots=True)
 class RowCost:
-    """What the rows of a request take of a step and of its result, in bytes at the most."""
+    """The most bytes that the rows of a request take in the headers of a step and of its result."""
 
     begin: int
-    """Of the step, to open or fork a sequence and give it a row of a token."""
+    """Bytes in the step to open or fork a sequence and give it a row of one token."""
     token: int
-    """Of the step, each token of the prompt."""
+    """Bytes in the step per token of the prompt."""
     scored: int
-    """Of the result, each token of the prompt."""
+    """Bytes in the result per token of the prompt."""
     first_draw: int
-    """Of the result, the draw that begins all answers."""
+    """Bytes in the result for the draw that begins all answers."""
     next_draw: int
-    """Of the result, each draw after that."""
+    """Bytes in the result for each later draw."""
 
 
 INHERIT = bound_edit(Fork(SeqId(0), SeqId(0), 0))
-"""What a fork that inherits what holds for its source takes of a step."""
+"""Bytes that a fork with the spec of its source takes in a step."""
 FIXED = ROW + DRAW
-"""What a row takes of a step beside its tokens."""
+"""Bytes that a row takes in a step besides its tokens."""
 
 
 def weigh_rows(request: Request) -> RowCost:
-    """Return what the rows of a request take."""
+    """Return the bytes that the rows of a request take."""
     is_scored = request.prompt_logprobs is not None
     top = -1 if request.logprobs is None else request.logprobs
     token = TOKEN + (SCORE if is_scored else 0)
@@ -61,7 +61,7 @@ def weigh_rows(request: Request) -> RowCost:
 
 
 def make_spec(request: Request) -> SequenceSpec:
-    """Return what the stages are told of a request."""
+    """Return the spec of a request's sequences for the stages."""
     return SequenceSpec(
         prompt_length=len(request.prompt),
         sampling=request.sampling,
@@ -72,9 +72,9 @@ def make_spec(request: Request) -> SequenceSpec:
 
 
 class HeaderBudget:
-    """What is left in the header of a step that is being planned, and in that of its result.
+    """The bytes left in the headers of the step that is being planned and of its result.
 
-    A part of it is set aside for dropping every sequence that runs, which has to be possible at any time.
+    Bytes to drop every running sequence are reserved, since that must be possible at any time.
     """
 
     def __init__(self, stages: Listing[StageInfo], header_bytes: int, max_running: int) -> None:
@@ -83,25 +83,25 @@ class HeaderBudget:
         self.reset()
 
     def reset(self) -> None:
-        """Begin another step."""
+        """Start the budget of another step."""
         self._step, self._result = self.most_in_step, self.most_in_result
 
     def fits(self, num_bytes: int) -> bool:
-        """Whether so much more fits into the step."""
+        """Return whether ``num_bytes`` more fit into the step."""
         return num_bytes <= self._step
 
     def take(self, in_step: int, in_result: int = 0) -> None:
-        """Use so much of what is left."""
+        """Use bytes of the step and of its result."""
         self._step -= in_step
         self._result -= in_result
 
     def limit_row(self, cost: RowCost, draw: int, num_tokens: int) -> int:
-        """Return how many of so many tokens the next row may have; 0: there is no room for it.
+        """Return the number of tokens, at most ``num_tokens``, that the next row may have; 0: it does not fit.
 
         Args:
-            cost: of the request's rows.
-            draw: what a draw of the row takes of the result.
-            num_tokens: at least 1.
+            cost: the cost of the request's rows.
+            draw: the bytes that a draw of the row takes in the result.
+            num_tokens: the wanted number, at least 1.
         """
         in_step, in_result = self._step - FIXED - cost.token, self._result - draw - cost.scored
         if in_step < 0 or in_result < 0:
@@ -110,11 +110,11 @@ class HeaderBudget:
         return min(num_tokens, 1 + in_result // cost.scored) if cost.scored else num_tokens
 
     def take_row(self, cost: RowCost, draw: int, num_tokens: int) -> None:
-        """Use what a row of so many tokens takes."""
+        """Use the bytes of a row of ``num_tokens`` tokens."""
         self.take(FIXED + num_tokens * cost.token, draw + num_tokens * cost.scored)
 
     def check_request(self, request: Request) -> None:
-        """Refuse a request whose first step no frame could carry, even alone.
+        """Refuse a request whose first step does not fit into a frame, even alone.
 
         Raises:
             InvalidRequest: naming the field that takes the most.
@@ -138,7 +138,7 @@ class HeaderBudget:
 
 
 def _refuse(sizes: Mapping[str, int]) -> NoReturn:
-    """Name the largest of some fields, by how much each holds."""
+    """Raise InvalidRequest for the field with the largest size."""
     name = max(sizes, key=sizes.__getitem__)
-    message = f"{name} is too large: what {sizes[name]} of it take does not fit into a frame between nodes"
-    raise InvalidRequest(message, name, "ask for less of it")
+    message = f"{name} is too large: its size of {sizes[name]} does not fit into a frame between nodes"
+    raise InvalidRequest(message, name, f"ask for a smaller {name}")

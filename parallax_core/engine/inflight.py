@@ -1,4 +1,4 @@
-"""Steps that are planned and not yet absorbed, and what their results must look like."""
+"""Steps that are planned and not yet absorbed, and the checks of their results."""
 
 from __future__ import annotations
 
@@ -13,72 +13,72 @@ from parallax_core.engine.sequence import Sequence
 from parallax_core.pages.pool import Mark
 
 MOST_SHOWN = 200
-"""Letters of an answer that are shown where it is wrong."""
+"""The most characters of a wrong answer that an error message shows."""
 ROUNDING = 0.01
-"""So far above 0 rounding may put a log-probability."""
+"""The largest log-probability accepted as rounded from 0."""
 
 Free = tuple[tuple[int, ...], ...]
-"""Free pages: for each stage, of each pool."""
+"""Free pages by stage, then by pool."""
 
 
 @dataclass(frozen=True, slots=True)
 class InflightStep:
-    """A step in flight, and what it is for."""
+    """A step in flight, and the sequences it computes."""
 
     number: int
     rows: tuple[Row, ...]
     sequences: tuple[Sequence, ...]
-    """Those of the rows."""
+    """The sequences of the rows, in their order."""
     free: Free
-    """What every stage will have free after it."""
+    """The free pages of every stage after the step."""
     begun: float = 0.0
-    """When it was planned."""
+    """The time at which it was planned, in seconds of the head's clock."""
     marks: tuple[Mark, ...] = ()
-    """What its sequences held before; none where there is no going back to that."""
+    """The pages its sequences held before it, by pool; empty if the step cannot be undone."""
     seconds: dict[int, float] = field(default_factory=dict)
-    """How long each stage took for it, as far as that is known."""
+    """Seconds of computing by stage, for the stages that have reported."""
 
     @property
     def num_tokens(self) -> int:
-        """Tokens each stage computes."""
+        """The number of tokens in the step."""
         return sum([len(row.tokens) for row in self.rows])
 
     def find_faulty(self, named: Listing[SeqId]) -> list[Sequence]:
-        """Return the sequences at fault when the step fails: those ``named``, or all where none of its own is."""
+        """Return the sequences at fault for a failure: those ``named``, or all if no sequence of the step is named."""
         pairs = list(zip(self.rows, self.sequences, strict=True))
         return [sequence for row, sequence in pairs if row.seq in named] or list(self.sequences)
 
     def confirm(self, stage: int, free: tuple[int, ...]) -> None:
-        """Compare what a stage says it has free after the step; one that says nothing is not asked.
+        """Compare a stage's free pages after the step with the ledger's; an empty report is not compared.
 
         Raises:
-            StageLost: if it is not what it must be.
+            StageLost: if they differ.
         """
         if free and free != self.free[stage]:
             expected = self.free[stage]
-            message = f"stage {stage} has {free} free pages after step {self.number}, and must have {expected}"
+            message = f"stage {stage} has {free} free pages after step {self.number}; it must have {expected}"
             raise StageLost(message)
 
     def clock(self, stage: int, seconds: float) -> None:
-        """Count the time a stage took for the step to every request in it, once each."""
+        """Add the time a stage took for the step to the timeline of every request in it, once each."""
         self.seconds[stage] = seconds
         for timeline in {id(sequence.context): sequence.context.timeline for sequence in self.sequences}.values():
             timeline.stages[stage] = timeline.stages.get(stage, 0.0) + seconds
 
     def check(self, answers: tuple[Answer, ...], vocab_size: int) -> None:
-        """Compare the answers with what was asked.
+        """Compare the answers with the outputs of the rows.
 
         Raises:
-            StageLost: if there are too few or too many, or one is of another kind or beyond the vocabulary.
+            StageLost: if their number or the kind of one is wrong, or a token is outside the vocabulary.
         """
         outputs = [output for row in self.rows for output in row.outputs]
         if len(answers) != len(outputs):
-            message = f"the last stage gave {len(answers)} answers to step {self.number}, and must give {len(outputs)}"
+            message = f"the last stage sent {len(answers)} answers to step {self.number}; it must send {len(outputs)}"
             raise StageLost(message)
         for output, answer in zip(outputs, answers, strict=True):
             if not _fits(output, answer, vocab_size):
-                said = str(answer)[:MOST_SHOWN]
-                raise StageLost(f"the last stage answered {said} in step {self.number} where it was asked {output}")
+                shown = str(answer)[:MOST_SHOWN]
+                raise StageLost(f"the last stage answered {shown} to {output} in step {self.number}")
 
     def share_out(self, answers: tuple[Answer, ...]) -> Iterator[tuple[Sequence, tuple[Answer, ...]]]:
         """Yield each sequence with the answers to its row."""
@@ -107,7 +107,7 @@ def _fits_draw(draw: Draw, drawn: Drawn, vocab_size: int) -> bool:
 
 
 def _are_sound(answer: Drawn | Scored, vocab_size: int) -> bool:
-    """Whether there can be such log-probabilities, of tokens that there are; NaN is none."""
+    """Return whether the log-probabilities are at most 0 and not NaN, and the top tokens are in the vocabulary."""
     own = answer.logprobs if isinstance(answer, Drawn) else (answer.logprob,)
     return all(logprob <= ROUNDING for logprob in own) and all(
         token < vocab_size and logprob <= ROUNDING for token, logprob in answer.top

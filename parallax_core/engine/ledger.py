@@ -1,4 +1,4 @@
-"""Every page of every stage, known to the head without asking: the same calls on the same pools give the same pages."""
+"""The head's copy of every stage's page pools: the same calls on the same pools give the same pages."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from parallax_core.pages.pool import Mark, PagePool
 class Ledger:
     """The pools of all stages of a pipeline.
 
-    Pools that differ in nothing but their size take the same numbers of pages in the same calls, so the smallest one
-    stands for all of them.
+    Pools that differ only in their size take the same numbers of pages in the same calls, so the ledger keeps the
+    smallest one of each such group.
     """
 
     def __init__(self, stages: Sequence[StageInfo]) -> None:
         infos = [info for stage in stages for info in stage.pools]
         infos.sort(key=lambda info: -info.num_pages)
-        smallest = {_shape(info): info for info in infos}  # the last one of a shape stays
+        smallest = {_shape(info): info for info in infos}  # the last one of a shape wins
         pools = {shape: PagePool(info) for shape, info in smallest.items()}
         self._pools = list(pools.values())
         self._stages = [[(pools[_shape(info)], info.num_pages) for info in stage.pools] for stage in stages]
 
     @property
     def free(self) -> tuple[tuple[int, ...], ...]:
-        """Free pages: for each stage, of each pool."""
+        """Free pages by stage, then by pool."""
         return tuple(
             tuple(pool.num_free + num_pages - pool.info.num_pages for pool, num_pages in pools)
             for pools in self._stages
@@ -41,21 +41,21 @@ class Ledger:
 
     @property
     def is_rewindable(self) -> bool:
-        """Whether every sequence can be forked at every length, so that a longer one makes its beginnings needless."""
+        """Whether every sequence can be forked at every length, so that its prefixes need not be stored."""
         return all(pool.info.kind in {"full", "latent"} for pool in self._pools)
 
     @property
     def interval(self) -> int:
-        """The tokens at whose multiples every state pool wants a prompt to be kept; 0: none does."""
-        stage_options = [pool.info.checkpoint_every for pool in self._pools if pool.info.kind == "state"]
-        return math.lcm(*filter(None, stage_options)) if any(stage_options) else 0
+        """The number of tokens at whose multiples a prompt is stored for all state pools; 0: never."""
+        intervals = [pool.info.checkpoint_every for pool in self._pools if pool.info.kind == "state"]
+        return math.lcm(*filter(None, intervals)) if any(intervals) else 0
 
     def length(self, seq: SeqId) -> int:
-        """Return the length of a sequence once all steps planned so far are done."""
+        """Return the length of a sequence after all planned steps, in tokens."""
         return self._pools[0].length(seq)
 
     def can_rewind(self, seq: SeqId, length: int) -> bool:
-        """Whether a sequence can be forked or truncated at ``length`` on every stage."""
+        """Return whether a sequence can be forked or truncated at ``length`` on every stage."""
         return all(pool.can_rewind(seq, length) for pool in self._pools)
 
     def edit(self, edit: Edit) -> None:
@@ -70,50 +70,50 @@ class Ledger:
             pool.extend(row.seq, count)
 
     def save(self, rows: Sequence[Row]) -> tuple[Mark, ...]:
-        """Note what the sequences of ``rows`` hold of every pool, before the rows are applied."""
+        """Return the pages that the sequences of ``rows`` hold in every pool, before the rows are applied."""
         return tuple(pool.save([row.seq for row in rows]) for pool in self._pools)
 
     def restore(self, marks: Sequence[Mark]) -> None:
-        """Take back the rows that were applied since; what was dropped meanwhile stays so, and nothing was begun."""
+        """Undo the rows applied since `save`. Dropped sequences stay dropped; none may have been opened meanwhile."""
         for pool, mark in zip(self._pools, marks, strict=True):
             pool.restore(Mark({seq: holding for seq, holding in mark.holdings.items() if seq in pool}))
 
     def claim(self, max_tokens: int) -> PageClaim:
-        """Begin to plan a step of at most ``max_tokens`` tokens."""
+        """Return an empty claim for a step of at most ``max_tokens`` tokens."""
         return PageClaim(self._pools, max_tokens)
 
     def check(self) -> None:
-        """Verify the invariants of every pool; for tests."""
+        """Check the invariants of every pool; for tests."""
         for pool in self._pools:
             pool.check()
 
 
 class PageClaim:
-    """What a step that is being planned will take of every pool, before anything is taken."""
+    """The pages that the step being planned will take from every pool."""
 
     def __init__(self, pools: Sequence[PagePool], max_tokens: int) -> None:
         self._pools = pools
         self._max_tokens = max_tokens
         self._claimed = [0] * len(pools)
         self._most = [0] * len(pools)
-        """The most that is claimed after any row: a later row may give back what an earlier one needs."""
+        """The largest claim after any row, by pool: a later row may free pages that an earlier one needs."""
 
     def take(self, seq: SeqId, count: int) -> bool:
-        """Claim ``count`` more tokens of ``seq``, if they fit beside what is claimed; return whether they do."""
+        """Claim the pages for ``count`` more tokens of ``seq`` if they are free; return whether they are."""
         for pool in self._pools:
             if pool.num_needed(seq, count):
                 return self._take_pages(seq, count)
-        return True  # most rows of most steps need none
+        return True  # most rows of most steps need no page
 
     def fits_fork(self, seq: SeqId, length: int) -> bool:
-        """Whether a fork at ``length`` finds its pages now, before the rows of the step, and leaves theirs."""
+        """Return whether the pages of a fork at ``length``, made before the rows of the step, fit beside theirs."""
         return all(
             most + _num_copied(pool, seq, length) <= pool.num_free
             for pool, most in zip(self._pools, self._most, strict=True)
         )
 
     def fits_new(self, count: int, shared: int = 0) -> bool:
-        """Whether a new sequence of ``count`` tokens, a fork of ``shared`` of them, fits beside what is claimed."""
+        """Return whether a new sequence of ``count`` tokens, with ``shared`` of them forked, fits beside the claim."""
         return all(
             claimed + self._num_new(pool, count, shared) <= pool.num_free
             for pool, claimed in zip(self._pools, self._claimed, strict=True)
@@ -135,7 +135,7 @@ class PageClaim:
         if pool.info.kind == "state":
             return 1
         size = pool.info.page_size
-        if pool.info.kind == "window":  # never more than what a window and a step span, and a page they begin in
+        if pool.info.kind == "window":  # at most a window, a step and one partial page
             count = min(count, pool.info.window + pool.info.rewind + self._max_tokens + size)
             shared = 0
         return -(-count // size) - (shared // size if pool.info.shares else 0)
@@ -146,14 +146,14 @@ def _shape(info: PoolInfo) -> PoolInfo:
 
 
 def _capacity(pool: PagePool) -> int:
-    """A window holds any length, if it holds a window beside what a step adds to it."""
+    """Return the longest sequence of a pool, in tokens; windows and states hold any length."""
     if pool.info.kind in {"full", "latent"}:
         return pool.info.num_pages * pool.info.page_size
     return 2**53
 
 
 def _num_copied(pool: PagePool, seq: SeqId, length: int) -> int:
-    """Return how many pages a fork takes at once: the tail, or all where none is shared."""
+    """Return the number of pages a fork copies: the partial last page, or all pages of a pool that does not share."""
     size = pool.info.page_size
     if pool.info.kind == "state":
         return min(length, 1)

@@ -1,4 +1,4 @@
-"""How much a head takes on: what a user says, and else what its stages have."""
+"""Limits of a head: the configured ones, or else derived from its stages."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ from parallax_core.contracts.transport import FrameLimits
 from parallax_core.engine.waiting import MIN_SHARED
 
 MOST_RUNNING = 1024
-"""More sequences run only if a user says so: the head itself takes some ten milliseconds for a step of as many."""
+"""The most running sequences by default: with more, planning alone takes tens of milliseconds a step."""
 FEW = 32
-"""So many run even where there is not memory for as many of typical length: most are shorter, and some give way."""
+"""Running sequences allowed even if memory holds fewer of typical length: most are shorter, others are preempted."""
 TYPICAL = 1024
-"""Tokens of a sequence of typical length."""
+"""Length of a typical sequence, in tokens."""
 LEAST_WAITING = 256
-
+"""The least default for the number of waiting requests."""
 FRAMES = FrameLimits()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """What a head is told of how much to take on; None leaves a limit to what the stages have."""
+    """The configured limits of a head; None derives a limit from the stages."""
 
     max_running: int | None = None
-    """Answers on the stages at once."""
+    """The most answers on the stages at the same time."""
     max_waiting: int | None = None
-    """Requests beside them; more are refused."""
+    """The most waiting requests; further ones are refused."""
     max_batch_tokens: int | None = None
-    """Tokens in a step; never more than the stages compute at once."""
+    """The most tokens in a step; the stages' own limits also hold."""
     max_hold_s: float = 0.5
-    """For how long a batching policy may hold back what could run."""
+    """The longest time a batching policy may hold back a step, in seconds."""
     min_shared: int = MIN_SHARED
-    """A request waits for another that is computing the same beginning if that saves it at least so many tokens."""
+    """The least number of tokens a request must save to wait for another that computes the same prefix."""
     header_bytes: int = FRAMES.header_bytes
-    """What the header of a step, and that of its result, may have."""
+    """The most bytes in the header of a step, and in that of its result."""
 
 
 def find_limits(wanted: Limits, stages: Sequence[StageInfo]) -> ReplicaLimits:
-    """Return the limits that hold with these stages."""
+    """Return the configured limits, with the missing ones derived from the stages."""
     tokens = min(_find_most_tokens(stages), wanted.max_batch_tokens or math.inf)
     max_batch_tokens = max(1, int(tokens))
     max_running = wanted.max_running or derive_running(stages, max_batch_tokens)
@@ -54,11 +54,11 @@ def find_limits(wanted: Limits, stages: Sequence[StageInfo]) -> ReplicaLimits:
 
 
 def derive_running(stages: Sequence[StageInfo], max_batch_tokens: int) -> int:
-    """Return how many sequences may run at once where nobody says.
+    """Return the default number of running sequences.
 
-    As many as keep every stage busy, each with a step of its own: up to what its backend says saturates it, and such
-    that decodes leave half of a step to prompts. Not more than there is memory for, by sequences of typical length; and
-    never more than there are pages, since each takes one of every pool.
+    Enough to give every stage a step of its own with the number of rows that saturates its backend, while decodes leave
+    half of a step to prompts. At most what memory holds of sequences of typical length, and at most the pages of
+    the smallest pool, since each sequence takes a page of every pool.
     """
     pools = [pool for stage in stages for pool in stage.pools]
     rows = min(_find_rows(stage, max_batch_tokens) for stage in stages)
@@ -69,13 +69,13 @@ def derive_running(stages: Sequence[StageInfo], max_batch_tokens: int) -> int:
 
 
 def _find_rows(stage: StageInfo, max_batch_tokens: int) -> int:
-    """Return how many decodes a step of a stage should have at the most."""
+    """Return the most decodes a step of a stage should have."""
     half = max(1, max_batch_tokens // 2)
     return min(half, stage.saturation_rows) if stage.saturation_rows else half
 
 
 def _count_sequences(pool: PoolInfo, length: int, max_batch_tokens: int) -> int:
-    """Return how many sequences of a length a pool holds."""
+    """Return the number of sequences of ``length`` tokens that a pool holds."""
     if pool.kind == "state":
         return pool.num_pages
     if pool.kind == "window":
@@ -84,7 +84,7 @@ def _count_sequences(pool: PoolInfo, length: int, max_batch_tokens: int) -> int:
 
 
 def _find_most_tokens(stages: Sequence[StageInfo]) -> int:
-    """Return the most tokens of a step that every stage computes, and whose hidden states fit into a frame."""
+    """Return the most tokens of a step that every stage can compute and whose hidden states fit into a frame."""
     specs = [stage.takes for stage in stages] + [stage.gives for stage in stages]
     token_bytes = max(sum(spec.width * ITEM_BYTES[spec.dtype] for spec in each) for each in specs)
     carried = (FRAMES.frame_bytes - FRAMES.header_bytes) // token_bytes if token_bytes else math.inf

@@ -1,8 +1,8 @@
-"""Which sequences begin like a new prompt: a radix tree over tokens.
+"""Finds the sequences that share a prefix with a new prompt: a radix tree over tokens.
 
-A stored sequence keeps its pages on every stage; a request that begins like it is a fork of it. The tree holds no
-pages and no tokens twice: an edge is a run of tokens as bytes, so that comparing is a matter of the C library. Whoever
-asks makes the bytes, once for as often as it asks.
+A stored sequence keeps its pages on every stage; a request with the same prefix is a fork of it. The tree holds no
+pages, and no token twice: an edge is a run of tokens as bytes, so that the C library compares them. The caller makes
+the bytes of a key once and uses them for every look-up.
 (Radix trees for prefix reuse: SGLang's RadixAttention, arXiv 2312.07104.)
 """
 
@@ -19,7 +19,7 @@ ITEM = 8
 
 
 def make_key(tokens: Iterable[int]) -> bytes:
-    """Return tokens as the index wants them: `ITEM` bytes each, so that a part of a key is the key of a part."""
+    """Return tokens as a key of the index, `ITEM` bytes each, so that a slice of a key is the key of a slice."""
     return array("Q", tokens).tobytes()
 
 
@@ -33,21 +33,21 @@ class Match:
 
 @dataclass(eq=False, slots=True)
 class PrefixNode:
-    """A place in the tree: the tokens on the edges from the root to here."""
+    """A node of the tree; it stands for the tokens on the edges from the root to it."""
 
     edge: bytes
     parent: PrefixNode | None
     children: dict[bytes, PrefixNode] = field(default_factory=dict)
-    """By the first token of their edge."""
+    """The children by the first token of their edge."""
     seqs: dict[SeqId, None] = field(default_factory=dict)
     """The sequences that end here, in order of arrival."""
 
 
 class PrefixIndex:
-    """Sequences by their tokens, which are given as `make_key` makes them.
+    """Sequences by their tokens, as keys from `make_key`.
 
-    Sequences of different spaces never match: a space is whatever else must be equal, such as adapter, version of the
-    weights, and salt. Matching and inserting cost time in the tokens given, removing in the branches above.
+    Sequences of different spaces never match: a space is everything else that must be equal, such as the adapter, the
+    version of the weights, and the salt. Matching and inserting take time proportional to the tokens of the key.
     """
 
     def __init__(self) -> None:
@@ -79,9 +79,9 @@ class PrefixIndex:
         self._ends[seq] = (space, node)
 
     def match(self, space: Hashable, key: bytes) -> Iterator[Match]:
-        """Yield what is stored of the beginning of ``key``, longest first; at each length one sequence.
+        """Yield the stored sequences that share a prefix with ``key``, longest prefix first, one for each length.
 
-        The first goes as far as any sequence does and may go on differently; the others end exactly at their length,
+        The first has the longest common prefix and may continue differently; the others end exactly at their length,
         for pools in which a sequence can only be forked at its end.
         """
         if space not in self._roots:
@@ -99,7 +99,7 @@ class PrefixIndex:
         yield from _list_ends(node, done)
 
     def remove(self, seq: SeqId) -> None:
-        """Forget a stored sequence.
+        """Remove a stored sequence.
 
         Raises:
             KeyError: if it is not stored.
@@ -113,7 +113,7 @@ class PrefixIndex:
 
 
 def _count_common(edge: bytes, key: bytes, start: int) -> int:
-    """Return how many bytes, in whole tokens, ``edge`` has in common with ``key`` from ``start`` on."""
+    """Return the number of bytes, in whole tokens, that ``edge`` and ``key`` from ``start`` on have in common."""
     if key.startswith(edge, start):
         return len(edge)
     low, high = 0, min(len(edge), len(key) - start) // ITEM
@@ -134,7 +134,7 @@ def _add_child(node: PrefixNode, edge: bytes) -> PrefixNode:
 
 
 def _split(node: PrefixNode, size: int) -> PrefixNode:
-    """Put a node after the first ``size`` bytes of the edge of ``node``, and return it."""
+    """Insert a node after the first ``size`` bytes of the edge of ``node``, and return it."""
     assert node.parent is not None
     upper = node.parent.children[node.edge[:ITEM]] = PrefixNode(node.edge[:size], node.parent)
     node.edge, node.parent = node.edge[size:], upper
@@ -150,7 +150,7 @@ def _find_seq(node: PrefixNode) -> SeqId:
 
 
 def _list_ends(node: PrefixNode, depth: int) -> Iterator[Match]:
-    """Yield a sequence that ends at ``node``, at its parent and so on up."""
+    """Yield a sequence that ends at ``node``, at its parent, and so on up to the root."""
     while node.parent is not None:
         if node.seqs:
             yield Match(next(reversed(node.seqs)), depth // ITEM)
@@ -159,7 +159,7 @@ def _list_ends(node: PrefixNode, depth: int) -> Iterator[Match]:
 
 
 def _prune(node: PrefixNode) -> None:
-    """Take out what nobody needs any more: a leaf without sequence, then a node that only passes on."""
+    """Remove empty leaves from ``node`` upwards, then merge a node without sequences into its only child."""
     while node.parent is not None and not node.seqs and not node.children:
         del node.parent.children[node.edge[:ITEM]]
         node = node.parent

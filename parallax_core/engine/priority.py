@@ -1,4 +1,4 @@
-"""A priority queue whose members can leave from anywhere."""
+"""A priority queue from which any member can be removed."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Any, Generic, TypeVar
 T = TypeVar("T", bound=Hashable)
 
 SPARE = 64
-"""Entries of members that have left are kept up to this number, and beyond it up to that of the members."""
+"""The number of stale entries allowed in the heap, in addition to the number of members."""
 
 
 class PriorityQueue(Generic[T]):
-    """Members with a key each, the least first; of equal keys, the one added first.
+    """Members by key, the least first; of equal keys, the one added first.
 
-    Adding, leaving, and finding the first cost the logarithm of the number of members, on average.
+    Adding, removing and finding the first take logarithmic time in the number of members, on average.
     """
 
     def __init__(self) -> None:
         self._heap: list[tuple[Any, int, T]] = []
         self._entries: dict[T, int] = {}
-        """The serial number of the entry that stands for a member; other entries are left over."""
+        """The serial number of each member's current entry; other entries in the heap are stale."""
         self._serials = count()
 
     def __len__(self) -> int:
@@ -32,18 +32,18 @@ class PriorityQueue(Generic[T]):
         return member in self._entries
 
     def add(self, key: Any, member: T) -> None:  # noqa: ANN401 -- whatever can be ordered
-        """Add a member, or give one another key."""
+        """Add a member, or change the key of one."""
         serial = self._entries[member] = next(self._serials)
         heappush(self._heap, (key, serial, member))
 
     def discard(self, member: T) -> None:
-        """Take a member out, if it is one."""
+        """Remove a member, if it is in the queue."""
         if self._entries.pop(member, None) is not None and len(self._heap) > 2 * len(self._entries) + SPARE:
             self._heap = [entry for entry in self._heap if self._entries.get(entry[2]) == entry[1]]
             heapify(self._heap)
 
     def first(self) -> tuple[Any, T] | None:
-        """Return the least key and its member; None: there is none."""
+        """Return the least key and its member, or None if the queue is empty."""
         while self._heap:
             key, serial, member = self._heap[0]
             if self._entries.get(member) == serial:

@@ -1,4 +1,4 @@
-"""What the tokens of a prompt were likely to be: asked of the stages while they compute it."""
+"""Collects the log-probabilities of a prompt's tokens while the stages compute it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from parallax_core.contracts.stage import Score, Scored
 
 
 class PromptScore:
-    """The log-probabilities of a prompt's tokens after the first, each asked for once, whatever is computed again.
+    """The log-probabilities of a prompt's tokens after the first, each requested once, even if steps are repeated.
 
-    Steps are absorbed in their order, so what comes back is what was asked for, in that order.
+    Steps are absorbed in order, so the scores arrive in the order of the requests.
     """
 
     def __init__(self, prompt: Sequence[int], top: int) -> None:
@@ -22,30 +22,30 @@ class PromptScore:
 
     @property
     def num_asked(self) -> int:
-        """How many tokens at the beginning need not be computed for it: what follows each of them was asked for."""
+        """The number of leading tokens that need not be computed for it: the score after each was requested."""
         return self._num_asked
 
     @property
     def is_asked(self) -> bool:
-        """Whether all of it was asked for."""
+        """Whether all scores were requested."""
         return self._num_asked >= len(self._prompt) - 1
 
     def ask(self, start: int, stop: int) -> tuple[Score, ...]:
-        """Return what a row of the tokens from ``start`` to ``stop`` is to give, and count that as asked for."""
+        """Return the scores to request in a row of the tokens from ``start`` to ``stop``; count them as requested."""
         last = min(stop, len(self._prompt) - 1)
-        places = range(max(start, self._num_asked), last)
+        positions = range(max(start, self._num_asked), last)
         self._num_asked = max(self._num_asked, last)
-        return tuple(Score(place - start, self._prompt[place + 1], self._top) for place in places)
+        return tuple(Score(at - start, self._prompt[at + 1], self._top) for at in positions)
 
     def take(self, scored: Scored) -> None:
-        """Take the next answer."""
+        """Add the next score."""
         token = self._prompt[len(self._found) + 1]
         self._found.append(TokenLogprob(token, scored.logprob, scored.top))
 
     def forget_steps(self) -> None:
-        """Note that what was asked for and has not come will not."""
+        """Discard the outstanding scores: they will be requested again."""
         self._num_asked = len(self._found)
 
     def read(self) -> tuple[TokenLogprob, ...]:
-        """Return what was found."""
+        """Return the log-probabilities received so far."""
         return tuple(self._found)

@@ -1,4 +1,4 @@
-"""One request, as the head sees it from arrival to end: its answers, and what they yield together."""
+"""The state of one request in the head, from arrival to end: its answers and their deltas."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from parallax_core.engine.sequence import RequestContext, Sequence
 
 
 class RequestState:
-    """The answers to one request: the first from its arrival, the others from the draw that ends the prompt."""
+    """The answers to one request: the first exists from its arrival, the others from the draw after the prompt."""
 
     def __init__(self, context: RequestContext) -> None:
         self.context = context
@@ -20,21 +20,21 @@ class RequestState:
         self.answers: list[Sequence] = []
         self.answers.append(Sequence(context, self.answers, ready_since=context.timeline.arrived))
         self.live = [*self.answers]
-        """The answers that go on."""
+        """The answers that have not ended."""
 
     @property
     def deadline(self) -> float | None:
-        """When its time is over."""
+        """The time at which its timeout passes, on the head's clock; None without a timeout."""
         timeout = self.request.timeout_s
         return None if timeout is None else self.arrived + timeout - self.request.waited_s
 
     @property
     def running(self) -> list[Sequence]:
-        """Those of them that the stages hold."""
+        """The answers that are on the stages."""
         return [answer for answer in self.answers if answer.seq is not None]
 
     def absorb(self, sequence: Sequence, answers: Iterable[Answer], now: float) -> list[Delta]:
-        """Take what a row of ``sequence`` gave; return what the client gets to see of it."""
+        """Process the answers to a row of ``sequence``; return the deltas for the client."""
         deltas: list[Delta] = []
         for answer in answers:
             if isinstance(answer, Drawn):
@@ -47,11 +47,11 @@ class RequestState:
         return deltas
 
     def fail(self, message: str, reason: Reason = "error") -> Delta:
-        """Return the terminal delta of a request that could not be finished."""
+        """Return the final delta of a request that fails."""
         return Delta(finish=self._finish(reason, message))
 
     def _advance(self, sequence: Sequence, drawn: Drawn, index: int, now: float) -> Delta:
-        """Take one of the tokens drawn at one place."""
+        """Add the token at ``index`` of those drawn at one position to its answer."""
         self.context.timeline.advance(now)
         is_first = sequence.score is not None and not sequence.num_output
         sequence.ready_since = now
@@ -65,7 +65,7 @@ class RequestState:
         return delta
 
     def _branch(self, sequence: Sequence, num_tokens: int) -> list[Sequence]:
-        """Return who takes so many tokens drawn at one place: beside ``sequence``, answers that begin with it."""
+        """Return the answers that take ``num_tokens`` tokens drawn at one position: ``sequence``, and new ones."""
         if num_tokens == 1:
             return [sequence]
         branches = [Sequence(self.context, self.answers, choice) for choice in range(1, num_tokens)]
@@ -86,7 +86,7 @@ class RequestState:
 
 
 def _read_logprob(drawn: Drawn, index: int) -> tuple[TokenLogprob, ...]:
-    """Return what is known of one of several tokens drawn at one place."""
+    """Return the log-probability of the token at ``index``, or an empty tuple if it was not requested."""
     if not drawn.logprobs:
         return ()
     return (TokenLogprob(drawn.tokens[index], drawn.logprobs[index], drawn.top),)

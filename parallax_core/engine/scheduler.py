@@ -1,4 +1,4 @@
-"""Who gets how many tokens in the next step."""
+"""Chooses the sequences of the next step and the number of tokens of each."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from parallax_core.engine.victims import Victims
 
 RANK = attrgetter("rank")
 MOST_LOOKED_UP = 2**18
-"""Tokens of those who wait that are looked up for one step, so that no plan holds up the process."""
+"""The most tokens of waiting sequences looked up for one step; more would block the process for too long."""
 LOOK_UP = 512
-"""As many tokens a look-up counts for itself."""
+"""The fixed cost of a look-up, counted in tokens."""
 MOST_BEGUN = 512
-"""Answers that may begin with one step, of requests that want several each: more would hold up the process."""
+"""The most additional answers (of requests with n > 1) begun by one step; more would block the process."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepBudget:
-    """How much a step may hold."""
+    """The limits of a step."""
 
     max_tokens: int
     max_decodes: int
     max_running: int
-    """Sequences on the stages at once."""
+    """The most sequences on the stages at the same time."""
 
 
 class Scheduler:
-    """Plans one step: claims pages for it, makes room, and admits who waits.
+    """Plans one step: claims pages, makes room, and admits waiting sequences.
 
-    Everybody is ranked by urgency, then by arrival. Nobody takes a page from a sequence of higher rank.
+    Sequences are ranked by urgency, then by arrival. No sequence takes a page from one of higher rank.
     """
 
     def __init__(self, cache: SequenceCache, preemption: PreemptionPolicy, now: float) -> None:
@@ -45,15 +45,15 @@ class Scheduler:
         self._preemption = preemption
         self._now = now
         self._ranked: list[Sequence] = []
-        """Those that run when the step begins, by rank."""
+        """The sequences running at the start of the step, by rank."""
         self._victims: Victims | None = None
         self.num_preempted = 0
         self._chosen: dict[Sequence, int] = {}
         self._num_begun = 0
-        """Answers that begin with the draws of the step."""
+        """The number of additional answers begun by the draws of the step."""
 
     def choose(self, room: StepBudget) -> dict[Sequence, int]:
-        """Return the sequences of the step with their numbers of tokens; decodes first, so that no stream stalls."""
+        """Return the number of tokens of each sequence in the step; decodes first, so that no stream stalls."""
         claim, budget = self._ledger.claim(room.max_tokens), room.max_tokens
         if not self._ledger.is_rewindable:
             self._branch(claim, room)
@@ -68,7 +68,7 @@ class Scheduler:
         return self._chosen
 
     def _branch(self, claim: PageClaim, room: StepBudget) -> None:
-        """Begin answers as their request's first one, whose next row takes it beyond the prompt for good."""
+        """Fork waiting answers from their request's first one while it is exactly at the end of the prompt."""
         for source in sorted(self._cache.running.values(), key=RANK):
             if source.choice or not source.is_ready or source.planned != source.num_prompt:
                 continue
@@ -78,7 +78,7 @@ class Scheduler:
                     self._cache.keep(source, claim)
 
     def _admit(self, claim: PageClaim, budget: int, room: StepBudget) -> None:
-        """Begin those who wait, until one of them finds no room."""
+        """Admit waiting sequences until one does not fit."""
         num_looked_up = 0
         while budget and len(self._cache.running) < room.max_running and num_looked_up < MOST_LOOKED_UP:
             sequence = self._waiting.first()
@@ -109,7 +109,7 @@ class Scheduler:
         return count
 
     def _fit(self, sequence: Sequence, claim: PageClaim, count: int) -> int:
-        """Claim pages for as many tokens of ``sequence`` as there can be, after making room for at least one."""
+        """Claim pages for up to ``count`` tokens of ``sequence``, preempting others for one token if necessary."""
         assert sequence.seq is not None
         while not claim.take(sequence.seq, count):
             if self._cache.evict(None):
@@ -121,9 +121,9 @@ class Scheduler:
         return count
 
     def _preempt(self, sequence: Sequence) -> bool:
-        """Take a sequence of lower rank off the stages; return whether there was one.
+        """Preempt a sequence of lower rank; return whether there was one.
 
-        A policy is asked only so much for a step that has rows: who then finds no page has a row in a later one.
+        If the step has rows, the policy is asked up to a limit; a sequence left without a page runs in a later step.
         """
         victims = self._victims
         if victims is None:

@@ -1,4 +1,4 @@
-"""One answer to a request: its tokens, its text, and how far the stages are with it."""
+"""The state of one answer to a request: its tokens, its text, and its progress on the stages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from parallax_core.engine.stop_strings import StopFilter
 from parallax_core.engine.timing import Timeline
 
 Rank = tuple[float, float, int, int]
-"""No two sequences of a head have the same."""
+"""A sort key, unique among the sequences of a head; see `Sequence.rank`."""
 
 AGEING_S = 10.0
 """A request that has waited this long counts as one priority more urgent."""
@@ -24,7 +24,7 @@ AGEING_S = 10.0
 
 @dataclass(eq=False, kw_only=True, slots=True)
 class RequestContext:
-    """What is the same for every answer to a request."""
+    """The data that all answers to a request share."""
 
     request: Request
     max_output: int
@@ -32,11 +32,11 @@ class RequestContext:
     decode: Decode
     timeline: Timeline
     number: int = 0
-    """How many requests came to the head before it."""
+    """The request's number in the order of arrival at the head."""
     spec: SequenceSpec = field(init=False)
-    """What the stages are told when a sequence is opened."""
+    """The spec with which a sequence is opened on the stages."""
     cost: RowCost = field(init=False)
-    """What the rows take of a frame."""
+    """The bytes that the rows take in frames."""
 
     def __post_init__(self) -> None:
         self.spec, self.cost = make_spec(self.request), weigh_rows(self.request)
@@ -44,39 +44,40 @@ class RequestContext:
 
 @dataclass(eq=False, slots=True)
 class Sequence:
-    """The tokens of one answer so far, behind those of the prompt, and how far the stages are with them.
+    """The prompt and the tokens drawn so far of one answer, and their progress on the stages.
 
-    All answers to a request share its prompt: a long one with many answers takes its memory once.
+    All answers to a request share one copy of the prompt.
     """
 
     context: RequestContext
     siblings: Listing[Sequence] = ()
-    """All answers to the request that have begun, this one included, in order."""
+    """All started answers to the request, this one included, in order."""
     choice: int = 0
-    """Which of them it is: part of the key of every draw, so that what is computed again draws the same."""
+    """The index of the answer: part of the key of every draw, so that computing it again draws the same tokens."""
     seq: SeqId | None = None
     """The handle on the stages; None while it waits. A sequence that was preempted gets a new one."""
     planned: int = 0
-    """Tokens whose KV the stages hold once every step planned so far is done."""
+    """Tokens whose KV the stages hold after all planned steps."""
     is_drawing: bool = False
     """Whether a step in flight draws the next token."""
     ready_since: float = 0.0
+    """The time at which it last became ready for a row, on the head's clock."""
     num_cached: int | None = None
-    """How many tokens the stages had when it first came to them; None before that."""
+    """The number of cached tokens when it was first admitted; None before that."""
     request: Request = field(init=False)
-    """What it answers."""
+    """The request that it answers."""
     num_prompt: int = field(init=False)
-    """Tokens of the prompt."""
+    """The number of tokens in the prompt."""
     is_over: bool = False
-    """Whether its last token was drawn."""
+    """Whether the answer has ended."""
     rank: Rank = field(init=False)
-    """By urgency, which ageing changes for all alike, then by arrival; lower is served first."""
+    """Urgency (ageing changes it equally for all), then arrival; lower is served first."""
     output: list[int] = field(init=False, default_factory=list)
     """The tokens drawn so far."""
     score: PromptScore | None = field(init=False, default=None)
-    """Of the prompt, if asked for; it is the first answer's to compute."""
+    """The log-probabilities of the prompt, if requested; the first answer computes them."""
     _key: bytes = field(init=False)
-    """That of the tokens there were when it was last asked for."""
+    """The cached key; may lack the latest tokens."""
     _detokenizer: Detokenizer = field(init=False)
     _stop: StopFilter = field(init=False)
 
@@ -92,53 +93,53 @@ class Sequence:
 
     @property
     def arrived(self) -> float:
-        """When the request came."""
+        """The time at which the request arrived, on the head's clock."""
         return self.context.timeline.arrived
 
     @property
     def num_output(self) -> int:
-        """Tokens drawn so far."""
+        """The number of tokens drawn so far."""
         return len(self.output)
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of the prompt, and those drawn so far."""
+        """The number of tokens in the prompt and drawn so far."""
         return self.num_prompt + len(self.output)
 
     @property
     def is_ready(self) -> bool:
-        """Whether a row of it could be in the next step."""
+        """Whether it can have a row in the next step."""
         return not self.is_drawing and self.seq is not None
 
     @property
     def is_waiting(self) -> bool:
-        """Whether it could begin on the stages."""
+        """Whether it can be admitted to the stages."""
         return self.seq is None and not self.is_drawing and not self.is_over
 
     @property
     def num_missing(self) -> int:
-        """Known tokens that no step planned so far computes: one for a decode, more for a prefill."""
+        """Known tokens that no planned step computes: one for a decode, more for a prefill."""
         return self.num_tokens - self.planned
 
     @property
     def num_reusable(self) -> int:
-        """How many tokens at the beginning another sequence may provide: not the last, whose logits are needed."""
+        """The most leading tokens whose KV may be reused: not the last token, whose logits are needed."""
         most = self.num_tokens - 1
         return most if self.score is None or self.score.is_asked else min(most, self.score.num_asked)
 
     @property
     def num_begun(self) -> int:
-        """How many answers its next draw begins beside it."""
+        """The number of additional answers that its next draw begins."""
         return 0 if self.output else self.request.n - 1
 
     @property
     def draw_bytes(self) -> int:
-        """What its next draw takes of a result, at the most."""
+        """The most bytes that its next draw takes in a result."""
         cost = self.context.cost
         return cost.next_draw if self.num_output else cost.first_draw
 
     def key(self, length: int) -> bytes:
-        """Return the first ``length`` tokens as `PrefixIndex` wants them; each token is converted once."""
+        """Return the first ``length`` tokens as a key of `PrefixIndex`; each token is converted once."""
         if (known := len(self._key) // ITEM) < length:
             self._key += make_key(self.read(known, self.num_tokens))
         return self._key[: length * ITEM]
@@ -156,19 +157,19 @@ class Sequence:
         return self.request.priority - (now - self.arrived) / AGEING_S
 
     def begin(self, seq: SeqId, length: int) -> None:
-        """Come to the stages, which have the first ``length`` tokens already."""
+        """Start on the stages, which already hold the first ``length`` tokens."""
         self.seq, self.planned = seq, length
         if self.num_cached is None:
             self.num_cached = length
 
     def restart(self) -> None:
-        """Leave the stages, which know nothing any more: whatever is in flight will not come back."""
+        """Leave the stages, which were emptied; results in flight are discarded."""
         self.seq, self.planned, self.is_drawing = None, 0, False
         if self.score is not None:
             self.score.forget_steps()
 
     def take_back(self, start: int) -> None:
-        """Forget the row from ``start`` on: its step failed, and left the stages as they were before."""
+        """Undo the row from ``start`` on: its step failed and left the stages as they were before."""
         self.planned, self.is_drawing = start, False
         if self.score is not None:
             self.score.forget_steps()
@@ -185,20 +186,20 @@ class Sequence:
         return Row(self.seq, start, self.read(start, stop), outputs)
 
     def advance(self, token: int, logprobs: tuple[TokenLogprob, ...]) -> Delta:
-        """Take a drawn token and return what the client gets to see of it."""
+        """Add a drawn token and return the delta for the client."""
         self.is_drawing = False
         self.output.append(token)
         text, ended = self._read(token)
         return Delta(text=text, tokens=(token,), index=self.choice, logprobs=logprobs, ended=ended)
 
     def _make_draw(self, offset: int) -> Draw:
-        """Every answer begins with a draw of the first one."""
+        """Return the draw of a row; the first draw of a request begins all its answers."""
         request = self.request
         top = -1 if request.logprobs is None else request.logprobs
         return Draw(offset, 1 if self.num_output else request.n, top)
 
     def _read(self, token: int) -> tuple[str, Reason | None]:
-        """Return the text a token completes, and why it is the last one, if it is."""
+        """Return the text a token completes, and the reason if it ends the answer."""
         if token in self.request.stop_ids:
             return self._end(self._stop.feed(self._detokenizer.finish()), "stop")
         is_exempt = self.num_output <= self.request.sampling.min_tokens

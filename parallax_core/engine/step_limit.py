@@ -1,4 +1,4 @@
-"""How long a step may take on a stage before the stage counts as hung."""
+"""Derives the time limit after which a stage counts as hung."""
 
 from __future__ import annotations
 
@@ -6,35 +6,35 @@ import math
 from collections import deque
 
 LEAST_S = 60.0
-"""No limit is shorter, unless a user says so."""
+"""The shortest derived limit, in seconds."""
 TIMES = 20
-"""A step may take so many times as long as the longest recent one of its size."""
+"""The limit as a multiple of the longest recent step of the same size."""
 RECENT = 64
-"""So many of the last steps of a size count."""
+"""The number of recent steps of each size that count."""
 STRETCH = 4
-"""A step of a size not seen yet may take so many times what its tokens make of the longest smaller one."""
+"""For a size not seen yet: the limit as a multiple of the longest smaller step, scaled by its tokens."""
 TOKEN_S = 1.0
-"""What each token adds to the limit while there has been no step at all to compare with."""
+"""Seconds added to the limit for each token before any step has finished."""
 
 
 class StepLimit:
     """The limit for the steps of one stage, from the steps it has finished.
 
-    Steps whose numbers of tokens have as many binary digits are of one size. For a size that has not been seen, the
-    next smaller one counts, stretched by its tokens, or else the smallest there is.
+    Steps whose numbers of tokens have the same number of binary digits are of one size. For a size not seen yet, the
+    next smaller one counts, scaled by its tokens, or else the smallest known one.
     """
 
     def __init__(self, fixed_s: float | None = None) -> None:
-        """Begin without any step; ``fixed_s`` is the limit for all, if a user has set one."""
+        """Start without any step; ``fixed_s`` is a configured limit for all steps, in seconds."""
         self._fixed_s = fixed_s
         self._recent: dict[int, deque[float]] = {}
 
     def note(self, num_tokens: int, seconds: float) -> None:
-        """Take in a step that was finished."""
+        """Record a finished step."""
         self._recent.setdefault(num_tokens.bit_length(), deque(maxlen=RECENT)).append(seconds)
 
     def find(self, num_tokens: int) -> float:
-        """Return for how many seconds a step of so many tokens may be computed."""
+        """Return the limit for a step of ``num_tokens`` tokens, in seconds."""
         if self._fixed_s is not None:
             return self._fixed_s
         if not self._recent:

@@ -1,4 +1,4 @@
-"""Stop strings: end the text before the first of them, wherever the borders of tokens lie."""
+"""Ends the text before the first stop string, whatever the token boundaries."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 class StopFilter:
-    """Lets text through until a stop string appears, holding back what may yet become one."""
+    """Passes text on until a stop string appears; holds back text that may be the start of one."""
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = tuple(stops)
@@ -15,10 +15,9 @@ class StopFilter:
         self.stopped = False
 
     def feed(self, text: str, *, is_exempt: bool = False) -> str:
-        """Take the next text and return what is certain to come before any stop string.
+        """Add text and return the part that certainly comes before any stop string.
 
-        Text that is exempt is the beginning of an answer that must not end yet: a stop string that ends in it is none,
-        and one that only begins in it is one.
+        Exempt text is the beginning of an answer that must not end yet: a stop string must end after it to count.
         """
         if not self._stops:
             return text
@@ -32,15 +31,15 @@ class StopFilter:
         return self._release(len(self._held) - self._num_undecided())
 
     def finish(self) -> str:
-        """Return what is still held back: the text is over, so it is no stop string after all."""
+        """Return the text still held back: no more follows to complete a stop string."""
         return self._release(len(self._held))
 
     def _find_start(self, stop: str) -> int:
-        """Return where a stop string has to begin, at the least, to end behind what is exempt."""
+        """Return the first position from which a stop string ends after the exempt text."""
         return max(0, self._num_exempt - len(stop) + 1)
 
     def _num_undecided(self) -> int:
-        """Return how many characters at the end could be the beginning of a stop string."""
+        """Return the number of characters at the end that may be the start of a stop string."""
         longest = max((len(stop) for stop in self._stops), default=1) - 1
         for size in range(min(longest, len(self._held)), 0, -1):
             if any(stop.startswith(self._held[-size:]) for stop in self._stops):

@@ -1,4 +1,4 @@
-"""Where the time of a request goes, and what a head has done."""
+"""Timelines of requests, and the counters of a head."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from parallax_core.contracts.engine import Timing
 
 @dataclass(slots=True)
 class Timeline:
-    """The times of one request, on whatever clock the head is given."""
+    """The times of one request, in seconds of the head's clock."""
 
     arrived: float
     begun: float | None = None
-    """When the first step with a row of it was planned."""
+    """The time at which its first step was planned."""
     first: float | None = None
-    """When its first token was there."""
+    """The time of its first token."""
     latest: float = 0.0
-    """When something last happened to it."""
+    """The time of its last event."""
     stages: dict[int, float] = field(default_factory=dict)
-    """Seconds each stage computed steps with rows of it."""
+    """Seconds of computing by stage, in steps with rows of the request."""
 
     def begin(self, now: float) -> bool:
-        """A step with a row of it is planned; return whether it is the first."""
+        """Record a planned step with a row of the request; return whether it is the first."""
         is_first = self.begun is None
         if is_first:
             self.begun = now
@@ -30,13 +30,13 @@ class Timeline:
         return is_first
 
     def advance(self, now: float) -> None:
-        """A token of it is there."""
+        """Record the arrival of a token."""
         if self.first is None:
             self.first = now
         self.latest = now
 
     def read(self) -> Timing:
-        """Return the parts of the time between its arrival and what happened last."""
+        """Return the parts of the time from its arrival to its last event."""
         if self.begun is None:
             return Timing(queued_s=max(0.0, self.latest - self.arrived))
         first = self.latest if self.first is None else self.first
@@ -50,7 +50,7 @@ class Timeline:
 
 @dataclass(slots=True)
 class EngineCounters:
-    """What a head has done since it began."""
+    """Counters of a head since it started."""
 
     steps: int = 0
     prompt_tokens: int = 0

@@ -1,4 +1,4 @@
-"""What a replica can serve at all, asked before a request costs anything."""
+"""Refuses requests that a replica can never serve, before they take resources."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from parallax_core.contracts.engine import Request
 from parallax_core.contracts.stage import StageInfo
 
 MAX_ANSWERS = 128
-"""The most answers to one request; beyond that, ask again."""
+"""The most answers to one request."""
 
 OTHER_BACKEND = "leave it out, or serve the model with another backend"
 
 
 @dataclass(frozen=True, slots=True)
 class RequestValidator:
-    """Refuses what these stages can never serve, naming the field."""
+    """Refuses requests that the stages can never serve; the error names the field."""
 
     stages: tuple[StageInfo, ...]
     max_length: int
-    """The longest sequence they can hold, in tokens."""
+    """The longest sequence that the stages can hold, in tokens."""
 
     def check(self, request: Request) -> int:
         """Return the most tokens an answer to ``request`` may have.
@@ -35,11 +35,11 @@ class RequestValidator:
         self._check_logprobs("logprobs", request.logprobs)
         self._check_logprobs("prompt_logprobs", request.prompt_logprobs)
         if request.adapter and not all(_has(stage, "adapters") for stage in self.stages):
-            message = f"the adapter {request.adapter!r} cannot be used: this model's backend has none"
+            message = f"the adapter {request.adapter!r} cannot be used: this model's backend does not support adapters"
             raise InvalidRequest(message, "model", "ask for the model itself")
         max_output = self._limit_output(request)
         if request.sampling.min_tokens > max_output:
-            message = f"min_tokens is {request.sampling.min_tokens}, and there is room for {max_output} tokens"
+            message = f"min_tokens is {request.sampling.min_tokens}, but an answer can have only {max_output} tokens"
             raise InvalidRequest(message, "min_tokens", f"ask for at most {max_output}")
         return max_output
 
@@ -52,7 +52,8 @@ class RequestValidator:
             raise InvalidRequest(message, "messages", "shorten the conversation")
         size = self.stages[-1].vocab_size
         if min(prompt) < 0 or max(prompt) >= size:
-            message = f"the prompt has the token {max(prompt)}; this model's tokens are below {size}"
+            wrong = min(prompt) if min(prompt) < 0 else max(prompt)
+            message = f"the prompt has the token {wrong}; this model's tokens are 0 to {size - 1}"
             raise InvalidRequest(message, "messages")
 
     def _check_logprobs(self, name: str, top: int | None) -> None:
@@ -62,7 +63,7 @@ class RequestValidator:
         if not 0 <= top <= last.vocab_size:
             raise InvalidRequest(f"{name} is {top}; it must be between 0 and {last.vocab_size}", name)
         if not _has(last, "logprobs"):
-            message = f"{name} cannot be given: this model's backend computes no log-probabilities"
+            message = f"{name} is not available: this model's backend computes no log-probabilities"
             raise InvalidRequest(message, name, OTHER_BACKEND)
 
     def _limit_output(self, request: Request) -> int:
@@ -70,7 +71,7 @@ class RequestValidator:
         if request.max_tokens is None:
             return min(room, max(request.default_max_tokens or room, request.sampling.min_tokens))
         if request.max_tokens < 1:
-            message = f"max_tokens is {request.max_tokens}; an answer has at least 1"
+            message = f"max_tokens is {request.max_tokens}; it must be at least 1"
             raise InvalidRequest(message, "max_tokens")
         if request.max_tokens > room:
             message = (

@@ -1,4 +1,4 @@
-"""Who gives way in a step whose pages run out."""
+"""Chooses the sequences to preempt when a step runs out of pages."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from parallax_core.contracts.policy import Holder, PreemptionPolicy
 from parallax_core.engine.sequence import Rank, Sequence
 
 MOST_WEIGHED = 2**15
-"""Holders that a policy is shown in one step, summed over the times it is asked."""
+"""The most holders passed to the policy in one step, over all calls."""
 
 
 class Victims:
-    """Asks a policy for one victim after the other. A policy chooses among requests; of one, the last answer gives way.
+    """Asks the preemption policy for victims. It chooses a request, whose last answer is preempted.
 
-    What each answer holds is described once, and every question costs time in the requests that run.
+    Each answer's holdings are described once; each call takes time proportional to the running requests.
     """
 
     def __init__(self, policy: PreemptionPolicy, running: Iterable[Sequence], now: float) -> None:
-        """Choose among ``running``, which are in order of rank."""
+        """Choose among ``running``, in order of rank."""
         self._policy = policy
         self._now = now
         self._stacks: dict[RequestId, list[Sequence]] = {}
@@ -30,18 +30,18 @@ class Victims:
 
     @property
     def is_spent(self) -> bool:
-        """Whether the policy was asked enough for one step."""
+        """Whether the policy was asked up to the limit for this step."""
         return self._num_weighed >= MOST_WEIGHED
 
     def choose(self, rank: Rank, spared: Container[Sequence]) -> Sequence | None:
-        """Return who gives way to a sequence of a rank, of those below it and not ``spared``; None: nobody."""
+        """Return the victim, below ``rank`` and not in ``spared``, or None if the policy chooses none."""
         lower = {last.request.id: last for last in self._list_last(spared) if last.rank > rank}
         self._num_weighed += 1 + len(lower)
         chosen = self._policy.choose([self._describe(last) for last in lower.values()])
         return None if chosen is None else lower[chosen]
 
     def _list_last(self, spared: Container[Sequence]) -> list[Sequence]:
-        """Return the last answer of each request that could give way; who cannot now cannot later in the step."""
+        """Return the last preemptible answer of each request; one that is not now is not later in the step either."""
         for stack in self._stacks.values():
             while stack and (stack[-1].seq is None or stack[-1] in spared):
                 stack.pop()

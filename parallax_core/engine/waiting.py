@@ -1,4 +1,4 @@
-"""Who waits to begin on the stages, and who could have a row: at a cost per step that does not grow with them."""
+"""The sequences that wait for admission and those ready for a row, at a cost per step independent of their number."""
 
 from __future__ import annotations
 
@@ -10,48 +10,48 @@ from parallax_core.engine.priority import PriorityQueue
 from parallax_core.engine.sequence import Sequence
 
 MIN_SHARED = 32
-"""Computing fewer tokens takes no longer than waiting for a step."""
+"""Shared tokens that make waiting for another sequence worthwhile: computing fewer is as fast as waiting a step."""
 
 
 class WaitingQueue:
-    """Sequences that could begin on the stages, by rank; some wait for another one to compute what they share."""
+    """Sequences to admit to the stages, by rank; some wait for a running one that computes their shared prefix."""
 
     def __init__(self, min_shared: int = MIN_SHARED) -> None:
         self.min_shared = min_shared
-        """One waits for another that is computing the same beginning if that saves it at least so many tokens."""
+        """The least number of tokens a sequence must save to wait for another that computes the same prefix."""
         self._queue: PriorityQueue[Sequence] = PriorityQueue()
         self._sources: dict[Sequence, SeqId] = {}
-        """The running sequence that one waits for."""
+        """The running sequence that each follower waits for."""
         self._followers: dict[SeqId, PriorityQueue[Sequence]] = {}
-        """Those that wait for a running sequence, by the number of tokens it has to have."""
+        """The followers of each running sequence, by the length they wait for."""
 
     def __len__(self) -> int:
         return len(self._queue) + len(self._sources)
 
     def add(self, sequence: Sequence) -> None:
-        """Have a sequence wait; one that does goes on waiting for what it waits for."""
+        """Add a sequence; one that already waits is left as it is."""
         if sequence not in self._queue and sequence not in self._sources:
             self._queue.add(sequence.rank, sequence)
 
     def discard(self, sequence: Sequence) -> None:
-        """Forget a sequence that waits no longer; harmless if it does not wait."""
+        """Remove a sequence, if it waits."""
         self._queue.discard(sequence)
         if (source := self._sources.pop(sequence, None)) is not None:
             self._followers[source].discard(sequence)
 
     def first(self) -> Sequence | None:
-        """Return the one of the highest rank among those that wait for nobody."""
+        """Return the sequence of the highest rank that follows no other, or None."""
         found = self._queue.first()
         return None if found is None else found[1]
 
     def follow(self, sequence: Sequence, source: SeqId, length: int) -> None:
-        """Have a sequence wait until a running one has ``length`` tokens, or leaves the stages."""
+        """Let a sequence wait until ``source`` has ``length`` tokens or leaves the stages."""
         self._queue.discard(sequence)
         self._sources[sequence] = source
         self._followers.setdefault(source, PriorityQueue()).add(length, sequence)
 
     def note_length(self, source: SeqId, length: int) -> None:
-        """A running sequence has so many tokens: whoever waited for no more can begin."""
+        """Release the followers of ``source`` that wait for at most ``length`` tokens."""
         followers = self._followers.get(source)
         while followers and (found := followers.first()) and found[0] <= length:
             self._free(found[1], followers)
@@ -59,7 +59,7 @@ class WaitingQueue:
             del self._followers[source]
 
     def note_end(self, source: SeqId) -> None:
-        """A running sequence leaves the stages: whoever waited for it can begin."""
+        """Release all followers of ``source``, which leaves the stages."""
         followers = self._followers.pop(source, None)
         while followers and (found := followers.first()):
             self._free(found[1], followers)
@@ -71,7 +71,7 @@ class WaitingQueue:
 
 
 class ReadyList:
-    """Sequences that could have a row in the next step, on the stages or not, and since when the first of them could.
+    """Sequences that could have a row in the next step, on the stages or not, the longest ready first.
 
     They are added in the order of `Sequence.ready_since`.
     """
@@ -84,17 +84,17 @@ class ReadyList:
 
     @property
     def oldest(self) -> Sequence | None:
-        """The one that has been ready for the longest time."""
+        """The sequence that has been ready for the longest time."""
         return next(iter(self._ready), None)
 
     def add(self, sequence: Sequence) -> None:
-        """Count a sequence as ready; one that is keeps its place."""
+        """Mark a sequence as ready; one that is ready keeps its position."""
         self._ready.setdefault(sequence)
 
     def discard(self, sequence: Sequence) -> None:
-        """Count a sequence as not ready."""
+        """Mark a sequence as not ready."""
         self._ready.pop(sequence, None)
 
     def replace(self, sequences: Iterable[Sequence]) -> None:
-        """Count just these as ready."""
+        """Mark exactly these sequences as ready."""
         self._ready = OrderedDict.fromkeys(sorted(sequences, key=lambda sequence: sequence.ready_since))

@@ -84,7 +84,7 @@ def test_head_refuses_a_request_it_has_already() -> None:
     head = Replica().head
     request = make_request([1])
     head.accept(request, 0)
-    with pytest.raises(InvalidRequest, match="here already"):
+    with pytest.raises(InvalidRequest, match="already been accepted"):
         head.accept(request, 0)
 
 

@@ -20,7 +20,7 @@ def plan(replica: Replica) -> PlannedStep:
 TOP = ((1, -0.5), (2, -1.5))
 SCORED = Scored(-1.0, ((1, -0.5),))
 BAD: list[tuple[dict[str, Any], tuple[Answer, ...], str]] = [
-    ({}, (), "0 answers to step 1, and must give 1"),
+    ({}, (), "0 answers to step 1; it must send 1"),
     ({}, (Drawn((1,)), Drawn((1,))), "2 answers"),
     ({}, (Scored(-1.0),), "answered Scored"),
     ({}, (State(0),), "answered State"),
@@ -80,7 +80,7 @@ def test_last_stage_whose_pages_differ_is_lost() -> None:
     replica = Replica()
     replica.ask([1])
     plan(replica)
-    with pytest.raises(StageLost, match=r"stage 0 has \(3,\) free pages after step 1, and must have \(7,\)"):
+    with pytest.raises(StageLost, match=r"stage 0 has \(3,\) free pages after step 1; it must have \(7,\)"):
         replica.head.absorb(StageResult((Drawn((1,)),), free=(3,)), 0)
 
 

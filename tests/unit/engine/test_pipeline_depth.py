@@ -9,14 +9,14 @@ def test_pipeline_begins_with_a_step_for_each_stage_and_one_on_its_way() -> None
 
 def test_long_links_are_filled() -> None:
     depth = PipelineDepth(3)
-    depth.note(round_request_metrics_s=0.260, slowest_s=0.020)
+    depth.note(round_trip_s=0.260, slowest_s=0.020)
     assert depth.most == 13
 
 
 def test_least_round_trip_counts_since_others_have_waited() -> None:
     depth = PipelineDepth(3)
-    for round_request_metrics_s in (0.5, 0.12, 0.9):
-        depth.note(round_request_metrics_s, 0.020)
+    for round_trip_s in (0.5, 0.12, 0.9):
+        depth.note(round_trip_s, 0.020)
     assert depth.most == 6
 
 

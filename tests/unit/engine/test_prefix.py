@@ -55,7 +55,7 @@ def test_keys_may_be_hashes_of_64_bits() -> None:
     assert list(index.match("", make_key([5, 2**64 - 1, 0]))) == [Match(A, 2)]
 
 
-class Shelf(RuleBasedStateMachine):
+class PrefixIndexMachine(RuleBasedStateMachine):
     """Random sequences against a plain search through all of them."""
 
     def __init__(self) -> None:
@@ -105,5 +105,5 @@ class Shelf(RuleBasedStateMachine):
             self.check(child, node)
 
 
-Shelf.TestCase.settings = settings(stateful_step_count=40)
-TestShelf = Shelf.TestCase
+PrefixIndexMachine.TestCase.settings = settings(stateful_step_count=40)
+TestPrefixIndex = PrefixIndexMachine.TestCase

@@ -20,8 +20,8 @@ def make_validator(*capabilities: Capability) -> RequestValidator:
     [
         ([], {}, "messages", "empty"),
         (range(16), {}, "messages", "16 in all"),
-        ([1, 97], {}, "messages", "below 97"),
-        ([-1], {}, "messages", "below 97"),
+        ([1, 97], {}, "messages", "token 97; this model.s tokens are 0 to 96"),
+        ([-1, 5], {}, "messages", "token -1; this model.s tokens are 0 to 96"),
         ([1, 2], {"max_tokens": 15}, "max_tokens", "more than the 16"),
         ([1, 2], {"max_tokens": 0}, "max_tokens", "at least 1"),
         ([1, 2], {"n": 0}, "n", "between 1 and 128"),
@@ -32,22 +32,24 @@ def make_validator(*capabilities: Capability) -> RequestValidator:
         ([1, 2], {"adapter": "tuned"}, "model", "'tuned' cannot be used"),
     ],
 )
-def test_gate_refuses_what_can_never_be_served(prompt: Any, fields: dict[str, Any], param: str, message: str) -> None:
+def test_validator_refuses_what_can_never_be_served(
+    prompt: Any, fields: dict[str, Any], param: str, message: str
+) -> None:
     with pytest.raises(InvalidRequest, match=message) as caught:
         make_validator("logprobs").check(make_request(prompt, **fields))
     assert caught.value.param == param
 
 
 @pytest.mark.parametrize("name", ["logprobs", "prompt_logprobs"])
-def test_gate_refuses_logprobs_where_there_are_none(name: str) -> None:
+def test_validator_refuses_logprobs_where_there_are_none(name: str) -> None:
     request = make_request([1], **{name: 0})
-    with pytest.raises(InvalidRequest, match=f"{name} cannot be given") as caught:
+    with pytest.raises(InvalidRequest, match=f"{name} is not available") as caught:
         make_validator().check(request)
     assert caught.value.param == name
     assert make_validator("logprobs").check(request) == 4
 
 
-def test_gate_lets_adapters_pass_where_every_stage_has_them() -> None:
+def test_validator_lets_adapters_pass_where_every_stage_has_them() -> None:
     request = make_request([1], adapter="tuned")
     assert make_validator("adapters").check(request) == 4
     bare: StageInfo = TOY.open().info
@@ -55,7 +57,7 @@ def test_gate_lets_adapters_pass_where_every_stage_has_them() -> None:
         RequestValidator((*make_validator("adapters").stages, bare), 16).check(request)
 
 
-def test_gate_leaves_what_room_there_is_for_the_answer() -> None:
+def test_validator_leaves_what_room_there_is_for_the_answer() -> None:
     assert make_validator().check(make_request([1, 2, 3], None)) == 13
     assert make_validator().check(make_request([1, 2, 3], 13)) == 13
 
