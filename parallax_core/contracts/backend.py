@@ -1,4 +1,4 @@
-"""Backends: ways to run layers on a device."""
+"""Backends, which run layers on a device."""
 
 from __future__ import annotations
 
@@ -16,39 +16,39 @@ DType = Literal["auto", "float32", "float16", "bfloat16"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StagePlan:
-    """What a backend is asked to load. Filled by core from the command line and the configuration."""
+    """What a backend loads. Filled by core from the command line and the configuration."""
 
     model: Path
-    """A model folder in the standard layout; see `ModelFolder`. Its weights may be here for these layers only, and in
-    holes of their files where others would be: `read_tensors` reads none, and `find_missing` names what is not here."""
+    """A model folder in the standard layout; see `ModelFolder`. It may hold the weights of these layers only; the files
+    then have holes in place of others: `read_tensors` skips those, and `find_missing` names the missing tensors."""
     layers: LayerRange | None = None
-    """Which layers; None: the whole model."""
+    """The layers to load; None: the whole model."""
     dtype: DType = "auto"
-    """What to compute in; ``auto`` leaves it to the backend, which knows its device."""
+    """The dtype to compute in; ``auto`` leaves it to the backend, which knows its device."""
     device: str = ""
-    """Which of its devices, in the backend's words, such as ``cuda:1``; empty: the backend's choice."""
+    """The device, in the backend's notation, such as ``cuda:1``; empty: the backend's choice."""
     memory_fraction: float = 0.5
-    """The share of the memory that is free after loading the weights that KV pages may take."""
+    """The share, from 0 to 1, that KV pages may take of the memory that is free after loading the weights."""
     max_batch_tokens: int = 0
-    """The most tokens of a step, in `StageInfo.max_batch_tokens`; 0: the backend's choice."""
+    """The most tokens in a step, reported as `StageInfo.max_batch_tokens`; 0: the backend's choice."""
     max_running: int = 0
-    """How many sequences may run at once, for backends that set memory aside by it; 0: nobody has said."""
+    """The most sequences that run at the same time, for backends that reserve memory for them; 0: not configured."""
     progress: Progress = silent
     listed_weights: Mapping[str, str] = field(default_factory=dict)
-    """What the source of the model lists of its weights; see `ModelFolder`. For `identify_weights`."""
+    """The digests of the weight files as the model's source lists them; see `ModelFolder`. For `identify_weights`."""
     blocks: object = None
-    """What builds the layers, where the model's adapter brings that for this backend: what `ModelSpec.blocks` names,
-    loaded. None: the backend's own."""
+    """The layer builder that the model's adapter brings for this backend: the loaded object that `ModelSpec.blocks`
+    names. None: the backend's own builder."""
 
 
 class Backend(Protocol):
     """Opens stages."""
 
     def open_stage(self, plan: StagePlan) -> Stage:
-        """Load the layers and return them ready to run.
+        """Load the layers and return a stage that is ready to run.
 
         Raises:
-            Unsupported: if this backend cannot run the model, its architecture or its dtype.
+            Unsupported: if this backend cannot run the model's architecture or dtype.
             ParallaxError: with a hint, if the files are damaged or there is too little memory.
         """
 
@@ -59,11 +59,11 @@ class Availability:
 
     ok: bool
     device: str = ""
-    """What it would run on, in words: ``Metal``, ``cpu``."""
+    """The device it would run on, such as ``Metal`` or ``cpu``."""
     reason: str = ""
-    """If not, why, and what would help."""
+    """If it cannot: the reason, and the remedy."""
     advice: str = ""
-    """If so, what the user could do for more speed, in one line; empty: nothing."""
+    """If it can: how to make it faster, in one line; empty: no advice."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,13 +71,13 @@ class BackendSpec:
     """Offers a backend."""
 
     name: str
-    """What users write in ``--backend``."""
+    """The name in ``--backend``."""
     summary: str
     """One line for ``parallax plugins``."""
     probe: Ref[Callable[[], Availability]]
-    """Can this machine run it? Answers within 200 ms and imports no framework."""
+    """Tells whether this machine can run it. Returns within 200 ms and imports no framework."""
     factory: Ref[Callable[[], Backend]]
     rank: int = 0
-    """Its own account of preference; the highest available rank is the default."""
+    """Preference; the available backend of the highest rank is the default."""
     remedy: str = ""
-    """What to do when a Ref cannot be imported, such as what to install."""
+    """What to do if a Ref cannot be imported, such as the package to install."""

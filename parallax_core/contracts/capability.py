@@ -1,4 +1,4 @@
-"""What a stage may or may not be able to do, in one place. Edits, steps and `Draw` are no capabilities: all can."""
+"""The optional capabilities of a stage. Every stage supports edits, steps and `Draw`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Capability = Literal[
     "positions",  # Row.positions
     "embeddings",  # Row.spans
     "adapters",  # SequenceSpec.adapter
-    "masks",  # grammar masks beside a step
+    "masks",  # grammar masks that accompany a step
     "masking",  # the optional protocol Masking: per-sequence visibility
     "portable",  # the optional protocol Portable: read and write the KV of a token range
     "reloadable",  # the optional protocol Reloadable: new weights in place

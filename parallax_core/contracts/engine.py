@@ -1,4 +1,4 @@
-"""Engines: what the server talks to. A replica of a model, or several behind one face, all look like this."""
+"""The engine protocol, through which the server uses one replica of a model or several."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from parallax_core.contracts.sample import Sampling
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
-    """One request, tokenized once at the edge. Filled by the server."""
+    """One request, tokenized by the server."""
 
     id: RequestId
     prompt: tuple[int, ...]
@@ -21,28 +21,28 @@ class Request:
     """The most tokens to generate; None: as many as the context holds."""
     sampling: Sampling
     stop_ids: frozenset[int] = frozenset()
-    """Token ids that end the text; they count as output and have no text."""
+    """Token ids that end the answer; they count as output and have no text."""
     stop: tuple[str, ...] = ()
-    """Strings that end the text; the text ends before them."""
+    """Strings that end the answer; the text ends before them."""
     priority: int = 0
     """Lower is served first; waiting makes a request more urgent."""
     timeout_s: float | None = None
     """Seconds from arrival after which the request ends with an error."""
     waited_s: float = 0.0
-    """Seconds from its arrival until it was submitted; they count towards ``timeout_s``."""
+    """Seconds between arrival and submission; they count towards ``timeout_s``."""
     n: int = 1
-    """How many answers, each with draws of its own; ``max_tokens`` holds for each."""
+    """The number of answers, each with its own draws; ``max_tokens`` applies to each."""
     logprobs: int | None = None
-    """Give the log-probability of each token of the output, and of this many best ones; None: neither."""
+    """Return the log-probability of each output token, and of this many best tokens; None: neither."""
     prompt_logprobs: int | None = None
-    """The same for the tokens of the prompt after the first."""
+    """The same for the prompt tokens after the first."""
     adapter: str = ""
-    """The LoRA adapter, by the name it was loaded under; empty: none."""
+    """The name of a loaded LoRA adapter; empty: none."""
     salt: str = ""
     """Requests of different salts share no cache."""
     default_max_tokens: int | None = None
-    """Where ``max_tokens`` is None: the most tokens of an answer, as far as there is room; None: whatever there is room
-    for."""
+    """The most tokens of an answer if ``max_tokens`` is None, within the context length; None: up to the context
+    length."""
 
 
 Reason = Literal["stop", "length", "error", "timeout", "aborted"]
@@ -50,33 +50,33 @@ Reason = Literal["stop", "length", "error", "timeout", "aborted"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Timing:
-    """Where the seconds of a request went, one part after the other; a part that was not reached is 0."""
+    """The phases of a request, in seconds; a phase that was not reached is 0."""
 
     queued_s: float = 0.0
-    """From arrival to the first step with a row of it."""
+    """From arrival to its first step."""
     prefill_s: float = 0.0
-    """From then to its first token."""
+    """From its first step to its first token."""
     decode_s: float = 0.0
-    """From then to its end."""
+    """From its first token to its end."""
     stages_s: tuple[float, ...] = ()
-    """Of the time after the queue, how long each stage computed steps with rows of it, alone or among others."""
+    """For each stage, the time it computed steps with rows of the request, alone or with others."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finish:
-    """How a stream ended, and what it cost."""
+    """How a stream ended, and its usage."""
 
     reason: Reason
     prompt_tokens: int
     output_tokens: int
-    """Of all answers together."""
+    """Summed over all answers."""
     message: str = ""
-    """For ``error`` (the request failed), ``timeout`` (it took longer than it may) and ``aborted`` (the engine ends):
-    what happened, in words for the client."""
+    """What happened, for the client, if the reason is ``error`` (the request failed), ``timeout`` (it took longer than
+    allowed) or ``aborted`` (the engine stops)."""
     cached_tokens: int = 0
-    """Prompt tokens that were not computed, since a cache held them."""
+    """Prompt tokens that were found in the KV cache and not computed."""
     timing: Timing | None = None
-    """If the engine measures it."""
+    """None: the engine does not measure it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,40 +86,40 @@ class TokenLogprob:
     token: int
     logprob: float
     top: tuple[tuple[int, float], ...] = ()
-    """The best tokens there and theirs, best first; as many as were asked for."""
+    """The best tokens at this position and their log-probabilities, best first; as many as requested."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Delta:
-    """What a stream yields: new text of one answer, how that answer ended, and on the last one the finish."""
+    """An item of a stream: new text of one answer, how that answer ended, and on the last item the finish."""
 
     text: str = ""
     tokens: tuple[int, ...] = ()
     index: int = 0
-    """Which answer, in ``range(Request.n)``."""
+    """The index of the answer, in ``range(Request.n)``."""
     logprobs: tuple[TokenLogprob, ...] = ()
-    """One for each of ``tokens``, if asked for."""
+    """One for each of ``tokens``, if requested."""
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
-    """On the first delta of a request that asked for them: one for each token of the prompt after the first."""
+    """On the first delta, if requested: one for each token of the prompt after the first."""
     ended: Reason | None = None
-    """The answer is over, for this reason; others of the request may go on."""
+    """The reason why this answer ended; other answers to the request may go on."""
     finish: Finish | None = None
-    """The stream is over. Its reason is that of the answer that ended last, or why none of the rest will end."""
+    """Set on the last delta. Its reason is that of the answer that ended last, or why the rest cannot be finished."""
 
 
 class Stream(Protocol):
-    """The answer to one request: deltas, the last of which, and only it, carries a finish."""
+    """The deltas of one request; the last one, and only it, carries a finish."""
 
     def __aiter__(self) -> AsyncIterator[Delta]:
-        """Iterate the deltas; to be done once."""
+        """Iterate over the deltas; possible only once."""
 
     def close(self) -> None:
-        """Abort the request everywhere, and end the iteration; harmless when it has ended or was closed before."""
+        """Abort the request and end the iteration. Does nothing if it has ended or is closed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Health:
-    """Whether an engine can answer."""
+    """Whether an engine can serve requests."""
 
     state: Literal["starting", "ready", "draining", "failed"]
     reason: str = ""
@@ -129,13 +129,13 @@ class Engine(Protocol):
     """A replica serving a whole model."""
 
     async def start(self) -> None:
-        """Become ready. A start that raises leaves nothing running."""
+        """Become ready. If it raises, nothing is left running."""
 
     async def stop(self) -> None:
-        """End every stream and release everything. Idempotent, and legal at any time."""
+        """End every stream and release all resources. Idempotent; may be called at any time."""
 
     def submit(self, request: Request) -> Stream:
-        """Validate, accept and account for a request.
+        """Validate and accept a request.
 
         Raises:
             InvalidRequest: if it can never be served.
@@ -143,18 +143,18 @@ class Engine(Protocol):
         """
 
     def health(self) -> Health:
-        """Answer from memory, at once."""
+        """Return the current health, from memory, without waiting."""
 
 
 @runtime_checkable
 class Admitting(Protocol):
-    """An optional protocol beside `Engine`."""
+    """An optional protocol of an `Engine` that can refuse requests before they are prepared."""
 
     def check_room(self) -> None:
-        """Ask before a request costs any work whether one would be taken now; answered from memory, at once.
+        """Check, from memory and without waiting, whether a request would be accepted now.
 
         Raises:
-            Unavailable: as `Engine.submit` would, whatever the request.
+            Unavailable: as `Engine.submit` would raise it for any request.
         """
 
 
@@ -164,32 +164,32 @@ class PoolUse:
 
     stage: int
     kind: str
-    """As `PoolInfo.kind`."""
+    """See `PoolInfo.kind`."""
     used: int
-    """Pages that sequences hold, running or stored."""
+    """Pages held by running and stored sequences."""
     total: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineStats:
-    """What a replica has done since it began, and does now."""
+    """What a replica has done since it started, and its current load."""
 
     running: int = 0
-    """Requests that the stages hold a part of."""
+    """Requests with at least one sequence on the stages."""
     waiting: int = 0
-    """Requests that wait for their first step, or for another after they gave way."""
+    """Requests that wait for their first step, or for another one after a preemption."""
     steps: int = 0
     prompt_tokens: int = 0
-    """Of the prompts of requests that were begun."""
+    """Prompt tokens of the requests that have started."""
     cached_tokens: int = 0
-    """Of these, what a cache held."""
+    """Those prompt tokens that were found in the KV cache."""
     output_tokens: int = 0
     preemptions: int = 0
     pools: tuple[PoolUse, ...] = ()
 
 
 class Measured(Protocol):
-    """An optional protocol beside `Engine`."""
+    """An optional protocol of an `Engine` that reports statistics."""
 
     def stats(self) -> tuple[EngineStats, ...]:
-        """Return one for each replica; answered from memory, at once."""
+        """Return the statistics of each replica, from memory, without waiting."""

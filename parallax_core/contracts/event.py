@@ -1,4 +1,4 @@
-"""Events: what happens in a server, for those who watch. None of them happens per step or per token."""
+"""Events of a server, for plugins that observe it. None of them happens per step or per token."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from parallax_core.contracts.engine import Finish
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineReady:
-    """The model is loaded, and requests are taken."""
+    """The model is loaded and the server accepts requests."""
 
     at: float
-    """When, in seconds since 1970; every event has it."""
+    """The time of the event, in seconds since 1970; every event has it."""
     model: str
-    """What clients call it."""
+    """The name by which clients request it."""
     load_s: float
-    """For how long it was loaded."""
+    """How long loading took, in seconds."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RequestBegan:
-    """A request is accepted; a `RequestEnded` with its id will follow."""
+    """A request was accepted; a `RequestEnded` with the same id will follow."""
 
     at: float
     model: str
@@ -32,29 +32,29 @@ class RequestBegan:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RequestEnded:
-    """A request is over, in whatever way."""
+    """A request has ended, successfully or not."""
 
     at: float
     model: str
     id: RequestId
     finish: Finish
-    """Its reason is ``aborted`` where the client went away."""
+    """The reason is ``aborted`` if the client disconnected."""
     first_token_s: float | None
-    """Seconds from its arrival to the first token of an answer; None: there was none."""
+    """Seconds from its arrival to the first token of an answer; None: there was no token."""
     duration_s: float
     """Seconds from its arrival to its end."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageLoss:
-    """A replica has lost a stage, and with it the requests it had."""
+    """A replica has lost a stage, and with it the requests that were running."""
 
     at: float
     model: str
     replica: int
-    """Its rank."""
+    """The rank of the replica."""
     reason: str
-    """Which stage, and why, in words."""
+    """The stage and the cause, in words."""
 
 
 Event = EngineReady | RequestBegan | RequestEnded | StageLoss

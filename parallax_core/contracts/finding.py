@@ -1,4 +1,4 @@
-"""What ``parallax doctor`` reports."""
+"""Findings, which ``parallax doctor`` reports."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Literal
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
-    """One thing worth knowing about this machine or this installation."""
+    """One fact or problem of this machine or installation."""
 
     topic: str
-    """What it is about, a word or two: ``mlx BLAS``."""
+    """The subject in a word or two, such as ``mlx BLAS``."""
     status: Literal["ok", "warning", "error"]
     message: str
     remedy: str = ""
-    """What to do about it; empty when there is nothing to do."""
+    """What to do about it; empty: nothing."""

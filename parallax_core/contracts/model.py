@@ -1,4 +1,4 @@
-"""Model adapters: what core knows of an architecture, without a tensor library."""
+"""Model adapters, which describe an architecture to core without a tensor library."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from typing import Any, Literal, Protocol
 from parallax_core.base.refs import Ref
 
 Part = int | Literal["before", "after"]
-"""Where a tensor of a checkpoint belongs: a layer by its number, or what comes before the layers or after them. The
-embedding comes before; where `ModelShape.is_tied` the last stage needs it as well."""
+"""The part of a model to which a tensor belongs: a layer by its number, or ``before`` or ``after`` all layers. The
+embedding belongs to ``before``; if `ModelShape.is_tied`, the last stage needs it as well."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LayerShape:
-    """One layer: what it holds for each sequence, and what it costs."""
+    """One layer: its memory per sequence, and its cost."""
 
     kind: Literal["full", "window", "latent", "state"]
-    """What it remembers; see `PoolInfo.kind`."""
+    """The kind of its cache; see `PoolInfo.kind`."""
     weights: int
     """Parameters of the layer."""
     active_weights: int
-    """Parameters a token meets: fewer than ``weights`` where there are experts. A token costs twice as many FLOPs."""
+    """Parameters used for one token: fewer than ``weights`` if there are experts. A token costs twice as many FLOPs."""
     kv_width: int = 0
-    """Numbers kept per token: keys and values of all heads, or a latent; none for a state."""
+    """Elements cached per token: keys and values of all heads, or a latent; 0 for a state."""
     state_width: int = 0
-    """Numbers kept per sequence, whatever its length."""
+    """Elements kept per sequence, whatever its length."""
     window: int = 0
-    """For a window: how many tokens a token sees, itself included."""
+    """For a window: the number of tokens that a token attends to, itself included."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,15 +43,15 @@ class ModelShape:
     head_dim: int
     layers: tuple[LayerShape, ...]
     before_weights: int
-    """Parameters of what comes before the layers: embeddings."""
+    """Parameters before the layers: the embeddings."""
     after_weights: int
-    """Parameters of what comes after them: the final norm, and the head unless it is tied."""
+    """Parameters after the layers: the final norm, and the output head unless it is tied."""
     is_tied: bool
-    """Whether the head is the embedding, which then both ends of a pipeline hold."""
+    """Whether the output head is the embedding, which then the first and the last stage hold."""
 
 
 class ModelAdapter(Protocol):
-    """Knows one family of architectures."""
+    """Describes one family of architectures."""
 
     def read_shape(self, config: Mapping[str, Any]) -> ModelShape:
         """Read the shape of a model.
@@ -60,11 +60,11 @@ class ModelAdapter(Protocol):
             config: the contents of its config.json.
 
         Raises:
-            Unsupported: naming the setting, if it asks for what this family does not have.
+            Unsupported: if a setting asks for a feature that this family does not have; the message names the setting.
         """
 
     def find_part(self, tensor: str) -> Part:
-        """Return where the tensor of this name belongs.
+        """Return the part of the model to which the tensor of this name belongs.
 
         Raises:
             Unsupported: if a checkpoint of this family has no such tensor.
@@ -80,10 +80,10 @@ class ModelSpec:
     summary: str
     """One line for ``parallax plugins``."""
     architectures: tuple[str, ...]
-    """What config.json calls them, such as ``LlamaForCausalLM``."""
+    """Their names in config.json, such as ``LlamaForCausalLM``."""
     adapter: Ref[ModelAdapter]
     blocks: Mapping[str, Ref[Any]] = field(default_factory=dict)
-    """By the name of a backend, what builds the layers there; the backend says what that is, and finds it, loaded, in
-    `StagePlan.blocks`. Only for backends that cannot build them by themselves."""
+    """Layer builders by the name of a backend, for backends that have none of their own for this family. The backend
+    defines what a builder is, and gets it, loaded, in `StagePlan.blocks`."""
     remedy: str = ""
-    """What to do when a Ref cannot be imported."""
+    """What to do if a Ref cannot be imported."""

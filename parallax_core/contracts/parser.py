@@ -1,4 +1,4 @@
-"""Output parsers: what a model's text means, where models mark reasoning and calls of tools in words of their own."""
+"""Output parsers, which find reasoning and tool calls in the text of a model that marks them in its own format."""
 
 from __future__ import annotations
 
@@ -18,37 +18,37 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class Reasoning:
-    """Text the model wrote for itself."""
+    """The model's reasoning, which is not part of the answer."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A part of a call: its name comes whole and first, with an empty piece of arguments; then pieces of them."""
+    """A piece of a tool call: the first piece has the whole name and no arguments, later ones have only arguments."""
 
     index: int
-    """Which call of the answer, counted from 0."""
+    """The number of the call in the answer, counted from 0."""
     name: str = ""
     arguments: str = ""
-    """A piece of a JSON text; all pieces of one index together are the arguments."""
+    """A piece of JSON text; the pieces of one index concatenated are the arguments."""
 
 
 Piece = Content | Reasoning | ToolCall
 
 
 class Parser(Protocol):
-    """Reads one answer as it is generated.
+    """Parses one answer as it is generated.
 
-    However the text is cut, its pieces are the same once neighbours of one kind are put together. Nothing the model
-    wrote is lost but the marks themselves; what looks like a mark and turns out to be none is content.
+    However the text is split, the result is the same once adjacent pieces of one kind are joined. No text is lost
+    except the markers themselves; text that looks like a marker and turns out not to be one is content.
     """
 
     def feed(self, text: str) -> Sequence[Piece]:
-        """Take more text, and return what is certain by now. Costs time in ``text``, not in all that came before."""
+        """Add text and return the pieces that are certain by now. Takes time in ``text``, not in all text so far."""
 
     def finish(self) -> Sequence[Piece]:
-        """Return what was held back: the answer is over. Twice is harmless, and the second returns nothing."""
+        """Return the pieces held back, at the end of the answer. A second call returns nothing."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,10 +56,10 @@ class ParserSpec:
     """Offers a parser of outputs."""
 
     name: str
-    """What users ask for it as."""
+    """The name by which users select it."""
     summary: str
     """One line for ``parallax plugins``."""
     factory: Ref[Callable[[], Parser]]
     """Makes a parser for one answer."""
     remedy: str = ""
-    """What to do when the factory cannot be imported, such as what to install."""
+    """What to do if the factory cannot be imported, such as the package to install."""

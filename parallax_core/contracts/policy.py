@@ -1,8 +1,8 @@
-"""Policies: decisions that are made often, cost little, and can be replaced.
+"""Policies: replaceable decisions that are made often and must be cheap.
 
-A policy is pure: what it is given is all it knows, and the same input gives the same answer. Whoever asks holds the
-reins, so that no policy can hang it: a step that could run is never held back for longer than a limit, and an answer
-that makes no sense is an error of the policy's, not of a request.
+A policy is pure: it depends only on its arguments, and the same arguments give the same answer. The caller stays in
+control: a step that could run is never held back for longer than a limit, and an invalid answer is an error of the
+policy, not of a request.
 """
 
 from __future__ import annotations
@@ -17,72 +17,73 @@ from parallax_core.base.refs import Ref
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QueueView:
-    """What is waiting for the next step."""
+    """The requests that wait for the next step."""
 
     num_ready: int
-    """Requests that could have a row in a step planned now."""
+    """The number of requests that could have a row in a step planned now."""
     oldest_wait_s: float
-    """For how long the first of them could have had one, in seconds."""
+    """How long the longest waiting of them has been ready, in seconds."""
     num_in_flight: int
-    """Steps that are planned and not yet finished."""
+    """The number of steps that are planned and not finished."""
 
 
 class BatchingPolicy(Protocol):
-    """When the next step begins."""
+    """Decides when the next step begins."""
 
     def wait_s(self, queue: QueueView) -> float:
-        """Return 0 to begin a step now, or the seconds after which to ask again; something may happen before."""
+        """Return 0 to begin a step now, or the seconds after which to ask again; an event may cause an earlier call."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Holder:
-    """A running request, as one that might have to give its pages back."""
+    """A running request that could be preempted."""
 
     id: RequestId
     priority: float
-    """With ageing taken off; lower is more urgent."""
+    """The priority after ageing; lower is more urgent."""
     arrived: float
+    """The time of its arrival, in seconds; a later request has a larger one."""
     num_tokens: int
-    """What would have to be computed again."""
+    """The tokens that would have to be computed again."""
 
 
 class PreemptionPolicy(Protocol):
-    """Who gives way when pages run out. Who does is computed again later; nothing is lost but time."""
+    """Chooses the request to preempt when pages run out. It is computed again later; only time is lost."""
 
     def choose(self, holders: Sequence[Holder]) -> RequestId | None:
-        """Return one of ``holders``, all of lower rank than the one in need, or None to let that one wait."""
+        """Return one of ``holders``, all of lower rank than the request in need, or None to let that request wait."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReplicaView:
-    """A replica that is ready, as one that might get the next request."""
+    """A ready replica that could get the next request."""
 
     rank: int
     pending_tokens: int
-    """Tokens it has yet to compute: prompts it has not answered, and what their answers may still hold."""
+    """Tokens it has yet to compute: prompts without an answer, and the most that the answers may still need."""
     num_requests: int
-    """Requests it has not finished."""
+    """The number of unfinished requests."""
     cached_tokens: int
-    """How many tokens at the beginning of the prompt it has probably computed before."""
+    """The number of leading prompt tokens it has probably cached."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ArrivalView:
-    """The request that wants a replica."""
+    """The request to route."""
 
     number: int
-    """How many came before it."""
+    """The number of requests that came before it."""
     num_prompt: int
-    """Tokens of its prompt."""
+    """The number of tokens in its prompt."""
     max_output: int
-    """The most tokens its answers may hold together."""
+    """The most tokens of all its answers together."""
 
 
 class RoutingPolicy(Protocol):
-    """Which replica gets a request."""
+    """Chooses the replica for a request."""
 
     def choose(self, arrival: ArrivalView, replicas: Sequence[ReplicaView]) -> int:
-        """Return the rank of one of ``replicas``, of which there is at least one, in order of rank."""
+        """Return the rank of one of ``replicas``, which are in order of rank and at least one."""
 
 
 PolicyKind = Literal["batching", "preemption", "routing"]
@@ -94,11 +95,11 @@ class PolicySpec:
     """Offers a policy."""
 
     name: str
-    """What users write, such as ``size-or-delay`` in ``--batching size-or-delay:size=8,delay_s=0.02``."""
+    """The name on the command line: ``size-or-delay`` in ``--batching size-or-delay:size=8,delay_s=0.02``."""
     kind: PolicyKind
     summary: str
     """One line for ``parallax plugins``."""
     factory: Ref[type[Policy]]
-    """A dataclass; its fields are the options users may give, numbers, strings or booleans, with their defaults."""
+    """A dataclass; its fields, with defaults, are the options: numbers, strings or booleans."""
     remedy: str = ""
-    """What to do when the factory cannot be imported, such as what to install."""
+    """What to do if the factory cannot be imported, such as the package to install."""

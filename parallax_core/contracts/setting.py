@@ -1,4 +1,4 @@
-"""Settings of plugins: a section of the configuration, typed by the plugin whose it is."""
+"""Settings of plugins: sections of the configuration, each typed by its plugin."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ T = TypeVar("T")
 
 
 class Settings(Protocol):
-    """What is configured, as plugins see it."""
+    """The configuration as plugins read it."""
 
     def section(self, schema: type[T]) -> T:
-        """Return the section that was declared with this dataclass: flags, environment, file and defaults as one.
+        """Return the section declared with this dataclass, merged from flags, environment, file and defaults.
 
         Raises:
-            ParallaxError: if no plugin declares it, or a value in it is wrong; the message says where.
+            ParallaxError: if no plugin declares it, or a value is invalid; the message names its origin.
         """
 
 
@@ -26,10 +26,10 @@ class SettingsSpec:
     """Declares a section of the configuration."""
 
     name: str
-    """The section: ``mine`` is ``[mine]`` in the file, and the SECTION of a variable in the environment."""
+    """The name of the section: ``mine`` is ``[mine]`` in the file, and ``PARALLAX_MINE__KEY`` in the environment."""
     summary: str
     """One line for ``parallax plugins``."""
     schema: Ref[type[Any]]
-    """A dataclass in a module that imports nothing heavy. Its fields are the keys; each has a type and a default."""
+    """A dataclass in a module without heavy imports. Its fields are the keys; each has a type and a default."""
     remedy: str = ""
-    """What to do when the schema cannot be imported."""
+    """What to do if the schema cannot be imported."""

@@ -3,7 +3,7 @@
 A stage is a contiguous range of layers of one model, loaded by a backend. Core names sequences by handles,
 edits them (`Open`, `Fork`, `Truncate`, `Drop`) and runs ragged batches of rows over them.
 
-What crosses between nodes is a `Value`, written as an array: growth is at the end, with a default.
+Types that cross between nodes are `Value` structs, encoded as arrays: new fields come last and have a default.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from parallax_core.contracts.tensor import Tensor, TensorSpec
 from parallax_core.contracts.value import LARGEST, Count, Counter, Handle, Value
 
 MOST_PAGES = 2**24
-"""The most pages of a pool: a head keeps an account of each, and no memory it is told of may exhaust its own."""
+"""The most pages of a pool: a head keeps a record of each, and a stage's report must not exhaust its memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,27 +36,27 @@ class LayerRange:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PoolInfo:
-    """One pool of KV pages of a stage. Filled by the backend when the stage opens; `PagePool` gives it its meaning."""
+    """One pool of KV pages of a stage. Filled by the backend when the stage opens; `PagePool` defines its semantics."""
 
     kind: Literal["full", "window", "latent", "state"]
-    """What a page holds: keys and values, those of a sliding window, a latent of both, or a recurrent state."""
+    """The content of a page: keys and values, those of a sliding window, a latent of both, or a recurrent state."""
     page_size: int
-    """Token slots per page; a state takes one page per sequence whatever this is."""
+    """Token slots per page; a state takes one page per sequence regardless."""
     num_pages: int
     """At most 2**24."""
     window: int = 0
-    """For a window pool: how many tokens a token sees, itself included."""
+    """For a window pool: the number of tokens that a token attends to, itself included."""
     rewind: int = 0
-    """For a window pool: how many tokens behind its end a sequence can be forked or truncated."""
+    """For a window pool: the most tokens before its end at which a sequence can be forked or truncated."""
     shares: bool = True
-    """Whether a fork shares full pages; otherwise it copies all of them: each sequence has memory of its own."""
+    """Whether a fork shares full pages; otherwise it copies all of them, and no two sequences share memory."""
     checkpoint_every: int = 0
-    """For a state pool: the scheduler ends prefill chunks at multiples of this, to keep a fork there; 0: nowhere."""
+    """For a state pool: the scheduler ends prefill chunks at multiples of this, and stores a fork there; 0: never."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageInfo:
-    """What a stage says of itself once it is open. Filled by the backend."""
+    """The properties of an open stage. Filled by the backend."""
 
     layers: LayerRange
     num_layers: int
@@ -64,48 +64,48 @@ class StageInfo:
     vocab_size: int
     """Token ids lie in ``range(vocab_size)``."""
     context_length: int
-    """The longest sequence the model was made for, in tokens."""
+    """The longest sequence that the model supports, in tokens."""
     max_batch_tokens: int
-    """The most tokens one `StageBatch` may hold, summed over its rows."""
+    """The most tokens in one `StageBatch`, summed over its rows."""
     pools: tuple[PoolInfo, ...]
     """A token takes a slot in every pool."""
     device: str
-    """In words a person knows, such as ``cpu (OpenBLAS 0.3.34)``."""
+    """A human-readable description, such as ``cpu (OpenBLAS 0.3.34)``."""
     dtype: str
-    """The dtype activations are computed in: ``float32``, ``float16`` or ``bfloat16``."""
+    """The dtype of the activations: ``float32``, ``float16`` or ``bfloat16``."""
     weight_bytes: int
     weights_version: str
-    """Names the content of the weights: changes whenever they do, and only then; part of every prefix key."""
+    """Identifies the content of the weights: changes if and only if they change; part of every prefix key."""
     capabilities: frozenset[Capability] = frozenset()
     takes: tuple[TensorSpec, ...] = ()
-    """The hidden tensors it wants; none for a stage that begins with layer 0."""
+    """The hidden tensors it takes; empty for a stage that starts with layer 0."""
     gives: tuple[TensorSpec, ...] = ()
-    """The hidden tensors it returns; none for a stage that ends with the last layer."""
+    """The hidden tensors it returns; empty for a stage that ends with the last layer."""
     saturation_rows: int = 0
-    """Decodes in a step beyond which each more takes as much longer, so that nothing is gained by running more
-    sequences at once; 0: it does not say."""
+    """The number of decodes in a step above which step time grows in proportion, so that running more sequences at the
+    same time gains no throughput; 0: unknown."""
     weights_parts: Mapping[str, str] = field(default_factory=dict)
-    """What names the content of the weights, part by part: each layer, as ``model.layers.3``, each tensor that belongs
-    to none, and each file that the model's source lists. Stages that state one part differently are not served
-    together. Empty: the stage does not say; see `identify_weights`."""
+    """Identifies the content of the weights part by part: of each layer, as ``model.layers.3``, of each other tensor,
+    and of each file that the model's source lists. Stages that disagree on a part are not served together. Empty:
+    unknown; see `identify_weights`."""
 
 
 class SequenceSpec(Value, frozen=True, kw_only=True):
-    """What holds for a whole sequence, said once when it is opened. Filled by the head."""
+    """The properties of a whole sequence, sent once when it is opened. Filled by the head."""
 
     prompt_length: Count
-    """Tokens of the prompt; what comes after them counts as output."""
+    """The number of prompt tokens; later tokens count as output."""
     sampling: Sampling
     adapter: str = ""
-    """The LoRA adapter, by the name it was loaded under; empty: none."""
+    """The name of a loaded LoRA adapter; empty: none."""
     priority: Annotated[int, msgspec.Meta(ge=-LARGEST, le=LARGEST)] = 0
-    """Lower is served first; for backends that schedule under a stage."""
+    """Lower is served first; for backends that schedule inside a stage."""
     salt: str = ""
     """Sequences of different salts share no cache."""
 
 
 class Open(Value, frozen=True, tag=0):
-    """Begin an empty sequence, whose draws are those of ``choice``; see `parallax_core.sampling.draw_key`."""
+    """Open an empty sequence, whose draws are those of ``choice``; see `parallax_core.sampling.draw_key`."""
 
     seq: Handle
     spec: SequenceSpec
@@ -113,10 +113,10 @@ class Open(Value, frozen=True, tag=0):
 
 
 class Fork(Value, frozen=True, tag=1):
-    """Begin ``dst`` as the first ``length`` tokens of ``src``; independent from then on.
+    """Open ``dst`` as the first ``length`` tokens of ``src``; the two are independent from then on.
 
-    It inherits the spec, except that a ``spec`` given here replaces it (never with another adapter), and its draws are
-    those of ``choice``; see `parallax_core.sampling.draw_key`.
+    It inherits the spec unless a ``spec`` is given here (never with another adapter), and its draws are those of
+    ``choice``; see `parallax_core.sampling.draw_key`.
     """
 
     src: Handle
@@ -127,14 +127,14 @@ class Fork(Value, frozen=True, tag=1):
 
 
 class Truncate(Value, frozen=True, tag=2):
-    """Forget everything of ``seq`` from token ``length`` on."""
+    """Remove the tokens of ``seq`` from ``length`` on."""
 
     seq: Handle
     length: Count
 
 
 class Drop(Value, frozen=True, tag=3):
-    """Forget ``seq``. Its handle is never used again."""
+    """Close ``seq``. Its handle is never used again."""
 
     seq: Handle
 
@@ -147,13 +147,13 @@ class Draw(Value, frozen=True, tag=0):
 
     offset: Count
     count: Annotated[int, msgspec.Meta(ge=1, le=LARGEST)] = 1
-    """How many to draw: the j-th is the one a fork with ``choice`` j higher than the sequence's own would draw."""
+    """The number of tokens: the j-th is the one that a fork with ``choice`` j above the sequence's own would draw."""
     top: Counter = -1
-    """Also give the log-probability of the drawn tokens, and of this many best ones; -1: neither."""
+    """Also return the log-probabilities of the drawn tokens and of this many best tokens; -1: neither."""
 
 
 class Score(Value, frozen=True, tag=1):
-    """Give the log-probability of ``token`` coming after the one at ``offset``, and of the ``top`` best ones."""
+    """Return the log-probability of ``token`` after the one at ``offset``, and those of the ``top`` best tokens."""
 
     offset: Count
     token: Count
@@ -161,7 +161,7 @@ class Score(Value, frozen=True, tag=1):
 
 
 class Hidden(Value, frozen=True, tag=2):
-    """Give the last hidden state, after the final norm, of the token at ``offset``."""
+    """Return the last hidden state, after the final norm, of the token at ``offset``."""
 
     offset: Count
 
@@ -173,7 +173,7 @@ class Span(Value, frozen=True):
     """Embeddings in place of tokens on stage 0: ``tensor`` of the batch, from row ``start`` of the tensor on."""
 
     offset: Count
-    """Where in `Row.tokens` the placeholders begin."""
+    """The index in `Row.tokens` of the first placeholder."""
     length: Count
     tensor: Count
     """An index into `StageBatch.embeddings`."""
@@ -185,7 +185,7 @@ class Row(Value, frozen=True):
 
     seq: Handle
     start: Count
-    """The sequence's length on this stage before the step; the position of the first token unless told otherwise."""
+    """The sequence's length on this stage before the step; also the first token's position without ``positions``."""
     tokens: Annotated[tuple[Count, ...], msgspec.Meta(min_length=1)]
     outputs: tuple[Output, ...] = ()
     """In order of offset."""
@@ -200,11 +200,11 @@ class StageBatch:
 
     rows: tuple[Row, ...]
     hidden: tuple[Tensor, ...] = ()
-    """What the stage before gave: `StageInfo.takes` says which, each of shape [tokens of all rows in order, width]."""
+    """The previous stage's output, as `StageInfo.takes` lists it: shape [tokens of all rows in order, width] each."""
     embeddings: tuple[Tensor, ...] = ()
     """For the spans of the rows, on stage 0: float, shape [length, width]."""
     step: int = 0
-    """The number of the step in its epoch; what comes beside it, such as grammar masks, names it."""
+    """The number of the step in its epoch; data sent separately, such as grammar masks, refers to it."""
 
 
 class Drawn(Value, frozen=True, tag=0):
@@ -212,7 +212,7 @@ class Drawn(Value, frozen=True, tag=0):
 
     tokens: tuple[Count, ...]
     logprobs: tuple[float, ...] = ()
-    """Of the drawn tokens, if asked for."""
+    """The log-probabilities of the drawn tokens, if requested."""
     top: tuple[tuple[Count, float], ...] = ()
     """The best tokens and their log-probabilities, best first."""
 
@@ -235,37 +235,37 @@ Answer = Drawn | Scored | State
 
 @dataclass(frozen=True, slots=True)
 class StageResult:
-    """What a step produced."""
+    """The result of a step."""
 
     answers: tuple[Answer, ...] = ()
-    """One for each output of each row, in row order; none from a stage before the last."""
+    """One for each output of each row, in row order; empty from a stage before the last."""
     tensors: tuple[Tensor, ...] = ()
-    """From a stage before the last, the hidden tensors for the next; from the last, those that answers name."""
+    """From a stage before the last, the hidden tensors for the next; from the last, those that answers refer to."""
     free: tuple[int, ...] = ()
-    """Free pages of each pool after the step; what differs from the head's ledger means the stage is lost."""
+    """Free pages of each pool after the step; if they differ from the head's ledger, the stage is lost."""
 
 
 class StageOutput(Protocol):
-    """The outcome of a step, possibly still being computed."""
+    """The result of a step that may still be computing."""
 
     def wait(self) -> StageResult:
-        """Block until the result is there, on the stage's thread. Raises what the computation raised."""
+        """Block until the result is available, on the stage's thread. Raises what the computation raised."""
 
 
 class Stage(Protocol):
-    """Layers of one model, ready to run. One and the same thread opens, steps, edits and closes it."""
+    """Layers of one model, ready to run. A single thread opens, steps, edits and closes it."""
 
     @property
     def info(self) -> StageInfo:
-        """What the stage says of itself; constant while it is open."""
+        """The properties of the stage; constant while it is open."""
 
     def edit(self, edits: Sequence[Edit]) -> None:
-        """Apply ``edits`` in order. One that raises changes nothing, and those before it stay.
+        """Apply ``edits`` in order. An edit that raises changes nothing; the edits before it stay applied.
 
         Raises:
-            KeyError: for a sequence that is not open (or, for `Open` and ``Fork.dst``, already is).
-            ValueError: for a length beyond the sequence's.
-            Unsupported: for a length the model's state cannot go back to.
+            KeyError: if a sequence is not open (or, for `Open` and ``Fork.dst``, is open already).
+            ValueError: if a length exceeds the sequence's.
+            Unsupported: if the model's state cannot be rewound to a length.
             OutOfPages: if a fork needs more pages than are free.
             BackendFailed: if the stage is closed.
         """
@@ -276,14 +276,14 @@ class Stage(Protocol):
         A step that raises leaves every sequence at its length before the step.
 
         Raises:
-            KeyError: for a sequence that is not open.
-            ValueError: if the batch is too large, a row does not start at its sequence's length, or names a token,
-                a position or an offset that does not exist.
+            KeyError: if a sequence is not open.
+            ValueError: if the batch is too large, a row does not start at its sequence's length, or a token, position
+                or offset is out of range.
             OutOfPages: if the rows need more pages than are free.
-            BackendFailed: if the computation failed, or the stage is closed. It names the sequences at fault where the
-                stage knows them, as those whose hidden states are not finite: then only their requests end.
-            StageLost: if nothing more is known of what the stage holds; it is not asked again.
+            BackendFailed: if the computation failed, or the stage is closed. If the stage knows the sequences at fault,
+                such as those with non-finite hidden states, the error names them and only their requests end.
+            StageLost: if the state of the stage is unknown; it is not used again.
         """
 
     def close(self) -> None:
-        """Release everything. Calling it twice is harmless."""
+        """Release all resources. A second call does nothing."""

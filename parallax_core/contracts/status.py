@@ -1,4 +1,4 @@
-"""What an engine says of itself to those who look after it."""
+"""The status of an engine, for its operators."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from parallax_core.contracts.stage import LayerRange
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepTime:
-    """How long recent steps with rows took a stage, by its own clock, in seconds."""
+    """How long a stage took for recent steps with rows, by its own clock, in seconds."""
 
     mean_s: float
     median_s: float
@@ -22,100 +22,100 @@ class StageStatus:
     """One stage of a replica, and the node it runs on."""
 
     stage: int
-    """Which of the pipeline, counted from 0."""
+    """The index in the pipeline, counted from 0."""
     node: str
     host: str = ""
-    """The machine; empty: nobody has the stage."""
+    """The host name of the machine; empty: no node has the stage."""
     pid: int = 0
-    """The process; 0: nobody has the stage."""
+    """The process id; 0: no node has the stage."""
     backend: str = ""
     restarts: int = 0
-    """How often another process took it over after a loss."""
+    """The number of times another process took it over after a loss."""
     layers: LayerRange | None = None
-    """None, as well as what follows from the model: it was never loaded."""
+    """None: the stage was never loaded; the fields below are then empty, too."""
     device: str = ""
     dtype: str = ""
     weight_bytes: int = 0
     pools: tuple[PoolUse, ...] = ()
     steps: int = 0
-    """Steps with rows it has finished since the replica began."""
+    """Steps with rows finished since the replica started."""
     tokens: int = 0
-    """Tokens it has computed since then."""
+    """Tokens computed since the replica started."""
     queued: int = 0
-    """Steps it has yet to finish that it has been sent."""
+    """Steps sent to it that it has not finished."""
     step_time: StepTime | None = None
-    """None: it has finished none."""
+    """None: it has not finished a step."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReplicaLimits:
-    """How much a replica takes on."""
+    """The limits of a replica."""
 
     max_running: int
-    """Answers on its stages at once."""
+    """The most answers on its stages at the same time."""
     max_waiting: int
-    """Requests beside them; more are refused."""
+    """The most waiting requests; further ones are refused."""
     max_batch_tokens: int
-    """Tokens in a step."""
+    """The most tokens in a step."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReplicaStatus:
-    """One replica."""
+    """The status of one replica."""
 
     health: Health
     rank: int = 0
     is_drained: bool = False
-    """Whether it gets no new requests because somebody said so."""
+    """Whether an operator has drained it, so that it gets no new requests."""
     pending_tokens: int = 0
-    """Tokens it has yet to compute: prompts it has not answered, and what their answers may still hold."""
+    """Tokens it has yet to compute: prompts without an answer, and the most that the answers may still need."""
     num_requests: int = 0
-    """Requests it has not finished."""
+    """The number of unfinished requests."""
     stats: EngineStats = field(default_factory=EngineStats)
     num_losses: int = 0
-    """How often it lost a stage."""
+    """The number of times it lost a stage."""
     hop_s: float | None = None
-    """Of a recent step that had the pipeline to itself, what its way from the head through the stages and back took
-    beside the stages' own time, by the number of links it passed, in seconds; the median. None: there was none."""
+    """The median latency of a link, in seconds: of recent steps that were alone in the pipeline, the round trip minus
+    the stages' own time, divided by the number of links. None: there was no such step."""
     limits: ReplicaLimits | None = None
-    """None: it was never ready, or does not say."""
+    """None: it was never ready, or they are unknown."""
     stages: tuple[StageStatus, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeStatus:
-    """A node that has joined and has nothing to do."""
+    """A node that has joined and has no stage."""
 
     name: str
     host: str
     pid: int
     address: str
-    """Where other nodes reach it, in the transport's words."""
+    """The address at which other nodes reach it, in the transport's notation."""
     backends: tuple[str, ...]
-    """Those that run on it, the best first."""
+    """The backends that run on it, the best first."""
 
 
 @runtime_checkable
 class Described(Protocol):
-    """An optional protocol beside `Engine`."""
+    """An optional protocol of an `Engine` that reports the status of its replicas."""
 
     def describe(self) -> tuple[ReplicaStatus, ...]:
-        """Return one for each replica, by rank; answered from memory, at once, in any state."""
+        """Return the status of each replica, by rank, from memory, without waiting, in any state."""
 
 
 @runtime_checkable
 class Drainable(Protocol):
-    """An optional protocol beside `Engine`, of those with replicas."""
+    """An optional protocol of an `Engine` whose replicas can be drained."""
 
     def drain(self, rank: int) -> None:
-        """Give a replica no new requests; it finishes those it has.
+        """Stop giving a replica new requests; it finishes those it has.
 
         Raises:
             UnknownName: if there is no such replica.
         """
 
     def readmit(self, rank: int) -> None:
-        """Give a replica requests again.
+        """Give a drained replica requests again.
 
         Raises:
             UnknownName: if there is no such replica.

@@ -1,4 +1,4 @@
-"""What a plugin may add to the server."""
+"""The interface through which a plugin extends the server."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ class HttpSurface(Protocol):
 
     @property
     def engine(self) -> Engine:
-        """What answers requests; not started yet."""
+        """The engine that answers requests; not started yet."""
 
     def add_router(self, router: Any) -> None:  # noqa: ANN401 -- core names no HTTP library outside its server
-        """Add the routes of a ``fastapi.APIRouter``. They stand behind the same API keys and limits as all others.
+        """Add the routes of a ``fastapi.APIRouter``. The same API keys and limits apply as to all others.
 
         Raises:
-            TypeError: if it is no router.
-            ValueError: if a route in it is taken.
+            TypeError: if it is not a router.
+            ValueError: if one of its routes exists already.
         """

@@ -1,4 +1,4 @@
-"""Tensors as bytes: what crosses between stages of different engines."""
+"""Tensors as bytes, as they pass between stages, possibly of different backends."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import math
 from dataclasses import dataclass
 
 ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "uint8": 1, "int32": 4, "uint32": 4, "int64": 8}
-"""The dtypes there are, and the size of one element in bytes."""
+"""The supported dtypes, and the size of one element in bytes."""
 
 FLOATS = frozenset({"float32", "float16", "bfloat16"})
-"""The dtypes hidden states can have."""
+"""The possible dtypes of hidden states."""
 
 Data = bytes | bytearray | memoryview
 """Bytes, owned or borrowed."""
@@ -17,7 +17,7 @@ Data = bytes | bytearray | memoryview
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """A tensor a stage takes or gives: its last axis, and the dtype it prefers on the wire."""
+    """A tensor that a stage takes or gives: the size of its last axis, and its preferred dtype on the wire."""
 
     width: int
     dtype: str
@@ -28,14 +28,14 @@ class Tensor:
     """Elements in row-major order, little endian.
 
     Raises:
-        ValueError: if dtype, shape and the size of the data do not fit together.
+        ValueError: if the dtype is unknown, or the data's size does not match dtype and shape.
     """
 
     dtype: str
     """One of `ITEM_BYTES`."""
     shape: tuple[int, ...]
     data: Data
-    """C-contiguous; never written to once it is here."""
+    """C-contiguous; must not be modified afterwards."""
 
     def __post_init__(self) -> None:
         size = ITEM_BYTES.get(self.dtype, 0) * math.prod(self.shape)

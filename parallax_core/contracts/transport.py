@@ -1,7 +1,7 @@
-"""Transports: frames between named nodes. What a frame says is the business of `parallax_core.wire`.
+"""Transports carry frames between named nodes. `parallax_core.wire` defines the content of frames.
 
-A node has one transport. It listens at one address, if it listens at all, and makes links to the addresses of others;
-a link goes both ways.
+A node has one transport. It listens at one address at most and connects to the addresses of others; a link goes both
+ways.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from parallax_core.base.refs import Ref
 from parallax_core.contracts.tensor import Data
 
 NodeRole = Literal["any", "worker", "head"]
-"""What a node may be to another: a worker runs stages, and is a neighbour of such; a head gives stages to workers."""
+"""What a node's key allows it to be: a worker runs stages and connects to neighbours; a head assigns stages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,60 +24,60 @@ class Frame:
 
     header: bytes
     buffers: tuple[Data, ...] = ()
-    """The data of its tensors; borrowed, and never written to once they are here."""
+    """The data of its tensors; borrowed, and must not be modified afterwards."""
 
     @property
     def num_bytes(self) -> int:
-        """Header and buffers together."""
+        """Bytes of the header and the buffers."""
         return len(self.header) + sum(memoryview(buffer).nbytes for buffer in self.buffers)
 
 
 @dataclass(frozen=True, slots=True)
 class FrameLimits:
-    """What a receiver is ready to hold. A message takes at most about 32 times the bytes of its header in memory."""
+    """The sizes a receiver accepts. A decoded message takes at most about 32 times its header's bytes in memory."""
 
     header_bytes: int = 4 * 2**20
     frame_bytes: int = 256 * 2**20
-    """Header and buffers together."""
+    """Bytes of the header and the buffers."""
     buffers: int = 64
 
     def check(self, frame: Frame) -> None:
-        """Raise ValueError, saying what there is too much of, if ``frame`` is beyond a limit or has no header."""
+        """Raise ValueError, naming the limit, if ``frame`` exceeds one or has no header."""
         if not frame.header:
             raise ValueError("its header is empty")
         if len(frame.header) > self.header_bytes:
-            raise ValueError(f"its header has {len(frame.header)} bytes, and {self.header_bytes} are allowed")
+            raise ValueError(f"its header has {len(frame.header)} bytes; at most {self.header_bytes} are allowed")
         if len(frame.buffers) > self.buffers:
-            raise ValueError(f"it has {len(frame.buffers)} buffers, and {self.buffers} are allowed")
+            raise ValueError(f"it has {len(frame.buffers)} buffers; at most {self.buffers} are allowed")
         if (size := frame.num_bytes) > self.frame_bytes:
-            raise ValueError(f"it has {size} bytes, and {self.frame_bytes} are allowed")
+            raise ValueError(f"it has {size} bytes; at most {self.frame_bytes} are allowed")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TransportPlan:
-    """What a transport is asked to be. Filled by core from the command line and the configuration."""
+    """The options of a transport. Filled by core from the command line and the configuration."""
 
     node: str
-    """The name of this node, as its peers will know it; at most 256 characters."""
+    """The name under which peers know this node; at most 256 characters."""
     listen: str = ""
-    """Where to listen, in the transport's own words, such as ``tcp://127.0.0.1:0``; empty: make links only."""
+    """The address to listen at, in the transport's notation, such as ``tcp://127.0.0.1:0``; empty: do not listen."""
     limits: FrameLimits = field(default_factory=FrameLimits)
     credit: int = 16
-    """How many frames a link carries that its receiver has not taken; a sender waits beyond that. At least 1."""
+    """The number of frames in transit on a link before the sender waits for the receiver. At least 1."""
     timeout_s: float = 10.0
-    """After so many seconds without a sign of life, a peer counts as lost: dead, hung, or cut off."""
+    """Seconds without a heartbeat after which a peer counts as lost: dead, hung, or cut off."""
     busy_s: float = 30.0
-    """For so long a transport gives signs of life beside the event loop of its node while that is busy, by a thread of
-    its own, so that its peers do not take it for hung. Optional: one that cannot is lost after ``timeout_s``."""
+    """Seconds for which a thread of the transport sends heartbeats while its node's event loop is busy, so that peers
+    do not take the node for hung. Optional: without such a thread the node is lost after ``timeout_s``."""
     strangers: FrameLimits | None = None
-    """What a link that another node makes may carry until it is admitted (see `Guarded`); None: as much as any."""
+    """The limits of an incoming link until it is admitted (see `Guarded`); None: ``limits``."""
 
 
 class Link(Protocol):
-    """Frames to one peer and from it, each way in the order they were sent, none lost, none doubled.
+    """A two-way connection to one peer. Frames arrive in the order sent, without loss or duplication.
 
-    Frames a peer sent before it closed its end are still received. Belongs to one event loop; of several tasks that
-    send at once each frame goes whole, in some order.
+    Frames that a peer sent before it closed its end are still received. Belongs to one event loop; if several tasks
+    send at the same time, each frame is sent whole, in some order.
     """
 
     @property
@@ -85,70 +85,70 @@ class Link(Protocol):
         """The name of the node at the other end."""
 
     async def send(self, frame: Frame) -> None:
-        """Hand over a frame, waiting while the receiver has too many that it has not taken (back-pressure).
+        """Send a frame, after waiting while the receiver has too many frames to take (back-pressure).
 
-        That it returns does not mean that the frame has arrived. Cancelling it sends the frame whole or not at all.
+        Returning does not mean that the frame has arrived. If cancelled, it sends the whole frame or nothing.
 
         Raises:
             PeerLost: if the peer is gone, or this end is closed.
-            ValueError: if the frame is beyond the limits; the link goes on.
+            ValueError: if the frame exceeds the limits; the link stays usable.
         """
 
     async def receive(self) -> Frame:
-        """Return the next frame. Cancelling it loses none.
+        """Return the next frame. Cancelling it loses no frame.
 
         Raises:
-            PeerLost: if there will be none: the peer is gone, sent what is no frame or one beyond the limits, or this
-                end is closed.
+            PeerLost: if no frame can follow: the peer is gone or sent an invalid or oversized frame, or this end is
+                closed.
         """
 
     async def close(self) -> None:
-        """End the link at both ends, after what was sent has been handed on. Twice is harmless."""
+        """Close the link at both ends, after delivering the frames that were sent. A second call does nothing."""
 
 
 @runtime_checkable
 class Guarded(Protocol):
-    """An optional protocol beside `Link`, for transports that know more of a peer than its name."""
+    """An optional protocol of a `Link` whose transport authenticates peers."""
 
     @property
     def role(self) -> NodeRole:
-        """What the peer may be to this node, by the key it has proved."""
+        """The role that the peer's key allows."""
 
     def admit(self) -> None:
-        """Take frames up to the limits of the plan: the peer has said what it is here for. Twice is harmless."""
+        """Raise the peer's limits to those of the plan, once it has introduced itself. A second call does nothing."""
 
 
 class Transport(Protocol):
-    """The node's way to others. Belongs to one event loop."""
+    """The connections of a node. Belongs to one event loop."""
 
     @property
     def address(self) -> str:
-        """Where others reach this node, once it is started; empty if it does not listen."""
+        """The address at which others reach this node, once started; empty if it does not listen."""
 
     async def start(self) -> None:
-        """Begin to listen, if asked to. A start that raises leaves nothing behind.
+        """Start listening, if the plan says so. If it raises, nothing is left behind.
 
         Raises:
-            ParallaxError: with a hint, if it cannot listen there.
+            ParallaxError: with a hint, if it cannot listen at that address.
         """
 
     async def connect(self, address: str, node: str) -> Link:
-        """Make a link to the node called ``node`` at ``address``.
+        """Connect to the node called ``node`` at ``address``.
 
         Raises:
-            PeerLost: if nobody answers there in time, or somebody with another name.
-            ParallaxError: if ``address`` is none of this transport's.
+            PeerLost: if no node answers there in time, or one of another name.
+            ParallaxError: if ``address`` is not valid for this transport.
         """
 
     async def accept(self) -> Link:
-        """Wait for the next link that another node makes. Cancelling it loses none.
+        """Wait for the next incoming link. Cancelling it loses no link.
 
         Raises:
             PeerLost: if this transport is stopped.
         """
 
     async def stop(self) -> None:
-        """Close every link, and listen no more. Twice is harmless; legal at any time."""
+        """Close every link and stop listening. May be called at any time; a second call does nothing."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -156,15 +156,15 @@ class TransportSpec:
     """Offers a transport."""
 
     name: str
-    """What users write in ``--transport``."""
+    """The name in ``--transport``."""
     summary: str
     """One line for ``parallax plugins``."""
     factory: Ref[Callable[[TransportPlan], Transport]]
     remedy: str = ""
-    """What to do when the factory cannot be imported, such as what to install."""
+    """What to do if the factory cannot be imported, such as the package to install."""
     place_local: Ref[Callable[[Path, str], str]] | None = None
-    """Given a folder that only this user can enter and a node's name, where that node listens for others of this
-    machine; None: users have to say."""
+    """Returns the address at which a node listens for others on this machine, given a folder that only this user can
+    enter and the node's name; None: users have to give an address."""
     place_near: Ref[Callable[[str, str], str]] | None = None
-    """Given an address and a node's name, where that node listens to be reached by the nodes that are reached at
-    addresses like it; None: users have to say."""
+    """Returns the address at which a node listens for nodes on the same network as a given address, given that address
+    and the node's name; None: users have to give an address."""

@@ -88,7 +88,7 @@ async def test_stop_wakes_whoever_waits_to_send() -> None:
 async def test_frame_beyond_the_receivers_limits_ends_the_link() -> None:
     async with linked(FrameLimits(header_bytes=3)) as (near, far):
         await near.send(Frame(b"1234"))
-        with pytest.raises(PeerLost, match="4 bytes, and 3 are allowed"):
+        with pytest.raises(PeerLost, match="4 bytes; at most 3 are allowed"):
             await far.receive()
         with pytest.raises(PeerLost):
             await near.receive()

@@ -130,7 +130,7 @@ def test_frame_beyond_limits_is_refused(limits: FrameLimits, reason: str) -> Non
 def test_size_of_a_wide_view_is_counted_in_bytes() -> None:
     wide = memoryview(bytes(4000)).cast("I")
     assert len(wide) < 2000
-    with pytest.raises(BadFrame, match="bytes, and 2000 are allowed"):
+    with pytest.raises(BadFrame, match="bytes; at most 2000 are allowed"):
         decode(Frame(GOLDEN["result"].header, (wide,)), FrameLimits(frame_bytes=2000))
 
 
