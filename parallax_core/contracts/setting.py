@@ -26,7 +26,7 @@ class SettingsSpec:
     """Declares a section of the configuration."""
 
     name: str
-    """The name of the section: ``mine`` is ``[mine]`` in the file, and ``PARALLAX_MINE__KEY`` in the environment."""
+    """The section: ``mine`` is ``[mine]`` in the file, and the SECTION of ``PARALLAX_SECTION__KEY`` in the environment."""
     summary: str
     """One line for ``parallax plugins``."""
     schema: Ref[type[Any]]
