@@ -26,7 +26,7 @@ class SettingsSpec:
     """Declares a section of the configuration."""
 
     name: str
-    """The section: ``mine`` is ``[mine]`` in the file, and the SECTION of ``PARALLAX_SECTION__KEY`` in the environment."""
+    """The section: ``mine`` is ``[mine]`` in the file, and SECTION in the variables ``PARALLAX_SECTION__KEY``."""
     summary: str
     """One line for ``parallax plugins``."""
     schema: Ref[type[Any]]
