@@ -76,6 +76,7 @@ WORD = 260
 LETTERS = "abcdefghijklmnopqrstuvwxyz .,!?"
 MODEL = "bench"
 MAX_BODY = 17 * 2**20
+ROOT = Path(__file__).parents[1]
 LAG_PERIOD_S = 0.005
 """How often the host looks how late its event loop is."""
 LAG_EDGES_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
@@ -280,7 +281,7 @@ class Host:
         return {
             "worst_ms": round(max(lags, default=0) * 1000, 1),
             "longest_callback_cpu_ms": round(longest_s * 1000, 1),
-            "of_what": self._callbacks.what[:300],
+            "of_what": self._callbacks.what.replace(f"{ROOT}/", "")[:300],
             "at_most_ms": {str(edge): counts[edge] for edge in edges},
         }
 
