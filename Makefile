@@ -106,7 +106,7 @@ benchmarks/results/mlx.json: | $(DEV)/.stamp
 
 benchmarks/results/families.json: | $(DEV)/.stamp
 	@echo "measuring $@"
-	@PYTHONPATH=plugins/models $(DEV)/bin/python -m benchmarks.families --out $@
+	@$(DEV)/bin/python -m benchmarks.families --out $@
 
 benchmarks/results/wire-fuzz.json: | $(DEV)/.stamp
 	@echo "measuring $@"

@@ -21,8 +21,8 @@ from typing import Any
 
 from benchmarks.record import describe_run, read_report, write_report
 from parallax_backend_mlx.backend import MlxBackend
-from tests.checkpoints import FAMILIES
-from tests.families import SPLITS, TOLERANCE, Family, Trial, run_chunks, run_forks, run_ragged, run_returns
+from tests.support.checkpoints import FAMILIES
+from tests.support.families import SPLITS, TOLERANCE, Family, Trial, run_chunks, run_forks, run_ragged, run_returns
 
 LENGTH = 108
 """So many tokens that windows of 8 forget some, and sequences fill seven pages."""

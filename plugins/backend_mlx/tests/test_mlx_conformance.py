@@ -19,7 +19,7 @@ from parallax_backend_mlx.selftest import choose_grouping
 from parallax_backend_mlx.stage import MlxStage
 from parallax_core.api import LayerRange, Stage, StagePlan
 from parallax_core.testing.stage import StageConformance
-from tests.checkpoints import LAYERS, save_family
+from tests.support.checkpoints import LAYERS, save_family
 
 KNOWN: dict[tuple[str, LayerRange], Grouping | None] = {}
 """How rows of a stage were found to run."""

@@ -14,8 +14,8 @@ import pytest
 from parallax_backend_mlx import loading
 from parallax_backend_mlx.backend import MlxBackend
 from parallax_core.api import StagePlan
-from tests.checkpoints import FAMILIES
-from tests.families import SPLITS, TOLERANCE, Family, Trial, run_chunks, run_forks, run_ragged, run_returns
+from tests.support.checkpoints import FAMILIES
+from tests.support.families import SPLITS, TOLERANCE, Family, Trial, run_chunks, run_forks, run_ragged, run_returns
 
 LENGTH = 36
 EDGES = (0, 1, 7, 8, 9, 15, 16, 17, 31, 32, 33, 35)

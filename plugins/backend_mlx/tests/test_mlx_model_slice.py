@@ -18,7 +18,7 @@ from parallax_backend_mlx.model_slice import carve_model, keep_model
 from parallax_backend_mlx.network import Network
 from parallax_backend_mlx.runtime import Module, flatten_tree, mx
 from parallax_core.api import LayerRange, StagePlan, TensorSpec, Unsupported
-from tests.checkpoints import KINDS, LAYERS, find_layer, save_random
+from tests.support.checkpoints import KINDS, LAYERS, find_layer, save_random
 
 STEPS = ([[5, 1, 88, 4, 4, 60], [9, 7, 31, 2, 96, 3]], [[17, 3, 8], [1, 1, 50]], [[7], [8]], [[90], [8]])
 """Prefill in two chunks, beyond the sliding windows, and two decodes: two sequences side by side."""

@@ -20,7 +20,7 @@ from parallax_backend_mlx.network import Network
 from parallax_backend_mlx.runtime import flatten_tree, load_model, mx
 from parallax_core.api import LayerRange, ParallaxError, StagePlan, cache_folder
 from parallax_core.testing.holes import punch_holes
-from tests.checkpoints import FAMILIES, INDEX, KINDS, LAYERS, find_layer, find_tensors, save_random
+from tests.support.checkpoints import FAMILIES, INDEX, KINDS, LAYERS, find_layer, find_tensors, save_random
 
 Weights = dict[str, mx.array]
 STAGES = [(0, 1), (1, 2), (1, 3), (2, 4), (3, 4)]

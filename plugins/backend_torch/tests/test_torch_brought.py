@@ -11,7 +11,7 @@ from parallax_backend_torch.backend import TorchBackend
 from parallax_backend_torch.stage import TorchStage
 from parallax_core.api import StagePlan
 from parallax_model_olmo2.plugin import parallax_register_models
-from tests.families import TOLERANCE, Family, Trial, run_chunks, run_forks, run_ragged
+from tests.support.families import TOLERANCE, Family, Trial, run_chunks, run_forks, run_ragged
 
 LENGTH = 36
 [SPEC] = parallax_register_models()

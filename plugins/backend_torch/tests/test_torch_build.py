@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from tests.hatch import load_build
+from tests.support.hatch import load_build
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from parallax_core.testing.backend import BackendConformance
 from parallax_core.testing.checks.chain import Chain
 from parallax_core.testing.checks.window import Given
 from parallax_core.testing.stage import StageConformance
-from tests.checkpoints import LAYERS, save_family
+from tests.support.checkpoints import LAYERS, save_family
 
 ROOM = 2**21
 """Bytes there are, so that tests which fill the pools are quick."""

@@ -101,7 +101,7 @@ def test_blocks_are_those_of_transformers() -> None:
 @pytest.mark.parametrize("kind", ["llama", "gpt_oss", "deepseek_v3", "qwen3_next"])
 def test_families_run_on_cuda(kind: str, tmp_path: Path) -> None:
     from parallax_backend_torch.backend import TorchBackend
-    from tests.families import Family, Trial, run_chunks, run_ragged
+    from tests.support.families import Family, Trial, run_chunks, run_ragged
 
     family = Family(kind, tmp_path, TorchBackend())
     with family.open_chain(()) as chain:

@@ -1,7 +1,7 @@
 """Steps of decodes that are recorded and done again give what they give otherwise; graphs of CUDA, where there are any.
 
 Elsewhere all but the graph itself runs, on a pretended device: sizes, padding, the memory that stays, masks, and what
-is left out; see `tests.pretence`.
+is left out; see `tests.support.pretence`.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from parallax_backend_torch.step_upload import Extent, StepUpload, open_step_upl
 from parallax_backend_torch.tensors import upload
 from parallax_core.api import DType, LayerRange, PagePool, PoolInfo, Row, SeqId, StagePlan
 from parallax_core.testing.checks.chain import Chain
-from tests.checkpoints import LAYERS, save_family
-from tests.families import TOLERANCE, Family, Trial, make_tokens, read_logprobs
-from tests.pretence import Pretence, Recorder, pretend_device
+from tests.support.checkpoints import LAYERS, save_family
+from tests.support.families import TOLERANCE, Family, Trial, make_tokens, read_logprobs
+from tests.support.pretence import Pretence, Recorder, pretend_device
 
 ROOM = 2**21
 SIZES = (2, 3, 9)

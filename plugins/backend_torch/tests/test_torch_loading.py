@@ -26,7 +26,7 @@ from parallax_core.api import (
     StagePlan,
     Unsupported,
 )
-from tests.checkpoints import save_family
+from tests.support.checkpoints import save_family
 
 MOST = 1.25
 """Times the memory of the weights that loading may take; pages of the file that happen to be mapped count too."""

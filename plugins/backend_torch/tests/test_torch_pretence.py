@@ -13,9 +13,9 @@ from parallax_core.api import LayerRange, Stage, StagePlan
 from parallax_core.testing.checks.chain import Chain
 from parallax_core.testing.checks.draw import DrawChecks
 from parallax_core.testing.checks.penalty import PenaltyChecks
-from tests.checkpoints import FAMILIES, LAYERS, save_family
-from tests.families import TOLERANCE, Family, Trial, run_chunks, run_ragged
-from tests.pretence import DEVICE, Pretence, Recorder, pretend_device
+from tests.support.checkpoints import FAMILIES, LAYERS, save_family
+from tests.support.families import TOLERANCE, Family, Trial, run_chunks, run_ragged
+from tests.support.pretence import DEVICE, Pretence, Recorder, pretend_device
 
 ROOM = 2**21
 LENGTH = 24

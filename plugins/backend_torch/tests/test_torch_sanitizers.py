@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.hatch import load_build
+from tests.support.hatch import load_build
 
 HERE = Path(__file__).parent
 SOURCES = HERE.parent / "csrc"

@@ -25,7 +25,7 @@ from parallax_core.api import (
     StagePlan,
     Tensor,
 )
-from tests.checkpoints import LAYERS, save_family
+from tests.support.checkpoints import LAYERS, save_family
 
 SPEC = SequenceSpec(prompt_length=1, sampling=Sampling(temperature=0))
 

@@ -31,7 +31,7 @@ from parallax_core.api import (
     StagePlan,
     Truncate,
 )
-from tests.checkpoints import save_family
+from tests.support.checkpoints import save_family
 
 FULL = Kept("full", ((2, 8), (2, 8)))
 WINDOW = Kept("window", ((2, 8), (2, 8)), 8)

@@ -8,8 +8,8 @@ import pytest
 
 from parallax_backend_torch.backend import TorchBackend
 from parallax_core.api import StagePlan, Unsupported
-from tests.checkpoints import OTHERS, save_family, save_random
-from tests.families import TOLERANCE, Family, Trial, run_chunks, run_forks, run_ragged
+from tests.support.checkpoints import OTHERS, save_family, save_random
+from tests.support.families import TOLERANCE, Family, Trial, run_chunks, run_forks, run_ragged
 
 LENGTH = 36
 OURS = ("llama", "qwen3", "gemma3_text", "gpt_oss")

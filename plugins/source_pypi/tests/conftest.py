@@ -13,7 +13,7 @@ import pytest
 
 from parallax_core.api import SourceContext
 from parallax_source_pypi.source import PypiSource
-from tests.tinyllama import Links, TinyLlama
+from tests.support.tinyllama import Links, TinyLlama
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from parallax_core.api import ModelSource, SourceContext
 from parallax_core.testing.source import SourceConformance
 from parallax_source_pypi.source import PypiSource
-from tests.tinyllama import Links
+from tests.support.tinyllama import Links
 
 
 class TestPypi(SourceConformance):

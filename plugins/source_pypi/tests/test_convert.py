@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 
 from parallax_core.api import ParallaxError, Unsupported, silent
 from parallax_source_pypi.convert import Manner, convert_gguf
-from tests.tinyllama import HEAD_DIM, HEADS, HIDDEN, KV_HEADS, LAYERS, TOKENS, TinyLlama
+from tests.support.tinyllama import HEAD_DIM, HEADS, HIDDEN, KV_HEADS, LAYERS, TOKENS, TinyLlama
 
 Floats = npt.NDArray[np.float64]
 Convert = Callable[..., Path]

@@ -16,7 +16,7 @@ from parallax_source_pypi import download
 from parallax_source_pypi.download import end_process, explain_failure
 from parallax_source_pypi.name import parse_name
 from parallax_source_pypi.source import PypiSource
-from tests.tinyllama import Links
+from tests.support.tinyllama import Links
 
 PADDING = 3 << 20
 """pip shows no progress for less than half a mebibyte."""

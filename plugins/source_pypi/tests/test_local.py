@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 from parallax_core.api import ModelSource, ParallaxError, SourceContext, UnknownName, silent
 from parallax_core.testing.source import SourceConformance
 from parallax_source_pypi.local import GgufSource
-from tests.tinyllama import HEAD_DIM, HEADS, KV_HEADS, TinyLlama
+from tests.support.tinyllama import HEAD_DIM, HEADS, KV_HEADS, TinyLlama
 
 
 class TestGguf(SourceConformance):

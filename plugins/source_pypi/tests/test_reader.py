@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from parallax_core.api import ParallaxError, Unsupported, silent
 from parallax_source_pypi.convert import convert_gguf
 from parallax_source_pypi.reader import open_gguf
-from tests.tinyllama import TinyLlama
+from tests.support.tinyllama import TinyLlama
 
 HEADER = struct.Struct("<4sIQQ")
 

@@ -12,7 +12,7 @@ import pytest
 from parallax_core.api import ParallaxError, UnknownName, Unsupported, silent
 from parallax_source_pypi.manifest import CONVERTER
 from parallax_source_pypi.source import PypiSource
-from tests.tinyllama import Links, TinyLlama
+from tests.support.tinyllama import Links, TinyLlama
 
 WHEEL = "tiny-1.0-py3-none-any.whl"
 

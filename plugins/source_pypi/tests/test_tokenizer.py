@@ -8,7 +8,7 @@ from tokenizers import Tokenizer
 from parallax_source_pypi.fields import Fields
 from parallax_source_pypi.reader import open_gguf
 from parallax_source_pypi.tokenizer import USER_DEFINED, build_tokenizer
-from tests.tinyllama import TOKENS, TinyLlama
+from tests.support.tinyllama import TOKENS, TinyLlama
 
 
 @pytest.fixture

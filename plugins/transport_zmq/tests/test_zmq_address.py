@@ -13,7 +13,7 @@ import pytest
 from parallax_core.api import ParallaxError, PeerLost
 from parallax_transport_zmq.address import IpcPlace, TcpPlace, advertise_host, parse_address, place_near
 from parallax_transport_zmq.ipcfile import claim_path
-from tests.zmq_nodes import LOOPBACK, join, plan_node, started
+from tests.support.zmq_nodes import LOOPBACK, join, plan_node, started
 
 EVERYWHERE = "0.0.0.0"  # noqa: S104 -- what is refused without a key
 

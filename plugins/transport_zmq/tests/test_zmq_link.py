@@ -17,7 +17,7 @@ from parallax_transport_zmq.message import VERSION, Hello, Kind, pack_taken
 from parallax_transport_zmq.parcel import CHUNK_BYTES, SMALL_BYTES, Parcel, cut_frame
 from parallax_transport_zmq.security import Guard
 from parallax_transport_zmq.transport import MOST_WAITING, MOST_WAITING_OF_ONE, STOP_S, ZmqTransport
-from tests.zmq_nodes import LOOPBACK, eventually, join, plan_node, started, stretched
+from tests.support.zmq_nodes import LOOPBACK, eventually, join, plan_node, started, stretched
 
 LIMITS = FrameLimits(header_bytes=2**17, frame_bytes=2**25, buffers=16)
 

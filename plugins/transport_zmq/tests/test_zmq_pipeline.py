@@ -11,7 +11,7 @@ from parallax_core.node.pipeline.engine import PipelineEngine
 from parallax_core.node.pipeline.options import PipelineOptions
 from parallax_core.testing.toy import GREEDY, Toy
 from parallax_transport_zmq.transport import ZmqTransport
-from tests.zmq_nodes import LOOPBACK
+from tests.support.zmq_nodes import LOOPBACK
 
 TOY = Toy(("full", "window", "full"))
 LENGTH = 20

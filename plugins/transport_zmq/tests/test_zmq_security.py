@@ -14,7 +14,7 @@ from parallax_transport_zmq.keyring import Keyring
 from parallax_transport_zmq.link import ZmqLink
 from parallax_transport_zmq.message import Hello
 from parallax_transport_zmq.transport import ZmqTransport
-from tests.zmq_nodes import LOOPBACK, join, plan_node, started, stretched
+from tests.support.zmq_nodes import LOOPBACK, join, plan_node, started, stretched
 
 EVERYWHERE = "tcp://0.0.0.0:0"
 SECRET = b"the capital of France is"

@@ -21,7 +21,7 @@ from parallax_transport_zmq.message import Hello
 from parallax_transport_zmq.parcel import cut_frame
 from parallax_transport_zmq.security import Guard
 from parallax_transport_zmq.transport import MOST_WAITING, ZmqTransport
-from tests.zmq_nodes import LOOPBACK, eventually, plan_node, started
+from tests.support.zmq_nodes import LOOPBACK, eventually, plan_node, started
 
 NUM_STRANGERS = 256
 CREDIT = 16

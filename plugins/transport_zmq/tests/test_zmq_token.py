@@ -11,7 +11,7 @@ from parallax_core.api import ParallaxError, PeerLost
 from parallax_transport_zmq.cli import app
 from parallax_transport_zmq.keyring import Keyring
 from parallax_transport_zmq.token import PREFIX, make_token, read_token
-from tests.zmq_nodes import LOOPBACK, plan_node, started
+from tests.support.zmq_nodes import LOOPBACK, plan_node, started
 
 SECRET = bytes(range(32))
 

@@ -1,3 +1,5 @@
+"""What the hub refuses, and what a user is told."""
+
 from __future__ import annotations
 
 import time

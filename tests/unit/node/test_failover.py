@@ -1,3 +1,5 @@
+"""Requests that move to another replica when theirs is lost."""
+
 from __future__ import annotations
 
 import asyncio

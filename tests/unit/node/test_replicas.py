@@ -1,3 +1,5 @@
+"""Several replicas behind one router: draining, losses and accounts."""
+
 from __future__ import annotations
 
 import asyncio

@@ -1,3 +1,5 @@
+"""Which replica a policy chooses, and what the router does with a bad choice."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence

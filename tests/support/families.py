@@ -17,7 +17,7 @@ import torch
 
 from parallax_core.api import Answer, Backend, Draw, Drawn, LayerRange, SeqId, StagePlan, Truncate
 from parallax_core.testing.checks.chain import Chain
-from tests.checkpoints import BASE, LAYERS, load_reference, save_family
+from tests.support.checkpoints import BASE, LAYERS, load_reference, save_family
 
 VOCAB = int(BASE["vocab_size"])
 TOLERANCE = 1e-4

@@ -1,0 +1,44 @@
+"""The unit tests mirror core: a module is tested in the file of its name, in the folder of its package."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+CORE, UNIT = ROOT / "parallax_core", ROOT / "tests/unit"
+
+SUBJECTS = {
+    *("builtin/hub_layers", "builtin/hub_refusals", "builtin/hub_transfer", "cli/start", "cli/units"),
+    *("engine/admission", "engine/traffic", "node/failover", "node/replicas", "node/roles", "node/routes"),
+    *("plugins/hooks", "server/answers", "server/cancels", "server/contract", "server/whole"),
+    *("testing/reference", "wire/damage"),
+}
+"""Files of tests that concern several modules; their docstrings say what they test."""
+
+
+def list_modules() -> set[str]:
+    """Return the modules of core, as paths without a suffix."""
+    return {path.relative_to(CORE).with_suffix("").as_posix() for path in CORE.rglob("*.py")}
+
+
+def list_tested() -> set[str]:
+    """Return what the names of the unit tests say they test, as paths of modules."""
+    return {
+        path.relative_to(UNIT).with_name(path.stem.removeprefix("test_")).as_posix() for path in UNIT.rglob("test_*.py")
+    }
+
+
+def test_unit_tests_are_where_their_module_is() -> None:
+    assert list_tested() - list_modules() - SUBJECTS == set()
+
+
+def test_every_subject_is_still_there() -> None:
+    assert list_tested() >= SUBJECTS
+    assert not SUBJECTS & list_modules()
+
+
+def test_files_of_several_modules_say_what_they_test() -> None:
+    files = {name: UNIT / f"{name.replace('/', '/test_')}.py" for name in SUBJECTS}
+    found = {name: ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) for name, path in files.items()}
+    assert {name for name, docstring in found.items() if not docstring} == set()
