@@ -1,3 +1,5 @@
+"""Transfers from the hub that break off, go on, and end."""
+
 from __future__ import annotations
 
 import pytest
