@@ -1,4 +1,4 @@
-"""Messages over a link."""
+"""Sends and receives messages over a link."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from parallax_core.wire.messages import Message
 
 LEAVE_S = 0.2
 STRANGERS = FrameLimits(header_bytes=2**17, frame_bytes=2**17, buffers=0)
-"""What who has made a link may send before it has said what it is here for; a `Join` with all its names is less."""
+"""The limits of frames from a peer that has not joined yet; a `Join` with all its names is smaller."""
 CUT_OFF = "is cut off"
 """Said of a node that has sent what cannot be read: so all else that is heard of it then only follows from that."""
 
 
 class Channel:
-    """A link that carries what nodes say to each other; written and read as frames on every transport."""
+    """A link that carries messages between nodes, encoded as frames on every transport."""
 
     def __init__(self, link: Link, limits: FrameLimits = DEFAULT_LIMITS) -> None:
         self._link = link
         self._limits = limits
         self._fault: PeerLost | None = None
-        """Why we have cut the peer off: whoever asks later is told, too."""
+        """The error by which the peer was disconnected; later calls raise it again."""
 
     @property
     def peer(self) -> str:
@@ -34,10 +34,10 @@ class Channel:
         return self._link.peer
 
     def check_role(self, role: NodeRole) -> None:
-        """Check that the peer may be a worker or a head to this node, where its key says what it may be.
+        """Check that the peer's key, if it has one, allows it to be a worker or a head to this node.
 
         Raises:
-            PeerLost: if it may not.
+            PeerLost: if not.
         """
         allowed = self._link.role if isinstance(self._link, Guarded) else "any"
         if allowed not in {role, "any"}:
@@ -46,25 +46,25 @@ class Channel:
             raise PeerLost(f"node {self.peer!r} may not be a {role} here: its key is allowed as {allowed}", hint)
 
     def admit(self) -> None:
-        """Take messages of any size: the peer has said what it is here for. Twice is harmless."""
+        """Accept messages of any size from now on: the peer has joined. Idempotent."""
         self._limits = DEFAULT_LIMITS
         if isinstance(self._link, Guarded):
             self._link.admit()
 
     async def send(self, message: Message) -> None:
-        """Hand over a message, waiting while the receiver has too many that it has not taken.
+        """Send a message, waiting while the receiver has too many unread ones.
 
         Raises:
             PeerLost: if the peer is gone, or this end is closed.
-            ValueError: if the frame would be beyond the limits; the channel goes on.
+            ValueError: if the frame would exceed the limits; the channel stays usable.
         """
         await self._link.send(encode(tidy(message)))
 
     async def receive(self) -> Message:
-        """Return the next message. Cancelling it loses none.
+        """Return the next message. Cancelling the call loses no message.
 
         Raises:
-            PeerLost: if there will be none: the peer is gone, or has sent what cannot be read.
+            PeerLost: if the peer is gone, or has sent an invalid frame.
         """
         if self._fault is not None:
             raise self._fault
@@ -73,15 +73,15 @@ class Channel:
             return tidy(decode(frame, self._limits))
         except (BadFrame, WireVersionMismatch) as error:
             self._fault = PeerLost(f"node {self.peer!r} {CUT_OFF}: {error.message}", error.hint)
-            await self.leave()  # no longer than that: whoever asked has to tell others why
+            await self.leave()  # with its short timeout: the caller has to report the loss soon
             raise self._fault from error
 
     async def close(self) -> None:
-        """End the link; what was sent before is still received."""
+        """End the link; the peer still receives all earlier messages."""
         await self._link.close()
 
     async def leave(self) -> None:
-        """End the link, and wait only a moment for the goodbye of the peer: one that hangs does not say any."""
+        """End the link, and wait only a moment for the peer's goodbye, since a peer that hangs sends none."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LEAVE_S):
                 await self._link.close()

@@ -1,7 +1,7 @@
-"""Hidden states from one dtype to another, where a stage gives what the next does not compute in.
+"""Converts hidden states between dtypes, for stages that compute in different ones.
 
-The wire carries what a stage gives; whoever receives it converts it. No other module of core imports numpy, and this
-one is imported only once dtypes differ.
+The wire carries the sender's dtype; the receiver converts. No other module of core imports numpy, and this one is
+imported only when dtypes differ.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ SHIFT = np.uint32(16)
 """A bfloat16 is the upper half of a float32."""
 ONE = np.uint32(1)
 BELOW_HALF = np.uint32(0x7FFF)
-"""Just below half of what is cut off, in units of the last place of a float32."""
+"""Just below half of the part that is cut off, in units of the last place of a float32."""
 QUIET = np.uint16(0x40)
-"""The bit that keeps a NaN one, whatever else of it is cut off."""
+"""The quiet bit of a bfloat16 NaN; setting it keeps a NaN a NaN when its lower bits are cut off."""
 
 
 def convert(tensor: Tensor, dtype: str) -> Tensor:
-    """Return ``tensor`` in another dtype of `FLOATS`: exactly where it is wider, else rounded to the nearest, to even.
+    """Return ``tensor`` in another dtype of `FLOATS`: exact if it is wider, else rounded to nearest, ties to even.
 
-    What is beyond the range of ``dtype`` becomes infinite, and a NaN stays one.
+    Values beyond the range of ``dtype`` become infinite; a NaN stays a NaN.
 
     Args:
         tensor: in a dtype of `FLOATS`, of any shape.

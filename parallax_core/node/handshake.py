@@ -1,4 +1,4 @@
-"""The first words on a link, which show that both ends speak the same language, and count alike."""
+"""The handshake on a new link: names, wire version and the version of the page rules."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ logger = logging.getLogger(__name__)
 
 
 async def greet(channel: Channel, node: str) -> Welcome:
-    """Say who we are, over a link that we made; return what the other end says of itself.
+    """Greet over a link that this node made, as the node called ``node``; return the peer's answer.
 
     Raises:
-        PeerLost: if it does not answer as it should, or does not count pages as we do.
+        PeerLost: if the answer is no `Welcome`, or the peer counts pages by other rules.
     """
     await channel.send(Hello(WIRE_VERSION, node, version("parallax-core"), PAGES_VERSION))
     answer = await channel.receive()
@@ -29,10 +29,10 @@ async def greet(channel: Channel, node: str) -> Welcome:
 
 
 async def welcome(channel: Channel, node: str) -> Hello:
-    """Answer the greeting of who made a link to us; return what it says of itself.
+    """Answer the greeting on a link that a peer made, as the node called ``node``; return the greeting.
 
     Raises:
-        PeerLost: if it does not greet, goes by a name that is not the link's, or does not count pages as we do.
+        PeerLost: if the peer does not greet, gives another name than the link's, or counts pages by other rules.
     """
     hello = await channel.receive()
     if not isinstance(hello, Hello) or hello.node != channel.peer:
@@ -42,16 +42,20 @@ async def welcome(channel: Channel, node: str) -> Hello:
     return hello
 
 
-def check_versions(node: str, said: Hello | Welcome) -> None:
-    """Check that a node counts pages as we do: where not, no pipeline of both would ever work. Both ends find out.
+def check_versions(node: str, greeting: Hello | Welcome) -> None:
+    """Check that a node counts pages by this version of the rules; otherwise no pipeline of both nodes works.
+
+    Both ends check, so both log the reason.
 
     Raises:
-        PeerLost: if it does not.
+        PeerLost: if not.
     """
     ours = version("parallax-core")
-    if said.pages != PAGES_VERSION:
-        theirs = f"node {node!r}, with Parallax {said.software}, counts pages by version {said.pages} of the rules"
+    if greeting.pages != PAGES_VERSION:
+        theirs = (
+            f"node {node!r}, with Parallax {greeting.software}, counts pages by version {greeting.pages} of the rules"
+        )
         message = f"{theirs}, and this one, with Parallax {ours}, by version {PAGES_VERSION}"
         raise PeerLost(message, "install the same version of Parallax on every node")
-    if said.software != ours:
-        logger.warning("node runs another version of Parallax node=%s theirs=%s ours=%s", node, said.software, ours)
+    if greeting.software != ours:
+        logger.warning("node runs another version of Parallax node=%s theirs=%s ours=%s", node, greeting.software, ours)

@@ -1,4 +1,4 @@
-"""What nodes say in words: short enough for a frame, and harmless for whoever reads it."""
+"""Makes the texts in messages printable and short enough for a frame."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from parallax_core.wire.messages import Failure, Message
 
 
 def tidy(message: Message) -> Message:
-    """Return ``message`` with its sentences in one printable line each, cut to what a frame may hold."""
+    """Return ``message`` with each text as one printable line, cut to the length a frame may hold."""
     match message:
         case Failure():
             return msgspec.structs.replace(message, message=make_printable(message.message, MOST_TEXT))

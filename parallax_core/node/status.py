@@ -1,4 +1,4 @@
-"""What a pipeline says of itself: what each stage is, where it runs, and how it fares."""
+"""Builds the status of replicas, stages and nodes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from parallax_core.node.routing.replica import Replica
 def describe_stages(
     locations: Sequence[StageLocation], infos: Sequence[StageInfo], head: Head | None, driver: PipelineDriver | None
 ) -> Iterator[StageStatus]:
-    """Yield the status of each stage; without ``infos``, ``head`` and ``drive`` nothing was ever loaded."""
+    """Yield the status of each stage; ``infos``, ``head`` and ``driver`` are missing if nothing was ever loaded."""
     for stage, location in enumerate(locations):
         status = StageStatus(
             stage=stage,
@@ -35,11 +35,11 @@ def describe_stages(
 
 
 def describe_replica(replica: Replica) -> ReplicaStatus:
-    """Return what a replica says of itself, with what its router knows; one that says nothing is at least there."""
+    """Return the status of a replica with the router's counts; only its health if its engine is not `Described`."""
     engine: Engine = replica.engine
-    said = engine.describe() if isinstance(engine, Described) else (ReplicaStatus(health=engine.health()),)
+    statuses = engine.describe() if isinstance(engine, Described) else (ReplicaStatus(health=engine.health()),)
     return replace(
-        said[0],
+        statuses[0],
         rank=replica.rank,
         is_drained=replica.is_drained,
         pending_tokens=replica.pending_tokens,
@@ -62,7 +62,7 @@ def describe_engine(health: Health, head: Head | None, num_losses: int, stages: 
 
 
 def describe_node(node: JoinedNode) -> NodeStatus:
-    """Return the status of a node that has joined and has nothing to do."""
+    """Return the status of a node that has joined and has no stage yet."""
     join = node.join
     return NodeStatus(name=node.name, host=join.host, pid=join.pid, address=join.address, backends=join.backends)
 

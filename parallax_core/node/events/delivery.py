@@ -1,4 +1,4 @@
-"""Events on their way to plugins that watch: whatever those do with them, nobody else notices."""
+"""Delivers events to observer plugins; a slow or failing observer affects nothing else."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from parallax_core.contracts.event import Event
 from parallax_core.plugins.discovery import PluginRecord
 
 CAPACITY = 1000
-"""Events that may wait for one plugin; more are dropped."""
+"""The largest number of events queued for one plugin; more are dropped."""
 
 logger = logging.getLogger(__name__)
 
@@ -20,7 +20,7 @@ Observe = Callable[[Event], object]
 
 
 class EventSubscriber:
-    """One plugin that watches, on a thread of its own."""
+    """Calls one observer plugin, on its own thread."""
 
     def __init__(self, name: str, observe: Observe, capacity: int = CAPACITY) -> None:
         self._name = name
@@ -35,7 +35,7 @@ class EventSubscriber:
         self._thread.start()
 
     def put(self, event: Event) -> None:
-        """Hand over an event, or drop it; returns at once."""
+        """Queue an event, or drop it if the queue is full; never blocks."""
         try:
             self._events.put_nowait(event)
             self._num_put += 1
@@ -45,15 +45,15 @@ class EventSubscriber:
                 logger.warning("plugin %r watches too slowly: events are dropped", self._name)
 
     def close(self) -> None:
-        """Take no more events in; what waits is still handed over."""
+        """Accept no more events; queued ones are still delivered."""
         self._is_closing = True
         try:
             self._events.put_nowait(None)
-        except queue.Full:  # the thread looks at the flag, too
+        except queue.Full:  # the thread checks the flag, too
             return
 
     def join(self, limit_s: float) -> None:
-        """Wait for the end, and log what got lost."""
+        """Wait at most ``limit_s`` seconds for the thread to end, and log the number of lost events."""
         self._thread.join(max(0.0, limit_s))
         lost = self.num_dropped + self._num_put - self._num_taken
         if lost or self.num_failed:
@@ -74,23 +74,23 @@ class EventSubscriber:
 
 
 class EventBus:
-    """All plugins that watch."""
+    """Sends each event to all observer plugins."""
 
     def __init__(self, found: Iterable[tuple[PluginRecord, Observe]], capacity: int = CAPACITY) -> None:
-        self._observers = [EventSubscriber(record.name, observe, capacity) for record, observe in found]
+        self._subscribers = [EventSubscriber(record.name, observe, capacity) for record, observe in found]
 
     def __len__(self) -> int:
-        return len(self._observers)
+        return len(self._subscribers)
 
     def tell(self, event: Event) -> None:
-        """Hand an event to each; returns at once."""
-        for subscriber in self._observers:
+        """Queue an event for each plugin; never blocks."""
+        for subscriber in self._subscribers:
             subscriber.put(event)
 
     def close(self, limit_s: float) -> None:
-        """Let them have what waits, for ``limit_s`` seconds all together."""
+        """Deliver the queued events, for at most ``limit_s`` seconds in total, and end the threads."""
         deadline = time.monotonic() + limit_s
-        for subscriber in self._observers:
+        for subscriber in self._subscribers:
             subscriber.close()
-        for subscriber in self._observers:
+        for subscriber in self._subscribers:
             subscriber.join(deadline - time.monotonic())

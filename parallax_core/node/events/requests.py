@@ -1,4 +1,4 @@
-"""Requests that are watched: their beginnings and ends, never their tokens."""
+"""Emits events for the beginning and end of each request, never for its tokens."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ GONE = "the client went away"
 
 @dataclass(frozen=True, slots=True)
 class RequestEvents:
-    """Who is told, and the clocks."""
+    """The receiver of the events of a model's requests, and the clocks."""
 
     model: str
     tell: Callable[[Event], None]
     wall: Callable[[], float] = time.time
     """Seconds since 1970."""
     now: Callable[[], float] = time.monotonic
-    """Seconds since whenever."""
+    """A monotonic clock, in seconds."""
 
 
 class EventRouter(Router):
-    """A router that tells what happens to requests."""
+    """A router that emits an event when it is ready, and when a request begins or ends."""
 
     def __init__(
         self, engines: Sequence[Engine], policy: RoutingPolicy, max_length: Callable[[], int], watch: RequestEvents
@@ -36,13 +36,13 @@ class EventRouter(Router):
         self._watch = watch
 
     async def start(self) -> None:
-        """Start the replicas, and tell when they are ready."""
+        """Start the replicas, and emit `EngineReady`."""
         watch, began = self._watch, self._watch.now()
         await super().start()
         watch.tell(EngineReady(at=watch.wall(), model=watch.model, load_s=watch.now() - began))
 
     def submit(self, request: Request) -> Stream:
-        """Submit a request, and tell of it once it is accepted."""
+        """Submit a request, and emit `RequestBegan` once it is accepted."""
         watch = self._watch
         stream = EventStreamReader(super().submit(request), request, watch)
         watch.tell(RequestBegan(at=watch.wall(), model=watch.model, id=request.id, prompt_tokens=len(request.prompt)))
@@ -50,7 +50,7 @@ class EventRouter(Router):
 
 
 class EventStreamReader:
-    """A stream like the one within, whose end is told once."""
+    """Passes on a stream's deltas and emits `RequestEnded` once."""
 
     def __init__(self, stream: Stream, request: Request, watch: RequestEvents) -> None:
         self._stream = stream

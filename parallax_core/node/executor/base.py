@@ -1,4 +1,4 @@
-"""What an engine needs of whoever runs its stages, be it this process or others."""
+"""The interface by which an engine opens and closes its stages, in this process or in others."""
 
 from __future__ import annotations
 
@@ -11,57 +11,58 @@ from parallax_core.contracts.stage import StageInfo
 from parallax_core.node.channel import Channel
 
 LEASE = LeaseId(0)
-"""A stage has one head: what it calls its claim on the stage is of no account yet."""
+"""The only lease in use: a stage serves one head."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageLocation:
-    """Where a stage runs, as an operator sees it."""
+    """Where a stage runs, for status pages and logs."""
 
     node: str
-    """The name of the node."""
+    """The node's name."""
     backend: str = ""
     host: str = ""
-    """The machine; empty: nobody has the stage."""
+    """The machine's name; empty while no node has the stage."""
     pid: int = 0
-    """The process; 0: nobody has the stage."""
+    """The process id; 0 while no node has the stage."""
     restarts: int = 0
-    """How often another node took the stage over after a loss."""
+    """Times another process took the stage over after a loss."""
 
 
 class Executor(Protocol):
-    """The stages of one pipeline, opened together and linked to each other and to their head."""
+    """Opens the stages of one pipeline together and links them to each other and to their head."""
 
     most_failures: int | None
-    """After how many losses and failures to open, in a row and without a token in between, it is given up, since only a
-    new process can help; None: never."""
+    """Failures in a row (losses or failed opens, with no token in between) after which the engine gives up; None: it
+    never does. For stages that only a new process can repair."""
 
     @property
     def channels(self) -> tuple[Channel, ...]:
-        """From the head to each stage, once they are open."""
+        """The channels from the head to each stage, once the stages are open."""
 
     async def open(self) -> tuple[StageInfo, ...]:
-        """Open all stages, and have them wait for steps; what fails leaves the rest to `close`, or to another call.
+        """Open all stages and have them wait for steps.
 
-        A call after a loss builds the pipeline anew; no stage holds any sequence then.
+        If one fails, the others stay open until `close` or the next `open`. A call after a loss rebuilds the pipeline;
+        afterwards no stage holds a sequence.
 
         Raises:
             EngineFailed: if no further call can succeed either.
-            ParallaxError: if a stage cannot be opened, or they do not fit each other.
-            Exception: what opening a stage of this process raised.
+            ParallaxError: if a stage cannot be opened, or neighbouring stages do not fit each other.
+            Exception: whatever opening a stage in this process raised.
         """
 
     async def abandon(self, stage: int) -> None:
-        """Let go of a stage whose computing hangs, so that the next `open` does not wait for it."""
+        """Give up a stage whose step hangs, so that the next `open` does not wait for it."""
 
     async def explain(self, loss: StageLost) -> StageLost:
-        """Return what was lost, if more can be told of it than ``loss``: what a neighbour of that says comes first."""
+        """Return the root cause of ``loss`` if the nodes report one, else ``loss`` itself."""
 
     async def close(self) -> None:
-        """Close the stages. Twice is harmless; legal at any time."""
+        """Close the stages. Idempotent; legal at any time."""
 
     def needs(self) -> str:
-        """Return what it waits for that somebody has to do, and how; empty: for nothing."""
+        """Return what an operator has to do before the stages can open, with the command; empty if nothing."""
 
     def locations(self) -> tuple[StageLocation, ...]:
         """Return where each stage runs."""

@@ -1,4 +1,4 @@
-"""Whether stages fit each other."""
+"""Checks that the stages of a pipeline fit each other."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from parallax_core.contracts.tensor import FLOATS, TensorSpec
 
 
 def check_stages(infos: Sequence[StageInfo]) -> None:
-    """Check that the stages, in this order, are a whole model: each layer once, and what one gives the next takes.
+    """Check that the stages, in this order, hold each layer once and that each takes what the one before it gives.
 
-    Hidden states may be of another dtype than the next stage computes in: it converts them.
+    The dtype of the hidden states may differ from the one the next stage computes in: that stage converts them.
 
     Raises:
-        ParallaxError: naming the stages that do not fit.
+        ParallaxError: if not; it names the stages that do not fit.
     """
     if not infos:
         message = "a pipeline needs at least one stage"
@@ -55,7 +55,7 @@ def _check_pair(names: str, first: StageInfo, second: StageInfo) -> None:
 
 
 def _fits(gives: Sequence[TensorSpec], takes: Sequence[TensorSpec]) -> bool:
-    """Return whether hidden states can be taken as they are given, or converted."""
+    """Return whether the next stage can take the hidden states, as they are or converted."""
     if tuple(gives) == tuple(takes):
         return True
     widths = [[spec.width for spec in specs] for specs in (gives, takes)]
@@ -63,5 +63,5 @@ def _fits(gives: Sequence[TensorSpec], takes: Sequence[TensorSpec]) -> bool:
 
 
 def show_specs(specs: Sequence[TensorSpec]) -> str:
-    """Return hidden states in words, such as ``float32 of width 576``."""
+    """Return a description of hidden states, such as ``float32 of width 576``."""
     return " + ".join(f"{spec.dtype} of width {spec.width}" for spec in specs) or "nothing"

@@ -1,4 +1,4 @@
-"""How long ago loading last said how far it is."""
+"""Measures the time since loading last reported progress."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ LOADING_HINT = "give it more time with --load-timeout, if the disk or the model 
 
 
 class LoadClock:
-    """A `Progress` that passes on what it is told, and notes when that was. Any thread may call it and ask it."""
+    """A `Progress` that forwards each report and notes the time of the last one. Thread-safe."""
 
     def __init__(self, progress: Progress = silent) -> None:
-        """Pass on to ``progress``."""
+        """Forward reports to ``progress``."""
         self._progress = progress
         self._latest = time.monotonic()
 
     def __call__(self, task: str, done: int, total: int | None, unit: Unit = "bytes") -> None:
-        """Pass on how far ``task`` is."""
+        """Forward the progress of ``task``."""
         self._latest = time.monotonic()
         self._progress(task, done, total, unit)
 
     def start(self) -> None:
-        """Begin to count: loading begins now."""
+        """Start the clock: loading begins now."""
         self._latest = time.monotonic()
 
     @property
     def silence_s(self) -> float:
-        """For how many seconds nothing was said."""
+        """Seconds since the last report."""
         return time.monotonic() - self._latest

@@ -1,4 +1,4 @@
-"""The stages of a pipeline that work in this process, each on a lane of its own."""
+"""Runs the stages of a pipeline in this process, each on its own thread."""
 
 from __future__ import annotations
 
@@ -25,18 +25,19 @@ from parallax_core.node.worker.thread import StageThread
 logger = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT_S = 0.7
-"""How long `LocalExecutor.close` waits for a step that is still running."""
+"""Seconds `LocalExecutor.close` waits for a running step."""
 
 HANG_S = 1.0
-"""How long a lane that is said to hang may yet take to come to its end."""
+"""Seconds of grace for a thread whose step seems to hang, before the engine fails."""
 HEAD = "head"
+"""The head's node name."""
 
 
 class LocalExecutor:
-    """An `Executor` with stages in this process, each on a thread of its own.
+    """An `Executor` whose stages run in this process, each on its own thread.
 
-    After a loss, lost stages are opened again on the same threads, and the others drop their sequences. A thread that
-    hangs cannot be ended, so it ends the process.
+    After a loss, lost stages open again on the same threads, and the others drop their sequences. A thread that hangs
+    cannot be ended, so the engine fails and the process has to end.
     """
 
     most_failures: int | None = 5
@@ -44,38 +45,38 @@ class LocalExecutor:
     def __init__(
         self,
         stages: Sequence[Callable[[], Stage]],
-        plan: PipelineOptions | None = None,
+        options: PipelineOptions | None = None,
         backends: Sequence[str] = (),
         loading: LoadClock | None = None,
     ) -> None:
-        """Open the stages by ``stages``, in the order of the layers, each on the thread that will run it.
+        """Open each stage with its function in ``stages``, in the order of the layers, on the thread that will run it.
 
-        ``backends`` says what runs each, for those who look; ``loading`` is told how far loading is.
+        ``backends`` names the backend of each stage for the status; loading reports its progress to ``loading``.
         """
-        plan = plan or PipelineOptions()
+        options = options or PipelineOptions()
         self._loading = loading or LoadClock()
-        self._places = [StageKey(LEASE, index) for index in range(len(stages))]
-        self._hosts = [StageRuntime(stage, place) for stage, place in zip(stages, self._places, strict=True)]
-        self._plan = plan
+        self._keys = [StageKey(LEASE, index) for index in range(len(stages))]
+        self._runtimes = [StageRuntime(stage, key) for stage, key in zip(stages, self._keys, strict=True)]
+        self._options = options
         self._backends = tuple(backends) or ("",) * len(stages)
         self._threads: list[StageThread] = []
         self._transports: list[Transport] = []
         self._tasks: list[asyncio.Task[None]] = []
         self.channels: tuple[Channel, ...] = ()
-        """From the head to each stage, once they are open."""
+        """The channels from the head to each stage, once the stages are open."""
 
     async def open(self) -> tuple[StageInfo, ...]:
-        """Open all stages at once, and have them work; one that fails leaves the others to `close`.
+        """Open all stages in parallel and start their loops; if one fails, the others stay open until `close`.
 
         Raises:
-            EngineFailed: if a lane hangs.
+            EngineFailed: if a thread hangs.
             ParallaxError: if the stages do not fit each other.
-            Exception: what opening a stage raised.
+            Exception: whatever opening a stage raised.
         """
         await self._unlink()
-        self._threads = self._threads or [StageThread(f"parallax-stage-{place.stage}") for place in self._places]
+        self._threads = self._threads or [StageThread(f"parallax-stage-{key.stage}") for key in self._keys]
         self._loading.start()
-        opening = [thread.call(host.reopen) for thread, host in zip(self._threads, self._hosts, strict=True)]
+        opening = [thread.call(runtime.reopen) for thread, runtime in zip(self._threads, self._runtimes, strict=True)]
         await self._wait_open(opening)
         infos = tuple(await asyncio.gather(*opening))
         check_stages(infos)
@@ -83,29 +84,29 @@ class LocalExecutor:
         return infos
 
     async def abandon(self, stage: int) -> None:
-        """Wait a moment longer for the lane of a stage, and say where it hangs.
+        """Wait a moment longer for the thread of a stage; log where it hangs if it does.
 
         Raises:
-            EngineFailed: if it still does: nothing can end a thread.
+            EngineFailed: if the thread still hangs: nothing can end a thread.
         """
         thread = self._threads[stage]
         done, _ = await asyncio.wait([thread.call(_do_nothing)], timeout=HANG_S)
         if not done:
             logger.critical("stage %d hangs here:\n%s", stage, thread.find_place())
-            raise EngineFailed(f"the thread of stage {stage} hangs, and nothing but a new process can end that")
+            raise EngineFailed(f"the thread of stage {stage} hangs, and only a new process can end that")
 
     async def explain(self, loss: StageLost) -> StageLost:
-        """Return ``loss``: of stages that share a process none ends alone."""
+        """Return ``loss`` itself: stages that share a process do not end one by one."""
         return loss
 
     async def close(self) -> None:
-        """End the work and close the stages, at once or as soon as a step that is still running has ended.
+        """Stop the loops and close the stages, at once or as soon as the running step has ended.
 
-        Waits for at most `CLOSE_TIMEOUT_S`; what hangs for longer ends with the process.
+        Waits for at most `CLOSE_TIMEOUT_S`; a thread that hangs for longer ends with the process.
         """
         await self._unlink()
         threads, self._threads = self._threads, []
-        closing = [thread.call(host.close) for thread, host in zip(threads, self._hosts, strict=False)]
+        closing = [thread.call(runtime.close) for thread, runtime in zip(threads, self._runtimes, strict=False)]
         for future in closing:
             future.add_done_callback(_log_failure)
         if closing:
@@ -114,12 +115,12 @@ class LocalExecutor:
             thread.close()
 
     def needs(self) -> str:
-        """Return nothing: all there is to do is done here."""
+        """Return an empty text: an operator never has to start these stages."""
         return ""
 
     def locations(self) -> tuple[StageLocation, ...]:
-        """Return where each stage runs: here."""
-        names = map(_name, range(len(self._places)))
+        """Return where each stage runs: in this process."""
+        names = map(_name, range(len(self._keys)))
         return tuple(
             StageLocation(node=name, backend=backend, host=socket.gethostname(), pid=os.getpid())
             for name, backend in zip(names, self._backends, strict=True)
@@ -129,9 +130,9 @@ class LocalExecutor:
         """Wait until all stages are open or one fails.
 
         Raises:
-            EngineFailed: if nothing is heard of their progress for too long.
+            EngineFailed: if loading reports no progress for ``load_timeout_s``.
         """
-        limit_s, left = self._plan.load_timeout_s, set(opening)
+        limit_s, left = self._options.load_timeout_s, set(opening)
         while left and not any(future.done() and future.exception() for future in opening):
             _, left = await asyncio.wait(
                 left, timeout=max(0.01, limit_s - self._loading.silence_s), return_when=asyncio.FIRST_COMPLETED
@@ -139,10 +140,10 @@ class LocalExecutor:
             if left and self._loading.silence_s >= limit_s:
                 stage = next(index for index, future in enumerate(opening) if not future.done())
                 logger.critical("stage %d loads here:\n%s", stage, self._threads[stage].find_place())
-                raise EngineFailed(f"stage {stage} has not said for {limit_s:g} s how far loading is", LOADING_HINT)
+                raise EngineFailed(f"stage {stage} has reported no loading progress for {limit_s:g} s", LOADING_HINT)
 
     async def _unlink(self) -> None:
-        """End the work, and the links."""
+        """Stop the loops and close the links."""
         tasks, self._tasks = self._tasks, []
         for task in tasks:
             task.cancel()
@@ -152,45 +153,47 @@ class LocalExecutor:
             await transport.stop()
 
     async def _link(self) -> tuple[Channel, ...]:
-        """Link the head to every stage, and every stage to the next, and begin to work."""
+        """Link the head to every stage and every stage to the next, and start the loops."""
         head = await self._start(HEAD, "")
-        nodes = [await self._start(_name(place.stage), self._plan.listen) for place in self._places]
-        steering = [await _join(head, node, _name(index)) for index, node in enumerate(nodes)]
-        hops = [await _join(one, other, _name(index)) for index, (one, other) in enumerate(pairwise(nodes), 1)]
-        befores = [None, *(far for _, far in hops)]
-        afters = [*(near for near, _ in hops), None]
-        for place, node in zip(self._places, nodes, strict=True):
-            index = place.stage
-            channels = StageChannels(steering[index][1], befores[index], afters[index])
-            worker = StageLoop(self._threads[index], self._hosts[index], place, channels, self._plan.heartbeat_s)
-            self._tasks.append(asyncio.create_task(_work(worker, node)))
-        return tuple(near for near, _ in steering)
+        nodes = [await self._start(_name(key.stage), self._options.listen) for key in self._keys]
+        head_links = [await _connect(head, node, _name(index)) for index, node in enumerate(nodes)]
+        stage_links = [
+            await _connect(one, other, _name(index)) for index, (one, other) in enumerate(pairwise(nodes), 1)
+        ]
+        befores = [None, *(far for _, far in stage_links)]
+        afters = [*(near for near, _ in stage_links), None]
+        for key, node in zip(self._keys, nodes, strict=True):
+            index = key.stage
+            channels = StageChannels(head_links[index][1], befores[index], afters[index])
+            loop = StageLoop(self._threads[index], self._runtimes[index], key, channels, self._options.heartbeat_s)
+            self._tasks.append(asyncio.create_task(_run_loop(loop, node)))
+        return tuple(near for near, _ in head_links)
 
     async def _start(self, node: str, listen: str) -> Transport:
-        transport = self._plan.transport(TransportPlan(node=node, listen=listen))
+        transport = self._options.transport(TransportPlan(node=node, listen=listen))
         self._transports.append(transport)
         await transport.start()
         return transport
 
 
-async def _join(one: Transport, other: Transport, name: str) -> tuple[Channel, Channel]:
-    """Link ``one`` to ``other``, whose name is ``name``, and have them greet; return the ends of both."""
+async def _connect(one: Transport, other: Transport, name: str) -> tuple[Channel, Channel]:
+    """Link ``one`` to ``other``, the node called ``name``, run the handshake, and return both ends."""
     links = await asyncio.gather(one.connect(other.address, name), other.accept())
     near, far = map(Channel, links)
     await asyncio.gather(greet(near, far.peer), welcome(far, near.peer))
     return near, far
 
 
-async def _work(worker: StageLoop, node: Transport) -> None:
-    """Work, and let go of all links in the end, so that whoever is at their other ends learns of it."""
+async def _run_loop(loop: StageLoop, node: Transport) -> None:
+    """Run a stage loop, and finally close the node's links, so that its peers notice the end."""
     try:
-        await worker.run()
+        await loop.run()
     finally:
         await node.stop()
 
 
 def _do_nothing() -> None:
-    """Show that the lane runs calls."""
+    """Return, which shows that the thread still runs calls."""
 
 
 def _name(stage: int) -> str:

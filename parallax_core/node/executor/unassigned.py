@@ -1,4 +1,4 @@
-"""Stages that nobody runs yet, and what somebody has to do about it."""
+"""Describes the stages that have no node yet, and reminds the operator to start one."""
 
 from __future__ import annotations
 
@@ -13,42 +13,42 @@ from parallax_core.node.membership.registry import NodeRegistry
 logger = logging.getLogger(__name__)
 
 FIRST_S = 1.0
-"""After so long it is said for the first time what is missing,"""
+"""Seconds before the first reminder."""
 AGAIN_S = 15.0
-"""and then every so often."""
+"""Seconds between later reminders."""
 
 
-def describe_unassigned(vacant: Sequence[StageAssignment], num_roles: int, registry: NodeRegistry) -> str:
-    """Return which stages wait for nodes started by hand, and how to start one; nothing if none does."""
-    if not vacant:
+def describe_unassigned(unassigned: Sequence[StageAssignment], num_stages: int, registry: NodeRegistry) -> str:
+    """Return which stages wait for nodes started by hand, and the command that starts one; empty if none waits."""
+    if not unassigned:
         return ""
-    names = ", ".join(map(_name, vacant))
-    wanted = dict.fromkeys(_write_command(role, registry.invitation) for role in vacant)
-    text = f"{len(vacant)} of {num_roles} stages wait for a node: {names}; run: {' and '.join(wanted)}"
-    useless = [f"{each.name!r} ({', '.join(each.join.backends) or 'no backend'})" for each in registry.waiting]
-    return f"{text}; of no use for that: {', '.join(useless)}" if useless else text
+    names = ", ".join(map(_name, unassigned))
+    commands = dict.fromkeys(_write_command(assignment, registry.invitation) for assignment in unassigned)
+    text = f"{len(unassigned)} of {num_stages} stages wait for a node: {names}; run: {' and '.join(commands)}"
+    unsuitable = [f"{each.name!r} ({', '.join(each.join.backends) or 'no backend'})" for each in registry.waiting]
+    return f"{text}; not suitable: {', '.join(unsuitable)}" if unsuitable else text
 
 
-def _name(role: StageAssignment) -> str:
-    layers = f"layers {role.layers.start}-{role.layers.stop}" if role.layers else "the whole"
-    return f"stage {role.stage} with {layers} of {role.model}"
+def _name(assignment: StageAssignment) -> str:
+    layers = f"layers {assignment.layers.start}-{assignment.layers.stop}" if assignment.layers else "the whole"
+    return f"stage {assignment.stage} with {layers} of {assignment.model}"
 
 
-def _write_command(role: StageAssignment, command: str) -> str:
-    return f"{command} --backend {role.backend}" if role.backend else command
+def _write_command(assignment: StageAssignment, command: str) -> str:
+    return f"{command} --backend {assignment.backend}" if assignment.backend else command
 
 
 @asynccontextmanager
 async def reminding(text: Callable[[], str]) -> AsyncIterator[None]:
-    """Log ``text`` every so often, as long as there is any."""
+    """Log ``text`` from time to time, as long as it is not empty."""
 
     async def remind() -> None:
         wait_s = FIRST_S
         while True:
             await asyncio.sleep(wait_s)
-            if said := text():
-                logger.warning("%s", said)
-            wait_s = AGAIN_S if said else FIRST_S
+            if reminder := text():
+                logger.warning("%s", reminder)
+            wait_s = AGAIN_S if reminder else FIRST_S
 
     task = asyncio.create_task(remind())
     try:

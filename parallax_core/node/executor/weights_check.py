@@ -1,4 +1,4 @@
-"""Whether all who serve a model hold the same weights of it."""
+"""Checks that all stages of a model hold the same weights."""
 
 from __future__ import annotations
 
@@ -14,39 +14,39 @@ logger = logging.getLogger(__name__)
 
 OWN = "this server's copy"
 MOST_PARTS = 2**17
-"""Parts that are remembered; no model has so many."""
+"""The largest number of parts that are remembered; more than any model has."""
 MOST_NAMES = 3
-"""Parts that are no layers, and are named in an error."""
+"""The largest number of parts, other than layers, that an error names."""
 
 
 class DifferentWeights(ParallaxError):
-    """A stage holds other weights than those it would serve with."""
+    """A stage's weights differ from those of the other stages or of the server."""
 
 
 class WeightsCheck:
-    """Compares what stages state of their weights, part by part, with each other and with the server's copy.
+    """Compares the digests of stages' weights, part by part, with each other and with the server's copy.
 
-    One is shared by all replicas of a model. What was stated once holds for as long as the server runs: a stage that
-    takes another's place is held against it.
+    All replicas of a model share one check. A digest stays known for as long as the server runs, so that a stage that
+    replaces a lost one is compared with it.
     """
 
     def __init__(self, read_own: Callable[[], Mapping[str, str]] = dict) -> None:
-        """Have ``read_own`` say what the server has of the model; it is called on a thread, once."""
+        """Compare with ``read_own``, which returns the digests of the server's copy; it is called once, on a thread."""
         self._read_own = read_own
         self._reading: asyncio.Future[Mapping[str, str]] | None = None
         self._known: dict[str, tuple[str, str]] = {}
-        """Of each part, the digest, and who stated it first."""
+        """By part: its digest, and the name of the first stage that stated it."""
 
     def begin(self) -> None:
-        """Read the server's copy in the meantime."""
+        """Start to read the server's copy in the background."""
         if self._reading is None:
             self._reading = asyncio.ensure_future(asyncio.to_thread(self._read))
 
-    async def check(self, who: str, parts: Mapping[str, str]) -> None:
-        """Accept what the stage called ``who`` states of its weights: parts with their digests.
+    async def check(self, name: str, parts: Mapping[str, str]) -> None:
+        """Check the weights of the stage called ``name``: the digests by part.
 
         Raises:
-            DifferentWeights: naming what differs, and from whom; nothing is remembered then.
+            DifferentWeights: if some differ; it names the parts and the other stage. Nothing is remembered then.
         """
         self.begin()
         assert self._reading is not None, "it has begun"
@@ -55,13 +55,13 @@ class WeightsCheck:
         others = {part: self._known[part][1] for part, digest in parts.items() if self._differs(part, digest)}
         if others:
             other = next(iter(others.values()))
-            what = describe_parts(part for part, stated in others.items() if stated == other)
-            message = f"{who} has other weights than {other}: they differ in {what}"
+            differing = describe_parts(part for part, stated in others.items() if stated == other)
+            message = f"{name} has other weights than {other}: they differ in {differing}"
             hint = "give all nodes the same model: `parallax models rm` it where it is old, and fetch it again there"
             raise DifferentWeights(message, f"{hint}; ORG/NAME@COMMIT names one revision of the hub for all")
         for part, digest in parts.items():
             if len(self._known) < MOST_PARTS:
-                self._known.setdefault(part, (digest, who))
+                self._known.setdefault(part, (digest, name))
 
     def _differs(self, part: str, digest: str) -> bool:
         return self._known.get(part, (digest, ""))[0] != digest
@@ -75,7 +75,7 @@ class WeightsCheck:
 
 
 def describe_parts(parts: Iterable[str]) -> str:
-    """Return parts of a model in words, layers as ``--layers`` takes them: ``layers 3-5,7-8 and lm_head.weight``."""
+    """Return a text that lists parts, layers as ``--layers`` takes them: ``layers 3-5,7-8 and lm_head.weight``."""
     numbers, names = set(), []
     for part in parts:
         number = find_layer(part)

@@ -1,4 +1,4 @@
-"""What a node of a pipeline is to be."""
+"""Describes the stage a node is to load, and which nodes may load it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from parallax_core.wire.membership import Assign
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageAssignment:
-    """What a node is to be."""
+    """A stage of a pipeline, and the options with which a node is to load it."""
 
     stage: int
     layers: LayerRange | None
     """None: the whole model."""
     model: str
-    """As a user writes it."""
+    """The model's name as the user writes it."""
     backend: str = ""
     dtype: DType = "auto"
     device: str = ""
@@ -29,12 +29,12 @@ class StageAssignment:
     max_running: int = 0
     heartbeat_s: float = 1.0
     load_timeout_s: float = 900.0
-    """How long loading may say nothing of its progress."""
+    """Seconds without a progress report after which loading counts as hung."""
     node: str = ""
-    """The node that is to have it; empty: any that can."""
+    """The node that gets the stage; empty: any suitable one."""
 
     def assign(self, attempt: Epoch) -> Assign:
-        """Return how it is said in the course of an attempt."""
+        """Return the message that assigns the stage, for ``attempt`` at building the pipeline."""
         layers = self.layers or LayerRange(0, 0)
         return Assign(
             LEASE,
@@ -53,9 +53,9 @@ class StageAssignment:
         )
 
     def fit(self, node: JoinedNode) -> int:
-        """Return how well a node would do: 0, not at all; 2, it has just that loaded."""
+        """Return how suitable a node is: 0 if not at all, 1 if it can load the stage, 2 if it has it loaded already."""
         join, layers = node.join, self.layers or LayerRange(0, 0)
-        if self.node:  # whatever it has: what it lacks it will say itself
+        if self.node:  # without looking at its backends: if one is missing, the node refuses and says so
             return int(node.name == self.node)
         if self.backend and self.backend not in join.backends:
             return 0

@@ -1,4 +1,4 @@
-"""The nodes that have joined a head, and wait to be given a stage."""
+"""Registers the nodes that join a head, and hands them out to executors."""
 
 from __future__ import annotations
 
@@ -20,9 +20,11 @@ from parallax_core.wire.membership import Join, Refusal
 logger = logging.getLogger(__name__)
 
 GREETING_S = 10.0
-"""How long who has connected may take to greet and to join."""
-MOST_GREETINGS, MOST_GREETINGS_OF_ONE = 64, 16
-"""Nodes that greet at once, others wait with the transport; and those of one machine, others are turned away."""
+"""Seconds a node that has connected may take for the handshake and its `Join`."""
+MOST_GREETINGS = 64
+"""The largest number of nodes in a handshake at the same time; more wait in the transport."""
+MOST_GREETINGS_OF_ONE = 16
+"""The same for one machine; more of its nodes are turned away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,22 +41,22 @@ class JoinedNode:
 
 
 Fit = Callable[[JoinedNode], int]
-"""How well a node would do; 0: not at all."""
+"""Returns how suitable a node is; 0: not at all."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeRequest:
-    """Somebody waits for a node."""
+    """A caller that waits for a suitable node."""
 
     fit: Fit
     found: asyncio.Future[JoinedNode]
 
 
 class NodeRegistry:
-    """Takes in the nodes that connect to a head, and hands them out to whoever needs them."""
+    """Accepts the nodes that connect to a head, and hands them out to callers that wait for one."""
 
     def __init__(self, transport: Transport, node: str, command: str = "parallax worker") -> None:
-        """Listen with ``transport``, as the node called ``node``; ``command`` starts a node, but for where we are."""
+        """Listen with ``transport``, as the node called ``node``; ``command`` starts a node, without its address."""
         self._transport = transport
         self._command = command
         self._node = node
@@ -63,35 +65,35 @@ class NodeRegistry:
         self._requests: list[NodeRequest] = []
         self._taking: asyncio.Task[None] | None = None
         self._greetings: dict[asyncio.Task[None], str] = {}
-        """Those under way, each with the machine that the node is on."""
+        """The handshakes under way, each with the machine of the node."""
         self._room = asyncio.Semaphore(MOST_GREETINGS)
 
     @property
     def address(self) -> str:
-        """Where nodes connect to, once this has started."""
+        """The address nodes connect to, once the registry has started."""
         return self._transport.address
 
     @property
     def invitation(self) -> str:
-        """The command that has a node join."""
+        """The command that starts a node which joins this head."""
         return f"{self._command} --connect {self.address}"
 
     @property
     def waiting(self) -> tuple[JoinedNode, ...]:
-        """Those that have nothing to do; the longest there first."""
+        """The nodes without a stage, in the order they joined."""
         return tuple(self._waiting.values())
 
     async def start(self) -> None:
         """Begin to listen.
 
         Raises:
-            ParallaxError: with a hint, if that cannot be.
+            ParallaxError: if the transport cannot listen; with a hint.
         """
         await self._transport.start()
         self._taking = asyncio.create_task(self._take())
 
     async def stop(self) -> None:
-        """Let go of everybody. Twice is harmless."""
+        """Disconnect all nodes and stop listening. Idempotent."""
         tasks = [task for task in (self._taking, *self._greetings, *self._watches.values()) if task is not None]
         for task in tasks:
             task.cancel()
@@ -100,9 +102,9 @@ class NodeRegistry:
         await self._transport.stop()
 
     async def find(self, fit: Fit) -> JoinedNode:
-        """Wait for a node that would do, and hand it out: the best pairs of nodes and those who wait for one first.
+        """Wait for a suitable node and take it; the best pairs of callers and nodes are matched first.
 
-        Of equals, who has waited longest has the first choice, and gets the node that joined first.
+        Among equals, the caller that has waited longest gets the node that joined first.
         """
         request = NodeRequest(fit, asyncio.get_running_loop().create_future())
         self._requests.append(request)
@@ -110,20 +112,20 @@ class NodeRegistry:
         try:
             return await request.found
         except asyncio.CancelledError:
-            if request.found.done() and not request.found.cancelled():  # found, and nobody is there to take it
+            if request.found.done() and not request.found.cancelled():  # found, but the caller is gone
                 self._admit(request.found.result())
             raise
         finally:
             self._requests.remove(request)
 
     def forget(self, name: str) -> None:
-        """Wait no more with a node of that name: it is about to be replaced."""
+        """Remove a waiting node of that name: it is about to be replaced."""
         self._waiting.pop(name, None)
         if (watch := self._watches.pop(name, None)) is not None:
             watch.cancel()
 
     def _match(self) -> None:
-        """Hand out what can be."""
+        """Give nodes to callers, the best match first, until none is left."""
         while True:
             node_requests = [request for request in self._requests if not request.found.done()]
             pairs = [(request.fit(node), request, node) for request in node_requests for node in self._waiting.values()]
@@ -141,7 +143,7 @@ class NodeRegistry:
             logger.info("node is not needed yet node=%s backends=%s", node.name, ",".join(node.join.backends))
 
     async def _watch(self, node: JoinedNode) -> None:
-        """Notice when a node is lost that waits; nothing comes from there."""
+        """Remove a waiting node when it is lost; it must not send anything."""
         try:
             reason = f"it sent a {type(await node.channel.receive()).__name__} while it had nothing to do"
         except PeerLost as error:
@@ -183,10 +185,10 @@ class NodeRegistry:
         self._admit(JoinedNode(channel, join))
 
     async def _check_join(self, channel: Channel, message: object) -> None:
-        """Check that a node may join.
+        """Check that a node may join; tell it why if not.
 
         Raises:
-            PeerLost: if it does not want to, may not, or another of its name waits already; that node is told.
+            PeerLost: if the message is no `Join`, its key forbids it, or another node of that name waits already.
         """
         if not isinstance(message, Join):
             raise PeerLost(f"node {channel.peer!r} sent a {type(message).__name__} where it was to join")

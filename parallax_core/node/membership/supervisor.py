@@ -1,4 +1,4 @@
-"""Worker processes of this machine: started, watched, started again, and ended with us."""
+"""Starts, watches, restarts and ends worker processes on this machine."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from parallax_core.base.errors import BackendFailed
 logger = logging.getLogger(__name__)
 
 END_S = 1.0
-"""How long a process may take to end by itself when told to."""
+"""Seconds a process has to end by itself before it is killed."""
 KILL_S = 10.0
-"""How long one that is killed may take to be gone: the system may have a lot of memory to take back."""
+"""Seconds to wait for a killed process before its successor starts; the system may have much memory to free."""
 GONE_S = 0.5
-"""How long that is waited for when nothing is to follow."""
+"""Seconds to wait for a killed process that gets no successor."""
 
 
 @dataclass(slots=True)
@@ -31,7 +31,7 @@ class WorkerProcess:
     process: asyncio.subprocess.Process
 
     def explain(self) -> str | None:
-        """Return how it ended; None while it runs."""
+        """Return why the process ended; None while it runs."""
         code = self.process.returncode
         if code is None:
             return None
@@ -44,26 +44,26 @@ class WorkerProcess:
 
 @dataclass(slots=True)
 class WorkerSupervisor:
-    """Starts a process for each node it is asked for, and ends it; a node has one process at most.
+    """Starts and ends worker processes, at most one per node.
 
-    A process is told to end by closing its standard input, which the kernel does too when we are gone: so no process
-    outlives us. What it writes to standard error goes where ours goes.
+    Closing a worker's standard input tells it to end; the kernel closes it too when this process dies, so no worker
+    outlives it. A worker shares this process's standard error.
     """
 
     command: Callable[[str], Sequence[str]]
-    """The command line of the process of a node."""
+    """Returns the command line for a node's name."""
     _children: dict[str, WorkerProcess] = field(default_factory=dict)
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """The processes that are there, some of which may have ended."""
+        """The ids of the processes; some may have ended."""
         return tuple(child.process.pid for child in self._children.values())
 
     async def restart(self, node: str) -> None:
-        """Start the process of ``node``; one that is there already is killed first.
+        """Start the process of ``node``, after killing the one it has, if any.
 
         Raises:
-            BackendFailed: if it cannot be started.
+            BackendFailed: if the process cannot be started.
         """
         await self.kill(node)
         command = list(self.command(node))
@@ -78,15 +78,15 @@ class WorkerSupervisor:
         logger.info("worker started node=%s pid=%d", node, process.pid)
 
     async def kill(self, node: str) -> None:
-        """End the process of ``node`` at once. Harmless when there is none.
+        """Kill the process of ``node``, if it has one.
 
-        One that the system cannot end, as when it waits for a device that does not answer, is left to itself.
+        A process that the system cannot end, for example because it waits for a device, is left behind.
         """
         if (child := self._children.pop(node, None)) is not None:
             await _kill(child, KILL_S)
 
     async def wait_end(self, node: str) -> str:
-        """Wait until the process of ``node`` ends, and return how it did."""
+        """Wait until the process of ``node`` ends, and return why it did."""
         child = self._children.get(node)
         if child is None:
             return "its process is gone"
@@ -94,7 +94,7 @@ class WorkerSupervisor:
         return child.explain() or ""
 
     async def explain(self, node: str) -> str | None:
-        """Return how the process of ``node`` ended, if it has, or is about to."""
+        """Return why the process of ``node`` ended; None if it still runs half a second later."""
         child = self._children.get(node)
         if child is None:
             return None
@@ -104,7 +104,7 @@ class WorkerSupervisor:
         return child.explain()
 
     async def end(self, node: str) -> None:
-        """End the process of ``node``: gently, then not. Harmless when there is none."""
+        """Ask the process of ``node`` to end, and kill it if it does not. Does nothing if there is no process."""
         child = self._children.pop(node, None)
         if child is None:
             return
@@ -118,7 +118,7 @@ class WorkerSupervisor:
 
 
 def end_with_parent() -> None:
-    """Have this process, started by a supervisor, end when the supervisor ends it or is gone."""
+    """End this process, which a supervisor started, when the supervisor closes its standard input or dies."""
     stdin = sys.stdin.fileno()
 
     def wait() -> None:

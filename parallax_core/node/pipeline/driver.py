@@ -1,4 +1,4 @@
-"""The head at work: its steps go to the first stage, and what all stages say of them comes back."""
+"""Sends the head's steps to the first stage and hands the results of all stages back to the head."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from parallax_core.wire.messages import Failure, Heartbeat, Message, Result, Ste
 
 @dataclass(slots=True)
 class EpochProgress:
-    """How far an epoch has come."""
+    """The steps of an epoch that were sent and finished."""
 
     finished: list[int]
     """The last step each stage has finished; 0: none."""
     sent: int = 0
-    """The last step that was sent to the first stage."""
+    """The last step sent to the first stage; 0: none."""
     tokens: dict[int, int] = field(default_factory=dict)
-    """Of each step that not all stages have finished."""
+    """The number of tokens of each step that some stage has not finished."""
     failure: Failure | None = None
-    """The first step that has failed; nothing is planned until the head has dealt with it."""
+    """The first failed step; nothing is planned until the head has handled it."""
 
 
 class PipelineDriver:
-    """Drives a pipeline for a head, wherever its stages are.
+    """Drives a pipeline for a head, wherever its stages run.
 
-    The results of a stage come in the order of the steps, since it is one link that brings them; but of two stages, the
-    later one's may come first. Whatever does not fit this order is an error of the stage that said it.
+    Each stage reports its steps in order over one link, but a later stage's report may arrive before an earlier one's.
+    A report out of order is an error of the stage that sent it.
     """
 
     def __init__(
@@ -47,9 +47,9 @@ class PipelineDriver:
         deliver: Callable[[list[tuple[RequestId, Delta]]], None],
         step_timeout_s: float | None = None,
     ) -> None:
-        """Drive ``head`` over ``channels``, one to each stage, and ``deliver`` what its requests yield.
+        """Drive ``head`` over ``channels``, one to each stage, and pass the deltas of its requests to ``deliver``.
 
-        ``step_timeout_s`` is how long a stage may compute a step; None: as `StepLimit` says.
+        ``step_timeout_s`` limits the seconds a stage may compute a step; None: `StepLimit` sets the limit.
         """
         self._head = head
         self._channels = tuple(channels)
@@ -62,21 +62,21 @@ class PipelineDriver:
 
     @property
     def queued(self) -> tuple[int, ...]:
-        """For each stage, steps it has not finished and the one before has."""
+        """For each stage, the number of steps that the stage before it has finished and it has not."""
         finished = self._progress.finished
         reached = (self._progress.sent, *finished[:-1])
         return tuple(max(0, before - after) for before, after in zip(reached, finished, strict=True))
 
     def wake(self) -> None:
-        """Look again: a request has come or gone."""
+        """Plan again: a request was accepted or cancelled."""
         self._news.set()
 
     async def run(self) -> NoReturn:
         """Serve until something fails.
 
         Raises:
-            StageLost: naming the stage that is lost.
-            Exception: for a bug of ours.
+            StageLost: if a stage is lost; it names the stage.
+            Exception: for a bug in Parallax.
         """
         try:
             async with FailFastGroup() as group:
@@ -84,14 +84,14 @@ class PipelineDriver:
                     group.start(self._listen(stage, channel))
                 group.start(self._send())
                 group.start(self._plan())
-        except StageLost as error:  # where several are heard of at once, all others follow from what cannot be read
+        except StageLost as error:  # of several losses at once, an unreadable frame is the cause of the others
             raise next((loss for loss in self._losses if CUT_OFF in loss.message), error) from error.__cause__
         finally:
             self._deliver(self._head.take_deltas())
         raise AssertionError("none of the tasks ends by itself")
 
     async def _plan(self) -> None:
-        """Plan whenever something has happened: a request came or went, a result, the end of a hold, a deadline."""
+        """Plan after each event: a request accepted or cancelled, a result, the end of a hold, a deadline."""
         head = self._head
         while True:
             self._news.clear()
@@ -103,7 +103,7 @@ class PipelineDriver:
                 self._outbox.put_nowait(
                     Step(LEASE, step.epoch, batch.step, step.edits, batch.rows, (), batch.embeddings)
                 )
-            await asyncio.sleep(0)  # the step goes first: whoever reads the streams has work to do, too
+            await asyncio.sleep(0)  # send the step before the readers of the streams get to work
             self._deliver(head.take_deltas())
             try:
                 async with asyncio.timeout(self._patience_s()):
@@ -112,7 +112,7 @@ class PipelineDriver:
                 continue
 
     def _patience_s(self) -> float | None:
-        """Return after how many seconds there is something to do though nothing happens."""
+        """Return the seconds until the next hold or deadline ends; None if there is none."""
         waits = [hold] if (hold := self._head.hold_s(_now())) else []
         if (deadline := self._head.next_deadline()) is not None:
             waits.append(max(0.0, deadline - _now()))
@@ -156,7 +156,7 @@ class PipelineDriver:
         self._settle()
 
     def _check_progress(self, stage: int, beat: Heartbeat) -> None:
-        """Find out a stage whose loop is well and whose computing hangs; a step of an earlier epoch may be any size."""
+        """Detect a stage whose step hangs while its loop still runs; a step of an earlier epoch may have any size."""
         most = self._head.limits.max_batch_tokens
         num_tokens = self._progress.tokens.get(beat.running, most) if beat.epoch == self._head.epoch else most
         limit_s = self._limits[stage].find(num_tokens)
@@ -179,7 +179,7 @@ class PipelineDriver:
             self._progress.failure = failure
 
     def _settle(self) -> None:
-        """Deal with a failed step once all before it are absorbed: the head tries again, or begins another epoch."""
+        """Handle a failed step once all earlier ones are absorbed: the head retries it or begins another epoch."""
         progress, failure = self._progress, self._progress.failure
         if failure is None or failure.step != progress.finished[-1] + 1:
             return

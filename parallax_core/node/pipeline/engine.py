@@ -1,4 +1,4 @@
-"""An engine made of stages."""
+"""The engine of one replica made of stages: accepts requests, drives the stages and recovers from losses."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ STOPPED = "the server is shutting down"
 
 
 class PipelineEngine:
-    """A replica made of stages: a head on the event loop, and a company that runs the stages, wherever they are.
+    """A replica made of stages: a head on the event loop, and an executor that runs the stages.
 
-    When a stage is lost, every request ends with an error, and the company opens its stages again, however long it
-    takes, while the engine is ``starting``. It is ``failed`` when that can never succeed in this process. ``on_lost``
-    is told the reason each time.
+    When a stage is lost, every request ends with an error, the engine's health becomes ``starting``, and the executor
+    opens the stages again, however long that takes. The health becomes ``failed`` if that can never succeed in this
+    process. ``on_lost`` is called with the reason of each loss.
     """
 
     def __init__(
         self,
         executor: Executor,
         decode: Decode,
-        plan: PipelineOptions | None = None,
+        options: PipelineOptions | None = None,
         on_lost: Callable[[str], None] | None = None,
     ) -> None:
-        self._plan = plan or PipelineOptions()
+        self._options = options or PipelineOptions()
         self._on_lost = on_lost
         self._executor = executor
         self._decode = decode
@@ -57,11 +57,11 @@ class PipelineEngine:
         self._num_losses = 0
 
     async def start(self) -> None:
-        """Open the stages and begin to serve; to be called once.
+        """Open the stages and begin to serve; call it once.
 
         Raises:
-            ParallaxError: if a stage cannot be opened, or they do not fit each other; nothing is left running then.
-            Unavailable: if the engine is stopped meanwhile, or was before.
+            ParallaxError: if a stage cannot be opened, or stages do not fit each other; nothing is left running then.
+            Unavailable: if the engine is stopped before or during the start.
         """
         if self._opening is not None or self._closing is not None:
             raise Unavailable(f"the engine cannot start: it is {self._health.state}", self._health.reason)
@@ -77,7 +77,7 @@ class PipelineEngine:
             raise reason from error
 
     async def stop(self) -> None:
-        """End every stream with an error and close the stages; a step still running is waited for only a moment."""
+        """End every stream with an error and close the stages; wait only a moment for a running step."""
         if self._health.state != "failed":
             self._health = Health(state="draining", reason=STOPPED)
         self._end_streams("aborted", STOPPED)
@@ -87,40 +87,40 @@ class PipelineEngine:
         """Accept a request; see `Engine.submit`."""
         head, driver = self._find_head()
         head.accept(request, asyncio.get_running_loop().time())
-        stream = QueueStream(partial(self._abort, request.id), self._plan.backlog)
+        stream = QueueStream(partial(self._abort, request.id), self._options.backlog)
         self._streams[request.id] = stream
         driver.wake()
         return stream
 
     def check_room(self) -> None:
-        """Ask whether a request would be taken now; see `Admitting`."""
+        """Check that the engine would accept a request now; see `Admitting`."""
         head, _ = self._find_head()
         head.check_room()
 
     def health(self) -> Health:
-        """Return the state of the engine; while it starts, with what it waits for that somebody has to do."""
+        """Return the state of the engine; while it starts, the reason includes what an operator has to do."""
         health = self._health
         if health.state == "starting" and (needs := self._executor.needs()):
             return Health(state="starting", reason="; ".join(filter(None, (health.reason, needs))))
         return health
 
     def stats(self) -> tuple[EngineStats, ...]:
-        """Return what the engine has done, once it is ready; see `Measured`."""
+        """Return the engine's statistics; empty before it is first ready; see `Measured`."""
         return (self._head.stats(),) if self._head else ()
 
     def describe(self) -> tuple[ReplicaStatus, ...]:
-        """Return what there is to say of the engine and its stages; see `Described`."""
+        """Return the status of the engine and its stages; see `Described`."""
         head = self._head
         stages = describe_stages(self._executor.locations(), self._infos, head, self._driver)
         return (describe_engine(self.health(), head, self._num_losses, stages),)
 
     def locations(self) -> tuple[StageLocation, ...]:
-        """Return where each stage runs, once they are open."""
+        """Return where each stage runs."""
         return self._executor.locations()
 
     @property
     def limits(self) -> ReplicaLimits | None:
-        """How much the engine takes on; None before it is ready."""
+        """The engine's limits; None before it is ready."""
         return self._head.limits if self._head else None
 
     @property
@@ -130,14 +130,14 @@ class PipelineEngine:
 
     @property
     def infos(self) -> tuple[StageInfo, ...]:
-        """What the stages say of themselves; none before the engine is ready."""
+        """The info of each stage; empty before the engine is ready."""
         return self._infos
 
     def _find_head(self) -> tuple[Head, PipelineDriver]:
-        """Return what takes requests.
+        """Return the head and the driver that take requests.
 
         Raises:
-            Unavailable: if none are taken now.
+            Unavailable: if the engine is not ready.
         """
         if self._head is None or self._driver is None or self._health.state != "ready":
             message = f"the engine is {self._health.state}"
@@ -147,9 +147,9 @@ class PipelineEngine:
     def _begin(self, infos: tuple[StageInfo, ...]) -> None:
         if self._closing is not None:
             raise Unavailable(STOPPED)
-        plan = self._plan
+        options = self._options
         self._infos = infos
-        self._head = Head(infos, self._decode, plan.limits, plan.batching, plan.preemption)
+        self._head = Head(infos, self._decode, options.limits, options.batching, options.preemption)
         self._driver = self._make_driver(self._head)
         self._serving = asyncio.get_running_loop().create_task(self._serve(self._head, self._driver))
         self._health = Health(state="ready")
@@ -174,15 +174,15 @@ class PipelineEngine:
         except EngineFailed as error:
             logger.critical("engine failed: %s", error.message)
             self._lose("failed", error.message)
-        except Exception as error:  # whatever it is, every stream has to end
+        except Exception as error:  # every stream has to end, whatever the error is
             logger.exception("engine failed")
             self._lose("failed", error.message if isinstance(error, ParallaxError) else _describe(error))
 
     def _make_driver(self, head: Head) -> PipelineDriver:
-        return PipelineDriver(head, self._executor.channels, self._deliver, self._plan.step_timeout_s)
+        return PipelineDriver(head, self._executor.channels, self._deliver, self._options.step_timeout_s)
 
     async def _explain_loss(self, loss: StageLost) -> StageLost:
-        """Return what is known of a loss; what goes wrong on the way takes nothing from it."""
+        """Return the root cause of a loss, or the loss itself if the search fails."""
         try:
             return await self._executor.explain(loss)
         except Exception:
@@ -190,7 +190,7 @@ class PipelineEngine:
             return loss
 
     def _excuse(self, reason: str) -> None:
-        """Say why the engine cannot answer yet."""
+        """Note why the engine is not ready yet."""
         if self._closing is None:
             self._health = Health(state="starting", reason=reason)
 
@@ -220,7 +220,7 @@ class PipelineEngine:
             self._streams.pop(request_id).put(Delta(finish=finish))
 
     def _explain(self, error: BaseException) -> ParallaxError | None:
-        """Return what `start` raises in place of ``error``; None: the error itself says enough."""
+        """Return the error that `start` raises in place of ``error``; None to raise ``error`` itself."""
         task = asyncio.current_task()
         if isinstance(error, asyncio.CancelledError) and self._health.state == "draining":
             is_cancelled = task is not None and task.cancelling()
@@ -231,7 +231,7 @@ class PipelineEngine:
         return BackendFailed(message, "run again with --verbose for the traceback")
 
     async def _close(self) -> None:
-        """Close once, however many ask for it, and whether or not they stay to see it done."""
+        """Close once, even if several callers ask for it or a caller is cancelled."""
         if self._closing is None:
             self._closing = asyncio.get_running_loop().create_task(self._shut())
         await asyncio.wait([self._closing])

@@ -1,4 +1,4 @@
-"""How a pipeline is to be run."""
+"""Holds the options of a pipeline engine."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from parallax_core.node.pipeline.unread import UnreadOutput
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PipelineOptions:
-    """What a pipeline engine is asked to be, beside its stages."""
+    """The options of a pipeline engine, apart from its stages."""
 
     limits: Limits = field(default_factory=Limits)
     batching: BatchingPolicy | None = None
-    """When a step begins; None: as soon as it can."""
+    """Decides when a step begins; None: as soon as it can."""
     preemption: PreemptionPolicy | None = None
-    """Who gives way when memory runs out; None: the least urgent."""
+    """Chooses the request to preempt when memory runs out; None: the one of lowest priority."""
     transport: Callable[[TransportPlan], Transport] = InProcessTransport
-    """What makes the links between head and stages."""
+    """Makes the links between head and stages."""
     listen: str = SCHEME
-    """Where each stage listens, in the transport's words; it stands for a free place, as port 0 does."""
+    """The address where each stage listens; it has to stand for a free address, as port 0 does."""
     heartbeat_s: float | None = 1.0
-    """How often stages say that they are alive, and for how long they have computed a step; None: never."""
+    """Seconds between the heartbeats of a stage; None: no heartbeats."""
     step_timeout_s: float | None = None
-    """How long a stage may compute a step before it counts as hung; None: as `StepLimit` says."""
+    """Seconds a stage may compute a step before it counts as hung; None: `StepLimit` sets the limit."""
     load_timeout_s: float = 900.0
-    """How long loading a stage may say nothing of its progress before it counts as hung."""
+    """Seconds without a progress report after which loading counts as hung."""
     backlog: UnreadOutput = field(default_factory=UnreadOutput)
-    """What waits to be read by clients; of all engines with this plan together."""
+    """Bounds the output that clients have not read; all engines with these options share it."""

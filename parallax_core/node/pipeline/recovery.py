@@ -1,4 +1,4 @@
-"""Building a pipeline anew after a loss."""
+"""Rebuilds a pipeline after a loss."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from parallax_core.node.executor.base import Executor
 logger = logging.getLogger(__name__)
 
 WAITS_S = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
-"""Before an attempt, by the failures since the last token; the last holds for all later ones."""
+"""Backoff seconds by consecutive failures; the last value repeats."""
 
 
 class Recovery:
-    """Opens the stages of a company again, and has its head begin a new epoch on them.
+    """Opens the stages of an executor again, and has the head begin a new epoch on them.
 
-    It leaves longer and longer pauses while the stages cannot be opened, or are lost again without a token in between.
-    Whatever goes wrong, it tries again, since what is missing may come back at any time; only stages that share our
-    process are given up in the end, see `Executor.most_failures`.
+    The pauses grow while the stages cannot be opened, or are lost again without a token in between. It retries after
+    every failure, since a missing node may come back at any time; only an executor with `Executor.most_failures`
+    gives up in the end.
     """
 
     def __init__(self, executor: Executor, head: Head, tell: Callable[[str], None]) -> None:
-        """Heal ``company``; ``tell`` is told what is wrong when that takes time."""
+        """Rebuild the stages of ``executor``; ``tell`` is called with the reason while that takes time."""
         self._executor = executor
         self._head = head
         self._tell = tell
@@ -34,10 +34,10 @@ class Recovery:
         self._num_tokens = 0
 
     async def heal(self, loss: StageLost) -> tuple[StageInfo, ...]:
-        """Open the stages, however often that takes, and return what they say of themselves.
+        """Open the stages, with as many attempts as that takes, and return their infos.
 
         Raises:
-            EngineFailed: if they are given up.
+            EngineFailed: if it gives up.
         """
         if isinstance(loss, StageHung) and loss.stage is not None:
             await self._executor.abandon(loss.stage)
@@ -52,7 +52,7 @@ class Recovery:
                 raise
             except ParallaxError as error:
                 reason = f"the pipeline cannot be built: {error.message}{f' ({error.hint})' if error.hint else ''}"
-            except Exception as error:  # whatever it is, the next attempt may succeed
+            except Exception as error:  # the next attempt may succeed, whatever the error is
                 logger.exception("pipeline cannot be built")
                 reason = f"the pipeline cannot be built: {type(error).__name__}: {error}"
             else:

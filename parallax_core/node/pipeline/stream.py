@@ -1,4 +1,4 @@
-"""The answer to one request, on its way from the engine to whoever reads it."""
+"""Queues the deltas of one request between the engine and their reader."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from parallax_core.node.pipeline.unread import UnreadOutput, weigh
 
 
 class QueueStream:
-    """A stream fed by an engine on the same event loop; what waits in it to be read is bounded by a `UnreadOutput`."""
+    """A stream fed by an engine on the same event loop; an `UnreadOutput` bounds its unread deltas."""
 
     def __init__(self, abort: Callable[[], None], backlog: UnreadOutput | None = None) -> None:
         self._deltas: asyncio.Queue[tuple[Delta, int] | None] = asyncio.Queue()
-        """Each with its weight; None: the stream was closed."""
+        """Each delta with its bytes; None: the stream was closed."""
         self._abort = abort
         self._backlog = backlog or UnreadOutput()
         self._ended = False
         self.unread = 0
-        """Bytes of deltas that nobody has read; `UnreadOutput` counts them."""
+        """Bytes of unread deltas; `UnreadOutput` counts them."""
 
     def put(self, delta: Delta) -> None:
-        """Add a delta; after the one with a finish, nothing more is taken."""
+        """Add a delta; those after the one with a finish are ignored."""
         if not self._ended:
             self._ended = delta.finish is not None
             weight = weigh(delta)
@@ -39,13 +39,13 @@ class QueueStream:
                 return
 
     def close(self) -> None:
-        """Abort the request, unless it has ended, and drop what nobody has read."""
+        """Abort the request, unless it has ended, and drop the unread deltas."""
         self._drop()
         self._deltas.put_nowait(None)
         self._end()
 
     def cut(self, reason: str) -> None:
-        """Abort the request, drop what nobody has read, and end with an error that says why."""
+        """Abort the request, drop the unread deltas, and end with an error that gives the reason."""
         self._drop()
         message = f"the answer was given up: {reason}"
         finish = Finish(reason="timeout", prompt_tokens=0, output_tokens=0, message=message)

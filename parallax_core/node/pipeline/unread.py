@@ -1,4 +1,4 @@
-"""What waits to be read: answers that were computed, and that clients have not taken yet."""
+"""Bounds the memory of output that was computed and that clients have not read yet."""
 
 from __future__ import annotations
 
@@ -7,40 +7,40 @@ from typing import Protocol
 from parallax_core.contracts.engine import Delta
 
 MOST_BYTES = 2**30
-"""Of all answers together, unless told otherwise."""
+"""The default limit of unread bytes, for all streams together."""
 SHARE = 4
-"""One answer may be so much less: those of others go on while one client reads nothing."""
+"""One stream may hold a limit's ``1 / SHARE``, so that one client that does not read leaves room for the others."""
 
 DELTA_BYTES, ENTRY_BYTES, TOP_BYTES = 240, 160, 122
-"""What a delta takes in memory by itself, and for each log-probability in it; measured."""
+"""Measured bytes of a delta, of each log-probability entry in it, and of each alternative in an entry."""
 
 
 class UnreadStream(Protocol):
-    """A stream that holds deltas nobody has read."""
+    """A stream that holds unread deltas."""
 
     unread: int
-    """Their bytes."""
+    """The bytes of the unread deltas."""
 
     def cut(self, reason: str) -> None:
-        """Drop them, and end with an error that says why."""
+        """Drop the unread deltas, and end with an error that gives the reason."""
 
 
 class UnreadOutput:
-    """How much the streams of a server hold, in bytes of memory, about. Belongs to one event loop.
+    """Counts the unread bytes of a server's streams, approximately. Belongs to one event loop.
 
-    A stream that holds too much is cut: a client that reads slowly, or not at all, cannot have a server hold more and
-    more for it. When all together hold too much, the one that holds most is cut.
+    It cuts a stream that holds too much, so that a client that reads slowly or not at all cannot fill the server's
+    memory. When all streams together hold too much, it cuts the largest.
     """
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
-        """Have streams hold at most ``most_bytes`` together, and each of them a quarter of that."""
+        """Allow ``most_bytes`` for all streams together, and ``most_bytes / SHARE`` for each."""
         self._most = most_bytes
         self._most_of_one = most_bytes // SHARE
         self._holders: set[UnreadStream] = set()
         self.num_bytes = 0
 
     def add(self, holder: UnreadStream, num_bytes: int) -> None:
-        """Count what a stream holds more, which may be the end of it or of another."""
+        """Count more unread bytes of a stream; this may cut it or another one."""
         self.num_bytes += num_bytes
         holder.unread += num_bytes
         self._holders.add(holder)
@@ -51,7 +51,7 @@ class UnreadOutput:
             largest.cut(f"clients have left {_show(self._most)} of answers unread, and this is the largest of them")
 
     def take(self, holder: UnreadStream, num_bytes: int) -> None:
-        """Count what was read, or dropped, of what a stream holds."""
+        """Count bytes of a stream that were read or dropped."""
         self.num_bytes -= num_bytes
         holder.unread -= num_bytes
         if not holder.unread:
@@ -59,7 +59,7 @@ class UnreadOutput:
 
 
 def weigh(delta: Delta) -> int:
-    """Return how many bytes a delta takes in memory, about."""
+    """Return the approximate bytes a delta takes in memory."""
     entries = delta.logprobs + delta.prompt_logprobs if delta.prompt_logprobs else delta.logprobs
     total = DELTA_BYTES + 2 * len(delta.text)
     for entry in entries:

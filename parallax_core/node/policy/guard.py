@@ -1,7 +1,7 @@
-"""Around policies: one that raises or answers nonsense is reported once, and its task is done without it.
+"""Guards against faulty policies: one that raises or gives an invalid answer is reported once, and a default decides.
 
-A policy may be anybody's, and is asked while the engine plans a step or takes a request in: what it does wrong must
-be an error of its own, and not of a request.
+A policy may come from any plugin, and is called while the engine plans a step or accepts a request: its faults must
+not become errors of requests.
 """
 
 from __future__ import annotations
@@ -30,55 +30,55 @@ logger = logging.getLogger(__name__)
 
 
 class PolicyGuard(Generic[P]):
-    """A policy, and whether it was reported already."""
+    """Calls a policy and replaces its invalid answers; it reports the first one."""
 
     def __init__(self, policy: P) -> None:
         self.policy = policy
         self._reported = False
 
-    def _ask(self, question: Callable[[], T], check: Callable[[T], bool], instead: Callable[[], T]) -> T:
-        """Return the policy's answer if there is one that passes ``check``, else ``instead``."""
+    def _call(self, decide: Callable[[], T], is_valid: Callable[[T], bool], default: Callable[[], T]) -> T:
+        """Return the policy's answer if it is valid, else that of ``default``."""
         try:
-            answer = question()
-            if check(answer):
+            answer = decide()
+            if is_valid(answer):
                 return answer
             reason = f"answered {answer!r}"
         except Exception as error:  # noqa: BLE001 -- a policy may raise anything, and must not end the engine
             reason = f"raised {type(error).__name__}: {error}"
         if not self._reported:
             self._reported = True
-            logger.error("policy misbehaves, and is not followed policy=%r: it %s", self.policy, reason)
-        return instead()
+            logger.error("policy is faulty, a default decides policy=%r: it %s", self.policy, reason)
+        return default()
 
 
 class BatchingGuard(PolicyGuard[BatchingPolicy]):
-    """Begins a step at once where the policy gives no number of seconds."""
+    """Begins a step at once if the policy returns no valid number of seconds."""
 
     def wait_s(self, queue: QueueView) -> float:
         """Return the policy's answer, or 0."""
-        return self._ask(lambda: self.policy.wait_s(queue), _is_wait, lambda: 0.0)
+        return self._call(lambda: self.policy.wait_s(queue), _is_wait, lambda: 0.0)
 
 
 class PreemptionGuard(PolicyGuard[PreemptionPolicy]):
-    """Lets the least urgent give way where the policy names nobody there is."""
+    """Preempts the request of lowest priority if the policy names no holder of pages."""
 
     def choose(self, holders: Sequence[Holder]) -> RequestId | None:
         """Return the policy's answer, or that of `LowestPriority`."""
         if not holders:
             return None
         allowed = {None, *(holder.id for holder in holders)}
-        return self._ask(
+        return self._call(
             lambda: self.policy.choose(holders), allowed.__contains__, lambda: LowestPriority().choose(holders)
         )
 
 
 class RoutingGuard(PolicyGuard[RoutingPolicy]):
-    """Takes the least loaded replica where the policy names none that is offered."""
+    """Takes the least loaded replica if the policy names none of those offered."""
 
     def choose(self, arrival: ArrivalView, replicas: Sequence[ReplicaView]) -> int:
         """Return the policy's answer, or that of `LeastPendingTokens`."""
         offered = {replica.rank for replica in replicas}
-        return self._ask(
+        return self._call(
             lambda: self.policy.choose(arrival, replicas),
             offered.__contains__,
             lambda: LeastPendingTokens().choose(arrival, replicas),

@@ -1,4 +1,4 @@
-"""From what a user writes about a policy to one that can be trusted."""
+"""Parses a policy setting (``NAME:option=value``) and makes the guarded policy."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def make_policy(host: PluginHost, kind: Literal["routing"], text: str) -> Routin
 def make_policy(host: PluginHost, kind: PolicyKind, text: str) -> Policy:
     """Return the policy that ``text`` describes: ``NAME``, or ``NAME:option=value,option=value``.
 
-    Whatever it does, whoever asks it gets an answer that makes sense; see `parallax_core.node.policy.guard`.
+    Its answers are always valid: a guard replaces invalid ones, see `parallax_core.node.policy.guard`.
 
     Raises:
-        UsageError: if an option is unknown, or its value is none.
-        UnknownName: if nobody offers a policy of that kind and name; the hint says what there is.
-        PluginConflict: if several plugins do.
-        BrokenPlugin: if it cannot be imported, or is no dataclass.
+        UsageError: if an option is unknown, or its value is invalid.
+        UnknownName: if no plugin offers a policy of that kind and name; the hint lists those offered.
+        PluginConflict: if several plugins offer it.
+        BrokenPlugin: if the policy cannot be imported, or is no dataclass.
     """
     policy = read_policy(host, kind, text)
     match kind:
@@ -52,7 +52,7 @@ def make_policy(host: PluginHost, kind: PolicyKind, text: str) -> Policy:
 
 
 def read_policy(host: PluginHost, kind: PolicyKind, text: str) -> Policy:
-    """Return the same without a guard."""
+    """Return the policy that ``text`` describes, without a guard; raises as `make_policy` does."""
     name, _, rest = text.partition(":")
     offer = host.policies(kind).get(name.strip())
     factory = offer.load(offer.spec.factory)
@@ -75,23 +75,23 @@ def _list_options(offer: Offer[PolicySpec], factory: object) -> dict[str, str]:
     return {name: getattr(types[name], "__name__", str(types[name])) for name in names}
 
 
-def _read_options(text: str, types: Mapping[str, str], what: str) -> dict[str, str]:
+def _read_options(text: str, types: Mapping[str, str], policy: str) -> dict[str, str]:
     options: dict[str, str] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         option, equals, value = (word.strip() for word in part.partition("="))
         if option not in types:
             near = get_close_matches(option, types, n=1)
-            message = f"{what} has no option {option!r}"
+            message = f"{policy} has no option {option!r}"
             raise UsageError(message, f"did you mean {near[0]!r}?" if near else _hint(types))
         if not equals or option in options:
-            message = f"{what}: option {option!r} is given {'twice' if equals else 'without a value'}"
+            message = f"{policy}: option {option!r} is given {'twice' if equals else 'without a value'}"
             raise UsageError(message, f"write {option}=VALUE, once")
         options[option] = value
     return options
 
 
 def _explain(reason: str, options: Mapping[str, str], types: Mapping[str, str]) -> str:
-    """Say it in the words of whoever wrote the option."""
+    """Return a validation error's ``reason`` in terms of the options that the user wrote."""
     found = re.search(r"\$\.(\w+)", reason)
     if found is None:
         return reason

@@ -1,4 +1,4 @@
-"""The answer to one request, from whichever replica gives it."""
+"""Streams the answer of a request, and moves the request to another replica if its own is lost before it answers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class RoutedStream:
     claim: ReplicaUse
 
     def end(self) -> None:
-        """Abort the request, unless it has ended, and give back what it may have cost."""
+        """Abort the request, unless it has ended, and release its share of the replica's load."""
         self.claim.release()
         self.stream.close()
 
@@ -29,12 +29,12 @@ class RoutedStream:
 class FailoverStream:
     """A stream that begins again on another replica when its own is lost before it has answered anything.
 
-    What the request may cost its replica is counted down as the deltas are read. Whoever has a relay reads it to its
-    end, or closes it.
+    Reading the deltas lowers the request's share of its replica's load. The caller reads the stream to its end or
+    closes it.
     """
 
     def __init__(self, placement: RoutedStream, move: Callable[[Replica], Awaitable[RoutedStream | None]]) -> None:
-        """Relay ``placement``; ``move`` places the request again when that replica is lost, if it can."""
+        """Stream ``placement``; ``move`` places the request on another replica, or returns None."""
         self._move = move
         self._is_closed = False
         self._follow(placement)
@@ -75,7 +75,7 @@ class FailoverStream:
         placement = await self._move(self._placement.replica)
         if placement is None:
             return False
-        if self._has_ended():  # while it waited
+        if self._has_ended():  # closed during the wait
             placement.end()
             return False
         self._placement.end()

@@ -1,4 +1,4 @@
-"""Which replica has probably computed how much of a prompt before."""
+"""Estimates how much of a prompt each replica has in its prefix cache."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from collections.abc import Sequence
 from parallax_core.contracts.engine import Request
 
 BLOCK = 32
-"""Tokens that are known or not known together."""
+"""Tokens per hash: a block is remembered as a whole or not at all."""
 
 CAPACITY = 32768
-"""Blocks that are remembered for each replica: a million tokens, in a few megabytes."""
+"""Blocks remembered for each replica: a million tokens, in a few megabytes."""
 
 
 class ReplicaPrefixIndex:
-    """Remembers the blocks of prompts by chained hashes, so that a block is the same only after the same beginning.
+    """Remembers the blocks of prompts by chained hashes, so that equal blocks match only after equal prefixes.
 
-    For each hash there is a set of ranks, as the bits of an integer: one walk over a prompt answers for all replicas.
-    What was not met for the longest time is forgotten first, ends of prompts before their beginnings. Two prompts
-    whose hashes agree by chance only send a request to a replica that knows less than it seems to.
+    Each hash maps to a set of ranks, as the bits of an integer: one pass over a prompt answers for all replicas.
+    The least recently used blocks are forgotten first, the ends of prompts before their beginnings. A hash collision
+    only sends a request to a replica that has less of its prompt than expected.
     """
 
     def __init__(self, num_replicas: int, capacity: int = CAPACITY) -> None:
@@ -31,7 +31,7 @@ class ReplicaPrefixIndex:
         return len(self._ranks)
 
     def find_cached(self, keys: Sequence[int]) -> list[int]:
-        """Return how many tokens each replica knows, by rank, of the prompt with these keys."""
+        """Return the number of the prompt's tokens that each replica probably has, by rank; ``keys`` of `make_keys`."""
         known = [len(keys) * BLOCK] * self._num_replicas
         left = (1 << self._num_replicas) - 1
         for number, key in enumerate(keys):
@@ -46,7 +46,7 @@ class ReplicaPrefixIndex:
         return known
 
     def note(self, keys: Sequence[int], rank: int) -> None:
-        """The replica of that rank computes the prompt with these keys."""
+        """Note that the replica of that rank computes the prompt with these keys."""
         for key in reversed(keys):
             self._ranks[key] = self._ranks.get(key, 0) | 1 << rank
             self._ranks.move_to_end(key)
@@ -54,13 +54,13 @@ class ReplicaPrefixIndex:
             self._ranks.popitem(last=False)
 
     def forget(self, rank: int) -> None:
-        """The replica of that rank has lost what it knew."""
+        """Note that the replica of that rank has lost its cache."""
         kept = ((key, ranks & ~(1 << rank)) for key, ranks in self._ranks.items())
         self._ranks = OrderedDict((key, ranks) for key, ranks in kept if ranks)
 
 
 def make_keys(request: Request) -> list[int]:
-    """Return a hash for each full block of the prompt, each of all before it, the adapter and the salt."""
+    """Return a hash per full block of the prompt, which covers the prompt up to its end, the adapter and the salt."""
     keys, key = [], hash((request.adapter, request.salt))
     for start in range(0, len(request.prompt) - BLOCK + 1, BLOCK):
         key = hash((key, request.prompt[start : start + BLOCK]))

@@ -1,4 +1,4 @@
-"""One replica behind a router, and what its requests may still cost it."""
+"""Holds one replica of a router, and counts the load of its requests."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from parallax_core.contracts.policy import ArrivalView, ReplicaView
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReplicaState:
-    """What an operator sees of a replica."""
+    """The state of a replica, for operators."""
 
     rank: int
     health: Health
     is_drained: bool
-    """Whether it gets no new requests because somebody said so."""
+    """Whether an operator drained it, so that it gets no new requests."""
     pending_tokens: int
-    """Tokens it has yet to compute: prompts it has not answered, and what their answers may still hold."""
+    """Tokens it has yet to compute at most: prompts without an answer so far, and the rest of all answers."""
     num_requests: int
-    """Requests it has not finished."""
+    """Unfinished requests."""
 
 
 @dataclass(slots=True)
 class Replica:
-    """An engine, and the router's account of it."""
+    """An engine, and the router's count of its load."""
 
     rank: int
     engine: Engine
@@ -34,16 +34,16 @@ class Replica:
 
     @property
     def is_open(self) -> bool:
-        """Whether it may get requests."""
+        """Whether it may get new requests."""
         return not self.is_drained and self.engine.health().state == "ready"
 
     def check_room(self) -> None:
-        """Raise Unavailable if its engine says that it would not take a request now."""
+        """Raise Unavailable if its engine would refuse a request now."""
         if isinstance(self.engine, Admitting):
             self.engine.check_room()
 
     def view(self, cached_tokens: int) -> ReplicaView:
-        """Return what a policy gets to see."""
+        """Return the replica's view for a routing policy."""
         return ReplicaView(
             rank=self.rank,
             pending_tokens=self.pending_tokens,
@@ -52,7 +52,7 @@ class Replica:
         )
 
     def describe(self) -> ReplicaState:
-        """Return what an operator gets to see."""
+        """Return the replica's state for operators."""
         return ReplicaState(
             rank=self.rank,
             health=self.engine.health(),
@@ -63,7 +63,7 @@ class Replica:
 
 
 class ReplicaUse:
-    """What one request may still cost its replica: its prompt until there is an answer, and what answers may hold."""
+    """The load of one request on its replica: its prompt until an answer begins, and the rest of its answers."""
 
     def __init__(self, replica: Replica, arrival: ArrivalView, num_answers: int) -> None:
         self._replica = replica
@@ -74,7 +74,7 @@ class ReplicaUse:
         replica.num_requests += 1
 
     def note(self, delta: Delta) -> None:
-        """Take off what a delta shows to be done; the one with the finish ends the claim."""
+        """Subtract the tokens that a delta shows to be done; the delta with the finish releases the rest."""
         if delta.finish is not None:
             self.release()
         elif self._is_held:
@@ -85,7 +85,7 @@ class ReplicaUse:
             self._prompt = 0
 
     def release(self) -> None:
-        """Give back what is left; harmless when that was done before."""
+        """Subtract the rest of the load. Idempotent."""
         if self._is_held:
             self._is_held = False
             self._replica.pending_tokens -= self._prompt + sum(self._answers)

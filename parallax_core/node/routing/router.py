@@ -1,4 +1,4 @@
-"""Several replicas behind the face of one."""
+"""Routes requests to replicas, and is itself an `Engine`."""
 
 from __future__ import annotations
 
@@ -23,37 +23,37 @@ logger = logging.getLogger(__name__)
 
 STOPPED = "the server is shutting down"
 MOST_MOVES = 3
-"""How often a request begins again."""
+"""The largest number of times a request begins again after the loss of its replica."""
 REPAIR_S = 60.0
-"""How long it waits each time for a replica that takes it."""
+"""Seconds a request waits each time for a replica that accepts it."""
 LOOK_S = 0.05
-"""How often it looks."""
+"""Seconds between attempts to place it during that wait."""
 
 
 @dataclass(kw_only=True, slots=True)
 class RoutingAttempt:
-    """A request on its way to an answer."""
+    """A request that is being routed, with the replicas it was sent to."""
 
     request: Request
     arrival: ArrivalView
     keys: Sequence[int]
     arrived: float
-    """When, on the clock of the event loop."""
+    """The time of its arrival, on the event loop's clock, in seconds."""
     tried: set[int] = field(default_factory=set)
-    """The ranks of the replicas that had it, and have not been repaired since."""
+    """The ranks of the replicas it was sent to and that were not repaired since."""
     num_moves: int = 0
 
 
 class Router:
-    """An engine over replicas, with an account of its own of what each has yet to compute; made for one replica, too.
+    """An engine over one or more replicas, which keeps its own count of the tokens each has yet to compute.
 
-    Only replicas that are ready are offered to the policy. A request whose replica is lost before it has answered
-    anything goes to another, or waits for one that is being repaired; after a few such losses, or when nobody takes it
-    in time, it ends as its replica ended it. Belongs to one event loop.
+    It offers only ready replicas to the policy. A request whose replica is lost before it has answered anything moves
+    to another, or waits for one that is being repaired; after `MOST_MOVES` losses, or if no replica accepts it in
+    time, it ends with the error of its replica. Belongs to one event loop.
     """
 
     def __init__(self, engines: Sequence[Engine], policy: RoutingPolicy, max_length: Callable[[], int]) -> None:
-        """Route to ``engines``; ``max_length`` says how many tokens a sequence can hold, once they are ready."""
+        """Route to ``engines``; ``max_length`` returns the longest sequence in tokens, once they are ready."""
         self._replicas = tuple(Replica(rank, engine) for rank, engine in enumerate(engines))
         self._policy = RoutingGuard(policy)
         self._max_length = max_length
@@ -63,11 +63,11 @@ class Router:
         self._num_arrivals = 0
 
     async def start(self) -> None:
-        """Start all replicas at the same time.
+        """Start all replicas in parallel.
 
         Raises:
-            Exception: what the first replica raised that did not start; all are stopped then.
-            Unavailable: if the router is stopped meanwhile, or was started before.
+            Exception: the error of the first replica that did not start; all replicas are stopped then.
+            Unavailable: if the router is stopped during the start, or was started before.
         """
         if self._phase.state != "starting" or self._starts:
             raise self._refusal()
@@ -81,10 +81,10 @@ class Router:
         self._phase = Health(state="ready")
 
     async def stop(self) -> None:
-        """Stop all replicas at the same time, also those that are starting.
+        """Stop all replicas in parallel, including those that are starting.
 
         Raises:
-            Exception: what the first replica raised that did not stop, after all others have.
+            Exception: the error of the first replica that did not stop, after all others have.
         """
         if self._phase.state != "failed":
             self._phase = Health(state="draining", reason=STOPPED)
@@ -96,7 +96,7 @@ class Router:
             raise errors[0]
 
     def submit(self, request: Request) -> Stream:
-        """Accept a request; see `Engine.submit`. Its stream is to be read to the end, or closed."""
+        """Accept a request; see `Engine.submit`. The caller reads its stream to the end or closes it."""
         if self._phase.state != "ready":
             raise self._refusal()
         attempt = RoutingAttempt(
@@ -110,7 +110,7 @@ class Router:
         return FailoverStream(placement, partial(self._move, attempt))
 
     def check_room(self) -> None:
-        """Ask whether any replica would take a request now; see `Admitting`."""
+        """Check that some replica would accept a request now; see `Admitting`."""
         refusal: Unavailable | None = None
         for replica in self._replicas if self._phase.state == "ready" else ():
             if not replica.is_open:
@@ -124,12 +124,12 @@ class Router:
         raise refusal or self._refusal()
 
     def stats(self) -> tuple[EngineStats, ...]:
-        """Return what each replica says of itself; see `Measured`. One that does not measure counts as idle."""
-        asked = (getattr(replica.engine, "stats", None) for replica in self._replicas)
-        return tuple(next(iter(ask() if ask else ()), EngineStats()) for ask in asked)
+        """Return the statistics of each replica; see `Measured`. An engine without statistics counts as idle."""
+        methods = (getattr(replica.engine, "stats", None) for replica in self._replicas)
+        return tuple(next(iter(stats() if stats else ()), EngineStats()) for stats in methods)
 
     def health(self) -> Health:
-        """Return ready if any replica takes requests; the reason says what is wrong with those that do not."""
+        """Return ready if any replica accepts requests; the reason lists the others with their states."""
         found = [_see(replica) for replica in self._replicas]
         if self._phase.state == "starting":
             reasons = dict.fromkeys(each.reason for each in found if each.reason)
@@ -141,12 +141,12 @@ class Router:
             return self._phase
         if len(found) == 1:
             return closed[0]
-        said = "; ".join(f"{rank} is {each.state}: {each.reason}" for rank, each in enumerate(found) if each in closed)
-        reason = f"{len(closed)} of {len(found)} replicas are not ready: {said}"
+        states = (f"{rank} is {each.state}: {each.reason}" for rank, each in enumerate(found) if each in closed)
+        reason = f"{len(closed)} of {len(found)} replicas are not ready: {'; '.join(states)}"
         if len(closed) < len(found):
             return Health(state="ready", reason=reason)
-        states = {health.state for health in closed}
-        state = next(state for state in ("starting", "draining", "failed") if state in states)
+        closed_states = {health.state for health in closed}
+        state = next(state for state in ("starting", "draining", "failed") if state in closed_states)
         return Health(state=state, reason=reason)
 
     def replicas(self) -> tuple[ReplicaState, ...]:
@@ -154,11 +154,11 @@ class Router:
         return tuple(replica.describe() for replica in self._replicas)
 
     def describe(self) -> tuple[ReplicaStatus, ...]:
-        """Return what each replica says of itself; see `Described`."""
+        """Return the status of each replica; see `Described`."""
         return tuple(map(describe_replica, self._replicas))
 
     def drain(self, rank: int) -> None:
-        """Give a replica no new requests; it finishes those it has.
+        """Send a replica no new requests; it finishes those it has.
 
         Raises:
             UnknownName: if there is no such replica.
@@ -167,7 +167,7 @@ class Router:
         logger.info("replica drained rank=%d", rank)
 
     def readmit(self, rank: int) -> None:
-        """Give a replica requests again.
+        """Send a replica requests again.
 
         Raises:
             UnknownName: if there is no such replica.
@@ -199,7 +199,7 @@ class Router:
         return ArrivalView(number=self._num_arrivals, num_prompt=num_prompt, max_output=most * request.n)
 
     def _place(self, attempt: RoutingAttempt, request: Request) -> RoutedStream:
-        """Submit to the replica the policy likes best of those that take it, and have not had it before."""
+        """Submit the request to the policy's first choice that accepts it, among the replicas not tried yet."""
         left = {replica.rank: replica for replica in self._replicas if replica.is_open}
         for rank in attempt.tried:
             left.pop(rank, None)
@@ -219,9 +219,9 @@ class Router:
         raise refusal or self._refusal()
 
     async def _move(self, attempt: RoutingAttempt, lost: Replica) -> RoutedStream | None:
-        """Place a request again whose replica gave no answer, waiting for one that is being repaired if need be.
+        """Place a request again whose replica was lost, waiting for one that is being repaired if necessary.
 
-        None if that is no fault of the replica, or nobody takes it in time.
+        None if its replica was not lost, or no replica accepts it in time.
         """
         if lost.engine.health().state == "ready" or attempt.num_moves >= MOST_MOVES:
             return None
@@ -256,10 +256,10 @@ class Router:
 
 
 def _see(replica: Replica) -> Health:
-    """Return the health of a replica as far as new requests are concerned."""
+    """Return the health of a replica for new requests: a drained one is not ready."""
     health = replica.engine.health()
     if replica.is_drained and health.state == "ready":
-        return Health(state="draining", reason="it was told to")
+        return Health(state="draining", reason="it was drained by an operator")
     return health
 
 
@@ -271,7 +271,7 @@ def _age(attempt: RoutingAttempt, now: float) -> Request:
     """Return the request with the time it has waited.
 
     Raises:
-        RequestTimeout: if it has none.
+        RequestTimeout: if its timeout has passed.
     """
     request = attempt.request
     if request.timeout_s is None:

@@ -1,4 +1,4 @@
-"""Which models a node loads because a head says so."""
+"""Decides which models a head may have this node load."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from parallax_core.models.catalog import Catalog
 
 ANYTHING = "*"
 PATHS = ("/", "~", ".")
-"""What a path of this machine begins with."""
+"""The beginnings of a path on this machine."""
 
 
 class AllowedModels:
-    """Says which models may be loaded.
+    """Decides which models may be loaded.
 
-    Unless told otherwise: what sources fetch by name, and folders where those keep their models. A head may not read
-    any other folder of the machine a worker runs on, nor find out whether it is there.
+    By default: models that sources fetch by name, and the folder where sources keep them. A head can neither read any
+    other folder of the worker's machine nor find out whether it exists.
     """
 
     def __init__(self, catalog: Catalog, allowed: Sequence[str] = ()) -> None:
-        """Allow what matches one of ``allowed``, if there are any: a pattern of names, a folder, or ``*`` for all."""
+        """Allow models that match an entry of ``allowed``: a pattern of names, a folder, or ``*`` for all."""
         self._catalog = catalog
         self._allows_all = ANYTHING in allowed
         self._patterns = [each for each in allowed if not each.startswith(PATHS)] if allowed else [ANYTHING]
@@ -35,7 +35,7 @@ class AllowedModels:
         """Check that ``model``, as a head writes it, may be loaded.
 
         Raises:
-            ParallaxError: if it may not, or is none.
+            ParallaxError: if it may not be loaded, or does not name a model.
         """
         found = self._catalog.locate(model)
         if self._catalog.takes_paths(found) or found.name.startswith(PATHS):
@@ -46,8 +46,8 @@ class AllowedModels:
             names = (model, f"{found.source}:{found.name}", *bare)
             is_allowed = any(fnmatchcase(name, each) for name in names for each in self._patterns)
         if not is_allowed:
-            message = f"this node does not load {model!r} because a server says so"
-            raise ParallaxError(message, f"let it, where the worker is started: --allow-model {model}")
+            message = f"this node does not allow servers to load {model!r}"
+            raise ParallaxError(message, f"allow it when you start the worker: --allow-model {model}")
 
 
 def _resolve(path: str) -> Path:

@@ -1,4 +1,4 @@
-"""Telling a head how far loading is."""
+"""Reports the progress of loading to the head."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from parallax_core.node.channel import Channel
 from parallax_core.wire.membership import Assign, Loading
 
 INTERVAL_S = 0.2
+"""Seconds between reports."""
 
 
 class LoadProgressReporter:
-    """A `Progress` that any thread may call: tells the head the latest, every so often, while it is entered.
+    """A thread-safe `Progress` and async context manager that sends the latest progress to the head at intervals.
 
-    When the head is lost meanwhile, loading ends with `PeerLost` at the next call.
+    If the head is lost, the next call raises `PeerLost`, which ends the loading.
     """
 
     def __init__(self, channel: Channel, assign: Assign) -> None:
@@ -29,7 +30,7 @@ class LoadProgressReporter:
         self._task: asyncio.Task[None] | None = None
 
     def __call__(self, task: str, done: int, total: int | None, unit: Unit = "bytes") -> None:
-        """Note how far ``task`` is."""
+        """Note the progress of ``task``."""
         if self._lost is not None:
             raise self._lost
         assign = self._assign
@@ -37,14 +38,14 @@ class LoadProgressReporter:
         self._latest[task] = Loading(assign.lease, assign.epoch, assign.stage, task, done, total, unit)
 
     async def __aenter__(self) -> Self:
-        """Begin to tell."""
+        """Start to report."""
         self._task = asyncio.create_task(self._tell())
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Tell the rest."""
+        """Send the last progress and stop."""
         assert self._task is not None
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""A stage at work: from the links that bring it steps to those that carry off what it made of them."""
+"""The step loop of a stage: receives steps, runs them, and sends their results on."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from parallax_core.wire.messages import Failure, Heartbeat, Message, Step
 logger = logging.getLogger(__name__)
 
 AHEAD = 1
-"""Steps that wait beside the one the stage computes and one more that is on its way in; the rest wait on the link."""
+"""Queued steps, besides the running and the arriving one; the rest wait on the link."""
 
 
 @dataclass(frozen=True, slots=True)
 class StageChannels:
-    """Who a stage talks to."""
+    """The channels of a stage to its head and its neighbours."""
 
     head: Channel
     before: Channel | None = None
-    """The stage before; None: the head gives the steps."""
+    """To the stage before; None: the head sends the steps."""
     after: Channel | None = None
-    """The next stage; None: this is the last."""
+    """To the next stage; None: this is the last."""
 
 
 class StageLoop:
-    """Runs one stage: steps come in, are run on the stage's lane in order, and what follows from them goes out.
+    """Runs one stage: receives steps, runs them in order on the stage's thread, and sends their results.
 
-    The next step is received, read, and waiting on the lane while the stage computes one, and results are written and
-    sent while it computes the next: the stage itself never waits for a link, unless a receiver takes nothing.
+    While the stage computes a step, the next one is received, decoded and queued, and the results of the last one are
+    encoded and sent: the stage waits for a link only if a receiver stops reading.
 
-    Hidden states come in the dtype the stage before gives, and are converted to what `StageInfo.takes` says.
+    Hidden states arrive in the dtype of the stage before and are converted to the dtypes of `StageInfo.takes`.
     """
 
     def __init__(
@@ -58,18 +58,20 @@ class StageLoop:
         self._heartbeat_s = heartbeat_s
         self._running: asyncio.Queue[asyncio.Future[StepOutcome | None]] = asyncio.Queue(AHEAD)
         self._newest = -1
-        """The newest epoch anybody has spoken of; nothing older is begun any more."""
+        """The newest epoch received; steps of older epochs are not run."""
         self._num_queued = 0
         self._is_over = False
         self._has_told = False
         self._summons: Message | None = None
-        """What the head said that is not for a stage at work, but for whoever has it work."""
+        """The control message that ended the loop; the session handles it."""
 
     async def run(self) -> Message | None:
-        """Work until the stage, its head or a neighbour is lost; whatever it is, the head is told if it can be.
+        """Run until the stage, its head or a neighbour is lost, or the head sends a control message.
+
+        The head is told about a loss if it is still there.
 
         Returns:
-            What the head said that is no step, which ends the work too; None after a loss.
+            The control message; None after a loss.
         """
         try:
             async with FailFastGroup() as group:
@@ -81,7 +83,7 @@ class StageLoop:
                     group.start(self._watch(self._channels.after))
                 if self._heartbeat_s is not None:
                     group.start(self._beat(self._heartbeat_s))
-        except Exception as error:  # noqa: BLE001 -- whatever it is, the head has to know
+        except Exception as error:  # noqa: BLE001 -- the head has to know any error
             if self._summons is None:
                 await self._tell_loss(error)
         finally:
@@ -113,7 +115,7 @@ class StageLoop:
                 raise StageLost(outcome.report.message)
 
     async def _watch(self, channel: Channel) -> None:
-        """Notice when the other end is lost; nothing comes from there."""
+        """Raise when the peer is lost; it must not send anything."""
         raise self._refuse(channel, await channel.receive())
 
     def _refuse(self, channel: Channel, message: Message) -> Exception:
@@ -130,7 +132,7 @@ class StageLoop:
             await self._channels.head.send(Heartbeat(lease, epoch, step, stage, *counts, *host.running))
 
     def _compute(self, step: Step) -> StepOutcome | None:
-        """Runs on the lane."""
+        """Run a step; called on the stage's thread."""
         if self._is_over or step.epoch < self._newest:
             return None
         return self._host.run(step)

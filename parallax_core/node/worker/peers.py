@@ -1,4 +1,4 @@
-"""Links between a stage and its neighbours."""
+"""Makes the links between a stage and its neighbours."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ from parallax_core.node.handshake import greet, welcome
 from parallax_core.wire.membership import Hop
 
 LINK_S = 20.0
-"""How long neighbours may take to find each other."""
+"""Seconds neighbours may take to link to each other."""
 
 
 @dataclass(slots=True)
 class PeerLinks:
-    """Those of a stage that there are."""
+    """The links of a stage to its neighbours."""
 
     before: Channel | None = None
-    """To the stage before; None: the head gives the steps."""
+    """To the stage before; None: the head sends the steps."""
     after: Channel | None = None
     """To the next stage; None: this is the last."""
 
     async def close(self) -> None:
-        """End them. Twice is harmless."""
+        """Close the links. Idempotent."""
         channels = [channel for channel in (self.before, self.after) if channel is not None]
         await asyncio.gather(*(channel.leave() for channel in channels))
 
 
 class PeerLinker:
-    """Makes the links of a stage: the one before makes its link to us while we make ours to the next."""
+    """Makes the links of a stage: it accepts one from the stage before, and connects to the next stage meanwhile."""
 
     def __init__(self, transport: Transport, node: str) -> None:
-        """Be the node called ``node``, which others reach by ``transport``."""
+        """Link as the node called ``node``, which other nodes reach through ``transport``."""
         self._transport = transport
         self._node = node
 
     async def link(self, hop: Hop) -> PeerLinks:
-        """Return the links that ``hop`` asks for; when that fails or is cancelled, none is left.
+        """Return the links that ``hop`` asks for; if it fails or is cancelled, no link is left open.
 
         Raises:
-            PeerLost: if a neighbour cannot be reached, or does not come in time.
-            ParallaxError: if the address of the next is none.
+            PeerLost: if a neighbour cannot be reached, or does not connect in time.
+            ParallaxError: if the address of the next stage is invalid.
         """
         links = PeerLinks()
         try:
@@ -54,7 +54,7 @@ class PeerLinker:
                 group.start(self._find(hop.after, hop.address, links))
         except TimeoutError as error:
             await links.close()
-            raise PeerLost(f"its neighbours did not come within {LINK_S:g} s", "look at what they say last") from error
+            raise PeerLost(f"its neighbours did not connect within {LINK_S:g} s", "look at their logs") from error
         except BaseException:
             await links.close()
             raise
@@ -66,7 +66,7 @@ class PeerLinker:
             if channel.peer == name:
                 channel.check_role("worker")
                 channel.admit()
-                with contextlib.suppress(PeerLost):  # a link of earlier days
+                with contextlib.suppress(PeerLost):  # a link left from an earlier attempt
                     await welcome(channel, self._node)
                     links.before = channel
                     return

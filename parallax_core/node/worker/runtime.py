@@ -1,4 +1,4 @@
-"""A stage as its head's messages reach it."""
+"""Applies Step messages to a Stage and returns their results."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class StageKey:
-    """Where in a pipeline a stage stands."""
+    """Identifies a stage in a pipeline."""
 
     lease: LeaseId
-    """What its head calls its claim on the stage."""
+    """The head's lease of the stage."""
     stage: int
-    """Which stage of the pipeline it is, counted from 0."""
+    """The number of the stage in the pipeline, from 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepOutcome:
-    """What a step leads to."""
+    """The messages that follow from a step."""
 
     report: Result | Failure
-    """What the head is to be told."""
+    """The message for the head."""
     onward: Step | None = None
-    """What the next stage is to do, if there is one and the step did not fail."""
+    """The step for the next stage; None if this is the last one or the step failed."""
 
 
 class StageRuntime:
-    """Runs what a head asks for on a stage. Belongs to the stage's thread; others may read its counts."""
+    """Runs a head's steps on a stage. Belongs to the stage's thread; other threads may read its counts."""
 
     def __init__(
         self, open_stage: Callable[[], Stage], place: StageKey, clock: Callable[[], float] = time.perf_counter
@@ -50,47 +50,47 @@ class StageRuntime:
         self._stage: Stage | None = None
         self._open: dict[SeqId, None] = {}
         self._is_down = False
-        """Whether a step of this epoch has failed: nothing that comes after it makes sense."""
+        """Whether a step of this epoch has failed, so that later steps are discarded."""
         self.fault = ""
-        """Why the stage has lost what it holds, so that it is of no more use; empty: it has not."""
+        """Why the state of the stage is lost and the stage useless; empty: it is not lost."""
         self.epoch = -1
-        """The newest epoch whose steps have come; -1: none has."""
+        """The newest epoch of which a step was received; -1: none."""
         self.step = 0
-        """The last step of the epoch that was run or has failed; 0: none."""
+        """The last step of the epoch that was run or failed; 0: none."""
         self.num_steps = 0
         """Steps run since the stage opened."""
         self.num_tokens = 0
         """Tokens computed since then."""
         self._begun: tuple[int, float] | None = None
-        """The step that is being computed, and when that began."""
+        """The step being computed and the time it began; None: no step."""
 
     @property
     def is_lost(self) -> bool:
-        """Whether nothing more is known of what the stage holds."""
+        """Whether the state of the stage is lost."""
         return bool(self.fault)
 
     @property
     def num_open(self) -> int:
-        """Sequences open."""
+        """The number of open sequences."""
         return len(self._open)
 
     @property
     def running(self) -> tuple[int, float]:
-        """The step that is being computed, and for how many seconds; 0 and 0: none.
+        """The step being computed and its seconds so far; ``(0, 0.0)`` if there is none.
 
-        It begins once there is nothing to wait for, such as grammar masks or the turn of another head: whoever judges
-        by this whether the stage hangs has to know of computing only.
+        The time excludes waits, such as for grammar masks or another head's turn: it serves to detect a stage whose
+        computation hangs.
         """
         begun = self._begun
         return (begun[0], max(0.0, self._clock() - begun[1])) if begun is not None else (0, 0.0)
 
     def open(self) -> StageInfo:
-        """Open the stage. What the backend raises is not caught here."""
+        """Open the stage; raises whatever the backend raises."""
         self._stage = self._open_stage()
         return self._stage.info
 
     def reset(self) -> None:
-        """Forget all sequences and epochs, for a head that begins anew; a stage that cannot is lost."""
+        """Drop all sequences and forget the epoch, for a head that starts over; a stage that fails to is lost."""
         self.epoch, self.step, self._is_down = -1, 0, False
         if self._stage is not None:
             try:
@@ -100,11 +100,11 @@ class StageRuntime:
                 self.fault = error.message
 
     def reopen(self) -> StageInfo:
-        """Have the stage be as when it was opened, by forgetting all there is if that can be, or else by opening it."""
+        """Return the stage to its state after `open`: reset it if possible, else open it again."""
         if self._stage is not None and not self.is_lost:
             self.reset()
         if self._stage is None or self.is_lost:
-            with contextlib.suppress(Exception):  # it is lost already
+            with contextlib.suppress(Exception):  # the stage is lost already
                 self.close()
             self._open.clear()
             self.fault = ""
@@ -112,11 +112,11 @@ class StageRuntime:
         return self._stage.info
 
     def run(self, step: Step) -> StepOutcome | None:
-        """Apply the edits of ``step``, then run its rows; return None for a step that is to be discarded.
+        """Apply the edits of ``step``, then run its rows; return None for a discarded step.
 
-        A new epoch begins with nothing: what is open is dropped. Discarded are steps of an older epoch and of another
-        lease, and those after one that failed, until another comes with its number: from a head that knows that the
-        stage is as it was before. Nothing is raised: whatever goes wrong is a `Failure`.
+        A new epoch drops all open sequences. Steps of an older epoch or of another lease are discarded, and so are
+        those after a failed step, until the head sends that step's number again: it knows then that the stage's state
+        is the one before the failure. It raises nothing: every error becomes a `Failure`.
         """
         if self._is_stale(step) or self.is_lost or step.lease != self.place.lease:
             return None
@@ -184,7 +184,7 @@ class StageRuntime:
 
 
 def _compute(stage: Stage, step: Step) -> StageResult:
-    """Run the rows of a step, and check what goes in and what comes out."""
+    """Run the rows of a step, and check its inputs and outputs."""
     info = stage.info
     hidden = _fit(info, step)
     try:
@@ -214,7 +214,11 @@ def _fit(info: StageInfo, step: Step) -> tuple[Tensor, ...]:
 
 
 def _check_result(info: StageInfo, step: Step, result: StageResult) -> None:
-    """A stage that answers something else than it was asked has gone on all the same: it is lost."""
+    """Check the outputs of a step.
+
+    Raises:
+        StageLost: if they do not match the step: the stage's state has advanced all the same.
+    """
     if not _is_last(info):
         if (given := _describe(result.tensors)) != info.gives:
             raise StageLost(f"a stage that gives {show_specs(info.gives)} gave {show_specs(given)}")

@@ -1,4 +1,4 @@
-"""A node that runs stages for a head somewhere else."""
+"""Serves a head: joins it, loads the stages it assigns and runs them."""
 
 from __future__ import annotations
 
@@ -27,38 +27,36 @@ from parallax_core.wire.messages import Mask, Message, Step
 logger = logging.getLogger(__name__)
 
 GREETING_S = 10.0
-"""How long a head may take to greet."""
+"""Seconds a head may take for the handshake."""
 RESET_S = 60.0
-"""How long a step that is still running is waited for where its stage is wanted again."""
-REPLACED_HINT = (
-    "start this node again; where it is a service, or was started by `parallax serve`, that happens by itself"
-)
+"""Seconds to wait for a running step before its stage is used again."""
+REPLACED_HINT = "start this node again; a service manager or `parallax serve` does so by itself"
 CLOSE_S = 1.5
-"""How long a step that is still running is waited for."""
+"""Seconds to wait for a running step when the stage is closed."""
 
 Open = Callable[[Assign, Progress], Stage]
-"""Opens the stage that a node is given; called on the thread that will run it."""
+"""Opens an assigned stage; called on the thread that will run it."""
 
 
 @dataclass(slots=True)
 class LoadedStage:
-    """A stage that is loaded."""
+    """A loaded stage, with the thread and the runtime that run it."""
 
-    what: Assign
+    assign: Assign
     thread: StageThread
-    host: StageRuntime
+    runtime: StageRuntime
     info: StageInfo
 
-    def is_that(self, assign: Assign) -> bool:
-        """Return whether it is what ``assign`` asks for, and of use."""
-        return _describe(self.what) == _describe(assign) and not self.host.is_lost
+    def is_usable_for(self, assign: Assign) -> bool:
+        """Return whether it is the stage that ``assign`` asks for, and not lost."""
+        return _describe(self.assign) == _describe(assign) and not self.runtime.is_lost
 
 
 class WorkerSession:
-    """Serves one head: is given a stage, runs it, and may be given another. Belongs to one event loop."""
+    """Serves one head: loads the stage it assigns, runs it, and may be assigned another. Belongs to one event loop."""
 
     def __init__(self, transport: Transport, node: str, open_stage: Open) -> None:
-        """Be the node called ``node``; ``transport`` listens, and has started."""
+        """Serve as the node called ``node``; ``transport`` has started and listens."""
         self._transport = transport
         self._node = node
         self._neighbours = PeerLinker(transport, node)
@@ -66,15 +64,15 @@ class WorkerSession:
         self._held: LoadedStage | None = None
 
     async def serve(self, address: str, head: str, join: Join) -> None:
-        """Join the head called ``head`` at ``address``, and do what it says until it is lost.
+        """Join the head called ``head`` at ``address``, and follow its messages until it is lost.
 
-        What is loaded stays so, for the next head that wants just that.
+        A loaded stage stays loaded, for the next head that assigns the same one.
 
         Raises:
-            PeerLost: saying why there is no head any more.
-            StageLost: if its stage is lost, or hangs. Its device may be broken, its memory may not come back, its
-                thread cannot be ended: the process is to end, so that another takes its place.
-            ParallaxError: if ``address`` is none.
+            PeerLost: if the head is lost, or turns this node away; it says why.
+            StageLost: if the stage is lost or hangs. The process should end and be replaced, since the device may be
+                broken, memory may not be freed, and the thread cannot be ended.
+            ParallaxError: if ``address`` is invalid.
         """
         if self._held is not None:
             await _reset(self._held)
@@ -85,15 +83,15 @@ class WorkerSession:
             logger.info("joined head=%s", head)
             message = await channel.receive()
             while True:
-                message = await self._obey(channel, message)
+                message = await self._handle(channel, message)
         finally:
             await channel.leave()
 
     async def close(self) -> None:
-        """Close what is loaded, waiting for at most `CLOSE_S`. Twice is harmless."""
+        """Close the loaded stage, waiting for at most `CLOSE_S`. Idempotent."""
         held, self._held = self._held, None
         if held is not None:
-            closing = held.thread.call(held.host.close)
+            closing = held.thread.call(held.runtime.close)
             held.thread.close()
             closing.add_done_callback(_note_end)
             await asyncio.wait([closing], timeout=CLOSE_S)
@@ -105,29 +103,29 @@ class WorkerSession:
         except TimeoutError as error:
             raise PeerLost(f"node {channel.peer!r} did not greet within {GREETING_S:g} s") from error
         if self._held is not None:
-            what = self._held.what
-            join = msgspec.structs.replace(join, model=what.model, start=what.start, stop=what.stop)
+            assign = self._held.assign
+            join = msgspec.structs.replace(join, model=assign.model, start=assign.start, stop=assign.stop)
         await channel.send(join)
 
-    async def _obey(self, channel: Channel, message: Message) -> Message:
-        """Do what the head says, and return what it says next."""
+    async def _handle(self, channel: Channel, message: Message) -> Message:
+        """Handle a message of the head, and return its next one."""
         match message:
             case Assign():
-                return await self._be_stage(channel, message)
+                return await self._serve_stage(channel, message)
             case Release():
                 await self.close()
                 return await channel.receive()
-            case Step() | Mask() | Hop():  # said before the head knew that the stage had ended
+            case Step() | Mask() | Hop():  # sent before the head knew that the stage had ended
                 return await channel.receive()
             case Refusal(_, _, _, reason, hint):
-                await self.close()  # what is loaded may be why
+                await self.close()  # the loaded stage may be the reason
                 raise PeerLost(f"node {channel.peer!r} turned this one away: {reason}", hint)
-        raise PeerLost(f"node {channel.peer!r} sent a {type(message).__name__} that means nothing here")
+        raise PeerLost(f"node {channel.peer!r} sent a {type(message).__name__}, which is unexpected here")
 
-    async def _be_stage(self, channel: Channel, assign: Assign) -> Message:
+    async def _serve_stage(self, channel: Channel, assign: Assign) -> Message:
         place = (assign.lease, assign.epoch, assign.stage)
         held = await self._try_load(channel, assign)
-        if held is None:  # what failed is forgotten before anything is waited for, with all it had loaded
+        if held is None:  # the failed load is freed before this waits
             return await channel.receive()
         await channel.send(Ready(*place, held.info))
         message = await channel.receive()
@@ -144,18 +142,18 @@ class WorkerSession:
         try:
             await channel.send(Linked(*place))
             channels = StageChannels(channel, links.before, links.after)
-            said = await StageLoop(held.thread, held.host, held.host.place, channels, assign.heartbeat_s).run()
+            control = await StageLoop(held.thread, held.runtime, held.runtime.place, channels, assign.heartbeat_s).run()
         finally:
             await links.close()
-        if held.host.is_lost:
-            raise StageLost(f"stage {assign.stage} is lost: {held.host.fault}", REPLACED_HINT)
-        return said or await channel.receive()
+        if held.runtime.is_lost:
+            raise StageLost(f"stage {assign.stage} is lost: {held.runtime.fault}", REPLACED_HINT)
+        return control or await channel.receive()
 
     async def _refuse(self, channel: Channel, assign: Assign, error: ParallaxError) -> None:
         await channel.send(Refusal(assign.lease, assign.epoch, assign.stage, error.message, error.hint))
 
     async def _link(self, channel: Channel, hop: Hop) -> PeerLinks | Message:
-        """Make links, unless the head says something else meanwhile: return that then."""
+        """Return the links to the neighbours, or the head's next message if that arrives first."""
         linking = asyncio.create_task(self._neighbours.link(hop))
         hearing = asyncio.create_task(channel.receive())
         try:
@@ -172,8 +170,8 @@ class WorkerSession:
         return hearing.result()
 
     async def _try_load(self, channel: Channel, assign: Assign) -> LoadedStage | None:
-        """Return the stage, loading it unless it is there; None, once the head knows why, if that fails."""
-        if (held := self._held) is not None and held.is_that(assign):
+        """Return the stage, loading it if necessary; if that fails, tell the head why and return None."""
+        if (held := self._held) is not None and held.is_usable_for(assign):
             await _reset(held)
             return held
         await self.close()
@@ -182,15 +180,15 @@ class WorkerSession:
         except ParallaxError as error:
             logger.warning("stage cannot be opened stage=%d: %s", assign.stage, error.message)
             await self._refuse(channel, assign, error)
-        gc.collect()  # what was loaded by then may be part of a cycle
+        gc.collect()  # tensors of the failed load may be part of a reference cycle
         return None
 
     async def _load(self, channel: Channel, assign: Assign) -> LoadedStage:
         thread = StageThread(f"parallax-stage-{assign.stage}")
         async with LoadProgressReporter(channel, assign) as reporter:
-            host = StageRuntime(lambda: self._open_stage(assign, reporter), StageKey(assign.lease, assign.stage))
+            runtime = StageRuntime(lambda: self._open_stage(assign, reporter), StageKey(assign.lease, assign.stage))
             try:
-                info = await thread.call(host.open)
+                info = await thread.call(runtime.open)
             except Exception as error:
                 thread.close()
                 if isinstance(error, ParallaxError):
@@ -198,22 +196,22 @@ class WorkerSession:
                 logger.exception("stage cannot be opened")
                 message = f"the model could not be loaded: {type(error).__name__}: {error}"
                 raise BackendFailed(message, "the log of the node has the traceback") from error
-        self._held = LoadedStage(assign, thread, host, info)
+        self._held = LoadedStage(assign, thread, runtime, info)
         return self._held
 
 
 async def _reset(held: LoadedStage) -> None:
-    """Have a stage forget all it holds.
+    """Have a stage drop all its sequences.
 
     Raises:
-        StageLost: if it cannot, or a step that it still computes hangs.
+        StageLost: if it cannot, or its running step hangs.
     """
-    done, _ = await asyncio.wait([held.thread.call(held.host.reset)], timeout=RESET_S)
+    done, _ = await asyncio.wait([held.thread.call(held.runtime.reset)], timeout=RESET_S)
     if not done:
-        logger.critical("stage %d hangs here:\n%s", held.what.stage, held.thread.find_place())
-        raise StageHung(f"stage {held.what.stage} has computed a step for longer than {RESET_S:g} s", REPLACED_HINT)
-    if held.host.is_lost:
-        raise StageLost(f"stage {held.what.stage} is lost: {held.host.fault}", REPLACED_HINT)
+        logger.critical("stage %d hangs here:\n%s", held.assign.stage, held.thread.find_place())
+        raise StageHung(f"stage {held.assign.stage} has computed a step for longer than {RESET_S:g} s", REPLACED_HINT)
+    if held.runtime.is_lost:
+        raise StageLost(f"stage {held.assign.stage} is lost: {held.runtime.fault}", REPLACED_HINT)
 
 
 def _note_end(closing: asyncio.Future[None]) -> None:

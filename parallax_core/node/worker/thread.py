@@ -1,4 +1,4 @@
-"""The one thread that opens, steps, edits and closes a stage."""
+"""Runs all calls of a stage on one thread."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class StageThread:
         self._calls: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
         self._numbers = count()
         self._futures: dict[int, asyncio.Future[Any]] = {}
-        """By the numbers of calls that are not over. What runs a call does not know its future: else an error, which
-        knows what ran, would be part of a cycle, and stay for a while with all that a failed load has read."""
+        """By the number of each unfinished call. A call holds no reference to its future: otherwise an error, whose
+        traceback refers to the call, would be part of a cycle and keep alive the tensors of a failed load."""
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def call(self, function: Callable[[], T]) -> asyncio.Future[T]:
-        """Run ``function`` after all earlier calls; await the result, or what it raised, on the running loop."""
+        """Run ``function`` after all earlier calls; return a future of its result or error."""
         loop, number = asyncio.get_running_loop(), next(self._numbers)
         self._futures[number] = future = loop.create_future()
         deliver = partial(self._deliver, number)
@@ -41,7 +41,7 @@ class StageThread:
         def call() -> None:
             try:
                 result = function()
-            except BaseException as error:  # noqa: BLE001 -- it is raised again where the call is awaited
+            except BaseException as error:  # noqa: BLE001 -- raised again where the call is awaited
                 _notify(loop, partial(deliver, None, error))
             else:
                 _notify(loop, partial(deliver, result, None))
@@ -50,8 +50,8 @@ class StageThread:
         return future
 
     def find_place(self) -> str:
-        """Return where in the code the thread is, innermost last, to say where it hangs; empty: it has ended."""
-        frame = sys._current_frames().get(self._thread.ident or 0)  # noqa: SLF001 -- it is documented, if not for all
+        """Return the thread's stack, innermost frame last, to show where it hangs; empty if it has ended."""
+        frame = sys._current_frames().get(self._thread.ident or 0)  # noqa: SLF001 -- documented in spite of its name
         return "".join(traceback.format_stack(frame)) if frame else ""
 
     def close(self) -> None:
@@ -61,10 +61,10 @@ class StageThread:
     def _run(self) -> None:
         while (call := self._calls.get()) is not None:
             call()
-            del call  # what it led to is not kept until the next call
+            del call  # keep no reference to its result until the next call
 
     def _deliver(self, number: int, result: object, error: BaseException | None) -> None:
-        """Runs on the loop."""
+        """Set the result of a future; called on the event loop."""
         future = self._futures.pop(number)
         if future.done():
             return
@@ -78,4 +78,4 @@ def _notify(loop: asyncio.AbstractEventLoop, deliver: Callable[[], None]) -> Non
     try:
         loop.call_soon_threadsafe(deliver)
     except RuntimeError:
-        return  # the loop is closed: nobody waits any more
+        return  # the loop is closed: no caller waits any more

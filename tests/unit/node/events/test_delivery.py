@@ -100,6 +100,6 @@ def test_thread_of_a_full_queue_ends_too() -> None:
         event_bus.tell(make_event(number))
     event_bus.close(0)
     gate.set()
-    [subscriber] = event_bus._observers
+    [subscriber] = event_bus._subscribers
     subscriber._thread.join(10)
     assert not subscriber._thread.is_alive()

@@ -329,7 +329,9 @@ async def test_node_that_says_nothing_of_its_loading_is_given_up(*, is_ours: boo
         crib = Crib(registry.address, [*nodes], None) if is_ours else None
         role = StageAssignment(stage=0, layers=None, model=MODEL, node="w" if is_ours else "", load_timeout_s=0.3)
         executor = RemoteExecutor([role], registry, crib)
-        with pytest.raises(BackendFailed, match=r"stage 0 on node 'w': it has not said for 0\.3 s how far") as caught:
+        with pytest.raises(
+            BackendFailed, match=r"stage 0 on node 'w': it has reported no loading progress for 0\.3 s"
+        ) as caught:
             await soon(executor.open())
         assert "--load-timeout" in caught.value.hint
         await soon(executor.open())

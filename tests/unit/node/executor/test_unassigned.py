@@ -25,7 +25,7 @@ async def test_what_is_missing_is_said_again_and_again_until_it_is_there(
         starting = asyncio.create_task(router.start())
         expected = (
             f"1 of 2 stages wait for a node: stage 1 with layers 1-3 of {MODEL}; "
-            f"run: parallax worker --connect {registry.address} --backend toy; of no use for that: 'garage' (other)"
+            f"run: parallax worker --connect {registry.address} --backend toy; not suitable: 'garage' (other)"
         )
         await until(lambda: router.health().reason == expected)
         await until(lambda: caplog.messages.count(expected) > 1)

@@ -42,7 +42,7 @@ def may_load(catalog: Catalog, model: str, *allowed: str) -> bool:
         refusal = error
     else:
         return True
-    assert "this node does not load" in refusal.message
+    assert "this node does not allow servers to load" in refusal.message
     assert "--allow-model" in refusal.hint
     return False
 

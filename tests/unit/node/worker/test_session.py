@@ -203,7 +203,7 @@ async def test_neighbours_that_do_not_come_are_a_refusal(monkeypatch: pytest.Mon
         await bench.say(hop(after))
         refusal = await bench.hear()
         assert isinstance(refusal, Refusal)
-        assert refusal.message == "stage 1 has no links: its neighbours did not come within 0.05 s"
+        assert refusal.message == "stage 1 has no links: its neighbours did not connect within 0.05 s"
         await link(bench, after, epoch=2)
 
 
@@ -346,4 +346,4 @@ async def test_head_that_speaks_out_of_turn_is_left() -> None:
     async with joined() as bench:
         await bench.say(Heartbeat(LEASE, Epoch(0), -1, 0))
         await until(lambda: bool(bench.node.losses))
-        assert "sent a Heartbeat that means nothing here" in bench.node.losses[0].message
+        assert "sent a Heartbeat, which is unexpected here" in bench.node.losses[0].message
