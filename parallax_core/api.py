@@ -5,6 +5,7 @@ from parallax_core.backendkit.row_stage import RowModel, RowStage
 from parallax_core.base.errors import (
     BackendFailed,
     InvalidRequest,
+    LossCause,
     OutOfPages,
     ParallaxError,
     PeerLost,
@@ -141,6 +142,7 @@ __all__ = [
     "LayerShape",
     "LeaseId",
     "Link",
+    "LossCause",
     "Mark",
     "Mask",
     "Message",

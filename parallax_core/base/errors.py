@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Literal
 
 from parallax_core.base.ids import SeqId
+
+LossCause = Literal["unknown", "link", "invalid_frame"]
+"""Why a node or a stage was lost. Recovery decides by this, and never by a message.
+
+``unknown``        nobody has said
+``link``           a link ended: the node at its other end is dead, hung or unreachable
+``invalid_frame``  a node sent a frame that cannot be read, and was disconnected: the root cause of all other losses
+"""
 
 
 class ParallaxError(Exception):
@@ -79,12 +88,19 @@ class BackendFailed(ParallaxError):
 class StageLost(ParallaxError):
     """A stage cannot go on: what it holds is not what its head believes.
 
-    ``stage`` is its number in the pipeline; None: it is not certain which one it is.
+    ``stage`` is its number in the pipeline; None: it is not certain which one it is. ``cause`` is why it was lost,
+    ``peer`` the node to which the stage lost its link, if it is known that it lost one. ``reason`` is the message
+    without the number of the stage.
     """
 
-    def __init__(self, message: str, hint: str = "", stage: int | None = None) -> None:
+    def __init__(
+        self, message: str, hint: str = "", stage: int | None = None, *, cause: LossCause = "unknown", peer: str = ""
+    ) -> None:
         super().__init__(message, hint)
         self.stage = stage
+        self.cause = cause
+        self.peer = peer
+        self.reason = message
 
 
 class StageHung(StageLost):
@@ -96,7 +112,15 @@ class EngineFailed(ParallaxError):
 
 
 class PeerLost(ParallaxError):
-    """A node at the other end of a link is dead, hung or cut off, or does not speak as it should."""
+    """A node at the other end of a link is dead, hung or cut off, or does not speak as it should.
+
+    ``cause`` is why, as far as the transport knows. ``peer`` is the name of the node; empty: core fills it in.
+    """
+
+    def __init__(self, message: str, hint: str = "", *, cause: LossCause = "link", peer: str = "") -> None:
+        super().__init__(message, hint)
+        self.cause = cause
+        self.peer = peer
 
 
 class OutOfPages(ParallaxError):

@@ -110,7 +110,7 @@ class InProcessLink:
         except ValueError as error:
             self.end()
             message = f"node {self._peer!r} sent a frame that is too large: {error}"
-            raise PeerLost(message, "give both nodes the same limits") from error
+            raise PeerLost(message, "give both nodes the same limits", cause="invalid_frame") from error
         if frame is None:
             raise self._lost()
         return frame

@@ -15,8 +15,6 @@ from parallax_core.wire.messages import Message
 LEAVE_S = 0.2
 STRANGERS = FrameLimits(header_bytes=2**17, frame_bytes=2**17, buffers=0)
 """The limits of frames from a peer that has not joined yet; a `Join` with all its names is smaller."""
-CUT_OFF = "is cut off"
-"""Said of a node that has sent what cannot be read: so all else that is heard of it then only follows from that."""
 
 
 class Channel:
@@ -58,7 +56,11 @@ class Channel:
             PeerLost: if the peer is gone, or this end is closed.
             ValueError: if the frame would exceed the limits; the channel stays usable.
         """
-        await self._link.send(encode(tidy(message)))
+        try:
+            await self._link.send(encode(tidy(message)))
+        except PeerLost as error:
+            error.peer = error.peer or self.peer
+            raise
 
     async def receive(self) -> Message:
         """Return the next message. Cancelling the call loses no message.
@@ -68,11 +70,16 @@ class Channel:
         """
         if self._fault is not None:
             raise self._fault
-        frame = await self._link.receive()
+        try:
+            frame = await self._link.receive()
+        except PeerLost as error:
+            error.peer = error.peer or self.peer
+            raise
         try:
             return tidy(decode(frame, self._limits))
         except (BadFrame, WireVersionMismatch) as error:
-            self._fault = PeerLost(f"node {self.peer!r} {CUT_OFF}: {error.message}", error.hint)
+            message = f"node {self.peer!r} is cut off: {error.message}"
+            self._fault = PeerLost(message, error.hint, cause="invalid_frame", peer=self.peer)
             await self.leave()  # with its short timeout: the caller has to report the loss soon
             raise self._fault from error
 

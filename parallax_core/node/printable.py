@@ -14,7 +14,8 @@ def tidy(message: Message) -> Message:
     """Return ``message`` with each text as one printable line, cut to the length a frame may hold."""
     match message:
         case Failure():
-            return msgspec.structs.replace(message, message=make_printable(message.message, MOST_TEXT))
+            peer = make_printable(message.peer, MOST_NAME)
+            return msgspec.structs.replace(message, message=make_printable(message.message, MOST_TEXT), peer=peer)
         case Refusal():
             texts = {name: make_printable(getattr(message, name), MOST_TEXT) for name in ("message", "hint")}
             return msgspec.structs.replace(message, **texts)

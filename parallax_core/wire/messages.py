@@ -13,6 +13,7 @@ from typing import Annotated, Generic, TypeVar
 
 import msgspec
 
+from parallax_core.base.errors import LossCause
 from parallax_core.contracts.stage import Answer, Edit, Row
 from parallax_core.contracts.tensor import Tensor
 from parallax_core.contracts.value import LARGEST, Count, Counter, Handle
@@ -77,6 +78,10 @@ class Failure(Leased, frozen=True, tag=2):
     """Of the rows of the step, those at fault; empty: all of them, or it is not known which."""
     at_fault: bool = True
     """Whether it is this stage that is lost, where one is; false: a link of it has ended, so it may be another."""
+    cause: LossCause = "unknown"
+    """Why it is lost; see `LossCause`."""
+    peer: Name = ""
+    """The node at the other end of the link that has ended; empty: none has, or its name is not known."""
 
 
 class MaskOf(Leased, Generic[T], frozen=True):

@@ -6,8 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from parallax_core.base.errors import PeerLost, StageLost
-from parallax_core.node.channel import CUT_OFF
+from parallax_core.base.errors import LossCause, PeerLost, StageLost
 from parallax_core.node.membership.assignment import StageAssignment
 from parallax_core.node.membership.registry import JoinedNode
 from parallax_core.node.membership.supervisor import WorkerSupervisor
@@ -31,51 +30,60 @@ class LossFinder:
 
     async def explain(self, loss: StageLost) -> StageLost:
         """Return which stage has ended, and how, where that can be told; see `Executor.explain`."""
-        if CUT_OFF in loss.message:
+        if loss.cause == "invalid_frame":
             return loss
         if loss.stage is not None:
-            reason = loss.message.removeprefix(f"stage {loss.stage} of {len(self.roles)} is lost: ")
-            return type(loss)(self._name_loss(loss.stage, reason), loss.hint, loss.stage)
-        said: list[str] = []
+            return type(loss)(self._describe(loss.stage, loss.reason), loss.hint, loss.stage)
+        reported: list[Failure] = []
         stages = range(len(self.roles))
-        listening = [asyncio.create_task(self._await_end(stage, said)) for stage in stages]
+        listening = [asyncio.create_task(self._await_end(stage, reported)) for stage in stages]
         ending = [
             asyncio.create_task(self._await_process(stage, self.supervisor)) for stage in stages if self.supervisor
         ]
-        names = await self._find_first(loss, ending, listening)
+        found = await self._find_first(loss, ending, listening)
         for task in (*listening, *ending):
             task.cancel()
         await asyncio.gather(*listening, *ending, return_exceptions=True)
-        names = [each for each in (*names, *said) if CUT_OFF in each] or names
-        if not names and (others := [each for each in said if each not in loss.message]):
-            names = ["; ".join((loss.message, *others))]
-        return StageLost(names[0], loss.hint) if names else loss
+        return _choose(loss, found, reported)
 
     async def _find_first(
-        self, loss: StageLost, ending: Sequence[asyncio.Task[str]], listening: Sequence[asyncio.Task[str]]
-    ) -> list[str]:
+        self, loss: StageLost, ending: Sequence[asyncio.Task[StageLost]], listening: Sequence[asyncio.Task[StageLost]]
+    ) -> list[StageLost]:
         """Return how stages ended, if any does soon: a process of ours best knows itself, and then its link to us."""
-        speaks_of = sum(repr(node.name) in loss.message for node in self.nodes)
-        limit_s = MISS_S if speaks_of > 1 else TELL_S
+        is_second_hand = loss.peer in {node.name for node in self.nodes}
+        limit_s = MISS_S if is_second_hand else TELL_S
         done, _ = await asyncio.wait([*ending, *listening], timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
         if ending and done and done.isdisjoint(ending):
             await asyncio.wait(ending, timeout=TELL_S, return_when=asyncio.FIRST_COMPLETED)
         return [task.result() for task in (*ending, *listening) if task.done()]
 
-    async def _await_end(self, stage: int, said: list[str]) -> str:
-        """Wait until the node of a stage is gone, and return how; note what it says of losses until then."""
+    async def _await_end(self, stage: int, reported: list[Failure]) -> StageLost:
+        """Wait until the node of a stage is gone, and return how; note what it reports of losses until then."""
         channel = self.nodes[stage].channel
         try:
             while True:
                 message = await channel.receive()
                 if isinstance(message, Failure) and message.lost:
-                    said.append(message.message)
+                    reported.append(message)
         except PeerLost as error:
-            return self._name_loss(stage, error.message)
+            return self._make_loss(stage, error.message, error.cause)
 
-    async def _await_process(self, stage: int, supervisor: WorkerSupervisor) -> str:
+    async def _await_process(self, stage: int, supervisor: WorkerSupervisor) -> StageLost:
         """Wait until a process of ours has ended, and return how."""
-        return self._name_loss(stage, await supervisor.wait_end(self.roles[stage].node))
+        return self._make_loss(stage, await supervisor.wait_end(self.roles[stage].node), "unknown")
 
-    def _name_loss(self, stage: int, reason: str) -> str:
+    def _make_loss(self, stage: int, reason: str, cause: LossCause) -> StageLost:
+        return StageLost(self._describe(stage, reason), cause=cause)
+
+    def _describe(self, stage: int, reason: str) -> str:
         return f"stage {stage} of {len(self.roles)}, on node {self.nodes[stage].name!r}, is lost: {reason}"
+
+
+def _choose(loss: StageLost, found: Sequence[StageLost], reported: Sequence[Failure]) -> StageLost:
+    """Return what says most of ``loss``: an invalid frame, else how a stage ended, else all that stages report."""
+    reports = [StageLost(each.message, cause=each.cause) for each in reported]
+    roots = [each for each in (*found, *reports) if each.cause == "invalid_frame"]
+    if best := roots or found:
+        return StageLost(best[0].message, loss.hint, cause=best[0].cause)
+    others = [each.message for each in reports if each.message != loss.reason]
+    return StageLost("; ".join((loss.message, *others)), loss.hint, cause=loss.cause) if others else loss

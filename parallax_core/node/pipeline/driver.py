@@ -14,7 +14,7 @@ from parallax_core.contracts.engine import Delta
 from parallax_core.contracts.stage import StageResult
 from parallax_core.engine.head import Head
 from parallax_core.engine.step_limit import StepLimit
-from parallax_core.node.channel import CUT_OFF, Channel
+from parallax_core.node.channel import Channel
 from parallax_core.node.executor.base import LEASE
 from parallax_core.wire.messages import Failure, Heartbeat, Message, Result, Step
 
@@ -85,7 +85,7 @@ class PipelineDriver:
                 group.start(self._send())
                 group.start(self._plan())
         except StageLost as error:  # of several losses at once, an unreadable frame is the cause of the others
-            raise next((loss for loss in self._losses if CUT_OFF in loss.message), error) from error.__cause__
+            raise next((loss for loss in self._losses if loss.cause == "invalid_frame"), error) from error.__cause__
         finally:
             self._deliver(self._head.take_deltas())
         raise AssertionError("none of the tasks ends by itself")
@@ -143,7 +143,7 @@ class PipelineDriver:
             self._check_progress(stage, message)
             return
         if isinstance(message, Failure) and message.lost:
-            raise StageLost(message.message) if message.at_fault else PeerLost(message.message)
+            raise _read_loss(message)
         if message.epoch < self._head.epoch:
             return
         due = self._progress.finished[stage] + 1
@@ -193,12 +193,24 @@ class PipelineDriver:
 
     def _lost(self, stage: int, error: Exception) -> StageLost:
         reason = error.message if isinstance(error, ParallaxError) else str(error)
-        message = f"stage {stage} of {len(self._channels)} is lost: {reason}"
-        hint = "the log of the stage says more"
         kind = StageHung if isinstance(error, StageHung) else StageLost
-        loss = kind(message, hint, stage if isinstance(error, StageLost) else None)
+        loss = kind(
+            f"stage {stage} of {len(self._channels)} is lost: {reason}",
+            "the log of the stage says more",
+            stage if isinstance(error, StageLost) else None,
+            cause=error.cause if isinstance(error, PeerLost) else "unknown",
+            peer=error.peer if isinstance(error, PeerLost) and error.peer != self._channels[stage].peer else "",
+        )
+        loss.reason = reason
         self._losses.append(loss)
         return loss
+
+
+def _read_loss(failure: Failure) -> StageLost | PeerLost:
+    """Return what a stage reports that is lost, or has lost a link."""
+    if failure.at_fault:
+        return StageLost(failure.message)
+    return PeerLost(failure.message, cause=failure.cause, peer=failure.peer)
 
 
 def _now() -> float:

@@ -8,6 +8,8 @@ import logging
 from dataclasses import dataclass
 from functools import partial
 
+import msgspec
+
 from parallax_core.base.errors import ParallaxError, PeerLost, StageLost
 from parallax_core.base.ids import Epoch
 from parallax_core.base.taskgroup import FailFastGroup
@@ -144,7 +146,8 @@ class StageLoop:
         if not isinstance(error, PeerLost):
             logger.error("stage ends stage=%d: %s", self._place.stage, message, exc_info=error)
         lease, epoch, step = self._place.lease, Epoch(max(0, self._host.epoch)), self._host.step
+        failure = Failure(lease, epoch, step, self._place.stage, message, lost=True)
+        if isinstance(error, PeerLost):
+            failure = msgspec.structs.replace(failure, at_fault=False, cause=error.cause, peer=error.peer)
         with contextlib.suppress(PeerLost):
-            at_fault = not isinstance(error, PeerLost)
-            failure = Failure(lease, epoch, step, self._place.stage, message, lost=True, at_fault=at_fault)
             await self._channels.head.send(failure)

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import zmq
 
-from parallax_core.api import Data, Frame, FrameLimits, PeerLost, TransportPlan
+from parallax_core.api import Data, Frame, FrameLimits, LossCause, PeerLost, TransportPlan
 from parallax_transport_zmq.keyfile import NodeRole
 from parallax_transport_zmq.message import BadMessage, Kind, pack_reason, pack_taken, unpack_reason, unpack_taken
 from parallax_transport_zmq.parcel import Parcel, cut_frame
@@ -67,6 +67,7 @@ class ZmqLink:
         self._frames: deque[Frame] = deque()
         self._parcel: Parcel | None = None
         self._lost = ""
+        self._cause: LossCause = "link"
         self._turn = asyncio.Lock()  # first come, first served
         self._room = asyncio.Event()
         self._news = asyncio.Event()
@@ -156,7 +157,7 @@ class ZmqLink:
         try:
             self._read(message.buffer)
         except BadMessage as error:
-            self.break_off(f"it sent {error}", f"you sent {error}")
+            self.break_off(f"it sent {error}", f"you sent {error}", "invalid_frame")
 
     def beat(self, listened_s: float) -> None:
         """Give a sign of life, and miss those of a peer that was silent for too long while we listened."""
@@ -178,10 +179,10 @@ class ZmqLink:
         finally:
             self._posting.release()
 
-    def break_off(self, reason: str, farewell: str) -> None:
+    def break_off(self, reason: str, farewell: str, cause: LossCause = "link") -> None:
         """End the link at once; the peer is told ``farewell`` if it still listens. Frames that came are received."""
         if not self.is_over:
-            self._lose(reason)
+            self._lose(reason, cause)
             self._post(pack_reason(Kind.BYE, farewell))
             self.finish(reason)
 
@@ -249,11 +250,12 @@ class ZmqLink:
         except ConnectionError:
             self.finish("the connection broke")
 
-    def _lose(self, reason: str) -> None:
-        self._lost = self._lost or reason
+    def _lose(self, reason: str, cause: LossCause = "link") -> None:
+        if not self._lost:
+            self._lost, self._cause = reason, cause
         self._room.set()
         self._news.set()
 
     def _make_error(self) -> PeerLost:
         message = f"the link from node {self._plan.node!r} to {self.peer!r} is gone: {self._lost}"
-        return PeerLost(message, "look at what the other one says last")
+        return PeerLost(message, "look at what the other one says last", cause=self._cause, peer=self.peer)

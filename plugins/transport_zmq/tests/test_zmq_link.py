@@ -120,8 +120,9 @@ async def test_broken_connection_is_lost_at_once() -> None:
             links = await join(near, far, wire.address)
         begin = time.monotonic()
         for link in links:
-            with pytest.raises(PeerLost, match="the connection broke"):
+            with pytest.raises(PeerLost, match="the connection broke") as caught:
                 await link.receive()
+            assert caught.value.cause == "link"
         assert time.monotonic() - begin < 5
 
 
@@ -342,8 +343,9 @@ async def test_stranger_that_says_much_is_lost(frame: Frame) -> None:
     async with started(plan) as far, started(plan_node("near")) as near:
         here, there = await link_strangers(far, near)
         await here.send(frame)
-        with pytest.raises(PeerLost, match=r"it sent a (header|frame)"):
+        with pytest.raises(PeerLost, match=r"it sent a (header|frame)") as caught:
             await asyncio.wait_for(there.receive(), 5)
+        assert (caught.value.cause, caught.value.peer) == ("invalid_frame", "near")
 
 
 async def test_who_makes_a_link_takes_large_frames_at_once() -> None:

@@ -88,8 +88,9 @@ async def test_stop_wakes_whoever_waits_to_send() -> None:
 async def test_frame_beyond_the_receivers_limits_ends_the_link() -> None:
     async with linked(FrameLimits(header_bytes=3)) as (near, far):
         await near.send(Frame(b"1234"))
-        with pytest.raises(PeerLost, match="4 bytes; at most 3 are allowed"):
+        with pytest.raises(PeerLost, match="4 bytes; at most 3 are allowed") as caught:
             await far.receive()
+        assert caught.value.cause == "invalid_frame"
         with pytest.raises(PeerLost):
             await near.receive()
         with pytest.raises(ValueError, match="3 are allowed"):

@@ -38,6 +38,7 @@ async def test_peer_whose_frames_cannot_be_read_is_cut_off(frame: Frame, said: s
         await near.send(frame)
         with pytest.raises(PeerLost, match=f"node 'near' is cut off: {said}") as caught:
             await Channel(far).receive()
+        assert (caught.value.cause, caught.value.peer) == ("invalid_frame", "near")
         assert "same version of Parallax" in caught.value.hint
         with pytest.raises(PeerLost):
             await near.receive()
@@ -50,5 +51,7 @@ async def test_message_beyond_the_limits_is_refused_and_the_channel_goes_on() ->
         await Channel(far).send(STEP)
         assert await Channel(near).receive() == STEP
         await Channel(far).close()
-        with pytest.raises(PeerLost):
-            await Channel(near).receive()
+        for work in (Channel(near).receive(), Channel(near).send(STEP)):
+            with pytest.raises(PeerLost) as caught:
+                await work
+            assert (caught.value.cause, caught.value.peer) == ("link", "far")

@@ -108,7 +108,10 @@ SAMPLES: dict[str, Message] = {
     "result without answers": Result(LEASE, EPOCH, 12, stage=0, free=(100,), seconds=0.5),
     "failure": Failure(LEASE, EPOCH, 15, stage=2, message="out of memory: größer als 8 GB", lost=True),
     "failure of a sequence": Failure(LEASE, EPOCH, 15, stage=2, message="NaN", sequences=(SeqId(2**32), SeqId(2))),
-    "failure of a link": Failure(LEASE, EPOCH, 15, stage=2, message="gone", lost=True, at_fault=False),
+    "failure of a link": Failure(LEASE, EPOCH, 15, stage=2, message="gone", lost=True, at_fault=False, cause="link"),
+    "failure of a peer": Failure(
+        LEASE, EPOCH, 15, stage=2, message="?", lost=True, at_fault=False, cause="invalid_frame", peer="attic"
+    ),
     "mask": Mask(LEASE, EPOCH, 16, row=1, bits=Tensor("uint8", (3,), b"\x01\x80\x03")),
     "heartbeat": Heartbeat(LEASE, EPOCH, -1, stage=1, steps=1000, tokens=2**33, queued=2, sequences=17),
     "heartbeat within a step": Heartbeat(LEASE, EPOCH, 11, stage=1, running=12, running_s=2.5),

@@ -8,6 +8,7 @@ from typing import Any, get_args
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from parallax_core.base.errors import LossCause
 from parallax_core.base.ids import Epoch, LeaseId, SeqId
 from parallax_core.contracts import stage
 from parallax_core.contracts.capability import Capability
@@ -22,6 +23,7 @@ counters = st.integers(-1, LARGEST)
 words = st.text(max_size=20)
 shown = words.filter(str.isprintable)
 """What can be shown to people."""
+causes = st.sampled_from(get_args(LossCause))
 seqs, leases, epochs = counts.map(SeqId), counts.map(LeaseId), counts.map(Epoch)
 finite = st.floats(allow_nan=False, allow_infinity=False)
 shares = st.floats(0, 1)
@@ -193,7 +195,9 @@ membership: st.SearchStrategy[Message] = st.one_of(
 messages: st.SearchStrategy[Message] = st.one_of(
     steps(),
     results(),
-    st.builds(Failure, leases, epochs, counts, counts, words, st.booleans(), tuples(counts), st.booleans()),
+    st.builds(
+        Failure, leases, epochs, counts, counts, words, st.booleans(), tuples(counts), st.booleans(), causes, words
+    ),
     st.builds(
         Mask, leases, epochs, counts, counts, st.integers(0, 5).flatmap(lambda size: tensors((size,), dtype="uint8"))
     ),

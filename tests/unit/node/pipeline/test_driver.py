@@ -74,10 +74,13 @@ class Bench:
             await asyncio.sleep(0)
 
     async def lost(self) -> str:
+        return (await self.loss()).message
+
+    async def loss(self) -> StageLost:
         with pytest.raises(StageLost) as caught:
             async with asyncio.timeout(PATIENCE_S):
                 await self.task
-        return caught.value.message
+        return caught.value
 
 
 def answer(step: Step, token: int = 1) -> Result:
@@ -235,3 +238,28 @@ async def test_stage_whose_link_ends_is_lost(stage: int) -> None:
         await bench.step()
         await bench.stages[stage].close()
         assert f"stage {stage} of 2 is lost: the link between nodes 'head' and 'stage-{stage}'" in await bench.lost()
+
+
+async def test_loss_says_which_peer_a_stage_has_lost_and_why() -> None:
+    async with driving() as bench:
+        failure = Failure(LEASE, Epoch(0), 0, 0, "?", lost=True, at_fault=False, cause="link", peer="stage-1")
+        await bench.stages[0].send(failure)
+        loss = await bench.loss()
+        assert (loss.stage, loss.cause, loss.peer, loss.reason) == (None, "link", "stage-1", "?")
+
+
+async def test_loss_of_the_head_s_own_link_names_no_other_peer() -> None:
+    async with driving() as bench:
+        await bench.stages[0].close()
+        loss = await bench.loss()
+        assert (loss.stage, loss.cause, loss.peer) == (None, "link", "")
+
+
+@pytest.mark.parametrize("first", [0, LAST])
+async def test_invalid_frame_is_the_loss_among_several_that_are_heard_of_at_once(first: int) -> None:
+    async with driving() as bench:
+        failure = Failure(LEASE, Epoch(0), 0, 0, "?", lost=True, at_fault=False, cause="link")
+        losses = [failure, msgspec.structs.replace(failure, stage=LAST, cause="invalid_frame", peer="stage-0")]
+        for stage in (first, LAST - first):
+            await bench.stages[stage].send(losses[stage])
+        assert (await bench.loss()).cause == "invalid_frame"

@@ -248,6 +248,16 @@ async def test_stage_that_loses_a_neighbour_is_not_at_fault() -> None:
         failure = await bench.hear()
         assert isinstance(failure, Failure)
         assert (failure.lost, failure.at_fault) == (True, False)
+        assert (failure.cause, failure.peer) == ("link", "before")
+
+
+async def test_stage_says_that_a_neighbour_sent_an_invalid_frame() -> None:
+    async with joined() as bench, next_stage() as after:
+        before, _ = await link(bench, after)
+        await before.send(Result(LEASE, Epoch(0), 1, 0, free=(-1,)))
+        failure = await bench.hear()
+        assert isinstance(failure, Failure)
+        assert (failure.at_fault, failure.cause, failure.peer) == (False, "invalid_frame", "before")
 
 
 async def test_node_whose_step_hangs_leaves_its_place_when_it_is_wanted_again(
