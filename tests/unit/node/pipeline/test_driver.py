@@ -220,7 +220,7 @@ async def test_frames_of_an_older_epoch_and_another_lease_are_discarded() -> Non
         (LAST, Step(LEASE, Epoch(0), 1), "stage 1 of 2 is lost: it sent a Step"),
         (LAST, Failure(LEASE, Epoch(0), 0, LAST, "dead", lost=True), "stage 1 of 2 is lost: dead"),
         (0, Result(LEASE, Epoch(0), 1, 0, free=(3,)), "stage 0 of 2 is lost: stage 0 has (3,) free pages"),
-        (LAST, Result(LEASE, Epoch(0), 1, LAST), "stage 1 of 2 is lost: the last stage gave 0 answers"),
+        (LAST, Result(LEASE, Epoch(0), 1, LAST), "stage 1 of 2 is lost: the last stage sent 0 answers"),
     ],
 )
 async def test_stage_that_speaks_out_of_turn_is_lost(stage: int, message: Message, said: str) -> None:
