@@ -1,4 +1,4 @@
-"""What a plan asks for, held against what there is."""
+"""Checks a stage plan against the model and the backend."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from parallax_core.contracts.stage import LayerRange
 
 
 def choose_layers(plan: StagePlan, num_layers: int) -> LayerRange:
-    """Return the layers a plan asks for, of a model of ``num_layers``.
+    """Return the layers of a plan, for a model of ``num_layers`` layers.
 
     Raises:
-        Unsupported: if there are no such layers, or it asks for none.
+        Unsupported: if the model does not have these layers, or the range is empty.
     """
     layers = LayerRange(0, num_layers) if plan.layers is None else plan.layers
     if not 0 <= layers.start < layers.stop <= num_layers:
-        message = f"the model has {num_layers} layers, and none in {layers.start}-{layers.stop}"
+        message = f"layers {layers.start}-{layers.stop} are not a range of the model's {num_layers} layers"
         raise Unsupported(message, f"ask for layers within 0-{num_layers}")
     return layers
 
 
 def check_device(plan: StagePlan, dtypes: Collection[str], devices: Collection[str]) -> None:
-    """Refuse a dtype or a device that a backend does not have; ``auto`` and no device leave it to the backend.
+    """Refuse a dtype or device that a backend does not have; dtype ``auto`` and an empty device are always allowed.
 
     Raises:
-        Unsupported: if it asks for another one.
+        Unsupported: if the plan names another dtype or device.
     """
     if plan.dtype not in {"auto", *dtypes}:
         message = f"this backend does not compute in {plan.dtype}"

@@ -1,4 +1,4 @@
-"""A stage made of arithmetic that knows one row, and nothing of sequences, pages, batches and draws."""
+"""Builds a stage from a model that computes one row at a time, without sequences, pages, batches or draws."""
 
 from __future__ import annotations
 
@@ -18,38 +18,38 @@ from parallax_core.sampling.answer import answer_output, make_draft
 
 
 class RowModel(Protocol):
-    """The arithmetic of some layers. Keys and values lie in slots, numbered from 0 to the slots of all pages."""
+    """The arithmetic of some layers. Keys and values are stored in slots, numbered from 0 across all pages."""
 
     def run(self, row: Row, slots: Sequence[int], before: Tensor | None) -> Tensor:
-        """Run one row through the layers, and write the keys and values of its tokens into their slots.
+        """Run one row through the layers and write the keys and values of its tokens into their slots.
 
         Args:
             row: consecutive tokens of one sequence.
-            slots: those of all tokens of the sequence in order; those of the row begin at ``row.start``.
-            before: the hidden states before the layers, of shape [tokens, width]; None where the stage begins with
-                layer 0, and embeds the tokens.
+            slots: the slots of all tokens of the sequence, in order; those of the row begin at index ``row.start``.
+            before: the hidden states before the layers, of shape [tokens, width]; None if the stage starts with layer
+                0 and embeds the tokens.
 
         Returns:
             The hidden states after the layers, of the dtype and width of `StageInfo.gives`.
         """
 
     def score(self, states: Tensor, offset: int) -> Sequence[float]:
-        """Return the raw logits after the token at ``offset`` of a row, given what `run` returned for it."""
+        """Return the raw logits after the token at ``offset`` of a row, from the row's result of `run`."""
 
     def copy(self, src: int, dst: int, num: int) -> None:
-        """Copy the keys and values of ``num`` slots from ``src`` on to those from ``dst`` on, in all layers."""
+        """Copy the keys and values of ``num`` slots from slot ``src`` on to slot ``dst`` on, in all layers."""
 
 
 class RowStage:
-    """A stage of a `RowModel`: simple, right, and as slow as running one row after the other; see `Stage`.
+    """A stage of a `RowModel`, which runs one row after the other: simple, exact and slow; see `Stage`.
 
-    Draws are made by the reference, in Python. It is for models whose layers all keep every token: one pool, of kind
-    ``full``. Its capabilities are ``logprobs``, or none.
+    The reference sampler draws, in Python. All layers of the model must keep every token: the stage has one pool, of
+    kind ``full``. Its only possible capability is ``logprobs``.
     """
 
     def __init__(self, info: StageInfo, model: RowModel) -> None:
         if [pool.kind for pool in info.pools] != ["full"] or info.capabilities - {"logprobs"}:
-            message = f"a stage of rows has one full pool and no capability but logprobs, not {info}"
+            message = f"a RowStage needs one full pool and no capability other than logprobs, not {info}"
             raise ValueError(message)
         self._account = Account(info)
         self._model: RowModel | None = model
@@ -57,7 +57,7 @@ class RowStage:
 
     @property
     def info(self) -> StageInfo:
-        """What the stage says of itself."""
+        """The properties of the stage."""
         return self._account.info
 
     def edit(self, edits: Sequence[Edit]) -> None:
@@ -67,7 +67,7 @@ class RowStage:
             self._copy_slots(model, self._account.edit(edit))
 
     def step(self, batch: StageBatch) -> Outcome:
-        """Run ``batch``; see `Stage.step`. A computation that fails closes the stage."""
+        """Run ``batch``; see `Stage.step`. If the computation fails, the stage is closed."""
         model = self._get_model()
         copies = self._account.step(batch)
         try:
@@ -85,7 +85,7 @@ class RowStage:
         return Outcome(StageResult(answers, tensors, self._account.free))
 
     def close(self) -> None:
-        """Forget everything. Calling it twice is harmless."""
+        """Release all sequences and the model. A second call does nothing."""
         self._model = None
         self._account = Account(self.info)
 
@@ -108,13 +108,13 @@ class RowStage:
     def _answer_row(self, row: Row, states: Tensor) -> Iterator[Answer]:
         model, entry = self._get_model(), self._account.entries[row.seq]
         for output in row.outputs:
-            assert isinstance(output, Draw | Score), "the account refuses what needs a capability"
+            assert isinstance(output, Draw | Score), "the account refuses outputs that need a capability"
             draft = make_draft(entry.spec, entry.tokens[: row.start + output.offset + 1], entry.choice)
             yield answer_output(output, model.score(states, output.offset), draft)
 
 
 def cut_hidden(batch: StageBatch) -> list[Tensor | None]:
-    """Return the hidden states of each row of a batch; None where there are none."""
+    """Return the hidden states of each row of a batch; None for each row if the batch has none."""
     if not batch.hidden:
         return [None] * len(batch.rows)
     [tensor] = batch.hidden
@@ -128,7 +128,7 @@ def cut_hidden(batch: StageBatch) -> list[Tensor | None]:
 
 
 def join_states(states: Sequence[Tensor], info: StageInfo) -> Tensor:
-    """Return the hidden states of all rows, one after the other, as the stage gives them."""
+    """Return the hidden states of all rows as one tensor, the output of the stage."""
     [spec] = info.gives
     num = sum(tensor.shape[0] for tensor in states)
     return Tensor(spec.dtype, (num, spec.width), b"".join(bytes(tensor.data) for tensor in states))

@@ -1,4 +1,4 @@
-"""Sets of bytes of a file."""
+"""Sets of byte ranges of a file."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 
 Range = tuple[int, int]
-"""Bytes of a file from the first number up to the second, which is not one of them."""
+"""The bytes of a file from ``start`` up to ``stop``, half open."""
 
 
 class ByteRanges:
@@ -20,7 +20,7 @@ class ByteRanges:
             self.add(start, stop)
 
     def add(self, start: int, stop: int) -> None:
-        """Add the bytes from ``start`` up to ``stop``; nothing if there are none."""
+        """Add the bytes from ``start`` up to ``stop``; an empty range adds nothing."""
         if start >= stop:
             return
         first = bisect_left(self._stops, start)

@@ -1,4 +1,4 @@
-"""Errors a user can act on: one sentence of what is wrong, one of what to do next."""
+"""Errors that a user can act on: one sentence says what is wrong, a hint says what to do next."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Literal
 from parallax_core.base.ids import SeqId
 
 LossCause = Literal["unknown", "link", "invalid_frame"]
-"""Why a node or a stage was lost. Recovery decides by this, and never by a message.
+"""Why a node or a stage was lost. Recovery decides by the cause, never by a message.
 
-``unknown``        nobody has said
+``unknown``        the cause is not known
 ``link``           a link ended: the node at its other end is dead, hung or unreachable
-``invalid_frame``  a node sent a frame that cannot be read, and was disconnected: the root cause of all other losses
+``invalid_frame``  a node sent an invalid frame and was disconnected: the root cause of all other losses
 """
 
 
 class ParallaxError(Exception):
-    """The root of every error meant for a person.
+    """The base class of all errors shown to users.
 
-    The command line prints ``error: MESSAGE`` and ``hint: HINT`` without a traceback; the HTTP server
-    puts both into an OpenAI-shaped error body. A traceback therefore always means a bug of ours.
+    The command line prints ``error: MESSAGE`` and ``hint: HINT`` without a traceback; the HTTP server puts both into an
+    error body in OpenAI's format. A traceback therefore always means a bug in Parallax.
     """
 
     def __init__(self, message: str, hint: str = "") -> None:
@@ -34,19 +34,19 @@ class UsageError(ParallaxError):
 
 
 class UnknownName(ParallaxError):
-    """A plugin, model or alias nobody offers."""
+    """No plugin, model or alias has this name."""
 
 
 class PluginConflict(ParallaxError):
-    """Two plugins offer one name."""
+    """Two plugins offer the same name."""
 
 
 class BrokenPlugin(ParallaxError):
-    """A plugin was asked for by name and cannot be loaded."""
+    """A plugin requested by name cannot be loaded."""
 
 
 class Unsupported(ParallaxError):
-    """A capability this backend, source or model does not have."""
+    """This backend, source or model does not have a requested capability."""
 
 
 class InvalidRequest(ParallaxError):
@@ -66,18 +66,18 @@ class Unavailable(ParallaxError):
 
 
 class Overloaded(Unavailable):
-    """The engine has as many requests waiting as it takes."""
+    """The engine's queue of waiting requests is full."""
 
 
 class RequestTimeout(ParallaxError):
-    """A request took longer than it may."""
+    """A request exceeded its timeout."""
 
 
 class BackendFailed(ParallaxError):
     """The backend raised while loading or running a model.
 
-    ``sequences`` are those at fault, where a backend knows them: of a step that failed only their requests end. Empty:
-    those of all rows of the step.
+    ``sequences`` are those at fault for a failed step, if the backend knows them: only their requests end. Empty: the
+    sequences of all rows of the step.
     """
 
     def __init__(self, message: str, hint: str = "", sequences: Iterable[SeqId] = ()) -> None:
@@ -86,11 +86,11 @@ class BackendFailed(ParallaxError):
 
 
 class StageLost(ParallaxError):
-    """A stage cannot go on: what it holds is not what its head believes.
+    """A stage cannot go on: its state is unknown or differs from the head's.
 
-    ``stage`` is its number in the pipeline; None: it is not certain which one it is. ``cause`` is why it was lost,
-    ``peer`` the node to which the stage lost its link, if it is known that it lost one. ``reason`` is the message
-    without the number of the stage.
+    ``stage`` is its index in the pipeline; None: it is not certain which stage it is. ``cause`` is why it was lost.
+    ``peer`` is the node to which the stage lost its link, if known. ``reason`` is the message without the number of the
+    stage.
     """
 
     def __init__(
@@ -104,17 +104,17 @@ class StageLost(ParallaxError):
 
 
 class StageHung(StageLost):
-    """A stage has computed one step for longer than it may: the thread it runs on cannot be asked to stop."""
+    """A stage has computed one step for longer than its limit; its thread cannot be stopped."""
 
 
 class EngineFailed(ParallaxError):
-    """An engine can never answer again in this process; a new process may."""
+    """An engine cannot recover in this process; a new process may work."""
 
 
 class PeerLost(ParallaxError):
-    """A node at the other end of a link is dead, hung or cut off, or does not speak as it should.
+    """The node at the other end of a link is dead, hung, cut off, or violates the protocol.
 
-    ``cause`` is why, as far as the transport knows. ``peer`` is the name of the node; empty: core fills it in.
+    ``cause`` is why, if the transport knows. ``peer`` is the name of the node; empty: core fills it in.
     """
 
     def __init__(self, message: str, hint: str = "", *, cause: LossCause = "link", peer: str = "") -> None:
@@ -127,6 +127,6 @@ class OutOfPages(ParallaxError):
     """A pool of KV pages has fewer free pages than are needed."""
 
     def __init__(self, needed: int, free: int) -> None:
-        super().__init__(f"{needed} pages are needed, and {free} are free")
+        super().__init__(f"{needed} pages are needed, but {free} are free")
         self.needed = needed
         self.free = free

@@ -1,4 +1,4 @@
-"""Reading files of models, with errors a person understands."""
+"""Reads JSON files of models, with clear errors."""
 
 from __future__ import annotations
 
@@ -22,6 +22,6 @@ def read_object(path: Path) -> dict[str, Any]:
         message = f"{path} is not valid JSON: {error}"
         raise ParallaxError(message, "the file is damaged: download or copy it again") from error
     if not isinstance(value, dict):
-        message = f"{path} holds a JSON {type(value).__name__} where an object is expected"
+        message = f"{path} holds a JSON {type(value).__name__} instead of an object"
         raise ParallaxError(message, "the file is damaged: download or copy it again")
     return value

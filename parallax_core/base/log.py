@@ -1,4 +1,4 @@
-"""Logging, configured once by the command line and by nobody else."""
+"""Configures logging; only the command line does so, once."""
 
 import logging
 
@@ -7,9 +7,9 @@ QUIET = ("uvicorn", "asyncio", "httpx", "httpx2", "huggingface_hub", "filelock")
 
 
 def configure(*, verbose: bool, node: str = "") -> None:
-    """Send log records to standard error: ours from INFO (or DEBUG) on, those of libraries from WARNING on.
+    """Send log records to standard error: Parallax's from INFO (or DEBUG) on, noisy libraries' from WARNING on.
 
-    Each begins with the name of the ``node``, if it has one.
+    Each line begins with the name of the ``node``, if it has one.
     """
     prefix = f"[{node}] ".replace("%", "%%") if node else ""
     logging.basicConfig(format=prefix + FORMAT, datefmt="%H:%M:%S", level=logging.DEBUG if verbose else logging.INFO)

@@ -1,4 +1,4 @@
-"""Name an object without importing it."""
+"""References to objects that are imported on use."""
 
 from __future__ import annotations
 
@@ -28,6 +28,6 @@ class Ref(Generic[T]):
             raise ValueError(message)
 
     def load(self) -> T:
-        """Import the module and return the object. What the import raises is not caught here."""
+        """Import the module and return the object. Errors of the import are not caught."""
         module, _, name = self.target.partition(":")
         return cast("T", getattr(importlib.import_module(module), name))

@@ -1,4 +1,4 @@
-"""Tasks that succeed together, or fail as the first of them failed."""
+"""A task group that raises the first error of its tasks as it is."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ T = TypeVar("T")
 
 
 class FailFastGroup:
-    """A group of tasks, like `asyncio.TaskGroup`; the first error is raised as it is, not as part of a group.
+    """A group of tasks like `asyncio.TaskGroup` that raises the first error itself, not an exception group.
 
-    Whoever waits for it is cancelled as any other, also at the moment when one of its tasks fails: before Python 3.13,
-    a `asyncio.TaskGroup` swallows such a cancellation.
+    A task that waits for the group can be cancelled at any time, even while one of the group's tasks fails: before
+    Python 3.13, `asyncio.TaskGroup` swallows such a cancellation.
     """
 
     def __init__(self) -> None:
         self._tasks: list[asyncio.Task[Any]] = []
         self._errors: list[BaseException] = []
         self._ended = asyncio.Event()
-        """One of them has failed, or all have ended."""
+        """Set when a task has failed or all have ended."""
         self._is_over = False
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Begin a task of the group. That somebody else cancels it, or what it waits for, is an error like others."""
+        """Start a task of the group. If it is cancelled from outside the group, that counts as an error."""
         task = asyncio.get_running_loop().create_task(work)
         task.add_done_callback(self._note)
         self._tasks.append(task)
@@ -34,13 +34,13 @@ class FailFastGroup:
         return task
 
     async def __aenter__(self) -> Self:
-        """Begin."""
+        """Enter the group."""
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Wait for all; when one fails, the others are cancelled."""
+        """Wait for all tasks; when one fails, cancel the others."""
         try:
             if error is None and self._tasks:
                 await self._ended.wait()
@@ -61,10 +61,10 @@ class FailFastGroup:
             return task.exception()
         if self._is_over:
             return None
-        return RuntimeError(f"{getattr(task.get_coro(), '__qualname__', task)} was cancelled by somebody else")
+        return RuntimeError(f"{getattr(task.get_coro(), '__qualname__', task)} was cancelled from outside its group")
 
     async def _settle(self) -> None:
-        """Cancel what still runs, and wait for its end, however often we are cancelled ourselves."""
+        """Cancel the running tasks and wait for their end, even if this task is cancelled meanwhile."""
         is_cancelled = False
         self._is_over = True
         pending = {task for task in self._tasks if not task.done()}

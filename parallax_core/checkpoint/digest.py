@@ -1,8 +1,8 @@
-"""What a file of weights holds, tensor by tensor, named by its content.
+"""Digests of the tensors in a weight file.
 
-To read all of a large model for that would take as long as loading it. So of a tensor beyond 64 KiB, 16 pieces are
-taken, at places that follow from its size alone and are the same on every machine. Training changes numbers all over a
-tensor, which shows in them; that a few numbers elsewhere were changed by hand does not.
+Reading all of a large model would take as long as loading it. So of a tensor beyond 64 KiB, only 16 pieces are read, at
+offsets that depend on its size alone. Training changes numbers all over a tensor, which the pieces show; a few numbers
+changed by hand elsewhere go unnoticed.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from parallax_core.checkpoint.partial import read_present
 from parallax_core.checkpoint.reader import TensorLocation, find_places
 
 PIECES, PIECE_BYTES = 16, 4096
-"""What is read of a large tensor: so many pieces of so many bytes, evenly spaced, with the first and the last bytes."""
+"""The number of pieces read of a large tensor, and the bytes of each; evenly spaced from the first byte to the last."""
 DIGITS = 32
-"""Hexadecimal digits of a digest."""
+"""The number of hexadecimal digits in a digest."""
 SCHEME = 1
-"""Raised when the same tensor would get another digest."""
+"""The version of the digests, raised whenever the same tensor would get another digest."""
 
 
 def digest_tensors(path: Path) -> dict[str, str]:
-    """Return a digest of each tensor of a safetensors file that is on this machine: of its dtype, shape and content.
+    """Return a digest (of dtype, shape and content) of each tensor of a safetensors file that is on this machine.
 
     Raises:
         ParallaxError: if the file is damaged.
@@ -48,7 +48,7 @@ def _digest(place: TensorLocation, file: RawIOBase) -> str:
 
 
 def list_pieces(size: int) -> Iterator[tuple[int, int]]:
-    """Yield what is read of a tensor of ``size`` bytes: the first byte of a piece, and its number of bytes."""
+    """Yield the pieces to read of a tensor of ``size`` bytes: the offset of each and its number of bytes."""
     if size <= PIECES * PIECE_BYTES:
         yield 0, size
         return

@@ -1,7 +1,7 @@
-"""Digests of files of weights, made once and kept in this user's cache, so that later starts need not read for them.
+"""Caches the digests of weight files in this user's cache folder, so that later starts need not compute them.
 
-Not beside the model, whose folder may be read-only, or shared. What is kept of a file counts as long as its size, its
-number in the file system and its times are the same; one of these, the time of the entry, no copy can set back.
+They are not stored beside the model, whose folder may be read-only or shared. A cached digest is valid while the file's
+size, inode and times are unchanged; one of the times, that of the inode's change, cannot be set back by a copy.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ FOLDER = "weights"
 
 
 class Kept(msgspec.Struct):
-    """What is kept of a file."""
+    """The cached digests of a file."""
 
     path: str
     state: str
-    """Changes whenever the file does, or its digests would."""
+    """Describes the state of the file; changes whenever the file or the digest scheme changes."""
     tensors: dict[str, str]
     """The digest of each tensor."""
 
 
 def read_digests(path: Path) -> dict[str, str]:
-    """Return the digests of a file's tensors, as `digest_tensors` does: those that were kept, or else new ones."""
-    if read_journal(path) is not None:  # it may grow at any time
+    """Return the digests of a file's tensors, from the cache or else from `digest_tensors`."""
+    if read_journal(path) is not None:  # a partial file may grow at any time
         return digest_tensors(path)
     path = path.resolve()
     state = _describe_state(path)
@@ -41,7 +41,7 @@ def read_digests(path: Path) -> dict[str, str]:
         if (kept.path, kept.state) == (str(path), state):
             return kept.tensors
     tensors = digest_tensors(path)
-    with suppress(OSError):  # a home that cannot be written to costs time, and nothing else
+    with suppress(OSError):  # without a writable cache, later starts only take longer
         _save(_place(path), Kept(str(path), state, tensors))
     return tensors
 
@@ -57,7 +57,7 @@ def _place(path: Path) -> Path:
 
 
 def _save(place: Path, kept: Kept) -> None:
-    """Write what others may read or write meanwhile."""
+    """Write the cache file atomically, since other processes may read or write it."""
     draft = place.with_suffix(f".{os.getpid()}.part")
     draft.write_bytes(msgspec.json.encode(kept))
     draft.replace(place)

@@ -1,9 +1,9 @@
-"""Which bytes of a file are on this machine, where a source has fetched only a part of it.
+"""Reads which bytes of a partially fetched file are on this machine.
 
-Such a file, ``NAME``, has its full length from the start, so that every tensor lies where its header says; what was not
-fetched is a hole, which reads as zeros and takes no space. Beside it stands its journal, ``NAME.partial``: a line of
-text for each range of bytes that was fetched, with the range's first byte, the byte after its last, and the SHA-256 of
-its content. Lines are only ever appended, once their bytes are safely on disk. A file without a journal is whole.
+Such a file, ``NAME``, has its full length from the start, so that every tensor is at the offset its header states;
+missing bytes are a hole, which reads as zeros and takes no space. Its journal, ``NAME.partial`` in the same folder, has
+a line of text for each fetched range of bytes: its first byte, the byte after its last, and the SHA-256 of its content.
+Lines are only appended, after their bytes are safely on disk. A file without a journal is complete.
 """
 
 from __future__ import annotations
@@ -15,32 +15,32 @@ from pathlib import Path
 from parallax_core.base.byteranges import ByteRanges
 
 SUFFIX = ".partial"
-"""What the journal of a file adds to its name."""
+"""The suffix of a journal's name."""
 _LINE = re.compile(r"(\d{1,18}) (\d{1,18}) ([0-9a-f]{64})", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class FetchedRange:
-    """A range of bytes that was fetched: a line of a journal."""
+    """A fetched range of bytes: a line of a journal."""
 
     start: int
     stop: int
     sha256: str
-    """Of its content as it arrived, in hex."""
+    """The SHA-256 of its content as it arrived, in hexadecimal."""
 
     def __str__(self) -> str:
         return f"{self.start} {self.stop} {self.sha256}"
 
 
 def name_journal(path: Path) -> Path:
-    """Return where the journal of a file is, if it has one."""
+    """Return the path of a file's journal, whether or not it exists."""
     return path.with_name(path.name + SUFFIX)
 
 
 def read_journal(path: Path) -> list[FetchedRange] | None:
-    """Return the ranges that the journal of the file at ``path`` lists; None if it has no journal, being whole.
+    """Return the ranges in the journal of the file at ``path``; None if it has no journal, so that it is complete.
 
-    Lines that are damaged are left out, and so is the last one while it is being written: their bytes count as missing.
+    Damaged lines are skipped, and so is a last line that is still being written: their bytes count as missing.
     """
     try:
         text = name_journal(path).read_bytes().decode("ascii", errors="replace")
@@ -51,6 +51,6 @@ def read_journal(path: Path) -> list[FetchedRange] | None:
 
 
 def read_present(path: Path) -> ByteRanges | None:
-    """Return which bytes of the file at ``path`` are on this machine; None if it is whole."""
+    """Return the bytes of the file at ``path`` that are on this machine; None if it is complete."""
     journal = read_journal(path)
     return None if journal is None else ByteRanges((line.start, line.stop) for line in journal)

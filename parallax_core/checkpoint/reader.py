@@ -1,6 +1,6 @@
-"""A model folder as bytes: its settings, and its tensors in the safetensors format, which runs no code.
+"""Reads the config and the tensors of a model folder; the safetensors format runs no code.
 
-The format: eight bytes with the length of a header, the header, which is JSON, and the data of all tensors one after
+The format: eight bytes with the length of the header, the header in JSON, and the data of all tensors one after
 the other (https://github.com/huggingface/safetensors#format).
 """
 
@@ -32,7 +32,7 @@ DTYPES = {
 INDEX = "model.safetensors.index.json"
 LENGTH_BYTES = 8
 MOST_HEADER_BYTES = 100_000_000
-"""As the format's own library has it: what is longer is no header, but a file made to take memory."""
+"""The most bytes of a header, as in the format's own library: a longer one is made to exhaust memory."""
 TASK = "loading weights"
 FETCH_REST = "fetch the rest with `parallax models pull`; `parallax models list` shows which layers are here"
 """The hint of an error about tensors that are not on this machine."""
@@ -40,11 +40,11 @@ FETCH_REST = "fetch the rest with `parallax models pull`; `parallax models list`
 
 @dataclass(frozen=True, slots=True)
 class TensorLocation:
-    """Where a tensor lies in a file."""
+    """The location of a tensor in a file."""
 
     name: str
     kind: str
-    """Its dtype, in the words of the format."""
+    """Its dtype, in the notation of the format."""
     shape: tuple[int, ...]
     start: int
     stop: int
@@ -57,7 +57,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     """Return the contents of a model's config.json.
 
     Raises:
-        ParallaxError: if there is none, or it is damaged.
+        ParallaxError: if it does not exist or is damaged.
     """
     try:
         return read_object(folder / "config.json")
@@ -67,18 +67,18 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def read_tensors(folder: Path, is_wanted: Callable[[str], bool], progress: Progress) -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors that are wanted, with their names; of the others, no byte is read.
+    """Yield the wanted tensors with their names; no byte of the others is read.
 
-    Their data are memory-mapped: copy what is to be kept. None of them is a hole of a file that was fetched in part.
+    Their data are memory-mapped: copy them to keep them. Holes of partially fetched files are never yielded.
 
     Args:
         folder: a model in the standard layout.
-        is_wanted: told the name of each tensor.
-        progress: told of bytes as tensors are yielded.
+        is_wanted: tells whether the tensor of a name is wanted.
+        progress: receives the progress in bytes as tensors are yielded.
 
     Raises:
-        ParallaxError: if there are no weights, a tensor that is wanted is not on this machine, or a file is damaged.
-        Unsupported: if a tensor that is wanted has a dtype that is no `Tensor`'s.
+        ParallaxError: if there are no weights, a wanted tensor is not on this machine, or a file is damaged.
+        Unsupported: if a wanted tensor has a dtype that `Tensor` does not support.
     """
     paths = sorted(folder.glob("*.safetensors"))
     if not paths:
@@ -86,7 +86,7 @@ def read_tensors(folder: Path, is_wanted: Callable[[str], bool], progress: Progr
         raise ParallaxError(message, "a model is a folder with config.json and *.safetensors")
     if missing := sorted(filter(is_wanted, find_missing(folder))):
         message = (
-            f"only a part of {folder.name} is on this machine, without {missing[0]}, one of {len(missing)} tensors"
+            f"only a part of {folder.name} is on this machine; missing tensors: {len(missing)}, such as {missing[0]}"
         )
         raise ParallaxError(message, FETCH_REST)
     places = {path: [place for place in find_places(path) if is_wanted(place.name)] for path in paths}
@@ -102,17 +102,17 @@ def read_tensors(folder: Path, is_wanted: Callable[[str], bool], progress: Progr
 
 
 def find_missing(folder: Path) -> frozenset[str]:
-    """Return the names of the tensors of a model whose bytes are not all on this machine; most often none.
+    """Return the names of a model's tensors that are not completely on this machine; usually empty.
 
-    These are tensors in files that the index names and that are not there, and those in holes of files that were
-    fetched in part. Of files that are whole, nothing is read.
+    These are the tensors of missing files that the index names, and those in holes of partially fetched files. Complete
+    files are not read.
 
     Raises:
-        ParallaxError: if the index, or the header of a file that was fetched in part, is damaged.
+        ParallaxError: if the index or the header of a partially fetched file is damaged.
     """
     paths = list(folder.glob("*.safetensors"))
     missing = {name for name, file in read_index(folder).items() if not (folder / file).exists()}
-    if missing:  # unless the index is a stale one, beside weights in other files
+    if missing:  # unless the index is stale and the weights are in other files
         missing.difference_update(place.name for path in paths for place in find_places(path))
     return frozenset(missing.union(*map(_find_holes, paths)))
 
@@ -134,17 +134,17 @@ def _find_holes(path: Path) -> Iterator[str]:
 
 
 def read_index(folder: Path) -> dict[str, str]:
-    """Return the tensors that ``model.safetensors.index.json`` names, each with its file; none if there is no index.
+    """Return the file of each tensor in ``model.safetensors.index.json``; empty if there is no index.
 
     Raises:
-        ParallaxError: if it is not such an index, or names a file outside its own folder.
+        ParallaxError: if it is not a valid index, or names a file outside its folder.
     """
     path = folder / INDEX
     if not path.is_file():
         return {}
     files = read_object(path).get("weight_map")
     if not isinstance(files, dict) or not _are_file_names(files.values()):
-        message = f"{path} does not map tensors to safetensors files beside it"
+        message = f"{path} does not map tensors to safetensors files in its folder"
         raise ParallaxError(message, "fetch or copy the model again")
     return files
 
@@ -155,7 +155,7 @@ def _are_file_names(names: Collection[object]) -> bool:
 
 
 def find_places(path: Path) -> list[TensorLocation]:
-    """Return where the tensors of a file lie, having read its header only.
+    """Return the locations of a file's tensors; only its header is read.
 
     Raises:
         ParallaxError: if it is damaged.
@@ -169,14 +169,14 @@ def find_places(path: Path) -> list[TensorLocation]:
 
 
 def _read_header(path: Path) -> tuple[dict[str, Any], int]:
-    """Return the header, and where the data begin; ValueError unless the file is as long as the header says."""
+    """Return the header and the offset of the data; raise ValueError if the file's length differs from the header's."""
     size = path.stat().st_size
     with path.open("rb") as file:
         start = LENGTH_BYTES + int.from_bytes(file.read(LENGTH_BYTES), "little")
         if not LENGTH_BYTES < start <= size:
             raise ValueError(f"its header does not lie within its {size} bytes")
         if start - LENGTH_BYTES > MOST_HEADER_BYTES:
-            raise ValueError(f"its header has {start - LENGTH_BYTES} bytes, and can have {MOST_HEADER_BYTES}")
+            raise ValueError(f"its header has {start - LENGTH_BYTES} bytes; at most {MOST_HEADER_BYTES} are allowed")
         header = json.loads(file.read(start - LENGTH_BYTES))
     ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
     if start + max(ends, default=0) != size:
@@ -185,7 +185,7 @@ def _read_header(path: Path) -> tuple[dict[str, Any], int]:
 
 
 def _read_place(name: str, entry: Mapping[str, Any], start: int) -> TensorLocation:
-    """Return the place of a tensor; ValueError unless it has as many bytes as its shape asks for."""
+    """Return the location of a tensor; raise ValueError if its number of bytes does not match its shape."""
     kind, shape = entry["dtype"], tuple(map(int, entry["shape"]))
     first, last = map(int, entry["data_offsets"])
     size = math.prod(shape) * ITEM_BYTES[DTYPES[kind]] if kind in DTYPES else last - first
@@ -196,6 +196,6 @@ def _read_place(name: str, entry: Mapping[str, Any], start: int) -> TensorLocati
 
 def _make_tensor(place: TensorLocation, data: memoryview) -> Tensor:
     if place.kind not in DTYPES:
-        message = f"the tensor {place.name} is {place.kind}, and only {', '.join(DTYPES)} can be read"
+        message = f"the tensor {place.name} has the dtype {place.kind}; supported are {', '.join(DTYPES)}"
         raise Unsupported(message, "choose a model that is not quantized, or another backend")
     return Tensor(DTYPES[place.kind], place.shape, data[place.start : place.stop])

@@ -1,9 +1,9 @@
-"""Which weights a stage holds, named by their content, so that stages of different weights are not mixed.
+"""Identifies the weights of a stage by their content, so that stages with different weights are not mixed.
 
-A fine-tuned model has the configuration and the headers of the one it was made from, and two machines may hold
-different revisions of one name. So every part of a model has a digest of its own: each layer, and each tensor that
-belongs to none. Whoever holds the same part must have the same digest. Nodes that have fetched different layers have no
-part in common; they still have what their source lists of all files, with which they state what the rest would be.
+A fine-tuned model has the config and the headers of its base model, and two machines may hold different revisions under
+one name. So every part of a model has its own digest: each layer, and each tensor outside the layers. Nodes that hold
+the same part must have the same digest of it. Nodes that have fetched different layers have no part in common; they
+compare the digests of all files that their source lists.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ from parallax_core.contracts.backend import StagePlan
 from parallax_core.contracts.stage import LayerRange
 
 LAYER = re.compile(r"((?:.*?\.)?[0-9]{1,9})\..*")
-"""The name of a tensor of a layer: the layer with its number, such as ``model.layers.3``, and what comes after it."""
+"""Matches the name of a layer's tensor: the layer with its number, such as ``model.layers.3``, and the rest."""
 NUMBERED = re.compile(r"(?:.*\.)?([0-9]{1,9})")
 
 
 @dataclass(frozen=True, slots=True)
 class WeightsIdentity:
-    """What names the weights of a stage; see `StageInfo` for what the fields mean."""
+    """The identity of a stage's weights; see `StageInfo` for the meaning of the fields."""
 
     version: str
     parts: Mapping[str, str]
 
 
 def identify_weights(plan: StagePlan, layers: LayerRange, num_layers: int) -> WeightsIdentity:
-    """Return what names the weights that a stage of ``layers`` is made of, for its `StageInfo`.
+    """Return the identity of the weights of a stage of ``layers``, for its `StageInfo`.
 
-    The first and the last stage hold tensors that belong to no layer; those are then named too. So are the files that
-    the source of the model lists, which tell its revisions apart.
+    For the first and the last stage it includes the tensors outside the layers. It always includes the files that the
+    model's source lists, which distinguish revisions.
 
     Args:
-        plan: what the backend was asked to load.
-        layers: of the stage.
-        num_layers: of the whole model.
+        plan: the plan of the stage.
+        layers: the layers of the stage.
+        num_layers: the number of layers of the whole model.
 
     Raises:
         ParallaxError: if a file is damaged.
-        OSError: if one cannot be read.
+        OSError: if a file cannot be read.
     """
     is_end = layers.start == 0 or layers.stop == num_layers
     found = {
@@ -60,23 +60,23 @@ def identify_weights(plan: StagePlan, layers: LayerRange, num_layers: int) -> We
 
 
 def state_weights(plan: StagePlan) -> dict[str, str]:
-    """Return what can be stated of a whole model: the parts that are here, and what its source lists of all of it.
+    """Return all known digests of a model: those of the parts on this machine, and those its source lists.
 
     Raises:
         ParallaxError: if a file is damaged.
-        OSError: if one cannot be read.
+        OSError: if a file cannot be read.
     """
     return {**digest_parts(plan.model), **plan.listed_weights}
 
 
 def digest_parts(folder: Path) -> dict[str, str]:
-    """Return a digest of each part of a model that is wholly on this machine.
+    """Return a digest of each part of a model that is completely on this machine.
 
-    A part is a layer, as ``model.layers.3``, or a tensor that belongs to none, by its name.
+    A part is a layer, such as ``model.layers.3``, or a tensor outside the layers, by its name.
 
     Raises:
         ParallaxError: if a file is damaged.
-        OSError: if one cannot be read.
+        OSError: if a file cannot be read.
     """
     tensors: dict[str, str] = {}
     for path in sorted(folder.glob("*.safetensors")):
@@ -89,13 +89,13 @@ def digest_parts(folder: Path) -> dict[str, str]:
 
 
 def name_part(tensor: str) -> str:
-    """Return the part of a model that a tensor belongs to."""
+    """Return the part of a model to which a tensor belongs."""
     found = LAYER.fullmatch(tensor)
     return found[1] if found else tensor
 
 
 def find_layer(part: str) -> int | None:
-    """Return the number of the layer that a part is; None if it is none."""
+    """Return the layer number of a part; None if the part is not a layer."""
     found = NUMBERED.fullmatch(part)
     return int(found[1]) if found else None
 

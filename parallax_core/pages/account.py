@@ -1,4 +1,4 @@
-"""What a stage has to know of its sequences, tensors apart: what was said of each, its tokens, and its pages."""
+"""Keeps the sequences of a stage, with their specs, tokens and pages, but without tensors."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from parallax_core.pages.pool import Copy, PagePool
 
 @dataclass(slots=True)
 class Entry:
-    """One open sequence."""
+    """An open sequence."""
 
     spec: SequenceSpec
     choice: int = 0
-    """Whose draws are its own; see `parallax_core.sampling.draw_key`."""
+    """The choice that keys its draws; see `parallax_core.sampling.draw_key`."""
     tokens: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A `StageOutput` with nothing left to wait for."""
+    """A `StageOutput` whose result is complete."""
 
     result: StageResult
 
@@ -45,12 +45,12 @@ class Outcome:
 
 
 class Account:
-    """The sequences of a stage, kept as the contract asks: a stage that has one is left with the tensors.
+    """The sequences of a stage, managed as the `Stage` contract requires; the stage itself handles only tensors.
 
-    `edit` and `step` refuse what the contract says is to be refused, before anything changes. What they return is what
-    is left to do with tensors: for each pool of `StageInfo.pools`, the copies to make before anything is written.
+    `edit` and `step` raise the errors of the contract before anything changes. They return the work left for tensors:
+    for each pool of `StageInfo.pools`, the copies to make before anything is written.
 
-    A stage whose steps are still running when `step` returns holds their pages by `PagePool.pin`.
+    A stage whose steps are still running when `step` returns holds their pages with `PagePool.pin`.
     """
 
     def __init__(self, info: StageInfo) -> None:
@@ -60,16 +60,16 @@ class Account:
 
     @property
     def free(self) -> tuple[int, ...]:
-        """Free pages of each pool, as `StageResult.free` tells them."""
+        """Free pages of each pool, for `StageResult.free`."""
         return tuple(pool.num_free for pool in self.pools)
 
     def edit(self, edit: Edit) -> list[list[Copy]]:
-        """Apply an edit, and return the copies to make in each pool.
+        """Apply an edit and return the copies to make in each pool.
 
         Raises:
-            KeyError: for a sequence that is not open, or one to be opened that is.
-            ValueError: for a length beyond the sequence's, or another adapter in a fork.
-            Unsupported: for a length a window or a state cannot go back to, or an adapter where there are none.
+            KeyError: if a sequence is not open, or one to be opened is.
+            ValueError: if a length exceeds the sequence's, or a fork has another adapter.
+            Unsupported: if a window or state cannot be rewound to a length, or the stage has no adapters.
             OutOfPages: if a fork needs a page and none is free.
         """
         named = (edit.src, edit.dst) if isinstance(edit, Fork) else (edit.seq,)
@@ -90,13 +90,13 @@ class Account:
     def step(self, batch: StageBatch) -> list[list[Copy]]:
         """Append the tokens of a batch to their sequences, take pages for them, and return the copies to make.
 
-        The tokens of a row have been appended then. If the computation fails, what `save` gave before the call takes
-        that back; what a layer keeps of a whole sequence, a state, is for the stage to put back.
+        If the computation then fails, the function that `save` returned before the call undoes this; the stage itself
+        restores the states of layers that keep one per sequence.
 
         Raises:
-            KeyError: for a sequence that is not open.
-            ValueError: if the batch is too large, or something in it does not fit the rest, the sequences or the model.
-            Unsupported: if it asks for what `StageInfo.capabilities` does not name.
+            KeyError: if a sequence is not open.
+            ValueError: if the batch is too large or inconsistent with itself, the sequences or the model.
+            Unsupported: if it needs a capability that `StageInfo.capabilities` does not list.
             OutOfPages: if a pool has too few free pages.
         """
         entries = {row.seq: self.entries[row.seq] for row in batch.rows if row.seq in self.entries}
@@ -107,13 +107,14 @@ class Account:
         return [[copy for row in batch.rows for copy in pool.extend(row.seq, len(row.tokens))] for pool in self.pools]
 
     def save(self, rows: Sequence[Row]) -> Callable[[], None]:
-        """Note what the sequences of ``rows`` have, before `step` is called with them.
+        """Record the tokens and pages of the sequences of ``rows``, before `step` is called with them.
 
         Returns:
-            What takes that step back: the sequences then have the tokens and pages they had, and no other has changed.
+            A function that undoes the step: the sequences get back their earlier tokens and pages. No other sequence
+            may have changed in between.
 
         Raises:
-            KeyError: for a sequence that is not open.
+            KeyError: if a sequence is not open.
         """
         seqs = [row.seq for row in rows]
         lengths = {seq: len(self.entries[seq].tokens) for seq in seqs}
@@ -128,11 +129,11 @@ class Account:
         return restore
 
     def _edit_pools(self, edit: Edit) -> list[list[Copy]]:
-        """Apply an edit to every pool, or, if one of them has no page for a fork, to none."""
+        """Apply an edit to every pool, or to none if one has no page for a fork."""
         copies: list[list[Copy]] = []
         try:
             for pool in self.pools:
-                copies.append(pool.edit(edit))  # noqa: PERF401 -- those before one that raises are needed
+                copies.append(pool.edit(edit))  # noqa: PERF401 -- the copies before an error are needed
         except OutOfPages:
             self._take_back(edit, self.pools[: len(copies)])
             raise

@@ -1,4 +1,4 @@
-"""How many pages each pool has: the memory there is, shared out so that no pool runs dry long before the others."""
+"""Divides memory among the page pools of a stage, so that no pool runs out long before the others."""
 
 from __future__ import annotations
 
@@ -10,55 +10,55 @@ from typing import Literal
 from parallax_core.base.errors import ParallaxError
 from parallax_core.contracts.stage import MOST_PAGES, PoolInfo
 
-Kind = Literal["full", "window", "latent", "state"]
+PoolKind = Literal["full", "window", "latent", "state"]
 
 PAGE_SIZE = 16
 """Tokens per page."""
 REWIND = 64
-"""How far behind its end a sequence with windows can be forked or truncated."""
+"""The number of tokens before its end at which a sequence with windows can still be forked or truncated."""
 CHECKPOINT = 256
-"""Where chunks of sequences with states end, so that what begins alike can be shared."""
+"""Prefill chunks of sequences with states end at multiples of this number of tokens, so that prefixes are shared."""
 MOST_SEQUENCES = 256
-"""Memory for more sequences of full length than this is left to others."""
+"""The most sequences of full length that a pool is sized for; further memory goes to other pools."""
 TYPICAL = 1024
-"""Tokens of a sequence by which memory is shared out between pools."""
+"""Length of a typical sequence, in tokens; memory is divided for sequences of this length."""
 KIBI = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What there is to plan with."""
+    """The memory and limits to plan with."""
 
     num_bytes: float
-    """Memory for all pools."""
+    """Bytes of memory for all pools."""
     context_length: int
     """The longest sequence, in tokens."""
     chunk: int
     """The most tokens in a step."""
     sequences: int = 0
-    """How many run at once, if that is known: then there are states for twice as many, if memory allows."""
+    """The number of running sequences, to make states for twice as many if memory allows; 0: unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What one pool could do with."""
+    """The demand of one pool."""
 
-    kind: Kind
+    kind: PoolKind
     window: int
     page_bytes: int
     pages_each: int
-    """Pages of a typical sequence."""
+    """The number of pages of a typical sequence."""
     most: int
-    """Pages beyond which there is no use."""
+    """The most useful number of pages."""
 
 
-def plan_pools(sizes: Mapping[tuple[Kind, int], int], room: Room) -> tuple[PoolInfo, ...]:
-    """Return the pools that fit into the memory there is, in the order given.
+def plan_pools(sizes: Mapping[tuple[PoolKind, int], int], room: Room) -> tuple[PoolInfo, ...]:
+    """Return the pools that fit into the available memory, in the order given.
 
     Args:
-        sizes: for the kind and the window of each pool (0: none), the bytes that a token takes in all layers together;
-            in a pool of states, those that a sequence takes.
-        room: what there is.
+        sizes: by the kind and window (0: none) of each pool, the bytes that a token takes in all layers together; for
+            a pool of states, the bytes that a sequence takes.
+        room: the memory and limits.
 
     Raises:
         ParallaxError: if not even one page of each fits.
@@ -66,14 +66,14 @@ def plan_pools(sizes: Mapping[tuple[Kind, int], int], room: Room) -> tuple[PoolI
     needs = [_find_need(kind, window, num_bytes, room) for (kind, window), num_bytes in sizes.items()]
     least = sum(need.page_bytes for need in needs)
     if least > room.num_bytes:
-        message = f"a page of each pool takes {format_bytes(least)}, and there are {format_bytes(room.num_bytes)}"
+        message = f"one page of each pool takes {format_bytes(least)}, but {format_bytes(room.num_bytes)} are free"
         raise ParallaxError(message, "close other programs, or choose a smaller model")
     counts = _share_out(needs, room.num_bytes)
     return tuple(_make_info(need, count) for need, count in zip(needs, counts, strict=True))
 
 
 def format_bytes(size: float) -> str:
-    """Return ``size`` in words, such as ``1.3 GiB``."""
+    """Return ``size`` as text, such as ``1.3 GiB``."""
     for unit in ("bytes", "KiB", "MiB"):
         if size < KIBI:
             return f"{size:.0f} {unit}"
@@ -81,7 +81,7 @@ def format_bytes(size: float) -> str:
     return f"{size:.1f} GiB"
 
 
-def _find_need(kind: Kind, window: int, num_bytes: int, room: Room) -> Need:
+def _find_need(kind: PoolKind, window: int, num_bytes: int, room: Room) -> Need:
     if kind == "state":
         return Need(kind, window, num_bytes, 1, max(MOST_SEQUENCES, 2 * room.sequences))
     longest = room.context_length
@@ -93,22 +93,22 @@ def _find_need(kind: Kind, window: int, num_bytes: int, room: Room) -> Need:
 
 
 def _share_out(needs: Sequence[Need], num_bytes: float) -> list[int]:
-    """Return the pages of each pool: as many typical sequences as fit; what one has no use for, the others get."""
+    """Return the number of pages of each pool, for equally many typical sequences; surplus goes to the other pools."""
     counts = [0] * len(needs)
-    hungry = set(range(len(needs)))
-    while hungry:
+    unfilled = set(range(len(needs)))
+    while unfilled:
         left = num_bytes - sum(
-            counts[index] * need.page_bytes for index, need in enumerate(needs) if index not in hungry
+            counts[index] * need.page_bytes for index, need in enumerate(needs) if index not in unfilled
         )
-        each = sum(needs[index].page_bytes * needs[index].pages_each for index in hungry)
-        for index in hungry:
+        each = sum(needs[index].page_bytes * needs[index].pages_each for index in unfilled)
+        for index in unfilled:
             counts[index] = max(1, int(left * needs[index].pages_each // each))
-        full = {index for index in hungry if counts[index] >= needs[index].most}
+        full = {index for index in unfilled if counts[index] >= needs[index].most}
         for index in full:
             counts[index] = needs[index].most
         if not full:
             break
-        hungry -= full
+        unfilled -= full
     return counts
 
 

@@ -1,4 +1,4 @@
-"""What may be wrong with a batch or an edit, found before anything changes."""
+"""Checks batches and edits before anything changes."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ HINT = "leave it out, or choose another backend"
 
 
 def check_batch(batch: StageBatch, lengths: Mapping[SeqId, int], info: StageInfo) -> None:
-    """Refuse a batch a stage cannot run; ``lengths`` are those of its open sequences.
+    """Refuse a batch that a stage cannot run; ``lengths`` are those of its open sequences.
 
     Raises:
-        KeyError: for a sequence that is not open.
-        ValueError: if the batch is too large, or something in it does not fit the rest, the sequences or the model.
-        Unsupported: if it asks for what `StageInfo.capabilities` does not name.
+        KeyError: if a sequence is not open.
+        ValueError: if the batch is too large or inconsistent with itself, the sequences or the model.
+        Unsupported: if it needs a capability that `StageInfo.capabilities` does not list.
     """
     if len({row.seq for row in batch.rows}) < len(batch.rows):
         raise ValueError("a sequence is in two rows of one batch")
     num_tokens = sum(len(row.tokens) for row in batch.rows)
     if num_tokens > info.max_batch_tokens:
-        raise ValueError(f"the batch has {num_tokens} tokens, and the most is {info.max_batch_tokens}")
+        raise ValueError(f"the batch has {num_tokens} tokens; at most {info.max_batch_tokens} are allowed")
     _check_hidden(batch, num_tokens, info)
     for row in batch.rows:
         if row.seq not in lengths:
@@ -49,12 +49,12 @@ def check_batch(batch: StageBatch, lengths: Mapping[SeqId, int], info: StageInfo
 
 
 def check_edit(edit: Edit, specs: Mapping[SeqId, SequenceSpec], pools: Sequence[PagePool], info: StageInfo) -> None:
-    """Refuse an edit a stage cannot make; ``specs`` are those of its open sequences.
+    """Refuse an edit that a stage cannot apply; ``specs`` are those of its open sequences.
 
     Raises:
-        KeyError: for a sequence that is not open, or one to be opened that is.
-        ValueError: for a length beyond the sequence's, or another adapter in a fork.
-        Unsupported: for a length a window or a state cannot go back to, or an adapter where there are none.
+        KeyError: if a sequence is not open, or one to be opened is.
+        ValueError: if a length exceeds the sequence's, or a fork has another adapter.
+        Unsupported: if a window or state cannot be rewound to a length, or the stage has no adapters.
     """
     made, named = _find_handles(edit)
     if made in specs:
@@ -62,7 +62,7 @@ def check_edit(edit: Edit, specs: Mapping[SeqId, SequenceSpec], pools: Sequence[
     if named is not None and named not in specs:
         raise KeyError(f"sequence {named} is not open")
     if isinstance(edit, Open) and edit.spec.adapter and "adapters" not in info.capabilities:
-        raise Unsupported(f"this stage has no adapters, and so no {edit.spec.adapter!r}", HINT)
+        raise Unsupported(f"this stage has no adapters, so {edit.spec.adapter!r} cannot be used", HINT)
     if isinstance(edit, Fork) and edit.spec and edit.spec.adapter != specs[edit.src].adapter:
         raise ValueError(f"a fork of {edit.src} cannot have the adapter {edit.spec.adapter!r}")
     if isinstance(edit, Fork | Truncate) and named is not None:
@@ -70,17 +70,17 @@ def check_edit(edit: Edit, specs: Mapping[SeqId, SequenceSpec], pools: Sequence[
 
 
 def check_room(pools: Sequence[PagePool], rows: Sequence[Row]) -> None:
-    """Refuse rows for which the pages of some pool do not suffice, one row after the other; nothing changes.
+    """Check that every pool has enough pages for the rows, applied one after the other; change nothing.
 
     Raises:
-        OutOfPages: if so.
+        OutOfPages: if a pool has too few.
     """
     for pool in pools:
         pool.check_room((row.seq, len(row.tokens)) for row in rows)
 
 
 def _find_handles(edit: Edit) -> tuple[SeqId | None, SeqId | None]:
-    """Return the sequence an edit makes, and the one it needs."""
+    """Return the sequence that an edit opens, and the one that must be open."""
     match edit:
         case Open(seq):
             return seq, None
@@ -94,25 +94,23 @@ def _check_length(seq: SeqId, length: int, pools: Sequence[PagePool]) -> None:
         if not 0 <= length <= pool.length(seq):
             raise ValueError(f"length {length} is not within the {pool.length(seq)} tokens of sequence {seq}")
         if not pool.can_rewind(seq, length):
-            message = (
-                f"a {pool.info.kind} pool cannot take sequence {seq} of {pool.length(seq)} tokens back to {length}"
-            )
-            raise Unsupported(message, "keep a fork at the length to go back to")
+            message = f"a {pool.info.kind} pool cannot rewind sequence {seq} of {pool.length(seq)} tokens to {length}"
+            raise Unsupported(message, "keep a fork at the length to rewind to")
 
 
 def _check_hidden(batch: StageBatch, num_tokens: int, info: StageInfo) -> None:
     found = [(tensor.dtype, tensor.shape) for tensor in batch.hidden]
     expected = [(spec.dtype, (num_tokens, spec.width)) for spec in info.takes]
     if found != expected:
-        raise ValueError(f"the hidden tensors are {found}, and {expected} are expected")
+        raise ValueError(f"the hidden tensors are {found}; expected {expected}")
     if batch.embeddings and "embeddings" not in info.capabilities:
         raise Unsupported("this stage takes no embeddings", HINT)
 
 
 def _find_problem(row: Row, length: int, info: StageInfo) -> str:
-    """Return what is wrong with the tokens of a row, or nothing."""
+    """Return the fault of a row's tokens, or an empty string."""
     if row.start != length:
-        return f"it starts at {row.start}, and the sequence's length is {length}"
+        return f"it starts at {row.start}, but the sequence's length is {length}"
     if not row.tokens:
         return "it has no tokens"
     if row.start + len(row.tokens) > info.context_length:
@@ -123,7 +121,7 @@ def _find_problem(row: Row, length: int, info: StageInfo) -> str:
 
 
 def _find_strange(positions: Sequence[int], num_tokens: int, context: int) -> str:
-    """Return what is wrong with the positions of a row, or nothing."""
+    """Return the fault of a row's positions, or an empty string."""
     if not positions:
         return ""
     if len(positions) != num_tokens:
@@ -134,7 +132,7 @@ def _find_strange(positions: Sequence[int], num_tokens: int, context: int) -> st
 
 
 def _find_misplaced(row: Row, info: StageInfo) -> str:
-    """Return what is wrong with the outputs of a row, or nothing."""
+    """Return the fault of a row's outputs, or an empty string."""
     offsets = [output.offset for output in row.outputs]
     if offsets != sorted(offsets) or any(not 0 <= offset < len(row.tokens) for offset in offsets):
         return f"the offsets of its outputs do not ascend within range({len(row.tokens)})"
@@ -146,14 +144,14 @@ def _find_misplaced(row: Row, info: StageInfo) -> str:
 
 
 def _check_support(row: Row, info: StageInfo) -> None:
-    asked = {
+    needed = {
         "positions": bool(row.positions),
         "embeddings": bool(row.spans),
         "hidden": any(isinstance(output, Hidden) for output in row.outputs),
         "logprobs": any(_wants_logprobs(output) for output in row.outputs),
     }
-    for name, wanted in asked.items():
-        if wanted and name not in info.capabilities:
+    for name, is_needed in needed.items():
+        if is_needed and name not in info.capabilities:
             raise Unsupported(f"row of sequence {row.seq} asks for {name}, which this stage does not support", HINT)
 
 

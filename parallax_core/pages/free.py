@@ -8,8 +8,8 @@ from collections.abc import Container, Iterator
 class FreePages:
     """A stack of the page ids ``0`` to ``num_pages - 1``, with 0 on top.
 
-    Ids that were never taken are a counter, and only those given back are a list, so that a new pool costs nothing
-    however many pages it has.
+    Ids that were never taken are represented by a counter, and only returned ones by a list, so that a new pool is
+    cheap whatever its size.
     """
 
     def __init__(self, num_pages: int) -> None:
@@ -26,10 +26,10 @@ class FreePages:
         yield from range(self._untouched, self._num_pages)
 
     def pop(self) -> int:
-        """Take the page that was given back last, or else the lowest that was never taken.
+        """Take the page that was returned last, or else the lowest that was never taken.
 
         Raises:
-            IndexError: if there is none.
+            IndexError: if no page is free.
         """
         if self._returned:
             return self._returned.pop()
@@ -39,9 +39,9 @@ class FreePages:
         return self._untouched - 1
 
     def append(self, page: int) -> None:
-        """Give a page back that was taken."""
+        """Return a page that was taken."""
         self._returned.append(page)
 
     def remove_all(self, used: Container[int]) -> None:
-        """Take back every page that was given back and is in ``used``; costs time in the pages given back."""
+        """Remove the pages in ``used`` from the returned ones; takes time in the number of returned pages."""
         self._returned = [page for page in self._returned if page not in used]

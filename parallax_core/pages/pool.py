@@ -1,10 +1,10 @@
-"""One pool of pages: refcounts, sharing, copies on write, windows and states.
+"""One pool of pages: reference counts, sharing, copy on write, windows and states.
 
-Everything here is a pure function of the calls made, so the head, which makes the same calls, knows every page of every
-stage without asking. A stage stores at the ids it is given and moves nothing on its own.
+The result depends only on the calls made, so the head, which makes the same calls, knows every page of every stage
+without asking. A stage stores at the ids it is given and moves nothing on its own.
 
-Two kinds of pools differ from the plain one. A *window* pool forgets pages that no later token can see: at a step with
-start s, those wholly below ``s - window - rewind + 1``. A *state* pool holds one page per sequence, whatever its
+Two kinds of pools differ from the full one. A *window* pool frees pages that no later token can attend to: at a step
+with start s, those entirely below ``s - window - rewind + 1``. A *state* pool holds one page per sequence, whatever its
 length, that every step overwrites.
 """
 
@@ -38,32 +38,32 @@ class Holding:
     """The pages of one sequence."""
 
     length: int = 0
-    """Tokens of the sequence, forgotten ones included."""
+    """Tokens of the sequence, including those of freed pages."""
     first: int = 0
-    """How many pages at the beginning the window has forgotten."""
+    """The number of leading pages that the window has freed."""
     pages: tuple[int, ...] = ()
-    """Page ids, the one at index i holding the tokens from ``(first + i) * page_size`` on. A tuple, so that `Mark` and
-    whoever asks share it; most steps of most sequences leave it as it is."""
+    """Page ids; the one at index i holds the tokens from ``(first + i) * page_size`` on. A tuple, so that `Mark` and
+    callers share it; most steps of most sequences leave it as it is."""
     room: int = 0
-    """Growing up to this length takes, copies and forgets no page, as in most steps of most sequences; 0: unknown."""
+    """Growing up to this length takes, copies and frees no page, as in most steps of most sequences; 0: unknown."""
 
     def copy(self) -> Holding:
-        """Return another that is the same now, at a cost that does not grow with the pages."""
+        """Return an independent copy, in constant time."""
         return Holding(self.length, self.first, self.pages, self.room)
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What some sequences held; `PagePool.restore` takes them back to it."""
+    """The pages that some sequences held; see `PagePool.restore`."""
 
     holdings: Mapping[SeqId, Holding]
 
 
 class PagePool:
-    """Hands out the pages of one pool. Every call costs time in the pages it touches, never in the pool's size.
+    """Allocates the pages of one pool. Every call takes time in the pages it touches, never in the pool's size.
 
-    Invariants, checked by `check`: free and live pages are all pages; a page's references are its holders; a page with
-    several holders, or named by a pin, is never handed out and never written.
+    Invariants, checked by `check`: every page is either free or live; a page's references are its holders; a page with
+    several holders, or a pinned one, is never allocated and never written.
     """
 
     def __init__(self, info: PoolInfo) -> None:
@@ -75,7 +75,7 @@ class PagePool:
 
     @property
     def num_free(self) -> int:
-        """Pages that could be handed out now."""
+        """The number of pages that can be allocated now."""
         return len(self._free)
 
     def __contains__(self, seq: object) -> bool:
@@ -86,12 +86,12 @@ class PagePool:
         return self._holdings[seq].length
 
     def pages(self, seq: SeqId) -> tuple[int, tuple[int, ...]]:
-        """Return how many pages at the beginning are forgotten, and the ids of the rest in order."""
+        """Return the number of freed leading pages, and the ids of the rest in order."""
         holding = self._holdings[seq]
         return holding.first, holding.pages
 
     def open(self, seq: SeqId) -> None:
-        """Begin an empty sequence.
+        """Open an empty sequence.
 
         Raises:
             KeyError: if it is open already.
@@ -100,17 +100,17 @@ class PagePool:
         self._holdings[seq] = Holding()
 
     def num_needed(self, seq: SeqId, count: int) -> int:
-        """Return how many free pages `extend` by ``count`` tokens would take, net of those it forgets first."""
+        """Return the free pages that `extend` by ``count`` tokens would take, minus those that it frees first."""
         holding = self._holdings[seq]
         if holding.length + count <= holding.room:
             return 0
         return self._weigh(holding, count, self._refs)
 
     def check_room(self, growth: Iterable[tuple[SeqId, int]]) -> None:
-        """Refuse to `extend` sequences by so many tokens each, one after the other; changes nothing.
+        """Check that sequences can be extended, one after the other; change nothing.
 
         Args:
-            growth: different sequences. What one gives back, those after it may take.
+            growth: distinct sequences, each with its number of new tokens. Pages freed by one serve those after it.
 
         Raises:
             OutOfPages: if one of them would find too few free pages.
@@ -128,7 +128,7 @@ class PagePool:
                 refs[page] -= 1
 
     def extend(self, seq: SeqId, count: int) -> list[Copy]:
-        """Make room for ``count`` more tokens; return the copies to make before they are written.
+        """Allocate pages for ``count`` more tokens; return the copies to make before the tokens are written.
 
         Raises:
             OutOfPages: if there are too few free pages; nothing has changed then.
@@ -144,19 +144,19 @@ class PagePool:
         holding.length += count
         if num_missing := self._num_missing(holding):
             holding.pages += tuple([self._take() for _ in range(num_missing)])
-        if count:  # the last page is not shared now, and cannot become so while it is not full
+        if count:  # the last page is not shared now and cannot become shared while it is not full
             holding.room = self._find_room(holding)
         return copies
 
     def fork(self, src: SeqId, dst: SeqId, length: int) -> list[Copy]:
-        """Begin ``dst`` as the first ``length`` tokens of ``src``: full pages are shared, the tail page is copied.
+        """Open ``dst`` as the first ``length`` tokens of ``src``: full pages are shared, a partial last one is copied.
 
-        Where `PoolInfo.shares` is false, every page is copied.
+        If `PoolInfo.shares` is false, every page is copied.
 
         Raises:
             KeyError: if ``src`` is not open, or ``dst`` is.
-            ValueError: if ``src`` no longer has what is needed at ``length``; see `can_rewind`.
-            OutOfPages: if there is no page for the copy; nothing has changed then.
+            ValueError: if ``src`` cannot be rewound to ``length``; see `can_rewind`.
+            OutOfPages: if there are too few pages for the copies; nothing has changed then.
         """
         source = self._holdings[src]
         self._check_new(dst)
@@ -175,11 +175,11 @@ class PagePool:
         return [Copy(*copy) for copy in zip(pages[num_shared:], fresh, slots, strict=True)]
 
     def truncate(self, seq: SeqId, length: int) -> None:
-        """Forget the tokens from ``length`` on.
+        """Remove the tokens from ``length`` on.
 
         Raises:
             KeyError: if it is not open.
-            ValueError: if the sequence cannot go back that far; see `can_rewind`.
+            ValueError: if the sequence cannot be rewound to ``length``; see `can_rewind`.
         """
         self._check_rewind(seq, length)
         holding = self._holdings[seq]
@@ -189,15 +189,15 @@ class PagePool:
         holding.length, holding.room = length, 0
 
     def drop(self, seq: SeqId) -> None:
-        """Forget a sequence.
+        """Close a sequence and release its pages.
 
         Raises:
-            KeyError: if it is not open, as when it was dropped before.
+            KeyError: if it is not open.
         """
         self._release(self._holdings.pop(seq).pages)
 
     def edit(self, edit: Edit) -> list[Copy]:
-        """Apply an edit as `open`, `fork`, `truncate` or `drop` do, and return the copies to make."""
+        """Apply an edit with `open`, `fork`, `truncate` or `drop`, and return the copies to make."""
         match edit:
             case Open(seq):
                 self.open(seq)
@@ -210,9 +210,10 @@ class PagePool:
         return []
 
     def can_rewind(self, seq: SeqId, length: int) -> bool:
-        """Whether a fork or truncation at ``length`` is possible: full pools always can, states never go back.
+        """Return whether a fork or truncation at ``length`` is possible: always in a full pool, never in a state pool.
 
-        A window goes back as far as it says, unless a truncation went back before: what is forgotten stays so.
+        A window pool can rewind by `PoolInfo.rewind` tokens, or less after an earlier truncation: freed pages stay
+        freed. Every pool allows the sequence's own length.
         """
         holding = self._holdings[seq]
         if self.info.kind == "state":
@@ -220,39 +221,39 @@ class PagePool:
         return self._find_lowest(holding) <= length <= holding.length
 
     def save(self, seqs: Iterable[SeqId]) -> Mark:
-        """Note what sequences hold, before a step that may fail.
+        """Record the pages of sequences, before a step that may fail.
 
         Raises:
-            KeyError: for one that is not open.
+            KeyError: if one is not open.
         """
         return Mark({seq: self._holdings[seq].copy() for seq in seqs})
 
     def restore(self, mark: Mark) -> None:
-        """Take back what `extend` did to the sequences of ``mark`` since, as if it had never been called.
+        """Undo the `extend` calls on the sequences of ``mark`` since `save`.
 
-        No other sequence was changed since, and none was opened, forked, truncated or dropped. What was written to the
-        pages they took is nobody's; what was written to the page of a state is for its owner to put back. Costs time in
-        the pages given back so far if one was given up since, by a window or a copy.
+        No other sequence may have changed since, and none may have been opened, forked, truncated or dropped. Data
+        written to newly taken pages become meaningless; the caller restores data written to the page of a state. Takes
+        time in the number of returned pages if a window or a copy released a page since.
 
         Raises:
-            KeyError: for a sequence that is not open any more; nothing has changed then.
+            KeyError: if a sequence is no longer open; nothing has changed then.
         """
         now = {seq: self._holdings[seq] for seq in mark.holdings}
-        given_up = False
+        was_released = False
         for holding in mark.holdings.values():
             for page in holding.pages:
-                given_up |= page not in self._refs
+                was_released |= page not in self._refs
                 self._refs[page] = self._refs.get(page, 0) + 1
         # In the opposite order, so that the same step would take the same pages again.
         for holding in reversed(now.values()):
             self._release(reversed(holding.pages))
         self._holdings |= {seq: holding.copy() for seq, holding in mark.holdings.items()}
-        if given_up:
+        if was_released:
             self._free.remove_all(self._refs)
 
     @contextmanager
     def pin(self, pages: Iterable[int]) -> Iterator[None]:
-        """Keep pages from being handed out while a step that names them is still running on a device."""
+        """Keep pages from being allocated while a step that uses them is still running on a device."""
         pinned = list(pages)
         for page in pinned:
             self._pins[page] = self._pins.get(page, 0) + 1
@@ -263,10 +264,10 @@ class PagePool:
                 self._unpin(page)
 
     def check(self) -> None:
-        """Verify the invariants; costs time in the pool's size, for tests and idle moments.
+        """Check the invariants; takes time in the pool's size, for tests and idle times.
 
         Raises:
-            AssertionError: if one does not hold.
+            AssertionError: if an invariant is violated.
         """
         holders: dict[int, int] = {}
         for holding in self._holdings.values():
@@ -286,20 +287,20 @@ class PagePool:
         return -(-length // self.info.page_size)
 
     def _num_shared(self, length: int) -> int:
-        """Return how many pages a fork at ``length`` has in common with its source, forgotten ones included."""
+        """Return the number of pages that a fork at ``length`` shares with its source, freed ones included."""
         if self.info.kind == "state":
             return 0
         return length // self.info.page_size
 
     def _num_slots_in_tail(self, length: int) -> int:
-        """Return the slots used of a last page that is not full; a state's page is always such."""
+        """Return the used slots of a partial last page; the page of a state always counts as one."""
         return 1 if self.info.kind == "state" else length % self.info.page_size
 
     def _num_missing(self, holding: Holding) -> int:
         return max(0, self._num_pages(holding.length) - holding.first - len(holding.pages))
 
     def _weigh(self, holding: Holding, count: int, refs: Mapping[int, int]) -> int:
-        """Return how many pages ``count`` more tokens take, net of those forgotten first, where ``refs`` hold them."""
+        """Return the pages that ``count`` more tokens take, minus those freed first, by reference counts ``refs``."""
         fresh = self._num_pages(holding.length + count) - holding.first - len(holding.pages)
         if count and self._has_shared_tail(holding, refs):
             fresh += 1
@@ -307,7 +308,7 @@ class PagePool:
         return fresh - sum(refs[page] == 1 and page not in self._pins for page in forgotten)
 
     def _has_shared_tail(self, holding: Holding, refs: Mapping[int, int]) -> bool:
-        """Whether the next token goes into a page that others hold too; only a truncation brings that about."""
+        """Return whether the next token goes into a shared page, which happens only after a truncation."""
         return holding.length % self.info.page_size != 0 and refs[holding.pages[-1]] > 1
 
     def _unshare_tail(self, holding: Holding) -> list[Copy]:
@@ -319,7 +320,7 @@ class PagePool:
         return [Copy(old, new, self._num_slots_in_tail(holding.length))]
 
     def _find_room(self, holding: Holding) -> int:
-        """Return up to which length the pages there are suffice, and none is forgotten."""
+        """Return the length up to which the current pages suffice and none is freed."""
         if self.info.kind == "state":
             return UNBOUNDED
         stop = (holding.first + len(holding.pages)) * self.info.page_size
@@ -329,7 +330,7 @@ class PagePool:
         return min(stop, (holding.first + 1) * self.info.page_size + seen)
 
     def _find_lowest(self, holding: Holding) -> int:
-        """Return the smallest length a sequence can go back to: where the next token sees nothing forgotten."""
+        """Return the smallest length to rewind to: the next token must not attend to freed pages."""
         if self.info.kind != "window":
             return 0
         seen = holding.first * self.info.page_size + self.info.window - 1 if holding.first else 0
@@ -374,5 +375,5 @@ class PagePool:
 
     def _check_rewind(self, seq: SeqId, length: int) -> None:
         if not self.can_rewind(seq, length):
-            message = f"sequence {seq} of length {self.length(seq)} cannot go to {length} in a {self.info.kind} pool"
+            message = f"a {self.info.kind} pool cannot rewind sequence {seq} of {self.length(seq)} tokens to {length}"
             raise ValueError(message)

@@ -1,4 +1,4 @@
-"""From logits to the answers of a stage, by the reference: as slow as that, and as right."""
+"""Turns logits into the answers of a stage with the reference sampler: slow and exact."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from parallax_core.sampling.reference import Draft, best, draw, logprobs
 
 
 def make_draft(spec: SequenceSpec, tokens: Sequence[int], choice: int = 0) -> Draft:
-    """Return what is known when a token is drawn after ``tokens``, which are all there are of the sequence so far."""
+    """Return the input of a draw after ``tokens``, which are all tokens of the sequence so far."""
     split = spec.prompt_length
     return Draft(spec.sampling, tokens[:split], tokens[split:], choice)
 
@@ -19,9 +19,9 @@ def answer_output(output: Draw | Score, logits: Sequence[float], draft: Draft) -
     """Return the answer to an output.
 
     Args:
-        output: what is asked for.
-        logits: those after the token at the output's offset, raw, one per token id.
-        draft: what is known there; its choice is that of the sequence.
+        output: the requested output.
+        logits: the raw logits after the token at the output's offset, one per token id.
+        draft: the input of the draw at that position, with the choice of the sequence.
     """
     if isinstance(output, Score):
         return answer_score(output, logits)
@@ -38,6 +38,6 @@ def answer_draw(output: Draw, logits: Sequence[float], drafts: Sequence[Draft]) 
 
 
 def answer_score(output: Score, logits: Sequence[float]) -> Scored:
-    """Return the log-probability that is asked for, and the best ones."""
+    """Return the requested log-probability, and the best ones."""
     found = logprobs(logits)
     return Scored(found[output.token], best(found, output.top))

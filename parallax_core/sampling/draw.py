@@ -1,4 +1,4 @@
-"""The noise of a draw: Gumbel-max by hash, with no sort, no running sum and no state.
+"""The noise of a draw: Gumbel-max from a hash, without sorting, running sums or state.
 
 A token is drawn as the largest of ``logit / temperature + gumbel(hash32(key, token))`` over the tokens the filters
 keep, which samples exactly from their softmax (the Gumbel-max trick; Gumbel 1954, Maddison et al. 2014). Because the
@@ -34,7 +34,7 @@ def draw_key(seed: int, position: int, choice: int = 0) -> int:
         seed: in ``range(2**64)``.
         position: the position the drawn token will have in its sequence, counted from the first prompt token; its
             lowest 32 bits count.
-        choice: which of the answers to one request this is; its lowest 32 bits count.
+        choice: the index of the answer among those to one request; its lowest 32 bits count.
     """
     low = mix32((seed & MASK32) ^ GOLDEN32)
     high = mix32(low ^ (seed >> 32 & MASK32))
@@ -48,7 +48,7 @@ def hash32(key: int, token: int) -> int:
 
 
 def gumbel(bits: int) -> float:
-    """Turn 32 random bits into standard Gumbel noise, at most 22.9; float32 where it matters.
+    """Turn 32 random bits into standard Gumbel noise, at most 22.9, with float32 rounding where it affects results.
 
     ``v = (bits + 0.5) * 2**-32`` is rounded to float32, so that small v, which win, keep full precision. A v that
     rounds to 1 gives minus infinity, which never wins, unless the filters keep no other token.

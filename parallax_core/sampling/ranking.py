@@ -1,4 +1,4 @@
-"""From tokens drawn in batched arrays to the answers of a stage: all but the arrays."""
+"""Builds the answers of a stage from tokens and log-probabilities that a backend computed in batches."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from parallax_core.contracts.stage import Answer, Draw, Drawn, Hidden, Output, S
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """What is reported of one position."""
+    """The log-probabilities reported for one position."""
 
     logprobs: tuple[float, ...]
-    """Of the tokens asked for."""
+    """The log-probabilities of the requested tokens."""
     top: tuple[tuple[int, float], ...]
-    """The most probable tokens and their log-probabilities, best first, of equals the lowest id first."""
+    """The most probable tokens and their log-probabilities, best first; ties by the lowest id."""
 
 
 @dataclass(frozen=True, slots=True)
 class Inquiry:
-    """What is asked of one position."""
+    """The log-probabilities requested for one position."""
 
     row: int
-    """Of the logits."""
+    """The row of the logits."""
     tokens: Sequence[int]
-    """The tokens whose log-probabilities are wanted."""
+    """The tokens whose log-probabilities are requested."""
     top: int
-    """How many best ones are wanted."""
+    """The number of best tokens to report."""
 
 
 UNRANKED = Ranking((), ())
@@ -39,12 +39,12 @@ def make_answers(
 ) -> tuple[Answer, ...]:
     """Return the answer to each of ``outputs``.
 
-    The hidden states that are asked for are the tensors of the result, in the order of their outputs.
+    The requested hidden states are the tensors of the result, in the order of their outputs.
 
     Args:
-        outputs: what is asked for, one for each row of the logits.
-        drawn: the tokens drawn, in the order of the draws, `Draw.count` each.
-        rank: looks up log-probabilities; asked once, and only for what is wanted.
+        outputs: the requested outputs, one for each row of the logits.
+        drawn: the drawn tokens, `Draw.count` for each draw, in the order of the draws.
+        rank: looks up log-probabilities; called at most once, with the requested positions only.
     """
     draws = iter(drawn)
     tokens = [_list_tokens(output, draws) for output in outputs]
@@ -65,7 +65,7 @@ def make_answers(
 
 
 def _list_tokens(output: Output, draws: Iterator[int]) -> tuple[int, ...]:
-    """Return the tokens an output is about: those drawn, or the one to be scored."""
+    """Return the tokens of an output: those drawn, or the one to score."""
     match output:
         case Draw(_, count):
             return tuple(islice(draws, count))

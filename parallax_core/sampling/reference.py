@@ -1,23 +1,23 @@
-"""The sampler in plain Python: slow, obvious, and what every backend's batched sampler is tested against.
+"""The reference sampler in plain Python, slow and obvious; every backend's batched sampler is tested against it.
 
-The order in which things are applied, each to what the one before left:
+The order of the operations, each applied to the result of the one before:
 
-1. Log-probabilities that are reported are the log-softmax of the raw logits, before everything below.
-2. ``repetition_penalty``, on the tokens that prompt or output hold: divides positive logits, multiplies the others.
-3. ``frequency_penalty`` times a token's count in the output is subtracted, and ``presence_penalty`` where that is
+1. Reported log-probabilities are the log-softmax of the raw logits, before everything below.
+2. ``repetition_penalty``, for the tokens in the prompt or output: divides positive logits, multiplies the others.
+3. ``frequency_penalty`` times a token's count in the output is subtracted, and ``presence_penalty`` if the count is
    not zero.
 4. ``logit_bias`` is added.
 5. While the output holds fewer than ``min_tokens`` tokens, ``stop_ids`` become minus infinity.
-6. What a grammar forbids becomes minus infinity.
-7. Temperature 0 takes the largest logit, and the draw is over; any other divides the logits.
+6. Tokens that a grammar forbids become minus infinity.
+7. Temperature 0 takes the largest logit and ends the draw; any other temperature divides the logits.
 8. ``top_k`` keeps the k largest.
-9. ``top_p`` keeps the most probable, by the softmax over what ``top_k`` kept, that sum to at least p.
-10. ``min_p`` keeps those at least that times as probable as the most probable one.
-11. Of what is kept, the token with the largest sum of logit and noise is drawn; see `parallax_core.sampling.draw`.
+9. ``top_p`` keeps the most probable tokens, by the softmax over those that ``top_k`` kept, that sum to at least p.
+10. ``min_p`` keeps the tokens at least that many times as probable as the most probable one.
+11. Of the kept tokens, the one with the largest sum of logit and noise is drawn; see `parallax_core.sampling.draw`.
 
-Ties at a filter's border are kept, so no filter depends on the order of tokens; ties of the final score go to the
-lowest token id. A token at minus infinity is never drawn unless all are; then it is token 0. Token ids that are not in
-the vocabulary have no effect.
+Ties at a filter's threshold are kept, so no filter depends on the order of tokens; ties of the final score go to the
+lowest token id. A token at minus infinity is never drawn unless all are at minus infinity; then token 0 is drawn. Token
+ids outside the vocabulary have no effect.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from parallax_core.sampling.draw import draw_key, gumbel, hash32
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What is known when a token is drawn."""
+    """The input of a draw, besides the logits."""
 
     sampling: Sampling
     prompt: Sequence[int]
-    """Token ids of the prompt."""
+    """The token ids of the prompt."""
     output: Sequence[int] = ()
-    """Token ids after it."""
+    """The token ids after the prompt."""
     choice: int = 0
-    """Which of the answers to one request this is."""
+    """The index of the answer among those to one request."""
 
     @property
     def position(self) -> int:
@@ -52,7 +52,7 @@ class Draft:
 def draw(logits: Sequence[float], draft: Draft, allowed: Collection[int] | None = None) -> int:
     """Return the token drawn after ``draft`` from raw ``logits``, one per token id.
 
-    ``allowed`` are the tokens a grammar allows; None stands for all.
+    ``allowed`` are the tokens that a grammar allows; None: all.
     """
     sampling = draft.sampling
     adjusted = adjust(logits, draft, allowed)
@@ -90,7 +90,7 @@ def adjust(logits: Sequence[float], draft: Draft, allowed: Collection[int] | Non
 def keep(scaled: Sequence[float], sampling: Sampling) -> list[int]:
     """Return the token ids that pass the filters, steps 8 to 10, given logits already divided by the temperature.
 
-    top_k keeps every logit not below the k-th largest. top_p takes the softmax over those and keeps every
+    top_k keeps every logit not below the k-th largest. top_p takes the softmax over the kept ones and keeps every
     probability not below t, where t is the largest value for which the kept probabilities sum to at least top_p.
     """
     kept = [token for token, logit in enumerate(scaled) if logit > -math.inf]
@@ -106,14 +106,14 @@ def keep(scaled: Sequence[float], sampling: Sampling) -> list[int]:
 
 
 def logprobs(logits: Sequence[float]) -> list[float]:
-    """Return the log-softmax of raw ``logits``: the log-probabilities that are reported."""
+    """Return the log-softmax of raw ``logits``: the reported log-probabilities."""
     top = max(logits)
     total = math.log(math.fsum(math.exp(logit - top) for logit in logits))
     return [logit - top - total for logit in logits]
 
 
 def best(logprobs: Sequence[float], num: int) -> tuple[tuple[int, float], ...]:
-    """Return the ``num`` most probable tokens with their log-probabilities, best first, of equals the lowest id."""
+    """Return the ``num`` most probable tokens with their log-probabilities, best first; ties by the lowest id."""
     order = sorted(range(len(logprobs)), key=lambda token: (-logprobs[token], token))
     return tuple((token, logprobs[token]) for token in order[:num])
 
@@ -127,7 +127,7 @@ def _weaken(logit: float, penalty: float) -> float:
 
 
 def _find_border(weights: Collection[float], top_p: float) -> float:
-    """Return the largest weight for which the weights not below it sum to at least ``top_p`` of them all."""
+    """Return the largest weight for which the weights not below it sum to at least ``top_p`` of the total."""
     goal = top_p * math.fsum(weights)
     total = 0.0
     border = 0.0

@@ -1,7 +1,7 @@
-"""What the types of a message do not say: lengths that go together, an order, indexes that exist.
+"""Checks of messages beyond their types: matching lengths, orders, and indexes that exist.
 
-Ranges are part of the types, and checked as a message is read. Everything here may come from a damaged or hostile
-peer. A stage still checks what only it knows: which sequences are open, how long they are, and which tokens there are.
+Ranges are part of the types and checked during decoding. A message may come from a damaged or hostile peer. A stage
+still checks what only it knows: the open sequences, their lengths, and the vocabulary.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ from parallax_core.wire.membership import MOST_TEXT, Join, Ready
 from parallax_core.wire.messages import Failure, Hello, Mask, Message, Result, Step, Welcome
 
 MOST_POOLS = 64
+"""The most pools of a stage."""
 MOST_PARTS, MOST_NAME = 2**15, 256
-"""Parts that weights may have, and letters of a part's name and of its digest."""
+"""The most parts of weights, and the most characters in a part's name or digest."""
 
 
 def check_message(message: Message) -> None:
-    """Check what the types leave open.
+    """Check a message beyond its types.
 
     Raises:
-        BadFrame: naming what does not go together.
+        BadFrame: if its fields do not fit each other; the message names the fault.
     """
     match message:
         case Step():
@@ -35,26 +36,26 @@ def check_message(message: Message) -> None:
         case Ready():
             check_info(message.info)
         case Failure():
-            require(len(message.message) <= MOST_TEXT, "what happened is told at too great length")
+            require(len(message.message) <= MOST_TEXT, "the message of a failure is too long")
         case Join() | Hello() | Welcome():
             check_names(message)
         case Mask(bits=Tensor(dtype="uint8", shape=(_,))):
             pass
         case Mask():
-            raise BadFrame(f"a mask is {message.bits.dtype} of {len(message.bits.shape)} axes, not uint8 of one")
+            raise BadFrame(f"a mask is {message.bits.dtype} with {len(message.bits.shape)} axes, not uint8 with one")
 
 
 def require(truth: bool, what: str) -> None:  # noqa: FBT001 - the condition is the argument
-    """Raise `BadFrame`, saying ``what`` is wrong, unless ``truth``."""
+    """Raise `BadFrame` with the fault ``what`` unless ``truth``."""
     if not truth:
         raise BadFrame(what)
 
 
 def check_rows(rows: tuple[Row, ...]) -> None:
-    """Check what a row says of its tokens."""
+    """Check the outputs, positions and spans of rows against their tokens."""
     for row in rows:
         outputs = row.outputs
-        if len(outputs) != 1 or outputs[0].offset >= len(row.tokens):  # no call for each decode
+        if len(outputs) != 1 or outputs[0].offset >= len(row.tokens):  # saves a call for each decode
             check_outputs(outputs, len(row.tokens))
         if row.positions:
             check_positions(row.positions, len(row.tokens))
@@ -67,18 +68,18 @@ def check_outputs(outputs: tuple[Output, ...], length: int) -> None:
     last = 0
     for output in outputs:
         if not last <= output.offset < length:
-            raise BadFrame("an output is out of order, or outside its row")
+            raise BadFrame("an output is out of order or outside its row")
         last = output.offset
 
 
 def check_positions(positions: tuple[int, ...], length: int) -> None:
-    """Check that there is one position for each token, and that they increase."""
-    require(len(positions) == length, "a row has positions for some of its tokens")
+    """Check that there is one position for each token and that positions increase."""
+    require(len(positions) == length, "a row has positions for only some of its tokens")
     require(all(a < b for a, b in pairwise(positions)), "positions do not increase")
 
 
 def check_tensors(step: Step) -> None:
-    """Check that hidden tensors fit the rows, and that spans lie within the embeddings if there are any."""
+    """Check that hidden tensors fit the rows and that spans lie within the embeddings, if there are any."""
     tokens = sum([len(row.tokens) for row in step.rows]) if step.hidden else 0
     for tensor in step.hidden:
         require(len(tensor.shape) == 2 and tensor.shape[0] == tokens, "a hidden tensor does not fit the rows")  # noqa: PLR2004 - rows, columns
@@ -87,29 +88,29 @@ def check_tensors(step: Step) -> None:
     lengths = [tensor.shape[0] if len(tensor.shape) == 2 else -1 for tensor in step.embeddings]  # noqa: PLR2004 - the same
     require(min(lengths) >= 0, "an embedding tensor is not a matrix")
     for span in chain.from_iterable([row.spans for row in step.rows]):
-        require(span.tensor < len(lengths), "a span names a tensor that is not there")
+        require(span.tensor < len(lengths), "a span refers to a tensor that does not exist")
         require(span.start + span.length <= lengths[span.tensor], "a span is outside its tensor")
 
 
 def check_answers(answers: tuple[Answer, ...], tensors: int) -> None:
-    """Check that answers are whole, and that they name one of so many ``tensors``."""
+    """Check that answers are complete and refer to one of ``tensors`` tensors."""
     for answer in answers:
         if isinstance(answer, Drawn):
             if answer.logprobs and len(answer.logprobs) != len(answer.tokens):
-                raise BadFrame("some drawn tokens have log-probabilities")
+                raise BadFrame("only some drawn tokens have log-probabilities")
         elif isinstance(answer, State) and answer.tensor >= tensors:
-            raise BadFrame("an answer names a tensor that is not there")
+            raise BadFrame("an answer refers to a tensor that does not exist")
 
 
 def check_info(info: StageInfo) -> None:
-    """Check that what a node says of its stage can be true."""
+    """Check that a node's description of its stage is plausible."""
     layers = info.layers
-    require(0 <= layers.start < layers.stop <= info.num_layers <= LARGEST, "its layers are not those of a model")
+    require(0 <= layers.start < layers.stop <= info.num_layers <= LARGEST, "the layers of a stage are out of range")
     sizes = (info.vocab_size, info.context_length, info.max_batch_tokens)
     require(all(0 < size <= LARGEST for size in sizes), "a size of a stage is out of range")
-    require(0 <= info.weight_bytes <= LARGEST, "the size of its weights is out of range")
-    require(0 <= info.saturation_rows <= LARGEST, "the rows that saturate it are out of range")
-    require(0 < len(info.pools) <= MOST_POOLS, "a stage has at least one pool, and not so many")
+    require(0 <= info.weight_bytes <= LARGEST, "the size of a stage's weights is out of range")
+    require(0 <= info.saturation_rows <= LARGEST, "the saturation rows of a stage are out of range")
+    require(0 < len(info.pools) <= MOST_POOLS, f"a stage has {len(info.pools)} pools, not 1 to {MOST_POOLS}")
     for pool in info.pools:
         check_pool(pool)
     words = (info.device, info.dtype, info.weights_version)
@@ -120,11 +121,13 @@ def check_info(info: StageInfo) -> None:
         require(max(len(part), len(digest)) <= MOST_NAME, "the name of a part of the weights is too long")
         check_words(part, digest)
     for spec in (*info.takes, *info.gives):
-        require(spec.dtype in ITEM_BYTES and 0 < spec.width <= LARGEST, "a hidden tensor is none")
+        require(
+            spec.dtype in ITEM_BYTES and 0 < spec.width <= LARGEST, "the dtype or width of a hidden tensor is invalid"
+        )
 
 
 def check_names(message: Join | Hello | Welcome) -> None:
-    """Check what a node says of itself."""
+    """Check the texts by which a node introduces itself."""
     if isinstance(message, Join):
         check_words(message.address, message.host, message.model, *message.backends)
     else:
@@ -132,13 +135,13 @@ def check_names(message: Join | Hello | Welcome) -> None:
 
 
 def check_words(*words: str) -> None:
-    """Check that what is shown to people can be."""
-    require(all(word.isprintable() for word in words), "a text has characters that cannot be shown")
+    """Check that texts are safe to show to users."""
+    require(all(word.isprintable() for word in words), "a text has unprintable characters")
 
 
 def check_pool(pool: PoolInfo) -> None:
     """Check the numbers of a pool."""
-    require(0 < pool.page_size <= LARGEST, "a page of a pool holds nothing")
+    require(0 < pool.page_size <= LARGEST, "the page size of a pool is out of range")
     require(0 < pool.num_pages <= MOST_PAGES, f"a pool has {pool.num_pages} pages, not 1 to {MOST_PAGES}")
     others = (pool.window, pool.rewind, pool.checkpoint_every)
     require(all(0 <= number <= LARGEST for number in others), "a number of a pool is out of range")

@@ -1,7 +1,7 @@
-"""Messages to frames and back. Zero copy: the data of tensors are borrowed in both directions.
+"""Encodes messages as frames and decodes them. Zero copy: tensor data are borrowed in both directions.
 
-A frame is a header and the buffers it names. A header is one byte, the version of the format, and the message in
-msgpack, with an `Entry` where the message has a tensor. How frames are put on a connection is the transport's business.
+A frame is a header and the buffers it refers to. A header is one byte, the version of the format, and the message in
+msgpack, with a `TensorEntry` in place of each tensor. The transport defines how frames are sent over a connection.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from parallax_core.wire.header import Header, MaskHeader, ResultHeader, StepHead
 from parallax_core.wire.messages import Mask, Message, Result, Step
 
 WIRE_VERSION = 3
-"""Raised whenever the bytes of any message change; nodes of different versions do not talk to each other."""
+"""Raised whenever the bytes of any message change; nodes of different versions refuse to connect."""
 
 VERSION_BYTE = bytes([WIRE_VERSION])
 ENCODER = msgspec.msgpack.Encoder()
@@ -27,9 +27,9 @@ DEFAULT_LIMITS = FrameLimits()
 
 
 def encode(message: Message) -> Frame:
-    """Write ``message`` as a frame whose buffers are views of the data of its tensors.
+    """Encode ``message`` as a frame whose buffers are views of its tensors' data.
 
-    The same message gives the same bytes. Nothing is checked here that `decode` checks.
+    The same message gives the same bytes. Nothing is checked; `decode` checks.
     """
     buffers: list[Data] = []
     header = pack_message(message, buffers)
@@ -37,11 +37,11 @@ def encode(message: Message) -> Frame:
 
 
 def decode(frame: Frame, limits: FrameLimits = DEFAULT_LIMITS) -> Message:
-    """Read a frame; the tensors of the message are read-only views of its buffers.
+    """Decode a frame; the tensors of the message are read-only views of its buffers.
 
     Raises:
-        WireVersionMismatch: if it is of another version.
-        BadFrame: if it exceeds ``limits``, is malformed, or says what no message can say.
+        WireVersionMismatch: if its version differs from this node's.
+        BadFrame: if it exceeds ``limits``, is malformed, or its message is invalid.
     """
     try:
         limits.check(frame)
@@ -59,7 +59,7 @@ def decode(frame: Frame, limits: FrameLimits = DEFAULT_LIMITS) -> Message:
 
 
 def pack_message(message: Message, buffers: list[Data]) -> Header:
-    """Return the header of ``message``, having put the data of its tensors at the end of ``buffers``."""
+    """Return the header of ``message``, and append the data of its tensors to ``buffers``."""
     match message:
         case Step(lease, epoch, step, edits, rows, hidden, embeddings):
             packed = pack_tensors(hidden, buffers)
@@ -73,7 +73,7 @@ def pack_message(message: Message, buffers: list[Data]) -> Header:
 
 
 def pack_tensors(tensors: tuple[Tensor, ...], buffers: list[Data]) -> tuple[TensorEntry, ...]:
-    """Return entries for ``tensors``, having put their data at the end of ``buffers``."""
+    """Return entries for ``tensors``, and append their data to ``buffers``."""
     first = len(buffers)
     buffers.extend(view_bytes(tensor.data) for tensor in tensors)
     return tuple(TensorEntry(tensor.dtype, tensor.shape, first + i) for i, tensor in enumerate(tensors))
@@ -88,10 +88,10 @@ def view_bytes(data: Data) -> memoryview:
 
 
 def unpack_header(header: Header, buffers: tuple[Data, ...]) -> Message:
-    """Return the message a header stands for.
+    """Return the message of a header.
 
     Raises:
-        BadFrame: if its entries and the buffers do not go together.
+        BadFrame: if its entries do not match the buffers.
     """
     match header:
         case StepHeader(lease, epoch, step, edits, rows, hidden, embeddings):

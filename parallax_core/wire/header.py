@@ -1,4 +1,4 @@
-"""The headers of frames: messages whose tensors are entries that name buffers."""
+"""The headers of frames: messages with entries that refer to buffers in place of tensors."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ from parallax_core.wire.messages import (
 )
 
 MOST_AXES = 8
+"""The most axes of a tensor."""
 
 
 class TensorEntry(Value, frozen=True):
-    """A tensor whose data are a buffer of the frame."""
+    """A tensor whose data are in a buffer of the frame."""
 
     dtype: Annotated[str, msgspec.Meta(max_length=16)]
     shape: Annotated[tuple[Count, ...], msgspec.Meta(max_length=MOST_AXES)]
     buffer: Count
-    """An index into the buffers of the frame; no two entries share one, and none is left over."""
+    """An index into the buffers of the frame; every buffer belongs to exactly one entry."""
 
 
 class StepHeader(StepOf[TensorEntry], frozen=True, tag=Step.__struct_config__.tag):
@@ -46,4 +47,4 @@ class MaskHeader(MaskOf[TensorEntry], frozen=True, tag=Mask.__struct_config__.ta
 
 
 Header = StepHeader | ResultHeader | Failure | MaskHeader | Heartbeat | Hello | Welcome | Membership
-"""What has no tensors is its own header."""
+"""A message without tensors is its own header."""

@@ -1,10 +1,11 @@
-"""How a node joins a head, and becomes a stage of its pipeline.
+"""Messages by which a node joins a head and becomes a stage of its pipeline.
 
-The node connects, and greets. It says what it has to offer (`Join`), and waits. The head gives it a stage (`Assign`);
-the node loads it, saying how far it is (`Loading`), and says what it has become (`Ready`) or why not (`Refusal`). Once
-all stages are ready the head tells each who its neighbours are (`Hop`), and each says when it has links to them
-(`Linked`). Then steps come. A node may be given a stage again at any time, which ends what it does: after a loss, the
-head builds its pipeline anew, and who has just that stage keeps its weights.
+The node connects and exchanges greetings. It describes itself (`Join`) and waits. The head assigns it a stage
+(`Assign`); the node loads the stage, reports progress (`Loading`), and reports the open stage (`Ready`) or why it
+cannot be opened (`Refusal`). Once all stages are ready, the head names each stage's neighbours (`Hop`), and each stage
+reports when it is connected to them (`Linked`). Then steps follow. A node may be assigned a stage again at any time,
+which ends its current work: after a loss, the head rebuilds its pipeline, and a node that is assigned the stage it
+already has keeps its weights.
 """
 
 from __future__ import annotations
@@ -20,40 +21,41 @@ from parallax_core.contracts.value import Count, Counter
 from parallax_core.wire.base import Leased, Name
 
 MOST_TEXT = 4096
+"""The most characters in a text."""
 Text = Annotated[str, msgspec.Meta(max_length=MOST_TEXT)]
 
 
 class Join(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=7):
-    """A node offers itself to a head, once they have greeted."""
+    """Sent by a node to offer itself to a head, after the greeting."""
 
     address: Text
-    """Where other nodes reach it, in the transport's words."""
+    """The address at which other nodes reach it, in the transport's notation."""
     backends: Annotated[tuple[Name, ...], msgspec.Meta(max_length=64)]
-    """Those that run on it, the best first."""
+    """The backends that run on it, the best first."""
     host: Name
-    """The machine it is on."""
+    """The host name of its machine."""
     pid: Count
     model: Text = ""
-    """What it still has loaded, for an earlier head; empty: nothing."""
+    """The model it still has loaded for an earlier head; empty: none."""
     start: Count = 0
     stop: Count = 0
-    """Its layers; both 0: the whole model."""
+    """``start`` to ``stop`` are the layers of that model; both 0: the whole model."""
     memory: Count = 0
-    """Bytes that are free on its machine for a stage; 0: not known."""
+    """Bytes of memory free for a stage on its machine; 0: unknown."""
 
 
 class Assign(Leased, frozen=True, tag=8):
-    """A node is to be a stage; see `StagePlan` for what the fields mean."""
+    """Assigns a stage to a node; see `StagePlan` for the meaning of the fields."""
 
     stage: Count
-    """Which of the pipeline, counted from 0."""
+    """The index in the pipeline, counted from 0."""
     backend: Name
-    """Empty: its best."""
+    """Empty: the node's best one."""
     model: Text
-    """As a user writes it, to be found or fetched where the node is."""
+    """The model as the user named it; the node finds or fetches it."""
     start: Count
     stop: Count
-    """Its layers, half open; both 0: the whole model."""
+    """``start`` to ``stop`` are its layers, half open; both 0: the whole model."""
     dtype: DType
     device: Text
     memory_fraction: Annotated[float, msgspec.Meta(gt=0, le=1)]
@@ -63,25 +65,25 @@ class Assign(Leased, frozen=True, tag=8):
 
 
 class Loading(Leased, frozen=True, tag=9):
-    """How far a node is with loading its stage; see `Progress`."""
+    """Reports a node's progress in loading its stage; see `Progress`."""
 
     stage: Count
     task: Name
     done: Count
     total: Counter
-    """-1: not known."""
+    """-1: unknown."""
     unit: Unit = "bytes"
 
 
 class Ready(Leased, frozen=True, tag=10):
-    """A node has loaded its stage; all that was open on it before is dropped."""
+    """Reports that a node has loaded its stage; all sequences open on it before are dropped."""
 
     stage: Count
     info: StageInfo
 
 
 class Refusal(Leased, frozen=True, tag=11):
-    """A node cannot be that stage, or have these neighbours."""
+    """Reports that a node cannot open its stage or connect to its neighbours."""
 
     stage: Count
     message: Text
@@ -89,22 +91,22 @@ class Refusal(Leased, frozen=True, tag=11):
 
 
 class Hop(Leased, frozen=True, tag=12):
-    """Who the neighbours of a stage are: it waits for a link of the one before, and makes one to the next."""
+    """Names a stage's neighbours: it accepts a link from the previous one and connects to the next."""
 
     stage: Count
     before: Name
-    """Empty: the head, over the link there is."""
+    """Empty: the head, over the existing link."""
     after: Name
     """Empty: this is the last stage."""
     address: Text
-    """Where the next is; empty with ``after``."""
+    """The address of the next; empty if ``after`` is."""
 
 
 class Linked(Leased, frozen=True, tag=13):
-    """A stage has links to its neighbours, and waits for steps."""
+    """Reports that a stage has links to its neighbours and waits for steps."""
 
     stage: Count
 
 
 class Release(Leased, frozen=True, tag=14):
-    """A node is a stage of the head no longer; it may offer itself again."""
+    """Releases a node from its stage; it may join again."""

@@ -1,10 +1,10 @@
-"""What nodes say to each other, named by what it carries.
+"""The messages between nodes.
 
-Everything but the greeting carries the lease it belongs to and the epoch it was said in: a receiver discards what is
-of an older epoch. Counts lie in ``range(2**53)``, so that every language can hold them.
+Every message except the greeting and `Join` carries its lease and epoch: a receiver discards messages of an older
+epoch. Counts lie in ``range(2**53)``, so that every language can represent them.
 
-A message that carries tensors is written down once, for any type of them: `Tensor` in the message itself, and
-`parallax_core.wire.header.Entry` in the header of its frame.
+A message with tensors is defined once, generically: with `Tensor` for the message itself, and with
+`parallax_core.wire.header.TensorEntry` for the header of its frame.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class StepOf(Leased, Generic[T], frozen=True):
 
     step: Count
     edits: tuple[Edit, ...] = ()
-    """To be applied in order, before the rows run."""
+    """Edits to apply in order, before the rows run."""
     rows: tuple[Row, ...] = ()
-    """None: the step only edits, and takes its place in the order."""
+    """Empty: the step only edits, but keeps its place in the order."""
     hidden: tuple[T, ...] = ()
-    """What the stage before gave, each of shape [tokens of all rows in order, width]; none on the way to stage 0."""
+    """The previous stage's output, each of shape [tokens of all rows in order, width]; empty for stage 0."""
     embeddings: tuple[T, ...] = ()
     """For the spans of the rows, each of shape [length, width]; stage 0 need not pass them on."""
 
@@ -46,42 +46,42 @@ class ResultOf(Leased, Generic[T], frozen=True):
 
     step: Count
     stage: Count
-    """Which stage of the pipeline speaks, counted from 0."""
+    """The index of the sending stage in the pipeline, counted from 0."""
     answers: tuple[Answer, ...] = ()
-    """One for each output of each row, in row order; none from a stage before the last."""
+    """One for each output of each row, in row order; empty from a stage before the last."""
     free: tuple[Count, ...] = ()
     """Free pages of each pool of the stage after the step."""
     seconds: Annotated[float, msgspec.Meta(ge=0.0, le=LARGEST)] = 0.0
-    """How long the stage computed."""
+    """How long the stage computed, in seconds."""
     tensors: tuple[T, ...] = ()
-    """Those the answers name."""
+    """The tensors that the answers refer to."""
 
 
 class Result(ResultOf[Tensor], frozen=True, tag=1):
-    """A stage has finished a step: the last one with the answers, any with its page counts; straight to the head."""
+    """Reports a finished step, directly to the head: any stage with its free pages, the last also with the answers."""
 
 
 class Failure(Leased, frozen=True, tag=2):
-    """A step failed on a stage; straight to the head.
+    """Reports that a step failed on a stage, directly to the head.
 
-    The stage discards all later steps of the epoch, until one has the number of the failed one again: it comes from a
-    head that knows of the failure, and that the stage holds what it held before the rows of that step.
+    The stage discards all later steps of the epoch until one has the number of the failed step again: it comes from a
+    head that knows of the failure, and that the stage is as it was before the rows of that step.
     """
 
     step: Count
     stage: Count
     message: str
-    """What happened, in words; at most 4096 characters."""
+    """A description of the failure; at most 4096 characters."""
     lost: bool = False
-    """False: every row is at its start, and the stage goes on. True: nothing more is known of what it holds."""
+    """False: every sequence is as before the step, and the stage goes on. True: the state of the stage is unknown."""
     sequences: tuple[Handle, ...] = ()
-    """Of the rows of the step, those at fault; empty: all of them, or it is not known which."""
+    """The sequences of the step that are at fault; empty: all of them, or unknown."""
     at_fault: bool = True
-    """Whether it is this stage that is lost, where one is; false: a link of it has ended, so it may be another."""
+    """If ``lost``, whether this stage is the one at fault; false: one of its links ended, so it may be another."""
     cause: LossCause = "unknown"
-    """Why it is lost; see `LossCause`."""
+    """The cause of the loss; see `LossCause`."""
     peer: Name = ""
-    """The node at the other end of the link that has ended; empty: none has, or its name is not known."""
+    """The node at the other end of the link that ended; empty: no link ended, or its name is not known."""
 
 
 class MaskOf(Leased, Generic[T], frozen=True):
@@ -95,11 +95,11 @@ class MaskOf(Leased, Generic[T], frozen=True):
 
 
 class Mask(MaskOf[Tensor], frozen=True, tag=3):
-    """Which tokens a row may draw, from the head to the last stage, any time before the draw."""
+    """The tokens that a row may draw, sent by the head to the last stage at any time before the draw."""
 
 
 class Heartbeat(Leased, frozen=True, tag=4):
-    """A stage is alive; straight to the head, every so often. Says nothing of the time, which nodes do not share."""
+    """Sent by a live stage to the head at regular intervals. Holds no time of day, since clocks may differ."""
 
     step: Counter
     """The last finished step of the epoch; -1: none."""
@@ -111,28 +111,28 @@ class Heartbeat(Leased, frozen=True, tag=4):
     queued: Count = 0
     """Steps received and not finished."""
     sequences: Count = 0
-    """Sequences open."""
+    """Open sequences."""
     running: Count = 0
-    """The step of the epoch that is being computed; 0: none."""
+    """The number of the step being computed; 0: none."""
     running_s: Annotated[float, msgspec.Meta(ge=0.0, le=LARGEST)] = 0.0
-    """For how many seconds it has been computed. What a step waits for before that does not count: its turn, masks."""
+    """Seconds for which that step has been computed, not counting its wait in the queue or for masks."""
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=5):
-    """The first frame on a connection, from the node that made it."""
+    """The first frame on a connection, from the node that opened it."""
 
     wire: Count
-    """The version of the wire format the sender would rather speak; its frames say which one it does."""
+    """The version of the wire format that the sender prefers; each frame states the version it uses."""
     node: Name
     """The name of the sender in the cluster; at most 256 characters."""
     software: Name
-    """The version of Parallax the sender runs."""
+    """The version of Parallax on the sender."""
     pages: Count = 0
-    """The version of the rules by which the sender counts pages: `parallax_core.pages.version.PAGES_VERSION`."""
+    """The version of the sender's rules for counting pages: `parallax_core.pages.version.PAGES_VERSION`."""
 
 
 class Welcome(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=6):
-    """The answer to a `Hello`; its fields are the same."""
+    """The answer to a `Hello`, with the same fields."""
 
     wire: Count
     node: Name

@@ -393,7 +393,7 @@ class Resigned(ToyStage):
     [
         (PagesKept, FULL, "after a step that failed, (12,) pages are free instead of (13,)"),
         (StatesKept, ("state", "state"), "a sequence differs after a step that failed"),
-        (TokensKept, FULL, "raised ValueError (row of sequence 3: it starts at 3, and the sequence's length is 6)"),
+        (TokensKept, FULL, "raised ValueError (row of sequence 3: it starts at 3, but the sequence's length is 6)"),
         (Resigned, FULL, "raised StageLost (step 0 fails on purpose), not BackendFailed"),
     ],
 )

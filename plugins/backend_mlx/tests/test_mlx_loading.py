@@ -177,7 +177,7 @@ def test_model_larger_than_memory_is_refused_before_it_is_read(llama: Path, monk
 
 
 def test_no_room_for_a_page_is_refused(llama: Path) -> None:
-    with pytest.raises(ParallaxError, match="a page of each pool takes"):
+    with pytest.raises(ParallaxError, match="one page of each pool takes"):
         MlxBackend().open_stage(StagePlan(model=llama, memory_fraction=1e-9))
 
 

@@ -19,7 +19,7 @@ def test_layers_are_those_of_the_plan_or_all() -> None:
 
 @pytest.mark.parametrize(("start", "stop"), [(0, 5), (4, 5), (-1, 4), (2, 2), (3, 1)])
 def test_layers_that_do_not_exist_are_refused(start: int, stop: int) -> None:
-    with pytest.raises(Unsupported, match=f"none in {start}-{stop}"):
+    with pytest.raises(Unsupported, match=f"layers {start}-{stop} are not"):
         choose_layers(make_plan(start, stop), 4)
 
 

@@ -34,7 +34,7 @@ def test_no_error_hides_an_exception_of_python() -> None:
 def test_out_of_pages_says_how_many() -> None:
     error = OutOfPages(3, 1)
     assert isinstance(error, ParallaxError)
-    assert (error.needed, error.free, str(error)) == (3, 1, "3 pages are needed, and 1 are free")
+    assert (error.needed, error.free, str(error)) == (3, 1, "3 pages are needed, but 1 are free")
 
 
 def test_an_invalid_request_names_the_field() -> None:

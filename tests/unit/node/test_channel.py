@@ -31,7 +31,7 @@ async def test_message_arrives_as_it_was_sent() -> None:
 
 @pytest.mark.parametrize(
     ("frame", "said"),
-    [(Frame(VERSION_BYTE + b"\xff"), "a frame cannot be read"), (Frame(b"\xff\x01"), "the peer speaks version 255")],
+    [(Frame(VERSION_BYTE + b"\xff"), "a frame cannot be read"), (Frame(b"\xff\x01"), "the peer uses version 255")],
 )
 async def test_peer_whose_frames_cannot_be_read_is_cut_off(frame: Frame, said: str) -> None:
     async with linked() as (near, far):

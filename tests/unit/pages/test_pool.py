@@ -180,7 +180,7 @@ def test_window_goes_back_as_far_as_it_said() -> None:
     pool.open(A)
     pool.extend(A, 9)
     assert [length for length in range(11) if pool.can_rewind(A, length)] == [7, 8, 9]
-    with pytest.raises(ValueError, match="cannot go to 6 in a window pool"):
+    with pytest.raises(ValueError, match=r"a window pool cannot rewind sequence .* to 6"):
         pool.truncate(A, 6)
 
 
@@ -191,7 +191,7 @@ def test_window_does_not_go_back_to_what_it_has_forgotten() -> None:
     pool.extend(A, 1)  # starts at 5: positions below 5 - 2 - 2 + 1 = 2 are gone
     pool.truncate(A, 4)
     assert [length for length in range(7) if pool.can_rewind(A, length)] == [3, 4]
-    with pytest.raises(ValueError, match="cannot go to 2 in a window pool"):
+    with pytest.raises(ValueError, match=r"a window pool cannot rewind sequence .* to 2"):
         pool.fork(A, B, 2)
 
 
