@@ -180,5 +180,5 @@ def test_worker_is_started_with_what_it_has_to_know(tmp_path: Path) -> None:
     executor = stages.gather(1, [StagePlace(LayerRange(0, 1), ""), StagePlace(LayerRange(1, 2), "")], PipelineOptions())
     assert isinstance(executor, RemoteExecutor)
     assert [post.node for post in executor.locations()] == ["worker/1/0", "worker/1/1"]
-    said = [role.assign(Epoch(1)) for role in executor._roles]
+    said = [role.assign(Epoch(1)) for role in executor._assignments]
     assert [(each.memory_fraction, each.max_batch_tokens, each.max_running) for each in said] == [(0.25, 99, 7)] * 2

@@ -111,7 +111,7 @@ async def test_answer_that_nobody_reads_is_given_up_before_it_takes_much_memory(
     async with Listening() as server:
         engine = server.site.engine
         backlog = UnreadOutput(4 * 2**20)
-        engine._plan = replace(engine._plan, backlog=backlog)
+        engine._options = replace(engine._options, backlog=backlog)
         client = await server.connect(receive_buffer=2048)
         await _shrink(server)
         client.send(request(max_tokens=390, n=24, stream=True, logprobs=True, top_logprobs=20, content="go"))
@@ -145,7 +145,7 @@ async def test_many_that_read_nothing_take_no_more_memory_than_is_allowed_and_ke
     async with Listening() as server:
         engine = server.site.engine
         backlog = WatchedBacklog(4 * 2**20)
-        engine._plan = replace(engine._plan, backlog=backlog)
+        engine._options = replace(engine._options, backlog=backlog)
         clients = [await server.connect(receive_buffer=2048) for _ in range(6)]
         await _shrink(server, len(clients))
         for client in clients:

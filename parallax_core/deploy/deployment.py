@@ -1,0 +1,195 @@
+"""A deployment: the stages, engines and router that serve one model, made from settings without a command line."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from parallax_core.base.files import read_object
+from parallax_core.cluster.placement.parallel import ParallelConfig
+from parallax_core.config.serve import ServeSettings
+from parallax_core.contracts.backend import StagePlan
+from parallax_core.contracts.policy import RoutingPolicy
+from parallax_core.contracts.progress import Progress, silent
+from parallax_core.contracts.source import ModelFolder
+from parallax_core.contracts.status import NodeStatus
+from parallax_core.deploy.executors import LocalStages, RemoteStages
+from parallax_core.deploy.stage_options import StageOptions, collect_advice, read_stage_options
+from parallax_core.engine.limits import Limits
+from parallax_core.models.catalog import Catalog
+from parallax_core.models.generation_config import check_choice
+from parallax_core.models.tokenizer import ModelTokenizer
+from parallax_core.node.pipeline.engine import PipelineEngine
+from parallax_core.node.pipeline.options import PipelineOptions
+from parallax_core.node.pipeline.unread import UnreadOutput
+from parallax_core.node.policy.parse import make_policy
+from parallax_core.node.routing.router import Router
+from parallax_core.node.status import describe_node
+from parallax_core.plugins.host import PluginHost
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Deployment:
+    """The parts that serve one model; its stages are opened when its engines start."""
+
+    model_id: str
+    folder: Path
+    text: ModelTokenizer
+    stages: LocalStages | RemoteStages
+    pipeline: PipelineOptions
+    topology: ParallelConfig
+    routing: RoutingPolicy
+    advice: tuple[str, ...] = ()
+    """Hints for the user that would make it faster."""
+
+    def make_engines(self, on_lost: Callable[[int, str], None] | None = None) -> list[PipelineEngine]:
+        """Return an engine for each replica; ``on_lost`` is told its rank and the reason when one loses a stage."""
+        engines = []
+        for rank, places in enumerate(self.topology.replicas):
+            executor = self.stages.gather(rank, places, self.pipeline)
+            lost = partial(on_lost, rank) if on_lost else None
+            engines.append(PipelineEngine(executor, self.text.decode, self.pipeline, lost))
+        return engines
+
+    def list_waiting(self) -> list[NodeStatus]:
+        """Return the nodes that have joined and have nothing to do."""
+        return (
+            [describe_node(each) for each in self.stages.registry.waiting]
+            if isinstance(self.stages, RemoteStages)
+            else []
+        )
+
+    @asynccontextmanager
+    async def nodes_joining(self) -> AsyncIterator[None]:
+        """Have nodes join, if there are any but this."""
+        registry = self.stages.registry if isinstance(self.stages, RemoteStages) else None
+        if registry is not None:
+            await registry.start()
+            logger.info("head listens at %s", registry.address)
+        try:
+            yield
+        finally:
+            if registry is not None:
+                await registry.stop()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Router]:
+        """Open the stages and yield the engine that serves the model; stop it at the end.
+
+        Raises:
+            ParallaxError: if a stage cannot be opened.
+        """
+        engines = self.make_engines()
+        router = Router(engines, self.routing, partial(find_max_length, engines))
+        async with self.nodes_joining():
+            await router.start()
+            try:
+                yield router
+            finally:
+                await router.stop()
+
+
+def find_max_length(engines: Sequence[PipelineEngine]) -> int:
+    """Return the longest sequence that every replica can serve, in tokens; 0 before all are ready."""
+    return min(engine.max_length for engine in engines)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeploymentPlan:
+    """Settings for a deployment, checked as far as they can be before the model is on this machine."""
+
+    settings: ServeSettings
+    plugins: PluginHost
+    stages: StageOptions
+    pipeline: PipelineOptions
+    routing: RoutingPolicy
+
+    def prepare(self, private: Path, progress: Progress = silent) -> Deployment:
+        """Fetch the model if it is not here, and return its deployment.
+
+        Args:
+            private: an empty folder of this process, for sockets.
+            progress: hears of the download and of loading.
+
+        Raises:
+            ParallaxError: if the model cannot be found, fetched or split as asked.
+        """
+        settings, catalog = self.settings, Catalog(self.plugins)
+        # Stages in processes of their own fetch their layers themselves.
+        fetch = catalog.fetch_without_weights if self.stages.uses_workers else catalog.fetch
+        folder = fetch(settings.model, progress)
+        config = read_object(folder.path / "config.json")
+        offers, plan = self.stages.choose_offers(config), plan_stages(settings, folder, progress)
+        return Deployment(
+            model_id=name_model(settings.model, folder),
+            folder=folder.path,
+            text=ModelTokenizer(folder.path, settings.generation_config),
+            stages=self.stages.make_stages(plan, offers, private, name_for_workers(catalog, settings.model)),
+            pipeline=self.pipeline,
+            topology=self.stages.place_layers(config),
+            routing=self.routing,
+            advice=collect_advice(offers),
+        )
+
+
+def read_plan(settings: ServeSettings, plugins: PluginHost) -> DeploymentPlan:
+    """Return the plan that ``settings`` ask for.
+
+    Raises:
+        UsageError: if settings contradict each other.
+        ParallaxError: if a backend, transport or policy is not installed, or a backend cannot run here.
+    """
+    check_choice(settings.generation_config)
+    stages = read_stage_options(settings, plugins)
+    pipeline = PipelineOptions(
+        limits=read_limits(settings),
+        batching=make_policy(plugins, "batching", settings.batching),
+        preemption=make_policy(plugins, "preemption", settings.preemption),
+        backlog=UnreadOutput(settings.max_unread * 2**20),
+        step_timeout_s=settings.step_timeout or None,
+        load_timeout_s=settings.load_timeout,
+    )
+    routing = make_policy(plugins, "routing", settings.routing)
+    return DeploymentPlan(settings=settings, plugins=plugins, stages=stages, pipeline=pipeline, routing=routing)
+
+
+def read_limits(settings: ServeSettings) -> Limits:
+    """Return how much a user wants a replica to take on."""
+    return Limits(
+        max_running=settings.max_running,
+        max_waiting=settings.max_waiting,
+        max_batch_tokens=settings.max_batch_tokens,
+    )
+
+
+def plan_stages(settings: ServeSettings, model: ModelFolder, progress: Progress) -> StagePlan:
+    """Return what holds for every stage of a model."""
+    return StagePlan(
+        model=model.path,
+        listed_weights=model.listed_weights,
+        dtype=settings.dtype,
+        memory_fraction=settings.memory_fraction,
+        max_batch_tokens=settings.max_batch_tokens or 0,
+        max_running=settings.max_running or 0,
+        progress=progress,
+    )
+
+
+def name_model(model: str, folder: ModelFolder) -> str:
+    """Return what clients call the model: a folder's name, and anything else as it was written."""
+    return folder.path.resolve().name if Path(model).expanduser().is_dir() else model
+
+
+def name_for_workers(catalog: Catalog, model: str) -> str:
+    """Return what worker processes of this machine find the model by, whatever plugins their environments have.
+
+    That is its folder, once it is complete.
+    """
+    found = catalog.find(model)
+    return str(found.path.resolve()) if found else catalog.qualify(model)

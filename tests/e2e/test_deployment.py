@@ -1,0 +1,21 @@
+"""A deployment is made in Python, without the command line: the real model in two workers of this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from parallax_core.api import Request, RequestId, Sampling
+from parallax_core.config.config import Config
+from parallax_core.config.serve import ServeSettings
+from parallax_core.deploy.deployment import read_plan
+from parallax_core.plugins.host import PluginHost
+
+
+async def test_deployment_serves_without_a_command_line(model_folder: Path, tmp_path: Path) -> None:
+    settings = ServeSettings(model=str(model_folder), backend="mlx", stages=2)
+    deployment = read_plan(settings, PluginHost.prepare(Config())).prepare(tmp_path)
+    prompt = deployment.text.encode("The capital of France is")
+    request = Request(id=RequestId("1"), prompt=prompt, max_tokens=5, sampling=Sampling(temperature=0))
+    async with deployment.running() as engine:
+        assert "".join([delta.text async for delta in engine.submit(request)]).startswith(" Paris")
+        assert [stage.node for replica in engine.describe() for stage in replica.stages] == ["worker/0/0", "worker/0/1"]

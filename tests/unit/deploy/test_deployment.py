@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import asyncio
+import logging
+import types
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from parallax_core.api import BackendSpec, ModelFolder, Ref, Request, RequestId, Sampling, Stage, StagePlan, Stream
+from parallax_core.builtin.routing import RoundRobin
+from parallax_core.cli.serve import _log_limits
+from parallax_core.cluster.placement.parallel import ParallelConfig, parse_layers
+from parallax_core.config.serve import ServeSettings
+from parallax_core.contracts.progress import silent
+from parallax_core.deploy.deployment import Deployment, plan_stages, read_limits
+from parallax_core.deploy.executors import LocalStages
+from parallax_core.engine.limits import Limits
+from parallax_core.node.pipeline.options import PipelineOptions
+from parallax_core.plugins.discovery import PluginRecord
+from parallax_core.plugins.host import PluginHost
+from parallax_core.plugins.registry import Offer
+from parallax_core.testing.toy import Toy
+
+TOY = Toy(layers=("full", "full", "window"))
+
+
+class ToyBackend:
+    """Opens stages of the toy, and notes what it is asked for."""
+
+    plans: ClassVar[list[StagePlan]] = []
+
+    def open_stage(self, plan: StagePlan) -> Stage:
+        self.plans.append(plan)
+        return TOY.open(plan.layers, num_pages=40)
+
+
+def decode(tokens: Sequence[int]) -> str:
+    return "".join(f"<{token}>" for token in tokens)
+
+
+def make_deployment(folder: Path, topology: ParallelConfig) -> Deployment:
+    (folder / "config.json").write_text("{}")
+    spec = BackendSpec(
+        name="toy",
+        summary="integers",
+        probe=Ref[Any](f"{__name__}:ToyBackend"),
+        factory=Ref[Any](f"{__name__}:ToyBackend"),
+    )
+    record = PluginRecord(name="toy", distribution="toy", version="1", module=__name__, state="loaded")
+    text: Any = types.SimpleNamespace(decode=decode)
+    stage = StagePlan(model=folder, dtype="float32")
+    offers = (Offer(spec, record),) * topology.num_stages
+    return Deployment(
+        model_id="toy",
+        folder=folder,
+        text=text,
+        stages=LocalStages(plugins=PluginHost([]), offers=offers, plan=stage),
+        pipeline=PipelineOptions(),
+        topology=topology,
+        routing=RoundRobin(),
+    )
+
+
+async def collect(stream: Stream) -> list[int]:
+    return [token async for delta in stream for token in delta.tokens]
+
+
+async def test_stages_go_where_the_topology_puts_them(tmp_path: Path) -> None:
+    ToyBackend.plans.clear()
+    devices = ("a:0", "a:1", "b:0", "b:1")
+    layers = parse_layers("0-2,2-3")
+    deployment = make_deployment(
+        tmp_path, ParallelConfig(data_parallel=2, num_stages=2, layers=layers, devices=devices)
+    )
+    asked = [
+        Request(id=RequestId(str(seed)), prompt=(seed,), max_tokens=6, sampling=Sampling(temperature=0))
+        for seed in range(4)
+    ]
+    async with deployment.running() as engine:
+        answers = await asyncio.gather(*(collect(engine.submit(request)) for request in asked))
+    assert answers == [TOY.continuation(request.prompt, 6) for request in asked]
+    assert {(plan.device, plan.layers) for plan in ToyBackend.plans} == set(zip(devices, layers * 2, strict=True))
+    assert {plan.dtype for plan in ToyBackend.plans} == {"float32"}
+
+
+async def test_deployment_without_a_topology_opens_the_whole_model_once(tmp_path: Path) -> None:
+    ToyBackend.plans.clear()
+    [engine] = make_deployment(tmp_path, ParallelConfig()).make_engines()
+    await engine.start()
+    await engine.stop()
+    assert [(plan.layers, plan.device) for plan in ToyBackend.plans] == [(None, "")]
+
+
+def test_limits_of_a_user_reach_the_head_and_the_stages(tmp_path: Path) -> None:
+    settings = ServeSettings(max_running=500, max_waiting=9, max_batch_tokens=1000, memory_fraction=0.8)
+    limits, plan = read_limits(settings), plan_stages(settings, ModelFolder(path=tmp_path, ref=""), silent)
+    assert (limits.max_running, limits.max_waiting, limits.max_batch_tokens) == (500, 9, 1000)
+    assert (plan.max_running, plan.max_batch_tokens, plan.memory_fraction) == (500, 1000, 0.8)
+
+
+def test_limits_are_left_to_the_stages_where_a_user_says_none(tmp_path: Path) -> None:
+    settings = ServeSettings()
+    assert read_limits(settings) == Limits()
+    assert plan_stages(settings, ModelFolder(path=tmp_path, ref=""), silent) == StagePlan(model=tmp_path)
+
+
+async def test_limits_are_told_once_the_stages_are_there(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    [engine] = make_deployment(tmp_path, ParallelConfig()).make_engines()
+    before = engine.limits
+    await engine.start()
+    limits = engine.limits
+    await engine.stop()
+    assert before is None
+    assert limits is not None
+    with caplog.at_level(logging.INFO):
+        _log_limits(limits, StagePlan(model=tmp_path, memory_fraction=0.25))
+    assert caplog.messages == [
+        "limits of a replica max_running=4 max_waiting=256 max_batch_tokens=8, of a stage memory_fraction=0.25"
+    ]
