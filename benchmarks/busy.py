@@ -75,7 +75,7 @@ async def measure(folder: Path, backend: str, num_stages: int) -> dict[str, floa
         assert isinstance(stages, RemoteStages)
         places = stage_options.place_layers(config).replicas[0]
         await stages.registry.start()
-        executor = stages.gather(0, places, PipelineOptions())
+        executor = stages.make_executor(0, places, PipelineOptions())
         engine = PipelineEngine(executor, lambda tokens: " word" * len(tokens))
         try:
             await engine.start()

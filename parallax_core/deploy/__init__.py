@@ -1,1 +1,1 @@
-"""From settings to a running deployment: executors, worker processes, commands. Needs no command line."""
+"""Turns settings into a running deployment: executors, worker processes, commands. Needs no command line."""

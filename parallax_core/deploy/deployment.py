@@ -52,7 +52,7 @@ class Deployment:
         """Return an engine for each replica; ``on_lost`` is told its rank and the reason when one loses a stage."""
         engines = []
         for rank, places in enumerate(self.topology.replicas):
-            executor = self.stages.gather(rank, places, self.pipeline)
+            executor = self.stages.make_executor(rank, places, self.pipeline)
             lost = partial(on_lost, rank) if on_lost else None
             engines.append(PipelineEngine(executor, self.text.decode, self.pipeline, lost))
         return engines

@@ -1,4 +1,4 @@
-"""Where the stages of replicas run: on threads of this process, or in processes of their own."""
+"""Makes the executor of each replica: its stages run on threads of this process, or in worker processes."""
 
 from __future__ import annotations
 
@@ -34,9 +34,11 @@ from parallax_core.plugins.host import PluginHost
 from parallax_core.plugins.registry import Offer
 
 HEAD = "head"
+"""The head's node name."""
 INPROCESS = "inprocess"
+"""The transport between stages in one process."""
 USUAL = WorkerSettings().transport
-"""That of workers that are told nothing else."""
+"""The default transport of workers."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,50 +47,51 @@ class LocalStages:
 
     plugins: PluginHost
     offers: tuple[Offer[BackendSpec], ...]
-    """For each stage of a replica."""
+    """The backend of each stage of a replica."""
     plan: StagePlan
-    """What holds for every stage; its layers and device are those of its place."""
+    """The plan of every stage, apart from its layers and device."""
 
-    def gather(self, rank: int, places: Sequence[StagePlace], plan: PipelineOptions) -> Executor:
-        """Return the company of a replica."""
+    def make_executor(self, rank: int, places: Sequence[StagePlace], options: PipelineOptions) -> Executor:
+        """Return the executor of a replica."""
         del rank
         loading = LoadClock(self.plan.progress)
         pairs = zip(self.offers, places, strict=True)
         openers = [partial(self.open_stage, offer, place, loading) for offer, place in pairs]
-        return LocalExecutor(openers, plan, [offer.spec.name for offer in self.offers], loading)
+        return LocalExecutor(openers, options, [offer.spec.name for offer in self.offers], loading)
 
     def open_stage(self, offer: Offer[BackendSpec], place: StagePlace, progress: Progress) -> Stage:
-        """Load the layers that go there; to be called on the thread that will run them."""
+        """Load the layers of a stage; call it on the thread that will run them."""
         plan = dataclasses.replace(self.plan, layers=place.layers, device=place.device, progress=progress)
         return open_stage(self.plugins, offer, plan)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RemoteStages:
-    """Stages in processes of their own, started by us or by hand on other machines."""
+    """Stages in worker processes, which this process starts, or an operator on other machines."""
 
     model: str
-    """As the nodes find it: a folder here, or what the user wrote for those elsewhere."""
+    """The name by which nodes find the model: its folder on this machine, or what the user wrote for other machines."""
     backends: tuple[str, ...]
-    """For each stage of a replica; empty: the node's best."""
+    """The backend of each stage of a replica; empty: the best one of its node."""
     plan: StagePlan
+    """The plan of every stage, apart from its layers and device."""
     registry: NodeRegistry
     supervisor: WorkerSupervisor | None
-    """None: nodes are started by hand."""
+    """None: an operator starts the nodes."""
     heartbeat_s: float
+    """Seconds between the heartbeats of a stage."""
     weights: WeightsCheck = field(default_factory=WeightsCheck)
     """Shared by all replicas."""
     layer_costs: LayerCosts | None = None
-    """Of the layers, where stages are to be measured, and to get as many as they are fast and can hold."""
+    """The costs by which layers are balanced over stages, by measured speed and memory; None: they are not balanced."""
 
-    def gather(self, rank: int, places: Sequence[StagePlace], plan: PipelineOptions) -> Executor:
-        """Return the company of a replica."""
-        made = [self._make_role(rank, index, place) for index, place in enumerate(places)]
-        roles = [dataclasses.replace(role, load_timeout_s=plan.load_timeout_s) for role in made]
-        executor = RemoteExecutor(roles, self.registry, self.supervisor, self.plan.progress, self.weights)
+    def make_executor(self, rank: int, places: Sequence[StagePlace], options: PipelineOptions) -> Executor:
+        """Return the executor of a replica."""
+        assignments = [self._assign(rank, stage, place, options) for stage, place in enumerate(places)]
+        executor = RemoteExecutor(assignments, self.registry, self.supervisor, self.plan.progress, self.weights)
         return RebalancingExecutor(executor, self.layer_costs) if self.layer_costs else executor
 
-    def _make_role(self, rank: int, stage: int, place: StagePlace) -> StageAssignment:
+    def _assign(self, rank: int, stage: int, place: StagePlace, options: PipelineOptions) -> StageAssignment:
         return StageAssignment(
             stage=stage,
             layers=place.layers,
@@ -100,36 +103,39 @@ class RemoteStages:
             max_batch_tokens=self.plan.max_batch_tokens,
             max_running=self.plan.max_running,
             heartbeat_s=self.heartbeat_s,
+            load_timeout_s=options.load_timeout_s,
             node=name_worker(rank, stage) if self.supervisor else "",
         )
 
 
 def name_worker(rank: int, stage: int) -> str:
-    """Return the name of the node that is stage ``stage`` of replica ``rank``."""
+    """Return the name of the node that runs stage ``stage`` of replica ``rank``."""
     return f"worker/{rank}/{stage}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerLauncher:
-    """How worker processes of this machine are started."""
+    """Makes the command lines of worker processes on this machine."""
 
     transport: str
     registry: NodeRegistry
-    """Of the head."""
+    """The head's registry, which the workers join."""
     place: Callable[[str], str]
-    """Where the node of a name listens."""
+    """Returns the address where the node of a name listens."""
     backends: tuple[str, ...]
-    """For each stage of a replica; empty: the node's best."""
+    """The backend of each stage of a replica; empty: the best one of its node."""
     pythons: dict[str, str] = field(default_factory=dict)
+    """By backend: its Python interpreter, if it is not this one."""
     peer_timeout: float
+    """Seconds of silence after which a peer counts as lost."""
     verbose: bool = False
 
     def make_command(self, node: str) -> list[str]:
-        """Return the command line of the process of a node."""
+        """Return the command line of a node's process."""
         backend = self.backends[int(node.rpartition("/")[2])]
         command = [
             self.pythons.get(backend, sys.executable),
-            *("-P", "-m", "parallax_core", "worker", "--supervised"),  # -P: what lies about here is no part of it
+            *("-P", "-m", "parallax_core", "worker", "--supervised"),  # -P: no imports from this folder
             *("--transport", self.transport, "--connect", self.registry.address, "--head", HEAD),
             *("--node", node, "--listen", self.place(node), "--peer-timeout", f"{self.peer_timeout:g}"),
         ]
@@ -137,10 +143,10 @@ class WorkerLauncher:
 
 
 def make_registry(settings: ServeSettings, offer: Offer[TransportSpec], folder: Path) -> NodeRegistry:
-    """Return the node registry of the head, which listens where the user says, or in ``folder``.
+    """Return the head's node registry, which listens at ``--listen``, or else at an address in ``folder``.
 
     Raises:
-        UsageError: if the transport has no place on this machine by itself.
+        UsageError: if the transport has no addresses for nodes of one machine.
     """
     listen = settings.listen or make_place(offer, folder)(HEAD)
     plan = TransportPlan(node=HEAD, listen=listen, timeout_s=settings.peer_timeout, strangers=STRANGERS)
@@ -149,12 +155,12 @@ def make_registry(settings: ServeSettings, offer: Offer[TransportSpec], folder: 
 
 
 def make_place(offer: Offer[TransportSpec], folder: Path) -> Callable[[str], str]:
-    """Return what says where the node of a name listens for others of this machine.
+    """Return a function from a node's name to the address where it listens for other nodes of this machine.
 
     Raises:
-        UsageError: if the transport has no such place.
+        UsageError: if the transport has no such addresses.
     """
     if offer.spec.place_local is None:
-        message = f"the transport {offer.spec.name!r} does not say where nodes of one machine listen"
+        message = f"the transport {offer.spec.name!r} has no addresses for nodes of one machine"
         raise UsageError(message, "start the workers by hand: `parallax serve --listen ADDRESS`, `parallax worker`")
     return partial(offer.load(offer.spec.place_local), folder)

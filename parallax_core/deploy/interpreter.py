@@ -1,4 +1,4 @@
-"""Python interpreters of other environments, which run the stages of backends that cannot be installed here."""
+"""Checks Python interpreters of other environments, which run backends that cannot be installed in this one."""
 
 from __future__ import annotations
 
@@ -10,46 +10,48 @@ from parallax_core.base.errors import UsageError
 from parallax_core.config.serve import ServeSettings
 
 PROBE_S = 30.0
-"""How long an interpreter may take to say whether it has Parallax."""
+"""Seconds an interpreter may take to show whether it has Parallax."""
 
 
 def read_pythons(settings: ServeSettings, backends: Sequence[str]) -> dict[str, str]:
-    """Return the interpreter of each of ``backends`` that has one of its own.
+    """Return the interpreters that ``--python`` names, by backend.
 
     Raises:
-        UsageError: if one cannot run Parallax, or would not be used.
+        UsageError: if one cannot run Parallax, or no stage would use it.
     """
     if settings.python and settings.listen is not None:
-        message = "--python is for workers that are started here, and with --listen none are"
-        raise UsageError(message, "leave it out; elsewhere, start `parallax worker` from the environment it is to have")
+        message = "--python is for workers that this command starts, and with --listen it starts none"
+        raise UsageError(
+            message, "leave it out; on other machines, run `parallax worker` in the environment of its backend"
+        )
     for name in (found := parse_pythons(settings.python)):
         if name not in backends:
-            message = f"--python names the backend {name!r}, and no stage runs that"
-            raise UsageError(message, f"name it among the stages': --backend {name}")
+            message = f"--python names the backend {name!r}, and no stage uses it"
+            raise UsageError(message, f"give it to a stage: --backend {name}")
     return found
 
 
 def parse_pythons(texts: Sequence[str]) -> dict[str, str]:
-    """Return the interpreter of each backend that has one of its own, from ``BACKEND=PYTHON``.
+    """Parse entries ``BACKEND=PYTHON`` into the interpreter of each backend.
 
     Raises:
-        UsageError: if one is not written like that, or cannot run Parallax.
+        UsageError: if an entry is not of that form, or its interpreter cannot run Parallax.
     """
     found = {}
     for text in texts:
         name, mark, path = text.partition("=")
         if not (name and mark and path):
-            raise UsageError(f"{text!r} names no interpreter for a backend", "write torch=/path/to/bin/python")
+            raise UsageError(f"{text!r} is not of the form BACKEND=PYTHON", "write torch=/path/to/bin/python")
         found[name] = str(Path(path).expanduser())
         check_python(found[name], name)
     return found
 
 
 def check_python(path: str, backend: str) -> None:
-    """Check that an interpreter has Parallax; whether it has the backend, the worker itself will say.
+    """Check that an interpreter has Parallax; the worker itself reports if the backend is missing.
 
     Raises:
-        UsageError: saying why it cannot run a worker.
+        UsageError: if it cannot run a worker; it says why.
     """
     hint = f"name a Python that has it, or install it there: {path} -m pip install parallax-core"
     command = [path, "-P", "-c", "import importlib.metadata as each; each.version('parallax-core')"]

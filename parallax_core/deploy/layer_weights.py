@@ -1,4 +1,4 @@
-"""Which layers go to which stage."""
+"""Computes the cost of a model's layers and divides them among the stages."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from parallax_core.models.adapters import find_family
 from parallax_core.plugins.host import PluginHost
 
 COUNTS = ("num_hidden_layers", "n_layers", "n_layer", "num_layers")
-"""How config.json may call the number of layers."""
+"""The names of the number of layers in config.json."""
 MOST_LAYERS = 10_000
-"""No model has more."""
+"""The largest number of layers that is accepted; more than any model has."""
 
 
 def place_layers(parallel: ParallelConfig, plugins: PluginHost, config: Mapping[str, Any]) -> ParallelConfig:
-    """Return ``parallel`` with the layers of each stage, for the model that ``config``, its config.json, describes.
+    """Return ``parallel`` with the layers of each stage, for the model of ``config``, its config.json.
 
-    Shares are even in what layers cost: see `layer_cost.weigh_layers`; all layers cost the same where no adapter
-    knows the model.
+    Every stage gets about the same cost, see `layer_cost.weigh_layers`; all layers cost the same if no adapter knows
+    the model.
 
     Raises:
-        UsageError: if there are fewer layers than stages, or the given ones are not the model's.
+        UsageError: if there are fewer layers than stages, or the given layers are not the model's.
     """
     if parallel.num_stages == 1 and not parallel.layers:
         return parallel
@@ -34,7 +34,7 @@ def place_layers(parallel: ParallelConfig, plugins: PluginHost, config: Mapping[
 
 
 def cost_layers(plugins: PluginHost, config: Mapping[str, Any], dtype: DType) -> LayerCosts:
-    """Return what each layer costs; all sizes 0 where no adapter knows the model.
+    """Return the cost of each layer; all sizes are 0 if no adapter knows the model.
 
     Raises:
         UsageError: if config.json does not say how many layers there are.

@@ -1,4 +1,4 @@
-"""What the options of ``parallax serve`` say of stages."""
+"""Reads and checks the options of ``parallax serve`` that concern stages."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from parallax_core.plugins.registry import Offer
 
 
 def read_parallel(settings: ServeSettings) -> ParallelConfig:
-    """Return how a user wants the model to be split.
+    """Return the numbers of replicas and stages, their layers and devices, from the settings.
 
     Raises:
         UsageError: if the options contradict each other.
@@ -52,24 +52,24 @@ def read_parallel(settings: ServeSettings) -> ParallelConfig:
 
 
 def choose_transport_name(settings: ServeSettings, parallel: ParallelConfig) -> str:
-    """Return the transport to use: that of the user, or else processes of their own where there are several stages.
+    """Return the transport to use: the user's, or else one between processes if there are several stages.
 
     Raises:
-        UsageError: if what is asked for needs other processes, and the transport joins none.
+        UsageError: if other settings need worker processes, and the user's transport cannot reach any.
     """
     needs = [name for name in ("listen", "python") if getattr(settings, name)]
     if settings.transport == INPROCESS and needs:
-        message = f"--{needs[0]} needs a transport between processes, and {INPROCESS} is none"
-        raise UsageError(message, "leave --transport out, or say --transport zmq")
+        message = f"--{needs[0]} needs a transport between processes, which {INPROCESS} is not"
+        raise UsageError(message, "leave --transport out, or use --transport zmq")
     several = parallel.num_stages * parallel.data_parallel > 1
     return settings.transport or ("zmq" if several or needs else INPROCESS)
 
 
 def split_backends(text: str | None, num_stages: int) -> tuple[str, ...]:
-    """Return the backend of each stage; empty: the best there is.
+    """Return the backend of each stage; empty: the best one.
 
     Raises:
-        UsageError: if ``text`` names neither one nor as many as there are stages.
+        UsageError: if ``text`` names neither one backend nor one for each stage.
     """
     names = tuple(part.strip() for part in text.split(",")) if text else ("",)
     if len(names) not in {1, num_stages} or (text and not all(names)):
@@ -79,45 +79,47 @@ def split_backends(text: str | None, num_stages: int) -> tuple[str, ...]:
 
 
 Offers = tuple[Offer[BackendSpec] | None, ...]
+"""The backend of each stage; None: one of another environment or machine."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageOptions:
-    """What the options of ``parallax serve`` say of stages, checked as far as can be before the model is there."""
+    """The options of ``parallax serve`` that concern stages, checked as far as possible without the model."""
 
     settings: ServeSettings
     plugins: PluginHost
     parallel: ParallelConfig
     transport: Offer[TransportSpec]
     backends: tuple[str, ...]
-    """For each stage of a replica; empty: the best there is."""
+    """The backend of each stage of a replica; empty: the best one."""
     offers: dict[str, list[Offer[BackendSpec]]]
-    """By name, those that run in this environment, the best first."""
+    """By name in ``backends``: the backends that can run in this environment, the best first."""
     pythons: dict[str, str]
+    """By backend: its Python interpreter, if it is not this one."""
 
     def place_layers(self, config: dict[str, Any]) -> ParallelConfig:
-        """Return which layers go where; see the function of that name."""
+        """Return the layers of each stage; see `deploy.layer_weights.place_layers`."""
         return place_layers(self.parallel, self.plugins, config)
 
     def choose_offers(self, config: dict[str, Any]) -> Offers:
-        """Return what runs each stage of the model of ``config``; None: what another environment or machine has."""
+        """Return the backend of each stage for the model of ``config``; None: one of another environment or machine."""
         return tuple(self._choose(name, config) for name in self.backends)
 
     @property
     def uses_workers(self) -> bool:
-        """Whether stages run in processes of their own."""
+        """Whether stages run in worker processes."""
         return self.transport.spec.name != INPROCESS
 
     def make_stages(
         self, plan: StagePlan, offers: Offers, private: Path, model: str = ""
     ) -> LocalStages | RemoteStages:
-        """Return what opens stages here or elsewhere.
+        """Return the stages, which make the executors of replicas.
 
         Args:
-            plan: what holds for every stage; of the folder of its model, the weights are needed by stages here only.
-            offers: what runs each stage, see `choose_offers`.
+            plan: the plan of every stage; its model folder needs weights only if stages run in this process.
+            offers: the backend of each stage, see `choose_offers`.
             private: a folder for sockets.
-            model: as processes of this machine find it; empty: the folder.
+            model: the name by which workers of this machine find the model; empty: the folder.
         """
         config = read_object(plan.model / "config.json")
         if not self.uses_workers:
@@ -127,10 +129,10 @@ class StageOptions:
             offer.spec.name if offer and is_here else name for offer, name in zip(offers, self.backends, strict=True)
         )
         registry = make_registry(settings, self.transport, private)
-        num_here = self.parallel.num_stages * self.parallel.data_parallel if is_here else 1  # they share its memory
-        launch = None
+        num_here = self.parallel.num_stages * self.parallel.data_parallel if is_here else 1  # they share the memory
+        launcher = None
         if is_here:
-            launch = WorkerLauncher(
+            launcher = WorkerLauncher(
                 transport=self.transport.spec.name,
                 registry=registry,
                 place=make_place(self.transport, private),
@@ -144,20 +146,20 @@ class StageOptions:
             backends=backends,
             plan=dataclasses.replace(plan, memory_fraction=plan.memory_fraction / num_here),
             registry=registry,
-            supervisor=WorkerSupervisor(launch.make_command) if launch else None,
+            supervisor=WorkerSupervisor(launcher.make_command) if launcher else None,
             heartbeat_s=min(1.0, settings.peer_timeout / 2),
             weights=WeightsCheck(partial(state_weights, plan)),
-            layer_costs=self._weigh(config, plan.dtype),
+            layer_costs=self._cost_layers(config, plan.dtype),
         )
 
-    def _weigh(self, config: dict[str, Any], dtype: DType) -> LayerCosts | None:
-        """Return what the layers weigh, where that decides which stage gets them."""
+    def _cost_layers(self, config: dict[str, Any], dtype: DType) -> LayerCosts | None:
+        """Return the layers' costs if layers are to be balanced by measurement."""
         if not self._is_uneven():
             return None
         return cost_layers(self.plugins, config, dtype)
 
     def _is_uneven(self) -> bool:
-        """Return whether stages may differ in speed, and nobody has said which layers they get."""
+        """Return whether stages may differ in speed and the user has not assigned the layers."""
         parallel, is_here = self.parallel, self.settings.listen is None
         is_alike = is_here and len(set(self.backends)) == 1 and not parallel.devices
         return parallel.num_stages > 1 and not parallel.layers and not is_alike
@@ -165,15 +167,15 @@ class StageOptions:
     def _choose(self, name: str, config: dict[str, Any]) -> Offer[BackendSpec] | None:
         offers = self.offers.get(name)
         if not offers:
-            return None  # of another environment, or another machine
+            return None  # a backend of another environment or machine
         return offers[0] if name else choose_backend(self.plugins, offers, config)
 
 
 def read_stage_options(settings: ServeSettings, plugins: PluginHost) -> StageOptions:
-    """Return what a user wants of the stages.
+    """Return the options that concern stages, checked.
 
     Raises:
-        ParallaxError: if a backend cannot run here that is to run here, or nobody offers the transport.
+        ParallaxError: if a backend cannot run in this environment and has to, or no plugin offers the transport.
         UsageError: if the options contradict each other.
     """
     parallel = read_parallel(settings)
@@ -193,6 +195,6 @@ def read_stage_options(settings: ServeSettings, plugins: PluginHost) -> StageOpt
 
 
 def collect_advice(offers: Offers) -> tuple[str, ...]:
-    """Return what the user could do for more speed, as those of ``offers`` that are here say."""
+    """Return the advice of the backends on how to make them faster."""
     chosen = {offer.spec.name: offer for offer in offers if offer}
     return tuple(advice for offer in chosen.values() if (advice := probe(offer).advice))

@@ -1,4 +1,4 @@
-"""Which adapter knows a model."""
+"""Finds the adapter of a model by its architecture."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from parallax_core.plugins.registry import Offer
 
 @dataclass(frozen=True, slots=True)
 class ModelFamily:
-    """An adapter, and the name it is offered under."""
+    """An adapter and the name under which its plugin offers it."""
 
     name: str
     adapter: ModelAdapter
@@ -27,18 +27,18 @@ def find_family(host: PluginHost, config: Mapping[str, Any]) -> ModelFamily | No
     Raises:
         PluginConflict: if several plugins claim its architecture.
         BrokenPlugin: if the adapter cannot be loaded.
-        ParallaxError: if the config's ``architectures`` are no names.
+        ParallaxError: if the config's ``architectures`` is not a list of names.
     """
     offer = _find_offer(host, config)
     return ModelFamily(offer.spec.name, offer.load(offer.spec.adapter)) if offer else None
 
 
 def find_blocks(host: PluginHost, config: Mapping[str, Any], backend: str) -> object:
-    """Return what builds the layers of a model in a backend, if its family brings that; None: the backend's own does.
+    """Return the blocks by which a model's family builds its layers in a backend; None: the backend's own build them.
 
     Raises:
         PluginConflict: if several plugins claim its architecture.
-        BrokenPlugin: if it cannot be loaded.
+        BrokenPlugin: if the blocks cannot be loaded.
     """
     offer = _find_offer(host, config)
     return offer.load(offer.spec.blocks[backend]) if offer and backend in offer.spec.blocks else None
@@ -63,11 +63,11 @@ def _read_names(value: object) -> Sequence[str]:
 
 
 def count_weights(shape: ModelShape) -> int:
-    """Return the parameters of a model."""
+    """Return the number of parameters of a model."""
     return shape.before_weights + shape.after_weights + sum(layer.weights for layer in shape.layers)
 
 
 def count_active(shape: ModelShape) -> int:
-    """Return the parameters a token meets; of an embedding, which is looked up, none."""
+    """Return the number of parameters used for a token, without the embedding, which is only looked up."""
     head = shape.before_weights if shape.is_tied else 0
     return head + shape.after_weights + sum(layer.active_weights for layer in shape.layers)

@@ -1,4 +1,4 @@
-"""Which backend runs the model, and how nodes reach each other."""
+"""Finds the backends that can run on this machine, and chooses a backend and a transport."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from parallax_core.plugins.registry import Offer
 from parallax_core.plugins.remedy import describe_error
 
 PROBE_S = 5.0
-"""How long a backend may think about whether it can run here."""
+"""Seconds a backend's probe may take."""
 
 
 def find_backends(host: PluginHost, name: str | None) -> list[Offer[BackendSpec]]:
-    """Return the backend of that name, or without one all that this machine can run, the best rank first.
+    """Return the backend called ``name``; without a name, all that this machine can run, the highest rank first.
 
     Raises:
-        PluginConflict: if several plugins offer that name, or that of the best. Elsewhere a conflict costs nothing but
-            the name.
-        ParallaxError: if there is none, or this machine cannot run it; the message says why.
+        PluginConflict: if several plugins offer that name, or the name of the best backend. Other backends whose names
+            conflict are left out.
+        ParallaxError: if there is no such backend, or this machine cannot run it; the message says why.
     """
     registry = host.backends()
     if name is not None:
@@ -48,22 +48,22 @@ def find_backends(host: PluginHost, name: str | None) -> list[Offer[BackendSpec]
 def choose_backend(
     host: PluginHost, offers: Sequence[Offer[BackendSpec]], model_config: Mapping[str, Any]
 ) -> Offer[BackendSpec]:
-    """Return the one of ``offers`` that a plugin wants for a model, or else the first."""
+    """Return the backend of ``offers`` that a plugin selects for a model, else the first."""
     name = host.select_backend(model_config, [offer.spec.name for offer in offers])
     return next((offer for offer in offers if offer.spec.name == name), offers[0])
 
 
 def probe(offer: Offer[BackendSpec], limit_s: float = PROBE_S) -> Availability:
-    """Ask a backend whether this machine can run it; a probe that cannot be loaded, raises or hangs is a no."""
+    """Return whether this machine can run a backend; not if its probe cannot be loaded, raises or hangs."""
     try:
         with divert_output():
             return TimedCall(partial(_ask, offer)).wait(limit_s)
     except ParallaxError as error:
         reason = error.message
     except TimeoutError:
-        reason = f"{offer.plugin.origin} did not say within {limit_s:g} s whether it can"
+        reason = f"the probe of {offer.plugin.origin} did not end within {limit_s:g} s"
     except (Exception, SystemExit) as error:  # noqa: BLE001 -- a plugin may raise anything, and must not harm the others
-        reason = f"{offer.plugin.origin} could not say whether it can: {describe_error(error)}"
+        reason = f"the probe of {offer.plugin.origin} failed: {describe_error(error)}"
     return Availability(ok=False, reason=reason)
 
 
@@ -75,11 +75,11 @@ def _ask(offer: Offer[BackendSpec]) -> Availability:
 
 
 def choose_transport(host: PluginHost, name: str = "inprocess") -> Callable[[TransportPlan], Transport]:
-    """Return what makes the transports of that name.
+    """Return the factory of the transport called ``name``.
 
     Raises:
-        UnknownName: if nobody offers it; the hint says what there is.
-        PluginConflict: if several plugins do.
+        UnknownName: if no plugin offers it; the hint lists those offered.
+        PluginConflict: if several plugins offer it.
         BrokenPlugin: if it cannot be imported.
     """
     offer = host.transports().get(name)

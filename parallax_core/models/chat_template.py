@@ -1,7 +1,7 @@
-"""The chat template of a model: untrusted code, which writes a prompt out of a conversation.
+"""Renders a model's chat template: untrusted code that turns a conversation into a prompt.
 
-It runs in Jinja's sandbox, which keeps it from reaching out, and its output is bounded. What bounds its time and memory
-is the process it runs in: see `parallax_core.server.tokenizer_pool`.
+It runs in Jinja's sandbox, without access to the system, and its output is bounded. The process it runs in bounds its
+time and memory: see `parallax_core.server.tokenizer_pool`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from parallax_core.base.errors import InvalidRequest, ParallaxError
 
 RESERVED = frozenset({"messages", "add_generation_prompt", "bos_token", "eos_token"})
-"""What a chat template is given in any case."""
+"""The variables that every chat template gets."""
 
 Turns = Sequence[Mapping[str, str]]
 """A conversation: each turn has ``role`` and ``content``."""
@@ -28,27 +28,28 @@ Turns = Sequence[Mapping[str, str]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PromptEnding:
-    """How a prompt ends; at most one of both."""
+    """The end of a prompt; at most one of both is true."""
 
     opens_answer: bool = True
-    """With what comes before an answer (``add_generation_prompt`` in transformers)."""
+    """The prompt ends with the beginning of an answer (``add_generation_prompt`` in transformers)."""
     continues_last: bool = False
-    """Within the last turn, so that the model goes on with it (``continue_final_message``)."""
+    """The prompt ends within the last turn, which the model continues (``continue_final_message``)."""
 
 
 ANSWER = PromptEnding()
+"""The default: the prompt ends with the beginning of an answer."""
 
 
 class ChatTemplate:
-    """Renders conversations. To make one runs untrusted code as well: Jinja evaluates what is constant.
+    """Renders conversations. Its constructor runs untrusted code as well: Jinja evaluates constant expressions.
 
     Args:
-        source: a Jinja template, as ``tokenizer_config.json`` or ``chat_template.jinja`` holds it.
-        variables: what it is given beside the conversation.
-        max_characters: the longest prompt.
+        source: a Jinja template, from ``tokenizer_config.json`` or ``chat_template.jinja``.
+        variables: further variables for the template.
+        max_characters: the longest prompt, in characters.
 
     Raises:
-        ParallaxError: if it is no template.
+        ParallaxError: if ``source`` is not a valid template.
     """
 
     def __init__(self, source: str, variables: Mapping[str, str], max_characters: int) -> None:
@@ -68,12 +69,12 @@ class ChatTemplate:
         """Return the prompt for a conversation; ``settings`` are further variables.
 
         Raises:
-            InvalidRequest: if the template refuses it, or the prompt is too long.
-            MemoryError: if it takes more memory than the process may have.
+            InvalidRequest: if the template refuses the conversation, or the prompt is too long.
+            MemoryError: if rendering needs more memory than the process may use.
         """
         settings = settings or {}
         if taken := sorted(RESERVED.intersection(settings)):
-            message = f"{taken[0]!r} is the server's to set"
+            message = f"{taken[0]!r} is set by the server"
             raise InvalidRequest(message, "chat_template_kwargs", "leave it out")
         fixed = {"messages": turns, "add_generation_prompt": ending.opens_answer, **self._variables}
         try:
@@ -97,10 +98,10 @@ class ChatTemplate:
 
 
 def read_source(folder: Path, settings: Mapping[str, Any]) -> str | None:
-    """Return the chat template of a model folder, if it has one; ``settings`` are its ``tokenizer_config.json``.
+    """Return the chat template of a model folder, if it has one; ``settings`` is its ``tokenizer_config.json``.
 
     Raises:
-        ParallaxError: if there is one that is no text.
+        ParallaxError: if the template is not text.
     """
     try:
         return _find_source(folder / "chat_template.jinja", settings)
@@ -120,7 +121,7 @@ def _find_source(path: Path, settings: Mapping[str, Any]) -> str | None:
 
 
 def _cut(prompt: str, content: str) -> str:
-    """Return the prompt up to the end of the last turn's content, which templates may strip of the space around it."""
+    """Return the prompt up to the end of the last turn's content, around which templates may strip spaces."""
     place = prompt.rfind(content.strip())
     if place < 0:
         message = "the model's chat template changes the last message, so that it cannot be continued"
@@ -130,7 +131,7 @@ def _cut(prompt: str, content: str) -> str:
 
 
 def _to_json(value: object, indent: int | None = None) -> str:
-    """Unlike Jinja's own filter, escape nothing for HTML: prompts are not web pages."""
+    """Return ``value`` as JSON; unlike Jinja's own filter, escape nothing for HTML, since prompts are not web pages."""
     return json.dumps(value, ensure_ascii=False, indent=indent)
 
 

@@ -1,6 +1,6 @@
-"""What holds where a request leaves a choice open: what the model's authors recommend, in ``generation_config.json``.
+"""Reads the defaults for requests from ``generation_config.json``, as the model's authors recommend them.
 
-Which of its fields count, and what they mean, is as in vLLM (https://docs.vllm.ai, ``--generation-config``).
+The supported fields and their meaning are those of vLLM (https://docs.vllm.ai, ``--generation-config``).
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from parallax_core.contracts.value import LARGEST, Positive, Weight
 FILE = "generation_config.json"
 EOS = "eos_token_id"
 AUTO, OFF = "auto", frozenset({"off", "vllm"})
-"""What ``--generation-config`` may be besides a path: the model's own file, or none."""
+"""The values of ``--generation-config`` besides a path: the model's own file, or no file."""
 
 
 class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields that count; others are ignored, and null says nothing."""
+    """The supported fields; others are ignored, and null means that a field is not set."""
 
     temperature: Weight | None = None
     top_k: Annotated[int, msgspec.Meta(ge=-1, le=LARGEST)] | None = None
-    """0 and -1 keep all."""
+    """0 and -1 keep all tokens."""
     top_p: Annotated[float, msgspec.Meta(gt=0, le=1)] | None = None
     min_p: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
     repetition_penalty: Positive | None = None
@@ -37,14 +37,14 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class RequestDefaults:
-    """What holds where a request leaves a choice open; without arguments, what OpenAI's API says."""
+    """The values of fields that a request leaves out; without arguments, the defaults of OpenAI's API."""
 
     sampling: Sampling = field(default_factory=Sampling)
     max_tokens: int | None = None
-    """The most tokens of an answer in a chat, as far as there is room; None: as many as there is room for."""
+    """The largest number of tokens of a chat's answer; None: limited by the context only."""
 
     def describe(self) -> dict[str, float]:
-        """Return what differs from OpenAI's defaults, by the names of the fields of a request."""
+        """Return the values that differ from OpenAI's defaults, by the request's field names."""
         stated = {name: getattr(self.sampling, name) for name in self.sampling.__struct_fields__}
         neutral = Sampling()
         found = {name: value for name, value in stated.items() if value != getattr(neutral, name)}
@@ -53,7 +53,7 @@ class RequestDefaults:
 
 @dataclass(frozen=True, slots=True)
 class GenerationConfig:
-    """What is recommended for generating text with a model, and what ends it."""
+    """The recommended defaults for a model, and the tokens that end its texts."""
 
     defaults: RequestDefaults
     eos_token_id: object = None
@@ -61,17 +61,17 @@ class GenerationConfig:
 
 
 def read_generation(folder: Path, choice: str = AUTO) -> GenerationConfig:
-    """Return what is recommended for the model in ``folder``.
+    """Return the recommendations for the model in ``folder``.
 
     Args:
-        folder: a model folder; not each has the file.
-        choice: ``auto`` takes the file in ``folder``; ``off`` takes OpenAI's defaults, whatever the file says; anything
-            else is the path of another such file, or of a folder with one. The model's own still says what ends a text,
-            unless that file does.
+        folder: a model folder; the file may be missing.
+        choice: ``auto`` takes the file in ``folder``; ``off`` takes OpenAI's defaults; anything else is the path of
+            another such file, or of a folder with one. Unless that file names the end tokens, those of the model's own
+            file hold in all cases.
 
     Raises:
         UsageError: if there is no file at the path.
-        ParallaxError: naming the field, if the file is damaged or a value is out of range.
+        ParallaxError: if the file is damaged or a value is out of range; it names the field.
     """
     path = folder / FILE
     own = read_object(path) if path.exists() else {}
@@ -85,7 +85,7 @@ def read_generation(folder: Path, choice: str = AUTO) -> GenerationConfig:
 
 
 def check_choice(choice: str) -> None:
-    """Check that ``choice`` can be had, before there is a model; see `read_generation`.
+    """Check ``choice`` before the model is there; see `read_generation`.
 
     Raises:
         UsageError: if there is no file at the path.
@@ -108,7 +108,7 @@ def _read_defaults(path: Path, config: Mapping[str, Any]) -> RequestDefaults:
         stated = msgspec.convert(config, Recommendation)
     except msgspec.ValidationError as error:
         message = f"{path} cannot be used: {error}"
-        raise ParallaxError(message, "mend it, or serve with --generation-config off") from error
+        raise ParallaxError(message, "correct it, or serve with --generation-config off") from error
     values = {name: value for name in stated.__struct_fields__ if (value := getattr(stated, name)) is not None}
     max_tokens = values.pop("max_new_tokens", None)
     if values.get("top_k") == -1:

@@ -1,4 +1,4 @@
-"""Fetches the layers of a stage, and no others where that can be."""
+"""Fetches the layers of a stage, without the rest of the model where possible."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ logger = logging.getLogger(__name__)
 
 
 class LayerFetcher:
-    """Fetches what stages on this machine are made of."""
+    """Fetches the tensors of stages on this machine."""
 
     def __init__(self, plugins: PluginHost, catalog: Catalog) -> None:
-        """Fetch models of ``catalog``, having asked the adapters of ``plugins`` what layers are made of."""
+        """Fetch models of ``catalog``; the adapters of ``plugins`` know the tensors of each layer."""
         self._plugins = plugins
         self._catalog = catalog
 
     def fetch(self, model: str, layers: LayerRange | None, progress: Progress) -> ModelFolder:
         """Return the folder of a model with at least the tensors of some layers.
 
-        The whole model is fetched where its source cannot fetch parts, or no adapter knows which tensors layers are
-        made of; the latter is logged.
+        It fetches the whole model if its source cannot fetch parts, or if no adapter knows the tensors of its layers;
+        it logs the latter.
 
         Args:
-            model: as a user writes it.
+            model: the name as the user writes it.
             layers: of the stage; None: the whole model.
-            progress: told how far it is.
+            progress: receives progress reports.
 
         Raises:
-            ParallaxError: with a hint, if there is no such model, or it cannot be fetched.
+            ParallaxError: if there is no such model, or it cannot be fetched; with a hint.
         """
         if layers is None or not self._catalog.can_fetch_parts(model):
             return self._catalog.fetch(model, progress)
@@ -44,7 +44,7 @@ class LayerFetcher:
         config = read_config(self._catalog.fetch_without_weights(model, progress).path)
         tensors = choose_tensors(self._plugins, config, layers)
         if tensors is None:
-            reason = f"no adapter can tell which tensors are those of layers {layers.start}-{layers.stop}"
+            reason = f"no adapter knows the tensors of layers {layers.start}-{layers.stop}"
             logger.warning("the whole model is fetched model=%s: %s", model, reason)
             return self._catalog.fetch(model, progress)
         if tensors.is_whole:

@@ -1,4 +1,4 @@
-"""Which tensors of a checkpoint the layers of a stage are made of, as the model's adapter says."""
+"""Chooses the tensors of a checkpoint that the layers of a stage need, with the model's adapter."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ from parallax_core.models.adapters import find_family
 from parallax_core.plugins.host import PluginHost
 
 ENDS = {"before": "the embedding", "after": "the final norm and the head"}
-"""What the parts are, in words, that are no layers."""
+"""Descriptions of the parts other than layers."""
 UNKNOWN = "not known"
+"""The description of the layers of a model that no adapter knows."""
 
 
 @dataclass(frozen=True, slots=True)
 class StageTensors:
-    """The tensors that some layers of a model are made of, with what the first and the last stage hold beside them."""
+    """The tensors of some layers of a model, with those of the embedding and the head on the first and last stage."""
 
     adapter: ModelAdapter
     layers: LayerRange
     num_layers: int
     is_tied: bool
-    """Whether the head is the embedding, which the last stage then needs as well."""
+    """Whether the head shares the embedding's tensor, so that the last stage needs it as well."""
 
     @property
     def is_whole(self) -> bool:
@@ -36,7 +37,7 @@ class StageTensors:
         return self.layers == LayerRange(0, self.num_layers)
 
     def wants(self, tensor: str) -> bool:
-        """Return whether the tensor of this name is one of them."""
+        """Return whether the layers need the tensor of this name."""
         part = find_part(self.adapter, tensor)
         is_first, is_last = self.layers.start == 0, self.layers.stop == self.num_layers
         if part == "before":
@@ -47,7 +48,7 @@ class StageTensors:
 
 
 def choose_tensors(host: PluginHost, config: Mapping[str, Any], layers: LayerRange | None) -> StageTensors | None:
-    """Return the tensors of ``layers``, or of the whole model, that ``config`` describes; None if no adapter reads it.
+    """Return the tensors of ``layers`` (None: all) of the model of ``config``; None if no adapter knows the model.
 
     Raises:
         ParallaxError: if several plugins claim its architecture, or the adapter cannot be loaded.
@@ -64,7 +65,7 @@ def choose_tensors(host: PluginHost, config: Mapping[str, Any], layers: LayerRan
 
 
 def find_part(adapter: ModelAdapter, tensor: str) -> Part | None:
-    """Return where a tensor belongs; None if no layer, and no end of the model, is made of it."""
+    """Return the part of the model that a tensor belongs to; None if no part needs it."""
     try:
         return adapter.find_part(tensor)
     except Unsupported:
@@ -72,23 +73,23 @@ def find_part(adapter: ModelAdapter, tensor: str) -> Part | None:
 
 
 def check_present(folder: Path, tensors: StageTensors, missing: Collection[str]) -> None:
-    """Refuse to load layers that are not wholly on this machine.
+    """Check that all tensors a stage needs are on this machine.
 
     Args:
         folder: of the model.
-        tensors: that are needed.
-        missing: the tensors of the model that are not here.
+        tensors: the tensors needed.
+        missing: the model's tensors that are not on this machine.
 
     Raises:
-        ParallaxError: naming the layers that are not here.
+        ParallaxError: if some are missing; it names their layers.
     """
     parts = {find_part(tensors.adapter, name) for name in missing if tensors.wants(name)}
     if parts:
         numbers = [part for part in parts if isinstance(part, int)]
         absent = [f"layers {format_layers(numbers)}"] if numbers else []
-        absent += [words for part, words in ENDS.items() if part in parts]
-        asked = format_layers(range(tensors.layers.start, tensors.layers.stop))
-        message = f"layers {asked} of {folder} cannot be loaded: not on this machine are {' and '.join(absent)}"
+        absent += [name for part, name in ENDS.items() if part in parts]
+        wanted = format_layers(range(tensors.layers.start, tensors.layers.stop))
+        message = f"layers {wanted} of {folder} cannot be loaded: not on this machine are {' and '.join(absent)}"
         raise ParallaxError(message, FETCH_REST)
 
 
@@ -98,18 +99,18 @@ def find_whole_layers(adapter: ModelAdapter, names: Collection[str], missing: Co
     Args:
         adapter: of the model.
         names: all tensors of the model.
-        missing: those that are not here.
+        missing: the tensors that are not on this machine.
     """
     broken = {find_part(adapter, name) for name in missing}
     return {part for name in names if isinstance(part := find_part(adapter, name), int) and part not in broken}
 
 
 def describe_layers(host: PluginHost, folder: Path) -> str:
-    """Return which layers of a model are wholly on this machine, in words; `UNKNOWN` where no adapter tells."""
+    """Return a text with the layers of a model that are complete on this machine; `UNKNOWN` without an adapter."""
     try:
         tensors = choose_tensors(host, read_config(folder), None)
         names, missing = find_names(folder), find_missing(folder)
-    except ParallaxError:  # of a download that has only begun, or of files that are damaged
+    except ParallaxError:  # the download has only begun, or files are damaged
         return UNKNOWN
     if tensors is None:
         return UNKNOWN
@@ -118,6 +119,6 @@ def describe_layers(host: PluginHost, folder: Path) -> str:
 
 
 def format_layers(layers: Iterable[int]) -> str:
-    """Return numbers of layers as half-open ranges, as ``--layers`` takes them: ``0-12,15-16``."""
+    """Return layer numbers as half-open ranges, as ``--layers`` takes them: ``0-12,15-16``."""
     runs = [list(run) for _, run in groupby(enumerate(sorted(layers)), key=lambda pair: pair[1] - pair[0])]
     return ",".join(f"{run[0][1]}-{run[-1][1] + 1}" for run in runs)

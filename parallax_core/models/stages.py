@@ -1,4 +1,4 @@
-"""Opens a stage with what is installed here."""
+"""Opens a stage with an installed backend."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from parallax_core.plugins.registry import Offer
 
 
 def open_stage(host: PluginHost, offer: Offer[BackendSpec], plan: StagePlan) -> Stage:
-    """Load the layers of ``plan`` with a backend, and with the blocks that the model's family brings for it.
+    """Load the layers of ``plan`` with a backend, and with the blocks that the model's family has for it.
 
     Raises:
-        ParallaxError: if that cannot be.
+        ParallaxError: if the layers cannot be loaded.
     """
     config = read_config(plan.model)
     missing = find_missing(plan.model)

@@ -1,4 +1,4 @@
-"""The text side of a model folder: tokenizer, chat template, and what ends an answer."""
+"""Holds the text side of a model: its tokenizer, chat template, default settings and stop tokens."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from parallax_core.models.generation_config import AUTO, read_generation
 from parallax_core.models.vocabulary import Vocabulary
 
 MOST_CHARACTERS = 2**26
-"""The longest text that is tokenized at all."""
+"""The longest text that is tokenized, in characters."""
 
 
 class ModelTokenizer:
@@ -24,7 +24,7 @@ class ModelTokenizer:
 
     Args:
         folder: of the model.
-        generation: what holds where a request leaves a choice open; see `read_generation`.
+        generation: the source of the defaults for requests; see `read_generation`.
 
     Raises:
         ParallaxError: if the folder's tokenizer or one of its JSON files cannot be read.
@@ -40,7 +40,7 @@ class ModelTokenizer:
         size = config.get("vocab_size")
         self.vocab_size = size if isinstance(size, int) else self.vocabulary.size
         self.context_length = _context_length(config)
-        """The longest sequence the model was made for, in tokens; 0: it does not say."""
+        """The longest sequence the model was made for, in tokens; 0: not stated."""
         self._max_characters = _max_characters(self._tokenizer, self.context_length)
         self._template_source = read_source(folder, settings)
         self._special = {name: _token_text(settings.get(name)) for name in ("bos_token", "eos_token")}
@@ -63,8 +63,8 @@ class ModelTokenizer:
             special: as in `encode`; most templates write the special tokens themselves.
 
         Raises:
-            InvalidRequest: if the model has no chat template, the template refuses this, or the prompt is longer than
-                any that the model can hold.
+            InvalidRequest: if the model has no chat template, the template refuses the conversation, or the prompt is
+                longer than the model's context.
             ParallaxError: if the template is damaged.
         """
         if self._template is None:
@@ -73,17 +73,17 @@ class ModelTokenizer:
         return self.encode(self._template.render(turns, settings, ending), "messages", special=special)
 
     def encode(self, text: str, param: str = "prompt", *, special: bool = True) -> tuple[int, ...]:
-        """Tokenize a text that the field ``param`` holds.
+        """Tokenize the text of a request's field.
 
-        The interpreter lock is free meanwhile, which it is not in ``Tokenizer.encode``.
+        It releases the interpreter lock, which ``Tokenizer.encode`` does not.
 
         Args:
-            text: what to tokenize.
-            param: what errors name.
-            special: put the special tokens around it that the model wants around a text.
+            text: the text to tokenize.
+            param: the name of the field, for errors.
+            special: add the special tokens that the model expects around a text.
 
         Raises:
-            InvalidRequest: if it is longer than any text the model can hold, or the tokenizer fails on it.
+            InvalidRequest: if the text is longer than any that fits the model's context, or the tokenizer fails on it.
         """
         if len(text) > self._max_characters:
             message = f"{len(text)} characters in '{param}' are more than this model's context can hold"
@@ -91,7 +91,7 @@ class ModelTokenizer:
         try:
             [encoding] = self._tokenizer.encode_batch_fast([text], add_special_tokens=special)
         except BaseException as error:
-            if type(error).__name__ != "PanicException":  # which Rust raises where it gives up, and nobody can import
+            if type(error).__name__ != "PanicException":  # raised for a Rust panic; it cannot be imported
                 raise
             message = f"the model's tokenizer fails on this text: {error}"
             raise InvalidRequest(message, param) from error
@@ -103,15 +103,15 @@ class ModelTokenizer:
         return self._template_source is not None
 
     def compile_template(self) -> None:
-        """Compile the chat template, if there is one, before the first conversation comes.
+        """Compile the chat template, if there is one, before the first conversation.
 
         Raises:
-            ParallaxError: if it is damaged.
+            ParallaxError: if the template is damaged.
         """
         _ = self._template
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Return the text of ``tokens``; special tokens have none."""
+        """Return the text of ``tokens`` without special tokens."""
         return self._tokenizer.decode(list(tokens), skip_special_tokens=True)
 
     def show(self, tokens: Sequence[int]) -> str:
@@ -120,7 +120,7 @@ class ModelTokenizer:
 
     @cached_property
     def _template(self) -> ChatTemplate | None:
-        """It is untrusted code, which is not to be run by merely looking at a model."""
+        """The compiled template; compiled only when needed, since it is untrusted code."""
         source = self._template_source
         return None if source is None else ChatTemplate(source, self._special, self._max_characters)
 
@@ -130,14 +130,14 @@ class ModelTokenizer:
 
 
 def _read_optional(path: Path) -> dict[str, Any]:
-    """Not every model has every file."""
+    """Return the object in a JSON file; empty if the file is missing."""
     return read_object(path) if path.exists() else {}
 
 
 def _load_tokenizer(path: Path) -> Tokenizer:
     try:
         return Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises bare Exception for whatever is wrong with the file
+    except Exception as error:  # the library raises bare Exception for any fault of the file
         message = f"{path} cannot be read: {error}"
         raise ParallaxError(message, "fetch the model again") from error
 
@@ -148,7 +148,7 @@ def _context_length(config: Mapping[str, Any]) -> int:
 
 
 def _max_characters(tokenizer: Tokenizer, context: int) -> int:
-    """Return how many characters cannot but be too many: the context filled with the longest token."""
+    """Return the characters of the longest text that may fit the context: as many of the longest token as fit."""
     longest = max(map(len, tokenizer.get_vocab()), default=1)
     return min(context * longest, MOST_CHARACTERS) if context else MOST_CHARACTERS
 

@@ -1,4 +1,4 @@
-"""The bytes behind single tokens, which decoding a token alone does not always show."""
+"""Returns the bytes of single tokens, which decoding a token alone does not always show."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from tokenizers import Tokenizer
 
 BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
-"""What stands for a space in vocabularies of the SentencePiece kind."""
+"""The character for a space in SentencePiece vocabularies."""
 
 
 class Vocabulary:
-    """Knows what each token of a tokenizer stands for.
+    """Maps each token of a tokenizer to its bytes and its text.
 
-    Two kinds of vocabularies are known: byte-level ones, in which every character stands for a byte (GPT-2), and those
-    with a mark for spaces and tokens such as ``<0x0A>`` for bytes (SentencePiece). Tokens of others, and added tokens,
-    stand for themselves.
+    It knows two kinds of vocabularies: byte-level ones, in which every character stands for a byte (GPT-2), and those
+    with a mark for spaces and tokens such as ``<0x0A>`` for bytes (SentencePiece). Tokens of other vocabularies, and
+    added tokens, stand for themselves.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -31,7 +31,7 @@ class Vocabulary:
         self.size: int = tokenizer.get_vocab_size()
 
     def find_bytes(self, token: int) -> bytes:
-        """Return the bytes a token stands for, as a part of UTF-8 text; none for an id that is not in use."""
+        """Return the bytes of a token, as a part of UTF-8 text; empty for an unused id."""
         piece = self._tokenizer.id_to_token(token)
         if piece is None:
             return b""
@@ -46,12 +46,12 @@ class Vocabulary:
         return piece.encode()
 
     def find_piece(self, token: int) -> str:
-        """Return a token as the vocabulary has it, such as ``Ġhello``; nothing for an id that is not in use."""
+        """Return a token as the vocabulary writes it, such as ``Ġhello``; empty for an unused id."""
         piece: str | None = self._tokenizer.id_to_token(token)
         return piece or ""
 
     def show(self, token: int) -> str:
-        """Return a token as text; one that is no text by itself as its bytes in hexadecimal, as OpenAI does."""
+        """Return a token as text; one that is not valid UTF-8 alone as hexadecimal bytes, as OpenAI does."""
         data = self.find_bytes(token)
         try:
             return data.decode()
@@ -61,7 +61,7 @@ class Vocabulary:
 
 @cache
 def byte_alphabet() -> dict[str, int]:
-    """Return the byte each character of a byte-level vocabulary stands for.
+    """Return the byte for which each character of a byte-level vocabulary stands.
 
     Printable bytes of Latin-1 stand for themselves, the others are numbered from U+0100 on (GPT-2's encoder.py).
     """

@@ -1,4 +1,4 @@
-"""What each layer of a model costs its stage, from the model's shape."""
+"""Estimates the compute and memory cost of each layer from the model's shape."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from parallax_core.contracts.model import ModelShape
 
 @dataclass(frozen=True, slots=True)
 class LayerCosts:
-    """What each layer of a model asks of its stage."""
+    """The cost of each layer of a model."""
 
     weights: tuple[int, ...]
-    """The time for a token, in any unit; the last layer's with the head."""
+    """The time for a token, in any unit; the last layer's includes the output head."""
     sizes: tuple[int, ...]
-    """The memory it takes, in bytes; 0: not known."""
+    """The memory of the layer's weights, in bytes; 0: unknown."""
 
 
 def weigh_layers(shape: ModelShape) -> tuple[int, ...]:
-    """Return the parameters a token meets in each layer, those of the head in the last."""
+    """Return the number of parameters used for a token in each layer; the last layer's includes the output head."""
     weights = [layer.active_weights for layer in shape.layers]
     weights[-1] += shape.before_weights if shape.is_tied else shape.after_weights
     return tuple(weights)
 
 
 def size_layers(shape: ModelShape, bits: int) -> tuple[int, ...]:
-    """Return the bytes each layer takes once loaded, at ``bits`` bits a parameter.
+    """Return the bytes each layer takes when loaded, at ``bits`` bits per parameter.
 
-    The first layer comes with the embedding, the last with the head: a copy of the embedding where they are tied.
+    The first layer includes the embedding; the last includes the output head, a copy of the embedding if tied.
     """
     weights = [layer.weights for layer in shape.layers]
     weights[0] += shape.before_weights
@@ -39,14 +39,14 @@ def size_layers(shape: ModelShape, bits: int) -> tuple[int, ...]:
 
 
 def count_bits(config: Mapping[str, Any], dtype: DType) -> int:
-    """Return the bits of a parameter, at the least: as stored if quantized, else 16, or 32 in float32; 0: not known.
+    """Return a lower bound of the bits per parameter: as stored if quantized, else 16, or 32 in float32; 0: unknown.
 
     Args:
         config: the model's config.json.
-        dtype: what it is to be loaded as.
+        dtype: the dtype in which the model is loaded.
     """
-    how = config.get("quantization") or config.get("quantization_config")
-    if not how:
+    quantization = config.get("quantization") or config.get("quantization_config")
+    if not quantization:
         return 32 if dtype == "float32" else 16
-    bits = how.get("bits") if isinstance(how, Mapping) else None
+    bits = quantization.get("bits") if isinstance(quantization, Mapping) else None
     return bits if isinstance(bits, int) else 0

@@ -14,29 +14,33 @@ from parallax_core.pages.budget import format_bytes
 from parallax_core.wire.membership import Join
 
 WORTH = 0.9
-"""Layers move only where the slowest stage would take less than this share of its time."""
+"""Layers move only if the slowest stage then takes less than this share of its present time."""
 WEIGHTS_SHARE = 0.8
-"""The most of a node's memory that weights may take: the rest is for pages, and for computing."""
+"""The largest share of a node's memory for weights: the rest is for KV pages and activations."""
 
 
 def find_rooms(joins: Sequence[Join], needed: int) -> list[float]:
-    """Return the bytes that the weights of each stage may take; those on one machine share its memory.
+    """Return the bytes of weights that each stage may hold; stages on one machine share its memory.
+
+    Args:
+        joins: the `Join` message of each stage's node.
+        needed: the bytes of the whole model's weights.
 
     Raises:
-        UsageError: if that is less than the model needs in all.
+        UsageError: if the stages together may hold less than ``needed``.
     """
     hosts = Counter(join.host for join in joins)
     least = {host: min(join.memory for join in joins if join.host == host) * WEIGHTS_SHARE for host in hosts}
     if all(least.values()) and (total := sum(least.values())) < needed:
         message = f"the model takes {format_bytes(needed)}, and the nodes have room for {format_bytes(total)} of it"
-        raise UsageError(message, "add nodes, free memory on them, or say what they have: `parallax worker --memory`")
+        raise UsageError(message, "add nodes, free memory on them, or state their memory: `parallax worker --memory`")
     if len(hosts) == 1:
         return [inf] * len(joins)
     return [least[join.host] / hosts[join.host] or inf for join in joins]
 
 
 def find_rates(layers: Sequence[LayerRange], layer_costs: LayerCosts, seconds: Sequence[float]) -> list[float]:
-    """Return what a unit of weight costs each stage, if it took ``seconds`` with ``layers``."""
+    """Return the seconds per unit of layer weight, for stages that took ``seconds`` with ``layers``."""
     loads = [sum(layer_costs.weights[each.start : each.stop]) for each in layers]
     return [took / load for took, load in zip(seconds, loads, strict=True)]
 
@@ -44,7 +48,7 @@ def find_rates(layers: Sequence[LayerRange], layer_costs: LayerCosts, seconds: S
 def choose_layers(
     layers: Sequence[LayerRange], layer_costs: LayerCosts, seconds: Sequence[float], rooms: Sequence[float] = ()
 ) -> tuple[LayerRange, ...] | None:
-    """Return better layers for stages that took ``seconds`` with ``layers``; None where it is not worth it."""
+    """Return better layers for stages that took ``seconds`` with ``layers``; None if the gain is too small."""
     rates = find_rates(layers, layer_costs, seconds)
     better = fit_layers(layer_costs.weights, rates, rooms, layer_costs.sizes)
     loads = [sum(layer_costs.weights[each.start : each.stop]) for each in better]

@@ -1,4 +1,4 @@
-"""Which layers run on which devices: the only place that knows."""
+"""Holds the layers and devices of every stage of every replica, and parses ``--layers``."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from parallax_core.contracts.stage import LayerRange
 
 @dataclass(frozen=True, slots=True)
 class StagePlace:
-    """Where a stage goes."""
+    """The layers and the device of a stage."""
 
     layers: LayerRange | None
-    """Its layers; None: its share, not worked out yet, or the whole model where it is the only one."""
+    """Its layers; None: not computed yet, or the whole model if it is the only stage."""
     device: str
-    """In the backend's words; empty: the backend's choice."""
+    """The device, as the backend names it; empty: the backend chooses."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ParallelConfig:
-    """So many replicas, each a pipeline of so many stages, on these devices.
+    """The number of replicas, the stages of each, and their layers and devices.
 
     Raises:
-        UsageError: if the numbers do not fit together; the message names them.
+        UsageError: if the numbers contradict each other; the message names them.
     """
 
     data_parallel: int = 1
-    """Replicas of the whole model."""
+    """The number of replicas of the whole model."""
     num_stages: int = 1
-    """Stages of each replica."""
+    """The number of stages of each replica."""
     layers: tuple[LayerRange, ...] = ()
-    """The layers of each stage, in order; empty: shares of about the same size, see `with_layers`."""
+    """The layers of each stage, in order; empty: even shares, see `with_layers`."""
     devices: tuple[str, ...] = ()
-    """Those of the first replica in the order of its stages, then those of the next; empty: the backend's choice."""
+    """The device of each stage, replica by replica; empty: the backend chooses."""
 
     def __post_init__(self) -> None:
         for name, number in (("replicas", self.data_parallel), ("stages", self.num_stages)):
             if number < 1:
-                message = f"{number} {name} are asked for, and there is at least 1"
+                message = f"{number} {name} are asked for, and at least 1 is needed"
                 raise UsageError(message)
         if self.layers:
             _check_layers(self.layers, self.num_stages)
@@ -51,26 +51,26 @@ class ParallelConfig:
 
     @property
     def replicas(self) -> tuple[tuple[StagePlace, ...], ...]:
-        """Where the stages of each replica go, by rank and then in order."""
+        """The layers and device of each stage, by the rank of its replica and then in order."""
         layers = self.layers or (None,) * self.num_stages
         devices = self.devices or ("",) * (self.data_parallel * self.num_stages)
         starts = range(0, len(devices), self.num_stages)
         return tuple(tuple(map(StagePlace, layers, devices[start : start + self.num_stages])) for start in starts)
 
     def with_layers(self, num_layers: int, weights: Sequence[int] = ()) -> ParallelConfig:
-        """Return this for a model of so many layers, each stage with its own.
+        """Return this configuration with the layers of each stage, for a model of ``num_layers`` layers.
 
         Args:
             num_layers: of the model.
-            weights: what each layer costs, in any unit; empty: the same.
+            weights: the cost of each layer, in any unit; empty: all the same.
 
         Raises:
-            UsageError: if the layers given are not those of the model, or there are more stages than layers.
+            UsageError: if the given layers do not end at ``num_layers``, or there are more stages than layers.
         """
         if not self.layers:
             return dataclasses.replace(self, layers=split_layers(num_layers, self.num_stages, weights))
         if (stop := self.layers[-1].stop) != num_layers:
-            message = f"layers 0 to {stop} are given to stages, and the model has {num_layers}"
+            message = f"the stages have layers 0 to {stop}, and the model has {num_layers} layers"
             raise UsageError(message, f"end the last stage at {num_layers}")
         return self
 
@@ -80,27 +80,27 @@ class ParallelConfig:
             raise UsageError(message, "name each device once")
         if not all(self.devices):
             message = "the name of a device is empty"
-            raise UsageError(message, "name them all, or none to leave it to the backend")
+            raise UsageError(message, "name every device, or none to let the backend choose")
         needed = self.data_parallel * self.num_stages
         if len(self.devices) != needed:
             message = (
                 f"{len(self.devices)} devices are named, and {self.data_parallel} replicas of "
                 f"{self.num_stages} stages need {needed}"
             )
-            raise UsageError(message, f"name {needed}, or none to leave it to the backend")
+            raise UsageError(message, f"name {needed}, or none to let the backend choose")
 
 
 def parse_layers(text: str) -> tuple[LayerRange, ...]:
-    """Return the layers of each stage, from ``0-10,10-20,20-30``: each range begins where the one before ended.
+    """Parse the layers of each stage, as in ``0-10,10-20,20-30``: each range begins where the one before ends.
 
     Raises:
-        UsageError: if it is not written like that.
+        UsageError: if ``text`` is not of that form.
     """
     ranges = []
     for part in (part.strip() for part in text.split(",")):
         found = re.fullmatch(r"([0-9]{1,9})\s*-\s*([0-9]{1,9})", part)
         if found is None:
-            message = f"{part!r} in {text!r} is no range of layers"
+            message = f"{part!r} in {text!r} is not a range of layers"
             raise UsageError(message, "write the first layer and the one after the last, such as 0-10,10-20")
         ranges.append(LayerRange(int(found.group(1)), int(found.group(2))))
     _check_layers(ranges, len(ranges))
@@ -114,9 +114,9 @@ def _check_layers(layers: Sequence[LayerRange], num_stages: int) -> None:
     begin = 0
     for each in layers:
         if each.start != begin:
-            message = f"a stage begins at layer {each.start}, and must at {begin}"
-            raise UsageError(message, "every layer goes to one stage: begin at 0, and each where the one before ended")
+            message = f"a stage begins at layer {each.start}, and must begin at {begin}"
+            raise UsageError(message, "give every layer to one stage: begin at 0, and each where the one before ends")
         if each.stop <= each.start:
-            message = f"layers {each.start}-{each.stop} are none"
+            message = f"the range of layers {each.start}-{each.stop} is empty"
             raise UsageError(message, "give each stage at least one layer; the end of a range is not part of it")
         begin = each.stop

@@ -11,9 +11,9 @@ from parallax_core.base.errors import UsageError
 from parallax_core.contracts.stage import LayerRange
 
 Cost = Callable[[int, int, int], float | None]
-"""What some layers cost a stage, given as ``(stage, start, stop)``; None: the stage cannot have them."""
+"""Returns the cost of the layers from ``start`` to ``stop`` on ``stage``; None: the stage cannot hold them."""
 Best = dict[int, tuple[float, tuple[int, ...]]]
-"""By the number of layers that the stages so far have: the least cost, and the boundaries."""
+"""By the number of layers of the stages so far: the least cost, and the boundaries."""
 
 
 def split_layers(num_layers: int, num_stages: int, weights: Sequence[int] = ()) -> tuple[LayerRange, ...]:

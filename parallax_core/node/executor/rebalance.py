@@ -1,6 +1,6 @@
-"""Stages that get as many layers as they are fast, and no more than they can hold.
+"""Balances layers over remote stages by their measured speed and the memory of their nodes.
 
-How fast they are is measured on the model itself, before the first request; what they can hold, their nodes say.
+Speed is measured on the model itself, before the first request; nodes report their memory when they join.
 """
 
 from __future__ import annotations
@@ -25,19 +25,20 @@ from parallax_core.wire.messages import Failure, Result, Step
 logger = logging.getLogger(__name__)
 
 STEPS = 8
-"""So many tokens are decoded."""
+"""Tokens decoded to measure the stages."""
 WARM_UP = 3
-"""So many of the first do not count."""
+"""The first tokens of them, which are not measured."""
 PATIENCE_S = 60.0
-"""How long all of them may take."""
+"""Seconds that decoding all of them may take."""
 SPEC = SequenceSpec(prompt_length=1, sampling=Sampling(temperature=0))
+"""The sequence that is decoded."""
 
 
 class RebalancingExecutor:
-    """An `Executor` that measures what a token costs each of its stages, and moves layers from slow ones to fast ones.
+    """An `Executor` that measures the time per token of each stage, and moves layers from slow stages to fast ones.
 
-    It does so once, when it first opens; it makes no difference between a layer and another of the same weight. Before
-    each opening, layers move off nodes that have too little memory for them.
+    It measures once, when it first opens, and assumes that layers of equal weight cost the same. Before each opening,
+    it moves layers off nodes with too little memory for them.
     """
 
     most_failures: int | None = None
@@ -48,18 +49,18 @@ class RebalancingExecutor:
         self._layer_costs = layer_costs
         self._is_balanced = False
         self._rates: Sequence[float] = ()
-        """What a unit of weight costs each stage, once that is measured."""
+        """Seconds per unit of layer weight, for each stage; empty before the measurement."""
 
     @property
     def channels(self) -> tuple[Channel, ...]:
-        """From the head to each stage, once they are open."""
+        """The channels from the head to each stage, once the stages are open."""
         return self._executor.channels
 
     async def open(self) -> tuple[StageInfo, ...]:
-        """Open the stages, and the first time open them again with the layers that suit them; see `Executor.open`.
+        """Open the stages; the first time, measure them and open them again with balanced layers; see `Executor.open`.
 
         Raises:
-            UsageError: if all nodes together have too little memory for the model; then nothing is loaded.
+            UsageError: if all nodes together have too little memory for the model; nothing is loaded then.
         """
         await self._executor.gather()
         rooms = find_rooms(self._executor.joins(), sum(self._layer_costs.sizes))
@@ -74,30 +75,30 @@ class RebalancingExecutor:
         better = choose_layers(layers, layer_costs, seconds, rooms)
         logger.info("stages measured ms=%s", [round(1000 * each, 2) for each in seconds])
         if better is not None:
-            self._give(better)
+            self._reassign(better)
         return await self._executor.open()
 
     def _make_room(self, rooms: Sequence[float]) -> None:
-        """Move layers where a node cannot hold those it is to have."""
+        """Move layers if a node has too little memory for its own."""
         sizes, layers = self._layer_costs.sizes, self._executor.layers
-        held = [sum(sizes[each.start : each.stop] if each else sizes) for each in layers]
-        if any(size > room for size, room in zip(held, rooms, strict=True)):
-            self._give(fit_layers(self._layer_costs.weights, self._rates or [1.0] * len(layers), rooms, sizes))
+        needed = [sum(sizes[each.start : each.stop] if each else sizes) for each in layers]
+        if any(size > room for size, room in zip(needed, rooms, strict=True)):
+            self._reassign(fit_layers(self._layer_costs.weights, self._rates or [1.0] * len(layers), rooms, sizes))
 
-    def _give(self, layers: Sequence[LayerRange]) -> None:
+    def _reassign(self, layers: Sequence[LayerRange]) -> None:
         logger.info("layers move to %s", ", ".join(f"{each.start}-{each.stop}" for each in layers))
         self._executor.give(layers)
 
     async def explain(self, loss: StageLost) -> StageLost:
-        """Return which stage has ended, and how; see `Executor.explain`."""
+        """Return which stage ended, and why; see `Executor.explain`."""
         return await self._executor.explain(loss)
 
     async def abandon(self, stage: int) -> None:
-        """Let go of a stage whose computing hangs."""
+        """Give up a stage whose step hangs."""
         await self._executor.abandon(stage)
 
     async def close(self) -> None:
-        """Let go of all nodes."""
+        """Release all nodes."""
         await self._executor.close()
 
     def needs(self) -> str:
@@ -110,12 +111,12 @@ class RebalancingExecutor:
 
 
 async def time_stages(channels: Sequence[Channel]) -> list[float]:
-    """Decode a few tokens, one at a time, and return how long each stage took for one.
+    """Decode a few tokens, one at a time, and return the median seconds per token of each stage.
 
-    What is open afterwards is to be forgotten by opening the stages again.
+    The sequence stays open: open the stages again afterwards.
 
     Raises:
-        StageLost: if a stage fails, or it takes too long.
+        StageLost: if a stage fails, or the tokens take too long.
         PeerLost: if a node is gone.
     """
     try:
@@ -130,10 +131,10 @@ async def _time_step(channels: Sequence[Channel], number: int) -> list[float]:
     edits = (Open(SeqId(0), SPEC),) if number == 1 else ()
     row = Row(SeqId(0), number - 1, (0,), (Draw(0),))
     await channels[0].send(Step(LEASE, Epoch(0), number, edits, (row,)))
-    return [await _hear(channel) for channel in channels]
+    return [await _receive_seconds(channel) for channel in channels]
 
 
-async def _hear(channel: Channel) -> float:
+async def _receive_seconds(channel: Channel) -> float:
     while True:
         message = await channel.receive()
         if isinstance(message, Failure):

@@ -124,6 +124,6 @@ def parallax_register_backends():
     for name in ("one", "two"):
         site.install(name, code.replace("stuck", "same").replace("time.sleep", "int"))
     done = site.run("doctor")
-    assert "WARNING backend stuck: stuck 1.0 did not say within 5 s whether it can" in done.stdout
-    assert "WARNING backend same of two 1.0: two 1.0 could not say" in done.stdout
+    assert "WARNING backend stuck: the probe of stuck 1.0 did not end within 5 s" in done.stdout
+    assert "WARNING backend same of two 1.0: the probe of two 1.0 failed" in done.stdout
     assert "WARNING plugin one: backend 'same' is offered by both one 1.0 and two 1.0" in done.stdout

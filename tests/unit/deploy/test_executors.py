@@ -54,9 +54,9 @@ def test_layers_are_shared_out(given: dict[str, Any], sizes: list[int | None]) -
     ("given", "config", "reason"),
     [
         ({"layers": "0-5,5-30", "stages": 3}, CONFIG, "--layers names 2 stages, and --stages 3"),
-        ({"layers": "0-5,6-30"}, CONFIG, "begins at layer 6, and must at 5"),
-        ({"layers": "0-5,5-31"}, CONFIG, "layers 0 to 31 are given to stages, and the model has 30"),
-        ({"layers": "0-5,x"}, CONFIG, "is no range of layers"),
+        ({"layers": "0-5,6-30"}, CONFIG, "begins at layer 6, and must begin at 5"),
+        ({"layers": "0-5,5-31"}, CONFIG, "the stages have layers 0 to 31, and the model has 30"),
+        ({"layers": "0-5,x"}, CONFIG, "is not a range of layers"),
         ({"stages": 31}, CONFIG, "31 stages"),
         ({"stages": 2}, {}, "does not say how many layers"),
         ({"stages": 2}, {"text_config": "x"}, "does not say how many layers"),
@@ -112,12 +112,12 @@ def test_interpreter_that_has_parallax_is_taken() -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("mlx", "names no interpreter"),
-        ("=python", "names no interpreter"),
+        ("mlx", "is not of the form BACKEND=PYTHON"),
+        ("=python", "is not of the form BACKEND=PYTHON"),
         ("mlx=/nowhere/python", "cannot run with /nowhere/python: No such file"),
         ("mlx=/", "cannot run with /: Permission denied"),
         ("mlx=/bin/false", "cannot run with /bin/false: it ends with exit code 1"),
-        (f"torch={sys.executable}", "names the backend 'torch', and no stage runs that"),
+        (f"torch={sys.executable}", "names the backend 'torch', and no stage uses it"),
     ],
 )
 def test_interpreter_that_will_not_do_is_refused(text: str, reason: str) -> None:
@@ -135,7 +135,7 @@ def test_interpreter_without_parallax_is_refused_with_the_remedy(tmp_path: Path)
 
 
 def test_interpreter_for_workers_elsewhere_is_refused() -> None:
-    with pytest.raises(UsageError, match="with --listen none are"):
+    with pytest.raises(UsageError, match="with --listen it starts none"):
         read_pythons(settings(python=(f"mlx={sys.executable}",), listen="tcp://127.0.0.1:1"), ("mlx",))
 
 
@@ -177,7 +177,9 @@ def test_worker_is_started_with_what_it_has_to_know(tmp_path: Path) -> None:
         supervisor=WorkerSupervisor(launch.make_command),
         heartbeat_s=1.0,
     )
-    executor = stages.gather(1, [StagePlace(LayerRange(0, 1), ""), StagePlace(LayerRange(1, 2), "")], PipelineOptions())
+    executor = stages.make_executor(
+        1, [StagePlace(LayerRange(0, 1), ""), StagePlace(LayerRange(1, 2), "")], PipelineOptions()
+    )
     assert isinstance(executor, RemoteExecutor)
     assert [post.node for post in executor.locations()] == ["worker/1/0", "worker/1/1"]
     said = [role.assign(Epoch(1)) for role in executor._assignments]

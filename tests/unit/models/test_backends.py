@@ -99,9 +99,9 @@ def test_conflict_about_the_best_is_an_error_if_it_can_run() -> None:
 @pytest.mark.parametrize(
     ("how", "reason"),
     [
-        ("explode", "p 1 could not say whether it can: OSError: boom"),
-        ("leave", "p 1 could not say whether it can: it tried to end the process: SystemExit(1)"),
-        ("lie", "p 1 could not say whether it can: TypeError: its probe returned True"),
+        ("explode", "the probe of p 1 failed: OSError: boom"),
+        ("leave", "the probe of p 1 failed: it tried to end the process: SystemExit(1)"),
+        ("lie", "the probe of p 1 failed: TypeError: its probe returned True"),
         ("missing", "'x' of p 1 cannot be loaded: AttributeError"),
     ],
 )
@@ -115,7 +115,7 @@ def test_probe_that_hangs_is_a_no_in_time() -> None:
     began = time.monotonic()
     found = probe(make_host({"x": "hang"}).backends().get("x"), limit_s=0.2)
     assert time.monotonic() - began < 5
-    assert found.reason == "p 1 did not say within 0.2 s whether it can"
+    assert found.reason == "the probe of p 1 did not end within 0.2 s"
     END.set()
 
 

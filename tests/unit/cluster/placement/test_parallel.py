@@ -48,8 +48,8 @@ def test_every_replica_has_every_layer_once(data: st.DataObject, num_layers: int
         ({"num_stages": 2, "devices": ("a", "a")}, "'a' is named more than once"),
         ({"num_stages": 2, "devices": ("a", "")}, "is empty"),
         ({"num_stages": 2, "layers": (LayerRange(0, 4),)}, "for 1 stages, and there are 2"),
-        ({"layers": (LayerRange(1, 4),)}, "begins at layer 1, and must at 0"),
-        ({"layers": (LayerRange(0, 0),)}, "0-0 are none"),
+        ({"layers": (LayerRange(1, 4),)}, "begins at layer 1, and must begin at 0"),
+        ({"layers": (LayerRange(0, 0),)}, "0-0 is empty"),
     ],
 )
 def test_numbers_that_do_not_fit_are_refused(options: dict[str, Any], message: str) -> None:
@@ -67,16 +67,16 @@ def test_layers_are_read_as_they_are_written() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "'' in '' is no range of layers"),
+        ("", "'' in '' is not a range of layers"),
         ("0-10,", "'' in '0-10,'"),
         ("0-10,x-20", "'x-20'"),
         ("0-10,10-20-30", "'10-20-30'"),
         ("0..10", "'0..10'"),
-        ("5-10", "begins at layer 5, and must at 0"),
-        ("0-10,11-20", "begins at layer 11, and must at 10"),
-        ("0-10,9-20", "begins at layer 9, and must at 10"),
-        ("0-10,10-10", "10-10 are none"),
-        ("0-\u0661\u0660", "is no range of layers"),
+        ("5-10", "begins at layer 5, and must begin at 0"),
+        ("0-10,11-20", "begins at layer 11, and must begin at 10"),
+        ("0-10,9-20", "begins at layer 9, and must begin at 10"),
+        ("0-10,10-10", "10-10 is empty"),
+        ("0-\u0661\u0660", "is not a range of layers"),
     ],
 )
 def test_layers_that_cannot_be_read_are_refused(text: str, message: str) -> None:
@@ -85,7 +85,7 @@ def test_layers_that_cannot_be_read_are_refused(text: str, message: str) -> None
 
 
 def test_layers_of_another_model_are_refused() -> None:
-    with pytest.raises(UsageError, match="layers 0 to 4 are given to stages, and the model has 5"):
+    with pytest.raises(UsageError, match="the stages have layers 0 to 4, and the model has 5"):
         ParallelConfig(layers=parse_layers("0-4")).with_layers(5)
 
 
