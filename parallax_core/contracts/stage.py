@@ -88,6 +88,10 @@ class StageInfo:
     """Identifies the content of the weights part by part: of each layer, as ``model.layers.3``, of each other tensor,
     and of each file that the model's source lists. Stages that disagree on a part are not served together. Empty:
     unknown; see `identify_weights`."""
+    steps_ahead: int = 0
+    """The number of later steps that core submits, if they have come, before it waits for the result of one; at most
+    16. 0: core waits at once, which costs nothing where `Stage.step` computes before it returns. When a result that is
+    waited for raises, core discards the steps submitted after it and drops all sequences."""
 
 
 class SequenceSpec(Value, frozen=True, kw_only=True):
@@ -249,7 +253,11 @@ class StageOutput(Protocol):
     """The result of a step that may still be computing."""
 
     def wait(self) -> StageResult:
-        """Block until the result is available, on the stage's thread. Raises what the computation raised."""
+        """Block until the result is available, on the stage's thread. Raises what the computation raised.
+
+        Called once for each step, in the order of the steps; up to `StageInfo.steps_ahead` later steps may have been
+        submitted.
+        """
 
 
 class Stage(Protocol):

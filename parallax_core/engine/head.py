@@ -257,7 +257,7 @@ class Head:
         self._stages = tuple(stages)
         self._versions = tuple(stage.weights_version for stage in stages)
         self.limits = find_limits(self._wanted, self._stages)
-        self._depth = PipelineDepth(len(stages))
+        self._depth = PipelineDepth(len(stages), self._stages[0].steps_ahead)
         self._in_flight: deque[InflightStep] = deque()
         self._absorbed: deque[InflightStep] = deque(maxlen=1 if len(stages) == 1 else MOST)
         """The last absorbed steps; stages before the last may still report on them."""

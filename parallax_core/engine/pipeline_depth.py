@@ -15,14 +15,15 @@ class PipelineDepth:
     """Keeps the slowest stage busy: allows as many steps as it computes in a round trip, however slow the links are.
 
     This is the bandwidth-delay product of the pipeline, estimated from the least round trip as BBR does for a network
-    (ACM Queue 14(5), 2016). A single stage has one step at a time.
+    (ACM Queue 14(5), 2016). A single stage has one step at a time, and those it takes ahead.
     """
 
-    def __init__(self, num_stages: int) -> None:
+    def __init__(self, num_stages: int, steps_ahead: int = 0) -> None:
+        """Start with the least depth; ``steps_ahead`` is `StageInfo.steps_ahead` of a single stage."""
         self._num_stages = num_stages
         self._round_trips: deque[float] = deque(maxlen=WINDOW)
         self._slowest: deque[float] = deque(maxlen=WINDOW)
-        self.most = 1 if num_stages == 1 else num_stages + 1  # one is on its way back
+        self.most = 1 + steps_ahead if num_stages == 1 else num_stages + 1  # one is on its way back
         """The number of steps that may be in flight now."""
 
     def note(self, round_trip_s: float, slowest_s: float) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from parallax_core.api import (
     Answer,
@@ -22,6 +23,7 @@ from parallax_core.api import (
     SequenceSpec,
     StageBatch,
     StageInfo,
+    StageOutput,
     StageResult,
     Tensor,
     TensorSpec,
@@ -55,10 +57,27 @@ def describe_sleeper(layers: LayerRange | None = None, num_layers: int = NUM_LAY
     )
 
 
+@dataclass(frozen=True, slots=True)
+class SleepOutput:
+    """The outcome of a step that is computed while the stage's thread does other things, as on an accelerator."""
+
+    result: StageResult
+    until: float
+    """When it is computed, by `time.monotonic`."""
+    sleep: Callable[[float], None]
+
+    def wait(self) -> StageResult:
+        """Sleep for the time that is left, and return the result."""
+        self.sleep(max(0.0, self.until - time.monotonic()))
+        return self.result
+
+
 class SleepStage:
     """Sleeps in every step, hands on zeros, and draws the token after the last one; see `parallax_core.api.Stage`.
 
-    It keeps the account of its pages as any stage does, and can do nothing that needs a capability.
+    It keeps the account of its pages as any stage does, and can do nothing that needs a capability. With
+    `StageInfo.steps_ahead` it sleeps as its results are waited for, one step's time after the other's; without, in
+    `step`.
     """
 
     def __init__(
@@ -74,6 +93,7 @@ class SleepStage:
         self._lengths: dict[SeqId, int] = {}
         self._specs: dict[SeqId, SequenceSpec] = {}
         self._closed = False
+        self._busy_until = 0.0
 
     @property
     def info(self) -> StageInfo:
@@ -88,12 +108,14 @@ class SleepStage:
             edit_memories(self._memories, edit)
             self._account(edit)
 
-    def step(self, batch: StageBatch) -> Outcome:
-        """Sleep, and answer; raises as `parallax_core.api.Stage.step` does, and OutOfPages."""
+    def step(self, batch: StageBatch) -> StageOutput:
+        """Sleep now or later, and answer; raises as `parallax_core.api.Stage.step` does, and OutOfPages."""
         self._check_open()
         check_batch(batch, self._lengths, self._info)
         check_room([memory.pool for memory in self._memories], batch.rows)
-        self._sleep(self._seconds(batch))
+        seconds = self._seconds(batch)
+        if not self._info.steps_ahead:
+            self._sleep(seconds)
         for row in batch.rows:
             self._lengths[row.seq] += len(row.tokens)
             for memory in self._memories:
@@ -101,7 +123,11 @@ class SleepStage:
         free = tuple(memory.pool.num_free for memory in self._memories)
         num_tokens = sum(len(row.tokens) for row in batch.rows)
         tensors = tuple(_make_zeros(spec, num_tokens) for spec in self._info.gives)
-        return Outcome(StageResult(() if tensors else self._answer(batch.rows), tensors, free))
+        result = StageResult(() if tensors else self._answer(batch.rows), tensors, free)
+        if not self._info.steps_ahead:
+            return Outcome(result)
+        self._busy_until = max(self._busy_until, time.monotonic()) + seconds
+        return SleepOutput(result, self._busy_until, self._sleep)
 
     def close(self) -> None:
         """Forget everything. Calling it twice is harmless."""

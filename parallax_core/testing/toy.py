@@ -70,6 +70,8 @@ class Sizes:
     state_pages: int = 8
     checkpoint_every: int = 0
     """Of a state pool."""
+    steps_ahead: int = 0
+    """What the stage says of itself; each step is computed as it is submitted."""
 
 
 class SizeOptions(TypedDict, total=False):
@@ -83,6 +85,7 @@ class SizeOptions(TypedDict, total=False):
     shares: bool
     state_pages: int
     checkpoint_every: int
+    steps_ahead: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,6 +289,7 @@ def describe_toy(toy: Toy, layers: LayerRange | None, sizes: Sizes) -> StageInfo
         capabilities=frozenset({"logprobs", "hidden", "positions"}),
         takes=(HIDDEN,) if layers.start else (),
         gives=(HIDDEN,) if layers.stop < len(toy.layers) else (),
+        steps_ahead=sizes.steps_ahead,
     )
 
 

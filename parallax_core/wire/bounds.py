@@ -17,6 +17,8 @@ from parallax_core.wire.messages import Failure, Hello, Mask, Message, Result, S
 
 MOST_POOLS = 64
 """The most pools of a stage."""
+MOST_AHEAD = 16
+"""The most steps that a stage takes ahead."""
 MOST_PARTS, MOST_NAME = 2**15, 256
 """The most parts of weights, and the most characters in a part's name or digest."""
 
@@ -110,6 +112,7 @@ def check_info(info: StageInfo) -> None:
     require(all(0 < size <= LARGEST for size in sizes), "a size of a stage is out of range")
     require(0 <= info.weight_bytes <= LARGEST, "the size of a stage's weights is out of range")
     require(0 <= info.saturation_rows <= LARGEST, "the saturation rows of a stage are out of range")
+    require(0 <= info.steps_ahead <= MOST_AHEAD, "the steps that a stage takes ahead are out of range")
     require(0 < len(info.pools) <= MOST_POOLS, f"a stage has {len(info.pools)} pools, not 1 to {MOST_POOLS}")
     for pool in info.pools:
         check_pool(pool)

@@ -51,6 +51,14 @@ class WritesLate(ToyStage):
         return LazyOutcome(finish)
 
 
+class OneBuffer(ToyStage):
+    """Keeps one result, that of the newest step."""
+
+    def step(self, batch: StageBatch) -> Any:
+        self.newest = super().step(batch).result
+        return LazyOutcome(lambda: self.newest)
+
+
 class FreeingPool(PagePool):
     """Hands out the pages of what is dropped, whoever else holds them."""
 
@@ -131,6 +139,7 @@ FAULTS: list[tuple[Part, tuple[Kind, ...], str, str]] = [
     (StartOffByOne, FULL, "test_prompt_after_a_first_chunk_of_any_size_is_the_same", "a prompt that goes on at 1"),
     (RowsStoredCrosswise, FULL, "test_batches_go_on_as_they_began", "a row after a batch gives other tokens"),
     (WritesLate, ONE, "test_chunks_in_flight_equal_chunks_waited_for", "chunks in flight at once differ"),
+    (OneBuffer, FULL, "test_decodes_in_flight_equal_decodes_waited_for", "decodes in flight together differ"),
     (SharedPagesFreed, FULL, "test_dropped_fork_leaves_its_source", "changes when its forks are dropped"),
     (RootCopied, FULL, "test_forks_of_forks_are_forks", "a fork of a fork of a fork differs"),
     (HiddenOfTheBatch, FULL, "test_hidden_states_are_the_same_in_a_batch", "hidden states differ in a batch"),

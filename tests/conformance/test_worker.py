@@ -45,37 +45,37 @@ def copy_step(old: Step, **changes: int) -> Step:
 class Timeless(StageRuntime):
     """Takes the steps of an older epoch for those of this one."""
 
-    def run(self, step: Step) -> StepOutcome | None:
-        return super().run(copy_step(step, epoch=max(self.epoch, step.epoch), step=self.step + 1))
+    def submit(self, step: Step) -> None:
+        super().submit(copy_step(step, epoch=max(self.epoch, step.epoch), step=self.step + 1))
 
 
 class Unordered(StageRuntime):
     """Takes steps as they come."""
 
-    def run(self, step: Step) -> StepOutcome | None:
-        return super().run(copy_step(step, step=self.step + 1 if step.epoch == self.epoch else 1))
+    def submit(self, step: Step) -> None:
+        super().submit(copy_step(step, step=self.step + 1 if step.epoch == self.epoch else 1))
 
 
 class Public(StageRuntime):
     """Works for anybody."""
 
-    def run(self, step: Step) -> StepOutcome | None:
-        return super().run(copy_step(step, lease=self.place.lease, epoch=max(0, self.epoch), step=self.step + 1))
+    def submit(self, step: Step) -> None:
+        super().submit(copy_step(step, lease=self.place.lease, epoch=max(0, self.epoch), step=self.step + 1))
 
 
 class Dogged(StageRuntime):
     """Goes on after a step that failed."""
 
-    def run(self, step: Step) -> StepOutcome | None:
-        self._is_down = False
-        return super().run(step)
+    def submit(self, step: Step) -> None:
+        self._failed = 0
+        super().submit(step)
 
 
 class Dramatic(StageRuntime):
     """Calls every failure a loss."""
 
-    def run(self, step: Step) -> StepOutcome | None:
-        outcome = super().run(step)
+    def finish(self) -> StepOutcome | None:
+        outcome = super().finish()
         if outcome is None or not isinstance(report := outcome.report, Failure):
             return outcome
         return StepOutcome(Failure(report.lease, report.epoch, report.step, report.stage, report.message, lost=True))
@@ -84,8 +84,8 @@ class Dramatic(StageRuntime):
 class Calm(StageRuntime):
     """Calls no failure a loss."""
 
-    def run(self, step: Step) -> StepOutcome | None:
-        outcome = super().run(step)
+    def finish(self) -> StepOutcome | None:
+        outcome = super().finish()
         if outcome is None or not isinstance(report := outcome.report, Failure):
             return outcome
         return StepOutcome(Failure(report.lease, report.epoch, report.step, report.stage, report.message))
@@ -94,15 +94,18 @@ class Calm(StageRuntime):
 class Final(StageRuntime):
     """Takes nothing more of an epoch in which a step has failed."""
 
-    def run(self, step: Step) -> StepOutcome | None:
-        return None if self._is_down and step.epoch == self.epoch else super().run(step)
+    def submit(self, step: Step) -> None:
+        if self._failed and step.epoch == self.epoch:
+            self.discard()
+        else:
+            super().submit(step)
 
 
 class Discreet(StageRuntime):
     """Names nobody."""
 
-    def run(self, step: Step) -> StepOutcome | None:
-        outcome = super().run(step)
+    def finish(self) -> StepOutcome | None:
+        outcome = super().finish()
         if outcome is None or not isinstance(report := outcome.report, Failure):
             return outcome
         return StepOutcome(msgspec.structs.replace(report, sequences=()))
@@ -111,16 +114,16 @@ class Discreet(StageRuntime):
 class Hoarding(StageRuntime):
     """Keeps what is open when a new epoch begins."""
 
-    def run(self, step: Step) -> StepOutcome | None:
+    def submit(self, step: Step) -> None:
         self._open.clear()
-        return super().run(step)
+        super().submit(step)
 
 
 class Wrong(StageRuntime):
     """Says that all pages are free."""
 
-    def run(self, step: Step) -> StepOutcome | None:
-        outcome = super().run(step)
+    def finish(self) -> StepOutcome | None:
+        outcome = super().finish()
         if outcome is None or not isinstance(report := outcome.report, Result):
             return outcome
         head = (report.lease, report.epoch, report.step, report.stage)
@@ -130,8 +133,8 @@ class Wrong(StageRuntime):
 class Mute(StageRuntime):
     """Forgets the answers."""
 
-    def run(self, step: Step) -> StepOutcome | None:
-        outcome = super().run(step)
+    def finish(self) -> StepOutcome | None:
+        outcome = super().finish()
         if outcome is None or not isinstance(report := outcome.report, Result):
             return outcome
         return StepOutcome(
@@ -142,8 +145,8 @@ class Mute(StageRuntime):
 class Bare(StageRuntime):
     """Hands on rows without edits."""
 
-    def run(self, step: Step) -> StepOutcome | None:
-        outcome = super().run(step)
+    def finish(self) -> StepOutcome | None:
+        outcome = super().finish()
         if outcome is None or outcome.onward is None:
             return outcome
         one = outcome.onward
@@ -165,10 +168,14 @@ class Stuttering(StageLoop):
 class Insistent(StageLoop):
     """Hands on a step that failed."""
 
-    def _compute(self, step: Step) -> StepOutcome | None:
-        outcome = super()._compute(step)
+    def _begin(self, step: Step) -> None:
+        self.begun = step
+        super()._begin(step)
+
+    def _compute(self) -> StepOutcome | None:
+        outcome = super()._compute()
         if outcome is not None and isinstance(outcome.report, Failure):
-            return StepOutcome(outcome.report, step)
+            return StepOutcome(outcome.report, self.begun)
         return outcome
 
 
@@ -216,7 +223,7 @@ FAULTS: list[tuple[type[StageRuntime], type[StageLoop], str, str]] = [
 @pytest.mark.parametrize(("host", "worker", "name", "finding"), FAULTS)
 def test_kit_catches_a_fault(host: type[StageRuntime], worker: type[StageLoop], name: str, finding: str) -> None:
     if host is Timeless:  # the worker itself would not even begin such a step
-        worker = type("Eager", (StageLoop,), {"_compute": lambda self, step: self._host.run(step)})
+        worker = type("Eager", (StageLoop,), {"_begin": lambda self, step: self._host.submit(step)})
     kit = type("Kit", (NodeKit,), {"host": host, "worker": worker, "patience_s": 1.0})
     assert finding in run_test(kit, name)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import deque
 from dataclasses import dataclass
-from functools import partial
 
 import msgspec
 
@@ -40,7 +40,8 @@ class StageLoop:
     """Runs one stage: receives steps, runs them in order on the stage's thread, and sends their results.
 
     While the stage computes a step, the next one is received, decoded and queued, and the results of the last one are
-    encoded and sent: the stage waits for a link only if a receiver stops reading.
+    encoded and sent: the stage waits for a link only if a receiver stops reading. A stage that takes steps ahead
+    (`StageInfo.steps_ahead`) is given the next step, if it has come, before the result of one is waited for.
 
     Hidden states arrive in the dtype of the stage before and are converted to the dtypes of `StageInfo.takes`.
     """
@@ -58,6 +59,8 @@ class StageLoop:
         self._place = place
         self._channels = channels
         self._heartbeat_s = heartbeat_s
+        self._inbox: deque[Step] = deque()
+        """Received and not submitted, oldest first. The event loop appends, the stage's thread takes."""
         self._running: asyncio.Queue[asyncio.Future[StepOutcome | None]] = asyncio.Queue(AHEAD)
         self._newest = -1
         """The newest epoch received; steps of older epochs are not run."""
@@ -101,7 +104,8 @@ class StageLoop:
             if message.lease == self._place.lease:
                 self._newest = max(self._newest, message.epoch)
             self._num_queued += 1
-            await self._running.put(self._thread.call(partial(self._compute, message)))
+            self._inbox.append(message)
+            await self._running.put(self._thread.call(self._compute))
 
     async def _give(self) -> None:
         while True:
@@ -133,11 +137,20 @@ class StageLoop:
             counts = (host.num_steps, host.num_tokens, self._num_queued, host.num_open)
             await self._channels.head.send(Heartbeat(lease, epoch, step, stage, *counts, *host.running))
 
-    def _compute(self, step: Step) -> StepOutcome | None:
-        """Run a step; called on the stage's thread."""
+    def _compute(self) -> StepOutcome | None:
+        """Submit the steps that have come, as many as the stage takes, and finish the oldest; on the stage's thread.
+
+        Called once for each step received, so each call returns the outcome of one step, in order.
+        """
+        while self._inbox and self._host.num_submitted <= self._host.steps_ahead:
+            self._begin(self._inbox.popleft())
+        return self._host.finish()
+
+    def _begin(self, step: Step) -> None:
         if self._is_over or step.epoch < self._newest:
-            return None
-        return self._host.run(step)
+            self._host.discard()
+        else:
+            self._host.submit(step)
 
     async def _tell_loss(self, error: Exception) -> None:
         if self._has_told:

@@ -1,18 +1,18 @@
-"""Applies Step messages to a Stage and returns their results."""
+"""Applies Step messages to a stage and reports results."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from parallax_core.base.errors import BackendFailed, StageLost
 from parallax_core.base.ids import LeaseId, SeqId
-from parallax_core.contracts.stage import Drop, Edit, Fork, Open, Stage, StageBatch, StageInfo, StageResult
-from parallax_core.contracts.tensor import FLOATS, Tensor, TensorSpec
-from parallax_core.node.executor.compatibility import show_specs
+from parallax_core.contracts.stage import Drop, Edit, Fork, Open, Stage, StageInfo, StageOutput, StageResult
+from parallax_core.node.worker.compute import begin_rows, finish_rows, is_last
 from parallax_core.wire.messages import Failure, Result, Step
 
 logger = logging.getLogger(__name__)
@@ -20,12 +20,12 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class StageKey:
-    """Identifies a stage in a pipeline."""
+    """The position of a stage in a pipeline."""
 
     lease: LeaseId
-    """The head's lease of the stage."""
+    """The head's claim on the stage."""
     stage: int
-    """The number of the stage in the pipeline, from 0."""
+    """The stage's index in the pipeline, from 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +33,32 @@ class StepOutcome:
     """The messages that follow from a step."""
 
     report: Result | Failure
-    """The message for the head."""
+    """For the head."""
     onward: Step | None = None
-    """The step for the next stage; None if this is the last one or the step failed."""
+    """For the next stage; None: there is none, or the step failed."""
+
+
+@dataclass(slots=True)
+class SubmittedStep:
+    """A step that has been submitted and not yet reported."""
+
+    step: Step
+    begun: float
+    """When it was submitted, by the runtime's clock."""
+    output: StageOutput | None = None
+    """None: the step has no rows, or failed as it was submitted."""
+    error: BackendFailed | StageLost | None = None
+    """Why it failed as it was submitted."""
+    is_discarded: bool = False
+    """Whether an earlier step failed: the result means nothing."""
 
 
 class StageRuntime:
-    """Runs a head's steps on a stage. Belongs to the stage's thread; other threads may read its counts."""
+    """Runs the steps of a head on a stage. Belongs to the stage's thread; other threads may read its counters.
+
+    Every step is submitted, then finished, in order; up to `steps_ahead` later steps are submitted before one is
+    finished.
+    """
 
     def __init__(
         self, open_stage: Callable[[], Stage], place: StageKey, clock: Callable[[], float] = time.perf_counter
@@ -49,49 +68,69 @@ class StageRuntime:
         self._clock = clock
         self._stage: Stage | None = None
         self._open: dict[SeqId, None] = {}
-        self._is_down = False
-        """Whether a step of this epoch has failed, so that later steps are discarded."""
+        self._submitted: deque[SubmittedStep | StepOutcome | None] = deque()
+        """Not yet finished, oldest first; a StepOutcome: settled early; None: discarded."""
+        self._newest = 0
+        """The last step of the epoch that was submitted; 0: none."""
+        self._failed = 0
+        """The step of the epoch that has failed: later steps are discarded; 0: none."""
+        self._needs_epoch = False
+        """Whether later steps had been submitted when it failed: no step of this epoch can be run again."""
         self.fault = ""
-        """Why the state of the stage is lost and the stage useless; empty: it is not lost."""
+        """Why the stage's state is unknown, which makes it useless; empty: the stage works."""
         self.epoch = -1
-        """The newest epoch of which a step was received; -1: none."""
+        """The newest epoch of which a step has come; -1: none."""
         self.step = 0
-        """The last step of the epoch that was run or failed; 0: none."""
+        """The last step of the epoch that was finished or has failed; 0: none."""
         self.num_steps = 0
         """Steps run since the stage opened."""
         self.num_tokens = 0
-        """Tokens computed since then."""
+        """Tokens computed since the stage opened."""
         self._begun: tuple[int, float] | None = None
-        """The step being computed and the time it began; None: no step."""
+        """The oldest step being computed, and when its computing began."""
+        self._finished_at = 0.0
+        """When the last step was finished."""
 
     @property
     def is_lost(self) -> bool:
-        """Whether the state of the stage is lost."""
+        """Whether the stage's state is unknown."""
         return bool(self.fault)
 
     @property
     def num_open(self) -> int:
-        """The number of open sequences."""
+        """Sequences open."""
         return len(self._open)
 
     @property
-    def running(self) -> tuple[int, float]:
-        """The step being computed and its seconds so far; ``(0, 0.0)`` if there is none.
+    def steps_ahead(self) -> int:
+        """Later steps that may be submitted before a step is finished; see `StageInfo.steps_ahead`."""
+        return self._stage.info.steps_ahead if self._stage is not None else 0
 
-        The time excludes waits, such as for grammar masks or another head's turn: it serves to detect a stage whose
-        computation hangs.
+    @property
+    def num_submitted(self) -> int:
+        """Steps that are submitted and not finished."""
+        return len(self._submitted)
+
+    @property
+    def running(self) -> tuple[int, float]:
+        """The oldest step being computed, and for how many seconds; 0 and 0: none.
+
+        Waiting for grammar masks, for another head or for an earlier step is not counted: hang detection needs
+        computing time only.
         """
         begun = self._begun
         return (begun[0], max(0.0, self._clock() - begun[1])) if begun is not None else (0, 0.0)
 
     def open(self) -> StageInfo:
-        """Open the stage; raises whatever the backend raises."""
+        """Open the stage. Errors of the backend are not caught here."""
         self._stage = self._open_stage()
         return self._stage.info
 
     def reset(self) -> None:
-        """Drop all sequences and forget the epoch, for a head that starts over; a stage that fails to is lost."""
-        self.epoch, self.step, self._is_down = -1, 0, False
+        """Forget all sequences and epochs, for a head that begins anew; a stage that cannot is lost."""
+        self._settle_all()
+        self._submitted.clear()
+        self.epoch, self.step, self._newest, self._failed, self._needs_epoch = -1, 0, 0, 0, False
         if self._stage is not None:
             try:
                 self._edit(self._stage, [Drop(seq) for seq in self._open])
@@ -100,40 +139,52 @@ class StageRuntime:
                 self.fault = error.message
 
     def reopen(self) -> StageInfo:
-        """Return the stage to its state after `open`: reset it if possible, else open it again."""
+        """Bring the stage back to its state after `open`: forget everything, or open it again if it is lost."""
         if self._stage is not None and not self.is_lost:
             self.reset()
         if self._stage is None or self.is_lost:
-            with contextlib.suppress(Exception):  # the stage is lost already
+            with contextlib.suppress(Exception):  # it is lost already
                 self.close()
             self._open.clear()
             self.fault = ""
             return self.open()
         return self._stage.info
 
-    def run(self, step: Step) -> StepOutcome | None:
-        """Apply the edits of ``step``, then run its rows; return None for a discarded step.
+    def submit(self, step: Step) -> None:
+        """Apply the edits of ``step`` and submit its rows; `finish` returns its outcome.
 
-        A new epoch drops all open sequences. Steps of an older epoch or of another lease are discarded, and so are
-        those after a failed step, until the head sends that step's number again: it knows then that the stage's state
-        is the one before the failure. It raises nothing: every error becomes a `Failure`.
+        A new epoch begins empty: open sequences are dropped. Steps of an older epoch or another lease are discarded,
+        and so are steps after a failed one, until its number comes again: then the head knows that the stage is as it
+        was before. Raises nothing: every error becomes a `Failure`.
         """
-        if self._is_stale(step) or self.is_lost or step.lease != self.place.lease:
-            return None
-        self._begun = step.step, self._clock()
+        if step.lease == self.place.lease and step.epoch > self.epoch:
+            self._settle_all()
+        if step.lease != self.place.lease or self.is_lost or self._is_stale(step):
+            self.discard()
+            return
+        entry = SubmittedStep(step, self._clock())
+        if self._begun is None:
+            self._begun = step.step, entry.begun
         try:
-            return self._run(step)
+            self._submit(entry)
         except (BackendFailed, StageLost) as error:
-            logger.exception("step failed stage=%d epoch=%d step=%d", self.place.stage, step.epoch, step.step)
-            self._is_down, self.fault = True, error.message if isinstance(error, StageLost) else ""
-            place = (step.lease, step.epoch, step.step, self.place.stage)
-            named = error.sequences if isinstance(error, BackendFailed) else ()
-            return StepOutcome(Failure(*place, error.message, self.is_lost, named))
-        finally:
-            self._begun = None
+            entry.error = error
+            self._note_failure(step, error)
+        self._submitted.append(entry)
+
+    def discard(self) -> None:
+        """Count a step that is not run: its outcome is None."""
+        self._submitted.append(None)
+
+    def finish(self) -> StepOutcome | None:
+        """Wait for the oldest submitted step and return its outcome; None for a discarded step."""
+        entry = self._submitted.popleft()
+        return self._settle(entry) if isinstance(entry, SubmittedStep) else entry
 
     def close(self) -> None:
         """Close the stage, if it is open."""
+        self._submitted.clear()
+        self._begun = None
         stage, self._stage = self._stage, None
         if stage is not None:
             stage.close()
@@ -141,30 +192,79 @@ class StageRuntime:
     def _is_stale(self, step: Step) -> bool:
         if step.epoch != self.epoch:
             return step.epoch < self.epoch
-        return self._is_down and step.step != self.step
+        return bool(self._failed) and step.step != self._failed
 
-    def _run(self, step: Step) -> StepOutcome:
+    def _submit(self, entry: SubmittedStep) -> None:
         assert self._stage is not None, "the stage is not open"
+        step = entry.step
         if step.epoch > self.epoch:
-            self.epoch, self.step, self._is_down = step.epoch, 0, False
+            self.epoch, self.step, self._newest, self._failed, self._needs_epoch = step.epoch, 0, 0, 0, False
             self._edit(self._stage, [Drop(seq) for seq in self._open])
-        if self._is_down:
-            self.step, self._is_down = self.step - 1, False
-        if step.step != self.step + 1:
-            raise StageLost(f"step {step.step} came where step {self.step + 1} was due")
-        self.step = step.step
-        begun = self._clock()
+        if self._needs_epoch:
+            raise StageLost(f"step {step.step} came again after later steps, without a new epoch")
+        if self._failed:
+            self._newest, self._failed = self._failed - 1, 0
+        if step.step != self._newest + 1:
+            raise StageLost(f"step {step.step} came where step {self._newest + 1} was due")
+        self._newest = step.step
+        entry.begun = self._clock()
         self._edit(self._stage, step.edits)
-        result = _compute(self._stage, step) if step.rows else StageResult()
-        seconds = max(0.0, self._clock() - begun)
+        if step.rows:
+            entry.output = begin_rows(self._stage, step)
+
+    def _settle_all(self) -> None:
+        """Wait for every submitted step; `finish` returns their outcomes."""
+        for _ in range(len(self._submitted)):
+            self._submitted.append(self.finish())
+
+    def _settle(self, entry: SubmittedStep) -> StepOutcome | None:
+        """Wait for a step, which must be the oldest, and return its outcome."""
+        try:
+            result = self._wait(entry)
+        except (BackendFailed, StageLost) as error:
+            return self._fail(entry, error)
+        finally:
+            now = self._clock()
+            pending = (each.step.step for each in self._submitted if isinstance(each, SubmittedStep))
+            self._begun = next(((number, now) for number in pending), None)
+            since, self._finished_at = max(entry.begun, self._finished_at), now
+        if entry.is_discarded:
+            return None
+        self.step = entry.step.step
         self.num_steps += 1
-        self.num_tokens += sum([len(row.tokens) for row in step.rows])
-        return self._conclude(step, result, seconds)
+        self.num_tokens += sum([len(row.tokens) for row in entry.step.rows])
+        return self._conclude(entry.step, result, max(0.0, now - since))
+
+    def _wait(self, entry: SubmittedStep) -> StageResult:
+        assert self._stage is not None, "the stage is not open"
+        if entry.error is not None:
+            raise entry.error
+        return finish_rows(self._stage.info, entry.step, entry.output) if entry.output is not None else StageResult()
+
+    def _fail(self, entry: SubmittedStep, error: BackendFailed | StageLost) -> StepOutcome | None:
+        """Report a failed step, and discard the later ones."""
+        step, is_first = entry.step, not entry.is_discarded
+        if not is_first and isinstance(error, BackendFailed):
+            return None  # it follows from the failure of an earlier step
+        logger.error("step failed stage=%d epoch=%d step=%d", self.place.stage, step.epoch, step.step, exc_info=error)
+        self._note_failure(step, error)
+        self.step = step.step
+        for later in self._submitted:
+            if isinstance(later, SubmittedStep):
+                later.is_discarded = self._needs_epoch = True
+        named = error.sequences if isinstance(error, BackendFailed) else ()
+        key = (step.lease, step.epoch, step.step, self.place.stage)
+        return StepOutcome(Failure(*key, error.message, self.is_lost, named))
+
+    def _note_failure(self, step: Step, error: BackendFailed | StageLost) -> None:
+        self._failed = step.step
+        if isinstance(error, StageLost):
+            self.fault = error.message
 
     def _conclude(self, step: Step, result: StageResult, seconds: float) -> StepOutcome:
         assert self._stage is not None, "the stage is not open"
         head, number = (step.lease, step.epoch, step.step), self.place.stage
-        if _is_last(self._stage.info):
+        if is_last(self._stage.info):
             return StepOutcome(Result(*head, number, result.answers, result.free, seconds, result.tensors))
         onward = Step(*head, step.edits, step.rows, result.tensors)
         return StepOutcome(Result(*head, number, (), result.free, seconds), onward)
@@ -181,56 +281,3 @@ class StageRuntime:
                     self._open[seq] = None
                 case Drop(seq):
                     del self._open[seq]
-
-
-def _compute(stage: Stage, step: Step) -> StageResult:
-    """Run the rows of a step, and check its inputs and outputs."""
-    info = stage.info
-    hidden = _fit(info, step)
-    try:
-        result = stage.step(StageBatch(step.rows, hidden, step.embeddings, step.step)).wait()
-    except StageLost:
-        raise
-    except BackendFailed as error:
-        raise BackendFailed(f"the model failed on this step: {error.message}", error.hint, error.sequences) from error
-    except Exception as error:
-        raise BackendFailed(f"the model failed on this step: {type(error).__name__}: {error}") from error
-    _check_result(info, step, result)
-    return result
-
-
-def _fit(info: StageInfo, step: Step) -> tuple[Tensor, ...]:
-    """Return the hidden states of a step in the dtypes the stage takes."""
-    given = _describe(step.hidden)
-    if [spec.width for spec in given] != [spec.width for spec in info.takes]:
-        raise BackendFailed(f"a stage that takes {show_specs(info.takes)} was given {show_specs(given)}")
-    if given == info.takes:
-        return step.hidden
-    if not {spec.dtype for spec in (*given, *info.takes)} <= FLOATS:
-        raise BackendFailed(f"a stage that takes {show_specs(info.takes)} was given {show_specs(given)}")
-    from parallax_core.node.dtypes import convert
-
-    return tuple(convert(tensor, spec.dtype) for tensor, spec in zip(step.hidden, info.takes, strict=True))
-
-
-def _check_result(info: StageInfo, step: Step, result: StageResult) -> None:
-    """Check the outputs of a step.
-
-    Raises:
-        StageLost: if they do not match the step: the stage's state has advanced all the same.
-    """
-    if not _is_last(info):
-        if (given := _describe(result.tensors)) != info.gives:
-            raise StageLost(f"a stage that gives {show_specs(info.gives)} gave {show_specs(given)}")
-        return
-    num_outputs = sum([len(row.outputs) for row in step.rows])
-    if len(result.answers) != num_outputs:
-        raise StageLost(f"the stage gave {len(result.answers)} answers where {num_outputs} were asked for")
-
-
-def _is_last(info: StageInfo) -> bool:
-    return info.layers.stop == info.num_layers
-
-
-def _describe(tensors: Sequence[Tensor]) -> tuple[TensorSpec, ...]:
-    return tuple(TensorSpec(tensor.shape[-1] if tensor.shape else 0, tensor.dtype) for tensor in tensors)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from parallax_core.api import Drop, SeqId, StageBatch, StageOutput, Truncate
+from collections import deque
+
+from parallax_core.api import Answer, Drop, SeqId, StageBatch, StageOutput, Truncate
 from parallax_core.testing.checks.chain import Chain
 from parallax_core.testing.checks.subject import StageSubject
 from parallax_core.testing.promise import broken
@@ -39,6 +41,24 @@ class FlightChecks(StageSubject):
             outputs = [self._begin(chain, seq, tokens[start : start + size]) for start in range(0, len(tokens), size)]
             found = [answer for output in outputs for answer in output.wait().answers]
             self.compare(found, expected, "chunks in flight at once differ from those waited for one by one")
+
+    def test_decodes_in_flight_equal_decodes_waited_for(self) -> None:
+        """Decodes of two sequences take turns, each submitted before the result of the one before is waited for."""
+        with self.open_whole() as chain:
+            tokens = [self.make_tokens(chain, 2, seed)[:6] for seed in range(2)]
+            expected = [chain.trace_new(each) for each in tokens]
+            seqs = [chain.open() for _ in tokens]
+            pending: deque[tuple[int, StageOutput]] = deque()
+            found: list[list[Answer]] = [[], []]
+            for turn, index in [(turn, index) for index in range(6) for turn in range(2)]:
+                pending.append((turn, self._begin(chain, seqs[turn], tokens[turn][index : index + 1])))
+                if len(pending) > 1:
+                    which, output = pending.popleft()
+                    found[which] += output.wait().answers
+            for which, output in pending:
+                found[which] += output.wait().answers
+            for answers, wanted in zip(found, expected, strict=True):
+                self.compare(answers, wanted, "decodes in flight together differ from those waited for one by one")
 
     def test_edits_after_a_step_do_not_reach_into_it(self) -> None:
         """A fork and a truncation that follow a step in flight see its tokens, and it does not see what they bring."""

@@ -7,6 +7,10 @@ def test_pipeline_begins_with_a_step_for_each_stage_and_one_on_its_way() -> None
     assert [PipelineDepth(count).most for count in (1, 2, 3)] == [1, 3, 4]
 
 
+def test_single_stage_has_the_steps_it_takes_ahead_in_flight() -> None:
+    assert [PipelineDepth(1, ahead).most for ahead in (0, 1, 3)] == [1, 2, 4]
+
+
 def test_long_links_are_filled() -> None:
     depth = PipelineDepth(3)
     depth.note(round_trip_s=0.260, slowest_s=0.020)

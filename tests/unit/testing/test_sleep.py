@@ -37,6 +37,16 @@ def test_sleeper_sleeps_as_long_as_it_is_told() -> None:
     assert slept == [0.5]
 
 
+def test_sleeper_that_takes_steps_ahead_sleeps_when_its_results_are_waited_for() -> None:
+    slept: list[float] = []
+    stage = SleepStage(replace(describe_sleeper(), steps_ahead=1), lambda _: 1000.0, slept.append)
+    stage.edit([OPEN])
+    outputs = [stage.step(StageBatch((Row(ONE, start, (7,), (Draw(0),)),))) for start in range(2)]
+    assert slept == []
+    assert [output.wait().free for output in outputs] == [(1023,), (1023,)]
+    assert [round(seconds, -2) for seconds in slept] == [1000, 2000]
+
+
 def test_sleepers_hand_on_what_the_next_one_takes() -> None:
     first = SleepStage(describe_sleeper(LayerRange(0, 4)), lambda batch: 0.0)
     second = SleepStage(describe_sleeper(LayerRange(4, 8)), lambda batch: 0.0)

@@ -74,6 +74,7 @@ INFO = stage.StageInfo(
     gives=(TensorSpec(576, "bfloat16"),),
     saturation_rows=64,
     weights_parts={"model.layers.10": "00ff", "model.norm.weight": "a1b2"},
+    steps_ahead=1,
 )
 
 SAMPLES: dict[str, Message] = {

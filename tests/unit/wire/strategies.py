@@ -164,6 +164,7 @@ def infos(draw: st.DrawFn) -> stage.StageInfo:
         gives=draw(tuples(tensor_specs, 2)),
         saturation_rows=draw(counts),
         weights_parts=draw(st.dictionaries(shown, shown, max_size=3)),
+        steps_ahead=draw(st.integers(0, 16)),
     )
 
 

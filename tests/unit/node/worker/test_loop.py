@@ -29,6 +29,7 @@ from parallax_core.node.worker.thread import StageThread
 from parallax_core.testing.fault import Fault, FaultStage
 from parallax_core.testing.toy import GREEDY, Toy
 from parallax_core.wire.messages import Failure, Heartbeat, Mask, Message, Result, Step
+from tests.unit.node.worker.recorder import Recorder
 
 TOY = Toy(("full", "full", "full"))
 MIDDLE = LayerRange(1, 2)
@@ -122,6 +123,24 @@ async def test_later_steps_are_received_while_the_stage_computes_and_only_so_man
         steps = [await bench.hear(bench.after) for _ in range(11)]
         assert [step.step for step in steps if isinstance(step, Step)] == list(range(1, 12))
         await flooding
+
+
+async def test_step_that_has_come_is_submitted_before_the_result_of_the_one_before_is_waited_for() -> None:
+    hanging = FaultStage(TOY.open(MIDDLE, steps_ahead=1), Fault("hang", at=0))
+    stage = Recorder(hanging)
+    async with working(stage, heartbeat_s=0.01) as bench:
+        for number in (1, 2, 3):
+            await bench.before.send(make_step(number, [OPEN] if number == 1 else [], [5]))
+        await asyncio.to_thread(hanging.hanging.wait, PATIENCE_S)
+        while not (isinstance(beat := await bench.hear(bench.head), Heartbeat) and beat.queued == 3):
+            continue
+        hanging.release()
+        results: list[int] = []
+        while len(results) < 3:
+            message = await bench.hear(bench.head)
+            results += [message.step] if isinstance(message, Result) else []
+    assert results == [1, 2, 3]
+    assert stage.calls == ["step 1", "step 2", "wait 1", "step 3", "wait 2", "wait 3"]
 
 
 async def test_steps_of_an_older_epoch_are_not_begun_once_a_newer_one_is_there() -> None:

@@ -1,0 +1,81 @@
+"""Runs the rows of a Step message on a stage, and checks what goes in and what comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from parallax_core.base.errors import BackendFailed, StageLost
+from parallax_core.contracts.stage import Stage, StageBatch, StageInfo, StageOutput, StageResult
+from parallax_core.contracts.tensor import FLOATS, Tensor, TensorSpec
+from parallax_core.node.executor.compatibility import show_specs
+from parallax_core.wire.messages import Step
+
+T = TypeVar("T")
+
+
+def begin_rows(stage: Stage, step: Step) -> StageOutput:
+    """Submit the rows of ``step``, with its hidden states in the dtypes the stage takes.
+
+    Raises:
+        BackendFailed: if the hidden states do not fit the stage, or the computation failed.
+        StageLost: if the backend says so.
+    """
+    batch = StageBatch(step.rows, _fit(stage.info, step), step.embeddings, step.step)
+    return _ask_model(lambda: stage.step(batch))
+
+
+def finish_rows(info: StageInfo, step: Step, output: StageOutput) -> StageResult:
+    """Wait for the result of ``step``, and check it.
+
+    Raises:
+        BackendFailed: if the computation failed.
+        StageLost: if the backend says so, or the result is not what was asked for: the stage has gone on all the same.
+    """
+    result = _ask_model(output.wait)
+    _check_result(info, step, result)
+    return result
+
+
+def is_last(info: StageInfo) -> bool:
+    """Whether the stage ends with the last layer of the model."""
+    return info.layers.stop == info.num_layers
+
+
+def _ask_model(call: Callable[[], T]) -> T:
+    try:
+        return call()
+    except StageLost:
+        raise
+    except BackendFailed as error:
+        raise BackendFailed(f"the model failed on this step: {error.message}", error.hint, error.sequences) from error
+    except Exception as error:
+        raise BackendFailed(f"the model failed on this step: {type(error).__name__}: {error}") from error
+
+
+def _fit(info: StageInfo, step: Step) -> tuple[Tensor, ...]:
+    """Return the hidden states of a step in the dtypes the stage takes."""
+    given = _describe(step.hidden)
+    if [spec.width for spec in given] != [spec.width for spec in info.takes]:
+        raise BackendFailed(f"a stage that takes {show_specs(info.takes)} was given {show_specs(given)}")
+    if given == info.takes:
+        return step.hidden
+    if not {spec.dtype for spec in (*given, *info.takes)} <= FLOATS:
+        raise BackendFailed(f"a stage that takes {show_specs(info.takes)} was given {show_specs(given)}")
+    from parallax_core.node.dtypes import convert
+
+    return tuple(convert(tensor, spec.dtype) for tensor, spec in zip(step.hidden, info.takes, strict=True))
+
+
+def _check_result(info: StageInfo, step: Step, result: StageResult) -> None:
+    if not is_last(info):
+        if (given := _describe(result.tensors)) != info.gives:
+            raise StageLost(f"a stage that gives {show_specs(info.gives)} gave {show_specs(given)}")
+        return
+    num_outputs = sum([len(row.outputs) for row in step.rows])
+    if len(result.answers) != num_outputs:
+        raise StageLost(f"the stage gave {len(result.answers)} answers where {num_outputs} were asked for")
+
+
+def _describe(tensors: Sequence[Tensor]) -> tuple[TensorSpec, ...]:
+    return tuple(TensorSpec(tensor.shape[-1] if tensor.shape else 0, tensor.dtype) for tensor in tensors)
