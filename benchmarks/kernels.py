@@ -31,7 +31,7 @@ from parallax_backend_torch.kernels.attention import Pool, Rows, Rule
 from parallax_backend_torch.store import Kept, Store
 from parallax_core.api import PoolInfo
 
-KINDS: tuple[linear.Kind, ...] = ("float32", "bfloat16", "int8", "int4")
+KINDS: tuple[linear.WeightKind, ...] = ("float32", "bfloat16", "int8", "int4")
 HEADS, KV_HEADS, DIM, WIDTH, INNER, VOCAB = 9, 3, 64, 576, 1536, 49152
 NUM_LAYERS, PAGE, CONTEXT, PROMPT = 30, 16, 128, 512
 SHAPES = ((DIM * (HEADS + 2 * KV_HEADS), WIDTH), (WIDTH, HEADS * DIM), (2 * INNER, WIDTH), (WIDTH, INNER))
@@ -88,7 +88,7 @@ class Matrices:
     packed: Sequence[linear.Packed]
 
 
-def make_matrices(kind: linear.Kind) -> Matrices:
+def make_matrices(kind: linear.WeightKind) -> Matrices:
     """Return random matrices."""
     weights = make_weights(torch.bfloat16 if kind == "bfloat16" else torch.float32)
     return Matrices(weights, [linear.pack(weight, kind) for weight in weights])
@@ -168,7 +168,7 @@ class Blocks:
         return run
 
 
-def make_blocks(kind: linear.Kind) -> Blocks:
+def make_blocks(kind: linear.WeightKind) -> Blocks:
     """Return a model whose matrices are kept in ``kind``."""
     packed = [linear.pack(weight, kind) for weight in make_weights(torch.float32)]
     *inner, head = packed

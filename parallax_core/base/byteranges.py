@@ -5,14 +5,14 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 
-Range = tuple[int, int]
+ByteRange = tuple[int, int]
 """The bytes of a file from ``start`` up to ``stop``, half open."""
 
 
 class ByteRanges:
     """A set of bytes, kept as sorted ranges that neither overlap nor touch."""
 
-    def __init__(self, ranges: Iterable[Range] = ()) -> None:
+    def __init__(self, ranges: Iterable[ByteRange] = ()) -> None:
         """Hold the bytes of ``ranges``, which may overlap and come in any order."""
         self._starts: list[int] = []
         self._stops: list[int] = []
@@ -30,7 +30,7 @@ class ByteRanges:
         self._starts[first:last] = [start]
         self._stops[first:last] = [stop]
 
-    def find_missing(self, start: int, stop: int) -> list[Range]:
+    def find_missing(self, start: int, stop: int) -> list[ByteRange]:
         """Return the ranges of ``start`` up to ``stop`` that are not in the set, in order."""
         missing = []
         for index in range(bisect_right(self._stops, start), len(self._stops)):
@@ -59,7 +59,7 @@ class ByteRanges:
         """The number of bytes in the set."""
         return sum(self._stops) - sum(self._starts)
 
-    def __iter__(self) -> Iterator[Range]:
+    def __iter__(self) -> Iterator[ByteRange]:
         return iter(zip(self._starts, self._stops, strict=True))
 
     def __repr__(self) -> str:

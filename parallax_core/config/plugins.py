@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from parallax_core.contracts.policy import PolicyKind
 
-Kind = Literal["backend", "model", "source", "transport", "parser", PolicyKind, "settings", "command"]
+OfferKind = Literal["backend", "model", "source", "transport", "parser", PolicyKind, "settings", "command"]
 """What plugins offer by name."""
 
 
@@ -23,6 +23,6 @@ class PluginSettings:
         Meta(description="Plugins not to load, by name or distribution; PARALLAX_PLUGINS_DISABLED adds to them."),
     ] = ()
     prefer: Annotated[
-        Mapping[Kind, Mapping[str, str]],
+        Mapping[OfferKind, Mapping[str, str]],
         Meta(description="Which distribution wins where several offer a name, as KIND.NAME = DISTRIBUTION."),
     ] = field(default_factory=dict)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from parallax_core.base.refs import Ref
+from parallax_core.contracts.stage import PoolKind
 
 Part = int | Literal["before", "after"]
 """The part of a model to which a tensor belongs: a layer by its number, or ``before`` or ``after`` all layers. The
@@ -17,7 +18,7 @@ embedding belongs to ``before``; if `ModelShape.is_tied`, the last stage needs i
 class LayerShape:
     """One layer: its memory per sequence, and its cost."""
 
-    kind: Literal["full", "window", "latent", "state"]
+    kind: PoolKind
     """The kind of its cache; see `PoolInfo.kind`."""
     weights: int
     """Parameters of the layer."""

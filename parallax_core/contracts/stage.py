@@ -34,11 +34,15 @@ class LayerRange:
         return self.stop - self.start
 
 
+PoolKind = Literal["full", "window", "latent", "state"]
+"""The kinds of pools of pages: all tokens, a sliding window of them, compressed latents, or a state per sequence."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PoolInfo:
     """One pool of KV pages of a stage. Filled by the backend when the stage opens; `PagePool` defines its semantics."""
 
-    kind: Literal["full", "window", "latent", "state"]
+    kind: PoolKind
     """The content of a page: keys and values, those of a sliding window, a latent of both, or a recurrent state."""
     page_size: int
     """Token slots per page; a state takes one page per sequence regardless."""

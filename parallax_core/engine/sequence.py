@@ -15,7 +15,7 @@ from parallax_core.engine.prompt_logprobs import PromptScore
 from parallax_core.engine.stop_strings import StopFilter
 from parallax_core.engine.timing import Timeline
 
-Rank = tuple[float, float, int, int]
+UrgencyRank = tuple[float, float, int, int]
 """A sort key, unique among the sequences of a head; see `Sequence.rank`."""
 
 AGEING_S = 10.0
@@ -70,7 +70,7 @@ class Sequence:
     """The number of tokens in the prompt."""
     is_over: bool = False
     """Whether the answer has ended."""
-    rank: Rank = field(init=False)
+    rank: UrgencyRank = field(init=False)
     """Urgency (ageing changes it equally for all), then arrival; lower is served first."""
     output: list[int] = field(init=False, default_factory=list)
     """The tokens drawn so far."""

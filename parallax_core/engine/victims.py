@@ -6,7 +6,7 @@ from collections.abc import Container, Iterable
 
 from parallax_core.base.ids import RequestId
 from parallax_core.contracts.policy import Holder, PreemptionPolicy
-from parallax_core.engine.sequence import Rank, Sequence
+from parallax_core.engine.sequence import Sequence, UrgencyRank
 
 MOST_WEIGHED = 2**15
 """The most holders passed to the policy in one step, over all calls."""
@@ -33,7 +33,7 @@ class Victims:
         """Whether the policy was asked up to the limit for this step."""
         return self._num_weighed >= MOST_WEIGHED
 
-    def choose(self, rank: Rank, spared: Container[Sequence]) -> Sequence | None:
+    def choose(self, rank: UrgencyRank, spared: Container[Sequence]) -> Sequence | None:
         """Return the victim, below ``rank`` and not in ``spared``, or None if the policy chooses none."""
         lower = {last.request.id: last for last in self._list_last(spared) if last.rank > rank}
         self._num_weighed += 1 + len(lower)

@@ -5,12 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from parallax_core.base.errors import ParallaxError
-from parallax_core.contracts.stage import MOST_PAGES, PoolInfo
-
-Kind = Literal["full", "window", "latent", "state"]
+from parallax_core.contracts.stage import MOST_PAGES, PoolInfo, PoolKind
 
 PAGE_SIZE = 16
 """Tokens per page."""
@@ -43,7 +40,7 @@ class Room:
 class Need:
     """The demand of one pool."""
 
-    kind: Kind
+    kind: PoolKind
     window: int
     page_bytes: int
     pages_each: int
@@ -52,7 +49,7 @@ class Need:
     """The most useful number of pages."""
 
 
-def plan_pools(sizes: Mapping[tuple[Kind, int], int], room: Room) -> tuple[PoolInfo, ...]:
+def plan_pools(sizes: Mapping[tuple[PoolKind, int], int], room: Room) -> tuple[PoolInfo, ...]:
     """Return the pools that fit into the available memory, in the order given.
 
     Args:
@@ -81,7 +78,7 @@ def format_bytes(size: float) -> str:
     return f"{size:.1f} GiB"
 
 
-def _find_need(kind: Kind, window: int, num_bytes: int, room: Room) -> Need:
+def _find_need(kind: PoolKind, window: int, num_bytes: int, room: Room) -> Need:
     if kind == "state":
         return Need(kind, window, num_bytes, 1, max(MOST_SEQUENCES, 2 * room.sequences))
     longest = room.context_length

@@ -25,7 +25,7 @@ BUILTIN = "parallax-core"
 
 logger = logging.getLogger(__name__)
 
-State = Literal["loaded", "disabled", "incompatible", "broken"]
+PluginState = Literal["loaded", "disabled", "incompatible", "broken"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,7 +36,7 @@ class PluginRecord:
     distribution: str
     version: str
     module: str
-    state: State
+    state: PluginState
     reason: str = ""
     """Why it is not loaded; empty when it is."""
     remedy: str = ""

@@ -9,7 +9,7 @@ from typing import Generic, Protocol, TypeVar
 
 from parallax_core.base.errors import BrokenPlugin, PluginConflict, UnknownName
 from parallax_core.base.refs import Ref
-from parallax_core.config.plugins import Kind
+from parallax_core.config.plugins import OfferKind
 from parallax_core.plugins.discovery import DISABLED_VARIABLE, PluginRecord
 from parallax_core.plugins.remedy import describe_error, find_remedy, normalize
 
@@ -63,7 +63,7 @@ class PluginKind:
 
     title: str
     """In messages: ``model source``."""
-    key: Kind
+    key: OfferKind
     """In ``[plugins] prefer``: ``source``."""
 
 

@@ -13,7 +13,7 @@ from parallax_core.base.errors import BackendFailed, InvalidRequest, ParallaxErr
 from parallax_core.base.ids import RequestId
 from parallax_core.contracts.engine import Request
 
-Kind = Literal["chat", "completion", "tokenize", "detokenize"]
+BodyKind = Literal["chat", "completion", "tokenize", "detokenize"]
 """What a body is."""
 
 LENGTH_BYTES = 4
@@ -30,7 +30,7 @@ class UnknownModel(ParallaxError):
 class BodyRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A body to be read."""
 
-    kind: Kind
+    kind: BodyKind
     body: bytes
     is_lenient: bool = False
     """Name unknown fields instead of refusing them."""

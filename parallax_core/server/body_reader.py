@@ -14,10 +14,10 @@ from parallax_core.base.errors import InvalidRequest, ParallaxError
 from parallax_core.models.chat_template import PromptEnding
 from parallax_core.models.tokenizer import ModelTokenizer
 from parallax_core.server.body_messages import (
+    BodyKind,
     BodyRequest,
     BodyResult,
     DirectAnswer,
-    Kind,
     ParsedBody,
     RefusedBody,
     UnknownModel,
@@ -118,7 +118,7 @@ def _write(**fields: object) -> DirectAnswer:
     return DirectAnswer(msgspec.json.encode(fields))
 
 
-READ: Mapping[Kind, tuple[Any, Callable[[ModelTokenizer, Any, int], ParsedBody | DirectAnswer]]] = {
+READ: Mapping[BodyKind, tuple[Any, Callable[[ModelTokenizer, Any, int], ParsedBody | DirectAnswer]]] = {
     "chat": (ChatRequest, _read_chat),
     "completion": (CompletionRequest, _read_completion),
     "tokenize": (TokenizeRequest, _tokenize),

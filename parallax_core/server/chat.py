@@ -14,15 +14,13 @@ from fastapi.responses import Response
 from parallax_core.base.errors import InvalidRequest
 from parallax_core.contracts.engine import Delta, Reason
 from parallax_core.server.body_messages import ParsedBody, ResponseForm
-from parallax_core.server.json_pieces import respond, to_json, write_lists, write_object
+from parallax_core.server.json_pieces import JsonObject, respond, to_json, write_lists, write_object
 from parallax_core.server.logprobs import TokenWriter, write_chat_logprobs
 from parallax_core.server.openapi import describe_body, describe_errors, describe_events
 from parallax_core.server.request_models import ChatRequest
 from parallax_core.server.response import ResponseFlow, SseResponse, answer_whole
 from parallax_core.server.response_models import ChatChunk, ChatReply
 from parallax_core.server.service import Service
-
-Shape = dict[str, object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +63,7 @@ class ChatResponse:
         return write_object(choice, "logprobs", logprobs)
 
     def _write_chunk(
-        self, index: int, delta: Shape, logprobs: Sequence[bytes] = (), reason: Reason | None = None
+        self, index: int, delta: JsonObject, logprobs: Sequence[bytes] = (), reason: Reason | None = None
     ) -> bytes:
         shown = msgspec.Raw(b"".join(write_chat_logprobs(logprobs))) if logprobs else None
         choice = {"index": index, "delta": delta, "logprobs": shown, "finish_reason": reason}
@@ -74,7 +72,7 @@ class ChatResponse:
     def _write_logprobs(self, delta: Delta) -> list[bytes]:
         return [] if self.form.logprobs is None else list(map(self.writer.write_entry, delta.logprobs))
 
-    def _common(self, kind: str) -> Shape:
+    def _common(self, kind: str) -> JsonObject:
         return {"id": self.id, "object": kind, "created": self.created, "model": self.form.model}
 
 

@@ -12,7 +12,7 @@ from parallax_core.server.cluster_models import ClusterReply, ReplicaReply, show
 from parallax_core.server.openapi import describe_errors
 from parallax_core.server.service import Service
 
-Rank = Annotated[int, Path(ge=0, description="The number of a replica, from 0.")]
+RankPath = Annotated[int, Path(ge=0, description="The number of a replica, from 0.")]
 
 
 def make_router(service: Service) -> APIRouter:
@@ -33,14 +33,14 @@ def make_router(service: Service) -> APIRouter:
         )
 
     @router.post("/v1/replicas/{rank}/drain", responses=describe_errors(400, 401, 403, 404, 429, 503))
-    async def drain_replica(rank: Rank) -> ReplicaReply:
+    async def drain_replica(rank: RankPath) -> ReplicaReply:
         """Give a replica no new requests; it finishes those it has, and keeps the model."""
         engine = _find_drainable(service, rank)
         engine.drain(rank)
         return show_replica(_describe(service)[rank])
 
     @router.post("/v1/replicas/{rank}/readmit", responses=describe_errors(400, 401, 403, 404, 429, 503))
-    async def readmit_replica(rank: Rank) -> ReplicaReply:
+    async def readmit_replica(rank: RankPath) -> ReplicaReply:
         """Give a replica requests again."""
         engine = _find_drainable(service, rank)
         engine.readmit(rank)

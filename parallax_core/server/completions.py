@@ -14,15 +14,13 @@ from parallax_core.base.errors import InvalidRequest
 from parallax_core.contracts.engine import Delta, Reason
 from parallax_core.models.tokenizer import ModelTokenizer
 from parallax_core.server.body_messages import ParsedBody, unpack
-from parallax_core.server.json_pieces import respond, to_json, write_lists, write_object
+from parallax_core.server.json_pieces import JsonObject, respond, to_json, write_lists, write_object
 from parallax_core.server.logprobs import Columns, CompletionLogprobs, TokenWriter
 from parallax_core.server.openapi import describe_body, describe_errors, describe_events
 from parallax_core.server.request_models import CompletionRequest
 from parallax_core.server.response import ResponseFlow, SseResponse, answer_whole
 from parallax_core.server.response_models import CompletionReply
 from parallax_core.server.service import Service
-
-Shape = dict[str, object]
 
 
 @dataclass(slots=True)
@@ -43,7 +41,7 @@ class CompletionAnswer:
     logprob: float = 0.0
     """Of all tokens together."""
 
-    async def take(self, delta: Delta, *, is_shown: bool) -> Piece:
+    async def take(self, delta: Delta, *, is_shown: bool) -> CompletionPiece:
         """Return what comes next; output that is not shown has neither text nor log-probabilities."""
         self.num_tokens += len(delta.logprobs)
         self.logprob += sum(entry.logprob for entry in delta.logprobs)
@@ -53,7 +51,7 @@ class CompletionAnswer:
             self.has_begun = True
             text, entries, first = self.prompt + text, delta.prompt_logprobs + entries, self.first
         self.reason = delta.ended or self.reason
-        return Piece(text, await self.logprobs.describe(entries, first) if self.logprobs else None)
+        return CompletionPiece(text, await self.logprobs.describe(entries, first) if self.logprobs else None)
 
     def write(self, index: int) -> Iterator[bytes]:
         """Yield all of it as JSON."""
@@ -66,7 +64,7 @@ class CompletionAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class CompletionPiece:
     """What comes next of an answer."""
 
     text: str
@@ -93,7 +91,7 @@ class CompletionResponse:
     writer: TokenWriter
     reading: ParsedBody
     flow: ResponseFlow
-    name: Shape
+    name: JsonObject
     """What all chunks of the answer have in common."""
 
     async def collect(self) -> Response:
@@ -160,7 +158,7 @@ def make_router(service: Service) -> fastapi.APIRouter:
         """Continue one prompt or several, whole or as server-sent events."""
         reading, name = await service.read("completion", http), f"cmpl-{secrets.token_hex(12)}"
         flow = await _submit(service, reading, name, http)
-        common: Shape = {"id": name, "object": "text_completion", "created": int(time.time())}
+        common: JsonObject = {"id": name, "object": "text_completion", "created": int(time.time())}
         completion = CompletionResponse(service.text, writer, reading, flow, {**common, "model": reading.form.model})
         if reading.form.streams:
             return SseResponse(completion.stream(), flow)

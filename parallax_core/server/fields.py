@@ -88,26 +88,26 @@ def _limit(most: int) -> BeforeValidator:
     return BeforeValidator(check)
 
 
-Text = Annotated[str, AfterValidator(_check_text)]
+TextField = Annotated[str, AfterValidator(_check_text)]
 Variables = Annotated[
-    dict[Text, Any], Field(max_length=MAX_VARIABLES), _limit(MAX_VARIABLES), AfterValidator(_check_variables)
+    dict[TextField, Any], Field(max_length=MAX_VARIABLES), _limit(MAX_VARIABLES), AfterValidator(_check_variables)
 ]
-Labels = Annotated[dict[Text, Text], Field(max_length=MAX_LABELS), _limit(MAX_LABELS)]
-Stop = Annotated[Text, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
+Labels = Annotated[dict[TextField, TextField], Field(max_length=MAX_LABELS), _limit(MAX_LABELS)]
+Stop = Annotated[TextField, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
 Stops = Stop | Annotated[list[Stop], Field(max_length=MAX_STOPS)]
-Texts = Annotated[list[Text], Field(min_length=1, max_length=MAX_PROMPTS, fail_fast=True)]
+Texts = Annotated[list[TextField], Field(min_length=1, max_length=MAX_PROMPTS, fail_fast=True)]
 Token = Annotated[int, Field(ge=0, le=MAX_TOKEN)]
-Tokens = Annotated[list[Token], Field(min_length=1, fail_fast=True)]
+TokensField = Annotated[list[Token], Field(min_length=1, fail_fast=True)]
 """The first wrong one is told, and a million others are not looked for."""
-TokenLists = Annotated[list[Tokens], Field(min_length=1, max_length=MAX_PROMPTS, fail_fast=True)]
-Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
-Seed = Annotated[int, Field(ge=-MAX_SEED - 1, le=MAX_SEED)]
-Bias = Annotated[float, Field(ge=-100, le=100)]
+TokenLists = Annotated[list[TokensField], Field(min_length=1, max_length=MAX_PROMPTS, fail_fast=True)]
+CountField = Annotated[int, Field(ge=1, le=2**31 - 1)]
+SeedField = Annotated[int, Field(ge=-MAX_SEED - 1, le=MAX_SEED)]
+BiasField = Annotated[float, Field(ge=-100, le=100)]
 Biases = Annotated[
-    dict[Annotated[str, AfterValidator(_check_token)], Bias], Field(max_length=MAX_BIASES), _limit(MAX_BIASES)
+    dict[Annotated[str, AfterValidator(_check_token)], BiasField], Field(max_length=MAX_BIASES), _limit(MAX_BIASES)
 ]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
-Share = Annotated[float, Field(ge=0, le=1)]
+ShareField = Annotated[float, Field(ge=0, le=1)]
 Answers = Annotated[int, Field(ge=1, le=MAX_ANSWERS)]
 Top = Annotated[int, Field(ge=0, le=MAX_TOP)]
 

@@ -12,6 +12,8 @@ from fastapi.responses import Response, StreamingResponse
 MESSAGE_BYTES, MESSAGE_PIECES = 2**18, 2**13
 """At most so much is sent at a time, and so many pieces, but for a single one that is larger."""
 
+JsonObject = dict[str, object]
+
 to_json = msgspec.json.Encoder().encode  # a seventh of the time json.dumps takes, for every token
 
 

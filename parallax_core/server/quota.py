@@ -15,7 +15,7 @@ from parallax_core.server.options import ServerOptions
 
 
 @dataclass(slots=True)
-class Share:
+class CallerShare:
     """Output tokens that one request may still come to, out of the budget of whoever asked."""
 
     running: Counter[bytes]
@@ -44,7 +44,7 @@ class Quota:
         self._by_key = options.keys.are_needed
         self._running: Counter[bytes] = Counter()
 
-    def claim(self, reading: ParsedBody, room: int, http: fastapi.Request) -> tuple[ParsedBody, list[Share]]:
+    def claim(self, reading: ParsedBody, room: int, http: fastapi.Request) -> tuple[ParsedBody, list[CallerShare]]:
         """Return what may be asked of the engine, and a share of the caller's budget for each of its requests.
 
         Args:
@@ -58,7 +58,7 @@ class Quota:
         """
         self._check_priority(reading, getattr(http.state, "role", "admin"))
         if not self._most_tokens:
-            return reading, [Share(Counter(), b"", 0) for _ in reading.prompts]
+            return reading, [CallerShare(Counter(), b"", 0) for _ in reading.prompts]
         caller = identify(http.scope, by_key=self._by_key)
         reading = self._limit_length(reading, room)
         costs = _weigh(reading, room)
@@ -70,7 +70,7 @@ class Quota:
             message = f"{under_way} output tokens of yours are under way, and {self._most_tokens} may be at once"
             raise Overloaded(message, "ask again when some have ended")
         self._running[caller] += sum(costs)
-        return reading, [Share(self._running, caller, cost) for cost in costs]
+        return reading, [CallerShare(self._running, caller, cost) for cost in costs]
 
     def _check_priority(self, reading: ParsedBody, role: str) -> None:
         priority = reading.request.priority

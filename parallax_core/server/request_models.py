@@ -10,19 +10,19 @@ from pydantic import ConfigDict, Field, model_validator
 from parallax_core.server.fields import (
     Answers,
     Biases,
-    Count,
+    CountField,
     Labels,
     Penalty,
-    Seed,
-    Share,
+    SeedField,
+    ShareField,
     Stops,
     StreamOptions,
     Strict,
-    Text,
+    TextField,
     Texts,
     Token,
     TokenLists,
-    Tokens,
+    TokensField,
     Top,
     Variables,
     refuse,
@@ -97,7 +97,7 @@ class Tolerant(Strict):
 class Generation(Tolerant):
     """What every request for text may hold."""
 
-    model: Text
+    model: TextField
     """The id of the model served; another one is a 404."""
     max_tokens: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
     """The most tokens of an answer."""
@@ -112,9 +112,9 @@ class Generation(Tolerant):
     """Keep the most probable tokens whose probabilities sum to at least this; above 0, at most 1."""
     top_k: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
     """Keep the k most probable tokens; 0 keeps all."""
-    min_p: Share | None = None
+    min_p: ShareField | None = None
     """Keep the tokens at least this times as probable as the most probable one; 0 to 1."""
-    seed: Seed | None = None
+    seed: SeedField | None = None
     """The same seed gives the same answers, alone or among other requests."""
     presence_penalty: Penalty | None = None
     """-2 to 2; taken from the logit of every token the answer holds."""
@@ -139,7 +139,7 @@ class Generation(Tolerant):
     ``--min-priority``, 0 by default, only with a key of the role ``admin``."""
     timeout: Annotated[float, Field(gt=0, le=86400)] | None = None
     """Seconds from its arrival after which the request ends with an error."""
-    user: Text | None = None
+    user: TextField | None = None
     """A label of yours, without effect on the answer."""
 
     @model_validator(mode="after")
@@ -166,16 +166,16 @@ class TextPart(Strict):
     place = "messages.content."
 
     type: Literal["text"]
-    text: Text
+    text: TextField
 
 
-class Message(Strict):
+class ChatRequestMessage(Strict):
     """One turn of the conversation."""
 
     place = "messages."
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: Text | Annotated[list[TextPart], Field(fail_fast=True)]
+    content: TextField | Annotated[list[TextPart], Field(fail_fast=True)]
 
     def as_turn(self) -> dict[str, str]:
         """Return the turn as chat templates want it; ``developer`` is OpenAI's newer word for ``system``."""
@@ -183,7 +183,7 @@ class Message(Strict):
         return {"role": "system" if self.role == "developer" else self.role, "content": text}
 
 
-Messages = Annotated[list[Message], Field(min_length=1, fail_fast=True)]
+Messages = Annotated[list[ChatRequestMessage], Field(min_length=1, fail_fast=True)]
 
 
 class ChatRequest(Generation):
@@ -194,9 +194,9 @@ class ChatRequest(Generation):
     messages: Messages
     """Turns with ``role`` (``system``, ``developer``, ``user``, ``assistant``) and ``content`` (a string, or parts of
     type ``text``)."""
-    max_tokens: Count | None = None
+    max_tokens: CountField | None = None
     """The most tokens of an answer; without it, as many as the model's authors recommend, or its context holds."""
-    max_completion_tokens: Count | None = None
+    max_completion_tokens: CountField | None = None
     """The same, in OpenAI's newer word."""
     logprobs: bool | None = None
     """Give the log-probability of each token of the answer."""
@@ -222,7 +222,7 @@ class CompletionRequest(Generation):
 
     neutral = NEUTRAL_COMPLETION
 
-    prompt: Text | Texts | Tokens | TokenLists
+    prompt: TextField | Texts | TokensField | TokenLists
     """What is to be continued: a string, token ids, or a list of up to 256 of either; each prompt has its own
     answers."""
     max_tokens: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
@@ -251,9 +251,9 @@ class TokenizeRequest(Tolerant):
 
     neutral = NEUTRAL_TOKENIZE
 
-    model: Text | None = None
+    model: TextField | None = None
     """The id of the model served, if it is named at all; another one is a 404."""
-    prompt: Text | None = None
+    prompt: TextField | None = None
     """A text."""
     messages: Messages | None = None
     """Turns, as in a chat request."""
@@ -286,7 +286,7 @@ class TokenizeRequest(Tolerant):
 class DetokenizeRequest(Strict):
     """The body of ``POST /detokenize``."""
 
-    model: Text | None = None
+    model: TextField | None = None
     """The id of the model served, if it is named at all; another one is a 404."""
     tokens: Annotated[list[Token], Field(fail_fast=True)]
     """Token ids."""

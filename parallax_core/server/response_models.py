@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-Ending = Literal["stop", "length"]
+StopReason = Literal["stop", "length"]
 
 
 class ResponseModel(BaseModel):
@@ -90,7 +90,7 @@ class ChatChoice(ResponseModel):
     index: int
     message: ChatMessage
     logprobs: ChatLogprobs | None
-    finish_reason: Ending
+    finish_reason: StopReason
 
 
 class ChatReply(ResponseModel):
@@ -118,7 +118,7 @@ class ChatChunkChoice(ResponseModel):
     index: int
     delta: ChatDelta
     logprobs: ChatLogprobs | None
-    finish_reason: Ending | None
+    finish_reason: StopReason | None
 
 
 class ChatChunk(ResponseModel):
@@ -149,7 +149,7 @@ class CompletionChoice(ResponseModel):
     index: int
     text: str
     logprobs: CompletionLogprobLists | None
-    finish_reason: Ending | None
+    finish_reason: StopReason | None
     """None only in a stream, before the end."""
 
 

@@ -15,10 +15,10 @@ from parallax_core.contracts.status import NodeStatus
 from parallax_core.models.tokenizer import ModelTokenizer
 from parallax_core.node.pipeline.unread import UnreadOutput
 from parallax_core.server.body_messages import (
+    BodyKind,
     BodyReading,
     BodyRequest,
     DirectAnswer,
-    Kind,
     ParsedBody,
     RefusedBody,
     UnknownModel,
@@ -53,7 +53,7 @@ class Service:
     def __post_init__(self) -> None:
         self.server_metrics.watch(self.engine)
 
-    async def read(self, kind: Kind, http: fastapi.Request) -> ParsedBody:
+    async def read(self, kind: BodyKind, http: fastapi.Request) -> ParsedBody:
         """Return what a body asks an engine for.
 
         Raises:
@@ -67,7 +67,7 @@ class Service:
         assert isinstance(content, ParsedBody)
         return content
 
-    async def write(self, kind: Kind, http: fastapi.Request) -> Response:
+    async def write(self, kind: BodyKind, http: fastapi.Request) -> Response:
         """Return the answer to a body for which no engine is needed; raises what `read` does."""
         content = await self._read(kind, http)
         assert isinstance(content, DirectAnswer)
@@ -94,7 +94,7 @@ class Service:
                 share.release()
             raise
 
-    async def _read(self, kind: Kind, http: fastapi.Request) -> ParsedBody | DirectAnswer:
+    async def _read(self, kind: BodyKind, http: fastapi.Request) -> ParsedBody | DirectAnswer:
         if not is_json(http.headers.get("content-type", "")):
             message = "the body is not sent as application/json"
             raise InvalidRequest(message)

@@ -8,9 +8,8 @@ shifted or of another sequence changes everything after it.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal
 
-Kind = Literal["full", "window", "latent", "state"]
+from parallax_core.contracts.stage import PoolKind
 
 PRIME = 2**31 - 1
 LATENT = 65521
@@ -19,7 +18,7 @@ LEVELS = 2**17 - 1
 """How many different logits there are: a prime, and few enough that each is exact in float32."""
 SCALE = 2**14
 """Divides them: logits lie in 0 to 8."""
-CONSTANTS: dict[Kind, int] = {"full": 17, "window": 29, "latent": 43, "state": 61}
+CONSTANTS: dict[PoolKind, int] = {"full": 17, "window": 29, "latent": 43, "state": 61}
 """What sets the kinds of layers apart."""
 
 
@@ -33,7 +32,7 @@ def embed_token(token: int, position: int) -> int:
     return mix(token + 1, position + 3)
 
 
-def note_token(kind: Kind, layer: int, hidden: int, position: int) -> int:
+def note_token(kind: PoolKind, layer: int, hidden: int, position: int) -> int:
     """Return what a layer keeps of a token."""
     note = mix(mix(hidden, position + 5), layer + CONSTANTS[kind])
     return note % LATENT if kind == "latent" else note

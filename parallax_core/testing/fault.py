@@ -11,7 +11,7 @@ from typing import Literal
 from parallax_core.api import BackendFailed, Edit, Stage, StageBatch, StageInfo, StageOutput, StageResult
 from parallax_core.base.errors import StageLost
 
-Kind = Literal["edit", "step", "wait", "free", "answers", "hang", "die", "exit"]
+FaultKind = Literal["edit", "step", "wait", "free", "answers", "hang", "die", "exit"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Fault:
     ========== ==================================================================================
     """
 
-    kind: Kind
+    kind: FaultKind
     at: int = 0
     """In which step, counted from 0; for ``edit``, in which call of it."""
     error: Exception | None = None

@@ -19,11 +19,10 @@ from parallax_core.base import log
 from parallax_core.base.errors import PeerLost, StageLost
 from parallax_core.base.refs import Ref
 from parallax_core.contracts.progress import Progress
-from parallax_core.contracts.stage import LayerRange, Stage, StageBatch
+from parallax_core.contracts.stage import LayerRange, PoolKind, Stage, StageBatch
 from parallax_core.contracts.transport import Transport, TransportPlan
 from parallax_core.node.membership.supervisor import end_with_parent
 from parallax_core.node.worker.session import WorkerSession
-from parallax_core.testing.arithmetic import Kind
 from parallax_core.testing.liar import LiarTransport, Lie, Plot
 from parallax_core.testing.toy import Toy, ToyStage
 from parallax_core.wire.membership import Assign, Join
@@ -54,7 +53,7 @@ def name_toy(toy: Toy) -> str:
 
 def open_toy(assign: Assign, progress: Progress) -> ToyStage:
     """Return the layers of a toy that a node is to have."""
-    kinds = msgspec.convert(tuple(assign.model.split(",")), tuple[Kind, ...])
+    kinds = msgspec.convert(tuple(assign.model.split(",")), tuple[PoolKind, ...])
     progress("loading layers", 1, 1, "bytes")
     layers = LayerRange(assign.start, assign.stop) if assign.stop else None
     stage = Toy(kinds).open(layers, num_pages=200, max_batch_tokens=32, context=256)

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate, islice
 
 from parallax_core.api import LayerRange, PoolInfo, Row, StageBatch, Tensor
-from parallax_core.testing.arithmetic import PRIME, Kind, embed_token, finish_token, gather_notes, mix, note_token
+from parallax_core.contracts.stage import PoolKind
+from parallax_core.testing.arithmetic import PRIME, embed_token, finish_token, gather_notes, mix, note_token
 from parallax_core.testing.memory import Memory
 
 States = list[list[int]]
@@ -19,7 +20,7 @@ class PagedLayers:
 
     memory_type = Memory
 
-    def __init__(self, kinds: Sequence[Kind], layers: LayerRange, pools: Sequence[PoolInfo]) -> None:
+    def __init__(self, kinds: Sequence[PoolKind], layers: LayerRange, pools: Sequence[PoolInfo]) -> None:
         self._kinds = {layer: kinds[layer] for layer in range(layers.start, layers.stop)}
         self.memories = [self.memory_type(pool, [*self._kinds.values()].count(pool.kind)) for pool in pools]
         self._memories = {memory.pool.info.kind: memory for memory in self.memories}

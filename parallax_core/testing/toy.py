@@ -46,8 +46,9 @@ from parallax_core.api import (
     check_room,
     draw,
 )
+from parallax_core.contracts.stage import PoolKind
 from parallax_core.testing.answer import History
-from parallax_core.testing.arithmetic import Kind, embed_token, finish_token, gather_notes, note_token, score_tokens
+from parallax_core.testing.arithmetic import embed_token, finish_token, gather_notes, note_token, score_tokens
 from parallax_core.testing.memory import edit_memories
 from parallax_core.testing.paged import PagedLayers, States, pack_states, show_state
 
@@ -92,7 +93,7 @@ class SizeOptions(TypedDict, total=False):
 class Toy:
     """The model: layers of the kinds given, over a vocabulary of less than 131,071 tokens."""
 
-    layers: tuple[Kind, ...] = ("full", "full")
+    layers: tuple[PoolKind, ...] = ("full", "full")
     vocab: int = 97
     window: int = 3
     """How many tokens a window layer sees, the last one included."""
@@ -123,7 +124,7 @@ class Toy:
             output.append(draw(self.logits([*prompt, *output]), Draft(sampling, prompt, output, choice)))
         return output
 
-    def _gather(self, kind: Kind, notes: Sequence[int]) -> Iterable[int]:
+    def _gather(self, kind: PoolKind, notes: Sequence[int]) -> Iterable[int]:
         gathered = 0
         for index, note in enumerate(notes):
             if kind == "window":
@@ -293,7 +294,7 @@ def describe_toy(toy: Toy, layers: LayerRange | None, sizes: Sizes) -> StageInfo
     )
 
 
-def _describe_pool(toy: Toy, kind: Kind, sizes: Sizes) -> PoolInfo:
+def _describe_pool(toy: Toy, kind: PoolKind, sizes: Sizes) -> PoolInfo:
     is_state, is_window = kind == "state", kind == "window"
     return PoolInfo(
         kind=kind,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from parallax_core.testing.arithmetic import Kind
+from parallax_core.contracts.stage import PoolKind
 from parallax_core.testing.memory import Memory
 from parallax_core.testing.paged import PagedLayers
 from parallax_core.testing.toy import Sizes, ToyStage
@@ -13,7 +13,7 @@ SIZES = Sizes(num_pages=16, state_pages=16)
 Part = type[ToyStage] | type[PagedLayers] | type[Memory]
 
 
-def find_fault(part: Part, test: str, kinds: tuple[Kind, ...] = ("full", "full"), sizes: Sizes = SIZES) -> str:
+def find_fault(part: Part, test: str, kinds: tuple[PoolKind, ...] = ("full", "full"), sizes: Sizes = SIZES) -> str:
     """Run a test of the kit on a toy of which ``part`` is another one; return what it found.
 
     The kit gets no reference to compare the model with: it has to see the fault from the stage alone. That the same
@@ -25,7 +25,7 @@ def find_fault(part: Part, test: str, kinds: tuple[Kind, ...] = ("full", "full")
     return run_test(kit, test)
 
 
-def make_kit(stage: type[ToyStage], kinds: tuple[Kind, ...], sizes: Sizes) -> type[ToyKit]:
+def make_kit(stage: type[ToyStage], kinds: tuple[PoolKind, ...], sizes: Sizes) -> type[ToyKit]:
     changes = {"stage": stage, "kinds": kinds, "sizes": sizes, "compute_logits": lambda _, tokens: None}
     return type("FaultyKit", (ToyKit,), changes)
 

@@ -21,7 +21,7 @@ from parallax_core.api import (
     TensorSpec,
     Truncate,
 )
-from parallax_core.testing.arithmetic import Kind
+from parallax_core.contracts.stage import PoolKind
 from parallax_core.testing.memory import Memory
 from parallax_core.testing.toy import Sizes, ToyStage
 from tests.conformance.faulty import Part, find_fault
@@ -246,8 +246,8 @@ class AnswersEarly(ToyStage):
         return Outcome(result)
 
 
-FULL: tuple[Kind, ...] = ("full", "full")
-FAULTS: list[tuple[Part, tuple[Kind, ...], str, str]] = [
+FULL: tuple[PoolKind, ...] = ("full", "full")
+FAULTS: list[tuple[Part, tuple[PoolKind, ...], str, str]] = [
     (TakesAtTheBeginning, FULL, "test_stage_describes_itself", "begins with layer 0, and takes"),
     (HasNoVersion, FULL, "test_stage_describes_itself", "have no version"),
     (ForgetsItsWindow, ("window",), "test_stage_describes_itself", "a window belongs to a window pool"),
@@ -285,6 +285,6 @@ FAULTS: list[tuple[Part, tuple[Kind, ...], str, str]] = [
 
 
 @pytest.mark.parametrize(("part", "kinds", "test", "words"), FAULTS, ids=lambda value: getattr(value, "__name__", None))
-def test_fault_is_found(part: Part, kinds: tuple[Kind, ...], test: str, words: str) -> None:
+def test_fault_is_found(part: Part, kinds: tuple[PoolKind, ...], test: str, words: str) -> None:
     sizes = Sizes(num_pages=32, state_pages=16)
     assert words in find_fault(part, test, kinds, sizes)

@@ -29,7 +29,8 @@ from parallax_core.api import (
     TensorSpec,
     answer_draw,
 )
-from parallax_core.testing.arithmetic import Kind, finish_token, gather_notes, score_tokens
+from parallax_core.contracts.stage import PoolKind
+from parallax_core.testing.arithmetic import finish_token, gather_notes, score_tokens
 from parallax_core.testing.memory import Memory
 from parallax_core.testing.paged import PagedLayers, States, pack_states, unpack_states
 from parallax_core.testing.toy import Sizes, Toy, ToyStage, describe_toy
@@ -286,10 +287,10 @@ def replace_row(row: Row, positions: tuple[int, ...]) -> Row:
     return Row(row.seq, row.start, row.tokens, row.outputs, row.positions or positions, row.spans)
 
 
-FULL: tuple[Kind, ...] = ("full", "full")
-WINDOW: tuple[Kind, ...] = ("window", "window")
-MIXED: tuple[Kind, ...] = ("full", "window", "state")
-FAULTS: list[tuple[Part, tuple[Kind, ...], str, str]] = [
+FULL: tuple[PoolKind, ...] = ("full", "full")
+WINDOW: tuple[PoolKind, ...] = ("window", "window")
+MIXED: tuple[PoolKind, ...] = ("full", "window", "state")
+FAULTS: list[tuple[Part, tuple[PoolKind, ...], str, str]] = [
     (StartOffByOne, FULL, "test_chunked_prefill_equals_at_once", "chunks of 1 gives other tokens than at once"),
     (StartOffByOne, FULL, "test_decode_equals_prefill", "drawn one by one differ"),
     (OneStartForAll, FULL, "test_batch_equals_alone", "rows in a batch differ from alone"),
@@ -332,7 +333,7 @@ FAULTS: list[tuple[Part, tuple[Kind, ...], str, str]] = [
 
 
 @pytest.mark.parametrize(("part", "kinds", "test", "words"), FAULTS, ids=lambda value: getattr(value, "__name__", None))
-def test_fault_is_found(part: Part, kinds: tuple[Kind, ...], test: str, words: str) -> None:
+def test_fault_is_found(part: Part, kinds: tuple[PoolKind, ...], test: str, words: str) -> None:
     assert words in find_fault(part, test, kinds)
 
 
@@ -397,7 +398,7 @@ class Resigned(ToyStage):
         (Resigned, FULL, "raised StageLost (step 0 fails on purpose), not BackendFailed"),
     ],
 )
-def test_fault_after_a_failed_step_is_found(part: Part, kinds: tuple[Kind, ...], words: str) -> None:
+def test_fault_after_a_failed_step_is_found(part: Part, kinds: tuple[PoolKind, ...], words: str) -> None:
     assert words in find_fault(part, FAILING, kinds)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from parallax_core.api import Draft, Draw, Drawn, Edit, Fork, Outcome, PagePool, Row, SeqId, StageBatch, Truncate
-from parallax_core.testing.arithmetic import Kind
+from parallax_core.contracts.stage import PoolKind
 from parallax_core.testing.memory import Memory
 from parallax_core.testing.paged import PagedLayers, States, show_state
 from parallax_core.testing.stage import StageConformance
@@ -133,9 +133,9 @@ class CutsOneMore(ToyStage):
         super().apply_edit(edit)
 
 
-FULL: tuple[Kind, ...] = ("full", "full")
-ONE: tuple[Kind, ...] = ("full",)
-FAULTS: list[tuple[Part, tuple[Kind, ...], str, str]] = [
+FULL: tuple[PoolKind, ...] = ("full", "full")
+ONE: tuple[PoolKind, ...] = ("full",)
+FAULTS: list[tuple[Part, tuple[PoolKind, ...], str, str]] = [
     (StartOffByOne, FULL, "test_prompt_after_a_first_chunk_of_any_size_is_the_same", "a prompt that goes on at 1"),
     (RowsStoredCrosswise, FULL, "test_batches_go_on_as_they_began", "a row after a batch gives other tokens"),
     (WritesLate, ONE, "test_chunks_in_flight_equal_chunks_waited_for", "chunks in flight at once differ"),
@@ -151,7 +151,7 @@ FAULTS: list[tuple[Part, tuple[Kind, ...], str, str]] = [
 
 
 @pytest.mark.parametrize(("part", "kinds", "test", "words"), FAULTS, ids=lambda value: getattr(value, "__name__", None))
-def test_fault_is_found(part: Part, kinds: tuple[Kind, ...], test: str, words: str) -> None:
+def test_fault_is_found(part: Part, kinds: tuple[PoolKind, ...], test: str, words: str) -> None:
     assert words in find_fault(part, test, kinds)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from parallax_core.api import BackendFailed, LayerRange, Stage, StageBatch
-from parallax_core.testing.arithmetic import Kind
+from parallax_core.contracts.stage import PoolKind
 from parallax_core.testing.stage import StageConformance
 from parallax_core.testing.toy import Sizes, Toy, ToyStage
 
@@ -14,7 +14,7 @@ from parallax_core.testing.toy import Sizes, Toy, ToyStage
 class ToyKit(StageConformance):
     """A toy of some layers, and how much it holds."""
 
-    kinds: tuple[Kind, ...] = ("full", "full", "full")
+    kinds: tuple[PoolKind, ...] = ("full", "full", "full")
     sizes = Sizes(num_pages=16, state_pages=16)
     stage: type[ToyStage] = ToyStage
 

@@ -15,11 +15,11 @@ from parallax_core.api import (
     read_object,
     read_tensors,
 )
-from parallax_core.testing.arithmetic import Kind
+from parallax_core.contracts.stage import PoolKind
 from parallax_core.testing.model import write_checkpoint
 from parallax_core.testing.toy import Toy, ToyStage
 
-KINDS: tuple[Kind, ...] = ("full", "window", "full")
+KINDS: tuple[PoolKind, ...] = ("full", "window", "full")
 TASK = "loading weights"
 WEIGHTS = 4096
 """Bytes."""
@@ -45,7 +45,7 @@ class ToyBackend:
         if plan.device not in {"", "toy"}:
             raise ParallaxError(f"the toy does not run on {plan.device}", "leave the device out")
         self.load_weights(plan)
-        kinds = cast("tuple[Kind, ...]", tuple(config["layers"]))
+        kinds = cast("tuple[PoolKind, ...]", tuple(config["layers"]))
         pages = self.count_pages(plan)
         return Toy(kinds).open(self.choose_layers(plan, len(kinds)), num_pages=pages, context=64)
 

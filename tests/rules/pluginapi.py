@@ -16,6 +16,9 @@ Facts = dict[str, Any]
 GIVEN = {"HttpSurface", "Progress", "Settings"}
 """Protocols that core implements and plugins use; a member more of them breaks nobody."""
 
+NAMED_LATER = {"PoolKind": "Literal['full', 'window', 'latent', 'state']"}
+"""Types that have got a name since the record was made, as it knows them."""
+
 REQUIRED = "required"
 
 
@@ -118,7 +121,7 @@ def list_members(owner: type[Any]) -> Facts:
 def name_type(value: Any) -> str:
     """Return a type as it is written."""
     if isinstance(value, str):
-        return value
+        return NAMED_LATER.get(value, value)
     return value.__name__ if isinstance(value, type) else repr(value)
 
 

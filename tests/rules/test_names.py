@@ -1,4 +1,4 @@
-"""One name, one idea: no class name twice in core, and none made of a word that the glossary excludes."""
+"""One name, one idea: no name of a type twice in core, and none made of a word that the glossary excludes."""
 
 from __future__ import annotations
 
@@ -41,8 +41,23 @@ def list_modules() -> Iterator[tuple[str, ast.Module]]:
 
 
 def list_classes(tree: ast.Module) -> list[str]:
-    """Return the public classes of a module."""
-    return [node.name for node in tree.body if isinstance(node, ast.ClassDef) and not node.name.startswith("_")]
+    """Return the public classes of a module, and the public names that it gives to types."""
+    classes = [node.name for node in tree.body if isinstance(node, ast.ClassDef)]
+    assigned = [node.targets[0] for node in tree.body if isinstance(node, ast.Assign) and is_type(node.value)]
+    return [
+        *filter(is_public, classes),
+        *(each.id for each in assigned if isinstance(each, ast.Name) and is_public(each.id)),
+    ]
+
+
+def is_type(value: ast.expr) -> bool:
+    """Return whether an expression can name a type, such as a union or ``Annotated[...]``."""
+    return isinstance(value, ast.Subscript | ast.BinOp | ast.Name | ast.Attribute)
+
+
+def is_public(name: str) -> bool:
+    """Return whether a name is public, and written like that of a class."""
+    return name[0].isupper() and not name.isupper()
 
 
 def find_repeated(modules: Iterator[tuple[str, ast.Module]]) -> dict[str, list[str]]:
@@ -82,7 +97,7 @@ def test_every_exception_is_still_needed() -> None:
 
 
 def test_repeated_names_are_found() -> None:
-    modules = [("a.py", ast.parse("class Step: ...")), ("b.py", ast.parse("class Step: ...\nclass _Step: ..."))]
+    modules = [("a.py", ast.parse("class Step: ...")), ("b.py", ast.parse("Step = int | str\nclass _Step: ..."))]
     assert find_repeated(iter(modules)) == {"Step": ["a.py", "b.py"]}
 
 

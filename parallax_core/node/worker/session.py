@@ -34,7 +34,7 @@ REPLACED_HINT = "start this node again; a service manager or `parallax serve` do
 CLOSE_S = 1.5
 """Seconds to wait for a running step when the stage is closed."""
 
-Open = Callable[[Assign, Progress], Stage]
+OpenStage = Callable[[Assign, Progress], Stage]
 """Opens an assigned stage; called on the thread that will run it."""
 
 
@@ -55,7 +55,7 @@ class LoadedStage:
 class WorkerSession:
     """Serves one head: loads the stage it assigns, runs it, and may be assigned another. Belongs to one event loop."""
 
-    def __init__(self, transport: Transport, node: str, open_stage: Open) -> None:
+    def __init__(self, transport: Transport, node: str, open_stage: OpenStage) -> None:
         """Serve as the node called ``node``; ``transport`` has started and listens."""
         self._transport = transport
         self._node = node

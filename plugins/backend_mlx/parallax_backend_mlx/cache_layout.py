@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from parallax_backend_mlx.network import Network
 from parallax_backend_mlx.runtime import ArraysCache, CacheList, KVCache, RotatingKVCache, mx
-
-Kind = Literal["full", "window", "latent", "state"]
+from parallax_core.api import PoolKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +30,12 @@ class Part:
 class Leaf:
     """What one layer keeps in one pool."""
 
-    kind: Kind
+    kind: PoolKind
     parts: tuple[Part, ...]
     window: int = 0
 
     @property
-    def pool(self) -> tuple[Kind, int]:
+    def pool(self) -> tuple[PoolKind, int]:
         """What the leaves of one pool have in common."""
         return self.kind, self.window
 
@@ -48,11 +47,11 @@ class Layout:
     leaves: dict[int, tuple[Leaf, ...]]
     """By the index of an entry that a layer owns, in the order of `list_leaves`."""
 
-    def list_pools(self) -> list[tuple[Kind, int]]:
+    def list_pools(self) -> list[tuple[PoolKind, int]]:
         """Return the kind and the window of each pool there must be, in a fixed order."""
         return sorted({leaf.pool for leaf in self.list_all()}, key=lambda pool: (pool[0] == "state", *pool))
 
-    def list_sizes(self) -> dict[tuple[Kind, int], int]:
+    def list_sizes(self) -> dict[tuple[PoolKind, int], int]:
         """Return the bytes that a token, or a state, takes in each pool."""
         return {pool: self.count_bytes(pool) for pool in self.list_pools()}
 
@@ -60,7 +59,7 @@ class Layout:
         """Return every leaf, entry by entry."""
         return [leaf for index in sorted(self.leaves) for leaf in self.leaves[index]]
 
-    def count_bytes(self, pool: tuple[Kind, int]) -> int:
+    def count_bytes(self, pool: tuple[PoolKind, int]) -> int:
         """Return the bytes a token, or a state, takes in ``pool`` over all layers."""
         return sum(part.num_bytes for leaf in self.list_all() if leaf.pool == pool for part in leaf.parts)
 

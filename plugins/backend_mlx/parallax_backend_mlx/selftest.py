@@ -12,14 +12,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from parallax_backend_mlx.account import Account
-from parallax_backend_mlx.cache_layout import Kind, Layout, make_hidden
+from parallax_backend_mlx.cache_layout import Layout, make_hidden
 from parallax_backend_mlx.network import TOLERANCE, Network
 from parallax_backend_mlx.paged_runner import PagedRunner
 from parallax_backend_mlx.results import Runner
 from parallax_backend_mlx.row_groups import Grouping
 from parallax_backend_mlx.runtime import mx
 from parallax_backend_mlx.serial_runner import SerialRunner
-from parallax_core.api import Draw, Open, PoolInfo, Row, Sampling, SeqId, SequenceSpec
+from parallax_core.api import Draw, Open, PoolInfo, PoolKind, Row, Sampling, SeqId, SequenceSpec
 
 PAGES = 16
 PAGE_SIZE = 4
@@ -57,7 +57,7 @@ def _report(errors: Sequence[str]) -> None:
         logger.info("rows run together: they give what they give alone")
 
 
-def _make_info(kind: Kind, window: int) -> PoolInfo:
+def _make_info(kind: PoolKind, window: int) -> PoolInfo:
     return PoolInfo(kind=kind, page_size=1 if kind == "state" else PAGE_SIZE, num_pages=PAGES, window=window)
 
 

@@ -11,7 +11,7 @@ import torch
 
 from parallax_backend_torch.kernels.ggml import LAYOUTS
 from parallax_backend_torch.kernels.library import choose_kernels, describe_kernels, find_library, set_threads
-from parallax_backend_torch.kernels.rows import Kind
+from parallax_backend_torch.kernels.rows import WeightKind
 from parallax_backend_torch.layer_factory import KIND_BYTES, LayerFactory
 from parallax_backend_torch.limits import Machine
 from parallax_backend_torch.settings import TorchSettings
@@ -131,7 +131,7 @@ def check_device_works(device: torch.device) -> None:
         raise RuntimeError(f"eight ones make {total}")
 
 
-def _choose_kind(plan: StagePlan, settings: TorchSettings, stored: torch.dtype) -> Kind:
+def _choose_kind(plan: StagePlan, settings: TorchSettings, stored: torch.dtype) -> WeightKind:
     """Return how matrices are kept. What is stored in bfloat16 loses nothing by being kept so, and is read faster."""
     if settings.weights != "auto":
         return settings.weights

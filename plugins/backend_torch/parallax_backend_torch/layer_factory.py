@@ -10,9 +10,9 @@ from torch.nn import functional
 
 from parallax_backend_torch.kernels.linear import Gate, Packed, pack_rows
 from parallax_backend_torch.kernels.quantize import Quantized
-from parallax_backend_torch.kernels.rows import Kind, Rows
+from parallax_backend_torch.kernels.rows import Rows, WeightKind
 
-KIND_BYTES: dict[Kind, float] = {"float32": 4.0, "bfloat16": 2.0, "int8": 1.0625, "int4": 0.625}
+KIND_BYTES: dict[WeightKind, float] = {"float32": 4.0, "bfloat16": 2.0, "int8": 1.0625, "int4": 0.625}
 Purpose = Literal["layer", "attention", "ends", "router"]
 FINE: frozenset[Purpose] = frozenset(["attention", "ends"])
 """What is rounded to no fewer than 8 bits: of all matrices, those few whose rounding is felt most."""
@@ -21,7 +21,7 @@ FINE: frozenset[Purpose] = frozenset(["attention", "ends"])
 class DeviceLinear:
     """A matrix on another device than a CPU; what its members mean is said at `kernels.linear.Packed`."""
 
-    kind: Kind
+    kind: WeightKind
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         self.weight, self.bias = weight, bias
@@ -56,7 +56,7 @@ class LayerFactory:
     device: torch.device
     dtype: torch.dtype
     """Of activations: float32 on a CPU."""
-    kind: Kind
+    kind: WeightKind
     """How a CPU keeps the matrices of layers."""
     kept: torch.dtype
     """Of keys and values."""
@@ -70,7 +70,7 @@ class LayerFactory:
         """What a number of a matrix takes, its share of scales included."""
         return KIND_BYTES[self.kind] if self.device.type == "cpu" else float(self.dtype.itemsize)
 
-    def choose_kind(self, stored: Kind | None, purpose: Purpose) -> Kind:
+    def choose_kind(self, stored: WeightKind | None, purpose: Purpose) -> WeightKind:
         """Return how a CPU keeps a matrix.
 
         Args:
@@ -83,7 +83,7 @@ class LayerFactory:
             return stored
         return "int8" if purpose in FINE and self.kind == "int4" else self.kind
 
-    def make_linear(self, rows: Rows, bias: torch.Tensor | None, kind: Kind) -> Packed:
+    def make_linear(self, rows: Rows, bias: torch.Tensor | None, kind: WeightKind) -> Packed:
         """Return a matrix [out, in] ready to multiply by.
 
         Args:

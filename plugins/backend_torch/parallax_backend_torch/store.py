@@ -5,21 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 
-from parallax_core.api import Copy, PoolInfo
+from parallax_core.api import Copy, PoolInfo, PoolKind
 
-Kind = Literal["full", "window", "latent", "state"]
-PoolKey = tuple[Kind, int]
+PoolKey = tuple[PoolKind, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
     """What one layer remembers."""
 
-    kind: Kind
+    kind: PoolKind
     shapes: tuple[tuple[int, ...], ...]
     """Of each tensor, for each token, or of a state, for each sequence."""
     window: int = 0

@@ -14,7 +14,7 @@ from parallax_backend_torch.config import Config
 from parallax_backend_torch.kernels.ggml import FORMS, LAYOUTS, Form, find_layout, read_blocks
 from parallax_backend_torch.kernels.linear import Packed
 from parallax_backend_torch.kernels.quantize import Quantized, join_rows
-from parallax_backend_torch.kernels.rows import Kind, Rows, TensorRows
+from parallax_backend_torch.kernels.rows import Rows, TensorRows, WeightKind
 from parallax_backend_torch.layer_factory import LayerFactory, Purpose
 from parallax_backend_torch.tensors import read_tensor
 from parallax_core.api import (
@@ -144,7 +144,7 @@ class FileRows:
         self.shape = (sum(heights), file.read_shape(names[0])[1])
 
     @property
-    def stored(self) -> Kind | None:
+    def stored(self) -> WeightKind | None:
         """What blocks are read to; None where a matrix is none."""
         kinds = {LAYOUTS[form].kind if (form := self._file.forms.get(name)) else None for name in self._names}
         if None in kinds:
@@ -240,7 +240,7 @@ class Weights:
         """Return the purpose of a matrix, having looked at the part of the layer it belongs to."""
         return "attention" if purpose == "layer" and ATTENTION.search(self.prefix + name) else purpose
 
-    def _keep_rows(self, rows: Rows, bias: torch.Tensor | None, kind: Kind) -> Packed:
+    def _keep_rows(self, rows: Rows, bias: torch.Tensor | None, kind: WeightKind) -> Packed:
         made = self.factory.make_linear(rows, bias, kind)
         self.file.kept += made.num_bytes
         self.file.numbers += made.out_features * made.in_features

@@ -185,7 +185,7 @@ def test_shapes_that_do_not_belong_together_are_refused(mode: library.Mode) -> N
         store(batch.pool, draw(3, 2, 16), draw(3, 2, 16), torch.arange(2))
 
 
-def make_recipe(kind: linear.Kind, *, normed: bool, seed: int = 0) -> layer.Recipe:
+def make_recipe(kind: linear.WeightKind, *, normed: bool, seed: int = 0) -> layer.Recipe:
     def scale(dim: int, number: int) -> layer.Scaling:
         return layer.Scaling(draw(dim, seed=seed + number) + 1, 1e-5, 0.5)
 
@@ -220,7 +220,7 @@ def run_parts(recipe: layer.Recipe, hidden: torch.Tensor, pool: Pool, place: lay
 @pytest.mark.parametrize("kind", ["float32", "int4"])
 @pytest.mark.parametrize("normed", [False, True])
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_layers_in_one_call_are_their_parts(kind: linear.Kind, normed: bool, count: int) -> None:
+def test_layers_in_one_call_are_their_parts(kind: linear.WeightKind, normed: bool, count: int) -> None:
     batches, angles, hidden = [Batch(SPANS) for _ in range(count)], draw(TOKENS, 6), draw(TOKENS, 40)
     recipes = [make_recipe(kind, normed=normed, seed=20 * number) for number in range(count)]
     layers = [made for recipe in recipes if (made := layer.fuse_layer(recipe, heads=4, dim=16))]

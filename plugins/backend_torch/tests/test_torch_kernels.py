@@ -11,10 +11,10 @@ from torch.nn import functional
 from parallax_backend_torch.kernels import arena, library, linear, parts, signature
 from parallax_backend_torch.kernels.ggml import Form
 from parallax_backend_torch.kernels.panels import PanelPacked
-from parallax_backend_torch.kernels.rows import TensorRows
+from parallax_backend_torch.kernels.rows import TensorRows, WeightKind
 from parallax_core.api import ParallaxError, Unsupported
 
-KINDS: tuple[linear.Kind, ...] = ("float32", "bfloat16", "int8", "int4")
+KINDS: tuple[WeightKind, ...] = ("float32", "bfloat16", "int8", "int4")
 CLOSE = {"float32": 2e-6, "bfloat16": 2e-6, "int8": 1e-4, "int4": 2e-2}
 """How far a product may be from that with the weight as it is kept, of its norm; two kinds round activations."""
 
@@ -35,7 +35,7 @@ def miss(found: torch.Tensor, wanted: torch.Tensor) -> float:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("height", "width"), [(1, 1), (33, 70), (64, 577), (17, 4133), (2049, 707)])
-def test_product_is_that_of_the_weight_as_kept(mode: library.Mode, kind: linear.Kind, height: int, width: int) -> None:
+def test_product_is_that_of_the_weight_as_kept(mode: library.Mode, kind: WeightKind, height: int, width: int) -> None:
     bias = draw(height, seed=1)
     packed = linear.pack(draw(height, width, seed=2), kind, bias=bias)
     dense = packed.to_dense().double()
@@ -48,7 +48,7 @@ def test_product_is_that_of_the_weight_as_kept(mode: library.Mode, kind: linear.
 @pytest.mark.parametrize(("kind", "narrow"), [*((kind, False) for kind in KINDS), ("bfloat16", True)])
 @pytest.mark.parametrize(("height", "width"), [(129, 577), (33, 2090), (2049, 70)])
 def test_row_gives_the_same_bits_beside_any_others(
-    isa: library.Mode, kind: linear.Kind, height: int, width: int, narrow: bool
+    isa: library.Mode, kind: WeightKind, height: int, width: int, narrow: bool
 ) -> None:
     packed = linear.pack_rows(TensorRows(draw(height, width)), kind, draw(height, seed=1), narrow=narrow)
     gated = linear.pack_rows(TensorRows(draw(96, width)), kind, narrow=narrow)
@@ -68,7 +68,7 @@ def multiply(packed: linear.Packed, x: torch.Tensor) -> list[torch.Tensor]:
 @pytest.mark.parametrize("isa", ["avx512", "avx512_vnni", "avx512_bf16"], indirect=True)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("height", "width"), [(128, 577), (96, 2090), (46, 45)])
-def test_wider_vectors_give_the_same_bits(isa: library.Mode, kind: linear.Kind, height: int, width: int) -> None:
+def test_wider_vectors_give_the_same_bits(isa: library.Mode, kind: WeightKind, height: int, width: int) -> None:
     packed, x = linear.pack(draw(height, width), kind, bias=draw(height, seed=1)), draw(41, width, seed=2)
     found = multiply(packed, x)
     library.choose_kernels("avx2")
@@ -93,7 +93,7 @@ def test_narrow_product_rounds_activations_to_bfloat16(isa: library.Mode) -> Non
 
 
 @pytest.mark.parametrize(("kind", "most"), list(zip(KINDS, (0.0, 2.0**-8, 0.008, 0.11), strict=True)))
-def test_weight_is_kept_as_precisely_as_its_kind_says(mode: library.Mode, kind: linear.Kind, most: float) -> None:
+def test_weight_is_kept_as_precisely_as_its_kind_says(mode: library.Mode, kind: WeightKind, most: float) -> None:
     weight = draw(48, 96)
     packed = linear.pack(weight, kind)
     assert (packed.kind, packed.out_features, packed.in_features) == (kind, 48, 96)
@@ -108,7 +108,7 @@ def test_compiled_weight_takes_the_memory_of_its_bits() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("half", [48, 16, 20])  # an odd number of panels, one, and parts
-def test_gated_product_is_gate_times_value(mode: library.Mode, kind: linear.Kind, half: int) -> None:
+def test_gated_product_is_gate_times_value(mode: library.Mode, kind: WeightKind, half: int) -> None:
     packed = linear.pack(draw(2 * half, 96), kind)
     x = draw(9, 96, seed=1)
     gates, values = (x.double() @ packed.to_dense().double().T).chunk(2, dim=1)
@@ -123,7 +123,7 @@ def test_gated_product_is_gate_times_value(mode: library.Mode, kind: linear.Kind
     shape=st.tuples(st.integers(1, 110), st.integers(1, 70), st.integers(1, 200)),
     magnitude=st.sampled_from([1e-20, 1e-3, 1.0, 1e4]),
 )
-def test_compiled_product_suits_any_size(kind: linear.Kind, shape: tuple[int, int, int], magnitude: float) -> None:
+def test_compiled_product_suits_any_size(kind: WeightKind, shape: tuple[int, int, int], magnitude: float) -> None:
     rows, height, width = shape
     packed = linear.pack(draw(height, width, seed=height), kind)
     x = draw(rows, width, seed=width) * magnitude
@@ -134,7 +134,7 @@ def test_compiled_product_suits_any_size(kind: linear.Kind, shape: tuple[int, in
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_product_shows_what_is_no_number(mode: library.Mode, kind: linear.Kind) -> None:
+def test_product_shows_what_is_no_number(mode: library.Mode, kind: WeightKind) -> None:
     x = draw(3, 64)
     x[1, 40] = torch.nan
     found = linear.pack(draw(32, 64, seed=1), kind).apply(x)
@@ -281,7 +281,7 @@ def test_instructions_the_processor_lacks_are_refused() -> None:
 
 
 @pytest.mark.parametrize("kind", ["int8", "int4"])
-def test_product_without_memory_is_an_error(kind: linear.Kind) -> None:
+def test_product_without_memory_is_an_error(kind: WeightKind) -> None:
     native, packed = library.find_library(), linear.pack(draw(32, 64), kind)
     assert native is not None
     assert isinstance(packed, PanelPacked)

@@ -10,15 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parallax_core.api import Drop, Fork, RequestId
+from parallax_core.contracts.stage import PoolKind
 from parallax_core.engine.cache import Found, SequenceCache, _has_room
 from parallax_core.engine.ledger import PageClaim
 from parallax_core.engine.prefix import PrefixIndex
 from parallax_core.engine.sequence import Sequence
-from parallax_core.testing.arithmetic import Kind
 from parallax_core.testing.toy import Toy
 from tests.unit.engine.replica import TOY, Replica, make_request
 
-KINDS: tuple[tuple[Kind, ...], ...] = (("full",), ("window",), ("state",), ("full", "window"))
+KINDS: tuple[tuple[PoolKind, ...], ...] = (("full",), ("window",), ("state",), ("full", "window"))
 PROMPTS = st.lists(st.integers(0, 2), min_size=1, max_size=9)
 
 
@@ -56,7 +56,7 @@ def make_sizes(draw: st.DrawFn) -> dict[str, Any]:
     script=st.lists(st.one_of(PROMPTS, st.sampled_from(["step", "step", "cancel"])), max_size=40),
 )
 def test_edits_are_those_of_looking_again_after_every_eviction(
-    kinds: tuple[Kind, ...], sizes: dict[str, Any], script: list[Any]
+    kinds: tuple[PoolKind, ...], sizes: dict[str, Any], script: list[Any]
 ) -> None:
     replicas = [Replica(Toy(kinds).open(**sizes)) for _ in range(2)]
     cache = replicas[1].head._cache

@@ -4,8 +4,8 @@ import msgspec
 import pytest
 
 from parallax_core.api import Fork, Open, Request, Sampling
+from parallax_core.contracts.stage import PoolKind
 from parallax_core.engine.limits import Limits
-from parallax_core.testing.arithmetic import Kind
 from parallax_core.testing.toy import GREEDY, Toy
 from tests.unit.engine.replica import LUCKY, TOY, Replica, open_stages
 
@@ -54,7 +54,7 @@ def test_forked_request_keeps_its_own_sampling() -> None:
 
 
 @pytest.mark.parametrize("kinds", [("full",), ("full", "latent")])
-def test_requests_of_different_salts_share_nothing(kinds: tuple[Kind, ...]) -> None:
+def test_requests_of_different_salts_share_nothing(kinds: tuple[PoolKind, ...]) -> None:
     replica = Replica(*open_stages(Toy(kinds), len(kinds), num_pages=20))
     for seed, salt in enumerate(("", "a", "b", "a")):
         replica.ask([1, 2, 3, 4, 5], salt=salt, sampling=Sampling(seed=seed))

@@ -13,8 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from parallax_core.api import LayerRange, Request, RequestId, Sampling, SeqId, StageBatch, StageResult
 from parallax_core.builtin.preemption import LowestPriority, NewestFirst
+from parallax_core.contracts.stage import PoolKind
 from parallax_core.engine.limits import Limits
-from parallax_core.testing.arithmetic import Kind
 from parallax_core.testing.toy import GREEDY, SizeOptions, Toy, ToyStage
 from tests.unit.engine.replica import NUMBERS, Replica, expect_logprobs, make_request
 
@@ -26,7 +26,7 @@ SAMPLINGS = (
     Sampling(seed=2, temperature=0.5, top_k=5, frequency_penalty=1.0),
     Sampling(seed=3, repetition_penalty=2.0, min_tokens=2, stop_ids=tuple(range(0, 97, 2))),
 )
-KINDS: tuple[Kind, ...] = ("full", "full", "latent", "window", "state")
+KINDS: tuple[PoolKind, ...] = ("full", "full", "latent", "window", "state")
 
 
 @st.composite
@@ -50,7 +50,7 @@ def make_sizes(draw: st.DrawFn) -> SizeOptions:
 def make_stages(draw: st.DrawFn) -> list[ToyStage]:
     """Return one to five stages, each with pools and pages of its own."""
     mixed = st.lists(st.sampled_from(KINDS), min_size=1, max_size=5).map(tuple)
-    kinds: tuple[Kind, ...] = draw(st.one_of(mixed, st.sampled_from([("state",), ("full",), ("full",) * 5])))
+    kinds: tuple[PoolKind, ...] = draw(st.one_of(mixed, st.sampled_from([("state",), ("full",), ("full",) * 5])))
     toy = Toy(kinds)
     inner = sorted(border for border in draw(st.sets(st.integers(1, 4))) if border < len(kinds))
     ranges = [LayerRange(*pair) for pair in pairwise([0, *inner, len(kinds)])]

@@ -16,13 +16,13 @@ import pytest
 from parallax_core.api import Holder, RequestId, SeqId, StageResult
 from parallax_core.builtin.batching import Delay
 from parallax_core.builtin.preemption import LowestPriority, Nobody
+from parallax_core.contracts.stage import PoolKind
 from parallax_core.engine.head import Head
 from parallax_core.engine.limits import Limits
 from parallax_core.engine.scheduler import MOST_BEGUN
 from parallax_core.engine.sequence import RequestContext, Sequence
 from parallax_core.engine.timing import Timeline
 from parallax_core.engine.waiting import WaitingQueue
-from parallax_core.testing.arithmetic import Kind
 from parallax_core.testing.toy import Toy
 from tests.unit.engine.replica import LUCKY, TOY, Replica, decode, make_request
 
@@ -306,7 +306,7 @@ def test_head_has_room_for_as_many_requests_as_it_says_whatever_waits_for_what()
 
 
 @pytest.mark.parametrize("kind", ["full", "window", "state"])
-def test_only_so_many_answers_begin_with_one_step(kind: Kind) -> None:
+def test_only_so_many_answers_begin_with_one_step(kind: PoolKind) -> None:
     replica = Replica(
         Toy((kind,), window=64).open(num_pages=2000, max_batch_tokens=512),
         limits=Limits(max_running=600),

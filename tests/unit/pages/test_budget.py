@@ -3,16 +3,16 @@ from __future__ import annotations
 import pytest
 
 from parallax_core.api import ParallaxError, Room, format_bytes, plan_pools
-from parallax_core.contracts.stage import MOST_PAGES
-from parallax_core.pages.budget import MOST_SEQUENCES, PAGE_SIZE, Kind
+from parallax_core.contracts.stage import MOST_PAGES, PoolKind
+from parallax_core.pages.budget import MOST_SEQUENCES, PAGE_SIZE
 
 FULL, WINDOW, STATE = ("full", 0), ("window", 32), ("state", 0)
-SIZES: dict[tuple[Kind, int], int] = {("full", 0): 128, ("window", 32): 128, ("state", 0): 128}
+SIZES: dict[tuple[PoolKind, int], int] = {("full", 0): 128, ("window", 32): 128, ("state", 0): 128}
 
 
 @pytest.mark.parametrize("keys", [[FULL], [FULL, WINDOW], [FULL, STATE], [STATE], [WINDOW, STATE, FULL]])
 @pytest.mark.parametrize("num_bytes", [100_000, 10_000_000, 10**12])
-def test_pools_fit_the_memory(keys: list[tuple[Kind, int]], num_bytes: int) -> None:
+def test_pools_fit_the_memory(keys: list[tuple[PoolKind, int]], num_bytes: int) -> None:
     pools = plan_pools({key: SIZES[key] for key in keys}, Room(num_bytes, 4096, 128))
     assert [(pool.kind, pool.window) for pool in pools] == keys
     taken = sum(SIZES[pool.kind, pool.window] * pool.page_size * pool.num_pages for pool in pools)

@@ -19,9 +19,9 @@ from parallax_core.base.errors import BackendFailed, InvalidRequest, Overloaded,
 from parallax_core.engine.limits import MOST_RUNNING, Limits, find_limits
 from parallax_core.models.tokenizer import ModelTokenizer
 from parallax_core.server.body_messages import (
+    BodyKind,
     BodyRequest,
     DirectAnswer,
-    Kind,
     ParsedBody,
     ReaderSetup,
     RefusedBody,
@@ -45,7 +45,7 @@ def chat(content: str = "hello", **fields: Any) -> BodyRequest:
     return make("chat", model="tiny", messages=[{"role": "user", "content": content}], **fields)
 
 
-def make(kind: Kind, **fields: Any) -> BodyRequest:
+def make(kind: BodyKind, **fields: Any) -> BodyRequest:
     return BodyRequest(kind=kind, body=json.dumps(fields).encode())
 
 

@@ -34,12 +34,12 @@ from parallax_core.api import (
     Unsupported,
     logprobs,
 )
-from parallax_core.testing.arithmetic import Kind
+from parallax_core.contracts.stage import PoolKind
 from parallax_core.testing.toy import GREEDY, Toy, ToyStage
 
 ONE, TWO, THREE = SeqId(1), SeqId(2), SeqId(3)
 PROMPT = (5, 60, 31, 31, 2, 96)
-MODELS: list[tuple[Kind, ...]] = [
+MODELS: list[tuple[PoolKind, ...]] = [
     ("full", "full"),
     ("window", "window"),
     ("state", "state"),
@@ -69,7 +69,7 @@ def generate(stage: ToyStage, seq: SeqId, tokens: Sequence[int], length: int) ->
 
 @pytest.mark.parametrize("kinds", MODELS)
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling(temperature=1.5, seed=3, presence_penalty=1.0, top_k=20)])
-def test_stage_draws_what_the_plain_model_does(kinds: tuple[Kind, ...], sampling: Sampling) -> None:
+def test_stage_draws_what_the_plain_model_does(kinds: tuple[PoolKind, ...], sampling: Sampling) -> None:
     toy = Toy(kinds)
     stage = toy.open()
     open_sequence(stage, ONE, len(PROMPT), sampling)
@@ -77,7 +77,7 @@ def test_stage_draws_what_the_plain_model_does(kinds: tuple[Kind, ...], sampling
 
 
 @pytest.mark.parametrize("kinds", MODELS)
-def test_every_token_counts_and_where_it_stands(kinds: tuple[Kind, ...]) -> None:
+def test_every_token_counts_and_where_it_stands(kinds: tuple[PoolKind, ...]) -> None:
     toy = Toy(kinds, window=9)
     expected = toy.logits(PROMPT)
     for index in range(len(PROMPT)):
@@ -101,7 +101,7 @@ def test_logits_are_all_different_and_lie_in_range() -> None:
 
 
 @pytest.mark.parametrize("kinds", MODELS)
-def test_stages_in_a_row_equal_the_whole(kinds: tuple[Kind, ...]) -> None:
+def test_stages_in_a_row_equal_the_whole(kinds: tuple[PoolKind, ...]) -> None:
     toy = Toy((*kinds, "full"))
     stages = [toy.open(LayerRange(layer, layer + 1)) for layer in range(len(toy.layers))]
     start, output = 0, list[int]()

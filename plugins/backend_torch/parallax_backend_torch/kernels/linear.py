@@ -21,10 +21,10 @@ from parallax_backend_torch.kernels.ggml import Form, find_layout
 from parallax_backend_torch.kernels.library import find_library
 from parallax_backend_torch.kernels.panels import PanelPacked
 from parallax_backend_torch.kernels.quantize import GROUP
-from parallax_backend_torch.kernels.rows import BlockRows, Kind, Rows, TensorRows, cut_rows
+from parallax_backend_torch.kernels.rows import BlockRows, Rows, TensorRows, WeightKind, cut_rows
 from parallax_core.api import Unsupported
 
-__all__ = ["Gate", "Kind", "Packed", "pack", "pack_blocks", "pack_rows"]
+__all__ = ["Gate", "Packed", "WeightKind", "pack", "pack_blocks", "pack_rows"]
 
 Gate = Literal["silu", "gelu_tanh"]
 
@@ -32,7 +32,7 @@ Gate = Literal["silu", "gelu_tanh"]
 class Packed(Protocol):
     """A weight [out, in] ready for products, with its bias if it has one."""
 
-    kind: Kind
+    kind: WeightKind
     out_features: int
     in_features: int
     num_bytes: int
@@ -66,7 +66,7 @@ class Packed(Protocol):
         """Return the weight as it is used: float32 [out, in]."""
 
 
-def pack(weight: torch.Tensor, kind: Kind, group: int = GROUP, bias: torch.Tensor | None = None) -> Packed:
+def pack(weight: torch.Tensor, kind: WeightKind, group: int = GROUP, bias: torch.Tensor | None = None) -> Packed:
     """Arrange a weight for products.
 
     Args:
@@ -99,7 +99,7 @@ def pack_blocks(blocks: torch.Tensor, form: Form, bias: torch.Tensor | None = No
     return pack_rows(rows, layout.kind, bias)
 
 
-def pack_rows(rows: Rows, kind: Kind, bias: torch.Tensor | None = None, *, narrow: bool = False) -> Packed:
+def pack_rows(rows: Rows, kind: WeightKind, bias: torch.Tensor | None = None, *, narrow: bool = False) -> Packed:
     """Arrange a weight that is read a few rows at a time, which takes little memory besides what it is kept in.
 
     Args:

@@ -12,7 +12,7 @@ from parallax_backend_torch.kernels.ggml import Form, read_blocks
 from parallax_backend_torch.kernels.layout import PANEL
 from parallax_backend_torch.kernels.quantize import Quantized, quantize_weight
 
-Kind = Literal["float32", "bfloat16", "int8", "int4"]
+WeightKind = Literal["float32", "bfloat16", "int8", "int4"]
 AT_ONCE = 2**17
 """Numbers of a weight that are converted at once; some twenty bytes of memory each."""
 
@@ -66,12 +66,12 @@ class BlockRows:
 class Cut:
     """A weight of a kind, in parts of whole panels; they can be had once."""
 
-    kind: Kind
+    kind: WeightKind
     shape: tuple[int, int]
     parts: Iterator[torch.Tensor | Quantized]
 
 
-def cut_rows(rows: Rows, kind: Kind) -> Cut:
+def cut_rows(rows: Rows, kind: WeightKind) -> Cut:
     """Return a weight in parts, brought into a kind one by one."""
     height, width = rows.shape
     step = max(PANEL, AT_ONCE // max(1, width) // PANEL * PANEL)
@@ -79,7 +79,7 @@ def cut_rows(rows: Rows, kind: Kind) -> Cut:
     return Cut(kind, rows.shape, (convert_part(rows.read(start, min(start + step, height)), kind) for start in starts))
 
 
-def convert_part(part: torch.Tensor | Quantized, kind: Kind) -> torch.Tensor | Quantized:
+def convert_part(part: torch.Tensor | Quantized, kind: WeightKind) -> torch.Tensor | Quantized:
     """Return rows in the form of a kind; codes of that kind stay as they are."""
     if isinstance(part, Quantized):
         if part.kind == kind:

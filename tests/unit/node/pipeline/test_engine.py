@@ -29,7 +29,7 @@ from parallax_core.node.executor.local import LocalExecutor
 from parallax_core.node.pipeline import recovery
 from parallax_core.node.pipeline.engine import PipelineEngine
 from parallax_core.node.pipeline.options import PipelineOptions
-from parallax_core.testing.fault import Fault, FaultStage, Kind
+from parallax_core.testing.fault import Fault, FaultKind, FaultStage
 from parallax_core.testing.toy import GREEDY, SizeOptions, Toy, ToyStage
 from tests.unit.node.cluster import until
 
@@ -230,7 +230,7 @@ async def test_failed_step_ends_its_requests_with_an_error_and_no_others(bad: in
 
 @pytest.mark.parametrize("bad", [0, 1, 2])
 @pytest.mark.parametrize("kind", ["edit", "free", "die"])
-async def test_lost_stage_ends_every_stream_and_is_opened_again(bad: int, kind: Kind) -> None:
+async def test_lost_stage_ends_every_stream_and_is_opened_again(bad: int, kind: FaultKind) -> None:
     stages: list[Stage] = list(make_stages(3))
     stages[bad] = FaultStage(stages[bad], Fault(kind, at=2))
     executor = LocalExecutor([partial(reopen, stages, number) for number in range(3)])
