@@ -16,7 +16,10 @@ Facts = dict[str, Any]
 GIVEN = {"HttpSurface", "Progress", "Settings"}
 """Protocols that core implements and plugins use; a member more of them breaks nobody."""
 
-NAMED_LATER = {"PoolKind": "Literal['full', 'window', 'latent', 'state']"}
+NAMED_LATER = {
+    "PoolKind": "Literal['full', 'window', 'latent', 'state']",
+    "Mapping[tuple[PoolKind, int], int]": "Mapping[tuple[Kind, int], int]",
+}
 """Types that have got a name since the record was made, as it knows them."""
 
 REQUIRED = "required"
