@@ -60,6 +60,13 @@ class Timing:
     """From its first token to its end."""
     stages_s: tuple[float, ...] = ()
     """For each stage, the time it computed steps with rows of the request, alone or with others."""
+    hops_s: tuple[float, ...] = ()
+    """For each stage, the time these steps took to reach it: on the link, and waiting there for earlier steps. The
+    first hop starts at the head, and the last includes the way back. Steps of a long prompt overlap; each counts."""
+    sampling_s: float = 0.0
+    """Part of the last stage's time: sampling; 0 if its backend does not measure it."""
+    detokenize_s: float = 0.0
+    """The time the head took to turn tokens into text and look for stop strings."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -251,6 +251,8 @@ class StageResult:
     """From a stage before the last, the hidden tensors for the next; from the last, those that answers refer to."""
     free: tuple[int, ...] = ()
     """Free pages of each pool after the step; if they differ from the head's ledger, the stage is lost."""
+    sampling_s: float = 0.0
+    """Seconds of the step spent on sampling; 0: not measured."""
 
 
 class StageOutput(Protocol):

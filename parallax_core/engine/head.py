@@ -21,13 +21,12 @@ from parallax_core.engine.header_budget import HeaderBudget
 from parallax_core.engine.inflight import InflightStep
 from parallax_core.engine.ledger import Ledger
 from parallax_core.engine.limits import Limits, find_limits
-from parallax_core.engine.pipeline_depth import MOST, PipelineDepth
 from parallax_core.engine.priority import PriorityQueue
 from parallax_core.engine.request import RequestState
 from parallax_core.engine.scheduler import Scheduler, StepBudget
 from parallax_core.engine.sequence import RequestContext, Sequence
-from parallax_core.engine.stage_clock import StageClock
-from parallax_core.engine.timing import EngineCounters, Timeline
+from parallax_core.engine.stage_clock import MOST_IN_FLIGHT, StageClock
+from parallax_core.engine.timing import EngineCounters, Timeline, Timer, stand_still
 from parallax_core.engine.validate import RequestValidator
 from parallax_core.engine.waiting import ReadyList, WaitingQueue
 
@@ -73,7 +72,9 @@ class Head:
         self._num_accepted = 0
         self._deltas: list[tuple[RequestId, Delta]] = []
         self._counters = EngineCounters()
-        self.pace = StageClock(len(stages))
+        self.stage_clock = StageClock(len(stages))
+        self.timer: Timer = stand_still
+        """A clock in seconds, to measure detokenizing; the head has none of its own."""
         self.epoch = Epoch(0)
         self._begin_epoch(stages)
 
@@ -101,6 +102,7 @@ class Head:
             max_output=max_output,
             decode=self._decode,
             timeline=Timeline(now, latest=now),
+            timer=self.timer,
             number=self._num_accepted,
         )
         state = self._requests[request.id] = RequestState(context)
@@ -142,7 +144,7 @@ class Head:
 
     def plan(self, now: float) -> PlannedStep | None:
         """Return the next step, or None if there is none now. Results must be absorbed in the order of the steps."""
-        if len(self._in_flight) >= self._depth.most:
+        if len(self._in_flight) >= self.stage_clock.most_in_flight:
             return None
         while True:
             is_held = self.hold_s(now) > 0
@@ -165,9 +167,9 @@ class Head:
         inflight = self._in_flight[0]
         inflight.confirm(len(self._stages) - 1, result.free)
         inflight.check(result.answers, self._stages[-1].vocab_size)
-        self._depth.note(now - inflight.begun, max(inflight.seconds.values(), default=0.0))
         self._absorbed.append(self._in_flight.popleft())
-        self.pace.arrive(inflight.number, now)
+        inflight.times.sampling_s = result.sampling_s
+        self.stage_clock.arrive(inflight.times, now)
         for sequence, answers in inflight.share_out(result.answers):
             state = self._find_state(sequence)
             if state is not None:
@@ -177,7 +179,9 @@ class Head:
                 for answer in (sequence, *state.answers[num_known:]):
                     self._settle(answer)
 
-    def confirm(self, stage: int, step: int, free: tuple[int, ...], seconds: float = 0.0) -> None:
+    def confirm(
+        self, stage: int, step: int, free: tuple[int, ...], seconds: float = 0.0, now: float | None = None
+    ) -> None:
         """Process a stage's report on a step of this epoch; reports on steps absorbed long ago are ignored.
 
         Args:
@@ -185,6 +189,7 @@ class Head:
             step: the number of the step.
             free: its free pages after the step, by pool.
             seconds: how long it computed.
+            now: the time at which the report came; None: not known.
 
         Raises:
             StageLost: if the free pages differ from the ledger.
@@ -192,9 +197,7 @@ class Head:
         for inflight in (*self._absorbed, *self._in_flight):
             if inflight.number == step:
                 inflight.confirm(stage, free)
-                inflight.clock(stage, seconds)
-                if inflight.rows:
-                    self.pace.note(stage, step, inflight.num_tokens, seconds)
+                inflight.note(self.stage_clock, stage, seconds, now)
 
     def stats(self) -> EngineStats:
         """Return the head's counters, its numbers of requests, and the use of its pools."""
@@ -242,6 +245,8 @@ class Head:
         for sequence in self._list_live():
             sequence.restart()
         self.epoch = Epoch(self.epoch + 1)
+        if stages:
+            self.stage_clock.forget_limits()
         self._begin_epoch(stages or self._stages)
 
     def take_deltas(self) -> list[tuple[RequestId, Delta]]:
@@ -257,12 +262,11 @@ class Head:
         self._stages = tuple(stages)
         self._versions = tuple(stage.weights_version for stage in stages)
         self.limits = find_limits(self._wanted, self._stages)
-        self._depth = PipelineDepth(len(stages), self._stages[0].steps_ahead)
         self._in_flight: deque[InflightStep] = deque()
-        self._absorbed: deque[InflightStep] = deque(maxlen=1 if len(stages) == 1 else MOST)
+        self._absorbed: deque[InflightStep] = deque(maxlen=1 if len(stages) == 1 else MOST_IN_FLIGHT)
         """The last absorbed steps; stages before the last may still report on them."""
         self._num_steps = 0
-        self.pace.restart()
+        self.stage_clock.restart(self._stages[0].steps_ahead)
         self._ledger = Ledger(self._stages)
         self._waiting = WaitingQueue(self._wanted.min_shared)
         budget = HeaderBudget(self._stages, self._wanted.header_bytes, self.limits.max_running)
@@ -296,17 +300,16 @@ class Head:
         for row in rows:
             self._ledger.extend(row)
         self._counters.steps += 1
+        times = self.stage_clock.depart(now, is_lone=bool(rows) and not self._in_flight)
         for sequence in chosen:
-            if sequence.context.timeline.begin(now):
+            if sequence.context.timeline.begin(times):
                 self._counters.prompt_tokens += sequence.num_prompt
                 self._counters.cached_tokens += sequence.num_cached or 0
             if sequence.is_drawing:
                 self._ready.discard(sequence)
             self._cache.note_planned(sequence)
         self._num_steps += 1
-        if rows and not self._in_flight:
-            self.pace.depart(self._num_steps, now)
-        self._in_flight.append(InflightStep(self._num_steps, rows, tuple(chosen), self._ledger.free, now, marks))
+        self._in_flight.append(InflightStep(self._num_steps, rows, tuple(chosen), self._ledger.free, times, marks))
         return PlannedStep(self.epoch, edits, StageBatch(rows, step=self._num_steps))
 
     def _break_deadlock(self) -> bool:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from collections.abc import Sequence as Listing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from parallax_core.base.errors import StageLost
 from parallax_core.base.ids import SeqId
 from parallax_core.contracts.stage import Answer, Draw, Drawn, Output, Row, Score, Scored, State
 from parallax_core.engine.sequence import Sequence
+from parallax_core.engine.stage_clock import StageClock, StepTimes
 from parallax_core.pages.pool import Mark
 
 MOST_SHOWN = 200
@@ -31,12 +32,9 @@ class InflightStep:
     """The sequences of the rows, in their order."""
     free: Free
     """The free pages of every stage after the step."""
-    begun: float = 0.0
-    """The time at which it was planned, in seconds of the head's clock."""
+    times: StepTimes
     marks: tuple[Mark, ...] = ()
     """The pages its sequences held before it, by pool; empty if the step cannot be undone."""
-    seconds: dict[int, float] = field(default_factory=dict)
-    """Seconds of computing by stage, for the stages that have reported."""
 
     @property
     def num_tokens(self) -> int:
@@ -59,11 +57,11 @@ class InflightStep:
             message = f"stage {stage} has {free} free pages after step {self.number}; it must have {expected}"
             raise StageLost(message)
 
-    def clock(self, stage: int, seconds: float) -> None:
-        """Add the time a stage took for the step to the timeline of every request in it, once each."""
-        self.seconds[stage] = seconds
-        for timeline in {id(sequence.context): sequence.context.timeline for sequence in self.sequences}.values():
-            timeline.stages[stage] = timeline.stages.get(stage, 0.0) + seconds
+    def note(self, clock: StageClock, stage: int, seconds: float, now: float | None) -> None:
+        """Record how long a stage computed the step, as reported at ``now``; None: not known."""
+        self.times.note(stage, seconds)
+        if self.rows:
+            clock.note(self.times, stage, self.num_tokens, now)
 
     def check(self, answers: tuple[Answer, ...], vocab_size: int) -> None:
         """Compare the answers with the outputs of the rows.

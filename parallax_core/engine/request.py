@@ -55,7 +55,10 @@ class RequestState:
         self.context.timeline.advance(now)
         is_first = sequence.score is not None and not sequence.num_output
         sequence.ready_since = now
+        timer = self.context.timer
+        begun = timer()
         delta = sequence.advance(drawn.tokens[index], _read_logprob(drawn, index))
+        self.context.timeline.detokenize_s += timer() - begun
         if is_first and sequence.score is not None:
             delta = replace(delta, prompt_logprobs=sequence.score.read())
         if delta.ended is not None:

@@ -13,7 +13,7 @@ from parallax_core.engine.header_budget import RowCost, make_spec, weigh_rows
 from parallax_core.engine.prefix import ITEM, make_key
 from parallax_core.engine.prompt_logprobs import PromptScore
 from parallax_core.engine.stop_strings import StopFilter
-from parallax_core.engine.timing import Timeline
+from parallax_core.engine.timing import Timeline, Timer, stand_still
 
 UrgencyRank = tuple[float, float, int, int]
 """A sort key, unique among the sequences of a head; see `Sequence.rank`."""
@@ -31,6 +31,7 @@ class RequestContext:
     """The most tokens an answer may have."""
     decode: Decode
     timeline: Timeline
+    timer: Timer = stand_still
     number: int = 0
     """The request's number in the order of arrival at the head."""
     spec: SequenceSpec = field(init=False)

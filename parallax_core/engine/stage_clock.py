@@ -1,4 +1,4 @@
-"""Measures step times of the stages, by their own clocks, and the latency of the links between them."""
+"""Measures step times of the stages and the latency of the links, and sets the number of steps in flight."""
 
 from __future__ import annotations
 
@@ -7,33 +7,74 @@ from dataclasses import dataclass, field
 from statistics import fmean, median
 
 from parallax_core.contracts.status import StepTime
+from parallax_core.engine.step_limit import StepLimit
 
 RECENT = 64
 """The number of recent steps that count."""
+WINDOW = 32
+"""The number of recent steps whose round trips count."""
+MOST_IN_FLIGHT = 16
+"""The most steps in flight: a new request waits behind all of them."""
 
 
 @dataclass(slots=True)
-class LoneStep:
-    """A step that had the pipeline to itself."""
+class StepTimes:
+    """The times of one step: by the head's clock, except for computing, which each stage measures by its own."""
 
-    number: int
+    num_stages: int
     departed: float
-    returned: float | None = None
+    is_lone: bool = False
+    """Whether the pipeline had no other step when it was planned."""
     seconds: dict[int, float] = field(default_factory=dict)
     """Seconds of computing by stage, as reported."""
+    reported: dict[int, float] = field(default_factory=dict)
+    """The time of each stage's report, unless it came after the answers."""
+    returned: float | None = None
+    """The time of the answers."""
+    sampling_s: float = 0.0
+    """Part of the last stage's seconds; 0: not measured."""
+    _parts: list[float] | None = None
+    """The result of `split`, which every request of the step asks for."""
+
+    def note(self, stage: int, seconds: float) -> None:
+        """Record how long a stage computed the step."""
+        self.seconds[stage] = seconds
+        self._parts = None
+
+    def split(self) -> list[float]:
+        """Return the parts of the step's time, in seconds: computing by stage, the hop to each stage, then sampling.
+
+        A hop is the time between two reports, without the computing: the link, and waiting for earlier steps. If a
+        report came after the answers, its hop is part of the next. Hops and computing add up to the round trip.
+        """
+        if self._parts is None:
+            self._parts = self._split()
+        return self._parts
+
+    def _split(self) -> list[float]:
+        hops, before, computed = [0.0] * self.num_stages, self.departed, 0.0
+        for stage in range(self.num_stages):
+            computed += self.seconds.get(stage, 0.0)
+            at = self.reported.get(stage)
+            if at is not None:
+                hops[stage] = max(0.0, at - before - computed)
+                before, computed = at, 0.0
+        return [self.seconds.get(stage, 0.0) for stage in range(self.num_stages)] + [*hops, self.sampling_s]
 
 
 class StageClock:
-    """Times of recent steps with rows. Uses durations and the head's clock; no clocks need to agree."""
+    """Times of recent steps. Uses durations and the head's clock; no clocks need to agree."""
 
     def __init__(self, num_stages: int) -> None:
         self.steps = [0] * num_stages
-        """Finished steps by stage, since the head started."""
+        """Finished steps with rows by stage, since the head started."""
         self.tokens = [0] * num_stages
         """Computed tokens by stage, since the head started."""
+        self._num_stages = num_stages
         self._seconds: list[deque[float]] = [deque(maxlen=RECENT) for _ in range(num_stages)]
         self._hops: deque[float] = deque(maxlen=RECENT)
-        self._lone: LoneStep | None = None
+        self.restart()
+        self.forget_limits()
 
     @property
     def hop_s(self) -> float | None:
@@ -45,33 +86,56 @@ class StageClock:
         recent = self._seconds[stage]
         return StepTime(mean_s=fmean(recent), median_s=median(recent)) if recent else None
 
-    def depart(self, number: int, now: float) -> None:
-        """Record the departure of a step while no other is in flight."""
-        self._lone = LoneStep(number, now)
+    def limit_s(self, stage: int, num_tokens: int) -> float:
+        """Return the seconds after which a step of ``num_tokens`` tokens counts as hung on ``stage``."""
+        return self._limits[stage].find(num_tokens)
 
-    def note(self, stage: int, number: int, num_tokens: int, seconds: float) -> None:
-        """Record how long a stage took for a step."""
+    def depart(self, now: float, *, is_lone: bool) -> StepTimes:
+        """Record the departure of a step."""
+        return StepTimes(self._num_stages, now, is_lone)
+
+    def note(self, times: StepTimes, stage: int, num_tokens: int, now: float | None) -> None:
+        """Record a stage's report on a step with rows, whose seconds ``times`` has; ``now``: when it came, if known."""
         self.steps[stage] += 1
         self.tokens[stage] += num_tokens
-        self._seconds[stage].append(seconds)
-        if self._lone is not None and self._lone.number == number:
-            self._lone.seconds[stage] = seconds
-            self._conclude(self._lone)
+        self._seconds[stage].append(times.seconds[stage])
+        self._limits[stage].note(num_tokens, times.seconds[stage])
+        if times.returned is None and now is not None:
+            times.reported[stage] = now
+        self._conclude(times)
 
-    def arrive(self, number: int, now: float) -> None:
-        """Record the arrival of a step's answers."""
-        if self._lone is not None and self._lone.number == number:
-            self._lone.returned = now
-            self._conclude(self._lone)
+    def arrive(self, times: StepTimes, now: float) -> None:
+        """Record the arrival of a step's answers, and choose the number of steps in flight.
 
-    def restart(self) -> None:
-        """Forget the lone step in flight: another epoch begins."""
-        self._lone = None
+        It keeps the slowest stage busy: as many steps as it computes in a round trip, however slow the links are. This
+        is the bandwidth-delay product of the pipeline, estimated from the least round trip as BBR does for a network
+        (ACM Queue 14(5), 2016). A single stage has one step at a time, and those it
+        takes ahead.
+        """
+        times.returned = now
+        slowest = max(times.seconds.values(), default=0.0)
+        if slowest > 0 and self._num_stages > 1:
+            self._round_trips.append(now - times.departed)
+            self._slowest.append(slowest)
+            fitting = round(min(self._round_trips) / median(self._slowest))
+            self.most_in_flight = max(self._num_stages + 1, min(MOST_IN_FLIGHT, fitting))
+        self._conclude(times)
 
-    def _conclude(self, lone: LoneStep) -> None:
-        """Count a lone step once its answers and all reports are here; a report may arrive after the answers."""
-        num_stages = len(self._seconds)
-        if lone.returned is not None and len(lone.seconds) == num_stages:
-            on_links = lone.returned - lone.departed - sum(lone.seconds.values())
-            self._hops.append(max(0.0, on_links) / (num_stages + 1))
-            self._lone = None
+    def restart(self, steps_ahead: int = 0) -> None:
+        """Forget round trips: another epoch begins. ``steps_ahead`` is `StageInfo.steps_ahead` of a single stage."""
+        self._round_trips: deque[float] = deque(maxlen=WINDOW)
+        self._slowest: deque[float] = deque(maxlen=WINDOW)
+        self.most_in_flight = (
+            1 + steps_ahead if self._num_stages == 1 else self._num_stages + 1
+        )  # one is on its way back
+        """The number of steps that may be in flight now."""
+
+    def forget_limits(self) -> None:
+        """Forget how long steps may take: the stages were replaced."""
+        self._limits = [StepLimit() for _ in range(self._num_stages)]
+
+    def _conclude(self, times: StepTimes) -> None:
+        """Measure the links of a lone step, once its answers and all reports are here."""
+        if times.is_lone and times.returned is not None and len(times.seconds) == self._num_stages:
+            on_links = times.returned - times.departed - sum(times.seconds.values())
+            self._hops.append(max(0.0, on_links) / (self._num_stages + 1))

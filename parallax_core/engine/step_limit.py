@@ -24,9 +24,7 @@ class StepLimit:
     next smaller one counts, scaled by its tokens, or else the smallest known one.
     """
 
-    def __init__(self, fixed_s: float | None = None) -> None:
-        """Start without any step; ``fixed_s`` is a configured limit for all steps, in seconds."""
-        self._fixed_s = fixed_s
+    def __init__(self) -> None:
         self._recent: dict[int, deque[float]] = {}
 
     def note(self, num_tokens: int, seconds: float) -> None:
@@ -35,8 +33,6 @@ class StepLimit:
 
     def find(self, num_tokens: int) -> float:
         """Return the limit for a step of ``num_tokens`` tokens, in seconds."""
-        if self._fixed_s is not None:
-            return self._fixed_s
         if not self._recent:
             return LEAST_S + TOKEN_S * num_tokens
         size = num_tokens.bit_length()

@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from parallax_core.contracts.engine import Timing
+from parallax_core.engine.stage_clock import MOST_IN_FLIGHT, StepTimes
+
+MOST_STEPS = 64
+"""Steps of a request whose times are kept one by one: stages may still report on the last ones."""
+
+Timer = Callable[[], float]
+"""Returns seconds since a fixed moment."""
+
+
+def stand_still() -> float:
+    """Return no time: a `Timer` that measures nothing."""
+    return 0.0
 
 
 @dataclass(slots=True)
@@ -18,15 +31,23 @@ class Timeline:
     """The time of its first token."""
     latest: float = 0.0
     """The time of its last event."""
-    stages: dict[int, float] = field(default_factory=dict)
-    """Seconds of computing by stage, in steps with rows of the request."""
+    detokenize_s: float = 0.0
+    """Seconds of turning its tokens into text."""
+    steps: list[StepTimes] = field(default_factory=list)
+    """The last steps with rows of the request."""
+    spent: list[float] = field(default_factory=list)
+    """The sums of `StepTimes.split` over the steps before these."""
 
-    def begin(self, now: float) -> bool:
+    def begin(self, times: StepTimes) -> bool:
         """Record a planned step with a row of the request; return whether it is the first."""
-        is_first = self.begun is None
+        steps, is_first = self.steps, self.begun is None
         if is_first:
-            self.begun = now
-        self.latest = now
+            self.begun = times.departed
+        self.latest = times.departed
+        if not steps or steps[-1] is not times:  # another answer to the request may be in it
+            steps.append(times)
+            if len(steps) >= MOST_STEPS:
+                self._sum_up(len(steps) - MOST_IN_FLIGHT)
         return is_first
 
     def advance(self, now: float) -> None:
@@ -39,13 +60,25 @@ class Timeline:
         """Return the parts of the time from its arrival to its last event."""
         if self.begun is None:
             return Timing(queued_s=max(0.0, self.latest - self.arrived))
+        self._sum_up(len(self.steps))
         first = self.latest if self.first is None else self.first
+        num_stages = len(self.spent) // 2
         return Timing(
             queued_s=self.begun - self.arrived,
             prefill_s=first - self.begun,
             decode_s=self.latest - first,
-            stages_s=tuple(self.stages.get(stage, 0.0) for stage in range(max(self.stages, default=-1) + 1)),
+            stages_s=tuple(self.spent[:num_stages]),
+            hops_s=tuple(self.spent[num_stages:-1]),
+            sampling_s=self.spent[-1] if self.spent else 0.0,
+            detokenize_s=self.detokenize_s,
         )
+
+    def _sum_up(self, count: int) -> None:
+        """Add the ``count`` oldest steps to the sums, without those that were lost or are still in flight."""
+        parts = [times.split() for times in self.steps[:count] if times.returned is not None]
+        if parts:
+            self.spent = [sum(column) for column in zip(*parts, *([self.spent] if self.spent else []), strict=True)]
+        del self.steps[:count]
 
 
 @dataclass(slots=True)

@@ -55,7 +55,7 @@ def describe_engine(health: Health, head: Head | None, num_losses: int, stages: 
         num_requests=stats.running + stats.waiting,
         stats=stats,
         num_losses=num_losses,
-        hop_s=head.pace.hop_s if head else None,
+        hop_s=head.stage_clock.hop_s if head else None,
         limits=head.limits if head else None,
         stages=tuple(stages),
     )
@@ -79,11 +79,11 @@ def _add_model(status: StageStatus, info: StageInfo, stats: EngineStats) -> Stag
 
 
 def _add_pace(status: StageStatus, head: Head, queued: int) -> StageStatus:
-    pace, stage = head.pace, status.stage
+    clock, stage = head.stage_clock, status.stage
     return replace(
         status,
-        steps=pace.steps[stage],
-        tokens=pace.tokens[stage],
+        steps=clock.steps[stage],
+        tokens=clock.tokens[stage],
         queued=queued,
-        step_time=pace.step_time(stage),
+        step_time=clock.step_time(stage),
     )

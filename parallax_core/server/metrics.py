@@ -62,6 +62,10 @@ class ServerMetrics:
         self.queued = self._histogram("queue", "From arrival to the first step.", SECONDS)
         self.prefill = self._histogram("prefill", "From the first step to the first token.", SECONDS)
         self.decode = self._histogram("decode", "From the first token to the end.", SECONDS)
+        self.computing = self._histogram("stages", "Of prefill and decode, computing on stages.", SECONDS)
+        self.hops = self._histogram("hops", "Of prefill and decode, on the way to stages and back.", SECONDS)
+        self.sampling = self._histogram("sampling", "Of computing on stages, choosing tokens.", SECONDS)
+        self.detokenize = self._histogram("detokenize", "Turning tokens into text.", SHORT_SECONDS)
         self.loop_lag = self._histogram("loop_lag", "How late the event loop was.", SHORT_SECONDS)
         self.worst_loop_lag = Gauge(
             "parallax_loop_lag_worst_seconds", "The longest since the server was ready.", registry=self.registry
@@ -139,6 +143,10 @@ class RequestMetrics:
             self.server_metrics.queued.observe(timing.queued_s)
             self.server_metrics.prefill.observe(timing.prefill_s)
             self.server_metrics.decode.observe(timing.decode_s)
+            self.server_metrics.computing.observe(sum(timing.stages_s))
+            self.server_metrics.hops.observe(sum(timing.hops_s))
+            self.server_metrics.sampling.observe(timing.sampling_s)
+            self.server_metrics.detokenize.observe(timing.detokenize_s)
         if self.server_metrics.tracer is not None:
             self.server_metrics.tracer.record(now - self.arrived, finish, self.parent)
 

@@ -1,4 +1,4 @@
-"""Traces in OpenTelemetry's format, one for each request: queue, prefill, decode, and each stage.
+"""Traces in OpenTelemetry's format, one for each request: its queue, prefill, decode, and what these are made of.
 
 Needs the extra ``otel``. Spans are made when a request has ended, from the times its engine measured, so that nothing
 is done for them while it runs.
@@ -46,8 +46,9 @@ class TracePart:
 def split_time(took_s: float, finish: Finish) -> list[TracePart]:
     """Return the parts of a request's time that are known.
 
-    What the engine did ended when the request did; what came before is the server's own: reading and tokenizing. A
-    stage's time is a sum over steps, drawn as if it were one piece from the end of the queue on.
+    What the engine did ended when the request did; what came before is the server's own: reading and tokenizing. The
+    times of stages, hops, sampling and detokenizing are sums over steps, drawn as one piece each from the end of the
+    queue on.
     """
     timing = finish.timing
     if timing is None:
@@ -60,7 +61,13 @@ def split_time(took_s: float, finish: Finish) -> list[TracePart]:
         TracePart("prefill", begun, timing.prefill_s),
         TracePart("decode", begun + timing.prefill_s, timing.decode_s),
     ]
-    return parts + [TracePart(f"stage {index}", begun, seconds) for index, seconds in enumerate(timing.stages_s)]
+    parts += [TracePart(f"stage {index}", begun, seconds) for index, seconds in enumerate(timing.stages_s)]
+    parts += [TracePart(f"hop {index}", begun, seconds) for index, seconds in enumerate(timing.hops_s)]
+    return [
+        *parts,
+        TracePart("sampling", begun, timing.sampling_s),
+        TracePart("detokenize", begun, timing.detokenize_s),
+    ]
 
 
 class OtelTracer:

@@ -64,8 +64,9 @@ def pack_message(message: Message, buffers: list[Data]) -> Header:
         case Step(lease, epoch, step, edits, rows, hidden, embeddings):
             packed = pack_tensors(hidden, buffers)
             return StepHeader(lease, epoch, step, edits, rows, packed, pack_tensors(embeddings, buffers))
-        case Result(lease, epoch, step, stage, answers, free, seconds, tensors):
-            return ResultHeader(lease, epoch, step, stage, answers, free, seconds, pack_tensors(tensors, buffers))
+        case Result(lease, epoch, step, stage, answers, free, seconds, tensors, sampling_s):
+            packed = pack_tensors(tensors, buffers)
+            return ResultHeader(lease, epoch, step, stage, answers, free, seconds, packed, sampling_s)
         case Mask(lease, epoch, step, row, bits):
             return MaskHeader(lease, epoch, step, row, *pack_tensors((bits,), buffers))
         case _:
@@ -98,8 +99,9 @@ def unpack_header(header: Header, buffers: tuple[Data, ...]) -> Message:
             tensors = unpack_entries((*hidden, *embeddings), buffers)
             count = len(hidden)
             return Step(lease, epoch, step, edits, rows, tensors[:count], tensors[count:])
-        case ResultHeader(lease, epoch, step, stage, answers, free, seconds, entries):
-            return Result(lease, epoch, step, stage, answers, free, seconds, unpack_entries(entries, buffers))
+        case ResultHeader(lease, epoch, step, stage, answers, free, seconds, entries, sampling_s):
+            tensors = unpack_entries(entries, buffers)
+            return Result(lease, epoch, step, stage, answers, free, seconds, tensors, sampling_s)
         case MaskHeader(lease, epoch, step, row, bits):
             return Mask(lease, epoch, step, row, *unpack_entries((bits,), buffers))
         case _:

@@ -55,6 +55,8 @@ class ResultOf(Leased, Generic[T], frozen=True):
     """How long the stage computed, in seconds."""
     tensors: tuple[T, ...] = ()
     """The tensors that the answers refer to."""
+    sampling_s: Annotated[float, msgspec.Meta(ge=0.0, le=LARGEST)] = 0.0
+    """The part of ``seconds`` spent on sampling; 0: not measured."""
 
 
 class Result(ResultOf[Tensor], frozen=True, tag=1):

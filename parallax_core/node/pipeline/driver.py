@@ -13,7 +13,6 @@ from parallax_core.base.taskgroup import FailFastGroup
 from parallax_core.contracts.engine import Delta
 from parallax_core.contracts.stage import StageResult
 from parallax_core.engine.head import Head
-from parallax_core.engine.step_limit import StepLimit
 from parallax_core.node.channel import Channel
 from parallax_core.node.executor.base import LEASE
 from parallax_core.wire.messages import Failure, Heartbeat, Message, Result, Step
@@ -57,7 +56,7 @@ class PipelineDriver:
         self._outbox: asyncio.Queue[Step] = asyncio.Queue()  # as long as the head has steps in flight
         self._news = asyncio.Event()
         self._losses: list[StageLost] = []
-        self._limits = [StepLimit(step_timeout_s) for _ in channels]
+        self._step_timeout_s = step_timeout_s
         self._progress = self._begin()
 
     @property
@@ -159,7 +158,7 @@ class PipelineDriver:
         """Detect a stage whose step hangs while its loop still runs; a step of an earlier epoch may have any size."""
         most = self._head.limits.max_batch_tokens
         num_tokens = self._progress.tokens.get(beat.running, most) if beat.epoch == self._head.epoch else most
-        limit_s = self._limits[stage].find(num_tokens)
+        limit_s = self._step_timeout_s or self._head.stage_clock.limit_s(stage, num_tokens)
         if beat.running and beat.running_s > limit_s:
             message = f"it has computed step {beat.running} for {beat.running_s:.3g} s, and may for {limit_s:.3g} s"
             raise StageHung(message)
@@ -167,12 +166,13 @@ class PipelineDriver:
     def _note_result(self, stage: int, result: Result) -> None:
         progress = self._progress
         progress.finished[stage] = result.step
-        self._limits[stage].note(progress.tokens[result.step], result.seconds)
         if min(progress.finished) == result.step:
             del progress.tokens[result.step]
-        self._head.confirm(stage, result.step, result.free, result.seconds)
+        now = _now()
+        self._head.confirm(stage, result.step, result.free, result.seconds, now)
         if stage == len(self._channels) - 1:
-            self._head.absorb(StageResult(result.answers, result.tensors, result.free), _now())
+            answer = StageResult(result.answers, result.tensors, result.free, result.sampling_s)
+            self._head.absorb(answer, now)
 
     def _note_failure(self, failure: Failure) -> None:
         if self._progress.failure is None or failure.step < self._progress.failure.step:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Literal
@@ -150,6 +151,7 @@ class PipelineEngine:
         options = self._options
         self._infos = infos
         self._head = Head(infos, self._decode, options.limits, options.batching, options.preemption)
+        self._head.timer = time.perf_counter
         self._driver = self._make_driver(self._head)
         self._serving = asyncio.get_running_loop().create_task(self._serve(self._head, self._driver))
         self._health = Health(state="ready")

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from parallax_core.contracts.engine import Delta, Finish, Stream
+from parallax_core.contracts.engine import Delta, Finish, Request, Stream
+from parallax_core.engine.timing import Timeline, Timer
 from parallax_core.node.routing.replica import Replica, ReplicaUse
+
+GONE = "the client went away"
 
 logger = logging.getLogger(__name__)
 
@@ -26,6 +29,31 @@ class RoutedStream:
         self.stream.close()
 
 
+@dataclass(slots=True)
+class RequestProgress:
+    """The tokens and times of a request, as its router sees them."""
+
+    request: Request
+    timeline: Timeline
+    num_tokens: int = 0
+    """Of all answers together."""
+    moved_s: float = 0.0
+    """Seconds from its arrival until it was moved to its last replica; 0: it was not moved."""
+
+    def complete(self, finish: Finish) -> Finish:
+        """Return ``finish`` with a timing, which includes the time on lost replicas."""
+        timing = finish.timing or self.timeline.read()
+        if self.moved_s and finish.timing is not None:
+            timing = replace(timing, queued_s=timing.queued_s + self.moved_s)
+        return replace(finish, timing=timing)
+
+    def abandon(self) -> Finish:
+        """Return the finish of a request whose client went away."""
+        num_prompt = len(self.request.prompt)
+        finish = Finish(reason="aborted", prompt_tokens=num_prompt, output_tokens=self.num_tokens, message=GONE)
+        return self.complete(finish)
+
+
 class FailoverStream:
     """A stream that begins again on another replica when its own is lost before it has answered anything.
 
@@ -33,10 +61,29 @@ class FailoverStream:
     closes it.
     """
 
-    def __init__(self, placement: RoutedStream, move: Callable[[Replica], Awaitable[RoutedStream | None]]) -> None:
-        """Stream ``placement``; ``move`` places the request on another replica, or returns None."""
+    def __init__(
+        self,
+        placement: RoutedStream,
+        progress: RequestProgress,
+        move: Callable[[Replica], Awaitable[RoutedStream | None]],
+        end: Callable[[Finish], None],
+        clock: Timer,
+    ) -> None:
+        """Stream ``placement``, and keep ``progress``.
+
+        Args:
+            placement: the first replica's stream.
+            progress: of the request.
+            move: places the request on another replica, or returns None.
+            end: called once with the finish, also if the client goes away.
+            clock: in seconds.
+        """
+        self._progress = progress
         self._move = move
+        self._end = end
+        self._clock = clock
         self._is_closed = False
+        self._is_over = False
         self._follow(placement)
 
     async def __aiter__(self) -> AsyncIterator[Delta]:
@@ -50,9 +97,10 @@ class FailoverStream:
                 if self._is_closed:
                     return
                 has_answered = True
-                yield delta
                 if delta.finish is not None:
+                    yield self._finish(delta, delta.finish)
                     return
+                yield delta
         finally:
             self.close()
 
@@ -61,6 +109,17 @@ class FailoverStream:
         if not self._is_closed:
             self._is_closed = True
             self._placement.end()
+            if not self._is_over:
+                self._progress.timeline.latest = self._clock()
+                self._end(self._progress.abandon())
+
+    def _finish(self, delta: Delta, finish: Finish) -> Delta:
+        """Record the end; return the terminal delta with the whole timing."""
+        self._is_over = True
+        self._progress.timeline.latest = self._clock()
+        finish = self._progress.complete(finish)
+        self._end(finish)
+        return replace(delta, finish=finish)
 
     def _follow(self, placement: RoutedStream) -> None:
         self._placement = placement
@@ -86,6 +145,10 @@ class FailoverStream:
         try:
             delta = await anext(self._deltas)
             self._placement.claim.note(delta)
+            if delta.tokens:
+                self._progress.num_tokens += len(delta.tokens)
+                if self._progress.timeline.first is None:
+                    self._progress.timeline.advance(self._clock())
         except StopAsyncIteration:
             message = "the replica ended its answer without a finish"
         except Exception as error:

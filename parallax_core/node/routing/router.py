@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 from parallax_core.base.errors import ParallaxError, RequestTimeout, Unavailable, UnknownName
-from parallax_core.contracts.engine import Engine, EngineStats, Health, Request, Stream
+from parallax_core.contracts.engine import Engine, EngineStats, Finish, Health, Request, Stream
 from parallax_core.contracts.policy import ArrivalView, RoutingPolicy
 from parallax_core.contracts.status import ReplicaStatus
+from parallax_core.engine.timing import Timeline, Timer
 from parallax_core.node.policy.guard import RoutingGuard
-from parallax_core.node.routing.failover import FailoverStream, RoutedStream
+from parallax_core.node.routing.failover import FailoverStream, RequestProgress, RoutedStream
 from parallax_core.node.routing.prefix_affinity import ReplicaPrefixIndex, make_keys
 from parallax_core.node.routing.replica import Replica, ReplicaState, ReplicaUse
 from parallax_core.node.status import describe_replica
@@ -37,8 +39,7 @@ class RoutingAttempt:
     request: Request
     arrival: ArrivalView
     keys: Sequence[int]
-    arrived: float
-    """The time of its arrival, on the event loop's clock, in seconds."""
+    progress: RequestProgress
     tried: set[int] = field(default_factory=set)
     """The ranks of the replicas it was sent to and that were not repaired since."""
     num_moves: int = 0
@@ -61,6 +62,7 @@ class Router:
         self._starts: list[asyncio.Task[None]] = []
         self._phase = Health(state="starting")
         self._num_arrivals = 0
+        self._clock: Timer = time.monotonic
 
     async def start(self) -> None:
         """Start all replicas in parallel.
@@ -99,15 +101,17 @@ class Router:
         """Accept a request; see `Engine.submit`. The caller reads its stream to the end or closes it."""
         if self._phase.state != "ready":
             raise self._refusal()
+        arrived = self._clock()
         attempt = RoutingAttempt(
             request=request,
             arrival=self._describe(request),
             keys=make_keys(request) if len(self._replicas) > 1 else (),
-            arrived=_now(),
+            progress=RequestProgress(request, Timeline(arrived, begun=arrived)),
         )
         placement = self._place(attempt, request)
         self._num_arrivals += 1
-        return FailoverStream(placement, partial(self._move, attempt))
+        move, end = partial(self._move, attempt), partial(self._end, request)
+        return FailoverStream(placement, attempt.progress, move, end, self._clock)
 
     def check_room(self) -> None:
         """Check that some replica would accept a request now; see `Admitting`."""
@@ -227,12 +231,12 @@ class Router:
             return None
         self._prefix_index.forget(lost.rank)
         attempt.num_moves += 1
-        until = _now() + REPAIR_S
-        while self._phase.state == "ready" and _now() < until:
+        until = self._clock() + REPAIR_S
+        while self._phase.state == "ready" and (now := self._clock()) < until:
             if lost.engine.health().state in {"starting", "ready"}:
                 attempt.tried.discard(lost.rank)
             try:
-                placement = self._place(attempt, _age(attempt, _now()))
+                placement = self._place(attempt, _age(attempt, now))
             except Unavailable:
                 if not any(each.engine.health().state == "starting" for each in self._replicas):
                     return None
@@ -240,9 +244,13 @@ class Router:
             except ParallaxError:
                 return None
             else:
+                attempt.progress.moved_s = now - attempt.progress.timeline.arrived
                 logger.info("request moved id=%s from=%d to=%d", attempt.request.id, lost.rank, placement.replica.rank)
                 return placement
         return None
+
+    def _end(self, request: Request, finish: Finish) -> None:
+        """A request is over, in whatever way; called once for each stream."""
 
     def _refusal(self) -> Unavailable:
         health = self.health()
@@ -263,10 +271,6 @@ def _see(replica: Replica) -> Health:
     return health
 
 
-def _now() -> float:
-    return asyncio.get_running_loop().time()
-
-
 def _age(attempt: RoutingAttempt, now: float) -> Request:
     """Return the request with the time it has waited.
 
@@ -276,7 +280,7 @@ def _age(attempt: RoutingAttempt, now: float) -> Request:
     request = attempt.request
     if request.timeout_s is None:
         return request
-    waited_s = request.waited_s + now - attempt.arrived
+    waited_s = request.waited_s + now - attempt.progress.timeline.arrived
     if waited_s >= request.timeout_s:
         raise RequestTimeout(f"timed out after {request.timeout_s:g} seconds")
     return dataclasses.replace(request, waited_s=waited_s)

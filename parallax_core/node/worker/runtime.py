@@ -265,7 +265,8 @@ class StageRuntime:
         assert self._stage is not None, "the stage is not open"
         head, number = (step.lease, step.epoch, step.step), self.place.stage
         if is_last(self._stage.info):
-            return StepOutcome(Result(*head, number, result.answers, result.free, seconds, result.tensors))
+            answers, tensors, sampling_s = result.answers, result.tensors, result.sampling_s
+            return StepOutcome(Result(*head, number, answers, result.free, seconds, tensors, sampling_s))
         onward = Step(*head, step.edits, step.rows, result.tensors)
         return StepOutcome(Result(*head, number, (), result.free, seconds), onward)
 

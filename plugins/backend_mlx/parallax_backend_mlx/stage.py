@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -24,12 +25,14 @@ from parallax_core.api import (
     Hidden,
     Mark,
     Open,
+    Output,
     Row,
     SeqId,
     StageBatch,
     StageInfo,
     StageLost,
     StageResult,
+    Tensor,
     Truncate,
     Unsupported,
     make_answers,
@@ -196,6 +199,7 @@ class MlxStage:
         return self._answer(batch.rows, found, found.logits, free)
 
     def _answer(self, rows: Sequence[Row], found: Found, logits: mx.array, free: tuple[int, ...]) -> StageResult:
+        begun = time.perf_counter()  # what the runner found is computed
         outputs = [output for row in rows for output in row.outputs]
         drafts = [draft for row in rows for draft in self._contexts[row.seq].list_drafts(row)]
         sound = check_scores(logits)
@@ -203,10 +207,8 @@ class MlxStage:
         drawn = draw_tokens(self._sampler, logits, outputs, drafts)
         refuse_unsound(sound, [row.seq for row in rows for _ in row.outputs], "the scores")
         answers = make_answers(outputs, drawn, partial(rank_tokens, logits))
-        if found.states is None:
-            return StageResult(answers, free=free)
-        asked = [place for place, output in enumerate(outputs) if isinstance(output, Hidden)]
-        return StageResult(answers, tuple(write_tensor(found.states[place]) for place in asked), free)
+        tensors = () if found.states is None else _write_states(outputs, found.states)
+        return StageResult(answers, tensors, free, time.perf_counter() - begun)
 
     def _take_back(self, runner: Runner, marks: Sequence[Mark]) -> None:
         """Put the sequences back, and prove it by computing them; what cannot be proved is lost."""
@@ -219,3 +221,8 @@ class MlxStage:
     def _lose(self, reason: str) -> None:
         self._contexts.clear()
         self._lost = f"the stage is lost: {reason}"
+
+
+def _write_states(outputs: Sequence[Output], states: mx.array) -> tuple[Tensor, ...]:
+    asked = [place for place, output in enumerate(outputs) if isinstance(output, Hidden)]
+    return tuple(write_tensor(states[place]) for place in asked)

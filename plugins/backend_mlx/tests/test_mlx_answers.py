@@ -245,6 +245,7 @@ def test_hidden_states_are_those_the_head_is_given(stage: MlxStage, network: Net
     )
     result = stage.step(StageBatch(rows)).wait()
     assert [type(answer) for answer in result.answers] == [State, Drawn, State, State, Scored]
+    assert result.sampling_s > 0
     assert [answer.tensor for answer in result.answers if isinstance(answer, State)] == [0, 1, 2]
     for tensor, length in zip(result.tensors, (4, 24, 7), strict=True):
         network.run_tokens(PROMPT[:length], network.make_cache(), [length - 1])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import time
 from array import array
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -150,8 +152,10 @@ class TorchStage:
         """Run the rows of a batch, for which pages were taken; return the step too, unless it was recorded."""
         found, step = self._run(held, batch)
         best = check_found(found, batch.rows)
+        begun = time.perf_counter()  # what the layers gave is computed: `check_found` has looked at it
         drawn = self._draw(held, batch, found, best)
-        return Pending(found, _list_outputs(batch), drawn, self._account.free).wait(), step
+        result = Pending(found, _list_outputs(batch), drawn, self._account.free).wait()
+        return dataclasses.replace(result, sampling_s=time.perf_counter() - begun if result.answers else 0.0), step
 
     def _commit(self, step: Step | None) -> None:
         """Write what a step that has ended well leaves in states; those of a recorded one are none."""

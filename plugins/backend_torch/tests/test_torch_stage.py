@@ -120,7 +120,9 @@ def test_outputs_of_one_row_are_not_taken_for_those_of_several(tmp_path: Path) -
     for seq in (1, 2):
         stage.edit([Open(SeqId(seq), SequenceSpec(prompt_length=1, sampling=Sampling(temperature=0)))])
     twice = Row(SeqId(2), 0, (7,), (Draw(0, 1, 1), Draw(0, 1, 1)))  # as many outputs as the step has tokens
-    one, other = stage.step(StageBatch((Row(SeqId(1), 0, (5,)), twice))).wait().answers
+    result = stage.step(StageBatch((Row(SeqId(1), 0, (5,)), twice))).wait()
+    one, other = result.answers
+    assert result.sampling_s > 0
     stage.edit([Truncate(SeqId(2), 0)])
     alone = stage.step(StageBatch((Row(SeqId(2), 0, (7,), (Draw(0, 1, 1),)),))).wait().answers[0]
     assert isinstance(one, Drawn)

@@ -3,73 +3,174 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from parallax_core.contracts.status import StepTime
 from parallax_core.engine.head import Head
-from parallax_core.engine.stage_clock import RECENT, StageClock
-from tests.unit.engine.replica import TOY, Chain, decode, make_request, open_stages
+from parallax_core.engine.stage_clock import MOST_IN_FLIGHT, RECENT, StageClock, StepTimes
+from parallax_core.engine.step_limit import LEAST_S, TIMES
+from tests.unit.engine.replica import TOY, Chain, Replica, decode, make_request, open_stages
+
+
+def note(clock: StageClock, times: StepTimes, stage: int, seconds: float, now: float | None = None) -> None:
+    times.note(stage, seconds)
+    clock.note(times, stage, 1, now)
+
+
+def run_step(clock: StageClock, round_trip_s: float, slowest_s: float) -> None:
+    """A step that the slowest stage computed for so long, and the others not at all."""
+    times = clock.depart(0.0, is_lone=False)
+    note(clock, times, 0, slowest_s)
+    clock.arrive(times, round_trip_s)
 
 
 def test_lone_step_shows_what_links_take() -> None:
-    pace = StageClock(2)
-    pace.depart(1, now=10.0)
-    pace.note(0, 1, num_tokens=3, seconds=0.25)
-    pace.note(1, 1, num_tokens=3, seconds=0.5)
-    assert pace.hop_s is None
-    pace.arrive(1, now=10.9)
-    assert pace.hop_s == pytest.approx((0.9 - 0.75) / 3)
+    clock = StageClock(2)
+    times = clock.depart(10.0, is_lone=True)
+    note(clock, times, 0, 0.25)
+    note(clock, times, 1, 0.5)
+    assert clock.hop_s is None
+    clock.arrive(times, 10.9)
+    assert clock.hop_s == pytest.approx((0.9 - 0.75) / 3)
 
 
 def test_stage_may_say_how_long_it_took_after_the_answers_are_there() -> None:
-    pace = StageClock(2)
-    pace.depart(1, now=0.0)
-    pace.note(1, 1, num_tokens=1, seconds=0.5)
-    pace.arrive(1, now=1.3)
-    assert pace.hop_s is None
-    pace.note(0, 1, num_tokens=1, seconds=0.5)
-    assert pace.hop_s == pytest.approx(0.1)
+    clock = StageClock(2)
+    times = clock.depart(0.0, is_lone=True)
+    note(clock, times, 1, 0.5)
+    clock.arrive(times, 1.3)
+    assert clock.hop_s is None
+    note(clock, times, 0, 0.5)
+    assert clock.hop_s == pytest.approx(0.1)
 
 
 def test_step_behind_another_says_nothing_of_links() -> None:
-    pace = StageClock(1)
-    pace.depart(1, now=0.0)
-    pace.note(0, 2, num_tokens=1, seconds=0.5)
-    pace.arrive(2, now=9.0)
-    assert pace.hop_s is None
-    assert pace.steps == [1]
-
-
-def test_new_epoch_forgets_the_step_under_way_and_keeps_the_counts() -> None:
-    pace = StageClock(1)
-    pace.note(0, 7, num_tokens=5, seconds=0.5)
-    pace.depart(8, now=0.0)
-    pace.restart()
-    pace.note(0, 8, num_tokens=5, seconds=0.25)
-    pace.arrive(8, now=9.0)
-    assert (pace.hop_s, pace.steps, pace.tokens) == (None, [2], [10])
+    clock = StageClock(1)
+    times = clock.depart(0.0, is_lone=False)
+    note(clock, times, 0, 0.5)
+    clock.arrive(times, 9.0)
+    assert clock.hop_s is None
+    assert clock.steps == [1]
 
 
 def test_only_recent_steps_count() -> None:
-    pace = StageClock(1)
-    assert pace.step_time(0) is None
+    clock = StageClock(1)
+    assert clock.step_time(0) is None
     for number in range(RECENT + 1):
-        pace.note(0, number, num_tokens=1, seconds=100.0 if number == 0 else 1.0)
-    assert pace.step_time(0) == StepTime(mean_s=1.0, median_s=1.0)
+        note(clock, clock.depart(0.0, is_lone=False), 0, 100.0 if number == 0 else 1.0)
+    assert clock.step_time(0) == StepTime(mean_s=1.0, median_s=1.0)
+
+
+def test_limit_follows_the_steps_of_these_stages_only() -> None:
+    clock = StageClock(2)
+    note(clock, clock.depart(0.0, is_lone=False), 1, 100.0)
+    clock.restart()
+    assert clock.limit_s(1, 1) == TIMES * 100.0
+    assert clock.limit_s(0, 1) < 2 * LEAST_S
+    clock.forget_limits()
+    assert clock.limit_s(1, 1) == clock.limit_s(0, 1)
+
+
+def test_pipeline_begins_with_a_step_for_each_stage_and_one_on_its_way() -> None:
+    assert [StageClock(count).most_in_flight for count in (1, 2, 3)] == [1, 3, 4]
+
+
+def test_long_links_are_filled() -> None:
+    clock = StageClock(3)
+    run_step(clock, 0.260, 0.020)
+    assert clock.most_in_flight == 13
+    clock.restart()
+    assert clock.most_in_flight == 4
+
+
+@pytest.mark.parametrize(
+    ("steps", "most"),
+    [
+        ([(0.5, 0.020), (0.12, 0.020), (0.9, 0.020)], 6),  # the least round trip counts: the others have waited
+        ([(0.260, 0.020), (0.260, 0.200), (0.260, 0.020)], 13),  # a stage that is slow once changes nothing
+        ([(0.1, 0.020)] + [(0.2, 0.020)] * 40, 10),  # old round trips are forgotten
+        ([(1.0, 0.0)], 4),  # stages that say nothing of their time
+        ([(10.0, 0.001)], MOST_IN_FLIGHT),
+    ],
+)
+def test_as_many_steps_are_in_flight_as_fit_into_a_round_trip(steps: list[tuple[float, float]], most: int) -> None:
+    clock = StageClock(3)
+    for round_trip_s, slowest_s in steps:
+        run_step(clock, round_trip_s, slowest_s)
+    assert clock.most_in_flight == most
+
+
+def test_single_stage_has_one_step_at_a_time_and_those_it_takes_ahead() -> None:
+    clock = StageClock(1)
+    run_step(clock, 10.0, 0.001)
+    assert clock.most_in_flight == 1
+    clock.restart(steps_ahead=2)
+    run_step(clock, 10.0, 0.001)
+    assert clock.most_in_flight == 3
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=5))
+def test_every_second_of_a_step_is_on_a_stage_or_on_the_way_to_one(stages: list[tuple[int, int]]) -> None:
+    clock = StageClock(len(stages))
+    times, now = clock.depart(5.0, is_lone=True), 5.0
+    for stage, (hop, seconds) in enumerate(stages):
+        now += hop + seconds
+        note(clock, times, stage, float(seconds), now)
+    clock.arrive(times, now)
+    assert times.split() == [*(float(seconds) for _, seconds in stages), *(float(hop) for hop, _ in stages), 0.0]
+
+
+def test_way_to_a_stage_whose_report_is_late_is_part_of_the_next() -> None:
+    clock = StageClock(2)
+    times = clock.depart(0.0, is_lone=True)
+    note(clock, times, 1, 2.0, 6.0)
+    clock.arrive(times, 6.0)
+    assert times.split() == [0.0, 2.0, 0.0, 4.0, 0.0]
+    note(clock, times, 0, 1.0, 6.5)
+    assert times.split() == [1.0, 2.0, 0.0, 3.0, 0.0]
 
 
 def test_head_measures_the_steps_it_plans() -> None:
     stages = open_stages(TOY, 2, num_pages=40, context=64)
     head, chain = Head([stage.info for stage in stages], decode), Chain(stages)
+    ticks = iter(range(100))
+    head.timer = lambda: float(next(ticks))
     head.accept(make_request([1, 2, 3], max_tokens=3), 0.0)
     now = 0.0
     while (step := head.plan(now)) is not None:
         results = chain.run(step)
         for stage, result in enumerate(results):
-            head.confirm(stage, step.batch.step, result.free, 0.25)
-        if step.batch.rows:
-            now += 0.8
+            now += 0.4 if step.batch.rows else 0.0
+            head.confirm(stage, step.batch.step, result.free, 0.25, now)
         head.absorb(results[-1], now)
-    assert head.pace.tokens == [5, 5]
-    assert head.pace.steps == [3, 3]
-    assert head.pace.step_time(1) == StepTime(mean_s=0.25, median_s=0.25)
-    assert head.pace.hop_s == pytest.approx(0.1)
+    assert head.stage_clock.tokens == [5, 5]
+    assert head.stage_clock.steps == [3, 3]
+    assert head.stage_clock.step_time(1) == StepTime(mean_s=0.25, median_s=0.25)
+    assert head.stage_clock.hop_s == pytest.approx(0.1)
+    finish = head.take_deltas()[-1][1].finish
+    assert finish is not None
+    timing = finish.timing
+    assert timing is not None
+    assert timing.stages_s == (0.75, 0.75)
+    assert timing.hops_s == pytest.approx((0.45, 0.45))
+    assert timing.prefill_s + timing.decode_s == pytest.approx(sum(timing.stages_s) + sum(timing.hops_s))
+    assert timing.detokenize_s == 3.0  # one tick for each token
+
+
+def test_report_that_comes_late_is_counted_to_its_request_once() -> None:
+    replica = Replica(*open_stages(TOY, 2, num_pages=40, context=64))
+    request = replica.ask([1, 2, 3], 2)
+    step = replica.head.plan(0.0)
+    assert step is not None
+    first, last = replica.chain.run(step)
+    replica.head.confirm(1, 1, last.free, 2.0, 6.0)
+    replica.head.absorb(last, 6.0)
+    replica.head.confirm(0, 1, first.free, 1.0, 6.5)
+    replica.now = 6.5
+    replica.run()
+    finish = replica.deltas[request][-1].finish
+    assert finish is not None
+    assert finish.timing is not None
+    assert finish.timing.stages_s == (1.0, 2.0)
+    assert finish.timing.hops_s[1] == pytest.approx(3.0, abs=0.1)

@@ -35,9 +35,3 @@ def test_limit_of_a_size_not_seen_follows_the_next_smaller_one(num_tokens: int, 
 
 def test_first_step_has_time_for_each_of_its_tokens() -> None:
     assert StepLimit().find(4096) > StepLimit().find(1) >= LEAST_S
-
-
-def test_limit_of_a_user_holds_for_every_step() -> None:
-    limit = StepLimit(0.5)
-    limit.note(1, 100.0)
-    assert limit.find(1) == limit.find(4096) == 0.5

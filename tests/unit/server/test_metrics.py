@@ -37,11 +37,14 @@ def test_times_are_measured_once_for_each_request_and_gap(site: Site) -> None:
     site.ask(max_tokens=4)
     site.complete(["ab", "cd"], max_tokens=3)
     found = read(site)
-    for name in ("time_to_first_token", "request", "queue", "prefill", "decode"):
+    for name in ("time_to_first_token", "request", "queue", "prefill", "decode", "stages", "hops", "detokenize"):
         assert found[f"parallax_{name}_seconds_count", ""] == 3, name
     assert found["parallax_inter_token_seconds_count", ""] == 3 + 2 + 2
     parts = sum(found[f"parallax_{name}_seconds_sum", ""] for name in ("queue", "prefill", "decode"))
     assert 0 < parts <= found["parallax_request_seconds_sum", ""]
+    assert found["parallax_stages_seconds_sum", ""] > 0
+    assert found["parallax_hops_seconds_sum", ""] > 0
+    assert found["parallax_detokenize_seconds_sum", ""] > 0
 
 
 def test_tokens_and_steps_are_those_of_the_engine(site: Site) -> None:

@@ -66,7 +66,17 @@ def test_request_becomes_a_trace_of_its_parts(collector: Collector) -> None:
     tracer.close()
     spans = collector.spans()
     first = [span for span in spans if span.trace_id == spans[0].trace_id]
-    assert {span.name for span in first} == {"request", "read", "queue", "prefill", "decode", "stage 0"}
+    assert {span.name for span in first} == {
+        "request",
+        "read",
+        "queue",
+        "prefill",
+        "decode",
+        "stage 0",
+        "hop 0",
+        "sampling",
+        "detokenize",
+    }
     [root] = [span for span in first if span.name == "request"]
     for span in first:
         assert span is root or span.parent_span_id == root.span_id
@@ -85,7 +95,7 @@ def test_collector_that_does_not_answer_does_not_keep_the_server_from_its_end() 
 
 
 def test_parts_follow_each_other_up_to_the_end() -> None:
-    timing = Timing(queued_s=1, prefill_s=2, decode_s=3, stages_s=(1.5, 0.5))
+    timing = Timing(queued_s=1, prefill_s=2, decode_s=3, stages_s=(1.5, 0.5), hops_s=(0.25, 0.75), sampling_s=0.125)
     parts = split_time(7, Finish(reason="stop", prompt_tokens=1, output_tokens=1, timing=timing))
     assert [(part.name, part.start_s, part.took_s) for part in parts] == [
         ("read", 0, 1),
@@ -94,5 +104,9 @@ def test_parts_follow_each_other_up_to_the_end() -> None:
         ("decode", 4, 3),
         ("stage 0", 2, 1.5),
         ("stage 1", 2, 0.5),
+        ("hop 0", 2, 0.25),
+        ("hop 1", 2, 0.75),
+        ("sampling", 2, 0.125),
+        ("detokenize", 2, 0.0),
     ]
     assert split_time(7, Finish(reason="stop", prompt_tokens=1, output_tokens=1)) == []

@@ -105,6 +105,7 @@ SAMPLES: dict[str, Message] = {
         free=(100, 2**40),
         seconds=0.015625,
         tensors=(Tensor("float16", (3,), b"abcdef"),),
+        sampling_s=0.00390625,
     ),
     "result without answers": Result(LEASE, EPOCH, 12, stage=0, free=(100,), seconds=0.5),
     "failure": Failure(LEASE, EPOCH, 15, stage=2, message="out of memory: größer als 8 GB", lost=True),

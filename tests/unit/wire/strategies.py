@@ -128,7 +128,8 @@ def results(draw: st.DrawFn) -> Result:
     states = st.builds(stage.State, st.integers(0, len(given) - 1)) if given else st.nothing()
     answers = draw(tuples(st.one_of(drawns(), st.builds(stage.Scored, scores, pairs), states)))
     made = Result(draw(leases), draw(epochs), draw(counts), draw(counts), answers, tensors=given)
-    return replace(made, free=draw(tuples(counts)), seconds=draw(st.floats(0, LARGEST)))
+    seconds, sampling_s = draw(st.floats(0, LARGEST)), draw(st.floats(0, LARGEST))
+    return replace(made, free=draw(tuples(counts)), seconds=seconds, sampling_s=sampling_s)
 
 
 sizes = st.integers(1, LARGEST)

@@ -147,7 +147,9 @@ def test_header_of_a_step_and_of_its_result_is_not_above_the_sum_of_the_parts(
     step = encode(Step(lease, epoch, LARGEST, edits, tuple(row for row, _ in rows), hidden))
     assert len(step.header) <= envelope + sum(map(bound_edit, edits)) + sum(bound for _, bound in rows)
     free = (LARGEST,) * num_pools
-    result = encode(Result(lease, epoch, LARGEST, LARGEST, tuple(answer for answer, _ in answers), free, 1e300))
+    result = encode(
+        Result(lease, epoch, LARGEST, LARGEST, tuple(answer for answer, _ in answers), free, 1e300, (), 1e300)
+    )
     assert len(result.header) <= envelope + sum(bound for _, bound in answers)
 
 

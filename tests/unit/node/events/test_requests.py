@@ -57,8 +57,10 @@ async def test_request_is_told_of_at_its_beginning_and_its_end(router: EventRout
     assert isinstance(ended, RequestEnded)
     assert ended.finish == deltas[-1].finish
     assert (ended.finish.reason, ended.finish.output_tokens) == ("length", 4)
-    assert ended.first_token_s == 1.0
-    assert ended.duration_s == 2.0
+    timing = ended.finish.timing
+    assert timing is not None
+    assert ended.first_token_s == timing.queued_s + timing.prefill_s > 0
+    assert ended.duration_s == ended.first_token_s + timing.decode_s
 
 
 async def test_number_of_events_does_not_depend_on_that_of_tokens(router: EventRouter, told: list[Event]) -> None:
@@ -80,6 +82,8 @@ async def test_client_that_goes_away_ends_its_request(router: EventRouter, told:
     [ended] = [event for event in told if isinstance(event, RequestEnded)]
     assert (ended.finish.reason, ended.finish.output_tokens) == ("aborted", tokens)
     assert ended.finish.message == "the client went away"
+    assert ended.first_token_s == 1.0
+    assert ended.duration_s == 2.0
 
 
 async def test_request_that_is_refused_never_began(router: EventRouter, told: list[Event]) -> None:
