@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -135,8 +134,8 @@ def run_kind(folder: Path, kind: str, text: list[int], prompts: list[list[int]],
     """Measure weights of one kind; without a reference, they are the reference."""
     from parallax_backend_torch.backend import TorchBackend
 
-    os.environ["PARALLAX_TORCH__WEIGHTS"] = kind
-    stage = TorchBackend().open_stage(StagePlan(model=folder, dtype="float32", device="cpu"))
+    plan = StagePlan(model=folder, dtype="float32", device="cpu", options={"weights": kind})
+    stage = TorchBackend().open_stage(plan)
     scores = Scores([], [])
     for start in range(0, len(text), WINDOW):
         scores += score_tokens(stage, text[start : start + WINDOW])

@@ -147,7 +147,7 @@ def parallax_observe(event: Event) -> None:
 
 
 @hookspec
-def parallax_diagnose() -> Iterable[Finding]:  # type: ignore[empty-body]
+def parallax_diagnose(config: Settings) -> Iterable[Finding]:  # type: ignore[empty-body]
     """Report for ``parallax doctor``: versions, devices, known trouble and its remedy. May take seconds."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from parallax_core.base.refs import Ref
 from parallax_core.contracts.progress import Progress, silent
@@ -39,6 +39,9 @@ class StagePlan:
     blocks: object = None
     """The layer builder that the model's adapter brings for this backend: the loaded object that `ModelSpec.blocks`
     names. None: the backend's own builder."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """The values of the fields of `BackendSpec.options`, as configured on the node that opens the stage. Empty: the
+    defaults. ``MyOptions(**plan.options)`` returns them as an object."""
 
 
 class Backend(Protocol):
@@ -81,3 +84,6 @@ class BackendSpec:
     """Preference; the available backend of the highest rank is the default."""
     remedy: str = ""
     """What to do if a Ref cannot be imported, such as the package to install."""
+    options: Ref[type[Any]] | None = None
+    """The dataclass of the section of the configuration that holds the backend's options; the plugin declares it with
+    a `SettingsSpec`, too. Core reads it and fills `StagePlan.options`. None: the backend has no options."""

@@ -128,6 +128,9 @@ class WorkerLauncher:
     """By backend: its Python interpreter, if it is not this one."""
     peer_timeout: float
     """Seconds of silence after which a peer counts as lost."""
+    config_file: Path | None = None
+    """The configuration file that this process uses; workers of its own interpreter get the options of backends from
+    it. Those of another have other plugins, whose sections they look for themselves."""
     verbose: bool = False
 
     def make_command(self, node: str) -> list[str]:
@@ -139,6 +142,8 @@ class WorkerLauncher:
             *("--transport", self.transport, "--connect", self.registry.address, "--head", HEAD),
             *("--node", node, "--listen", self.place(node), "--peer-timeout", f"{self.peer_timeout:g}"),
         ]
+        if self.config_file and backend not in self.pythons:
+            command += ["--config", str(self.config_file)]
         return command + (["--backend", backend] if backend else []) + (["--verbose"] if self.verbose else [])
 
 

@@ -139,6 +139,7 @@ class StageOptions:
                 backends=backends,
                 pythons=self.pythons,
                 peer_timeout=settings.peer_timeout,
+                config_file=self.plugins.config_file,
                 verbose=settings.verbose,
             )
         return RemoteStages(

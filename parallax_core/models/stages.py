@@ -14,7 +14,9 @@ from parallax_core.plugins.registry import Offer
 
 
 def open_stage(host: PluginHost, offer: Offer[BackendSpec], plan: StagePlan) -> Stage:
-    """Load the layers of ``plan`` with a backend, and with the blocks that the model's family has for it.
+    """Load the layers of ``plan`` with a backend, its configured options, and the blocks of the model's adapter for it.
+
+    Options that ``plan`` has already override the configured ones.
 
     Raises:
         ParallaxError: if the layers cannot be loaded.
@@ -24,4 +26,5 @@ def open_stage(host: PluginHost, offer: Offer[BackendSpec], plan: StagePlan) -> 
     if missing and (tensors := choose_tensors(host, config, plan.layers)):
         check_present(plan.model, tensors, missing)
     blocks = find_blocks(host, config, offer.spec.name)
-    return offer.load(offer.spec.factory)().open_stage(dataclasses.replace(plan, blocks=blocks))
+    options = {**host.read_options(offer), **plan.options}
+    return offer.load(offer.spec.factory)().open_stage(dataclasses.replace(plan, blocks=blocks, options=options))

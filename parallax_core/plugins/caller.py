@@ -72,14 +72,16 @@ class Caller:
             self.fail(key, error)
             return None
 
-    def collect(self, hook: str, kind: type[T], limit_s: float | None = None) -> Iterator[tuple[str, T]]:
-        """Yield what the implementations of a hook without arguments return, each with the key of its plugin.
+    def collect(
+        self, hook: str, kind: type[T], limit_s: float | None = None, **arguments: object
+    ) -> Iterator[tuple[str, T]]:
+        """Yield what the implementations of a hook return, called with ``arguments``, each with the key of its plugin.
 
         A plugin that returns anything but an iterable of ``kind``, or takes longer than ``limit_s``, is broken.
         """
         for implementation in self.find(hook):
             key = implementation.plugin_name
-            call = partial(_list_answers, self.bind(implementation, hook), hook, kind)
+            call = partial(_list_answers, self.bind(implementation, hook, **arguments), hook, kind)
             limited = call if limit_s is None else partial(_call_limited, call, limit_s)
             for answer in (self.attempt(key, limited) or ([],))[0]:
                 yield key, answer

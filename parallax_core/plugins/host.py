@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 from pluggy import HookImpl
@@ -13,6 +14,7 @@ from pluggy import HookImpl
 from parallax_core.base.errors import BrokenPlugin
 from parallax_core.config.config import Config
 from parallax_core.config.plugins import PluginSettings
+from parallax_core.config.schema import list_keys
 from parallax_core.contracts.backend import BackendSpec
 from parallax_core.contracts.event import Event
 from parallax_core.contracts.finding import Finding
@@ -47,7 +49,7 @@ class PluginHost:
         self._caller = Caller()
         self._settings = settings or PluginSettings()
         self._offered: dict[str, list[tuple[str, Any]]] = {}
-        self._config: Settings | None = None
+        self._config: PluginConfig | None = None
         for record, module in plugins:
             self.add(record, module)
 
@@ -78,6 +80,11 @@ class PluginHost:
     def records(self) -> list[PluginRecord]:
         """Every plugin found, with its state as far as it is known by now."""
         return self._caller.records
+
+    @property
+    def config_file(self) -> Path | None:
+        """The configuration file that `configure` was given the contents of; None: there is none."""
+        return self._config.file if self._config is not None else None
 
     def backends(self) -> Registry[BackendSpec]:
         """Return the backends on offer."""
@@ -121,6 +128,17 @@ class PluginHost:
         self._config = PluginConfig(config, registry)
         self._give_settings(self._config)
 
+    def read_options(self, offer: Offer[BackendSpec]) -> dict[str, object]:
+        """Return the options of a backend, as they are configured here; empty for one without any.
+
+        Raises:
+            ParallaxError: if its plugin does not declare the section, or a value in it is invalid.
+        """
+        if offer.spec.options is None:
+            return {}
+        found = self._read_settings().section(offer.load(offer.spec.options))
+        return {name: getattr(found, name) for name in list_keys(type(found))}
+
     def select_backend(self, model_config: Mapping[str, Any], available: Sequence[str]) -> str | None:
         """Return the first answer of a plugin to which of the ``available`` backends is to run a model."""
         hook, names = "parallax_select_backend", tuple(available)
@@ -162,7 +180,8 @@ class PluginHost:
 
     def diagnose(self) -> Iterator[tuple[PluginRecord, Finding]]:
         """Yield what each plugin has to say about this machine; one that raises, or takes too long, is broken."""
-        for key, finding in self._caller.collect("parallax_diagnose", Finding, DIAGNOSE_S):
+        config = self._read_settings()
+        for key, finding in self._caller.collect("parallax_diagnose", Finding, DIAGNOSE_S, config=config):
             yield self._caller.record(key), finding
 
     def shutdown(self, limit_s: float) -> None:
@@ -201,6 +220,10 @@ class PluginHost:
 
     def _tell(self, implementation: HookImpl, event: Event) -> None:
         self._caller.bind(implementation, "parallax_observe", event=event)()
+
+    def _read_settings(self) -> PluginConfig:
+        """Return the settings of plugins; the defaults before `configure`."""
+        return self._config or PluginConfig(Config(), self.settings())
 
     def _give_settings(self, config: Settings, only: str = "") -> None:
         hook = "parallax_configure"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
+from pathlib import Path
 from typing import TypeVar
 
 from parallax_core.base.errors import UnknownName, UsageError
@@ -26,6 +27,11 @@ class PluginConfig:
     def __init__(self, config: Config, registry: Registry[SettingsSpec]) -> None:
         self._config = config
         self._registry = registry
+
+    @property
+    def file(self) -> Path | None:
+        """The file in use; None: there is none."""
+        return self._config.file
 
     def section(self, schema: type[T]) -> T:
         """Return the section that was declared with this dataclass; see `Settings`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -22,6 +23,7 @@ BACKENDS: dict[str, Backend] = {"mlx": MlxBackend(), "torch": TorchBackend()}
 TOLERANCE = 1e-3
 LENGTH, SIZES = 40, (17, 7, 1, 15)
 """Longer than windows and pages, in chunks of several sizes."""
+OPTIONS: dict[str, dict[str, int]] = {"torch": {"threads": 1}, "mlx": {}}
 PIPELINES = (("torch",), ("torch", "torch"), ("mlx", "mlx"), ("mlx", "torch"), ("torch", "mlx"))
 
 
@@ -32,17 +34,13 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return path
 
 
-@pytest.fixture(autouse=True)
-def _compute_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PARALLAX_TORCH__THREADS", "1")
-
-
 def open_chain(folder: Path, names: Sequence[str]) -> Chain:
     """Return a stage of each backend, with as many layers each."""
     each = LAYERS // len(names)
     ranges = [LayerRange(each * place, each * (place + 1)) for place in range(len(names))]
     plans = [StagePlan(model=folder, layers=layers, dtype="float32", memory_fraction=1e-3) for layers in ranges]
-    return Chain([BACKENDS[name].open_stage(plan) for name, plan in zip(names, plans, strict=True)])
+    pairs = zip(names, plans, strict=True)
+    return Chain([BACKENDS[name].open_stage(replace(plan, options=OPTIONS[name])) for name, plan in pairs])
 
 
 def read_infos(folder: Path, names: Sequence[str]) -> list[StageInfo]:

@@ -7,15 +7,15 @@ a sequence before, what is drawn after a token must be what follows from the tok
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from parallax_core.api import Answer, Backend, Draw, Drawn, LayerRange, SeqId, StagePlan, Truncate
+from parallax_core.api import Answer, Backend, Draw, Drawn, LayerRange, SeqId, Stage, StagePlan, Truncate
 from parallax_core.testing.checks.chain import Chain
 from tests.support.checkpoints import BASE, LAYERS, load_reference, save_family
 
@@ -32,6 +32,18 @@ def make_tokens(count: int, seed: int) -> tuple[int, ...]:
     """Return as many tokens, the same for the same seed."""
     source = random.Random(seed)
     return tuple(source.randrange(VOCAB) for _ in range(count))
+
+
+@dataclass(frozen=True)
+class Configured:
+    """A backend whose stages are opened with options."""
+
+    backend: Backend
+    options: Mapping[str, Any]
+
+    def open_stage(self, plan: StagePlan) -> Stage:
+        """Open a stage with the options."""
+        return self.backend.open_stage(replace(plan, options=self.options))
 
 
 class Family:

@@ -15,16 +15,17 @@ from parallax_backend_mlx.cache_view import PagedView
 from parallax_backend_mlx.exponential import exponentiate
 from parallax_backend_mlx.paged_decode import Attention, Options, find_attention
 from parallax_backend_mlx.runtime import mx, plain_attention
+from parallax_backend_mlx.settings import Kernel
 
 MANY = 2**14
 """Scores for which their softmax in many operations takes less time than in MLX's one."""
 
 
-def choose_attention() -> Attention | None:
+def choose_attention(kernel: Kernel = "auto") -> Attention | None:
     """Return what model files should call on this device instead of mlx-lm's function, if anything."""
     if mx.default_device() != mx.Device(mx.gpu):
         return attend
-    return find_attention() if mx.metal.is_available() else None
+    return find_attention() if kernel == "auto" and mx.metal.is_available() else None
 
 
 def attend(queries: mx.array, keys: mx.array, values: mx.array, *options: Any, **named: Any) -> mx.array:  # noqa: ANN401

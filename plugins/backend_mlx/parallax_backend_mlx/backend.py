@@ -16,6 +16,7 @@ from parallax_backend_mlx.results import Runner
 from parallax_backend_mlx.rope import replace_rotations
 from parallax_backend_mlx.runner_choice import MemoryRoom, start_runner
 from parallax_backend_mlx.runtime import BLAS, mx
+from parallax_backend_mlx.settings import Kernel, MlxSettings
 from parallax_backend_mlx.stage import MlxStage
 from parallax_backend_mlx.transposed_weights import turn_weights
 from parallax_backend_mlx.window import limit_context
@@ -56,7 +57,7 @@ class MlxBackend:
         context_length = limit_context(_find_text(config), network.list_slides(), longest)
         chunk = plan.max_batch_tokens or _choose_batch()
         room = MemoryRoom(num_bytes, weight_bytes, context_length, chunk, plan.max_running)
-        account, runner = _start_runner(network, room)
+        account, runner = _start_runner(network, room, MlxSettings(**plan.options).kernel)
         identity = identify_weights(plan, network.layers, network.num_layers)
         info = StageInfo(
             layers=network.layers,
@@ -149,9 +150,9 @@ def _find_setting(config: dict[str, Any], names: Sequence[str]) -> int | None:
     return None
 
 
-def _start_runner(network: Network, room: MemoryRoom) -> tuple[Account, Runner]:
+def _start_runner(network: Network, room: MemoryRoom, kernel: Kernel) -> tuple[Account, Runner]:
     try:
-        return start_runner(network, room)
+        return start_runner(network, room, kernel)
     except OutOfPages as error:
         page, left = format_bytes(network.shape.page_bytes), format_bytes(room.num_bytes)
         message = f"a page of {PAGE_TOKENS} tokens takes {page}, and there are {left} for all of them"

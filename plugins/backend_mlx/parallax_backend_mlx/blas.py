@@ -1,8 +1,8 @@
 """Gives MLX a fast BLAS on Linux, where the one it brings is about fifty times slower than the machine.
 
 MLX binds to the first ``cblas_sgemm`` the process has loaded when ``mlx.core`` is imported, so `activate` must run
-before that import; `parallax_backend_mlx.runtime` sees to it. The environment variable ``PARALLAX_MLX__BLAS`` is
-``auto`` (the default), ``off``, or the path of a library with the C interface of BLAS and 32-bit integers.
+before that import; `parallax_backend_mlx.runtime` sees to it. `ProcessSettings.blas` is ``auto`` (the
+default), ``off``, or the path of a library with the C interface of BLAS and 32-bit integers.
 
 Nothing here is fatal: when something goes wrong MLX runs with its own BLAS, and `Blas.reason` says why.
 """
@@ -20,10 +20,12 @@ from pathlib import Path
 
 from parallax_backend_mlx.limits import count_cores
 from parallax_backend_mlx.openblas import PREFIX, prepare_library
-from parallax_backend_mlx.settings import VARIABLE
+from parallax_backend_mlx.settings import PROCESS
 from parallax_core.api import Unsupported, cache_folder
 
 BUNDLED = "bundled BLAS"
+VARIABLE = "PARALLAX_MLX__BLAS"
+"""How users set it; ``blas`` in ``[mlx]`` of a file does the same."""
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +50,7 @@ class Blas:
 @functools.cache
 def activate() -> Blas:
     """Load a fast BLAS into the process, once; later calls return what the first did."""
-    wanted = os.environ.get(VARIABLE, "auto")
+    wanted = PROCESS.blas
     if wanted == "off":
         return Blas(BUNDLED, reason=f"{VARIABLE} is off")
     if sys.platform != "linux":

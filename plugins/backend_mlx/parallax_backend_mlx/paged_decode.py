@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -16,7 +15,6 @@ from typing import Any, Protocol
 from parallax_backend_mlx.cache_view import PagedView
 from parallax_backend_mlx.metal_kernel import TOLERANCE, DecodeKernel, Pages, check_kernel, fits
 from parallax_backend_mlx.runtime import mx, plain_attention
-from parallax_backend_mlx.settings import KERNEL_VARIABLE
 
 Attention = Callable[..., mx.array]
 """Of queries, keys, values and `Options`."""
@@ -88,9 +86,7 @@ class PagedAttention:
 
 @functools.cache
 def find_attention() -> PagedAttention | None:
-    """Return what attends by the kernel, or None if that is off or wrong for every dtype. Says why in the log."""
-    if os.environ.get(KERNEL_VARIABLE, "auto") == "off":
-        return None
+    """Return what attends by the kernel, or None if that is wrong for every dtype. Says why in the log."""
     kernel = DecodeKernel()
     faults = {dtype: check_kernel(kernel, dtype) for dtype in TOLERANCE}
     for dtype, fault in faults.items():

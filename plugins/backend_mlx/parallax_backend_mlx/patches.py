@@ -8,15 +8,20 @@ from typing import Any
 
 from parallax_backend_mlx.attention import choose_attention
 from parallax_backend_mlx.runtime import mx, plain_attention, plain_swiglu
+from parallax_backend_mlx.settings import Kernel
 from parallax_backend_mlx.swiglu import multiply_gate
 
 ATTENTION = plain_attention.__name__
 GATE = "swiglu"
 
 
-def replace_functions() -> None:
-    """Have the model files of mlx-lm that are imported call ours, where there is one for this device."""
-    if (attention := choose_attention()) is not None:
+def replace_functions(kernel: Kernel = "auto") -> None:
+    """Have the model files of mlx-lm that are imported call ours, where there is one for this device.
+
+    Args:
+        kernel: see `MlxSettings`; what is replaced stays replaced for later stages of the process.
+    """
+    if (attention := choose_attention(kernel)) is not None:
         _replace(ATTENTION, plain_attention, attention)
     if mx.default_device() != mx.Device(mx.gpu):
         _replace(GATE, plain_swiglu, multiply_gate)

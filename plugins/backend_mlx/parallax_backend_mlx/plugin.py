@@ -7,6 +7,8 @@ from collections.abc import Iterable
 
 from parallax_core.api import BackendSpec, Finding, Ref, Settings, SettingsSpec, hookimpl
 
+OPTIONS = Ref[type[object]]("parallax_backend_mlx.settings:MlxSettings")
+
 
 @hookimpl
 def parallax_register_backends() -> Iterable[BackendSpec]:
@@ -19,6 +21,7 @@ def parallax_register_backends() -> Iterable[BackendSpec]:
             factory=Ref("parallax_backend_mlx.backend:MlxBackend"),
             rank=50,
             remedy="reinstall it: pip install --force-reinstall parallax-backend-mlx",
+            options=OPTIONS,
         )
     ]
 
@@ -26,16 +29,15 @@ def parallax_register_backends() -> Iterable[BackendSpec]:
 @hookimpl
 def parallax_register_settings() -> Iterable[SettingsSpec]:
     """Declare the section ``[mlx]``."""
-    schema = Ref[type[object]]("parallax_backend_mlx.settings:MlxSettings")
-    return [SettingsSpec(name="mlx", summary="how MLX is used", schema=schema)]
+    return [SettingsSpec(name="mlx", summary="how MLX is used", schema=OPTIONS)]
 
 
 @hookimpl
 def parallax_configure(config: Settings) -> None:
-    """Take that section."""
-    from parallax_backend_mlx.settings import MlxSettings, apply_settings
+    """Take what has to be known before MLX is imported."""
+    from parallax_backend_mlx.settings import PROCESS, MlxSettings
 
-    apply_settings(config.section(MlxSettings))
+    PROCESS.blas = config.section(MlxSettings).blas
 
 
 @hookimpl

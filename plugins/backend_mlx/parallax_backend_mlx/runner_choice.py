@@ -13,6 +13,7 @@ from parallax_backend_mlx.patches import replace_functions
 from parallax_backend_mlx.results import Runner
 from parallax_backend_mlx.selftest import choose_grouping
 from parallax_backend_mlx.serial_runner import SerialRunner
+from parallax_backend_mlx.settings import Kernel
 from parallax_core.api import PoolInfo, plan_pools
 from parallax_core.api import Room as Space
 
@@ -34,13 +35,18 @@ class MemoryRoom:
     """How many run at once, if that is known."""
 
 
-def start_runner(network: Network, room: MemoryRoom) -> tuple[Account, Runner]:
+def start_runner(network: Network, room: MemoryRoom, kernel: Kernel = "auto") -> tuple[Account, Runner]:
     """Return the account of a stage and what runs its rows, in pages where the model allows it.
+
+    Args:
+        network: the model.
+        room: the memory there is.
+        kernel: see `MlxSettings`.
 
     Raises:
         OutOfPages: if there is not memory for a page.
     """
-    replace_functions()
+    replace_functions(kernel)
     layout = read_layout(network)
     grouping = choose_grouping(network, layout) if layout is not None else None
     if layout is None or grouping is None:

@@ -17,6 +17,10 @@ from parallax_core.api import Unsupported
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="machines with Metal have a BLAS of their own")
 
+CHOOSE = """
+from parallax_backend_mlx.settings import PROCESS
+PROCESS.blas = {blas!r}
+"""
 OPEN = """
 from pathlib import Path
 from parallax_backend_mlx.backend import MlxBackend
@@ -30,8 +34,8 @@ print(stage.info.device, find_owner(mlx, "cblas_sgemm").name, find_owner(mlx, "s
 
 def open_apart(folder: Path, home: Path, blas: str, first: str = "") -> tuple[list[str], str]:
     """Open a stage in a process of its own; return its device, the owners of two functions, and what it logged."""
-    environment = os.environ | {"PARALLAX_HOME": str(home), "PARALLAX_MLX__BLAS": blas}
-    command = [sys.executable, "-c", first + OPEN.format(folder=str(folder))]
+    environment = os.environ | {"PARALLAX_HOME": str(home)}
+    command = [sys.executable, "-c", CHOOSE.format(blas=blas) + first + OPEN.format(folder=str(folder))]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=True)
     return done.stdout.strip().split("|"), done.stderr
 

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 from mlx_lm.models import base, deepseek_v3, gemma3_text, gpt_oss, llama
 
-from parallax_backend_mlx import paged_decode, patches
+from parallax_backend_mlx import attention, paged_decode, patches
+from parallax_backend_mlx.attention import choose_attention
 from parallax_backend_mlx.backend import MlxBackend
 from parallax_backend_mlx.cache_layout import Leaf, Part
 from parallax_backend_mlx.cache_view import PagedView
@@ -141,7 +142,7 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> Plain:
     """Have model files call the kernel's stand-in, as on Metal."""
     plain = Plain()
     ours = PagedAttention(plain, DTYPES)
-    monkeypatch.setattr(patches, "choose_attention", lambda: ours)
+    monkeypatch.setattr(patches, "choose_attention", lambda _: ours)
     for module in (llama, gemma3_text, gpt_oss, deepseek_v3):
         monkeypatch.setattr(module, ATTENTION, plain_attention)
     return plain
@@ -186,11 +187,14 @@ def test_kernel_is_not_used_for_a_dtype_it_is_wrong_for(monkeypatch: pytest.Monk
 
 
 def test_kernel_can_be_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paged_decode, "check_kernel", lambda *_: "")
-    monkeypatch.setenv("PARALLAX_MLX__KERNEL", "off")
-    find_attention.cache_clear()
-    assert find_attention() is None
-    find_attention.cache_clear()
+    asked: list[str] = []
+    monkeypatch.setattr(attention, "find_attention", lambda: asked.append("kernel"))
+    monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.gpu))
+    monkeypatch.setattr(mx.metal, "is_available", lambda: True)
+    choose_attention("off")
+    assert asked == []
+    choose_attention("auto")
+    assert asked == ["kernel"]
 
 
 def test_installing_leaves_what_is_installed(kernel: Plain) -> None:

@@ -92,16 +92,17 @@ def test_doctor_reports_versions_and_the_blas_by_evidence() -> None:
 
 
 REPORT = """
-import json
+import json, sys
 from parallax_backend_mlx.diagnose import list_findings
+from parallax_backend_mlx.settings import PROCESS
+PROCESS.blas = sys.argv[1]
 print(json.dumps([[finding.topic, finding.status, finding.message, finding.remedy] for finding in list_findings()]))
 """
 
 
 @pytest.mark.parametrize(("blas", "status", "words"), [("auto", "ok", "OpenBLAS"), ("off", "warning", "libblas")])
-def test_doctor_tells_the_blas_in_use(blas: str, status: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PARALLAX_MLX__BLAS", blas)
-    done = subprocess.run([sys.executable, "-c", REPORT], capture_output=True, text=True, timeout=60, check=True)
+def test_doctor_tells_the_blas_in_use(blas: str, status: str, words: str) -> None:
+    done = subprocess.run([sys.executable, "-c", REPORT, blas], capture_output=True, text=True, timeout=60, check=True)
     findings = {topic: rest for topic, *rest in json.loads(done.stdout)}
     found_status, message, remedy = findings["mlx BLAS"]
     assert (found_status, bool(remedy)) == (status, status == "warning")

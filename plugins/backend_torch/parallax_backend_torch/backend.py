@@ -18,7 +18,7 @@ from parallax_backend_torch.malloc import load_leanly
 from parallax_backend_torch.model import Model, Shape
 from parallax_backend_torch.network import Runner, build_network
 from parallax_backend_torch.sampling import Sampler
-from parallax_backend_torch.settings import read_settings
+from parallax_backend_torch.settings import TorchSettings
 from parallax_backend_torch.stage import Held, TorchStage
 from parallax_backend_torch.store import Kept, Store, list_sizes
 from parallax_backend_torch.tensors import name_dtype
@@ -98,7 +98,7 @@ def make_stage(loaded: Loaded, runner: Runner, kept: Sequence[Kept]) -> TorchSta
         saturation_rows=SATURATION_ROWS.get(factory.device.type, SATURATION_ON_GPU),
     )
     store, sampler = Store(kept, pools, factory.device), Sampler(shape.vocab_size, factory.device)
-    replays = make_replays(runner, store, pools, read_settings().graphs)
+    replays = make_replays(runner, store, pools, _read_options(plan).graphs)
     return TorchStage(info, Held(runner, store, factory, sampler, replays))
 
 
@@ -110,7 +110,7 @@ def _find_model(plan: StagePlan, config: Config) -> Model | None:
     """
     if not reads_weights(config):
         raise Unsupported(f"the weights are quantized by {name_method(config)!r}", "choose the model in full precision")
-    return None if read_settings().generic == "always" else find_model(config, plan.blocks)
+    return None if _read_options(plan).generic == "always" else find_model(config, plan.blocks)
 
 
 def _open_blocks(plan: StagePlan, model: Model) -> TorchStage:
@@ -129,7 +129,7 @@ def _open_generic(plan: StagePlan, config: Config) -> TorchStage:
     Raises:
         Unsupported: if that is turned off, transformers is not installed, or does not know the model.
     """
-    if read_settings().generic == "off" or find_spec("transformers") is None:
+    if _read_options(plan).generic == "off" or find_spec("transformers") is None:
         message = f"there are no blocks for {config.architecture or 'a model without architectures'}"
         raise Unsupported(message, f"pip install transformers, or choose one of: {', '.join(BLOCKS)}")
     generic = import_module("parallax_backend_torch.transformers_model")
@@ -149,12 +149,16 @@ def _open_weights(plan: StagePlan, selection: Selection) -> Weights:
         ParallaxError: if there is not memory for them.
     """
     file = open_file(plan.model, selection, plan.progress)
-    factory = choose_factory(plan, read_settings(), file.tensors.values())
+    factory = choose_factory(plan, _read_options(plan), file.tensors.values())
     needed, room = estimate_bytes(file, factory), find_room(factory.device)
     if needed > room:
         message = f"the weights of {plan.model.name} take {format_bytes(needed)}, and {format_bytes(room)} are free"
         raise ParallaxError(message, "close other programs, choose a smaller model, or PARALLAX_TORCH__WEIGHTS=int8")
     return Weights(file, factory)
+
+
+def _read_options(plan: StagePlan) -> TorchSettings:
+    return TorchSettings(**plan.options)
 
 
 def _choose_batch(factory: LayerFactory, numbers: int) -> int:

@@ -7,20 +7,21 @@ import time
 from collections.abc import Iterable
 from importlib import metadata
 
+from parallax_backend_torch.settings import TorchSettings
 from parallax_core.api import Finding
 
 SIDE = 1024
 """Rows and columns of the matrices that are multiplied to measure speed."""
 
 
-def list_findings() -> Iterable[Finding]:
+def list_findings(settings: TorchSettings) -> Iterable[Finding]:
     """Return the version, the device, and whether the compiled kernels are in use, each with what to do about it."""
     try:
         importlib.import_module("torch")
     except Exception as error:  # noqa: BLE001  # the report is about what is broken here, whatever it is
         remedy = "reinstall it: pip install --force-reinstall torch"
         return [Finding(topic="torch", status="error", message=f"cannot be imported: {error}", remedy=remedy)]
-    return [_describe_torch(), _describe_kernels(), _describe_generic()]
+    return [_describe_torch(), _describe_kernels(settings), _describe_generic()]
 
 
 def measure_gflops() -> float:
@@ -44,12 +45,10 @@ def _describe_torch() -> Finding:
     return Finding(topic="torch", status="ok", message=message)
 
 
-def _describe_kernels() -> Finding:
+def _describe_kernels(settings: TorchSettings) -> Finding:
     from parallax_backend_torch.devices import use_kernels
     from parallax_backend_torch.kernels.library import describe_kernels, find_library
-    from parallax_backend_torch.settings import read_settings
 
-    settings = read_settings()
     use_kernels(settings)
     if find_library() is not None or settings.kernels == "off":
         return Finding(topic="torch kernels", status="ok", message=describe_kernels())

@@ -9,6 +9,8 @@ from typing import Any
 
 from parallax_core.api import BackendSpec, Finding, Ref, Settings, SettingsSpec, hookimpl
 
+OPTIONS = Ref[type[object]]("parallax_backend_torch.settings:TorchSettings")
+
 
 @hookimpl
 def parallax_register_backends() -> Iterable[BackendSpec]:
@@ -21,6 +23,7 @@ def parallax_register_backends() -> Iterable[BackendSpec]:
             factory=Ref("parallax_backend_torch.backend:TorchBackend"),
             rank=40 if sys.platform == "darwin" else 60,  # on a Mac, MLX has the GPU
             remedy="reinstall it: pip install --force-reinstall parallax-backend-torch",
+            options=OPTIONS,
         )
     ]
 
@@ -36,20 +39,14 @@ def parallax_select_backend(model_config: Mapping[str, Any], available: Sequence
 @hookimpl
 def parallax_register_settings() -> Iterable[SettingsSpec]:
     """Declare the section ``[torch]``."""
-    schema = Ref[type[object]]("parallax_backend_torch.settings:TorchSettings")
-    return [SettingsSpec(name="torch", summary="how PyTorch is used", schema=schema)]
+    return [SettingsSpec(name="torch", summary="how PyTorch is used", schema=OPTIONS)]
 
 
 @hookimpl
-def parallax_configure(config: Settings) -> None:
-    """Take that section."""
-    from parallax_backend_torch.settings import TorchSettings, apply_settings
-
-    apply_settings(config.section(TorchSettings))
-
-
-@hookimpl
-def parallax_diagnose() -> Iterable[Finding]:
+def parallax_diagnose(config: Settings) -> Iterable[Finding]:
     """Report versions, the device, threads, and whether the kernels are in use."""
-    findings: Iterable[Finding] = importlib.import_module("parallax_backend_torch.diagnose").list_findings()
+    from parallax_backend_torch.settings import TorchSettings
+
+    settings, module = config.section(TorchSettings), importlib.import_module("parallax_backend_torch.diagnose")
+    findings: Iterable[Finding] = module.list_findings(settings)
     return findings

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from parallax_backend_torch import devices
 from parallax_backend_torch.kernels import library
 
 ISAS = tuple(mode for mode in library.MODES if mode not in ("auto", "off"))
@@ -15,7 +16,8 @@ ISAS = tuple(mode for mode in library.MODES if mode not in ("auto", "off"))
 @pytest.fixture(autouse=True)
 def _compute_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compute on one thread: tiny models gain nothing by more, and tests may run beside each other."""
-    monkeypatch.setenv("PARALLAX_TORCH__THREADS", "1")
+    start = devices.start_threads
+    monkeypatch.setattr(devices, "start_threads", lambda _: start(1))
 
 
 @pytest.fixture(params=ISAS)

@@ -159,9 +159,12 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {"kept": kept, "floats": root / "floats"}
 
 
-def score(folder: Path, tokens: tuple[int, ...] = tuple(range(3, 43))) -> tuple[torch.Tensor, StageInfo]:
+def score(
+    folder: Path, tokens: tuple[int, ...] = tuple(range(3, 43)), weights: str = "auto"
+) -> tuple[torch.Tensor, StageInfo]:
     """Return the log-probabilities of tokens, and what the stage says of itself."""
-    stage = TorchBackend().open_stage(StagePlan(model=folder, memory_fraction=0.01))
+    plan = StagePlan(model=folder, memory_fraction=0.01, options={"weights": weights})
+    stage = TorchBackend().open_stage(plan)
     stage.edit([Open(SeqId(1), SequenceSpec(prompt_length=len(tokens), sampling=Sampling(temperature=0)))])
     outputs = tuple(Score(place, tokens[place + 1]) for place in range(len(tokens) - 1))
     answers = stage.step(StageBatch((Row(SeqId(1), 0, tokens, outputs),))).wait().answers
@@ -169,13 +172,11 @@ def score(folder: Path, tokens: tuple[int, ...] = tuple(range(3, 43))) -> tuple[
     return torch.tensor([answer.logprob for answer in answers if isinstance(answer, Scored)]), stage.info
 
 
-def test_file_of_mixed_types_is_served_as_it_is(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PARALLAX_TORCH__WEIGHTS", "float32")
-    wanted, whole = score(folders["floats"])
-    unpacked, _ = score(folders["kept"])
+def test_file_of_mixed_types_is_served_as_it_is(folders: dict[str, Path]) -> None:
+    wanted, whole = score(folders["floats"], weights="float32")
+    unpacked, _ = score(folders["kept"], weights="float32")
     assert float((unpacked - wanted).abs().max()) < 0.1  # 6 bits with 16 scales were rounded again, to 8 with eight
     assert float((unpacked - wanted).abs().mean()) < 0.03
-    monkeypatch.delenv("PARALLAX_TORCH__WEIGHTS")
     found, info = score(folders["kept"])
     assert float(wanted.std()) > 0.2, "a model that says the same of all tokens shows nothing"
     assert float((found - wanted).abs().max()) < 0.3  # activations are rounded to 8 bits

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import pytest
-
 from parallax_backend_torch.backend import TorchBackend
 from parallax_backend_torch.stage import TorchStage
 from parallax_core.api import StagePlan
@@ -22,11 +20,10 @@ class Bringing:
     """The backend as core calls it when the adapter of the model brings blocks."""
 
     def open_stage(self, plan: StagePlan) -> TorchStage:
-        return TorchBackend().open_stage(replace(plan, blocks=SPEC.blocks["torch"].load()))
+        return TorchBackend().open_stage(replace(plan, blocks=SPEC.blocks["torch"].load(), options={"generic": "off"}))
 
 
-def test_logits_are_those_of_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PARALLAX_TORCH__GENERIC", "off")
+def test_logits_are_those_of_transformers(tmp_path: Path) -> None:
     family = Family("olmo2", tmp_path, Bringing())
     for cuts in ((), (1, 3)):
         with family.open_chain(cuts, 1e-3) as chain:

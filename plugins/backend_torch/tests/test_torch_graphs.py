@@ -43,10 +43,13 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend_device(monkeypatch, ROOM)
 
 
-def open_stages(folder: Path, cuts: tuple[int, ...], dtype: DType = "float32") -> list[TorchStage]:
+def open_stages(
+    folder: Path, cuts: tuple[int, ...], dtype: DType = "float32", graphs: str = "auto"
+) -> list[TorchStage]:
     """Open layers 0 to the first cut, and so on; nothing but NaN is in their pools."""
     ranges = zip((0, *cuts), (*cuts, LAYERS), strict=True)
-    plans = [StagePlan(model=folder, layers=LayerRange(*each), dtype=dtype) for each in ranges]
+    options = {"graphs": graphs}
+    plans = [StagePlan(model=folder, layers=LayerRange(*each), dtype=dtype, options=options) for each in ranges]
     stages = [TorchBackend().open_stage(plan) for plan in plans]
     for stage in stages:
         for tensor in join.from_iterable(find_store(stage)):
@@ -167,14 +170,14 @@ def test_only_so_much_is_recorded(
     assert count_replays() == replays
 
 
-def run_choices(
-    family: Family, dtype: DType, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> tuple[torch.Tensor, torch.Tensor]:
+def run_choices(family: Family, dtype: DType, caplog: pytest.LogCaptureFixture) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the log-probabilities after every token, with graphs and without; both are near those of transformers."""
     found = []
     for choice in ("auto", "off"):
-        monkeypatch.setenv("PARALLAX_TORCH__GRAPHS", choice)
-        with caplog.at_level(logging.DEBUG, replay.__name__), Chain(open_stages(family.folder, (1,), dtype)) as chain:
+        with (
+            caplog.at_level(logging.DEBUG, replay.__name__),
+            Chain(open_stages(family.folder, (1,), dtype, choice)) as chain,
+        ):
             trial = Trial(family, chain)
             run_decodes(trial, 1)
             run_decodes(trial, 3)
@@ -189,11 +192,11 @@ def run_choices(
 @pytest.mark.usefixtures("pretended")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_what_is_recorded_gives_what_the_same_steps_give_without(
-    dtype: DType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    dtype: DType, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     family = Family("gemma3_text", tmp_path, TorchBackend())
     with Pretence():
-        one, other = run_choices(family, dtype, monkeypatch, caplog)
+        one, other = run_choices(family, dtype, caplog)
     assert count_replays() == 2 * STEPS * 2
     assert float((one - other).abs().max()) < (1e-4 if dtype == "float32" else MOST[dtype]) * float(other.abs().max())
 
@@ -244,7 +247,7 @@ def test_sizes_are_few(rows: int, pages: tuple[int, ...], rounded: tuple[int, tu
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("kind", ["llama", "gemma3_text", "deepseek_v3"])
 def test_graphs_of_cuda_give_what_the_same_steps_give_without(
-    kind: str, dtype: DType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    kind: str, dtype: DType, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    one, other = run_choices(Family(kind, tmp_path, TorchBackend()), dtype, monkeypatch, caplog)
+    one, other = run_choices(Family(kind, tmp_path, TorchBackend()), dtype, caplog)
     assert float((one - other).abs().max()) < MOST[dtype] * float(other.abs().max())

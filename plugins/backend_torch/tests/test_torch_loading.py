@@ -62,7 +62,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 PEAK = """
-import os, sys
+import sys
 from dataclasses import replace
 from pathlib import Path
 from parallax_backend_torch.backend import TorchBackend
@@ -74,7 +74,7 @@ def read(name):
 
 plan = StagePlan(model=Path(sys.argv[1]), layers=LayerRange(30, 32), memory_fraction=1e-3)
 for kind in sys.argv[2:]:
-    os.environ["PARALLAX_TORCH__WEIGHTS"] = kind
+    plan = replace(plan, options={"weights": kind, "threads": 1})
     TorchBackend().open_stage(plan).close()  # code that runs for the first time takes memory too
     before = read("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")
@@ -87,8 +87,7 @@ for kind in sys.argv[2:]:
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells, and no Mac has CUDA")
 def test_loading_takes_hardly_more_than_the_weights(llama: Path) -> None:
     command = [sys.executable, "-W", "error", "-c", PEAK, str(llama), "float32", "bfloat16", "int8", "int4"]
-    environment = {"PARALLAX_TORCH__THREADS": "1"}
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=True)
+    ran = subprocess.run(command, env={}, capture_output=True, text=True, timeout=120, check=True)
     rows = [line.split() for line in ran.stdout.splitlines()]
     assert {kind: int(peak) / int(weights) for kind, peak, weights in rows if int(peak) > MOST * int(weights)} == {}
 
@@ -104,9 +103,9 @@ def test_stage_takes_the_memory_of_its_layers(llama: Path) -> None:
     assert sizes[0, LAYERS] == pytest.approx(LAYERS * layer + 2 * head, rel=1e-3)
 
 
-def test_attention_and_ends_are_kept_in_no_fewer_than_8_bits(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PARALLAX_TORCH__WEIGHTS", "int4")
-    stage = TorchBackend().open_stage(StagePlan(model=llama, memory_fraction=1e-3))
+def test_attention_and_ends_are_kept_in_no_fewer_than_8_bits(llama: Path) -> None:
+    plan = StagePlan(model=llama, memory_fraction=1e-3, options={"weights": "int4"})
+    stage = TorchBackend().open_stage(plan)
     stage.close()
     width, inner, vocab = SMALL["hidden_size"], SMALL["intermediate_size"], SMALL["vocab_size"]
     fine, coarse = 2 * vocab * width + LAYERS * 4 * width * width, LAYERS * 3 * width * inner
@@ -121,9 +120,10 @@ def test_step_has_the_tokens_that_are_asked_for(llama: Path) -> None:
     assert stage.info.saturation_rows == SATURATION_ROWS["cpu"]
 
 
-def draw_tokens(folder: Path, count: int = 8) -> list[tuple[int, tuple[tuple[int, float], ...]]]:
+def draw_tokens(folder: Path, count: int = 8, weights: str = "auto") -> list[tuple[int, tuple[tuple[int, float], ...]]]:
     """Return greedy tokens after a few, each with the best of its place."""
-    stage = TorchBackend().open_stage(StagePlan(model=folder, memory_fraction=0.01))
+    plan = StagePlan(model=folder, memory_fraction=0.01, options={"weights": weights})
+    stage = TorchBackend().open_stage(plan)
     seq = SeqId(1)
     stage.edit([Open(seq, SequenceSpec(prompt_length=4, sampling=Sampling(temperature=0)))])
     tokens: tuple[int, ...] = (5, 6, 7, 8)
@@ -139,22 +139,12 @@ def draw_tokens(folder: Path, count: int = 8) -> list[tuple[int, tuple[tuple[int
 
 
 @pytest.mark.parametrize(("kind", "tolerance"), [("bfloat16", 1e-3), ("int8", 0.05), ("int4", 0.5)])
-def test_weights_in_fewer_bits_give_nearly_the_same(
-    llama: Path, kind: str, tolerance: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PARALLAX_TORCH__WEIGHTS", "float32")
-    expected = dict(draw_tokens(llama, 1)[0][1])
-    monkeypatch.setenv("PARALLAX_TORCH__WEIGHTS", kind)
-    found = dict(draw_tokens(llama, 1)[0][1])
+def test_weights_in_fewer_bits_give_nearly_the_same(llama: Path, kind: str, tolerance: float) -> None:
+    expected = dict(draw_tokens(llama, 1, "float32")[0][1])
+    found = dict(draw_tokens(llama, 1, kind)[0][1])
     shared = expected.keys() & found.keys()
     assert shared
     assert max(abs(expected[token] - found[token]) for token in shared) < tolerance
-
-
-def test_settings_that_are_none_are_refused(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PARALLAX_TORCH__WEIGHTS", "int3")
-    with pytest.raises(ParallaxError, match="PARALLAX_TORCH__WEIGHTS is 'int3'"):
-        TorchBackend().open_stage(StagePlan(model=llama))
 
 
 def test_dtype_that_a_cpu_does_not_have_is_refused(llama: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from parallax_backend_torch import architectures, probe
 from parallax_backend_torch.devices import choose_factory, describe_device
 from parallax_backend_torch.diagnose import list_findings
-from parallax_backend_torch.kernels.library import choose_kernels
+from parallax_backend_torch.kernels.library import Mode, choose_kernels
 from parallax_backend_torch.limits import Machine
 from parallax_backend_torch.plugin import (
     parallax_register_backends,
@@ -22,8 +22,11 @@ from parallax_backend_torch.plugin import (
     parallax_select_backend,
 )
 from parallax_backend_torch.probe import probe_machine
-from parallax_backend_torch.settings import TorchSettings, apply_settings, read_settings
+from parallax_backend_torch.settings import TorchSettings
 from parallax_core.api import Availability, StagePlan
+from parallax_core.base.errors import UsageError
+from parallax_core.config.config import Config
+from parallax_core.plugins.host import PluginHost
 
 
 def test_plugin_offers_the_backend_and_its_section() -> None:
@@ -90,29 +93,40 @@ def test_probe_sees_a_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     assert probe_machine(tmp_path / "version").device == "CUDA"
 
 
-def test_settings_of_a_file_reach_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("WEIGHTS", "THREADS", "GENERIC", "KERNELS", "GRAPHS"):
-        monkeypatch.setenv(f"PARALLAX_TORCH__{name}", "")
-        monkeypatch.delenv(f"PARALLAX_TORCH__{name}")
-    wanted = TorchSettings(weights="int8", threads=3, graphs="off")
-    apply_settings(wanted)
-    assert read_settings() == wanted
-    assert "PARALLAX_TORCH__GENERIC" not in os.environ
+def test_options_of_the_environment_reach_the_plan_and_not_the_backend_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PARALLAX_TORCH__WEIGHTS", "int8")
+    monkeypatch.setenv("PARALLAX_TORCH__THREADS", "3")
+    host = PluginHost.prepare()
+    options = host.read_options(host.backends().get("torch"))
+    assert TorchSettings(**options) == TorchSettings(weights="int8", threads=3)  # type: ignore[arg-type]
+    assert TorchSettings(**StagePlan(model=Path()).options) == TorchSettings()
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"), [("WEIGHTS", "int3"), ("THREADS", "-1"), ("KERNELS", "fast"), ("GRAPHS", "on")]
+)
+def test_option_that_is_invalid_is_refused_by_its_name(
+    variable: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(f"PARALLAX_TORCH__{variable}", value)
+    with pytest.raises(UsageError) as caught:
+        Config.load().read("torch", TorchSettings)
+    assert f"PARALLAX_TORCH__{variable}" in f"{caught.value.message} {caught.value.hint}"
 
 
 def test_findings_speak_of_versions_kernels_and_models() -> None:
-    topics = {finding.topic: finding.status for finding in list_findings()}
+    topics = {finding.topic: finding.status for finding in list_findings(TorchSettings())}
     assert topics.keys() == {"torch", "torch kernels", "torch models"}
     assert topics["torch"] == "ok"
 
 
 @pytest.mark.parametrize(("mode", "said"), [("off", "torch: turned off"), ("plain", "compiled, plain, 1 threads")])
-def test_kernels_are_used_as_the_user_says(monkeypatch: pytest.MonkeyPatch, mode: str, said: str) -> None:
-    monkeypatch.setenv("PARALLAX_TORCH__KERNELS", mode)
+def test_kernels_are_used_as_the_user_says(mode: Mode, said: str) -> None:
+    settings = TorchSettings(kernels=mode)
     try:
-        factory = choose_factory(StagePlan(model=Path(), device="cpu"), read_settings(), [])
+        factory = choose_factory(StagePlan(model=Path(), device="cpu"), settings, [])
         assert said in describe_device(factory)
-        [finding] = (each for each in list_findings() if each.topic == "torch kernels")
+        [finding] = (each for each in list_findings(settings) if each.topic == "torch kernels")
         assert finding.status == "ok"
         assert finding.message.startswith(said.rpartition(",")[0])
     finally:

@@ -9,17 +9,17 @@ import pytest
 from parallax_backend_torch.backend import TorchBackend
 from parallax_core.api import StagePlan, Unsupported
 from tests.support.checkpoints import OTHERS, save_family, save_random
-from tests.support.families import TOLERANCE, Family, Trial, run_chunks, run_forks, run_ragged
+from tests.support.families import TOLERANCE, Configured, Family, Trial, run_chunks, run_forks, run_ragged
 
 LENGTH = 36
+ALWAYS = {"generic": "always"}
 OURS = ("llama", "qwen3", "gemma3_text", "gpt_oss")
 """Families there are blocks for, which transformers can run as well."""
 
 
 @pytest.mark.parametrize("kind", [*OTHERS, *OURS])
-def test_logits_are_those_of_transformers(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PARALLAX_TORCH__GENERIC", "always")
-    family = Family(kind, tmp_path, TorchBackend())
+def test_logits_are_those_of_transformers(kind: str, tmp_path: Path) -> None:
+    family = Family(kind, tmp_path, Configured(TorchBackend(), ALWAYS))
     for cuts in ((), (1, 3)):
         with family.open_chain(cuts, 1e-3) as chain:
             trial = Trial(family, chain)
@@ -30,15 +30,13 @@ def test_logits_are_those_of_transformers(kind: str, tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize("kind", ["qwen3_next", "mixtral", "deepseek_v3"])
-def test_what_cannot_run_in_pages_is_refused(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PARALLAX_TORCH__GENERIC", "always")
+def test_what_cannot_run_in_pages_is_refused(kind: str, tmp_path: Path) -> None:
     save_random(kind, tmp_path)
     with pytest.raises(Unsupported):
-        TorchBackend().open_stage(StagePlan(model=tmp_path))
+        TorchBackend().open_stage(StagePlan(model=tmp_path, options=ALWAYS))
 
 
-def test_generic_path_can_be_turned_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PARALLAX_TORCH__GENERIC", "off")
+def test_generic_path_can_be_turned_off(tmp_path: Path) -> None:
     save_family("mistral", tmp_path)
     with pytest.raises(Unsupported, match="no blocks for MistralForCausalLM"):
-        TorchBackend().open_stage(StagePlan(model=tmp_path))
+        TorchBackend().open_stage(StagePlan(model=tmp_path, options={"generic": "off"}))

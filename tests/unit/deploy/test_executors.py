@@ -161,6 +161,7 @@ def test_worker_is_started_with_what_it_has_to_know(tmp_path: Path) -> None:
         backends=("mlx", "torch"),
         pythons={"torch": "/other/python"},
         peer_timeout=2.5,
+        config_file=Path("/x/parallax.toml"),
     )
     first, second = launch.make_command("worker/0/0"), launch.make_command("worker/1/1")
     assert first[0] == sys.executable
@@ -169,6 +170,8 @@ def test_worker_is_started_with_what_it_has_to_know(tmp_path: Path) -> None:
     assert second[second.index("--node") + 1] == "worker/1/1"
     assert second[second.index("--listen") + 1] == "ipc:///x/worker/1/1"
     assert "--supervised" in second
+    assert first[first.index("--config") + 1] == "/x/parallax.toml"
+    assert "--config" not in second, "another interpreter has other plugins, and other sections"
     stages = RemoteStages(
         model=str(tmp_path),
         backends=("mlx", "torch"),

@@ -1,14 +1,26 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
-from parallax_core.api import Availability, BackendSpec, LayerRange, ModelSpec, ParallaxError, Ref, StagePlan, hookimpl
-from parallax_core.base.errors import BrokenPlugin
+from parallax_core.api import (
+    Availability,
+    BackendSpec,
+    LayerRange,
+    ModelSpec,
+    ParallaxError,
+    Ref,
+    SettingsSpec,
+    StagePlan,
+    hookimpl,
+)
+from parallax_core.base.errors import BrokenPlugin, UnknownName
+from parallax_core.config.config import Config
 from parallax_core.models.stages import open_stage
 from parallax_core.plugins.discovery import PluginRecord
 from parallax_core.plugins.host import PluginHost
@@ -17,6 +29,14 @@ from parallax_core.testing.model import write_checkpoint
 from tests.conformance.test_model import CONFIG
 
 BUILDER = object()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The options of a backend."""
+
+    threads: int = 4
+    mode: Literal["auto", "off"] = "auto"
 
 
 class Recording:
@@ -30,7 +50,7 @@ def probe() -> Availability:
     return Availability(ok=True)
 
 
-def make_host(blocks: dict[str, Ref[Any]], adapter: str = "math:pi") -> PluginHost:
+def make_host(blocks: dict[str, Ref[Any]], adapter: str = "math:pi", section: SettingsSpec | None = None) -> PluginHost:
     model = ModelSpec(name="tiny", summary="s", architectures=("TinyForCausalLM",), adapter=Ref(adapter), blocks=blocks)
 
     @hookimpl
@@ -40,11 +60,26 @@ def make_host(blocks: dict[str, Ref[Any]], adapter: str = "math:pi") -> PluginHo
     @hookimpl
     def parallax_register_backends() -> list[BackendSpec]:
         return [
-            BackendSpec(name="b", summary="s", probe=Ref(f"{__name__}:probe"), factory=Ref(f"{__name__}:Recording"))
+            BackendSpec(
+                name="b",
+                summary="s",
+                probe=Ref(f"{__name__}:probe"),
+                factory=Ref(f"{__name__}:Recording"),
+                options=Ref(f"{__name__}:Options"),
+            ),
+            BackendSpec(
+                name="plain", summary="s", probe=Ref(f"{__name__}:probe"), factory=Ref(f"{__name__}:Recording")
+            ),
         ]
 
+    @hookimpl
+    def parallax_register_settings() -> list[SettingsSpec]:
+        return [section or SettingsSpec(name="own", summary="s", schema=Ref(f"{__name__}:Options"))]
+
     plugin = SimpleNamespace(
-        parallax_register_models=parallax_register_models, parallax_register_backends=parallax_register_backends
+        parallax_register_models=parallax_register_models,
+        parallax_register_backends=parallax_register_backends,
+        parallax_register_settings=parallax_register_settings,
     )
     return PluginHost([(PluginRecord(name="p", module="p", distribution="d", version="1", state="loaded"), plugin)])
 
@@ -79,3 +114,31 @@ def test_layers_that_were_not_fetched_never_reach_a_backend(tmp_path: Path) -> N
         open_stage(host, offer, StagePlan(model=folder, layers=LayerRange(0, 2)))
     with pytest.raises(ParallaxError, match="layers 0-3 of"):
         open_stage(host, offer, StagePlan(model=folder))
+
+
+def open_stages(host: PluginHost, folder: Path, name: str = "b", **given: object) -> Any:
+    (folder / "config.json").write_text("{}")
+    return open_stage(host, host.backends().get(name), StagePlan(model=folder, options=given))
+
+
+def test_options_are_the_defaults_before_anything_is_configured(tmp_path: Path) -> None:
+    assert open_stages(make_host({}), tmp_path).options == {"threads": 4, "mode": "auto"}
+    assert open_stages(make_host({}), tmp_path, "plain").options == {}
+
+
+def test_options_of_environment_and_file_reach_the_plan_typed(tmp_path: Path) -> None:
+    (tmp_path / "parallax.toml").write_text('[own]\nmode = "off"\nthreads = 2\n')
+    host = make_host({})
+    host.configure(Config.load(tmp_path / "parallax.toml", {"PARALLAX_OWN__THREADS": "3"}))
+    assert open_stages(host, tmp_path).options == {"threads": 3, "mode": "off"}
+
+
+def test_options_of_a_plan_override_the_configured_ones(tmp_path: Path) -> None:
+    assert open_stages(make_host({}), tmp_path, threads=9).options == {"threads": 9, "mode": "auto"}
+
+
+def test_options_without_a_section_name_what_is_missing(tmp_path: Path) -> None:
+    host = make_host({}, section=SettingsSpec(name="other", summary="s", schema=Ref("dataclasses:Field")))
+    with pytest.raises(UnknownName, match="Options") as caught:
+        open_stages(host, tmp_path)
+    assert "parallax_register_settings" in caught.value.hint

@@ -161,6 +161,19 @@ def test_diagnose_tells_of_the_plugin_and_leaves_a_broken_one_out() -> None:
     assert state_of(host, "bad")[0] == "broken"
 
 
+def test_diagnose_is_given_the_settings_even_where_none_are_configured() -> None:
+    given: list[Settings] = []
+
+    def diagnose(config: Settings) -> list[Finding]:
+        given.append(config)
+        return []
+
+    host = make_host(one={"diagnose": diagnose})
+    assert list(host.diagnose()) == []
+    with pytest.raises(UnknownName):
+        given[0].section(int)
+
+
 def test_diagnose_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("parallax_core.plugins.host.DIAGNOSE_S", 0.05)
     end = threading.Event()
