@@ -13,6 +13,10 @@ import typer
 
 from parallax_core.cli import COMMANDS
 from parallax_core.cli import app as root
+from parallax_core.config.config import Config
+from parallax_core.config.schema import list_keys
+from parallax_core.config.source import name_variable
+from parallax_core.plugins.host import PluginHost
 
 ROOT = Path(__file__).parents[2]
 CLI = (ROOT / "docs/reference/cli.md").read_text(encoding="utf-8")
@@ -61,4 +65,14 @@ def test_page_names_every_command() -> None:
 def test_page_names_every_variable_of_ours() -> None:
     sources = [*ROOT.glob("parallax_core/**/*.py"), *ROOT.glob("plugins/*/parallax_*/**/*.py")]
     used = {name for path in sources for name in re.findall(r"PARALLAX_[A-Z_]+", path.read_text(encoding="utf-8"))}
-    assert used == set(re.findall(r"PARALLAX_[A-Z_]+", CLI))
+    assert used | set(list_option_variables()) == set(re.findall(r"PARALLAX_[A-Z_]+", CLI))
+
+
+def list_option_variables() -> Iterator[str]:
+    """Yield the variable of each option of a backend."""
+    host = PluginHost.prepare(Config())
+    sections = {offer.spec.schema.target: offer.spec.name for offer in host.settings().offers}
+    for offer in host.backends().offers:
+        if offer.spec.options is not None:
+            keys = list_keys(offer.load(offer.spec.options))
+            yield from (name_variable(sections[offer.spec.options.target], key) for key in keys)
