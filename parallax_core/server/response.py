@@ -76,13 +76,13 @@ class ResponseFlow:
         Raises:
             ParallaxError: if a request fails; the others are over then, too.
         """
+        if len(self._streams) == 1:  # nothing to merge: one asynchronous generator less for every token
+            async for delta in self._streams[0]:
+                yield 0, self._take(0, delta)
+            return
         async with aclosing(_merge(self._streams)) as merged:
             async for number, delta in merged:
-                self._trips[number].note(delta)
-                if delta.finish is not None:
-                    _check(delta.finish)
-                    self._finishes.append(delta.finish)
-                yield number, self._hide_stop(delta)
+                yield number, self._take(number, delta)
 
     async def collect(self) -> AsyncIterator[tuple[int, Delta]]:
         """Yield deltas as `read` does, to be kept until all of them can be sent; they count as unread until then.
@@ -117,6 +117,13 @@ class ResponseFlow:
             "total_tokens": prompt + output,
             "prompt_tokens_details": {"cached_tokens": sum(finish.cached_tokens for finish in self._finishes)},
         }
+
+    def _take(self, number: int, delta: Delta) -> Delta:
+        self._trips[number].note(delta)
+        if delta.finish is not None:
+            _check(delta.finish)
+            self._finishes.append(delta.finish)
+        return self._hide_stop(delta)
 
     def _hide_stop(self, delta: Delta) -> Delta:
         """Take away the log-probability of a stop token, which has no text."""
@@ -226,10 +233,6 @@ async def _write_events(events: AsyncIterator[Iterable[bytes]], flow: ResponseFl
 
 async def _merge(streams: Sequence[Stream]) -> AsyncGenerator[tuple[int, Delta]]:
     """Yield the deltas of all streams as they come; the first that fails to be read ends all."""
-    if len(streams) == 1:  # nothing to wait for beside it
-        async for delta in streams[0]:
-            yield 0, delta
-        return
     queue: Queue = asyncio.Queue(1)  # what is not read stays in the streams, where it is counted
     num_open = len(streams)
     tasks = [asyncio.create_task(_pump(number, stream, queue)) for number, stream in enumerate(streams)]
