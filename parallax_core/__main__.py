@@ -1,4 +1,4 @@
-"""Where the command begins; ``python -m parallax_core`` is the same."""
+"""The entry point of the command ``parallax`` and of ``python -m parallax_core``."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import os
 
 try:
     import signal
-except KeyboardInterrupt:  # it imports a few others, which takes a moment, too
+except KeyboardInterrupt:  # the import takes a moment
     os._exit(130)
 
 
 def main() -> None:
-    """Run the command line; until it is imported, an interrupt ends the process without a word."""
-    is_heard = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # and not ignored, as under nohup
-    if is_heard:
+    """Run the command line; until it is imported, an interrupt ends the process silently."""
+    is_handled = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # not ignored, as under nohup
+    if is_handled:
         signal.signal(signal.SIGINT, lambda *_: os._exit(130))
     from parallax_core.cli import main as run
 
-    if is_heard:
+    if is_handled:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     run()
 

@@ -1,4 +1,4 @@
-"""Everything a plugin may import from core. What is not here may change without notice."""
+"""Everything that a plugin may import from core. Everything else may change without notice."""
 
 from parallax_core.backendkit.plan import check_device, choose_layers
 from parallax_core.backendkit.row_stage import RowModel, RowStage

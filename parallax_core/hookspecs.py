@@ -1,7 +1,7 @@
-"""Every hook a plugin may implement.
+"""The hooks that a plugin may implement.
 
 A plugin is a module named in the entry-point group ``parallax`` of an installed distribution. It marks its
-implementations with `hookimpl`, and says which plugin API it was written for in the group ``parallax.api``::
+implementations with `hookimpl`, and states its plugin API version in the group ``parallax.api``::
 
     [project.entry-points.parallax]
     mine = "my_package.plugin"
@@ -9,13 +9,13 @@ implementations with `hookimpl`, and says which plugin API it was written for in
     [project.entry-points."parallax.api"]
     1 = "my_package.plugin"
 
-Registration hooks offer something. They are called once per process, when a command first needs that kind of
-thing. They return specs and do nothing else: no framework import, no device, no file, no network. Name objects
-with a `Ref`; core loads one when somebody asks for it by name.
+Registration hooks offer things by name. They are called once per process, when a command first needs that kind of
+thing. They return specs and do nothing else: no framework import, no device, no file, no network. Name objects with a
+`Ref`; core imports one when its name is requested.
 
-Call hooks are told of something, or asked. An implementation may leave out arguments it has no use for, and is a plain
-function: neither ``async`` nor a wrapper. One that raises harms only its own plugin, which counts as broken from then
-on. What it prints goes to standard error.
+Call hooks report an event or ask a question. An implementation may omit arguments, and is a plain function: neither
+``async`` nor a wrapper. If it raises, only its own plugin is affected, which counts as broken from then on. Its output
+goes to standard error.
 
 No hook runs per step or per token.
 """
@@ -39,7 +39,7 @@ from parallax_core.contracts.surface import HttpSurface
 from parallax_core.contracts.transport import TransportSpec
 
 PLUGIN_API = 1
-"""Raised when a hook or contract loses or changes something; growth does not raise it."""
+"""Raised when a hook or contract changes incompatibly; additions do not raise it."""
 
 hookspec = pluggy.HookspecMarker("parallax")
 hookimpl = pluggy.HookimplMarker("parallax")
@@ -49,55 +49,55 @@ hookimpl = pluggy.HookimplMarker("parallax")
 def parallax_register_backends() -> Iterable[BackendSpec]:  # type: ignore[empty-body]
     """Offer ways to run layers on a device, such as MLX on Apple silicon.
 
-    Return one spec per backend. Its name is what users write in ``--backend``. Whether this machine can run it
-    is answered later by ``BackendSpec.probe``, never here.
+    Return one spec per backend. Users select it by name with ``--backend``. ``BackendSpec.probe`` tells later whether
+    this machine can run it; this hook never does.
     """
 
 
 @hookspec
 def parallax_register_models() -> Iterable[ModelSpec]:  # type: ignore[empty-body]
-    """Offer adapters of model families: their shapes, and which tensor belongs to which layer.
+    """Offer adapters of model families, which describe their shapes and the layers of their tensors.
 
-    Return one spec per family. ``ModelSpec.architectures`` are what config.json calls its models; each has one adapter.
+    Return one spec per family. ``ModelSpec.architectures`` are its names in config.json; each has one adapter.
     """
 
 
 @hookspec
 def parallax_register_sources() -> Iterable[SourceSpec]:  # type: ignore[empty-body]
-    """Offer places models come from. The name is the scheme users write: ``hf`` in ``hf:org/name``."""
+    """Offer model sources. The name is the scheme that users write: ``hf`` in ``hf:org/name``."""
 
 
 @hookspec
 def parallax_register_policies() -> Iterable[PolicySpec]:  # type: ignore[empty-body]
-    """Offer decisions: when a step begins, who gives way when memory runs out, which replica gets a request.
+    """Offer policies: when a step begins, which request is preempted, which replica gets a request.
 
-    ``PolicySpec.kind`` says which of these; a name need be unique only among those of its kind. The name is what
-    users write, with options after it: ``--batching size-or-delay:size=8,delay_s=0.02``. The options are the fields
-    of the dataclass that ``PolicySpec.factory`` names. Policies are pure: what they are given is all they know, and
-    the same input gives the same answer.
+    ``PolicySpec.kind`` is the kind of decision; a name must be unique only within its kind. Users write the name with
+    options after it: ``--batching size-or-delay:size=8,delay_s=0.02``. The options are the fields of the dataclass that
+    ``PolicySpec.factory`` names. Policies are pure: they depend only on their arguments, and the same arguments give
+    the same answer.
     """
 
 
 @hookspec
 def parallax_register_transports() -> Iterable[TransportSpec]:  # type: ignore[empty-body]
-    """Offer ways for nodes to reach each other.
+    """Offer transports between nodes.
 
-    Return one spec per transport. Whether it can listen where it is asked to is found out when it starts, never here.
+    Return one spec per transport. Its start tells whether it can listen at an address; this hook never does.
     """
 
 
 @hookspec
 def parallax_register_parsers() -> Iterable[ParserSpec]:  # type: ignore[empty-body]
-    """Offer readers of what models write: which of it is for the reader, which is reasoning, and which are calls.
+    """Offer output parsers, which separate content, reasoning and tool calls in the text of a model.
 
-    Return one spec per way of marking these, which models of one family usually share. A parser is made anew for each
-    answer. Whether it is right is told by its kit, `parallax_core.testing.parser.ParserConformance`.
+    Return one spec per output format, which models of one family usually share. A parser is created for each answer.
+    Test it with its kit, `parallax_core.testing.parser.ParserConformance`.
     """
 
 
 @hookspec
 def parallax_register_settings() -> Iterable[SettingsSpec]:  # type: ignore[empty-body]
-    """Declare sections of the configuration, each a dataclass of your own.
+    """Declare sections of the configuration, each as a dataclass.
 
     Return one spec per section. Its keys are checked and typed before `parallax_configure` is called.
     """
@@ -105,32 +105,32 @@ def parallax_register_settings() -> Iterable[SettingsSpec]:  # type: ignore[empt
 
 @hookspec(historic=True)
 def parallax_configure(config: Settings) -> None:
-    """Take your settings: ``config.section(MySettings)``.
+    """Read your settings with ``config.section(MySettings)``.
 
-    Called once, after all plugins are loaded and before anything they offer is used. A plugin that is added later is
-    called then.
+    Called once, after all plugins are loaded and before anything they offer is used. For a plugin added later, it is
+    called at that time.
     """
 
 
 @hookspec(firstresult=True)
 def parallax_select_backend(model_config: Mapping[str, Any], available: Sequence[str]) -> str | None:
-    """Choose what runs a model, where the user has not.
+    """Choose the backend of a model if the user has not.
 
-    Called by ``parallax serve`` without ``--backend``, before the ranks of backends decide. The first answer that is
-    not None holds; ``hookimpl(tryfirst=True)`` goes before others.
+    Called by ``parallax serve`` without ``--backend``, before the ranks of backends decide. The first answer other than
+    None counts; ``hookimpl(tryfirst=True)`` is called before others.
 
     Args:
         model_config: the contents of the model's config.json.
         available: the names of the backends that this machine can run, best rank first.
 
     Returns:
-        One of ``available``, or None to leave it to others.
+        One of ``available``, or None to leave the choice to others.
     """
 
 
 @hookspec
 def parallax_extend_server(server: HttpSurface) -> None:
-    """Add routes to the HTTP server, which are behind the same API keys as all others.
+    """Add routes to the HTTP server; the same API keys apply as to all others.
 
     Called once by ``parallax serve``, before the model is loaded.
     """
@@ -138,22 +138,21 @@ def parallax_extend_server(server: HttpSurface) -> None:
 
 @hookspec
 def parallax_observe(event: Event) -> None:
-    """Watch what happens: requests begin and end, the engine is ready, a stage is lost.
+    """Observe events: a request begins or ends, the engine is ready, a stage is lost.
 
-    Called on a thread of your plugin's own, one event at a time, in order. Whatever you do there holds nobody up: if
-    you are too slow, events are dropped, counted, and the count is logged. An event of a kind you do not know is to be
-    ignored, since kinds are added.
+    Called on a thread of your plugin, one event at a time, in order. It never delays the server: if the plugin is too
+    slow, events are dropped and their number is logged. Ignore events of unknown types, since new types are added.
     """
 
 
 @hookspec
 def parallax_diagnose(config: Settings) -> Iterable[Finding]:  # type: ignore[empty-body]
-    """Report for ``parallax doctor``: versions, devices, known trouble and its remedy. May take seconds."""
+    """Report to ``parallax doctor``: versions, devices, known problems and their remedies. May take seconds."""
 
 
 @hookspec
 def parallax_shutdown() -> None:
-    """Put things in order: ``parallax serve`` ends, the engine has stopped.
+    """Clean up: ``parallax serve`` ends, and the engine has stopped.
 
-    Called on a thread of its own. What takes longer than half a second is not waited for.
+    Called on its own thread. The server waits at most half a second for it.
     """

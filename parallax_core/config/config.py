@@ -1,4 +1,4 @@
-"""The configuration: flags before environment before file before defaults."""
+"""Merges settings from flags, the environment, the file and defaults, in this order of precedence."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Setting:
-    """A key with its value, for people."""
+    """A key with its value, to show to users."""
 
     section: str
     key: Key
@@ -28,13 +28,13 @@ class Setting:
 
     @property
     def shown(self) -> object:
-        """The value in JSON's types; nothing of a secret but that it is set."""
+        """The value in JSON types; of a secret, only whether it is set."""
         return HIDDEN if self.key.is_secret and self.value else _simplify(self.value)
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Everything that is written, by section and key. A section gets its types when it is read."""
+    """All given settings, by section and key. Values are converted to their types when a section is read."""
 
     sections: Mapping[str, Mapping[str, WrittenSetting]] = field(default_factory=dict)
     file: Path | None = None
@@ -42,20 +42,20 @@ class Config:
 
     @classmethod
     def load(cls, file: Path | None = None, environ: Mapping[str, str] | None = None) -> Config:
-        """Read the file, found as `parallax_core.config.source.find_file` says, and the environment.
+        """Read the file, as `parallax_core.config.source.find_file` finds it, and the environment.
 
         Raises:
-            UsageError: if the file is named and not there, or is no TOML.
+            UsageError: if a named file does not exist, or the file is not valid TOML.
         """
         path, sources = read_all(file, environ)
         return cls(_merge(sources), path)
 
     def read(self, section: str, schema: type[T], flags: Mapping[str, object] | None = None) -> T:
-        """Return a section as an object of its type; ``flags`` are values that come before all else.
+        """Return a section as an object of its type; ``flags`` override all other values.
 
         Raises:
-            UsageError: naming the place, if a key is unknown, or its value is none.
-            BrokenPlugin: if ``schema`` is no dataclass with a default for each field.
+            UsageError: if a key is unknown or its value invalid; the message names the place.
+            BrokenPlugin: if ``schema`` is not a dataclass with a default for each field.
         """
         keys = list_keys(schema)
         given = self.sections.get(section, {})
@@ -65,13 +65,13 @@ class Config:
         }
         try:
             return schema(**{**values, **(flags or {})})
-        except ValueError as error:  # of a check of its own
+        except ValueError as error:  # raised by the schema's own check
             places = [written.origin.locate(section, name) for name, written in given.items()]
             places += [f"--{name.replace('_', '-')}" for name in flags or {}]
-            raise UsageError(f"[{section}]: {error}", f"what is set: {', '.join(places)}") from error
+            raise UsageError(f"[{section}]: {error}", f"set by: {', '.join(places)}") from error
 
     def explain(self, section: str, schema: type[Any]) -> list[Setting]:
-        """Return every key of a section with its value and where that comes from.
+        """Return every key of a section with its value and the value's origin.
 
         Raises:
             UsageError: as `read` does.

@@ -1,4 +1,4 @@
-"""Where files live: ``PARALLAX_HOME``, or the platform's user folders."""
+"""The folders for models, configuration, keys and caches: in ``PARALLAX_HOME``, or the platform's user folders."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ import platformdirs
 
 
 def models_folder() -> Path:
-    """Return the folder models are kept in; made on demand by who writes there."""
+    """Return the folder of downloaded models; it may not exist yet."""
     return _folder("models", platformdirs.user_data_path("parallax") / "models")
 
 
 def config_folder() -> Path:
-    """Return the folder a person's own ``parallax.toml`` is looked for in."""
+    """Return the folder of the user's own ``parallax.toml``."""
     return _folder("config", platformdirs.user_config_path("parallax"))
 
 
 def keys_folder() -> Path:
-    """Return the folder keys are kept in; made, with access for the owner only, by who writes there."""
+    """Return the folder of keys; the caller that writes there creates it, with access for the owner only."""
     return _folder("keys", platformdirs.user_data_path("parallax") / "keys")
 
 
 def cache_folder(name: str) -> Path:
-    """Return a folder for files of ``name`` that can be made again, created with access for the owner only."""
+    """Return a folder for the cached files of ``name``, created with access for the owner only."""
     folder = _folder("cache", platformdirs.user_cache_path("parallax")) / name
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder

@@ -1,4 +1,4 @@
-"""The section ``[plugins]``: which are loaded, and which wins."""
+"""The section ``[plugins]``: which plugins are loaded, and which one is preferred for a name."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from msgspec import Meta
 from parallax_core.contracts.policy import PolicyKind
 
 OfferKind = Literal["backend", "model", "source", "transport", "parser", PolicyKind, "settings", "command"]
-"""What plugins offer by name."""
+"""The kinds of named things that plugins offer."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PluginSettings:
-    """What a user decides about plugins."""
+    """The user's choices about plugins."""
 
     disabled: Annotated[
         tuple[str, ...],
@@ -24,5 +24,5 @@ class PluginSettings:
     ] = ()
     prefer: Annotated[
         Mapping[OfferKind, Mapping[str, str]],
-        Meta(description="Which distribution wins where several offer a name, as KIND.NAME = DISTRIBUTION."),
+        Meta(description="The distribution to use if several offer a name, as KIND.NAME = DISTRIBUTION."),
     ] = field(default_factory=dict)

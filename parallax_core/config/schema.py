@@ -1,4 +1,4 @@
-"""What a section of the configuration is made of: a dataclass whose fields are the keys."""
+"""Reads the keys of a configuration section from the dataclass that declares it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from msgspec import Meta
 from parallax_core.base.errors import BrokenPlugin
 
 SECRET = re.compile(r"(^|_)(key|token|secret|password)$")
-"""Keys that hold text and are called like this are not shown, nor is what is marked as secret."""
+"""Names of text keys whose values are never shown; keys marked as secret are not shown either."""
 
 WORDS = {bool: "true or false", int: "an integer", float: "a number", str: "text", Path: "a path"}
 
@@ -26,23 +26,23 @@ class Key:
 
     name: str
     type: Any
-    """As annotated, with its `msgspec.Meta`."""
+    """The annotated type, with its `msgspec.Meta`."""
     default: object
     meta: Meta
 
     @property
     def written(self) -> Any:  # noqa: ANN401 -- a type of any kind
-        """The type of what is written for it: without the None that stands for nothing."""
+        """The type of a given value: the annotated type without None."""
         return _drop_none(self.type)
 
     @property
     def description(self) -> str:
-        """One line for people; empty if there is none."""
+        """One line of help; may be empty."""
         return self.meta.description or ""
 
     @property
     def expected(self) -> str:
-        """What a value has to be, in words."""
+        """A description of valid values, such as ``an integer from 0 to 65535``."""
         return describe_type(self.type)
 
     @property
@@ -56,10 +56,10 @@ def list_keys(schema: type[Any]) -> dict[str, Key]:
     """Return the keys of a section by name.
 
     Raises:
-        BrokenPlugin: if ``schema`` is no dataclass, or one of its fields has no default.
+        BrokenPlugin: if ``schema`` is not a dataclass, or one of its fields has no default.
     """
     if not dataclasses.is_dataclass(schema):
-        raise BrokenPlugin(f"{schema!r} is no dataclass: nothing says what its keys are", "report it to its authors")
+        raise BrokenPlugin(f"{schema!r} is not a dataclass, so its keys are unknown", "report it to its authors")
     types = get_type_hints(schema, include_extras=True)
     keys = [_make_key(schema, field, types[field.name]) for field in dataclasses.fields(schema)]
     return {key.name: key for key in keys}
@@ -71,14 +71,14 @@ def _make_key(schema: type[Any], field: dataclasses.Field[Any], annotated: Any) 
     elif field.default is not dataclasses.MISSING:
         default = field.default
     else:
-        message = f"{field.name!r} of {schema.__qualname__} has no default, and every setting needs one"
+        message = f"{field.name!r} of {schema.__qualname__} has no default; every setting needs one"
         raise BrokenPlugin(message, "report it to its authors")
     meta = next((each for each in get_args(annotated)[1:] if isinstance(each, Meta)), Meta())
     return Key(name=field.name, type=annotated, default=default, meta=meta)
 
 
 def strip_type(annotated: Any) -> Any:  # noqa: ANN401 -- a type of any kind
-    """Return a type without its annotations, and without the None of an optional one."""
+    """Return a type without its annotations and without None."""
     if get_origin(annotated) is Annotated:
         return strip_type(get_args(annotated)[0])
     if get_origin(annotated) in {Union, UnionType}:
@@ -88,7 +88,7 @@ def strip_type(annotated: Any) -> Any:  # noqa: ANN401 -- a type of any kind
 
 
 def _drop_none(annotated: Any) -> Any:  # noqa: ANN401 -- a type of any kind
-    """Return a type without the None of an optional one; bounds can be checked only then."""
+    """Return a type without None; msgspec checks bounds only then."""
     if get_origin(annotated) is Annotated:
         inner, *notes = get_args(annotated)
         return Annotated[(_drop_none(inner), *notes)]
@@ -98,24 +98,24 @@ def _drop_none(annotated: Any) -> Any:  # noqa: ANN401 -- a type of any kind
 
 
 def is_sequence(plain: Any) -> bool:  # noqa: ANN401 -- a type of any kind
-    """Whether values of the type are lists."""
+    """Return whether values of the type are lists."""
     origin = get_origin(plain)
     return isinstance(origin, type) and issubclass(origin, Sequence | frozenset | set)
 
 
 def is_mapping(plain: Any) -> bool:  # noqa: ANN401 -- a type of any kind
-    """Whether values of the type are tables."""
+    """Return whether values of the type are tables."""
     origin = get_origin(plain)
     return isinstance(origin, type) and issubclass(origin, Mapping)
 
 
 def describe_type(annotated: Any) -> str:  # noqa: ANN401 -- a type of any kind
-    """Say what a value of the type is, such as ``an integer from 0 to 65535``."""
+    """Describe the values of a type, such as ``an integer from 0 to 65535``."""
     plain = strip_type(annotated)
     if get_origin(plain) is Literal:
         return f"one of {', '.join(map(str, get_args(plain)))}"
     if is_sequence(plain):
-        return f"a list, each of it {describe_type(get_args(plain)[0])}"
+        return f"a list, each item {describe_type(get_args(plain)[0])}"
     if is_mapping(plain):
         name, value = map(describe_type, get_args(plain))
         return f"a table, each name {name}, each value {value}"

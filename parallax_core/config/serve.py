@@ -1,4 +1,4 @@
-"""The section ``[serve]``, of which the options of ``parallax serve`` are made."""
+"""The section ``[serve]``, which defines the options of ``parallax serve``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from parallax_core.contracts.backend import DType
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServeSettings:
-    """What is served, how, and to whom. A description is the help of the option, ``extra`` what else it has."""
+    """The settings of a server. ``description`` is the help of the option; ``extra`` holds its other properties."""
 
     model: Annotated[
         str,
@@ -25,48 +25,48 @@ class ServeSettings:
     backend: Annotated[
         str | None,
         Meta(
-            description="What runs the model; one for each stage as mlx,torch; by default the best for this machine.",
+            description="The backend; one for each stage as mlx,torch; by default the best for this machine.",
             extra={"metavar": "NAME"},
         ),
     ] = None
     transport: Annotated[
         str | None,
         Meta(
-            description="How stages talk; zmq, the default for several, gives each a process of its own.",
+            description="The transport between stages; zmq, the default for several, runs each in its own process.",
             extra={"metavar": "NAME"},
         ),
     ] = None
     stages: Annotated[
-        int, Meta(description="Split the model's layers among so many stages.", ge=1, extra={"metavar": "N"})
+        int, Meta(description="Split the model's layers into N stages.", ge=1, extra={"metavar": "N"})
     ] = 1
     layers: Annotated[
         str | None,
         Meta(
-            description="The layers of each stage, as 0-10,10-20,20-30; by default as many as each is fast.",
+            description="The layers of each stage, as 0-10,10-20,20-30; by default balanced by measured speed.",
             extra={"metavar": "A-B,B-C"},
         ),
     ] = None
     data_parallel: Annotated[
-        int, Meta(description="Serve with so many replicas of the whole model.", ge=1, extra={"metavar": "N"})
+        int, Meta(description="Serve N replicas of the whole model.", ge=1, extra={"metavar": "N"})
     ] = 1
     device: Annotated[
         tuple[str, ...],
         Meta(
-            description="The device of a stage, in the backend's words; given again for each, replica by replica.",
+            description="The device of a stage, as the backend names it; repeat for each stage, replica by replica.",
             extra={"metavar": "DEVICE"},
         ),
     ] = ()
     listen: Annotated[
         str | None,
         Meta(
-            description="Start no stages here, but wait at this address for `parallax worker` to join.",
+            description="Start no stages here; wait at this address for `parallax worker` to join.",
             extra={"metavar": "ADDRESS"},
         ),
     ] = None
     python: Annotated[
         tuple[str, ...],
         Meta(
-            description="Run the stages of a backend with another environment, as torch=/path/to/python.",
+            description="Run the stages of a backend in another environment, as torch=/path/to/python.",
             extra={"metavar": "BACKEND=PYTHON"},
         ),
     ] = ()
@@ -82,50 +82,53 @@ class ServeSettings:
     step_timeout: Annotated[
         float,
         Meta(
-            description="Seconds a stage may compute a step; 0: 60, or 20 times the longest recent one if more.",
+            description="Seconds a stage may compute a step; 0: the larger of 60 and 20 times the longest recent step.",
             ge=0,
             extra={"metavar": "S"},
         ),
     ] = 0.0
     load_timeout: Annotated[
         float,
-        Meta(description="Seconds that loading a stage may go without any progress.", ge=1, extra={"metavar": "S"}),
+        Meta(description="Seconds that loading a stage may take without progress.", ge=1, extra={"metavar": "S"}),
     ] = 900.0
     host: Annotated[str, Meta(description="The address to listen on.")] = "127.0.0.1"
     port: Annotated[int, Meta(description="The port to listen on; 0 takes a free one.", ge=0, le=65535)] = 8000
-    dtype: Annotated[DType, Meta(description="What to compute in; auto suits the device.")] = "auto"
+    dtype: Annotated[DType, Meta(description="The dtype to compute in; auto suits the device.")] = "auto"
     generation_config: Annotated[
         str,
         Meta(
-            description="Default sampling: auto, as the model's authors recommend; off, as OpenAI; or a file.",
+            description="Default sampling: auto (as the model's authors recommend), off (as OpenAI), or a file.",
             extra={"metavar": "auto|off|PATH"},
         ),
     ] = "auto"
     batching: Annotated[
         str,
         Meta(
-            description="When a step begins: a policy, with options as NAME:key=value,...",
+            description="The policy for when a step begins, with options as NAME:key=value,...",
             extra={"metavar": "POLICY"},
         ),
     ] = "work-conserving"
     preemption: Annotated[
-        str, Meta(description="Who gives way when memory runs out: a policy.", extra={"metavar": "POLICY"})
+        str,
+        Meta(
+            description="The policy for which request is preempted when memory runs out.", extra={"metavar": "POLICY"}
+        ),
     ] = "lowest-priority"
     routing: Annotated[
-        str, Meta(description="Which replica gets a request: a policy.", extra={"metavar": "POLICY"})
+        str, Meta(description="The policy for which replica gets a request.", extra={"metavar": "POLICY"})
     ] = "least-pending-tokens"
     api_key_file: Annotated[
         Path | None,
         Meta(
-            description="A file of API keys with roles, one a line; PARALLAX_API_KEY adds one more, an admin's.",
+            description="A file of API keys with roles, one per line; PARALLAX_API_KEY adds an admin's key.",
             extra={"metavar": "FILE"},
         ),
     ] = None
-    insecure: Annotated[bool, Meta(description="Listen off loopback without an API key.")] = False
+    insecure: Annotated[bool, Meta(description="Listen beyond loopback without an API key.")] = False
     allowed_host: Annotated[
         tuple[str, ...],
         Meta(
-            description="Answer requests for this name too, as a proxy sends them; may be given again.",
+            description="Accept requests for this host name too, as a proxy sends them; may be repeated.",
             extra={"metavar": "NAME"},
         ),
     ] = ()
@@ -136,24 +139,24 @@ class ServeSettings:
     tls_key: Annotated[
         Path | None,
         Meta(
-            description="The certificate's private key, if it is in a file of its own.",
+            description="The certificate's private key, if it is in a separate file.",
             extra={"metavar": "FILE"},
         ),
     ] = None
     cors_origin: Annotated[
         tuple[str, ...],
-        Meta(description="Let web pages of this origin ask; may be given again.", extra={"metavar": "URL"}),
+        Meta(description="Allow requests from web pages of this origin; may be repeated.", extra={"metavar": "URL"}),
     ] = ()
     max_concurrent: Annotated[
-        int, Meta(description="The most requests of one key at once; 0: any number.", ge=0, extra={"metavar": "N"})
+        int, Meta(description="The most concurrent requests per key; 0: no limit.", ge=0, extra={"metavar": "N"})
     ] = 0
     max_per_minute: Annotated[
-        int, Meta(description="The most requests of one key a minute; 0: any number.", ge=0, extra={"metavar": "N"})
+        int, Meta(description="The most requests per key and minute; 0: no limit.", ge=0, extra={"metavar": "N"})
     ] = 0
     max_output_tokens: Annotated[
         int,
         Meta(
-            description="The most output tokens that requests of one key may come to at once; 0: any number.",
+            description="The most output tokens of a key's concurrent requests together; 0: no limit.",
             ge=0,
             extra={"metavar": "N"},
         ),
@@ -161,14 +164,14 @@ class ServeSettings:
     min_priority: Annotated[
         int,
         Meta(
-            description="The most urgent priority that a user's key may ask for; lower is served first.",
+            description="The most urgent priority that a user's key may request; lower is served first.",
             extra={"metavar": "N"},
         ),
     ] = 0
     max_unread: Annotated[
         int,
         Meta(
-            description="Megabytes of answers that may wait for clients to take them; of one request a quarter.",
+            description="Megabytes of answers that may wait for clients to read them; a quarter of it per request.",
             ge=1,
             extra={"metavar": "MB"},
         ),
@@ -176,7 +179,7 @@ class ServeSettings:
     max_running: Annotated[
         int | None,
         Meta(
-            description="Answers that a replica computes at once; by default what its stages are good for.",
+            description="The most answers a replica computes concurrently; by default derived from its stages.",
             ge=1,
             le=8192,
             extra={"metavar": "N"},
@@ -185,7 +188,7 @@ class ServeSettings:
     max_waiting: Annotated[
         int | None,
         Meta(
-            description="Requests that wait for a replica beside them; more get a 429. By default twice as many.",
+            description="Requests that may wait; more get a 429. By default the larger of 256 and 2 x max_running.",
             ge=0,
             le=1_000_000,
             extra={"metavar": "N"},
@@ -194,7 +197,7 @@ class ServeSettings:
     max_batch_tokens: Annotated[
         int | None,
         Meta(
-            description="Tokens that a stage computes in a step; by default the backend's choice.",
+            description="The most tokens a stage computes in a step; by default the backend's choice.",
             ge=1,
             le=65536,
             extra={"metavar": "N"},
@@ -203,24 +206,30 @@ class ServeSettings:
     memory_fraction: Annotated[
         float,
         Meta(
-            description="The share of the memory left beside the weights that pages of KV may take.",
+            description="The share of memory left by the weights that KV pages may take.",
             ge=0.01,
             le=1,
             extra={"metavar": "SHARE"},
         ),
     ] = 0.5
-    lenient: Annotated[bool, Meta(description="Ignore unknown fields, naming them, instead of refusing them.")] = False
-    log_prompts: Annotated[bool, Meta(description="Log what clients send.")] = False
+    lenient: Annotated[bool, Meta(description="Ignore unknown fields with a warning instead of refusing them.")] = False
+    log_prompts: Annotated[bool, Meta(description="Log prompts and other content from clients.")] = False
     max_body: Annotated[
-        float, Meta(description="The largest body of a request, in MiB.", ge=0.01, le=1024, extra={"metavar": "MIB"})
+        float, Meta(description="The largest request body, in MiB.", ge=0.01, le=1024, extra={"metavar": "MIB"})
     ] = 2.0
     tokenizer_processes: Annotated[
-        int, Meta(description="Processes that read and tokenize requests.", ge=1, le=256, extra={"metavar": "N"})
+        int,
+        Meta(
+            description="The number of processes that parse and tokenize requests.",
+            ge=1,
+            le=256,
+            extra={"metavar": "N"},
+        ),
     ] = 2
     request_timeout: Annotated[
         float,
         Meta(
-            description="Seconds a client may take to send a request, or to take a piece.",
+            description="Seconds a client may take to send a request or to read a chunk of the answer.",
             ge=0.1,
             extra={"metavar": "S"},
         ),
@@ -230,7 +239,7 @@ class ServeSettings:
     ] = None
     drain: Annotated[
         float,
-        Meta(description="Seconds that answers under way may take to end after SIGTERM.", ge=0, extra={"metavar": "S"}),
+        Meta(description="Seconds that running answers may take to end after SIGTERM.", ge=0, extra={"metavar": "S"}),
     ] = 1.0
     strict_plugins: Annotated[bool, Meta(description="Refuse to start while a plugin cannot be loaded.")] = False
     verbose: Annotated[bool, Meta(description="Log more, with tracebacks.", extra={"short": "-v"})] = False

@@ -1,4 +1,4 @@
-"""Where values are written: a file, the environment, flags."""
+"""Reads settings from the file and the environment."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ VARIABLE = re.compile(r"PARALLAX_([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*)__([A-Z][A-Z0-9_
 
 @dataclass(frozen=True, slots=True)
 class SettingOrigin:
-    """Who says so."""
+    """The place where a setting is given."""
 
     kind: Literal["default", "file", "environment", "flag"]
     name: str = ""
-    """The path of the file, the variable, or the option; empty for a default."""
+    """The path of the file, the name of the variable, or the option; empty for a default."""
 
     def locate(self, section: str, key: str = "") -> str:
-        """Name a place in it, as a person would look for it."""
+        """Return the place of a key for messages, such as ``[serve] port in parallax.toml``."""
         if self.kind == "file":
             return f"[{section}] {key} in {self.name}".replace("]  in", "] in")
         return self.name or f"the default of [{section}] {key}"
@@ -34,7 +34,7 @@ class SettingOrigin:
 
 @dataclass(frozen=True, slots=True)
 class WrittenSetting:
-    """A value as it is written somewhere."""
+    """A value as given, before conversion, with its origin."""
 
     value: object
     origin: SettingOrigin
@@ -44,10 +44,10 @@ Sections = Mapping[str, Mapping[str, WrittenSetting]]
 
 
 def find_file(given: Path | None, environ: Mapping[str, str]) -> Path | None:
-    """Return the configuration file: the one given, that of ``PARALLAX_CONFIG``, one here, or a person's own.
+    """Return the configuration file: ``given``, that of ``PARALLAX_CONFIG``, one in this folder, or the user's own.
 
     Raises:
-        UsageError: if one is named that is not there.
+        UsageError: if a named file does not exist.
     """
     named, by = (given, "--config") if given else (Path(environ.get(FILE_VARIABLE, "")), FILE_VARIABLE)
     if named != Path():
@@ -64,15 +64,15 @@ def read_file(path: Path) -> Sections:
     """Read a TOML file of sections.
 
     Raises:
-        UsageError: if it cannot be read, or is something else; it says where.
+        UsageError: if it cannot be read or is invalid; the message names the place.
     """
     import tomllib
 
     try:
-        found = tomllib.loads(path.read_text(encoding="utf-8-sig"))  # some editors begin a file with a mark
+        found = tomllib.loads(path.read_text(encoding="utf-8-sig"))  # some editors begin a file with a byte order mark
     except OSError as error:
         message = f"the configuration {path} cannot be read: {error.strerror or error}"
-        raise UsageError(message, "make it a file that you may read, or name another with --config") from error
+        raise UsageError(message, "check its permissions, or name another file with --config") from error
     except UnicodeDecodeError as error:
         raise UsageError(f"{path} is not UTF-8, at byte {error.start}", "save it as UTF-8") from error
     except tomllib.TOMLDecodeError as error:
@@ -83,13 +83,13 @@ def read_file(path: Path) -> Sections:
 
 def _read_section(section: str, table: Any, origin: SettingOrigin) -> Mapping[str, WrittenSetting]:  # noqa: ANN401 -- whatever TOML holds
     if not isinstance(table, dict):
-        message = f"{section!r} in {origin.name} stands outside a section"
-        raise UsageError(message, f"put it below a line with a section, such as [serve]: {section} = ...")
+        message = f"{section!r} in {origin.name} is outside a section"
+        raise UsageError(message, f"put it below a section header, such as [serve]: {section} = ...")
     return {key: WrittenSetting(value, origin) for key, value in table.items()}
 
 
 def read_environment(environ: Mapping[str, str]) -> Sections:
-    """Return what ``PARALLAX_SECTION__KEY`` variables say; one that is empty counts as not set."""
+    """Return the settings from ``PARALLAX_SECTION__KEY`` variables; an empty one counts as not set."""
     sections: dict[str, dict[str, WrittenSetting]] = {}
     for variable, text in environ.items():
         if text and (found := VARIABLE.fullmatch(variable)):
@@ -104,7 +104,7 @@ def name_variable(section: str, key: str) -> str:
 
 
 def read_all(given: Path | None, environ: Mapping[str, str] | None = None) -> tuple[Path | None, list[Sections]]:
-    """Return the file in use, if any, and what it and the environment say, the weaker first."""
+    """Return the file in use, if any, and the settings of the file and of the environment, in rising precedence."""
     environ = os.environ if environ is None else environ
     path = find_file(given, environ)
     return path, [read_file(path) if path else {}, read_environment(environ)]

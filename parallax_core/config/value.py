@@ -1,4 +1,4 @@
-"""From what is written to a value of the type that a key has."""
+"""Converts given values to the types of their keys."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ BLAME = "report it to the authors of the plugin that declares it"
 
 
 def read_value(section: str, key: Key, written: WrittenSetting) -> object:
-    """Return the value of a key.
+    """Return the converted value of a key.
 
-    Paths begin with ``~`` for the home folder; those of a file are relative to its folder.
+    In paths, ``~`` is the home folder; relative paths in a file are relative to the file's folder.
 
     Raises:
-        UsageError: if it is of another type or out of its range; it says where, what, and what is expected.
-        BrokenPlugin: if the key is of a type that no value can have.
+        UsageError: if it has another type or is out of range; the message names the place, the value and the expected.
+        BrokenPlugin: if the type of the key is not supported.
     """
     value, origin = written.value, written.origin
     is_text = origin.kind == "environment" and isinstance(value, str)
@@ -31,10 +31,10 @@ def read_value(section: str, key: Key, written: WrittenSetting) -> object:
 
     def read_path(wanted: type[Any], given: object) -> object:
         if wanted is not Path:
-            message = f"[{section}] {key.name} is a {wanted.__name__}, which nothing in a configuration can be"
+            message = f"[{section}] {key.name} has the type {wanted.__name__}, which a configuration cannot hold"
             raise BrokenPlugin(message, BLAME)
         if not isinstance(given, str):
-            raise TypeError("a path is written as text")
+            raise TypeError("a path must be text")
         return folder / Path(given).expanduser()
 
     try:
@@ -43,24 +43,24 @@ def read_value(section: str, key: Key, written: WrittenSetting) -> object:
     except (msgspec.ValidationError, ValueError) as error:
         shown = HIDDEN if key.is_secret else repr(value)
         message = f"{origin.locate(section, key.name)} is {shown}: expected {key.expected}{_locate_part(str(error))}"
-        raise UsageError(message, f"correct it, or take it out{_name_default(key)}") from error
+        raise UsageError(message, f"correct it, or remove it{_name_default(key)}") from error
     except TypeError as error:
         raise BrokenPlugin(f"[{section}] {key.name} cannot be read: {error}", BLAME) from error
 
 
 def _name_default(key: Key) -> str:
-    """Return what it is then, if that is anything."""
+    """Return the default of a key for a hint, or an empty string."""
     return f" for the default, {json.dumps(key.default, default=str)}" if key.default else ""
 
 
 def _locate_part(reason: str) -> str:
-    """Return which part of a list or table is meant, from the words of msgspec."""
+    """Return the part of a list or table that an error of msgspec names."""
     _, dollar, place = reason.partition("`$")
     return f" (at {place.rstrip('`')})" if dollar and place.strip("`") else ""
 
 
 def _parse_text(text: str, key: Key) -> object:
-    """Take a list apart at commas, and a table at commas and ``=``, with dots between names within names."""
+    """Split a list at commas, and a table at commas and ``=``; dots in a name separate nested tables."""
     plain = strip_type(key.type)
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if is_sequence(plain):

@@ -1,4 +1,4 @@
-"""The section ``[worker]``, of which the options of ``parallax worker`` are made."""
+"""The section ``[worker]``, which defines the options of ``parallax worker``."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ from msgspec import Meta
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerSettings:
-    """Which head a node joins, and as what. A description is the help of the option, ``extra`` what else it has."""
+    """The settings of a worker. ``description`` is the help of the option; ``extra`` holds its other properties."""
 
     connect: Annotated[
         str,
         Meta(
-            description="Where the head listens, such as tcp://10.0.0.5:9000; see `parallax serve --listen`.",
+            description="The address of the head, such as tcp://10.0.0.5:9000; see `parallax serve --listen`.",
             extra={"metavar": "ADDRESS"},
         ),
     ] = ""
     listen: Annotated[
         str | None,
         Meta(
-            description="Where other stages reach this one; by default a free port of this machine.",
+            description="The address at which other stages reach this one; by default a free port of this machine.",
             extra={"metavar": "ADDRESS"},
         ),
     ] = None
     node: Annotated[
         str | None,
-        Meta(description="The name of this node; by default made of the machine's name.", extra={"metavar": "NAME"}),
+        Meta(description="The name of this node; by default derived from the host name.", extra={"metavar": "NAME"}),
     ] = None
     head: Annotated[str, Meta(description="The name of the head's node.", extra={"metavar": "NAME"})] = "head"
     backend: Annotated[
         str | None,
-        Meta(description="Offer only this backend; by default all that run here.", extra={"metavar": "NAME"}),
+        Meta(description="Offer only this backend; by default all available ones.", extra={"metavar": "NAME"}),
     ] = None
-    transport: Annotated[str, Meta(description="How nodes talk.", extra={"metavar": "NAME"})] = "zmq"
+    transport: Annotated[str, Meta(description="The transport between nodes.", extra={"metavar": "NAME"})] = "zmq"
     memory: Annotated[
         float | None,
         Meta(
-            description="Gigabytes that weights and pages may take here; by default what is free, where that is known.",
+            description="Gigabytes that weights and pages may take; by default the free memory, if known.",
             gt=0,
             extra={"metavar": "GB"},
         ),
@@ -48,7 +48,7 @@ class WorkerSettings:
     allow_model: Annotated[
         tuple[str, ...],
         Meta(
-            description="Load these models only: a pattern such as org/*, or a folder; may be given again.",
+            description="Load only these models: a pattern such as org/*, or a folder; may be repeated.",
             extra={"metavar": "MODEL"},
         ),
     ] = ()
@@ -59,12 +59,12 @@ class WorkerSettings:
         ),
     ] = 2.5
     supervised: Annotated[
-        bool, Meta(description="End with standard input and do not join again; for `parallax serve`.")
+        bool, Meta(description="Exit when standard input closes, and do not rejoin; used by `parallax serve`.")
     ] = False
     verbose: Annotated[bool, Meta(description="Log more, with tracebacks.", extra={"short": "-v"})] = False
 
 
 def name_node(number: int) -> str:
-    """Return a name for the node whose process is ``number``: a key for the machine's name holds for it."""
+    """Return ``HOST/number`` as the node's name; a key for the host name is valid for it."""
     host = "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in socket.gethostname())
     return f"{host.strip('._-')[:64] or 'node'}/{number}"

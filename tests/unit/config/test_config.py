@@ -105,8 +105,8 @@ def test_variables_with_one_underscore_are_no_settings() -> None:
         ("is_on = 'true'", "is 'true': expected true or false"),
         ("color = 'green'", "is 'green': expected one of red, blue"),
         ("file = 1", "is 1: expected a path"),
-        ("names = 'a'", "is 'a': expected a list, each of it text"),
-        ("names = ['a', 1]", "is ['a', 1]: expected a list, each of it text (at [1])"),
+        ("names = 'a'", "is 'a': expected a list, each item text"),
+        ("names = ['a', 1]", "is ['a', 1]: expected a list, each item text (at [1])"),
         ("table.c.x = 'a'", "each name one of a, b, each value a table"),
         ("api_key = 5", "api_key in {file} is ***: expected text"),
     ],
@@ -117,7 +117,7 @@ def test_wrong_value_names_file_section_key_and_what_is_expected(text: str, mess
     path = str(Path("parallax.toml").absolute())
     assert caught.value.message.startswith(f"[x] {text.partition(' ')[0].partition('.')[0]} in {path} is ")
     assert message.format(file=path) in caught.value.message
-    assert caught.value.hint.startswith("correct it, or take it out")
+    assert caught.value.hint.startswith("correct it, or remove it")
 
 
 @pytest.mark.parametrize("text", ["a", "a.x", "a=1,a.b=2"])
@@ -130,7 +130,7 @@ def test_check_of_the_section_itself_is_told() -> None:
     with pytest.raises(UsageError, match=r"\[x\]: 13 brings bad luck") as caught:
         load("[x]\ncount = 13", PARALLAX_X__NAME="a").read("x", Example, {"is_on": True})
     path = Path("parallax.toml").absolute()
-    assert caught.value.hint == f"what is set: [x] count in {path}, PARALLAX_X__NAME, --is-on"
+    assert caught.value.hint == f"set by: [x] count in {path}, PARALLAX_X__NAME, --is-on"
 
 
 def test_unknown_key_gets_a_near_one_or_all() -> None:
@@ -153,7 +153,7 @@ def test_file_may_begin_with_a_mark_of_its_encoding() -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"port = 1", "'port' in .* stands outside a section"),
+        (b"port = 1", "'port' in .* is outside a section"),
         (b"a = = 1", "is not valid TOML: .*line 1"),
         (b"[x]\n\xff", "is not UTF-8, at byte 4"),
     ],

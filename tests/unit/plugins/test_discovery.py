@@ -287,7 +287,7 @@ def test_many_plugins_that_are_not_loaded_are_named_without_their_reasons(site: 
         site.install(name, "import not_there")
     with pytest.raises(UnknownName) as caught:
         PluginHost.discover().backends().get("something")
-    assert "might offer it: four, one, three, two. `parallax plugins` says why" in caught.value.hint
+    assert "might offer it: four, one, three, two. `parallax plugins` shows why" in caught.value.hint
     assert "not_there" not in caught.value.hint
 
 

@@ -112,9 +112,9 @@ def test_section_that_two_plugins_declare_is_a_conflict_once_it_is_used(site: Si
 @pytest.mark.parametrize(
     ("code", "message"),
     [
-        (MINE.replace("@dataclass(frozen=True, kw_only=True)", ""), "is no dataclass"),
+        (MINE.replace("@dataclass(frozen=True, kw_only=True)", ""), "is not a dataclass"),
         (MINE.replace("speed: int = 1", "speed: int"), "'speed' of Mine has no default"),
-        (MINE.replace("speed: int = 1", "speed: object = 1").replace("object", "range"), "is a range, which nothing"),
+        (MINE.replace("speed: int = 1", "speed: object = 1").replace("object", "range"), "has the type range, which"),
         (MINE.replace("{module}:Mine", "{module}:Yours"), "'mine' of mine 1.0 cannot be loaded"),
     ],
 )
