@@ -1,7 +1,7 @@
-"""When the next step begins: the policies core brings. They are named as in the literature on dynamic batching.
+"""The built-in batching policies, named as in the literature on dynamic batching.
 
-Whatever they answer, the engine itself never begins a step that the pipeline has no room for, and holds none back for
-longer than its own limit.
+Whatever a policy answers, the engine never begins a step that does not fit into the pipeline, and never holds one back
+for longer than its own limit.
 """
 
 from __future__ import annotations
@@ -12,23 +12,24 @@ from dataclasses import dataclass
 from parallax_core.contracts.policy import QueueView
 
 SIZE = 8
+"""The default number of requests."""
 DELAY_S = 0.016
-"""About one decode step of a model of middle size: waiting longer costs more than the larger step gains."""
+"""The default delay, in seconds: about one decode step of a medium model; a longer one costs more than it gains."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkConserving:
-    """Begin whenever the pipeline has room for a step: nothing idles while something could run."""
+    """Begin whenever the pipeline has room for a step, so that it never idles while a request could run."""
 
     def wait_s(self, queue: QueueView) -> float:
-        """Return 0: that there is room is the engine's own condition."""
+        """Return 0: the engine itself waits for room in the pipeline."""
         del queue
         return 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Begin when ``size`` requests are ready; the engine's own limit begins a smaller step at last."""
+    """Begin when ``size`` requests are ready; the engine begins a smaller step after its own limit."""
 
     size: int = SIZE
 
@@ -36,7 +37,7 @@ class Size:
         _check_size(self.size)
 
     def wait_s(self, queue: QueueView) -> float:
-        """Return infinity until there are enough."""
+        """Return infinity until enough requests are ready."""
         return 0.0 if queue.num_ready >= self.size else math.inf
 
 
@@ -50,13 +51,13 @@ class Delay:
         _check_delay(self.delay_s)
 
     def wait_s(self, queue: QueueView) -> float:
-        """Return what is left of the delay."""
+        """Return the remaining delay, in seconds."""
         return max(0.0, self.delay_s - queue.oldest_wait_s)
 
 
 @dataclass(frozen=True, slots=True)
 class SizeOrDelay:
-    """Begin when ``size`` requests are ready, or the first has been for ``delay_s`` seconds."""
+    """Begin when ``size`` requests are ready or the first has been ready for ``delay_s`` seconds."""
 
     size: int = SIZE
     delay_s: float = DELAY_S
@@ -66,17 +67,17 @@ class SizeOrDelay:
         _check_delay(self.delay_s)
 
     def wait_s(self, queue: QueueView) -> float:
-        """Return what is left of the delay."""
+        """Return the remaining delay, in seconds."""
         return 0.0 if queue.num_ready >= self.size else max(0.0, self.delay_s - queue.oldest_wait_s)
 
 
 def _check_size(size: int) -> None:
     if size < 1:
-        message = f"size is {size}, and must be at least 1"
+        message = f"size is {size}; it must be at least 1"
         raise ValueError(message)
 
 
 def _check_delay(delay_s: float) -> None:
     if not 0 <= delay_s < math.inf:
-        message = f"delay_s is {delay_s:g}, and must be 0 or more seconds"
+        message = f"delay_s is {delay_s:g}; it must be 0 or more seconds"
         raise ValueError(message)

@@ -1,4 +1,4 @@
-"""What core itself can say about this machine."""
+"""The findings of core for ``parallax doctor``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SMALL_DISK_BYTES = 5 * 10**9
 
 
 def examine_machine() -> list[Finding]:
-    """Report on Python, the processors, the models folder and the space left there."""
+    """Report on Python, the processors, the models folder and its free space, and the cache folder."""
     return [_examine_python(), _examine_disk(models_folder()), _examine_cache()]
 
 
@@ -39,6 +39,6 @@ def _examine_cache() -> Finding:
         folder = cache_folder("doctor")
         folder.rmdir()
     except OSError as error:
-        remedy = "make it writable, or set PARALLAX_HOME to a folder that is"
+        remedy = "make it writable, or set PARALLAX_HOME to a writable folder"
         return Finding(topic="cache folder", status="error", message=str(error), remedy=remedy)
     return Finding(topic="cache folder", status="ok", message=f"{folder.parent} is writable")

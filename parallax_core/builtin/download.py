@@ -1,4 +1,4 @@
-"""Bring bytes of a file here over a connection that may break."""
+"""Downloads byte ranges of files over connections that may break."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from parallax_core.base.byteranges import ByteRange, ByteRanges
 from parallax_core.base.errors import ParallaxError
 from parallax_core.builtin.partial_file import PartialFile, RemoteFile
 
-AGAIN = "run the command again: it goes on where it stopped"
+AGAIN = "run the command again: it continues where it stopped"
 
 
 class TransientError(ParallaxError):
-    """A transfer broke in a way that trying again may mend, not before ``after_s`` seconds have passed."""
+    """A transfer failed in a way that a retry may fix, after at least ``after_s`` seconds."""
 
     def __init__(self, message: str, hint: str = "", after_s: float = 0) -> None:
         super().__init__(message, hint)
@@ -24,36 +24,36 @@ class TransientError(ParallaxError):
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
-    """Bytes of a file that a server sends."""
+    """The bytes of a file that a server is sending."""
 
     start: int
-    """The first of them: 0 where the server ignores ranges."""
+    """The offset of the first byte; 0 if the server ignores ranges."""
     size: int | None
-    """Of the whole file, as far as the server says."""
+    """The size of the whole file, if the server states it."""
     chunks: Iterator[bytes]
 
 
 Opener = Callable[[RemoteFile, int, int], AbstractContextManager[Incoming]]
-"""Opens a range of bytes of a file: from the first number up to the second."""
+"""Opens the bytes of a file from the first offset up to the second."""
 
 
 @dataclass(frozen=True, slots=True)
 class Download:
-    """How files get here."""
+    """Fetches bytes of files, with retries."""
 
     open: Opener
-    """Raises `TransientError` for what may pass, any other `ParallaxError` for what will not."""
+    """Raises `TransientError` if a retry may help, otherwise another `ParallaxError`."""
     pauses_s: Sequence[float]
-    """How long to wait before each new try; as many tries without a byte of progress are made, and then no more."""
+    """Seconds to wait before each retry; the number of retries without a byte of progress before giving up."""
 
     def fill(self, file: PartialFile, wanted: ByteRanges, report: Callable[[int], None]) -> None:
-        """Fetch what is missing of the bytes that are wanted.
+        """Fetch the wanted bytes that are missing.
 
-        Whatever ends it, bytes that came are kept. ``report`` is called with the number of wanted bytes that are here,
-        and an exception it raises ends the transfer.
+        Received bytes are kept even if the transfer fails. ``report`` is called with the number of wanted bytes that
+        are present; an exception from it ends the transfer.
 
         Raises:
-            ParallaxError: if the file cannot be had, or has another size than was listed.
+            ParallaxError: if the file cannot be fetched, or its size differs from the listed one.
             OSError: if it cannot be written.
         """
         failures = 0
@@ -61,15 +61,15 @@ class Download:
         while missing := file.find_missing(wanted):
             try:
                 self._receive(file, missing, lambda left: report(wanted.total - left))
-            except TransientError as hiccup:
+            except TransientError as error:
                 failures = 0 if _count(file.find_missing(wanted)) < _count(missing) else failures
                 if failures == len(self.pauses_s):
                     raise
-                time.sleep(max(self.pauses_s[failures], hiccup.after_s))
+                time.sleep(max(self.pauses_s[failures], error.after_s))
                 failures += 1
 
     def _receive(self, file: PartialFile, missing: Sequence[ByteRange], tell_left: Callable[[int], None]) -> None:
-        """Fetch the first of the missing ranges; all of them, from a server that ignores ranges."""
+        """Fetch the first missing range, or all of them if the server ignores ranges."""
         (start, stop), left = missing[0], _count(missing)
         with self.open(file.remote, start, stop) as incoming, file.writing():
             _check_answer(file.remote, start, incoming)
@@ -88,9 +88,9 @@ class Download:
 def _check_answer(file: RemoteFile, start: int, incoming: Incoming) -> None:
     fault = ""
     if incoming.size is not None and incoming.size != file.size:
-        fault = f"{file.name} has {incoming.size} bytes on the server, which lists it with {file.size}"
+        fault = f"{file.name} has {incoming.size} bytes on the server, but is listed with {file.size}"
     elif incoming.start not in {0, start}:
-        fault = f"the server sends {file.name} from byte {incoming.start} on, where byte {start} was asked for"
+        fault = f"the server sends {file.name} from byte {incoming.start} on instead of byte {start}"
     if fault:
         raise ParallaxError(fault, "run the command again; if it recurs, the copy on the server is damaged")
 

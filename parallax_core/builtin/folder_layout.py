@@ -1,4 +1,4 @@
-"""The standard layout of a model folder: which files there are, and what is wrong with a folder that lacks some."""
+"""Checks that a model folder has the files of the standard layout."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ SINGLE = "model.safetensors"
 
 
 def check_folder(folder: Path) -> None:
-    """Return if ``folder`` holds a model in the standard layout.
+    """Check that ``folder`` holds a complete model in the standard layout.
 
     Raises:
-        ParallaxError: naming everything that is missing or the file that is damaged.
+        ParallaxError: naming all missing files, or the damaged one.
     """
     missing = [name for name in (CONFIG, TOKENIZER) if not (folder / name).is_file()]
     if not any(folder.glob("*.safetensors")):
@@ -32,7 +32,7 @@ def check_folder(folder: Path) -> None:
 
 
 def hint_for(names: Iterable[str]) -> str:
-    """Return what to do about an incomplete model, given the file names it does have."""
+    """Return a hint for an incomplete model, given the file names it has."""
     endings = {Path(name).suffix for name in names}
     if ".safetensors" in endings:
         return "copy or download the missing files again"
@@ -47,7 +47,7 @@ def hint_for(names: Iterable[str]) -> str:
 
 
 def read_shards(folder: Path) -> list[str]:
-    """Return the names of the weight files that the index of ``folder`` lists, sorted, each once.
+    """Return the names of the weight files in the index of ``folder``, sorted and unique.
 
     Raises:
         ParallaxError: if the index is damaged; see `read_index`.

@@ -1,8 +1,8 @@
 """Models of the Hugging Face hub: ``hf:org/name`` or ``hf:org/name@revision``.
 
-What speaks to the hub (`remote`) is imported only when something must be downloaded, since importing
-huggingface_hub takes most of a second. Writing the files is our own (`transfer`): those of huggingface_hub 2 begin
-again from the first byte when the process was interrupted.
+The client of the hub (`hub_client`) is imported only when something must be downloaded, since importing huggingface_hub
+takes most of a second. Files are written by our own code (`download`), since huggingface_hub 2 starts again from the
+first byte after an interruption.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from parallax_core.contracts.progress import Progress, silent
 from parallax_core.contracts.source import ModelFolder, SourceContext, StoredModel
 
 PAUSES_S = (1.0, 2.0, 4.0, 8.0)
-"""Pauses between the tries of a transfer that gets nowhere."""
+"""Seconds to wait before each retry of a transfer without progress."""
 _REPO = re.compile(r"[A-Za-z0-9_][\w.-]*(/[A-Za-z0-9_][\w.-]*)?", re.ASCII)
 
 
@@ -40,7 +40,7 @@ class HubName:
         """
         repo, at, revision = name.partition("@")
         if not _REPO.fullmatch(repo) or "--" in repo or ".." in repo or (at and not revision):
-            message = f"{name!r} cannot be a model of the hub"
+            message = f"{name!r} is not a valid name of a hub model"
             raise UnknownName(message, "write ORG/NAME or ORG/NAME@REVISION; a folder is written file:PATH")
         return HubName(repo, revision or "main")
 
@@ -49,13 +49,13 @@ class HubName:
 
 
 class HubSource:
-    """Downloads models of the hub into the folder of its context, and lists and removes them.
+    """Downloads models of the hub into its folder, lists and removes them.
 
-    ``HF_ENDPOINT``, ``HF_TOKEN`` and ``HF_HUB_OFFLINE`` mean what they mean to huggingface_hub.
+    ``HF_ENDPOINT``, ``HF_TOKEN`` and ``HF_HUB_OFFLINE`` have the same meaning as in huggingface_hub.
     """
 
     def __init__(self, context: SourceContext, pauses_s: Sequence[float] = PAUSES_S) -> None:
-        """Keep models in ``context.folder``; wait ``pauses_s`` between the tries of a broken transfer."""
+        """Store models in ``context.folder``; wait ``pauses_s`` seconds before the retries of a broken transfer."""
         self._folder = context.folder
         self._cache = ModelCache(context.folder)
         self._pauses_s = pauses_s
@@ -70,16 +70,16 @@ class HubSource:
 
         Raises:
             UnknownName: if there is no such repository or revision.
-            ParallaxError: if it is gated, unreachable, damaged, no safetensors model, or the disk is full.
+            ParallaxError: if it is gated, unreachable, damaged or not a safetensors model, or the disk is full.
         """
         return self._obtain(name, progress, lambda _: False, ModelDownload.fetch_all)
 
     def fetch_without_weights(self, name: str, progress: Progress) -> ModelFolder:
-        """Return the model's folder with all but its weights; see `PartialSource.fetch_without_weights` and `fetch`."""
+        """Return the model's folder without its weights; see `PartialSource.fetch_without_weights` and `fetch`."""
         return self._obtain(name, progress, self._has_files, ModelDownload.fetch_without_weights)
 
     def fetch_tensors(self, name: str, is_wanted: IsWanted, progress: Progress) -> ModelFolder:
-        """Return the model's folder with the tensors that are wanted; see `PartialSource.fetch_tensors` and `fetch`."""
+        """Return the model's folder with the wanted tensors; see `PartialSource.fetch_tensors` and `fetch`."""
 
         def is_here(record: CachedModel) -> bool:
             return has_tensors(self._cache.locate(record.name), record, is_wanted)
@@ -87,19 +87,19 @@ class HubSource:
         return self._obtain(name, progress, is_here, lambda download: download.fetch_tensors(is_wanted))
 
     def find_partial(self, name: str) -> StoredModel | None:
-        """Return the model if a part of it is on this machine, and not all."""
+        """Return the model if only a part of it is on this machine."""
         return self._cache.find_partial(str(HubName.parse(name)))
 
     def stored(self) -> Sequence[StoredModel]:
-        """Return what is complete on this machine, sorted by name."""
+        """Return the models that are complete on this machine, sorted by name."""
         return self._cache.stored()
 
     def stored_partial(self) -> Sequence[StoredModel]:
-        """Return the models of which a part is on this machine, sorted by name."""
+        """Return the models of which only a part is on this machine, sorted by name."""
         return self._cache.stored_partial()
 
     def remove(self, name: str) -> int:
-        """Delete a model, or what is here of it, and return the bytes freed.
+        """Delete a complete or partial model, and return the bytes freed.
 
         Raises:
             UnknownName: if it is not stored here.
@@ -115,13 +115,13 @@ class HubSource:
         is_here: Callable[[CachedModel], bool],
         fetch: Callable[[ModelDownload], None],
     ) -> ModelFolder:
-        """Return the model's folder once it is complete, or ``is_here`` of what is here; until then, ``fetch``."""
+        """Return the model's folder, after ``fetch`` unless it is complete or ``is_here`` accepts its record."""
         wanted = HubName.parse(name)
         key = str(wanted)
         try:
             if not self._is_ready(key, is_here):
                 with self._cache.lock(key, progress):
-                    # Another process may have fetched it while we waited for the lock.
+                    # Another process may have fetched it while this one waited for the lock.
                     if not self._is_ready(key, is_here):
                         self._download(wanted, progress, fetch)
         except OSError as error:
@@ -149,7 +149,7 @@ class HubSource:
         name = str(wanted)
         record = self._cache.read_begun(name)
         if record is not None and self._cache.has_weights(name):
-            # It is finished as it was when it was begun, wherever its branch points to now.
+            # It is finished at the commit where it was begun, wherever its branch points now.
             remote = HubClient.return_to(wanted.repo, record.commit, record.files)
         else:
             remote = HubClient.connect(wanted.repo, wanted.revision)
@@ -158,6 +158,4 @@ class HubSource:
             fetch(ModelDownload(record, self._cache, Download(remote.open, self._pauses_s), progress))
         except UnknownName as error:
             message = f"{name} was begun at commit {record.commit}, which the hub no longer has"
-            raise ParallaxError(
-                message, f"delete it with `parallax models rm hf:{name}`, and fetch it again"
-            ) from error
+            raise ParallaxError(message, f"delete it with `parallax models rm hf:{name}` and fetch it again") from error

@@ -1,4 +1,4 @@
-"""What is asked of the hub, and what its errors mean to a person."""
+"""A client of the hub that translates its errors into clear ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from importlib.metadata import version
 from urllib.parse import quote, urlsplit
 
 from huggingface_hub import HfApi, constants, get_session, hf_raise_for_status
-from huggingface_hub.errors import (  # type: ignore[attr-defined]  # HTTPError: of its HTTP client, whichever that is
+from huggingface_hub.errors import (  # type: ignore[attr-defined]  # HTTPError: that of its HTTP client
     GatedRepoError,
     HfHubHTTPError,
     HTTPError,
@@ -28,11 +28,11 @@ from parallax_core.builtin.download import Incoming, TransientError
 from parallax_core.builtin.partial_file import RemoteFile
 
 LONGEST_WAIT_S = 60.0
-"""How long to obey a server that asks us to wait before the next try."""
+"""The most seconds to wait if the server asks for a pause before the next try."""
 _COMMIT = re.compile(r"[0-9a-f]{7,64}")
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-\d{1,18}/(\d{1,18}|\*)", re.ASCII)
 _PASSING = frozenset({408, 429, 500, 502, 503, 504})
-"""HTTP statuses that trying again may mend."""
+"""HTTP statuses after which a retry may succeed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class HubClient:
 
     @staticmethod
     def connect(repo: str, revision: str) -> HubClient:
-        """Ask the hub which commit ``revision`` is, and which files it has.
+        """Look up the commit of ``revision`` and its files on the hub.
 
         Raises:
             UnknownName: if there is no such repository or revision.
@@ -70,10 +70,10 @@ class HubClient:
 
     @staticmethod
     def return_to(repo: str, commit: str, files: Sequence[RemoteFile]) -> HubClient:
-        """Return a repository at a commit whose files are known, without asking for them again.
+        """Return a repository at a commit whose files are known, without a request.
 
         Raises:
-            ParallaxError: if ``HF_ENDPOINT`` is no address.
+            ParallaxError: if ``HF_ENDPOINT`` is not a valid address.
         """
         _silence_library()
         return HubClient(_endpoint(), repo, commit, files)
@@ -97,7 +97,7 @@ class HubClient:
 
 
 def _read_range(status: int, headers: Mapping[str, str]) -> tuple[int, int | None]:
-    """Return the byte of the file that an answer begins with, and the size of the file if it is said."""
+    """Return the offset of the answer's first byte, and the size of the file if the answer states it."""
     if status == HTTPStatus.PARTIAL_CONTENT:
         stated = headers.get("Content-Range", "")
         found = _CONTENT_RANGE.fullmatch(stated)
@@ -117,7 +117,7 @@ def _silence_library() -> None:
 
 
 def _endpoint() -> str:
-    # Read here and not taken from the library, which reads it once, whenever it happens to be imported.
+    # Read here since the library reads it only once, on import.
     endpoint = os.environ.get("HF_ENDPOINT", "").rstrip("/") or "https://huggingface.co"
     parts = urlsplit(endpoint)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
@@ -128,7 +128,7 @@ def _endpoint() -> str:
 
 def _commit(info: ModelInfo) -> str:
     if not _COMMIT.fullmatch(info.sha or ""):
-        raise ValueError(f"{info.sha!r} is no commit")
+        raise ValueError(f"{info.sha!r} is not a commit")
     return str(info.sha)
 
 

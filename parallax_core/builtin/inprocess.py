@@ -1,8 +1,8 @@
-"""The transport between nodes of one process: frames are handed over as they are.
+"""The transport between nodes of one process: frames are passed on as they are.
 
-Nothing works here that would not work between machines: a frame is checked against the limits, a link carries only as
-many as its receiver has credit for, and what ends a link elsewhere ends it here. Only a peer that hangs is never found
-out, since whoever shares an event loop hangs with it.
+It behaves as a transport between machines: frames are checked against the limits, a link carries only as many as its
+receiver has credit for, and links end for the same reasons. Only a hung peer is never detected, since all nodes share
+its event loop.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ SCHEME = "inprocess://"
 LISTENERS: WeakKeyDictionary[asyncio.AbstractEventLoop, WeakValueDictionary[str, InProcessTransport]] = (
     WeakKeyDictionary()
 )
-"""Who listens where: what the ports of a machine are to a network. Forgets loops that are gone, and their nodes."""
+"""The listening node of each address, by event loop; closed loops and their nodes are forgotten."""
 
 
 class Pipe:
-    """Frames one way, at most so many at once."""
+    """A queue of frames in one direction, at most ``credit`` at a time."""
 
     def __init__(self, credit: int, limits: FrameLimits) -> None:
         self._credit = credit
@@ -37,7 +37,7 @@ class Pipe:
         self._update()
 
     async def put(self, frame: Frame) -> bool:
-        """Add a frame as soon as there is room, and return True, or False if the pipe is over."""
+        """Add a frame once there is room, and return True; return False if the pipe has ended."""
         async with self._turn:
             while not self._is_over and len(self._frames) >= self._credit:
                 await self._room.wait()
@@ -47,10 +47,10 @@ class Pipe:
             return not self._is_over
 
     async def take(self) -> Frame | None:
-        """Return the next frame as soon as there is one, or None if the pipe is over and empty.
+        """Wait for the next frame and return it, or None if the pipe has ended and is empty.
 
         Raises:
-            ValueError: if it is beyond the limits of the receiver.
+            ValueError: if it exceeds the limits of the receiver.
         """
         while not self._is_over and not self._frames:
             await self._news.wait()
@@ -62,7 +62,7 @@ class Pipe:
         return frame
 
     def end(self, *, drop: bool) -> None:
-        """Take no more frames; those in the pipe are still received, unless dropped."""
+        """Accept no more frames; those in the pipe are still received unless ``drop`` is true."""
         self._is_over = True
         if drop:
             self._frames.clear()
@@ -89,11 +89,11 @@ class InProcessLink:
         return self._peer
 
     async def send(self, frame: Frame) -> None:
-        """Hand over a frame, waiting while the receiver has too many that it has not taken.
+        """Send a frame, after waiting while the receiver has too many frames to take.
 
         Raises:
             PeerLost: if the peer is gone, or this end is closed.
-            ValueError: if the frame is beyond the limits; the link goes on.
+            ValueError: if the frame exceeds the limits; the link stays usable.
         """
         self._owner.plan.limits.check(frame)
         if not await self._outgoing.put(frame):
@@ -103,7 +103,7 @@ class InProcessLink:
         """Return the next frame.
 
         Raises:
-            PeerLost: if there will be none.
+            PeerLost: if no frame can follow.
         """
         try:
             frame = await self._incoming.take()
@@ -116,7 +116,7 @@ class InProcessLink:
         return frame
 
     async def close(self) -> None:
-        """End the link at both ends; what was sent before is still received. Twice is harmless."""
+        """Close the link at both ends; frames sent before are still received. A second call does nothing."""
         self.end()
 
     def end(self) -> None:
@@ -127,20 +127,19 @@ class InProcessLink:
 
     def _lost(self) -> PeerLost:
         message = f"the link between nodes {self._owner.plan.node!r} and {self._peer!r} is closed"
-        return PeerLost(message, "look at what the other one says last")
+        return PeerLost(message, "see the last log lines of the other node")
 
 
 class InProcessTransport:
-    """A node's way to others on the same event loop; see `parallax_core.contracts.transport.Transport`.
+    """The connections of a node on one event loop; see `parallax_core.contracts.transport.Transport`.
 
-    Addresses are ``inprocess://NAME``. Without a name, ``inprocess://`` takes one that is free, as port 0 does
-    elsewhere.
+    Addresses are ``inprocess://NAME``. To listen at ``inprocess://`` without a name takes a free one, like port 0.
     """
 
     def __init__(self, plan: TransportPlan) -> None:
         self.plan = plan
         self.links: set[InProcessLink] = set()
-        """The ends that are here, and open."""
+        """The open ends of links at this node."""
         self._address = ""
         self._pending: deque[InProcessLink] = deque()
         self._news = asyncio.Event()
@@ -148,14 +147,14 @@ class InProcessTransport:
 
     @property
     def address(self) -> str:
-        """Where others reach this node, once it is started; empty if it does not listen."""
+        """The address at which others reach this node, once started; empty if it does not listen."""
         return self._address
 
     async def start(self) -> None:
-        """Begin to listen, if asked to.
+        """Start listening, if the plan says so.
 
         Raises:
-            ParallaxError: if another node listens there, or the address is none of this transport's.
+            ParallaxError: if another node listens there, or the address is not valid for this transport.
         """
         if not self.plan.listen:
             return
@@ -170,16 +169,16 @@ class InProcessTransport:
         listeners[address] = self
 
     async def connect(self, address: str, node: str) -> InProcessLink:
-        """Make a link to the node called ``node`` at ``address``.
+        """Connect to the node called ``node`` at ``address``.
 
         Raises:
-            PeerLost: if nobody listens there, or somebody with another name.
-            ParallaxError: if ``address`` is none of this transport's.
+            PeerLost: if no node listens there, or one of another name.
+            ParallaxError: if ``address`` is not valid for this transport.
         """
         listener = _listeners().get(_check(address))
         if listener is None or self._is_stopped:
-            message = f"node {self.plan.node!r} has stopped" if self._is_stopped else f"nobody listens at {address}"
-            raise PeerLost(message, "nodes find each other in-process only on one event loop")
+            message = f"node {self.plan.node!r} has stopped" if self._is_stopped else f"no node listens at {address}"
+            raise PeerLost(message, "in-process nodes must share one event loop")
         if listener.plan.node != node:
             message = f"the node at {address} is called {listener.plan.node!r}, not {node!r}"
             raise PeerLost(message, "check the address")
@@ -189,12 +188,12 @@ class InProcessTransport:
         return InProcessLink(self, node, back, there)
 
     def offer(self, link: InProcessLink) -> None:
-        """Have ``link`` accepted."""
+        """Queue ``link`` for `accept`."""
         self._pending.append(link)
         self._news.set()
 
     async def accept(self) -> InProcessLink:
-        """Wait for the next link that another node makes.
+        """Wait for the next incoming link.
 
         Raises:
             PeerLost: if this transport is stopped.
@@ -208,7 +207,7 @@ class InProcessTransport:
         return self._pending.popleft()
 
     async def stop(self) -> None:
-        """Close every link, and listen no more. Twice is harmless; legal at any time."""
+        """Close every link and stop listening. May be called at any time; a second call does nothing."""
         self._is_stopped = True
         if self._address and _listeners().get(self._address) is self:
             del _listeners()[self._address]
@@ -224,12 +223,12 @@ def _listeners() -> WeakValueDictionary[str, InProcessTransport]:
 
 def _check(address: str) -> str:
     if not address.startswith(SCHEME):
-        message = f"{address!r} is no address within a process"
+        message = f"{address!r} is not an in-process address"
         raise ParallaxError(message, f"write {SCHEME}NAME")
     return address
 
 
-def _set(event: asyncio.Event, truth: bool) -> None:  # noqa: FBT001 - it is what the event becomes
+def _set(event: asyncio.Event, truth: bool) -> None:  # noqa: FBT001 - the state of the event is the argument
     if truth:
         event.set()
     else:

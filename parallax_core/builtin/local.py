@@ -1,4 +1,4 @@
-"""Models in folders of the user: ``file:PATH``, or just the path."""
+"""The source of models in the user's own folders: ``file:PATH``, or just the path."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from parallax_core.contracts.source import ModelFolder, SourceContext, StoredMod
 
 
 class LocalSource:
-    """Takes a path to a model folder, checks it and returns it; copies and deletes nothing."""
+    """Checks and returns model folders by path; copies and deletes nothing."""
 
     def __init__(self, context: SourceContext) -> None:
-        """Need nothing of ``context``: the models lie where the user put them."""
+        """Ignore ``context``: the models stay where the user put them."""
 
     def find(self, name: str) -> ModelFolder:
-        """Return the folder at ``name``; as `fetch`, since there is nothing to download."""
+        """Return the folder at ``name``, as `fetch` does, since there is nothing to download."""
         return self.fetch(name, silent)
 
-    def fetch(self, name: str, progress: Progress) -> ModelFolder:  # noqa: ARG002 - checking takes no time to speak of
+    def fetch(self, name: str, progress: Progress) -> ModelFolder:  # noqa: ARG002 - checking takes almost no time
         """Return the folder at ``name``, which may be relative and may begin with ``~``.
 
         Raises:
-            ParallaxError: if it is not a folder, or lacks a part of a model.
+            ParallaxError: if it is not a folder or not a complete model.
         """
         path = _resolve(name)
         if not path.is_dir():
@@ -38,11 +38,11 @@ class LocalSource:
         return ModelFolder(path=path, ref=str(path))
 
     def stored(self) -> Sequence[StoredModel]:
-        """Return nothing: folders of the user are not kept by us."""
+        """Return nothing: the user's folders are not stored by Parallax."""
         return ()
 
     def remove(self, name: str) -> int:
-        """Refuse.
+        """Refuse to delete the user's folder.
 
         Raises:
             Unsupported: always.

@@ -1,8 +1,8 @@
-"""Where a source keeps the models it downloads.
+"""The folder in which a source stores downloaded models.
 
-``FOLDER/org--name[@revision]/`` is a model, or a part of one, and stays where it is while it grows. In it lies a record
-of what belongs to it: ``.complete.json`` where all of that is here and was checked, ``.partial.json`` before. ``FOLDER/
-.locks/`` keeps two processes from fetching into one model at a time.
+``FOLDER/org--name[@revision]/`` is a complete or partial model, and does not move while it grows. It contains a record
+of the model's files: ``.complete.json`` if all of them are present and checked, otherwise ``.partial.json``. The locks
+in ``FOLDER/.locks/`` keep two processes from fetching into one model at the same time.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from parallax_core.contracts.source import StoredModel
 
 COMPLETE, PARTIAL = ".complete.json", ".partial.json"
 SIGN_S = 1.0
-"""How often a process that waits for another gives a sign of life."""
+"""Seconds between progress reports while waiting for another process."""
 
 
 class CachedModel(msgspec.Struct, frozen=True):
-    """What a model consists of."""
+    """The record of a model's files."""
 
     name: str
     commit: str
-    """Of its repository; all files are of this one."""
+    """The commit of its repository; all files are from it."""
     files: tuple[RemoteFile, ...]
-    """Those of a complete model; of one that is not, those it may need, as they are listed at this commit."""
+    """The files of a complete model; of a partial one, all files it may need, as listed at this commit."""
 
 
 class ModelCache:
@@ -45,33 +45,33 @@ class ModelCache:
         self._folder = folder
 
     def locate(self, name: str) -> Path:
-        """Return the folder of a model, whether or not there is one."""
+        """Return the folder of a model, whether or not it exists."""
         return self._folder / _slug(name)
 
     def find(self, name: str) -> Path | None:
-        """Return the folder of a model that is complete here, else None."""
+        """Return the folder of a model if it is complete on this machine, else None."""
         path = self.locate(name)
         record = _read_record(path / COMPLETE)
         return path if record is not None and _holds(path, record) else None
 
     def find_partial(self, name: str) -> StoredModel | None:
-        """Return a model of which only a part is here, else None."""
+        """Return a model if only a part of it is on this machine, else None."""
         record = self.read_begun(name)
         return _describe_partial(self.locate(name), record) if record else None
 
     def read_begun(self, name: str) -> CachedModel | None:
-        """Return what belongs to a model of which only a part is here, else None."""
+        """Return the record of a partial model, else None."""
         return None if self.find(name) else _read_record(self.locate(name) / PARTIAL)
 
     def list_weights(self, name: str) -> dict[str, str]:
-        """Return the hub's digests of the files of weights of a model of which at least a part is here."""
+        """Return the hub's digests of the weight files of a complete or partial model, by file name."""
         path = self.locate(name)
         record = _read_record(path / COMPLETE) or _read_record(path / PARTIAL)
         files = record.files if record else ()
         return {file.name: file.sha256 or file.blob for file in files if file.name.endswith(".safetensors")}
 
     def stored(self) -> list[StoredModel]:
-        """Return the models that are complete here, sorted by name."""
+        """Return the complete models, sorted by name."""
         models = []
         for path, record in self._read_records(COMPLETE):
             if _holds(path, record):
@@ -80,13 +80,13 @@ class ModelCache:
         return models
 
     def stored_partial(self) -> list[StoredModel]:
-        """Return the models of which only a part is here, sorted by name."""
+        """Return the partial models, sorted by name."""
         found = [(path, record) for path, record in self._read_records(PARTIAL) if not self.find(record.name)]
         return [_describe_partial(path, record) for path, record in found]
 
     @contextmanager
     def lock(self, name: str, progress: Progress) -> Iterator[None]:
-        """Wait until no other process changes this model, telling of it, and keep others waiting meanwhile."""
+        """Hold the lock of a model; report progress while another process holds it."""
         path = self._folder / ".locks" / f"{_slug(name)}.lock"
         path.parent.mkdir(parents=True, exist_ok=True)
         lock, task = FileLock(path), f"wait for another download of {name}"
@@ -105,33 +105,33 @@ class ModelCache:
             lock.release()
 
     def has_weights(self, name: str) -> bool:
-        """Return whether a byte of the weights of a model is here."""
+        """Return whether any byte of a model's weights is present."""
         path = self.locate(name)
         return any(map(_measure, (*path.glob("*.safetensors"), *path.glob("*.safetensors.part"))))
 
     def begin(self, name: str, commit: str, files: Sequence[RemoteFile]) -> CachedModel:
-        """Make a folder for a model, without what is there of another commit; return the record that is put into it."""
+        """Create the folder of a model, after deleting files of another commit; return its record."""
         path, record = self.locate(name), CachedModel(name, commit, tuple(files))
         before = self.read_begun(name) or _read_record(path / COMPLETE)
         if path.is_dir() and (before is None or before.commit != commit):
             _delete(path)
         path.mkdir(parents=True, exist_ok=True)
         _write_record(path / PARTIAL, record)
-        (path / COMPLETE).unlink(missing_ok=True)  # something of it must have been lost
+        (path / COMPLETE).unlink(missing_ok=True)  # a file of it must be missing
         return record
 
     def complete(self, name: str, files: Sequence[RemoteFile]) -> None:
-        """Turn a model whose ``files`` are all here and checked into a complete one."""
+        """Mark a model whose ``files`` are all present and checked as complete."""
         path, begun = self.locate(name), self.read_begun(name)
         assert begun is not None, "it was begun"
         _write_record(path / COMPLETE, CachedModel(name, begun.commit, tuple(files)))
         (path / PARTIAL).unlink()
 
     def remove(self, name: str) -> int:
-        """Delete a model, or what is here of one, and return the bytes freed.
+        """Delete a complete or partial model, and return the bytes freed.
 
         Raises:
-            UnknownName: if nothing of it is here.
+            UnknownName: if nothing of it is on this machine.
         """
         path = self.locate(name)
         if not path.is_dir():
@@ -140,7 +140,7 @@ class ModelCache:
         return _delete(path)
 
     def _read_records(self, kind: str) -> list[tuple[Path, CachedModel]]:
-        """Return the records of a kind with the folders they are in, sorted by the names of the models."""
+        """Return the records of a kind with their folders, sorted by model name."""
         paths = [path.parent for path in self._folder.glob(f"*/{kind}")]
         found = [(path, record) for path in paths if (record := _read_record(path / kind))]
         return sorted(found, key=lambda pair: pair[1].name)
@@ -171,7 +171,7 @@ def _holds(path: Path, record: CachedModel) -> bool:
 
 def _describe_partial(path: Path, record: CachedModel) -> StoredModel:
     files: Sequence[RemoteFile] = record.files
-    with suppress(ParallaxError):  # until the index is here, which says what of it is needed
+    with suppress(ParallaxError):  # before the index is present, which lists the needed files
         files = [*choose_files(record.name, files), *choose_weights(record.name, files, path)]
     here = sum(_measure(path / file.name) + _measure(path / f"{file.name}.part") for file in files)
     total = sum(file.size for file in files)
@@ -179,20 +179,20 @@ def _describe_partial(path: Path, record: CachedModel) -> StoredModel:
 
 
 def _delete(path: Path) -> int:
-    """Delete the folder of a model, and return the bytes freed."""
+    """Delete the folder of a model and return the bytes freed."""
     if path.is_symlink():
-        # Somebody moved the model elsewhere: what lies outside our folder is not ours to delete.
+        # The user moved the model elsewhere: never delete files outside the cache folder.
         path.unlink()
         return 0
     freed = sum(map(_measure, path.iterdir()))
-    # First, so that a deletion that is interrupted leaves nothing that looks complete.
+    # First, so that an interrupted deletion leaves nothing that looks complete.
     (path / COMPLETE).unlink(missing_ok=True)
     shutil.rmtree(path)
     return freed
 
 
 def _measure(path: Path) -> int:
-    """Return the bytes that a file takes, without its holes; 0 if there is none."""
+    """Return the bytes of a file without its holes; 0 if it does not exist."""
     if not path.is_file():
         return 0
     present = read_present(path.with_suffix("") if path.suffix == ".part" else path)

@@ -1,4 +1,4 @@
-"""One model on its way from the hub into its folder: all of it, all but its weights, or some of its tensors."""
+"""Downloads a model into its folder: all of it, everything but the weights, or some of its tensors."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from parallax_core.checkpoint.reader import LENGTH_BYTES, MOST_HEADER_BYTES, fin
 from parallax_core.contracts.progress import Progress, silent
 
 HEADER_BYTES = 2**17
-"""As much of a file of weights is fetched first: most headers are shorter, and one request gets them."""
+"""Bytes of a weight file fetched first: most headers are shorter, so that one request gets them."""
 GAP_BYTES = 2**16
-"""Tensors that are so near to each other are fetched in one request, with what lies between them."""
+"""The widest gap between tensors, in bytes, that is fetched along with them to save a request."""
 QUIET_BYTES = 10**8
-"""So much is checked without a word, since it takes no time."""
+"""Bytes up to which files are checked without progress reports, since it takes little time."""
 
 IsWanted = Callable[[str], bool]
-"""Told the name of a tensor."""
+"""Returns whether the tensor of a name is wanted."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelDownload:
-    """Fetches what is missing of a model. The caller holds the lock of the model."""
+    """Fetches the missing parts of a model. The caller holds the model's lock."""
 
     record: CachedModel
     cache: ModelCache
@@ -39,7 +39,7 @@ class ModelDownload:
 
     @property
     def folder(self) -> Path:
-        """Where the model is, or will be."""
+        """The folder of the model."""
         return self.cache.locate(self.record.name)
 
     def fetch_all(self) -> None:
@@ -56,7 +56,7 @@ class ModelDownload:
             self._fetch(wanted, f"download {self.record.name} without weights")
 
     def fetch_tensors(self, is_wanted: IsWanted) -> None:
-        """Fetch the tensors that are wanted, having fetched the headers that say where they are."""
+        """Fetch the wanted tensors, after the headers that locate them."""
         self.fetch_without_weights()
         weights = choose_weights(self.record.name, self.record.files, self.folder)
         files = [PartialFile(self.folder, each) for each in choose_shards(self.folder, weights, is_wanted)]
@@ -66,7 +66,7 @@ class ModelDownload:
         self._fetch(wanted, f"download layers of {self.record.name}")
 
     def _fetch_header(self, file: PartialFile, number: int, count: int) -> None:
-        """Fetch the header of a file of weights, one of ``count``, and show the file to readers."""
+        """Fetch the header of a weight file, one of ``count``, and give the file its name."""
         task = f"download headers of {self.record.name}"
         if not file.is_named:
 
@@ -77,13 +77,13 @@ class ModelDownload:
             fill(HEADER_BYTES)
             with file.path.open("rb") as content:
                 length = int.from_bytes(content.read(LENGTH_BYTES), "little")
-            fill(LENGTH_BYTES + min(length, MOST_HEADER_BYTES))  # of what is no header, no more
+            fill(LENGTH_BYTES + min(length, MOST_HEADER_BYTES))  # at most this much if it is not a header
             find_places(file.path)
             file.name()
         self.progress(task, number + 1, count, "items")
 
     def _fetch(self, wanted: Mapping[PartialFile, ByteRanges], task: str) -> None:
-        """Fetch ranges of files, check the files that become whole, and the model if it becomes complete."""
+        """Fetch ranges of files, check files that become complete, and complete the model if possible."""
         check_space(self.folder, wanted)
         total, done = sum(ranges.total for ranges in wanted.values()), 0
         unchecked = [file for file, ranges in wanted.items() if _becomes_whole(file, ranges)]
@@ -112,12 +112,12 @@ class ModelDownload:
 
 
 def has_files(folder: Path, record: CachedModel) -> bool:
-    """Return whether everything but the weights is here; nothing is changed, and no lock needed."""
+    """Return whether everything but the weights is present; changes nothing and needs no lock."""
     return all(_is_named(folder, file) for file in choose_files(record.name, record.files))
 
 
 def has_tensors(folder: Path, record: CachedModel, is_wanted: IsWanted) -> bool:
-    """Return whether all tensors are here that are wanted; nothing is changed, and no lock needed."""
+    """Return whether all wanted tensors are present; changes nothing and needs no lock."""
     if not has_files(folder, record):
         return False
     shards = choose_shards(folder, choose_weights(record.name, record.files, folder), is_wanted)
@@ -125,14 +125,14 @@ def has_tensors(folder: Path, record: CachedModel, is_wanted: IsWanted) -> bool:
 
 
 def choose_shards(folder: Path, weights: Sequence[RemoteFile], is_wanted: IsWanted) -> Sequence[RemoteFile]:
-    """Return the files that hold tensors which are wanted, as far as the index in ``folder`` tells; all without one."""
+    """Return the files that hold wanted tensors by the index in ``folder``; all files if there is no index."""
     index = read_index(folder)
     names = {file for tensor, file in index.items() if is_wanted(tensor)}
     return [file for file in weights if file.name in names] if index else weights
 
 
 def locate_tensors(path: Path, is_wanted: IsWanted) -> ByteRanges:
-    """Return where the header of a file of weights is, and the tensors that are wanted, with narrow gaps between."""
+    """Return the ranges of a weight file's header and wanted tensors, with narrow gaps filled."""
     places = find_places(path)
     ranges = ByteRanges([(0, min((place.start for place in places), default=path.stat().st_size))])
     for place in places:
@@ -142,20 +142,20 @@ def locate_tensors(path: Path, is_wanted: IsWanted) -> ByteRanges:
 
 
 def check_space(folder: Path, wanted: Mapping[PartialFile, ByteRanges]) -> None:
-    """Refuse to fetch what the disk has no room for; what is here already needs none.
+    """Refuse a download that does not fit on the disk; bytes already present do not count.
 
     Raises:
-        ParallaxError: saying how much is missing.
+        ParallaxError: naming the needed and the free space.
     """
     gaps = [gap for file, ranges in wanted.items() for gap in file.find_missing(ranges)]
     needed, free = sum(stop - start for start, stop in gaps), shutil.disk_usage(folder).free
     if needed > free:
-        message = f"the download needs {needed / 1e9:.1f} GB, and {folder} has {free / 1e9:.1f} GB free"
+        message = f"the download needs {needed / 1e9:.1f} GB, but {folder} has only {free / 1e9:.1f} GB free"
         raise ParallaxError(message, "free some space, or set PARALLAX_HOME to a folder on another disk")
 
 
 def _becomes_whole(file: PartialFile, wanted: ByteRanges) -> bool:
-    """Return whether nothing of a file is missing once some ranges are fetched."""
+    """Return whether a file becomes complete once ``wanted`` is fetched."""
     return not file.is_whole and ByteRanges([*file.present, *wanted]).covers(0, file.remote.size)
 
 

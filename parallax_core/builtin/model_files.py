@@ -1,4 +1,4 @@
-"""Which files of a repository a model needs: one set of safetensors, the configuration and the tokenizer; no code."""
+"""Chooses the files of a repository that a model needs: config, tokenizer and one set of safetensors; no code."""
 
 from __future__ import annotations
 
@@ -26,17 +26,16 @@ SMALL = (
     "*.jinja",
 )
 DUPLICATES = ("consolidated*", "adapter_*")
-"""Weights beside the model's own that are the same once more, or no model by themselves."""
-NO_MODEL = "take a model in the layout of transformers, with config.json, tokenizer.json and *.safetensors"
+"""Weight files that duplicate the model's own, or are not a model by themselves."""
+NO_MODEL = "choose a model in the layout of transformers, with config.json, tokenizer.json and *.safetensors"
 
 
 def choose_files(name: str, listing: Sequence[RemoteFile]) -> list[RemoteFile]:
-    """Return everything but the weights: what `SMALL` names, and the index of the weights where it is needed.
+    """Return everything but the weights: the files matching `SMALL`, and the index of the weights if needed.
 
     Args:
         name: the model, for messages.
-        listing: the files in the root of the repository. Its folders do not count: they hold other formats, or
-            the original weights again.
+        listing: the files in the root of the repository; its folders hold other formats or copies of the weights.
 
     Raises:
         ParallaxError: if the repository has no safetensors, configuration or tokenizer.
@@ -54,7 +53,7 @@ def choose_files(name: str, listing: Sequence[RemoteFile]) -> list[RemoteFile]:
 
 
 def choose_candidates(name: str, listing: Sequence[RemoteFile]) -> list[RemoteFile]:
-    """Return what `choose_files` does, with all files that `choose_weights` may choose from.
+    """Return the files of `choose_files`, and all files from which `choose_weights` may choose.
 
     Raises:
         ParallaxError: see `choose_files`.
@@ -78,7 +77,7 @@ def choose_weights(name: str, listing: Sequence[RemoteFile], folder: Path) -> li
     shards = read_shards(folder)
     if missing := [shard for shard in shards if shard not in root]:
         message = f"{name} is incomplete on the hub: {', '.join(missing)} missing"
-        raise ParallaxError(message, "try another revision, hf:ORG/NAME@REVISION, or tell its publisher")
+        raise ParallaxError(message, "try another revision, hf:ORG/NAME@REVISION, or report it to its publisher")
     return [root[shard] for shard in shards]
 
 

@@ -1,4 +1,4 @@
-"""The policies and sections of the configuration that core brings, as its plugin offers them."""
+"""The built-in policies and configuration sections, as the built-in plugin offers them."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ def _offer(kind: PolicyKind, name: str, factory: str, summary: str) -> PolicySpe
 
 POLICIES = (
     _offer("batching", "work-conserving", "WorkConserving", "a step begins whenever the pipeline has room for one"),
-    _offer("batching", "immediate", "WorkConserving", "another name for work-conserving: nothing is ever held back"),
+    _offer("batching", "immediate", "WorkConserving", "another name for work-conserving: no step is held back"),
     _offer("batching", "size", "Size", "a step begins when enough requests are ready"),
     _offer("batching", "delay", "Delay", "a step begins when the first request has been ready for a while"),
-    _offer("batching", "size-or-delay", "SizeOrDelay", "a step begins at whichever of the two comes first"),
-    _offer("preemption", "lowest-priority", "LowestPriority", "the least urgent request gives way"),
-    _offer("preemption", "newest-first", "NewestFirst", "the newest request gives way"),
-    _offer("preemption", "nobody", "Nobody", "who finds no page waits until another has finished"),
+    _offer("batching", "size-or-delay", "SizeOrDelay", "a step begins at whichever of size and delay comes first"),
+    _offer("preemption", "lowest-priority", "LowestPriority", "the least urgent request is preempted"),
+    _offer("preemption", "newest-first", "NewestFirst", "the newest request is preempted"),
+    _offer("preemption", "nobody", "Nobody", "no request is preempted; one without a free page waits"),
     _offer("routing", "least-pending-tokens", "LeastPendingTokens", "the replica with the fewest tokens to compute"),
     _offer("routing", "round-robin", "RoundRobin", "one replica after the other"),
-    _offer("routing", "prefix-affinity", "PrefixAffinity", "the replica that knows most of the prompt, within bounds"),
+    _offer("routing", "prefix-affinity", "PrefixAffinity", "the replica with most of the prompt cached, within bounds"),
 )
 
 SETTINGS = (
@@ -38,8 +38,8 @@ SETTINGS = (
     ),
     SettingsSpec(
         name="plugins",
-        summary="which plugins are loaded, and which wins",
+        summary="which plugins are loaded, and which one is preferred",
         schema=Ref("parallax_core.config.plugins:PluginSettings"),
     ),
 )
-"""The sections of core."""
+"""The configuration sections of core."""

@@ -1,4 +1,4 @@
-"""A file fetched in any order over any number of attempts; `parallax_core.checkpoint.partial` defines its layout."""
+"""Writes files that are fetched in any order and in several attempts; see `parallax_core.checkpoint.partial`."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from parallax_core.base.errors import ParallaxError
 from parallax_core.checkpoint.partial import FetchedRange, name_journal, read_journal
 
 RANGE_BYTES = 2**24
-"""The journal gets a line whenever so many bytes have come: what a killed process loses."""
+"""The number of bytes per line of the journal: the most that a killed process loses."""
 READ_BYTES = 2**22
-"""How much is read at a time while a file is checked."""
+"""The number of bytes read at a time while a file is checked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,22 +26,22 @@ class RemoteFile:
 
     name: str
     size: int
-    """In bytes."""
+    """The size in bytes."""
     blob: str
-    """Git's id of the file: SHA-1 over ``blob SIZE\\0`` and the content, in hex."""
+    """The git blob id of the file: SHA-1 of ``blob SIZE\\0`` and the content, in hexadecimal."""
     sha256: str = ""
-    """SHA-256 of the content in hex, for files in large-file storage; git's id is that of a pointer then."""
+    """The SHA-256 of the content in hexadecimal, for files in Git LFS, whose blob id is that of the pointer."""
 
 
 class PartialFile:
-    """A file of which some ranges are here. Only one process may write to it at a time.
+    """A partially fetched file. Only one process may write to it at a time.
 
-    Until it is of use to readers it is called ``NAME.part``; then it gets its name, and the journal beside it says
-    which ranges are here. A file without a journal is whole and was checked.
+    Until readers can use it, it is called ``NAME.part``; then it gets its own name, and its journal lists the present
+    ranges. A file without a journal is complete and checked.
     """
 
     def __init__(self, folder: Path, remote: RemoteFile) -> None:
-        """Go on with what earlier attempts left in ``folder``; what does not fit ``remote`` is deleted."""
+        """Continue earlier attempts in ``folder``; files that do not match ``remote`` are deleted."""
         self.remote = remote
         self._named = folder / remote.name
         self._nameless = folder / f"{remote.name}.part"
@@ -54,31 +54,31 @@ class PartialFile:
         self.present = ByteRanges((line.start, line.stop) for line in journal or ())
         self._out: BinaryIO | None = None
         self._pending = (0, 0)
-        """The range that is written, and not yet listed in the journal."""
+        """The range that is written but not yet listed in the journal."""
         self._digest = hashlib.sha256()
 
     @property
     def path(self) -> Path:
-        """Where its bytes are."""
+        """The current path of the file."""
         return self._named if self._named.exists() else self._nameless
 
     @property
     def is_named(self) -> bool:
-        """Whether readers find it."""
+        """Whether the file has its own name, under which readers find it."""
         return self._named.exists()
 
     def find_missing(self, wanted: ByteRanges) -> list[ByteRange]:
-        """Return which of the bytes that are wanted are not here, in order."""
+        """Return the wanted ranges that are missing, in order."""
         return [] if self.is_whole else [gap for each in wanted for gap in self.present.find_missing(*each)]
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Open it for `write`; in the end, however it comes, what was written is listed in the journal."""
+        """Open the file for `write`; at the end, even after an error, list the written ranges in the journal."""
         if not self._journal.exists():
             self._journal.touch()
             with self._nameless.open("wb") as out:
                 out.truncate(self.remote.size)
-        if not (self._journal.read_bytes() or b"\n").endswith(b"\n"):  # the end of a line that was being written
+        if not (self._journal.read_bytes() or b"\n").endswith(b"\n"):  # an incomplete last line
             self._rewrite(read_journal(self._named) or [])
         with self.path.open("r+b") as self._out:
             try:
@@ -87,29 +87,29 @@ class PartialFile:
                 self._record()
 
     def write(self, start: int, chunk: bytes) -> int:
-        """Keep what is new of a chunk that begins at byte ``start``, and return how many bytes that are."""
+        """Write the new bytes of a chunk that begins at byte ``start``, and return their number."""
         missing = self.present.find_missing(start, start + len(chunk))
         for first, last in missing:
             self._append(first, chunk[first - start : last - start])
         return sum(last - first for first, last in missing)
 
     def name(self) -> None:
-        """Show it to readers, who then find its header in it."""
+        """Give the file its own name, once its header is present, so that readers find it."""
         if not self.is_named:
             self._nameless.rename(self._named)
 
     def finish(self, report: Callable[[int], None]) -> None:
-        """Check a file all of whose bytes are here, and make it a whole one.
+        """Check a file whose bytes are all present, and mark it as complete.
 
         Args:
-            report: told how many bytes are checked.
+            report: receives the number of checked bytes.
 
         Raises:
-            ParallaxError: if it is not what was listed; what is wrong is deleted, to be fetched again.
+            ParallaxError: if its content does not match its digest; damaged ranges are dropped, to be fetched again.
         """
         if self.is_whole:
             return
-        if not self.path.exists():  # it has no bytes
+        if not self.path.exists():  # the file is empty
             with self.writing():
                 pass
         if _hash_content(self.path, self.remote, report) != (self.remote.sha256 or self.remote.blob):
@@ -119,7 +119,7 @@ class PartialFile:
         self.is_whole = True
 
     def _append(self, start: int, data: bytes) -> None:
-        assert self._out is not None, "it is open for writing"
+        assert self._out is not None, "the file is open for writing"
         if start != self._pending[1]:
             self._record()
             self._pending = start, start
@@ -132,8 +132,8 @@ class PartialFile:
             self._record()
 
     def _record(self) -> None:
-        """List what was written in the journal, once it is safely on disk."""
-        assert self._out is not None, "it is open for writing"
+        """List the written range in the journal, after flushing it to disk."""
+        assert self._out is not None, "the file is open for writing"
         start, stop = self._pending
         if start < stop:
             self._out.flush()
@@ -143,7 +143,7 @@ class PartialFile:
         self._pending, self._digest = (stop, stop), hashlib.sha256()
 
     def _drop_damage(self) -> ParallaxError:
-        """Forget the ranges that are no longer what they were when they came; all of them, if each of them is that."""
+        """Drop the ranges that have changed since they arrived, or all ranges if none has; return the error."""
         lines = read_journal(self._named) or []
         sound = [line for line in lines if line.stop <= self.remote.size and _is_sound(self.path, line)]
         if len(sound) == len(lines):
@@ -169,7 +169,7 @@ def _has_size(path: Path, size: int) -> bool:
 
 
 def _hash_content(path: Path, remote: RemoteFile, report: Callable[[int], None]) -> str:
-    # Git's name for a blob is no security here: TLS is.
+    # The git blob id detects damage; TLS provides the security.
     digest = hashlib.sha256() if remote.sha256 else hashlib.sha1(b"blob %d\0" % remote.size, usedforsecurity=False)
     with path.open("rb") as content:
         while chunk := content.read(READ_BYTES):

@@ -1,4 +1,4 @@
-"""The built-in plugin: what core offers through the same door as everybody else."""
+"""The built-in plugin, which uses the same hooks as all others."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def parallax_register_sources() -> Iterable[SourceSpec]:
 
 @hookimpl
 def parallax_register_policies() -> Iterable[PolicySpec]:
-    """Offer what the design names: when a step begins, who gives way, and which replica gets a request."""
+    """Offer policies for batching, preemption and routing."""
     from parallax_core.builtin.offers import POLICIES
 
     return POLICIES
@@ -47,7 +47,7 @@ def parallax_register_transports() -> Iterable[TransportSpec]:
 
 @hookimpl
 def parallax_register_settings() -> Iterable[SettingsSpec]:
-    """Declare the sections of core."""
+    """Declare the configuration sections of core."""
     from parallax_core.builtin.offers import SETTINGS
 
     return SETTINGS
@@ -55,7 +55,7 @@ def parallax_register_settings() -> Iterable[SettingsSpec]:
 
 @hookimpl
 def parallax_diagnose() -> Iterable[Finding]:
-    """Report on Python, the folders and the disk."""
+    """Report on Python, folders and the disk."""
     from parallax_core.builtin.diagnosis import examine_machine
 
     return examine_machine()

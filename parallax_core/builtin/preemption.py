@@ -1,4 +1,4 @@
-"""Who gives way when pages run out: the policies core brings."""
+"""The built-in preemption policies."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from parallax_core.contracts.policy import Holder
 
 @dataclass(frozen=True, slots=True)
 class NewestFirst:
-    """Who came last gives way first."""
+    """Preempt the newest request first."""
 
     def choose(self, holders: Sequence[Holder]) -> RequestId | None:
-        """Return the newest."""
+        """Return the newest request."""
         return max(holders, key=lambda holder: holder.arrived).id if holders else None
 
 
 @dataclass(frozen=True, slots=True)
 class LowestPriority:
-    """Who is least urgent gives way first, and among equals who came last."""
+    """Preempt the least urgent request first, and among equals the newest."""
 
     def choose(self, holders: Sequence[Holder]) -> RequestId | None:
-        """Return the least urgent."""
+        """Return the least urgent request."""
         return max(holders, key=lambda holder: (holder.priority, holder.arrived)).id if holders else None
 
 
 @dataclass(frozen=True, slots=True)
 class Nobody:
-    """Nobody gives way: a request that finds no page waits until another has finished."""
+    """Preempt no request: one without a free page waits until another has finished."""
 
     def choose(self, holders: Sequence[Holder]) -> RequestId | None:
-        """Return nobody."""
+        """Return None."""
         del holders
         return None

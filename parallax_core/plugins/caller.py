@@ -1,4 +1,4 @@
-"""Calls implementations of hooks one by one, so that every answer has a plugin, and one failure stays alone."""
+"""Calls hook implementations one by one, so that every answer and every failure belongs to one plugin."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Caller:
-    """The loaded plugins, and what became of each."""
+    """The loaded plugins, with a record of each."""
 
     def __init__(self) -> None:
         self._manager = pluggy.PluginManager("parallax")
@@ -28,11 +28,11 @@ class Caller:
 
     @property
     def records(self) -> list[PluginRecord]:
-        """Every plugin, with its state as far as it is known by now."""
+        """Every plugin with its current state."""
         return list(self._records.values())
 
     def add(self, record: PluginRecord, module: object | None) -> None:
-        """Take in a plugin; one whose hooks do not fit is broken, and so is a second one of the same key."""
+        """Register a plugin; it is broken if its hooks are invalid or its key exists already."""
         key = record.key
         if module is not None:
             try:
@@ -45,39 +45,39 @@ class Caller:
         self._records[key] = record
 
     def find(self, hook: str) -> list[pluggy.HookImpl]:
-        """Return the implementations of a hook, of plugins that are well, in the order the plugins were added."""
+        """Return the implementations of a hook by loaded plugins, in the order the plugins were added."""
         found: list[pluggy.HookImpl] = getattr(self._manager.hook, hook).get_hookimpls()
         return [each for each in found if self.is_well(each.plugin_name)]
 
     def is_well(self, key: str) -> bool:
-        """Whether a plugin is loaded, and nothing has happened to it since."""
+        """Return whether a plugin is loaded and has not failed since."""
         return self._records[key].state == "loaded"
 
     def record(self, key: str) -> PluginRecord:
-        """Return the record of a plugin as it is now."""
+        """Return the current record of a plugin."""
         return self._records[key]
 
     def bind(self, implementation: pluggy.HookImpl, hook: str, **given: object) -> Callable[[], object]:
-        """Return a call of an implementation with the arguments it asks for; traced, if calls are."""
+        """Return a call of an implementation with the arguments it takes; traced, if tracing is on."""
         arguments = (given[name] for name in implementation.argnames)
         call = partial(implementation.function, *arguments)
         return partial(trace_call, hook, implementation.plugin_name, call)
 
     def attempt(self, key: str, call: Callable[[], T], *, is_quiet: bool = True) -> tuple[T] | None:
-        """Return the answer of a plugin's call in a tuple; None: it raised, and is broken now."""
+        """Return the answer of a plugin's call in a tuple, or None if it raised, which marks the plugin as broken."""
         try:
             with divert_output() if is_quiet else nullcontext():
                 return (call(),)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 -- a plugin may raise anything, and must not harm the others
+        except (Exception, SystemExit) as error:  # noqa: BLE001 -- a plugin may raise anything and must not harm the others
             self.fail(key, error)
             return None
 
     def collect(
         self, hook: str, kind: type[T], limit_s: float | None = None, **arguments: object
     ) -> Iterator[tuple[str, T]]:
-        """Yield what the implementations of a hook return, called with ``arguments``, each with the key of its plugin.
+        """Yield the items that the implementations of a hook return for ``arguments``, each with its plugin's key.
 
-        A plugin that returns anything but an iterable of ``kind``, or takes longer than ``limit_s``, is broken.
+        A plugin that returns anything but an iterable of ``kind``, or takes longer than ``limit_s`` seconds, is broken.
         """
         for implementation in self.find(hook):
             key = implementation.plugin_name
@@ -93,17 +93,17 @@ class Caller:
     def _check_hooks(self, module: object) -> None:
         for caller in self._manager.get_hookcallers(module) or ():
             if not caller.has_spec():
-                message = f"implements {caller.name}, which is no hook of plugin API {hookspecs.PLUGIN_API}"
+                message = f"implements {caller.name}, which is not a hook of plugin API {hookspecs.PLUGIN_API}"
                 raise ValueError(message)
             for implementation in caller.get_hookimpls():
                 if implementation.plugin is module and (implementation.wrapper or implementation.hookwrapper):
-                    raise ValueError(f"implements {caller.name} as a wrapper, and no hook of Parallax is wrapped")
+                    raise ValueError(f"implements {caller.name} as a wrapper; Parallax does not support hook wrappers")
 
 
 def _list_answers(call: Callable[[], object], hook: str, kind: type[T]) -> list[T]:
     answers = list(cast("Iterable[object]", call()))
     if wrong := [each for each in answers if not isinstance(each, kind)]:
-        raise TypeError(f"{hook} returned {wrong[0]!r}, which is no {kind.__name__}")
+        raise TypeError(f"{hook} returned {wrong[0]!r}, which is not a {kind.__name__}")
     return cast("list[T]", answers)
 
 

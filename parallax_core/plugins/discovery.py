@@ -1,4 +1,4 @@
-"""Find plugins in the installed distributions, without letting one of them harm the others."""
+"""Finds plugins in the installed distributions, and keeps a broken one from harming the others."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PluginState = Literal["loaded", "disabled", "incompatible", "broken"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PluginRecord:
-    """One plugin found on this machine, whatever became of it."""
+    """A plugin found on this machine, loaded or not."""
 
     name: str
     distribution: str
@@ -38,18 +38,18 @@ class PluginRecord:
     module: str
     state: PluginState
     reason: str = ""
-    """Why it is not loaded; empty when it is."""
+    """Why it is not loaded; empty if it is."""
     remedy: str = ""
-    """What would help; empty when it is loaded."""
+    """How to fix that; empty if it is loaded."""
 
     @property
     def key(self) -> str:
-        """What it is told from all others by: a distribution may have several plugins, and two the same name."""
+        """A unique key: a distribution may have several plugins, and two distributions plugins of the same name."""
         return f"{self.distribution}:{self.name}"
 
     @property
     def origin(self) -> str:
-        """The distribution and its version, as error messages name it."""
+        """The distribution and its version, for error messages."""
         return f"{self.distribution} {self.version}"
 
 
@@ -60,7 +60,7 @@ def find_plugins() -> list[EntryPoint]:
 
 
 def find_disabled(config: Config) -> dict[str, str]:
-    """Return what is disabled, by name or distribution in one spelling, each with the place that says so."""
+    """Return the normalized names of disabled plugins or distributions, each with the place of the setting."""
     written = config.sections.get("plugins", {}).get("disabled")
     place = written.origin.locate("plugins", "disabled") if written else ""
     names = os.environ.get(DISABLED_VARIABLE, "").split(",")
@@ -71,24 +71,24 @@ def find_disabled(config: Config) -> dict[str, str]:
 
 
 def warn_mistyped(disabled: Mapping[str, str], points: Iterable[EntryPoint]) -> None:
-    """Log what is to be disabled, is not installed, and is nearly called like something that is."""
+    """Log a warning for each disabled name that is not installed but is similar to an installed one."""
     known = {normalize(name) for point in points for name in (point.name, _distribution(point))}
     for name, place in disabled.items():
         if name not in known and (near := get_close_matches(name, known, n=1)):
-            logger.warning("%s names %r, and no plugin is called that; did you mean %r?", place, name, near[0])
+            logger.warning("%s names %r, but there is no such plugin; did you mean %r?", place, name, near[0])
 
 
 def load_plugins(
     points: Iterable[EntryPoint], disabled: Mapping[str, str]
 ) -> Iterator[tuple[PluginRecord, ModuleType | None]]:
-    """Yield a record for each plugin, with its module when it could be loaded."""
+    """Yield a record for each plugin, with its module if it could be loaded."""
     for point in points:
         record = examine(point, disabled)
         yield _import(record) if record.state == "loaded" else (record, None)
 
 
 def examine(point: EntryPoint, disabled: Mapping[str, str]) -> PluginRecord:
-    """Return what the metadata of a plugin say, importing nothing."""
+    """Return the record of a plugin from its metadata; nothing is imported."""
     record = PluginRecord(
         name=point.name,
         distribution=_distribution(point),
@@ -98,14 +98,14 @@ def examine(point: EntryPoint, disabled: Mapping[str, str]) -> PluginRecord:
     )
     for name in (point.name, record.distribution):
         if place := disabled.get(normalize(name)):
-            return replace(record, state="disabled", reason=f"named in {place}", remedy=f"take {name!r} out of {place}")
+            return replace(record, state="disabled", reason=f"named in {place}", remedy=f"remove {name!r} from {place}")
     if problem := _find_problem(point, record.distribution):
         return replace(record, state="incompatible", reason=problem[0], remedy=problem[1])
     return record
 
 
 def break_record(record: PluginRecord, error: BaseException) -> PluginRecord:
-    """Return ``record`` in state broken, with the error as its reason."""
+    """Return ``record`` in state broken, with the error as the reason."""
     remedy = find_remedy(error, record.distribution, record.module)
     return replace(record, state="broken", reason=describe_error(error), remedy=remedy)
 
@@ -114,18 +114,18 @@ def _import(record: PluginRecord) -> tuple[PluginRecord, ModuleType | None]:
     try:
         with divert_output():
             return record, import_module(record.module)
-    except KeyboardInterrupt:  # of somebody who would not wait any longer, and wants to know for whom
-        hint = f"{DISABLED_VARIABLE}={record.name} does without it"
+    except KeyboardInterrupt:  # the user may want to know which plugin is slow
+        hint = f"{DISABLED_VARIABLE}={record.name} disables it"
         logger.warning("interrupted while plugin %r (%s) was imported; %s", record.name, record.origin, hint)
         raise
-    except (Exception, SystemExit) as error:  # noqa: BLE001 -- a plugin may raise anything, and must not harm the others
+    except (Exception, SystemExit) as error:  # noqa: BLE001 -- a plugin may raise anything and must not harm the others
         return break_record(record, error), None
 
 
 def _find_problem(point: EntryPoint, distribution: str) -> tuple[str, str] | None:
-    """Return why the plugin is not for this core, and what would help."""
+    """Return why the plugin is incompatible with this core, and the remedy; None if it is compatible."""
     stated = _list_versions(point)
-    if str(PLUGIN_API) in stated or (point.group != GROUP and not stated):  # a command may do without the API
+    if str(PLUGIN_API) in stated or (point.group != GROUP and not stated):  # a command need not use the API
         return None
     if not stated:
         reason = f"states no plugin API in entry-point group {API_GROUP!r}; this is {PLUGIN_API}"
@@ -137,7 +137,7 @@ def _find_problem(point: EntryPoint, distribution: str) -> tuple[str, str] | Non
 
 
 def _list_versions(point: EntryPoint) -> list[str]:
-    """Return what is stated for a plugin's module, or for any module of a distribution that offers something else."""
+    """Return the plugin API versions stated for a plugin's module, or for a command's whole distribution."""
     found = [each for each in (point.dist.entry_points if point.dist else ()) if each.group == API_GROUP]
     return sorted({each.name for each in found if point.group != GROUP or each.value == point.value})
 

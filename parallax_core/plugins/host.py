@@ -1,4 +1,4 @@
-"""A typed face over the hooks: one method each, and the only file that names one to call it."""
+"""A typed interface to the hooks, with one method each; the only module that calls hooks by name."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ S = TypeVar("S", bound=Spec)
 H = TypeVar("H", bound=HttpSurface)
 
 DIAGNOSE_S = 60.0
-"""How long a plugin may examine the machine."""
+"""The most seconds a plugin may take for ``parallax doctor``."""
 
 logger = logging.getLogger(__name__)
 
 
 class PluginHost:
-    """The plugins of this process. Made once, by the command that needs them, and passed on."""
+    """The plugins of this process. The command that needs them creates it once and passes it on."""
 
     def __init__(
         self, plugins: Iterable[tuple[PluginRecord, object | None]], settings: PluginSettings | None = None
@@ -63,14 +63,14 @@ class PluginHost:
 
     @classmethod
     def prepare(cls, config: Config | None = None) -> PluginHost:
-        """Do the same, and give the plugins their settings; see `configure`."""
+        """Load the plugins as `discover` does, and give them their settings; see `configure`."""
         config = config or Config.load()
         host = cls.discover(config)
         host.configure(config)
         return host
 
     def add(self, record: PluginRecord, module: object | None) -> None:
-        """Take in a plugin, and give it its settings if the others have theirs."""
+        """Add a plugin, and give it its settings if the others have theirs already."""
         self._caller.add(record, module)
         self._offered.clear()
         if self._config is not None:
@@ -78,7 +78,7 @@ class PluginHost:
 
     @property
     def records(self) -> list[PluginRecord]:
-        """Every plugin found, with its state as far as it is known by now."""
+        """Every plugin found, with its current state."""
         return self._caller.records
 
     @property
@@ -87,41 +87,41 @@ class PluginHost:
         return self._config.file if self._config is not None else None
 
     def backends(self) -> Registry[BackendSpec]:
-        """Return the backends on offer."""
+        """Return the backends offered by plugins."""
         return self._registry("parallax_register_backends", BackendSpec, PluginKind("backend", "backend"))
 
     def models(self) -> Registry[ModelSpec]:
-        """Return the adapters of model families on offer."""
+        """Return the adapters of model families offered by plugins."""
         return self._registry("parallax_register_models", ModelSpec, PluginKind("model family", "model"))
 
     def sources(self) -> Registry[SourceSpec]:
-        """Return the model sources on offer."""
+        """Return the model sources offered by plugins."""
         return self._registry("parallax_register_sources", SourceSpec, PluginKind("model source", "source"))
 
     def policies(self, kind: PolicyKind) -> Registry[PolicySpec]:
-        """Return the policies of that kind on offer; another kind may use the same names."""
+        """Return the policies of a kind offered by plugins; another kind may use the same names."""
         offers = self._offers("parallax_register_policies", PolicySpec)
         return self._make_registry(
             PluginKind(f"{kind} policy", kind), [each for each in offers if each.spec.kind == kind]
         )
 
     def transports(self) -> Registry[TransportSpec]:
-        """Return the transports on offer."""
+        """Return the transports offered by plugins."""
         return self._registry("parallax_register_transports", TransportSpec, PluginKind("transport", "transport"))
 
     def parsers(self) -> Registry[ParserSpec]:
-        """Return the parsers of outputs on offer."""
+        """Return the parsers of outputs offered by plugins."""
         return self._registry("parallax_register_parsers", ParserSpec, PluginKind("output parser", "parser"))
 
     def settings(self) -> Registry[SettingsSpec]:
-        """Return the sections of the configuration that are declared."""
+        """Return the sections of the configuration declared by plugins."""
         return self._registry("parallax_register_settings", SettingsSpec, PluginKind("section", "settings"))
 
     def configure(self, config: Config) -> None:
-        """Check what is configured, and give every plugin its settings.
+        """Check the configuration and give every plugin its settings.
 
         Raises:
-            ParallaxError: as `check_sections` does. A plugin that raises is broken, and that is logged.
+            ParallaxError: as `check_sections` does. A plugin that raises counts as broken, which is logged.
         """
         registry = self.settings()
         check_sections(config, registry, self.records)
@@ -140,9 +140,9 @@ class PluginHost:
         return {name: getattr(found, name) for name in list_keys(type(found))}
 
     def select_backend(self, model_config: Mapping[str, Any], available: Sequence[str]) -> str | None:
-        """Return the first answer of a plugin to which of the ``available`` backends is to run a model."""
+        """Return the first backend of ``available`` that a plugin selects for a model, or None."""
         hook, names = "parallax_select_backend", tuple(available)
-        for implementation in reversed(self._caller.find(hook)):  # as pluggy orders those that stop at the first result
+        for implementation in reversed(self._caller.find(hook)):  # pluggy's order for firstresult
             key = implementation.plugin_name
             call = self._caller.bind(implementation, hook, model_config=model_config, available=names)
             match self._caller.attempt(key, call):
@@ -152,15 +152,15 @@ class PluginHost:
                 case (None,):
                     continue
                 case (other,):
-                    self._caller.fail(key, ValueError(f"{hook} returned {other!r}, which is none of {list(names)}"))
+                    self._caller.fail(key, ValueError(f"{hook} returned {other!r}, which is not one of {list(names)}"))
             self._warn(key)
         return None
 
     def extend_server(self, open_surface: Callable[[], H]) -> Iterator[tuple[PluginRecord, H]]:
-        """Let one plugin after the other add to the server; yield the surfaces of those that did not raise.
+        """Let each plugin extend the server; yield the surfaces of plugins that did not raise.
 
         Args:
-            open_surface: makes a new one for each plugin, so that one which raises leaves nothing half done.
+            open_surface: makes a surface for each plugin, so that a plugin that raises leaves nothing half done.
         """
         hook = "parallax_extend_server"
         for implementation in self._caller.find(hook):
@@ -172,42 +172,42 @@ class PluginHost:
                 self._warn(key)
 
     def observers(self) -> list[tuple[PluginRecord, Callable[[Event], object]]]:
-        """Return who wants to know of events; what they do with one may take any time, or raise."""
+        """Return the plugins that observe events, with a function that may take any time and may raise."""
         return [
             (self._caller.record(each.plugin_name), partial(self._tell, each))
             for each in self._caller.find("parallax_observe")
         ]
 
     def diagnose(self) -> Iterator[tuple[PluginRecord, Finding]]:
-        """Yield what each plugin has to say about this machine; one that raises, or takes too long, is broken."""
+        """Yield the findings of each plugin; a plugin that raises or takes too long is broken."""
         config = self._read_settings()
         for key, finding in self._caller.collect("parallax_diagnose", Finding, DIAGNOSE_S, config=config):
             yield self._caller.record(key), finding
 
     def shutdown(self, limit_s: float) -> None:
-        """Tell every plugin that this is the end, all at once, and wait for them ``limit_s`` seconds together."""
+        """Call the shutdown hooks of all plugins concurrently, and wait at most ``limit_s`` seconds in total."""
         hook, deadline = "parallax_shutdown", time.monotonic() + limit_s
-        errands = [(each.plugin_name, TimedCall(self._caller.bind(each, hook))) for each in self._caller.find(hook)]
-        for key, errand in errands:
-            wait = partial(errand.wait, max(0.0, deadline - time.monotonic()))
+        calls = [(each.plugin_name, TimedCall(self._caller.bind(each, hook))) for each in self._caller.find(hook)]
+        for key, call in calls:
+            wait = partial(call.wait, max(0.0, deadline - time.monotonic()))
             if not self._caller.attempt(key, wait, is_quiet=False):
                 self._warn(key)
 
     def require_all(self) -> None:
-        """Ask every plugin for what it offers, and refuse to go on without one that is not disabled.
+        """Load everything that plugins offer, and raise if a plugin that is not disabled cannot be loaded.
 
         Raises:
-            BrokenPlugin: naming all that are broken or incompatible.
+            BrokenPlugin: naming all broken or incompatible plugins.
         """
         self.list_registries()
         missing = [record for record in self.records if record.state in {"broken", "incompatible"}]
         if missing:
-            said = "; ".join(f"{each.name!r} ({each.origin}) is {each.state}: {each.reason}" for each in missing)
-            message = f"{len(missing)} of {len(self.records)} plugins are not loaded: {said}"
+            reasons = "; ".join(f"{each.name!r} ({each.origin}) is {each.state}: {each.reason}" for each in missing)
+            message = f"{len(missing)} of {len(self.records)} plugins are not loaded: {reasons}"
             raise BrokenPlugin(message, "; ".join(dict.fromkeys(each.remedy for each in missing)))
 
     def list_registries(self) -> dict[str, Registry[Any]]:
-        """Return everything on offer, by what ``parallax plugins`` calls it."""
+        """Return all registries, by their title in ``parallax plugins``."""
         return {
             "backends": self.backends(),
             "models": self.models(),
@@ -241,7 +241,7 @@ class PluginHost:
         return Registry(kind, offers, self.records, self._settings.prefer.get(kind.key))
 
     def _offers(self, hook: str, spec: type[S]) -> list[Offer[S]]:
-        """Return what plugins that are well offer; each is asked once."""
+        """Return the offers of loaded plugins; each plugin's hook is called once."""
         if hook not in self._offered:
             self._offered[hook] = list(self._caller.collect(hook, spec))
         offered: list[tuple[str, S]] = self._offered[hook]

@@ -1,4 +1,4 @@
-"""Standard output belongs to the command: what plugins print goes to standard error."""
+"""Keeps standard output for the command: diverts what plugins print to standard error."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import TextIO
 
 @contextlib.contextmanager
 def divert_output() -> Iterator[None]:
-    """Send to standard error what is printed meanwhile, by Python, by libraries in C, and by programs they start.
+    """Divert standard output to standard error, for Python, for C libraries, and for programs that they start.
 
-    It holds for the whole process, so it is for commands that do nothing else at that time.
+    This affects the whole process, so use it only while the command prints nothing itself.
     """
     with contextlib.redirect_stdout(sys.stderr), _divert_descriptor():
         yield
@@ -21,18 +21,18 @@ def divert_output() -> Iterator[None]:
 
 @contextlib.contextmanager
 def claim_output() -> Iterator[TextIO]:
-    """Do the same for a command that runs on, and yield what it writes its own lines to: standard output as it was."""
+    """Divert standard output for a long-running command, and yield the original for the command's own lines."""
     with _copy_output() as own, divert_output():
         yield own
 
 
 @contextlib.contextmanager
 def _copy_output() -> Iterator[TextIO]:
-    """Yield a stream to where standard output goes now, whatever becomes of it."""
+    """Yield a stream to the current standard output, which stays valid if that is diverted."""
     stream = sys.stdout
     try:
         copy = os.dup(stream.fileno())
-    except (AttributeError, OSError, ValueError):  # there is none, or it is kept in memory
+    except (AttributeError, OSError, ValueError):  # there is no standard output, or it is in memory
         yield stream
         return
     _flush()
@@ -43,7 +43,7 @@ def _copy_output() -> Iterator[TextIO]:
 @contextlib.contextmanager
 def _divert_descriptor() -> Iterator[None]:
     saved = -1
-    with contextlib.suppress(OSError):  # one of the two is closed: there is nothing to divert, or nowhere to go
+    with contextlib.suppress(OSError):  # one of the two descriptors is closed
         _flush()
         saved = os.dup(1)
         os.dup2(2, 1)
@@ -56,5 +56,5 @@ def _divert_descriptor() -> Iterator[None]:
 
 
 def _flush() -> None:
-    with contextlib.suppress(AttributeError, ValueError):  # there is none, or it is closed
+    with contextlib.suppress(AttributeError, ValueError):  # there is no standard output, or it is closed
         sys.__stdout__.flush()  # type: ignore[union-attr]

@@ -1,4 +1,4 @@
-"""What plugins offer of one kind, looked up by name."""
+"""Looks up what plugins offer of one kind, by name."""
 
 from __future__ import annotations
 
@@ -15,39 +15,40 @@ from parallax_core.plugins.remedy import describe_error, find_remedy, normalize
 
 
 class Spec(Protocol):
-    """What every spec has."""
+    """The fields that every spec has."""
 
     @property
     def name(self) -> str:
-        """What users write to ask for it."""
+        """The name by which users select it."""
 
     @property
     def summary(self) -> str:
-        """One line that says what it is."""
+        """A description in one line."""
 
     @property
     def remedy(self) -> str:
-        """What to do when one of its Refs cannot be imported."""
+        """What to do if one of its Refs cannot be imported."""
 
 
 S = TypeVar("S", bound=Spec)
 T = TypeVar("T")
 
 MOST_EXPLAINED = 3
+"""The most plugins whose failure a hint explains; of more, it lists only the names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offer(Generic[S]):
-    """A spec, and the plugin it came from."""
+    """A spec, with the plugin that offers it."""
 
     spec: S
     plugin: PluginRecord
 
     def load(self, ref: Ref[T]) -> T:
-        """Import an object the spec names.
+        """Import an object that the spec names.
 
         Raises:
-            BrokenPlugin: naming the distribution and what its import raised.
+            BrokenPlugin: if the import fails; the message names the distribution and the error.
         """
         try:
             return ref.load()
@@ -59,18 +60,18 @@ class Offer(Generic[S]):
 
 @dataclass(frozen=True, slots=True)
 class PluginKind:
-    """What a registry has, such as backends."""
+    """The kind of things in a registry, such as backends."""
 
     title: str
-    """In messages: ``model source``."""
+    """The name in messages, such as ``model source``."""
     key: OfferKind
-    """In ``[plugins] prefer``: ``source``."""
+    """The name in ``[plugins] prefer``, such as ``source``."""
 
 
 class Registry(Generic[S]):
     """All offers of one kind.
 
-    Of several offers of one name, those that give way to a preferred one are not among ``offers``, but in ``passed``.
+    If a distribution is preferred for a name, the other offers of that name are in ``passed``, not in ``offers``.
     """
 
     def __init__(
@@ -90,11 +91,11 @@ class Registry(Generic[S]):
         return sorted({offer.spec.name for offer in self.offers})
 
     def get(self, name: str) -> Offer[S]:
-        """Return the one offer of ``name``.
+        """Return the only offer of ``name``.
 
         Raises:
-            UnknownName: if nobody offers it; the hint says which plugins could not be loaded, and why.
-            PluginConflict: if several plugins do, and none is preferred.
+            UnknownName: if no plugin offers it; the hint says which plugins could not be loaded, and why.
+            PluginConflict: if several plugins offer it and none is preferred.
         """
         found = [offer for offer in self.offers if offer.spec.name == name]
         if not found:
@@ -105,7 +106,7 @@ class Registry(Generic[S]):
         return found[0]
 
     def conflicts(self) -> dict[str, PluginConflict]:
-        """Return, for each name that several plugins offer and that nobody gets, the error of asking for it."""
+        """Return the error for each name that several plugins offer and none is preferred for."""
         found = {name: [offer for offer in self.offers if offer.spec.name == name] for name in self.names()}
         return {name: self._conflict(offers) for name, offers in found.items() if len(offers) > 1}
 
@@ -128,10 +129,10 @@ class Registry(Generic[S]):
 
 
 def _explain(records: Sequence[PluginRecord]) -> str:
-    """Say of each why it is not loaded; where there are many, only which they are."""
+    """Explain why plugins are not loaded; of many, list only the names."""
     if len(records) > MOST_EXPLAINED:
         names = ", ".join(record.name for record in records)
-        return f"plugins that are not loaded might offer it: {names}. `parallax plugins` says why they are not."
+        return f"plugins that are not loaded might offer it: {names}. `parallax plugins` shows why."
     return " ".join(
         f"plugin {record.name!r} ({record.origin}) is {record.state}: {record.reason}. {record.remedy}."
         for record in records
@@ -139,7 +140,7 @@ def _explain(records: Sequence[PluginRecord]) -> str:
 
 
 def _find_passed(offers: Sequence[Offer[S]], prefer: Mapping[str, str]) -> Iterator[Offer[S]]:
-    """Yield the offers that give way: their name is also offered by the distribution that is preferred for it."""
+    """Yield the offers of names for which another offer's distribution is preferred."""
     for name, distribution in prefer.items():
         same = [offer for offer in offers if offer.spec.name == name]
         wins = [offer for offer in same if normalize(offer.plugin.distribution) == normalize(distribution)]

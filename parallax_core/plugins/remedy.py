@@ -1,4 +1,4 @@
-"""What would help against an error of a plugin."""
+"""Suggests remedies for errors of plugins."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from parallax_core.base.errors import ParallaxError
 
 
 def normalize(distribution: str) -> str:
-    """Return the one spelling of a distribution's name."""
+    """Return the normalized name of a distribution."""
     return re.sub(r"[-_.]+", "-", distribution).lower()
 
 
 def describe_error(error: BaseException) -> str:
-    """Say in a line what went wrong."""
+    """Describe an error in one line."""
     if isinstance(error, ParallaxError):
         return error.message
     if isinstance(error, SystemExit):
@@ -24,7 +24,7 @@ def describe_error(error: BaseException) -> str:
 
 
 def find_remedy(error: BaseException, distribution: str, module: str) -> str:
-    """Say what to do about an error of a plugin's ``module``, such as which dependency to install."""
+    """Return a remedy for an error of a plugin's ``module``, such as a dependency to install."""
     if isinstance(error, ParallaxError) and error.hint:
         return error.hint
     if isinstance(error, ModuleNotFoundError) and error.name:
@@ -35,7 +35,7 @@ def find_remedy(error: BaseException, distribution: str, module: str) -> str:
 
 
 def _list_missing(distribution: str) -> Iterator[str]:
-    """Yield what the distribution needs on every machine, and is not installed."""
+    """Yield the unconditional requirements of a distribution that are not installed."""
     try:
         requirements = metadata.requires(distribution) or []
     except metadata.PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""Sections of the configuration that plugins declare."""
+"""Reads and checks the configuration sections that plugins declare."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 class PluginConfig:
-    """The configuration as plugins see it."""
+    """The configuration as plugins read it."""
 
     def __init__(self, config: Config, registry: Registry[SettingsSpec]) -> None:
         self._config = config
@@ -34,22 +34,22 @@ class PluginConfig:
         return self._config.file
 
     def section(self, schema: type[T]) -> T:
-        """Return the section that was declared with this dataclass; see `Settings`."""
+        """Return the section declared with this dataclass; see `Settings`."""
         target = f"{schema.__module__}:{schema.__qualname__}"
         names = [offer.spec.name for offer in self._registry.offers if offer.spec.schema.target == target]
         if not names:
-            raise UnknownName(f"no plugin declares a section with {target}", "implement parallax_register_settings")
+            raise UnknownName(f"no plugin declares a section with {target}", "declare it in parallax_register_settings")
         return self._config.read(self._registry.get(names[0]).spec.name, schema)
 
 
 def check_sections(config: Config, registry: Registry[SettingsSpec], records: Sequence[PluginRecord]) -> None:
-    """Read every section that is written somewhere, so that mistakes are told before anything begins.
+    """Read every given section, so that mistakes are reported before anything starts.
 
-    A section of a plugin that is not loaded is left alone, and a variable for a section that nobody knows: other
-    environments may have what it is for. Both are logged.
+    A section of a plugin that is not loaded is ignored with a warning, and so is a variable for an unknown section:
+    another environment may have the plugin.
 
     Raises:
-        UsageError: naming the place, if a section or key is unknown, or a value is none.
+        UsageError: if a section or key is unknown, or a value is invalid; the message names the place.
         PluginConflict: if several plugins declare a section.
         BrokenPlugin: if a plugin's dataclass cannot be used.
     """
@@ -79,6 +79,6 @@ def _check_unknown(
 
 
 def _may_own(record: PluginRecord, section: str) -> bool:
-    """Whether a section may be that of a plugin which is not loaded, and so cannot say."""
+    """Return whether a section may belong to a plugin that is not loaded and so cannot declare it."""
     names = {normalize(record.name), normalize(record.distribution), normalize(record.distribution).rpartition("-")[2]}
     return record.state != "loaded" and normalize(section) in names

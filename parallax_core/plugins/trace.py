@@ -1,4 +1,4 @@
-"""``PARALLAX_TRACE_HOOKS=1``: every call of a hook on standard error."""
+"""With ``PARALLAX_TRACE_HOOKS=1``, prints every hook call to standard error."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ VARIABLE = "PARALLAX_TRACE_HOOKS"
 
 
 def is_tracing() -> bool:
-    """Whether calls are to be written down."""
+    """Return whether hook calls are traced."""
     return os.environ.get(VARIABLE, "") not in {"", "0"}
 
 
 def trace_call(hook: str, plugin: str, function: Callable[[], T]) -> T:
-    """Call ``function``; if asked to, write down whose it is, how long it took, and what came of it."""
+    """Call ``function``; if tracing is on, print its plugin, its duration and its result."""
     if not is_tracing():
         return function()
     began = time.perf_counter()

@@ -105,7 +105,7 @@ def test_a_file_of_another_size_is_refused(hub: FakeHub, source: HubSource, clai
         assert total is not None, (task, unit)
         assert done <= total
 
-    with pytest.raises(ParallaxError, match=f"300000 bytes on the server, which lists it with {claimed}"):
+    with pytest.raises(ParallaxError, match=f"300000 bytes on the server, but is listed with {claimed}"):
         source.fetch(NAME, report)
     assert source.stored() == []
     hub.repos[NAME].sizes.clear()

@@ -121,15 +121,15 @@ async def test_address_without_a_name_takes_a_free_one() -> None:
 async def test_connecting_names_what_is_wrong() -> None:
     node = listening("one", "inprocess://one")
     await node.start()
-    with pytest.raises(PeerLost, match="nobody listens at inprocess://two"):
+    with pytest.raises(PeerLost, match="no node listens at inprocess://two"):
         await node.connect("inprocess://two", "two")
     with pytest.raises(PeerLost, match="is called 'one', not 'two'"):
         await node.connect("inprocess://one", "two")
-    with pytest.raises(ParallaxError, match="no address within a process") as caught:
+    with pytest.raises(ParallaxError, match="is not an in-process address") as caught:
         await node.connect("tcp://127.0.0.1:1", "two")
     assert caught.value.hint == "write inprocess://NAME"
     await node.stop()
-    with pytest.raises(PeerLost, match="nobody listens"):
+    with pytest.raises(PeerLost, match="no node listens"):
         await InProcessTransport(TransportPlan(node="two")).connect("inprocess://one", "one")
 
 

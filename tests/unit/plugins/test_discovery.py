@@ -124,7 +124,7 @@ def test_interrupt_during_an_import_says_whose_it_was(site: Site) -> None:
     done = site.run("plugins")
     assert (done.returncode, done.stdout) == (130, "")
     assert "interrupted while plugin 'stuck' (stuck 1.0) was imported" in done.stderr
-    assert "PARALLAX_PLUGINS_DISABLED=stuck does without it" in done.stderr
+    assert "PARALLAX_PLUGINS_DISABLED=stuck disables it" in done.stderr
 
 
 def test_what_plugins_print_goes_to_standard_error(site: Site, capfd: pytest.CaptureFixture[str]) -> None:
@@ -160,7 +160,7 @@ def test_disabled_plugin_is_not_imported(site: Site, monkeypatch: pytest.MonkeyP
     site.install("off", "open('imported', 'w')")
     monkeypatch.setenv("PARALLAX_PLUGINS_DISABLED", name)
     found = record(PluginHost.discover(), "off")
-    assert (found.state, found.remedy) == ("disabled", "take 'off' out of PARALLAX_PLUGINS_DISABLED")
+    assert (found.state, found.remedy) == ("disabled", "remove 'off' from PARALLAX_PLUGINS_DISABLED")
     assert not (site.folder / "imported").exists()
 
 
@@ -173,7 +173,7 @@ def test_file_disables_plugins_by_name_or_distribution(site: Site, monkeypatch: 
     host = PluginHost.discover()
     assert {record(host, name).state for name in ("by_name", "by_dist", "by_variable")} == {"disabled"}
     place = f"[plugins] disabled in {site.folder / 'parallax.toml'}"
-    assert record(host, "by_dist").remedy == f"take 'by_dist' out of {place}"
+    assert record(host, "by_dist").remedy == f"remove 'by_dist' from {place}"
     with pytest.raises(UnknownName) as caught:
         host.backends().get("by_name")
     assert place in caught.value.hint
@@ -186,7 +186,7 @@ def test_mistyped_name_among_the_disabled_is_told(
     monkeypatch.setenv("PARALLAX_PLUGINS_DISABLED", "pidgeon,entirely-different")
     assert record(PluginHost.discover(), "pigeon").state == "loaded"
     [said] = [message for message in caplog.messages if "PARALLAX_PLUGINS_DISABLED" in message]
-    assert "names 'pidgeon', and no plugin is called that; did you mean 'pigeon'?" in said
+    assert "names 'pidgeon', but there is no such plugin; did you mean 'pigeon'?" in said
 
 
 def test_preferred_distribution_wins(site: Site) -> None:

@@ -116,7 +116,7 @@ def test_select_backend_goes_on_after_nonsense_and_errors(caplog: pytest.LogCapt
         bad={"select_backend": explode},
     )
     assert host.select_backend({}, ["a"]) == "a"
-    assert "returned 'nowhere', which is none of ['a']" in state_of(host, "wrong")[1]
+    assert "returned 'nowhere', which is not one of ['a']" in state_of(host, "wrong")[1]
     assert state_of(host, "bad")[0] == "broken"
     assert "plugin 'wrong' (dist-wrong 1) is broken" in caplog.text
     assert make_host(shy={"select_backend": lambda: None}).select_backend({}, ["a"]) is None
