@@ -16,6 +16,7 @@ from parallax_core.base.errors import (
 )
 from parallax_core.base.files import read_object
 from parallax_core.base.ids import Epoch, LeaseId, RequestId, SeqId
+from parallax_core.base.machine import Machine
 from parallax_core.base.refs import Ref
 from parallax_core.checkpoint.reader import find_missing, read_config, read_tensors
 from parallax_core.checkpoint.weights_version import identify_weights
@@ -144,6 +145,7 @@ __all__ = [
     "LeaseId",
     "Link",
     "LossCause",
+    "Machine",
     "Mark",
     "Mask",
     "Message",

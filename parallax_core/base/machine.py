@@ -1,37 +1,91 @@
-"""How much memory of this machine is free."""
+"""Reads the cores and the memory this process may use, within its control groups."""
 
 from __future__ import annotations
 
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path("/")
 KIB = 1024
 
 
-def read_memory(root: Path = ROOT) -> int:
-    """Return the bytes that can still be taken, within what a control group of this process allows; 0: not known.
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What the kernel lets this process use. The arguments are the files of Linux that say so.
 
-    Known on Linux only: ``MemAvailable`` of proc(5), and ``memory.max`` of version 2 of control groups.
+    Control groups come in two versions with different files; in both, the limits of all ancestors hold too.
     """
-    free = _read_available(root / "proc/meminfo")
-    group = root / "sys/fs/cgroup"
-    most, used = (_read_number(group / name) for name in ("memory.max", "memory.current"))
-    if most is None or used is None:
-        return free
-    return min(free, max(0, most - used))
+
+    membership: Path = Path("/proc/self/cgroup")
+    groups: Path = Path("/sys/fs/cgroup")
+    memory: Path = Path("/proc/meminfo")
+    processors: Path = Path("/sys/devices/system/cpu")
+
+    def count_cores(self) -> int:
+        """Return the number of cores this process can keep busy, at least 1; two threads of one core count once."""
+        cores = len({self._read_siblings(number) for number in _list_processors()})
+        return max(1, min([cores, *map(math.ceil, self._read_quotas())]))
+
+    def free_memory(self) -> int | None:
+        """Return the bytes of main memory that can still be taken without swapping; None: not known, as on macOS."""
+        lines = _read_text(self.memory).splitlines()
+        found = [int(line.split()[1]) * KIB for line in lines if line.startswith("MemAvailable:")]
+        return min([*found, *self._read_memory_left()], default=None)
+
+    def total_memory(self) -> int:
+        """Return the bytes of main memory there are; 0: not known."""
+        try:
+            return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        except (OSError, ValueError):
+            return 0
+
+    def _read_siblings(self, number: int) -> str:
+        return _read_text(self.processors / f"cpu{number}/topology/thread_siblings_list") or str(number)
+
+    def _read_quotas(self) -> Iterator[float]:
+        for folder in self._list_folders("cpu"):
+            quota, _, period = _read_text(folder / "cpu.max").partition(" ")
+            if not quota:
+                quota, period = _read_text(folder / "cpu.cfs_quota_us"), _read_text(folder / "cpu.cfs_period_us")
+            if quota.isdecimal() and period.isdecimal():
+                yield int(quota) / int(period)
+
+    def _read_memory_left(self) -> Iterator[int]:
+        for folder in self._list_folders("memory"):
+            yield from _read_left(folder, "memory.max", "memory.current")
+            yield from _read_left(folder, "memory.limit_in_bytes", "memory.usage_in_bytes")
+
+    def _list_folders(self, controller: str) -> Iterator[Path]:
+        """Yield the folders of this process's group and its ancestors."""
+        for line in _read_text(self.membership).splitlines():
+            _, controllers, group = line.split(":", 2)
+            if controllers and controller not in controllers.split(","):
+                continue
+            top = self.groups / controllers if controllers else self.groups
+            inside = Path(group.lstrip("/"))
+            yield from (top / part for part in (inside, *inside.parents))
 
 
-def _read_available(path: Path) -> int:
+def _list_processors() -> list[int]:
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+def _read_left(folder: Path, limit_name: str, usage_name: str) -> Iterator[int]:
+    """Yield the limit minus the usage, if there is a limit; files not in active use do not count: they give way."""
+    limit, usage = _read_text(folder / limit_name), _read_text(folder / usage_name)
+    if limit.isdecimal() and usage.isdecimal():
+        lines = _read_text(folder / "memory.stat").splitlines()
+        fields = dict(line.split(" ", 1) for line in lines if " " in line)
+        idle = int(fields.get("total_inactive_file", fields.get("inactive_file", "0")))
+        yield max(0, int(limit) - int(usage) + idle)
+
+
+def _read_text(path: Path) -> str:
     try:
-        lines = path.read_text(encoding="ascii").splitlines()
+        return path.read_text(encoding="utf-8").strip()
     except OSError:
-        return 0
-    return next((KIB * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")), 0)
-
-
-def _read_number(path: Path) -> int | None:
-    """Return what a file says; None where there is no such file, or it says that there is no limit."""
-    try:
-        return int(path.read_text(encoding="ascii"))
-    except (OSError, ValueError):
-        return None
+        return ""

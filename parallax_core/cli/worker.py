@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from parallax_core.base import log
 from parallax_core.base.errors import ParallaxError, PeerLost, UsageError
-from parallax_core.base.machine import read_memory
+from parallax_core.base.machine import Machine
 from parallax_core.checkpoint.reader import read_config
 from parallax_core.cli.command import new_app
 from parallax_core.cli.option import from_section
@@ -135,7 +135,7 @@ class StageOpener:
     def find_memory(self) -> int:
         """Return the bytes that a stage may take; 0: not known, since some backend has memory of its own."""
         devices = [probe(offer).device for offer in self._backends]
-        return read_memory() if all(device.startswith("cpu") for device in devices) else 0
+        return (Machine().free_memory() or 0) if all(device.startswith("cpu") for device in devices) else 0
 
 
 def make_opener(settings: WorkerSettings, plugins: PluginHost) -> StageOpener:

@@ -18,10 +18,9 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from parallax_backend_mlx.limits import count_cores
 from parallax_backend_mlx.openblas import PREFIX, prepare_library
 from parallax_backend_mlx.settings import PROCESS
-from parallax_core.api import Unsupported, cache_folder
+from parallax_core.api import Machine, Unsupported, cache_folder
 
 BUNDLED = "bundled BLAS"
 VARIABLE = "PARALLAX_MLX__BLAS"
@@ -98,7 +97,7 @@ def _limit_threads(library: ctypes.CDLL) -> None:
     """
     for name in (f"{PREFIX}openblas_set_num_threads", "openblas_set_num_threads"):
         if hasattr(library, name):
-            getattr(library, name)(ctypes.c_int(max(1, count_cores() - 1)))
+            getattr(library, name)(ctypes.c_int(max(1, Machine().count_cores() - 1)))
             return
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-
-from parallax_backend_mlx.limits import find_host_room
 from parallax_backend_mlx.runtime import mx
+from parallax_core.api import Machine
 
 
 def find_room() -> int:
     """Return the bytes that weights and caches may still take on the device in use."""
     if mx.default_device() != mx.Device(mx.gpu):
-        return find_host_room() if sys.platform == "linux" else int(mx.device_info()["memory_size"])
+        room = Machine().free_memory()
+        return int(mx.device_info()["memory_size"]) if room is None else room
     info = mx.device_info()
     limit = info.get("max_recommended_working_set_size", info.get("total_memory", info.get("memory_size", 0)))
     return max(0, int(limit) - mx.get_active_memory())

@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 import parallax_backend_mlx
-from parallax_backend_mlx.limits import count_cores
 from parallax_backend_mlx.openblas import find_file, prepare_library
-from parallax_core.api import Unsupported
+from parallax_core.api import Machine, Unsupported
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="machines with Metal have a BLAS of their own")
 
@@ -151,4 +150,4 @@ def test_openblas_leaves_a_core_unless_told_otherwise(wanted: str | None, monkey
         monkeypatch.setenv("OPENBLAS_NUM_THREADS", wanted)
     command = [sys.executable, "-c", THREADS]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    assert int(done.stdout) == (min(int(wanted), cores) if wanted else max(1, min(cores, count_cores()) - 1))
+    assert int(done.stdout) == (min(int(wanted), cores) if wanted else max(1, min(cores, Machine().count_cores()) - 1))

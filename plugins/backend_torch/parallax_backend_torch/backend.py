@@ -13,7 +13,6 @@ from parallax_backend_torch.devices import choose_device, choose_factory, descri
 from parallax_backend_torch.families import find_model
 from parallax_backend_torch.graph_replay import make_replays
 from parallax_backend_torch.layer_factory import LayerFactory
-from parallax_backend_torch.limits import Machine
 from parallax_backend_torch.malloc import load_leanly
 from parallax_backend_torch.model import Model, Shape
 from parallax_backend_torch.network import Runner, build_network
@@ -24,6 +23,7 @@ from parallax_backend_torch.store import Kept, Store, list_sizes
 from parallax_backend_torch.tensors import name_dtype
 from parallax_backend_torch.weights import Selection, Weights, open_file
 from parallax_core.api import (
+    Machine,
     ParallaxError,
     Room,
     StageInfo,

@@ -13,11 +13,10 @@ from parallax_backend_torch.kernels.ggml import LAYOUTS
 from parallax_backend_torch.kernels.library import choose_kernels, describe_kernels, find_library, set_threads
 from parallax_backend_torch.kernels.rows import WeightKind
 from parallax_backend_torch.layer_factory import KIND_BYTES, LayerFactory
-from parallax_backend_torch.limits import Machine
 from parallax_backend_torch.settings import TorchSettings
 from parallax_backend_torch.tensors import DTYPES
 from parallax_backend_torch.weights import TensorFile
-from parallax_core.api import StagePlan, Tensor, check_device
+from parallax_core.api import Machine, StagePlan, Tensor, check_device
 
 CPU_DTYPES = ("float32", "bfloat16")
 CUDA_DTYPES = ("float32", "float16", "bfloat16")
@@ -110,7 +109,9 @@ def find_room(device: torch.device) -> int:
     """Return the bytes that weights and pages may still take on a device."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    return Machine().find_room()
+    machine = Machine()
+    room = machine.free_memory()
+    return machine.total_memory() if room is None else room
 
 
 def free_memory(device: torch.device) -> None:

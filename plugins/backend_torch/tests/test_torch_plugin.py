@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from importlib import metadata
@@ -15,7 +14,6 @@ from parallax_backend_torch import architectures, probe
 from parallax_backend_torch.devices import choose_factory, describe_device
 from parallax_backend_torch.diagnose import list_findings
 from parallax_backend_torch.kernels.library import Mode, choose_kernels
-from parallax_backend_torch.limits import Machine
 from parallax_backend_torch.plugin import (
     parallax_register_backends,
     parallax_register_settings,
@@ -131,40 +129,3 @@ def test_kernels_are_used_as_the_user_says(mode: Mode, said: str) -> None:
         assert finding.message.startswith(said.rpartition(",")[0])
     finally:
         choose_kernels("auto")
-
-
-def make_machine(folder: Path, quota: str, siblings: dict[int, str]) -> Machine:
-    """Return a machine with one control group, and processors whose threads share cores."""
-    (folder / "cgroup").write_text("0::/a/b\n")
-    group = folder / "groups/a"
-    (group / "b").mkdir(parents=True)
-    (group / "cpu.max").write_text(quota)
-    (group / "memory.max").write_text("1000000")
-    (group / "memory.current").write_text("400000")
-    (group / "memory.stat").write_text("anon 1\ninactive_file 100000\n")
-    (folder / "meminfo").write_text("MemTotal: 9000 kB\nMemAvailable: 5000 kB\n")
-    for number, text in siblings.items():
-        topology = folder / f"processors/cpu{number}/topology"
-        topology.mkdir(parents=True)
-        (topology / "thread_siblings_list").write_text(text)
-    return Machine(folder / "cgroup", folder / "groups", folder / "meminfo", folder / "processors")
-
-
-@pytest.mark.parametrize(
-    ("quota", "count"), [("max 100000", 4), ("150000 100000", 2), ("50000 100000", 1), ("900000 100000", 4)]
-)
-def test_cores_are_those_of_the_control_group(
-    tmp_path: Path, quota: str, count: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
-    pairs = {number: f"{number % 4},{number % 4 + 4}" for number in range(8)}
-    assert make_machine(tmp_path, quota, pairs).count_cores() == count
-
-
-def test_room_is_the_least_of_all_limits(tmp_path: Path) -> None:
-    assert make_machine(tmp_path, "max 100000", {}).find_room() == 700_000
-
-
-def test_room_of_a_machine_that_says_nothing_is_all_of_it(tmp_path: Path) -> None:
-    nowhere = tmp_path / "nowhere"
-    assert Machine(nowhere, nowhere, nowhere, nowhere).find_room() > 2**28

@@ -1,36 +1,81 @@
+"""Cores and memory as the kernel and control groups of both versions grant them."""
+
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from parallax_core.base.machine import read_memory
+from parallax_core.base.machine import Machine
 
-GROUP = "sys/fs/cgroup"
+Files = dict[str, str]
 KIB = 1024
+AVAILABLE = {"meminfo": "MemTotal: 900 kB\nMemAvailable:     500 kB\n"}
+PAIRS = {f"processors/cpu{n}/topology/thread_siblings_list": f"{n % 4},{n % 4 + 4}" for n in range(8)}
+"""Eight processors, two on each core."""
+LIMITED = {"a/memory.max": "400000", "a/memory.current": "100000"}
 
 
-def write(root: Path, **files: str) -> Path:
-    for name, text in files.items():
-        path = root / {"free": "proc/meminfo", "most": f"{GROUP}/memory.max", "used": f"{GROUP}/memory.current"}[name]
+def make_machine(folder: Path, membership: str, files: Files) -> Machine:
+    for name, text in {"cgroup": membership, **files}.items():
+        top = name.partition("/")[0]
+        path = folder / name if top in {"cgroup", "meminfo", "processors"} else folder / "groups" / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    return root
-
-
-FREE = "MemTotal: 900 kB\nMemAvailable:     500 kB\n"
+        path.write_text(text + "\n")
+    return Machine(folder / "cgroup", folder / "groups", folder / "meminfo", folder / "processors")
 
 
 @pytest.mark.parametrize(
-    ("files", "found"),
+    ("membership", "files", "cores"),
     [
-        ({}, 0),
-        ({"free": FREE}, 500 * KIB),
-        ({"free": FREE, "most": "max\n", "used": "7\n"}, 500 * KIB),
-        ({"free": FREE, "most": "409600\n", "used": "102400\n"}, 300 * KIB),
-        ({"free": FREE, "most": "409600\n", "used": "409601\n"}, 0),
-        ({"most": "409600\n", "used": "0\n"}, 0),
+        ("0::/", {}, 8),
+        ("0::/", PAIRS, 4),
+        ("0::/a/b", {"a/b/cpu.max": "max 100000"}, 8),
+        ("0::/a/b", {"a/b/cpu.max": "150000 100000"}, 2),
+        ("0::/a/b", {"a/b/cpu.max": "50000 100000"}, 1),
+        ("0::/a/b", {**PAIRS, "a/b/cpu.max": "900000 100000"}, 4),
+        ("0::/a/b", {"a/b/cpu.max": "400000 100000", "a/cpu.max": "200000 100000"}, 2),
+        ("0::/gone", {"cpu.max": "100000 100000"}, 1),
+        ("3:cpu:/a", {"cpu/a/cpu.cfs_quota_us": "-1", "cpu/a/cpu.cfs_period_us": "100000"}, 8),
+        (
+            "3:cpu,cpuacct:/",
+            {"cpu,cpuacct/cpu.cfs_quota_us": "300000", "cpu,cpuacct/cpu.cfs_period_us": "100000"},
+            3,
+        ),
+        ("4:memory:/a", {"memory/a/cpu.max": "100000 100000"}, 8),
     ],
 )
-def test_free_memory_is_what_the_machine_and_the_group_allow(tmp_path: Path, files: dict[str, str], found: int) -> None:
-    assert read_memory(write(tmp_path, **files)) == found
+def test_cores_are_those_the_control_groups_grant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, membership: str, files: Files, cores: int
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    assert make_machine(tmp_path, membership, files).count_cores() == cores
+
+
+@pytest.mark.parametrize(
+    ("membership", "files", "free"),
+    [
+        ("0::/", {}, None),
+        ("0::/", AVAILABLE, 500 * KIB),
+        ("0::/a", {**AVAILABLE, "a/memory.max": "max", "a/memory.current": "7"}, 500 * KIB),
+        ("0::/a", LIMITED, 300_000),
+        ("0::/a/b", {**AVAILABLE, **LIMITED}, 300_000),
+        ("0::/a/b", {**LIMITED, "a/b/memory.max": "200000", "a/b/memory.current": "100000"}, 100_000),
+        ("0::/a", {**LIMITED, "a/memory.stat": "anon 1\ninactive_file 50000"}, 350_000),
+        ("0::/a", {"a/memory.max": "10", "a/memory.current": "900"}, 0),
+        ("4:memory:/a", {"memory/memory.limit_in_bytes": "1000", "memory/memory.usage_in_bytes": "1"}, 999),
+    ],
+)
+def test_free_memory_is_what_the_machine_and_all_groups_leave(
+    tmp_path: Path, membership: str, files: Files, free: int | None
+) -> None:
+    assert make_machine(tmp_path, membership, files).free_memory() == free
+
+
+def test_machine_without_control_groups_has_memory_all_the_same(tmp_path: Path) -> None:
+    nowhere = tmp_path / "nowhere"
+    machine = Machine(nowhere, nowhere, nowhere, nowhere)
+    assert machine.free_memory() is None
+    assert machine.total_memory() > 2**28
+    assert machine.count_cores() >= 1
