@@ -9,6 +9,9 @@ from typing import Literal, Protocol, runtime_checkable
 from parallax_core.base.ids import RequestId
 from parallax_core.contracts.sample import Sampling
 
+MAX_ANSWERS = 128
+"""The largest `Request.n`."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
@@ -145,7 +148,7 @@ class Engine(Protocol):
         """Validate and accept a request.
 
         Raises:
-            InvalidRequest: if it can never be served.
+            InvalidRequest: if it can never be served; ``param`` names the field of `Request` or `Sampling`.
             Unavailable: if the engine is not ready, or too many requests wait.
         """
 

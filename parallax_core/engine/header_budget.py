@@ -122,9 +122,9 @@ class HeaderBudget:
         cost = weigh_rows(request)
         in_step = {
             "logit_bias": len(request.sampling.logit_bias),
-            "stop_token_ids": len(request.sampling.stop_ids),
+            "stop_ids": len(request.sampling.stop_ids),
             "salt": len(request.salt),
-            "model": len(request.adapter),
+            "adapter": len(request.adapter),
         }
         in_result = {
             "logprobs": request.logprobs or 0,
@@ -140,5 +140,6 @@ class HeaderBudget:
 def _refuse(sizes: Mapping[str, int]) -> NoReturn:
     """Raise InvalidRequest for the field with the largest size."""
     name = max(sizes, key=sizes.__getitem__)
-    message = f"{name} is too large: its size of {sizes[name]} does not fit into a frame between nodes"
-    raise InvalidRequest(message, name, f"ask for a smaller {name}")
+    words = name.replace("_", " ")
+    message = f"the {words} of the request are too large: {sizes[name]} do not fit into a frame between nodes"
+    raise InvalidRequest(message, name, "ask for fewer")

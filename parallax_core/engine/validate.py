@@ -6,18 +6,19 @@ from dataclasses import dataclass
 
 from parallax_core.base.errors import InvalidRequest
 from parallax_core.contracts.capability import Capability
-from parallax_core.contracts.engine import Request
+from parallax_core.contracts.engine import MAX_ANSWERS, Request
 from parallax_core.contracts.stage import StageInfo
-
-MAX_ANSWERS = 128
-"""The most answers to one request."""
 
 OTHER_BACKEND = "leave it out, or serve the model with another backend"
 
 
 @dataclass(frozen=True, slots=True)
 class RequestValidator:
-    """Refuses requests that the stages can never serve; the error names the field."""
+    """Refuses requests that the stages can never serve; the error names the field of `Request` or `Sampling`.
+
+    A prompt's length and tokens are checked here for every caller. A server checks earlier only what it has to know to
+    read a body; a stage checks its input again, since it need not trust the head.
+    """
 
     stages: tuple[StageInfo, ...]
     max_length: int
@@ -36,7 +37,7 @@ class RequestValidator:
         self._check_logprobs("prompt_logprobs", request.prompt_logprobs)
         if request.adapter and not all(_has(stage, "adapters") for stage in self.stages):
             message = f"the adapter {request.adapter!r} cannot be used: this model's backend does not support adapters"
-            raise InvalidRequest(message, "model", "ask for the model itself")
+            raise InvalidRequest(message, "adapter", "ask for the model itself")
         max_output = self._limit_output(request)
         if request.sampling.min_tokens > max_output:
             message = f"min_tokens is {request.sampling.min_tokens}, but an answer can have only {max_output} tokens"
@@ -46,15 +47,15 @@ class RequestValidator:
     def _check_prompt(self, prompt: tuple[int, ...]) -> None:
         if not prompt:
             message = "the prompt is empty"
-            raise InvalidRequest(message, "messages")
+            raise InvalidRequest(message, "prompt")
         if len(prompt) >= self.max_length:
             message = f"the prompt has {len(prompt)} tokens; this model can hold {self.max_length} in all"
-            raise InvalidRequest(message, "messages", "shorten the conversation")
+            raise InvalidRequest(message, "prompt", "shorten it")
         size = self.stages[-1].vocab_size
         if min(prompt) < 0 or max(prompt) >= size:
             wrong = min(prompt) if min(prompt) < 0 else max(prompt)
             message = f"the prompt has the token {wrong}; this model's tokens are 0 to {size - 1}"
-            raise InvalidRequest(message, "messages")
+            raise InvalidRequest(message, "prompt")
 
     def _check_logprobs(self, name: str, top: int | None) -> None:
         last = self.stages[-1]

@@ -54,7 +54,9 @@ class ResponseForm(msgspec.Struct, frozen=True, kw_only=True):
     echoes: tuple[str, ...] = ()
     """What each answer to a prompt begins with, prompt by prompt; empty: nothing."""
     length_field: str = "max_tokens"
-    """What the client calls the most tokens of an answer."""
+    """The field of the body for the most tokens of an answer."""
+    prompt_field: str = "prompt"
+    """The field of the body for the prompt."""
 
 
 class ParsedBody(msgspec.Struct, frozen=True, kw_only=True, tag="reading"):

@@ -11,9 +11,8 @@ import fastapi
 import msgspec
 from fastapi.responses import Response
 
-from parallax_core.base.errors import InvalidRequest
 from parallax_core.contracts.engine import Delta, Reason
-from parallax_core.server.body_messages import ParsedBody, ResponseForm
+from parallax_core.server.body_messages import ResponseForm
 from parallax_core.server.json_pieces import JsonObject, respond, to_json, write_lists, write_object
 from parallax_core.server.logprobs import TokenWriter, write_chat_logprobs
 from parallax_core.server.openapi import describe_body, describe_errors, describe_events
@@ -92,15 +91,6 @@ class ChatAnswer:
         self.reason = delta.ended or self.reason
 
 
-async def _submit(service: Service, reading: ParsedBody, name: str, http: fastapi.Request) -> ResponseFlow:
-    try:
-        return await service.submit(reading, name, http)
-    except InvalidRequest as error:
-        if error.param == "max_tokens":
-            raise InvalidRequest(error.message, reading.form.length_field, error.hint) from error
-        raise
-
-
 def make_router(service: Service) -> fastapi.APIRouter:
     """Return the route for ``served``."""
     router, writer = fastapi.APIRouter(), TokenWriter(service.text.vocabulary)
@@ -116,7 +106,7 @@ def make_router(service: Service) -> fastapi.APIRouter:
     async def create_chat_completion(http: fastapi.Request) -> Response:
         """Answer a conversation, whole or as server-sent events."""
         reading, name = await service.read("chat", http), f"chatcmpl-{secrets.token_hex(12)}"
-        flow = await _submit(service, reading, name, http)
+        flow = await service.submit(reading, name, http)
         chat = ChatResponse(writer, reading.form, flow, name, int(time.time()))
         if reading.form.streams:
             return SseResponse(chat.stream(), flow)

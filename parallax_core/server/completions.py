@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 import fastapi
 from fastapi.responses import Response
 
-from parallax_core.base.errors import InvalidRequest
 from parallax_core.contracts.engine import Delta, Reason
 from parallax_core.models.tokenizer import ModelTokenizer
 from parallax_core.server.body_messages import ParsedBody, unpack
@@ -157,7 +156,7 @@ def make_router(service: Service) -> fastapi.APIRouter:
     async def create_completion(http: fastapi.Request) -> Response:
         """Continue one prompt or several, whole or as server-sent events."""
         reading, name = await service.read("completion", http), f"cmpl-{secrets.token_hex(12)}"
-        flow = await _submit(service, reading, name, http)
+        flow = await service.submit(reading, name, http)
         common: JsonObject = {"id": name, "object": "text_completion", "created": int(time.time())}
         completion = CompletionResponse(service.text, writer, reading, flow, {**common, "model": reading.form.model})
         if reading.form.streams:
@@ -165,12 +164,3 @@ def make_router(service: Service) -> fastapi.APIRouter:
         return await answer_whole(http, completion.collect(), flow)
 
     return router
-
-
-async def _submit(service: Service, reading: ParsedBody, name: str, http: fastapi.Request) -> ResponseFlow:
-    try:
-        return await service.submit(reading, name, http)
-    except InvalidRequest as error:
-        if error.param == "messages":  # what an engine calls a prompt
-            raise InvalidRequest(error.message, "prompt", "shorten it") from error
-        raise

@@ -45,7 +45,10 @@ def read_chat(text: ModelTokenizer, body: ChatRequest) -> ParsedBody:
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
     return ParsedBody(
         form=_read_form(
-            body, logprobs, length_field="max_completion_tokens" if body.max_tokens is None else "max_tokens"
+            body,
+            logprobs,
+            length_field="max_completion_tokens" if body.max_tokens is None else "max_tokens",
+            prompt_field="messages",
         ),
         request=_read_request(
             text,

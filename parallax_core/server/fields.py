@@ -9,12 +9,12 @@ import msgspec
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from parallax_core.contracts.engine import MAX_ANSWERS
 from parallax_core.server.unknown import drop_unknown
 
 MAX_SEED = 2**63 - 1
 MAX_STOPS = 16
 MAX_STOP_CHARACTERS = 1024
-MAX_ANSWERS = 128
 MAX_TOP = 20
 MAX_TOKEN = 2**31 - 1
 MAX_BIASES = 1024

@@ -23,6 +23,7 @@ from parallax_core.server.body_messages import (
     RefusedBody,
     UnknownModel,
 )
+from parallax_core.server.field_names import name_api_field
 from parallax_core.server.json_pieces import cut, respond
 from parallax_core.server.metrics import RequestMetrics, ServerMetrics
 from parallax_core.server.quota import Quota
@@ -80,6 +81,12 @@ class Service:
             InvalidRequest: if it can never be served, or its sender may never ask it.
             Unavailable: if it cannot be served now, or its sender may not ask it now.
         """
+        try:
+            return await self._submit(reading, name, http)
+        except InvalidRequest as error:
+            raise name_api_field(error, reading.form) from error
+
+    async def _submit(self, reading: ParsedBody, name: str, http: fastapi.Request) -> ResponseFlow:
         arrived, parent = find_arrival(http), http.headers.get("traceparent", "")
         reading, shares = self.quota.claim(reading, self.find_max_length(), http)
         requests, left = reading.make_requests(name, time.monotonic() - arrived), iter(shares)

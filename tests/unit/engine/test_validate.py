@@ -18,10 +18,10 @@ def make_validator(*capabilities: Capability) -> RequestValidator:
 @pytest.mark.parametrize(
     ("prompt", "fields", "param", "message"),
     [
-        ([], {}, "messages", "empty"),
-        (range(16), {}, "messages", "16 in all"),
-        ([1, 97], {}, "messages", "token 97; this model.s tokens are 0 to 96"),
-        ([-1, 5], {}, "messages", "token -1; this model.s tokens are 0 to 96"),
+        ([], {}, "prompt", "empty"),
+        (range(16), {}, "prompt", "16 in all"),
+        ([1, 97], {}, "prompt", "token 97; this model.s tokens are 0 to 96"),
+        ([-1, 5], {}, "prompt", "token -1; this model.s tokens are 0 to 96"),
         ([1, 2], {"max_tokens": 15}, "max_tokens", "more than the 16"),
         ([1, 2], {"max_tokens": 0}, "max_tokens", "at least 1"),
         ([1, 2], {"n": 0}, "n", "between 1 and 128"),
@@ -29,7 +29,7 @@ def make_validator(*capabilities: Capability) -> RequestValidator:
         ([1, 2], {"logprobs": -1}, "logprobs", "between 0 and 97"),
         ([1, 2], {"logprobs": 98}, "logprobs", "between 0 and 97"),
         ([1, 2], {"prompt_logprobs": -1}, "prompt_logprobs", "between 0 and 97"),
-        ([1, 2], {"adapter": "tuned"}, "model", "'tuned' cannot be used"),
+        ([1, 2], {"adapter": "tuned"}, "adapter", "'tuned' cannot be used"),
     ],
 )
 def test_validator_refuses_what_can_never_be_served(

@@ -1,0 +1,18 @@
+"""The API's names of the fields that an engine refuses."""
+
+from __future__ import annotations
+
+from parallax_core.base.errors import InvalidRequest
+from parallax_core.server.body_messages import ResponseForm
+
+
+def name_api_field(error: InvalidRequest, form: ResponseForm) -> InvalidRequest:
+    """Return ``error``, which names a field of `Request` or `Sampling`, with the name of that field in the body."""
+    names = {
+        "prompt": form.prompt_field,
+        "max_tokens": form.length_field,
+        "adapter": "model",
+        "stop_ids": "stop_token_ids",
+    }
+    param = names.get(error.param, error.param) if error.param else None
+    return InvalidRequest(error.message, param, error.hint)
