@@ -18,6 +18,7 @@ from parallax_core.base.files import read_object
 from parallax_core.base.ids import Epoch, LeaseId, RequestId, SeqId
 from parallax_core.base.machine import Machine
 from parallax_core.base.refs import Ref
+from parallax_core.checkpoint.config_reader import ConfigReader, count_layers
 from parallax_core.checkpoint.reader import find_missing, read_config, read_tensors
 from parallax_core.checkpoint.weights_version import identify_weights
 from parallax_core.config.home import cache_folder, keys_folder
@@ -110,6 +111,7 @@ __all__ = [
     "BadFrame",
     "BatchingPolicy",
     "Capability",
+    "ConfigReader",
     "Content",
     "Copy",
     "DType",
@@ -237,6 +239,7 @@ __all__ = [
     "check_edit",
     "check_room",
     "choose_layers",
+    "count_layers",
     "decode",
     "draw",
     "draw_key",

@@ -6,16 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from parallax_core.base.errors import UsageError
+from parallax_core.checkpoint.config_reader import count_layers
 from parallax_core.cluster.placement.layer_cost import LayerCosts, count_bits, size_layers, weigh_layers
 from parallax_core.cluster.placement.parallel import ParallelConfig
 from parallax_core.contracts.backend import DType
 from parallax_core.models.adapters import find_family
 from parallax_core.plugins.host import PluginHost
-
-COUNTS = ("num_hidden_layers", "n_layers", "n_layer", "num_layers")
-"""The names of the number of layers in config.json."""
-MOST_LAYERS = 10_000
-"""The largest number of layers that is accepted; more than any model has."""
 
 
 def place_layers(parallel: ParallelConfig, plugins: PluginHost, config: Mapping[str, Any]) -> ParallelConfig:
@@ -53,11 +49,7 @@ def _weigh(plugins: PluginHost, config: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def _count_layers(config: Mapping[str, Any]) -> int:
-    inner = config.get("text_config")
-    text = inner if isinstance(inner, Mapping) else config
-    count = next((int(text[name]) for name in COUNTS if isinstance(text.get(name), int)), None)
+    count = count_layers(config)
     if count is None:
         raise UsageError("config.json does not say how many layers the model has", "give the stages their --layers")
-    if count > MOST_LAYERS:
-        raise UsageError(f"config.json says that the model has {count} layers", "fetch the model again")
     return count

@@ -27,16 +27,13 @@ from parallax_core.api import (
     StageInfo,
     StagePlan,
     Unsupported,
+    count_layers,
     format_bytes,
     identify_weights,
 )
 
 LENGTHS = ("max_position_embeddings", "max_sequence_length", "max_seq_len", "n_positions", "n_ctx", "seq_length")
 """How config.json may call the longest sequence a model was made for."""
-COUNTS = ("num_hidden_layers", "n_layers", "n_layer", "num_layers")
-"""How it may call the number of layers."""
-MOST_LAYERS = 10_000
-"""No model has more."""
 BATCH_TOKENS = {"gpu": 2048, "fast": 128, "slow": 16}
 """Tokens in a step of about a second or less: on a GPU, on a CPU with a fast BLAS, on one without."""
 SATURATION_ROWS = 64
@@ -49,7 +46,11 @@ class MlxBackend:
     def open_stage(self, plan: StagePlan) -> MlxStage:
         """Load the model, or some of its layers; see `parallax_core.api.Backend.open_stage`."""
         config = read_json(plan.model / "config.json")
-        plan = _check_layers(plan, _count_layers(config))
+        num_layers = count_layers(config)
+        if num_layers is None:
+            message = "config.json does not say how many layers the model has"
+            raise Unsupported(message, "check that it is the config.json of a language model")
+        plan = _check_layers(plan, num_layers)
         checkpoint = read_checkpoint(plan.model, is_part=plan.layers is not None)
         network, weight_bytes = open_network(plan, checkpoint)
         num_bytes = find_room() * plan.memory_fraction
@@ -123,17 +124,6 @@ def _check_layers(plan: StagePlan, count: int) -> StagePlan:
         message = f"there are no layers {layers.start}-{layers.stop} in {plan.model.name}, which has 0-{count}"
         raise Unsupported(message, f"choose layers within 0-{count}; the last number is the first that is left out")
     return plan
-
-
-def _count_layers(config: dict[str, Any]) -> int:
-    count = _find_setting(config, COUNTS)
-    if count is None:
-        message = "config.json does not say how many layers the model has"
-        raise Unsupported(message, "check that it is the config.json of a language model")
-    if count > MOST_LAYERS:
-        message = f"config.json says that the model has {count} layers"
-        raise Unsupported(message, "fetch the model again")
-    return count
 
 
 def _find_text(config: dict[str, Any]) -> dict[str, Any]:

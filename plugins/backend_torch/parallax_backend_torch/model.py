@@ -90,7 +90,7 @@ def read_shape(config: Config, *, is_tied: bool = False) -> Shape:
 
 def read_windows(config: Config, kinds: list[str]) -> tuple[int, ...]:
     """Return the window of each layer, 0 where it sees everything; ``kinds`` are what layers are by default."""
-    found = config.list_kinds((FULL, SLIDING), kinds)
+    found = config.list_words("layer_types", (FULL, SLIDING), kinds)
     return tuple(0 if kind == FULL else config.count("sliding_window") for kind in found)
 
 

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from parallax_core.api import LayerShape
+from parallax_core.api import ConfigReader, LayerShape
 from parallax_models.family import Family
-from parallax_models.settings import Settings
 from parallax_models.weights import Experts, gated_mlp
 
 
-def read_layers(settings: Settings) -> Iterator[LayerShape]:
+def read_layers(settings: ConfigReader) -> Iterator[LayerShape]:
     """Yield the layers; what is kept per token is the latent and the rotated part of the key."""
     hidden = settings.count("hidden_size")
     common = count_attention(settings) + 2 * hidden
     dense = gated_mlp(hidden, settings.count("intermediate_size"))
-    inner, num = settings.count("moe_intermediate_size"), settings.count("n_routed_experts", alias="num_local_experts")
+    inner, num = settings.count("moe_intermediate_size"), settings.count("n_routed_experts", "num_local_experts")
     experts = Experts(hidden=hidden, inner=inner, num=num, num_chosen=settings.count("num_experts_per_tok"))
     shared = gated_mlp(hidden, inner * settings.count("n_shared_experts")) + num  # the router's correction
     first_sparse = settings.size("first_k_dense_replace", 0)
@@ -29,7 +28,7 @@ def read_layers(settings: Settings) -> Iterator[LayerShape]:
         )
 
 
-def count_attention(settings: Settings) -> int:
+def count_attention(settings: ConfigReader) -> int:
     """Return the parameters of multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1)."""
     hidden, num = settings.count("hidden_size"), settings.count("num_attention_heads")
     bias = settings.flag("attention_bias", default=False)

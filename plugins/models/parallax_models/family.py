@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from parallax_core.api import LayerShape, ModelShape, Part, Unsupported
-from parallax_models.settings import Settings
+from parallax_core.api import ConfigReader, LayerShape, ModelShape, Part, Unsupported
 from parallax_models.weights import Heads
 
 LAYER = re.compile(r"(?:model\.)?(?:language_model\.)?(?:model\.)?layers\.(\d+)\.")
@@ -20,14 +19,14 @@ AFTER = re.compile(r"(?:model\.)?(?:language_model\.)?(?:(?:model\.)?norm\.|lm_h
 class Family:
     """A `ModelAdapter` for decoders of the usual build: an embedding, layers, a norm, a head."""
 
-    read_layers: Callable[[Settings], Iterable[LayerShape]]
+    read_layers: Callable[[ConfigReader], Iterable[LayerShape]]
     """Returns the layers in order."""
     is_tied: bool = False
     """Whether the head is the embedding where config.json does not say."""
 
     def read_shape(self, config: Mapping[str, Any]) -> ModelShape:
         """Read the shape of a model; see `parallax_core.api.ModelAdapter`."""
-        settings = Settings(config)
+        settings = ConfigReader(config)
         heads = Heads.read(settings)
         vocab, is_tied = settings.count("vocab_size"), settings.flag("tie_word_embeddings", default=self.is_tied)
         return ModelShape(

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from parallax_core.api import LayerShape
+from parallax_core.api import ConfigReader, LayerShape
 from parallax_models.family import Family
-from parallax_models.settings import Settings
 from parallax_models.weights import Heads, gated_mlp
 
 
-def read_layers(settings: Settings) -> Iterator[LayerShape]:
+def read_layers(settings: ConfigReader) -> Iterator[LayerShape]:
     """Yield the layers."""
     heads, bias = Heads.read(settings), settings.flag("attention_bias", default=False)
     attention = heads.projections(bias=bias, output_bias=bias)

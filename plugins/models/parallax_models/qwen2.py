@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from parallax_core.api import LayerShape
+from parallax_core.api import ConfigReader, LayerShape
 from parallax_models.family import Family
-from parallax_models.settings import Settings
 from parallax_models.sliding import FULL, SLIDING, slide_layers
 from parallax_models.weights import Heads, gated_mlp
 
 
-def read_layers(settings: Settings) -> Iterator[LayerShape]:
+def read_layers(settings: ConfigReader) -> Iterator[LayerShape]:
     """Yield the layers; from ``max_window_layers`` on they slide, if the model slides at all."""
     heads, num_layers = Heads.read(settings), settings.count("num_hidden_layers")
     attention = heads.projections(bias=True)

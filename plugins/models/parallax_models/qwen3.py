@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from parallax_core.api import LayerShape
+from parallax_core.api import ConfigReader, LayerShape
 from parallax_models.family import Family
-from parallax_models.settings import Settings
 from parallax_models.sliding import FULL, SLIDING, slide_layers
 from parallax_models.weights import Heads, gated_mlp
 
 
-def read_layers(settings: Settings) -> Iterator[LayerShape]:
+def read_layers(settings: ConfigReader) -> Iterator[LayerShape]:
     """Yield the layers; from ``max_window_layers`` on they slide, if the model slides at all."""
     heads, num_layers = Heads.read(settings), settings.count("num_hidden_layers")
     attention = count_attention(heads, settings)
@@ -22,7 +21,7 @@ def read_layers(settings: Settings) -> Iterator[LayerShape]:
     yield from slide_layers(layer, settings, [FULL if index < first else SLIDING for index in range(num_layers)])
 
 
-def count_attention(heads: Heads, settings: Settings) -> int:
+def count_attention(heads: Heads, settings: ConfigReader) -> int:
     """Return the parameters of attention: projections, and a norm each for queries and keys."""
     bias = settings.flag("attention_bias", default=False)
     return heads.projections(bias=bias, output_bias=bias) + 2 * heads.width

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from parallax_core.api import LayerShape
+from parallax_core.api import ConfigReader, LayerShape
 from parallax_models.family import Family
 from parallax_models.qwen3 import count_attention
-from parallax_models.settings import Settings
 from parallax_models.weights import Experts, Heads, gated_mlp
 
 
-def read_layers(settings: Settings) -> Iterator[LayerShape]:
+def read_layers(settings: ConfigReader) -> Iterator[LayerShape]:
     """Yield the layers."""
     heads = Heads.read(settings)
     common = count_attention(heads, settings) + 2 * heads.hidden
@@ -19,7 +18,7 @@ def read_layers(settings: Settings) -> Iterator[LayerShape]:
     experts = Experts(
         hidden=heads.hidden,
         inner=settings.count("moe_intermediate_size"),
-        num=settings.count("num_experts", alias="num_local_experts"),
+        num=settings.count("num_experts", "num_local_experts"),
         num_chosen=settings.count("num_experts_per_tok"),
     )
     for index in range(settings.count("num_hidden_layers")):
@@ -32,11 +31,10 @@ def read_layers(settings: Settings) -> Iterator[LayerShape]:
         )
 
 
-def has_experts(index: int, settings: Settings) -> bool:
+def has_experts(index: int, settings: ConfigReader) -> bool:
     """Whether the layer of this number has experts, by the rules of transformers."""
-    return (
-        index not in settings.numbers("mlp_only_layers") and (index + 1) % settings.count("decoder_sparse_step", 1) == 0
-    )
+    step = settings.count("decoder_sparse_step", default=1)
+    return index not in settings.list_numbers("mlp_only_layers") and (index + 1) % step == 0
 
 
 ADAPTER = Family(read_layers)

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from parallax_core.api import LayerShape
+from parallax_core.api import ConfigReader, LayerShape
 from parallax_models.family import Family
 from parallax_models.qwen3_moe import has_experts
-from parallax_models.settings import Settings
 from parallax_models.sliding import FULL
 from parallax_models.weights import Experts, Heads, gated_mlp
 
 LINEAR = "linear_attention"
 
 
-def read_layers(settings: Settings) -> Iterator[LayerShape]:
+def read_layers(settings: ConfigReader) -> Iterator[LayerShape]:
     """Yield the layers; every fourth is attention, unless config.json says otherwise."""
-    num_layers, period = settings.count("num_hidden_layers"), settings.count("full_attention_interval", 4)
+    num_layers, period = settings.count("num_hidden_layers"), settings.count("full_attention_interval", default=4)
     default = [LINEAR if (index + 1) % period else FULL for index in range(num_layers)]
-    for index, kind in enumerate(settings.words("layer_types", (FULL, LINEAR), default)):
+    for index, kind in enumerate(settings.list_words("layer_types", (FULL, LINEAR), default)):
         mixer = read_attention(settings) if kind == FULL else read_delta_net(settings)
         weights, active = count_mlp(index, settings)
         yield LayerShape(
@@ -30,7 +29,7 @@ def read_layers(settings: Settings) -> Iterator[LayerShape]:
         )
 
 
-def read_attention(settings: Settings) -> LayerShape:
+def read_attention(settings: ConfigReader) -> LayerShape:
     """Return a layer of attention without its MLP; its queries bring a gate of their size."""
     heads, bias = Heads.read(settings), settings.flag("attention_bias", default=False)
     gate = (heads.hidden + bias) * heads.queries
@@ -38,7 +37,7 @@ def read_attention(settings: Settings) -> LayerShape:
     return LayerShape(kind="full", weights=weights, active_weights=weights, kv_width=2 * heads.values)
 
 
-def read_delta_net(settings: Settings) -> LayerShape:
+def read_delta_net(settings: ConfigReader) -> LayerShape:
     """Return a layer with a gated delta net (arXiv 2412.06464) without its MLP.
 
     What it keeps is the last inputs of its convolution, and a matrix of key times value for each value head.
@@ -54,7 +53,7 @@ def read_delta_net(settings: Settings) -> LayerShape:
     return LayerShape(kind="state", weights=weights, active_weights=weights, state_width=state)
 
 
-def count_mlp(index: int, settings: Settings) -> tuple[int, int]:
+def count_mlp(index: int, settings: ConfigReader) -> tuple[int, int]:
     """Return the parameters of the MLP of a layer, and those a token meets."""
     hidden = settings.count("hidden_size")
     if not has_experts(index, settings):
@@ -63,7 +62,7 @@ def count_mlp(index: int, settings: Settings) -> tuple[int, int]:
     experts = Experts(
         hidden=hidden,
         inner=settings.count("moe_intermediate_size"),
-        num=settings.count("num_experts", alias="num_local_experts"),
+        num=settings.count("num_experts", "num_local_experts"),
         num_chosen=settings.count("num_experts_per_tok"),
     )
     shared = gated_mlp(hidden, settings.count("shared_expert_intermediate_size")) + hidden  # and its gate

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from parallax_core.api import LayerShape
-from parallax_models.settings import Settings
+from parallax_core.api import ConfigReader, LayerShape
 
 FULL = "full_attention"
 SLIDING = "sliding_attention"
 
 
-def slide_layers(layer: LayerShape, settings: Settings, default: Sequence[str]) -> Iterator[LayerShape]:
+def slide_layers(layer: LayerShape, settings: ConfigReader, default: Sequence[str]) -> Iterator[LayerShape]:
     """Yield ``layer`` as often as there are layers, each with its window.
 
     Args:
@@ -20,5 +19,5 @@ def slide_layers(layer: LayerShape, settings: Settings, default: Sequence[str]) 
         settings: those of the model.
         default: what each layer is where config.json does not say.
     """
-    for kind in settings.words("layer_types", (FULL, SLIDING), default):
+    for kind in settings.list_words("layer_types", (FULL, SLIDING), default):
         yield layer if kind == FULL else replace(layer, kind="window", window=settings.count("sliding_window"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from parallax_models.settings import Settings
+from parallax_core.api import ConfigReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,11 +19,11 @@ class Heads:
     width: int
 
     @classmethod
-    def read(cls, settings: Settings) -> Heads:
+    def read(cls, settings: ConfigReader) -> Heads:
         """Read what families name alike."""
         hidden, num = settings.count("hidden_size"), settings.count("num_attention_heads")
-        width = settings.count("head_dim", hidden // num or 1)
-        return cls(hidden, num * width, settings.count("num_key_value_heads", num) * width, width)
+        width = settings.count("head_dim", default=hidden // num or 1)
+        return cls(hidden, num * width, settings.count("num_key_value_heads", default=num) * width, width)
 
     def projections(self, *, bias: bool = False, output_bias: bool = False) -> int:
         """Return the parameters of the projections to queries, keys, values and back."""

@@ -140,6 +140,20 @@ def test_setting_that_makes_no_sense_is_named(changes: dict[str, Any], message: 
         SPECS["qwen3"].adapter.load().read_shape(BASE | changes)
 
 
+@pytest.mark.parametrize(
+    ("family", "names"),
+    [
+        ("gemma3", {"sliding_window_pattern": "_sliding_window_pattern"}),
+        ("gpt_oss", {"num_local_experts": "num_experts", "num_experts_per_tok": "experts_per_token"}),
+    ],
+)
+def test_other_names_that_backends_read_are_read_here(family: str, names: dict[str, str]) -> None:
+    adapter = SPECS[family].adapter.load()
+    config = BASE | SLIDING | dict.fromkeys(names, 2)
+    renamed = {names.get(name, name): value for name, value in config.items()}
+    assert adapter.read_shape(renamed) == adapter.read_shape(config)
+
+
 def test_tensor_of_nowhere_is_refused() -> None:
     adapter = SPECS["llama"].adapter.load()
     assert adapter.find_part("model.layers.17.mlp.up_proj.weight") == 17

@@ -45,7 +45,7 @@ class Qwen3Next:
         self._rope = make_rope(config, self._heads.width)
         period = config.count("full_attention_interval", default=4)
         kinds = [LINEAR if (index + 1) % period else FULL for index in range(self.shape.num_layers)]
-        self._kinds = config.list_kinds((FULL, LINEAR), kinds)
+        self._kinds = config.list_words("layer_types", (FULL, LINEAR), kinds)
         self._sizes = NetSizes(
             num_keys=config.count("linear_num_key_heads"),
             num_values=config.count("linear_num_value_heads"),
