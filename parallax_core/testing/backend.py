@@ -39,12 +39,12 @@ from parallax_core.testing.holes import punch_holes
 from parallax_core.testing.probe import try_probe
 from parallax_core.testing.promise import broken, expect, expect_hint
 
-CANNOT = "if this backend cannot run the model, its architecture or its dtype."
+CANNOT = "if this backend cannot run the model's architecture or dtype."
 DAMAGED = "with a hint, if the files are damaged or there is too little memory."
-ENDS = "An exception it raises ends the work."
-FINISHED = "a task is finished when ``done`` reaches ``total``"
-PROBE = "Can this machine run it? Answers within 200 ms and imports no framework."
-FRACTION = "The share of the memory that is free after loading the weights that KV pages may take."
+ENDS = "An exception from the callback ends the work."
+FINISHED = "a task, which is finished when ``done`` reaches ``total``"
+PROBE = "Tells whether this machine can run it. Returns within 200 ms and imports no framework."
+FRACTION = "The share, from 0 to 1, that KV pages may take of the memory that is free after loading the weights."
 TRIALS = 3
 FRAMEWORKS = ("jax", "mlx", "mlx_lm", "numpy", "sglang", "tensorflow", "torch", "transformers", "vllm")
 

@@ -22,7 +22,7 @@ TOY = Toy(("full", "window", "full"))
 WHOLE, MIDDLE, LAST = LayerRange(0, 3), LayerRange(1, 2), LayerRange(2, 3)
 LEASE = LeaseId(7)
 QUIET_S = 0.2
-HEARD = "A stage has finished a step: the last one with the answers, any with its page counts; straight to the head"
+HEARD = "Reports a finished step, directly to the head: any stage with its free pages, the last also with the answers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,9 @@ class PeerEnd:
         """Return the next message, which has to be a failure."""
         message = await self.hear()
         fault = f"the worker says {message}, where a failure is due"
-        assert isinstance(message, Failure), broken(fault, "A step failed on a stage; straight to the head")
+        assert isinstance(message, Failure), broken(
+            fault, "Reports that a step failed on a stage, directly to the head"
+        )
         return message
 
     async def hear_rest(self) -> list[Message]:

@@ -14,17 +14,17 @@ from parallax_core.testing.runner import in_loop
 
 INVALID = "if it can never be served"
 MOST = "The most tokens to generate"
-COUNTS = "How a stream ended, and what it cost"
-TEXT = "What a stream yields: new text of one answer"
-STOP_IDS = "Token ids that end the text; they count as output and have no text"
-STOPS = "Strings that end the text; the text ends before them"
+COUNTS = "How a stream ended, and its usage"
+TEXT = "An item of a stream: new text of one answer"
+STOP_IDS = "Token ids that end the answer; they count as output and have no text"
+STOPS = "Strings that end the answer; the text ends before them"
 TIMEOUT = "Seconds from arrival after which the request ends with an error"
-ANSWERS = "How many answers, each with draws of its own; ``max_tokens`` holds for each"
-OF_ALL = "Of all answers together"
+ANSWERS = "The number of answers, each with its own draws; ``max_tokens`` applies to each"
+OF_ALL = "Summed over all answers"
 SEED = "the same seed gives the same tokens, alone or in a batch"
-LOGPROBS = "Give the log-probability of each token of the output, and of this many best ones"
-PROMPT_LOGPROBS = "The same for the tokens of the prompt after the first"
-ONE_EACH = "One for each of ``tokens``, if asked for"
+LOGPROBS = "Return the log-probability of each output token, and of this many best tokens"
+PROMPT_LOGPROBS = "The same for the prompt tokens after the first"
+ONE_EACH = "One for each of ``tokens``, if requested"
 
 MANY = 12
 CHOICES = 3
@@ -93,7 +93,7 @@ class EngineConformance(EngineLife):
             finish = (await self.ask(engine, max_tokens=self.long_length, timeout_s=NO_TIME_S)).finish
             fault = f"a request with {NO_TIME_S:g} s of time ended with {finish}"
             assert finish.reason == "timeout", broken(fault, TIMEOUT)
-            assert finish.message, broken(fault, "what happened, in words for the client")
+            assert finish.message, broken(fault, "What happened, for the client")
             await self.check_well(engine)
 
     @in_loop
@@ -152,7 +152,7 @@ class EngineConformance(EngineLife):
         async with self.running() as engine:
             drawn = [(await self.ask(engine, sampling=Sampling(seed=seed))).tokens() for seed in range(MANY)]
             alike = all(tokens == drawn[0] for tokens in drawn)
-            assert not alike, broken(f"{MANY} seeds all give {drawn[0]}", "How the next token of a sequence is chosen")
+            assert not alike, broken(f"{MANY} seeds all give {drawn[0]}", "The sampling parameters of a sequence")
             if self.seed == "none":
                 return
             again = [(await self.ask(engine, sampling=Sampling(seed=seed))).tokens() for seed in range(MANY)]
@@ -186,7 +186,7 @@ class EngineConformance(EngineLife):
                 tokens = tuple(entry.token for entry in first.prompt_logprobs)
                 assert tokens == prompt[1:], broken(f"prompt {prompt} has those of {tokens}", PROMPT_LOGPROBS)
                 is_once = not any(delta.prompt_logprobs for delta in rest)
-                assert is_once, broken("they came again later", "On the first delta of a request that asked for them")
+                assert is_once, broken("they came again later", "On the first delta, if requested")
 
     async def _check_refused(self, engine: Engine) -> None:
         for request in (self.make_request(logprobs=TOP), self.make_request(prompt_logprobs=TOP)):

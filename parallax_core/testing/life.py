@@ -13,10 +13,10 @@ from parallax_core.testing.replica import EngineSubject, count_left
 from parallax_core.testing.runner import beside, in_loop, within
 
 NOT_READY = "if the engine is not ready, or too many requests wait"
-START_FAILS = "Become ready. A start that raises leaves nothing running"
-STOP = "End every stream and release everything. Idempotent, and legal at any time"
-CLOSE = "Abort the request everywhere, and end the iteration; harmless when it has ended or was closed before"
-ABORTED = "what happened, in words for the client"
+START_FAILS = "Become ready. If it raises, nothing is left running"
+STOP = "End every stream and release all resources. Idempotent; may be called at any time"
+CLOSE = "Abort the request and end the iteration. Does nothing if it has ended or is closed"
+ABORTED = "What happened, for the client"
 
 SEVERAL = 6
 STORM = 40
@@ -48,7 +48,7 @@ class EngineLife(EngineSubject):
             await within(self.patience_s, engine.start(), "a start that fails hangs", START_FAILS)
         health = engine.health()
         is_told = health.state == "failed" and health.reason
-        assert is_told, broken(f"after a start that failed, health is {health}", "Whether an engine can answer")
+        assert is_told, broken(f"after a start that failed, health is {health}", "Whether an engine can serve requests")
         left = await count_left(before, self.patience_s / 6)
         assert not left, broken(f"a start that failed left {left} threads or tasks running", START_FAILS)
         self._check_closed(engine, "after a start that failed")
@@ -147,7 +147,7 @@ class EngineLife(EngineSubject):
 
     def _check_closed(self, engine: Engine, when: str) -> None:
         health = engine.health()
-        assert health.state != "ready", broken(f"{when}, health says ready", "Whether an engine can answer")
+        assert health.state != "ready", broken(f"{when}, health says ready", "Whether an engine can serve requests")
         with expect(Unavailable, f"submitting {when}", NOT_READY):
             engine.submit(self.make_request())
 
@@ -163,7 +163,7 @@ class EngineLife(EngineSubject):
                 return delta
             return None
 
-        return await within(self.patience_s, read(), "a stream yields nothing", "What a stream yields")
+        return await within(self.patience_s, read(), "a stream yields nothing", "An item of a stream")
 
     async def _close_early(self, stream: Stream) -> list[Delta]:
         """Close a stream after its first delta; return what it yields then, until it ends or is silent."""

@@ -21,13 +21,13 @@ from parallax_core.testing.pair import (
 from parallax_core.testing.promise import broken, expect
 from parallax_core.testing.runner import beside, in_loop, within
 
-ORDER = "each way in the order they were sent, none lost, none doubled"
-WHOLE = "of several tasks that send at once each frame goes whole"
-CREDIT = "How many frames a link carries that its receiver has not taken; a sender waits beyond that"
-CANCEL_SEND = "Cancelling it sends the frame whole or not at all"
-CANCEL_RECEIVE = "Cancelling it loses none"
-LIMITS = "if the frame is beyond the limits; the link goes on"
-ALIVE = "After so many seconds without a sign of life, a peer counts as lost"
+ORDER = "in the order sent, without loss or duplication"
+WHOLE = "if several tasks send at the same time, each frame is sent whole"
+CREDIT = "The number of frames in transit on a link before the sender waits for the receiver"
+CANCEL_SEND = "If cancelled, it sends the whole frame or nothing"
+CANCEL_RECEIVE = "Cancelling it loses no frame"
+LIMITS = "if the frame exceeds the limits; the link stays usable"
+ALIVE = "Seconds without a heartbeat after which a peer counts as lost"
 
 MANY = 300
 """Frames in a test of their order."""

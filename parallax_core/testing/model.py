@@ -19,20 +19,20 @@ from parallax_core.contracts.model import LayerShape, ModelAdapter, ModelShape, 
 from parallax_core.contracts.tensor import ITEM_BYTES
 from parallax_core.testing.promise import broken, expect
 
-CALLED = "What config.json calls them"
-BELONGS = "Return where the tensor of this name belongs"
-PARTS = "a layer by its number, or what comes before the layers or after them"
+CALLED = "Their names in config.json"
+BELONGS = "Return the part of the model to which the tensor of this name belongs"
+PARTS = "a layer by its number, or ``before`` or ``after`` all layers"
 NO_TENSOR = "if a checkpoint of this family has no such tensor"
 WEIGHTS = "Parameters of the layer"
-BEFORE = "Parameters of what comes before the layers: embeddings"
-AFTER = "Parameters of what comes after them: the final norm, and the head unless it is tied"
-TIED = "Whether the head is the embedding, which then both ends of a pipeline hold"
-ACTIVE = "Parameters a token meets: fewer than ``weights`` where there are experts"
-KV = "Numbers kept per token: keys and values of all heads, or a latent; none for a state"
-STATE = "Numbers kept per sequence, whatever its length"
-WINDOW = "For a window: how many tokens a token sees, itself included"
+BEFORE = "Parameters before the layers: the embeddings"
+AFTER = "Parameters after the layers: the final norm, and the output head unless it is tied"
+TIED = "Whether the output head is the embedding, which then the first and the last stage hold"
+ACTIVE = "Parameters used for one token: fewer than ``weights`` if there are experts"
+KV = "Elements cached per token: keys and values of all heads, or a latent; 0 for a state"
+STATE = "Elements kept per sequence, whatever its length"
+WINDOW = "For a window: the number of tokens that a token attends to, itself included"
 READ = "Read the shape of a model"
-REFUSED = "naming the setting, if it asks for what this family does not have"
+REFUSED = "if a setting asks for a feature that this family does not have; the message names the setting"
 
 NOWHERE = ("kit.no.such.tensor", "", "model.layers.x.weight")
 FORMATS = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}

@@ -14,7 +14,7 @@ from parallax_core.testing.runner import beside, within
 
 NUMBER_BYTES = 8
 NO_LINK = "no link was made"
-CONNECT = "Make a link to the node called"
+CONNECT = "Connect to the node called"
 QUIET_S = 0.2
 """How long nothing has to come for a kit to believe that nothing more will, where more would be a fault."""
 
@@ -95,7 +95,9 @@ class Nodes:
         """Link ``alpha`` to ``beta``, whose name is ``node``; return both ends."""
         async with beside(beta.accept()) as accepting:
             near = await self.reach(alpha, beta.address, node)
-            far = await within(self.patience_s, accepting, "a link was made and not accepted", "Wait for the next link")
+            far = await within(
+                self.patience_s, accepting, "a link was made and not accepted", "Wait for the next incoming link"
+            )
             return near, far
 
     async def reach(self, transport: Transport, address: str, node: str) -> Link:
@@ -113,7 +115,7 @@ class Nodes:
 
     async def take(self, link: Link) -> Frame:
         """Receive a frame that is there or on its way."""
-        return await within(self.patience_s, link.receive(), "a frame that was sent did not arrive", "none lost")
+        return await within(self.patience_s, link.receive(), "a frame that was sent did not arrive", "without loss")
 
 
 def number_frame(number: int, *buffers: bytes) -> Frame:

@@ -9,14 +9,14 @@ from collections.abc import Iterator, Sequence
 from parallax_core.contracts.parser import Content, Parser, Piece, Reasoning, ToolCall
 from parallax_core.testing.promise import broken
 
-CUTS = "However the text is cut, its pieces are the same once neighbours of one kind are put together"
-NOTHING_LOST = "Nothing the model wrote is lost but the marks themselves"
-HALF_MARK = "what looks like a mark and turns out to be none is content"
-CERTAIN = "Take more text, and return what is certain by now"
-FINISH = "Return what was held back: the answer is over. Twice is harmless, and the second returns nothing"
-CALL = "its name comes whole and first, with an empty piece of arguments; then pieces of them"
-INDEX = "Which call of the answer, counted from 0"
-JSON = "A piece of a JSON text; all pieces of one index together are the arguments"
+CUTS = "However the text is split, the result is the same once adjacent pieces of one kind are joined"
+NOTHING_LOST = "No text is lost except the markers themselves"
+HALF_MARK = "text that looks like a marker and turns out not to be one is content"
+CERTAIN = "Add text and return the pieces that are certain by now"
+FINISH = "Return the pieces held back, at the end of the answer. A second call returns nothing"
+CALL = "the first piece has the whole name and no arguments, later ones have only arguments"
+INDEX = "The number of the call in the answer, counted from 0"
+JSON = "A piece of JSON text; the pieces of one index concatenated are the arguments"
 ONE_ANSWER = "Makes a parser for one answer"
 
 SEEDS = range(30)

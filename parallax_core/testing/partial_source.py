@@ -23,15 +23,15 @@ from parallax_core.testing.source import (
     read_files,
 )
 
-FOLDER = "A model of which a part is here has a folder, which stays the same while more is fetched into it"
-HOLES = "A file of weights in it may have holes: then a journal lies beside it"
-NO_MODEL = "To ``find`` and ``stored`` such a model is none"
+FOLDER = "A partial model has a folder, which stays the same while more is fetched into it"
+HOLES = "A weight file in it may have holes: it then has a journal beside it"
+NO_MODEL = "``find`` and ``stored`` ignore a partial model"
 COMPLETES = "``fetch`` completes it, and ``remove`` deletes it"
 AT_ONCE = "several processes may fetch into one folder at the same time"
 WITHOUT = "Return the model's folder with everything but the weights"
-TENSORS = "at least the tensors that are wanted"
-OFFLINE = "If all of that is on this machine, the network is not touched"
-PARTS = "Return the models of which a part is on this machine and not all, sorted by name"
+TENSORS = "at least the wanted tensors"
+OFFLINE = "If all of that is on this machine, the network is not used"
+PARTS = "Return the models of which only a part is on this machine, sorted by name"
 
 Tensors = dict[str, bytes]
 

@@ -25,12 +25,12 @@ from parallax_core.contracts.policy import (
 )
 from parallax_core.testing.promise import broken
 
-OPTIONS = "its fields are the options users may give, numbers, strings or booleans, with their defaults"
-DATACLASS = "A dataclass; its fields are the options users may give"
-PURE = "A policy is pure: what it is given is all it knows, and the same input gives the same answer"
+OPTIONS = "its fields, with defaults, are the options: numbers, strings or booleans"
+DATACLASS = "A dataclass; its fields, with defaults, are the options"
+PURE = "A policy is pure: it depends only on its arguments, and the same arguments give the same answer"
 WAIT = "Return 0 to begin a step now, or the seconds after which to ask again"
-HOLDER = "Return one of ``holders``, all of lower rank than the one in need, or None to let that one wait"
-RANK = "Return the rank of one of ``replicas``, of which there is at least one, in order of rank"
+HOLDER = "Return one of ``holders``, all of lower rank than the request in need, or None to let that request wait"
+RANK = "Return the rank of one of ``replicas``, which are in order of rank and at least one"
 
 C = TypeVar("C")
 PLAIN = (bool, int, float, str)

@@ -34,7 +34,7 @@ GARBAGE = (
 """What strangers say: HTTP, TLS, the largest and the smallest lengths, and nothing."""
 STRANGERS = 20
 CONNECTS = 3
-BESIDE = "so that its peers do not take it for hung"
+BESIDE = "so that peers do not take the node for hung"
 ADDRESS_PARTS = "override reach_raw: this kit reads only addresses with a host and a port"
 
 
@@ -203,7 +203,7 @@ class ProcessTransportConformance(TransportConformance):
                         stranger.sendall(content)
                         await asyncio.sleep(QUIET_S)
                 got = "a stranger that sent garbage was accepted as a node"
-                assert not accepting.done(), broken(got, "Wait for the next link that another node makes")
+                assert not accepting.done(), broken(got, "Wait for the next incoming link")
             await self.check_flow(near, far)
             await self.check_flow(*await self.join(alpha, beta, "beta"))
 

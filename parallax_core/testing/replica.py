@@ -16,9 +16,9 @@ from parallax_core.contracts.sample import Sampling
 from parallax_core.testing.promise import broken
 from parallax_core.testing.runner import within
 
-LAST = "deltas, the last of which, and only it, carries a finish"
-ENDED = "The answer is over, for this reason; others of the request may go on"
-WHICH = "Which answer, in ``range(Request.n)``"
+LAST = "the last one, and only it, carries a finish"
+ENDED = "The reason why this answer ended; other answers to the request may go on"
+WHICH = "The index of the answer, in ``range(Request.n)``"
 SETTLE_S = 0.05
 NUMBERS = count()
 
@@ -91,7 +91,7 @@ class EngineSubject:
         try:
             yield engine
         finally:
-            await within(self.patience_s, engine.stop(), "stop hangs", "End every stream and release everything")
+            await within(self.patience_s, engine.stop(), "stop hangs", "End every stream and release all resources")
 
     async def ask(self, engine: Engine, prompt: Prompt | None = None, **changes: Any) -> Reply:  # noqa: ANN401 - as above
         """Submit a request and return the whole answer."""
@@ -113,10 +113,10 @@ class EngineSubject:
     async def check_well(self, engine: Engine) -> None:
         """Check that an engine is ready, and answers."""
         health = engine.health()
-        assert health.state == "ready", broken(f"the engine is {health}", "Whether an engine can answer")
+        assert health.state == "ready", broken(f"the engine is {health}", "Whether an engine can serve requests")
         reply = await self.ask(engine)
         fault = f"an engine that should be well answered with {reply.finish}"
-        assert reply.finish.reason == "length", broken(fault, "How a stream ended, and what it cost")
+        assert reply.finish.reason == "length", broken(fault, "How a stream ended, and its usage")
 
 
 def check_ends(deltas: Sequence[Delta], num_answers: int) -> None:

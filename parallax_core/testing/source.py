@@ -12,20 +12,20 @@ from parallax_core.contracts.progress import Progress, Unit, silent
 from parallax_core.contracts.source import ModelFolder, ModelSource
 from parallax_core.testing.promise import broken, expect, expect_hint
 
-FIND = "Return the model's folder if it is complete on this machine, without touching the network"
+FIND = "Return the model's folder if it is complete on this machine, without using the network"
 IMPOSSIBLE = "if ``name`` cannot be a model of this source"
-FETCH = "Return the model's folder, downloading and converting what is missing"
-COMPLETE = "A model that is complete on this machine is returned without touching the network"
-TWO = "Two processes may fetch one model at the same time"
+FETCH = "Return the model's folder, after downloading and converting what is missing"
+COMPLETE = "If the model is complete on this machine, the network is not used"
+TWO = "Two processes may fetch the same model at the same time"
 INTERRUPTED = "An interrupted fetch leaves nothing that looks complete"
 NO_MODEL = "with a hint, if there is no such model or it cannot be used"
-STORED = "Return what is complete on this machine, sorted by name"
+STORED = "Return the models that are complete on this machine, sorted by name"
 STORED_NAME = "The name to pass to ``fetch`` and ``remove`` of the same source"
-REMOVE = "Delete a stored model, or what an interrupted fetch left of it, and return the bytes freed"
+REMOVE = "Delete a stored model, or the remains of an interrupted fetch, and return the bytes freed"
 NOT_STORED = "if it is not stored here"
 LAYOUT = "A model on disk in the standard layout"
 PROGRESS = "Report that ``done`` of ``total`` units of ``task`` are finished"
-PROGRESS_ENDS = "An exception it raises ends the work"
+PROGRESS_ENDS = "An exception from the callback ends the work"
 
 WAIT_S = 60.0
 REMAINS_BYTES = 1024
@@ -319,7 +319,7 @@ def check_layout(model: ModelFolder) -> None:
     """Check that a folder has the parts every model has."""
     for part in ("config.json", "tokenizer.json", "*.safetensors"):
         assert any(model.path.glob(part)), broken(f"{model.path} has no {part}", LAYOUT)
-    assert model.ref, broken(f"{model} has no ref", "What it was asked for as, with its source")
+    assert model.ref, broken(f"{model} has no ref", "The name with its source")
 
 
 def read_files(folder: Path) -> Contents:

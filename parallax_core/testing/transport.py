@@ -14,19 +14,19 @@ from parallax_core.testing.pair import QUIET_S, number_frame, read_number, send_
 from parallax_core.testing.promise import broken, expect, expect_hint
 from parallax_core.testing.runner import beside, in_loop, within
 
-BEFORE_CLOSE = "Frames a peer sent before it closed its end are still received"
-RECEIVE_LOST = "if there will be none: the peer is gone, sent what is no frame or one beyond the limits, or this end"
+BEFORE_CLOSE = "Frames that a peer sent before it closed its end are still received"
+RECEIVE_LOST = "if no frame can follow: the peer is gone or sent an invalid or oversized frame, or this end is"
 SEND_LOST = "if the peer is gone, or this end is closed"
-CLOSE_TWICE = "after what was sent has been handed on. Twice is harmless"
-CONNECT_LOST = "if nobody answers there in time, or somebody with another name"
-FOREIGN = "if ``address`` is none of this transport's"
-START_FAILS = "A start that raises leaves nothing behind"
-STOP = "Close every link, and listen no more. Twice is harmless; legal at any time"
+CLOSE_TWICE = "after delivering the frames that were sent. A second call does nothing"
+CONNECT_LOST = "if no node answers there in time, or one of another name"
+FOREIGN = "if ``address`` is not valid for this transport"
+START_FAILS = "If it raises, nothing is left behind"
+STOP = "Close every link and stop listening. May be called at any time; a second call does nothing"
 ACCEPT_STOPPED = "if this transport is stopped"
-ACCEPT_CANCELLED = "Wait for the next link that another node makes. Cancelling it loses none"
-FRAMES = "Frames to one peer and from it, each way in the order they were sent"
+ACCEPT_CANCELLED = "Wait for the next incoming link. Cancelling it loses no link"
+FRAMES = "Frames arrive in the order sent"
 PEER_NAME = "The name of the node at the other end"
-ADDRESS = "Where others reach this node, once it is started; empty if it does not listen"
+ADDRESS = "The address at which others reach this node, once started; empty if it does not listen"
 
 
 class TransportConformance(LinkConformance):
@@ -163,7 +163,7 @@ class TransportConformance(LinkConformance):
         async with self.started("beta", listen=True) as beta, self.started("alpha") as alpha:
             address, threads = beta.address, threading.active_count()
             second = self.make_transport(self.make_plan("beta", address))
-            with expect_hint(f"a second start at {address}", "with a hint, if it cannot listen there"):
+            with expect_hint(f"a second start at {address}", "with a hint, if it cannot listen at that address"):
                 await within(self.patience_s, second.start(), "start hangs", START_FAILS)
             left = threading.active_count() - threads
             assert left <= 0, broken(f"a start that failed left {left} threads running", START_FAILS)

@@ -29,18 +29,18 @@ from parallax_core.testing.runner import in_loop, within
 from parallax_core.testing.toy import ToyStage
 from parallax_core.wire.messages import Failure, Result, Step
 
-RESULT = "A stage has finished a step: the last one with the answers, any with its page counts; straight to the head"
-ANSWERS = "One for each output of each row, in row order; none from a stage before the last"
+RESULT = "Reports a finished step, directly to the head: any stage with its free pages, the last also with the answers"
+ANSWERS = "One for each output of each row, in row order; empty from a stage before the last"
 FREE = "Free pages of each pool of the stage after the step"
 CHANNEL = "Edits and rows, from the head to stage 0 and from each stage to the next: one ordered channel"
-EDITS_ONLY = "None: the step only edits, and takes its place in the order"
-OLDER = "Raised by a head when it builds, repairs or reloads a pipeline; what is older is discarded"
+EDITS_ONLY = "Empty: the step only edits, but keeps its place in the order"
+OLDER = "A number that a head raises when it builds, repairs or reloads a pipeline; older messages are discarded"
 STALE = "a receiver discards what is of an older epoch"
-OWN = "A head's claim on a stage: its own pages, handles and epoch"
-FAILED = "A step failed on a stage; straight to the head"
-GOES_ON = "False: every row is at its start, and the stage goes on. True: nothing more is known of what it holds"
-AGAIN = "until one has the number of the failed one again: it comes from a head that knows of the failure"
-AT_FAULT = "Of the rows of the step, those at fault"
+OWN = "A head's lease of a stage, with its own pages, handles and epoch"
+FAILED = "Reports that a step failed on a stage, directly to the head"
+GOES_ON = "False: every sequence is as before the step, and the stage goes on. True: the state of the stage is unknown"
+AGAIN = "until one has the number of the failed step again: it comes from a head that knows of the failure"
+AT_FAULT = "The sequences of the step that are at fault"
 
 PROMPT = (3, 1, 4)
 STEPS = 20
@@ -183,7 +183,7 @@ class WorkerConformance:
             place = (failure.lease, failure.epoch, failure.step, failure.stage)
             assert place == (LEASE, 0, 2, 0), broken(f"step 2 failed, and the worker says {failure}", FAILED)
             assert "no more of this" in failure.message, broken(
-                f"{failure} does not say why", "What happened, in words"
+                f"{failure} does not say why", "A description of the failure"
             )
             assert not failure.lost, broken("a step that left all as it was is called a loss", GOES_ON)
             rest = await bench.head.hear_rest()

@@ -128,7 +128,7 @@ DAMAGES = {
         "if not self._frames:",
         "if self._lost:",
         "test_frames_sent_before_close_are_received",
-        "Frames a peer sent before it closed its end are still received",
+        "Frames that a peer sent before it closed its end are still received",
     ),
 }
 

@@ -24,9 +24,9 @@ from parallax_core.testing.checks.chain import GREEDY, Chain
 from parallax_core.testing.checks.subject import StageSubject
 from parallax_core.testing.promise import expect
 
-NOT_OPEN = "for a sequence that is not open"
-MISFIT = "if the batch is too large, a row does not start at its sequence's length, or names a token,"
-NO_CAPABILITY = "What a stage may or may not be able to do, in one place."
+NOT_OPEN = "if a sequence is not open"
+MISFIT = "if the batch is too large, a row does not start at its sequence's length, or a token, position"
+NO_CAPABILITY = "The optional capabilities of a stage."
 SPEC = SequenceSpec(prompt_length=1, sampling=GREEDY)
 
 

@@ -12,7 +12,7 @@ from parallax_core.testing.promise import broken, expect
 
 LEAVES = "A step that raises leaves every sequence at its length before the step."
 FAILED = "if the computation failed, or the stage is closed."
-AT_FAULT = "``sequences`` are those at fault, where a backend knows them"
+AT_FAULT = "``sequences`` are those at fault for a failed step, if the backend knows them"
 TRIALS = 2
 FLOATS = ("float32", "float16", "bfloat16")
 

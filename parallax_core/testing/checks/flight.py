@@ -9,7 +9,7 @@ from parallax_core.testing.checks.chain import Chain
 from parallax_core.testing.checks.subject import StageSubject
 from parallax_core.testing.promise import broken
 
-PENDING = "The outcome of a step, possibly still being computed."
+PENDING = "The result of a step that may still be computing."
 
 
 class FlightChecks(StageSubject):

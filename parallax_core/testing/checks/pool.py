@@ -9,7 +9,7 @@ from parallax_core.testing.checks.chain import Chain
 from parallax_core.testing.checks.subject import StageSubject
 from parallax_core.testing.promise import broken, expect
 
-FREE = "Free pages of each pool after the step; what differs from the head's ledger means the stage is lost."
+FREE = "Free pages of each pool after the step; if they differ from the head's ledger, the stage is lost."
 UNMOVED = "A step that raises leaves every sequence at its length before the step."
 ROUNDS = 150
 

@@ -6,8 +6,8 @@ from parallax_core.api import Fork, Sampling, Truncate, Unsupported
 from parallax_core.testing.checks.subject import StageSubject
 from parallax_core.testing.promise import expect
 
-BEYOND = "for a length beyond the sequence's"
-TOO_FAR = "for a length the model's state cannot go back to"
+BEYOND = "if a length exceeds the sequence's"
+TOO_FAR = "if the model's state cannot be rewound to a length"
 COUNTING = Sampling(temperature=0, logit_bias=((1, 2000.0), (2, 1000.0)), frequency_penalty=600.0)
 
 

@@ -21,7 +21,7 @@ class Kept:
     shapes: tuple[tuple[int, ...], ...]
     """Of each tensor, for each token, or of a state, for each sequence."""
     window: int = 0
-    """For a window: how many tokens a token sees, itself included."""
+    """For a window: the number of tokens that a token attends to, itself included."""
     dtype: torch.dtype = torch.float32
 
     @property

@@ -59,7 +59,7 @@ class ZmqTransport:
 
     @property
     def address(self) -> str:
-        """Where others reach this node, once it is started; empty if it does not listen."""
+        """The address at which others reach this node, once started; empty if it does not listen."""
         return self._address
 
     async def start(self) -> None:

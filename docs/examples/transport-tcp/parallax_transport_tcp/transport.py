@@ -73,7 +73,7 @@ class TcpTransport:
         return link
 
     async def accept(self) -> TcpLink:
-        """Wait for the next link that another node makes."""
+        """Wait for the next incoming link."""
         async with self._changed:
             await self._changed.wait_for(lambda: self._accepted or self._stopped)
             if self._stopped:
