@@ -1,1 +1,1 @@
-"""HTTP: routes, limits, authentication, streaming. It knows an `Engine` and no pipeline."""
+"""The HTTP server: routes, limits, authentication, streaming. It knows an `Engine` and no pipeline."""

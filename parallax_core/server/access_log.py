@@ -1,4 +1,4 @@
-"""Request ids, and the access log."""
+"""Gives each request an id, and writes the access log."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ logger = logging.getLogger(__name__)
 REQUEST_ID = "X-Request-Id"
 SOUND = re.compile(r"[\w.:/+=-]{1,128}", re.ASCII)
 PROBED = frozenset({"/health", "/ready"})
-"""Where a 503 is an answer, and no error."""
+"""The paths whose 503 is a normal answer, not an error."""
 ERROR, GONE = 400, 499
 MOST_LOGGED = 2000
-"""The most bytes of a body that go into the log."""
+"""The largest number of bytes of a body that are logged."""
 
 
 class AccessLog:
     """Middleware that gives each request an id, sends it back, and logs one line when the response is over.
 
-    A client's own id is kept if it is at most 128 characters that are safe in a log. What clients send and get is not
-    logged, unless asked for.
+    It keeps a client's own id if that is at most 128 characters, all safe in a log. It does not log the bodies of
+    requests unless ``logs_bodies`` is true, and never those of responses.
     """
 
     def __init__(self, app: ASGIApp, count_error: Callable[[int], None], *, logs_bodies: bool = False) -> None:
@@ -69,6 +69,6 @@ class AccessLog:
 
 
 def _read_path(scope: Scope) -> str:
-    """Return the path as it was sent: decoded, it could hold the end of a line."""
+    """Return the path as it was sent: a decoded one could contain line breaks."""
     raw = scope.get("raw_path") or b""
     return str(raw.decode("ascii", "replace"))

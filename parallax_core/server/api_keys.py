@@ -1,4 +1,4 @@
-"""The API keys a server takes, and the role of each."""
+"""Holds the API keys that a server accepts, and the role of each."""
 
 from __future__ import annotations
 
@@ -12,53 +12,53 @@ from typing import Literal, NamedTuple, get_args
 from parallax_core.base.errors import UsageError
 
 Role = Literal["user", "metrics", "admin"]
-"""What a key is for: inference, reading ``/metrics``, or everything."""
+"""What a key allows: inference, reading ``/metrics``, or everything."""
 
 ROLES: tuple[Role, ...] = get_args(Role)
 LOOK_S = 1.0
-"""How often a file of keys is looked at, at most."""
+"""The shortest interval between two checks of a key file, in seconds."""
 SETTLE_S = 0.5
-"""A file that changed less long ago may still be being written."""
+"""Seconds after a change during which a key file may still be incomplete."""
 
 logger = logging.getLogger(__name__)
 
 
 class Stamp(NamedTuple):
-    """What changes with a file; all 0 if there is none."""
+    """Identifies the state of a file; all 0 if there is no file."""
 
     changed_s: float = 0.0
-    """When its content or its permissions did, in seconds since 1970."""
+    """The time of the last change of content or permissions, in seconds since 1970."""
     size: int = 0
     inode: int = 0
 
 
 def digest_key(key: str) -> bytes:
-    """Return what a key is known by: nothing keeps the key itself."""
+    """Return the digest by which a key is stored, so that nothing keeps the key itself."""
     return hashlib.sha256(key.encode(errors="surrogateescape")).digest()
 
 
 class KeyFile:
-    """A file of API keys, a line each: ``KEY [user|metrics|admin]``, ``user`` if unsaid; # begins a line without a key.
+    """A file of API keys, one per line: ``KEY [user|metrics|admin]``, by default ``user``; # begins a comment line.
 
-    It is looked at again as keys are asked for, at most once in `LOOK_S` seconds. If it cannot be read then, that is
-    logged, and the keys stay as they were; if it can, and has no key in it, no key is valid.
+    Looking up a key reloads a changed file, with at most one check per `LOOK_S` seconds. If the file cannot be read,
+    it logs that and the keys stay as they were; if the file has no key in it, no key is valid.
     """
 
     def __init__(self, path: Path) -> None:
         """Read the file.
 
         Raises:
-            UsageError: if it cannot be read, has no key in it, or a line that is none.
+            UsageError: if it cannot be read, has no key in it, or has an invalid line.
         """
         self._path = path
         self._looked = time.monotonic()
         self._seen = self._read = _stamp(path)
         self._roles = parse_keys(_read(path), str(path))
         if not self._roles:
-            raise UsageError(f"there is no API key in {path}", "write one key a line")
+            raise UsageError(f"there is no API key in {path}", "write one key per line")
 
     def __str__(self) -> str:
-        """Say how many keys there are of each role."""
+        """Return the number of keys of each role, as text."""
         given = list(self._roles.values())
         return ", ".join(f"{given.count(role)} {role}" for role in ROLES)
 
@@ -84,22 +84,22 @@ class KeyFile:
 
 
 class ApiKeys:
-    """All keys of a server. Without any, whoever reaches it may do everything."""
+    """All keys of a server. Without any, every client may do everything."""
 
     def __init__(self, keys: Mapping[str, Role] | None = None, file: KeyFile | None = None) -> None:
-        """Take ``keys``, and those of a file."""
+        """Accept ``keys``, and those of ``file``."""
         self._roles = {digest_key(key): role for key, role in (keys or {}).items()}
         self._file = file
 
     @property
     def are_needed(self) -> bool:
-        """Whether nobody gets in without one."""
+        """Whether clients need a key."""
         return bool(self._roles) or self._file is not None
 
     def find_role(self, key: str) -> Role | None:
-        """Return what a key may do, None for one that is not known.
+        """Return the role of a key; None if the key is unknown.
 
-        Digests are looked up: the time that takes depends on a hash of what was sent, and tells nothing about any key.
+        It looks up digests: the time that takes depends on a hash of the given key and reveals nothing of others.
         """
         if not self.are_needed:
             return "admin"
@@ -113,7 +113,7 @@ def parse_keys(text: str, place: str) -> dict[bytes, Role]:
     """Return the roles of keys, by digest.
 
     Raises:
-        UsageError: naming the line, unless each is a key that an HTTP header can carry, and maybe a role.
+        UsageError: if a line is not a key that an HTTP header can carry, with or without a role; it names the line.
     """
     found: dict[bytes, Role] = {}
     for number, line in enumerate(text.splitlines(), 1):
@@ -125,7 +125,7 @@ def parse_keys(text: str, place: str) -> dict[bytes, Role]:
 
 
 def _parse_line(line: str, place: str) -> tuple[bytes, Role]:
-    """Return a key's digest and role; what is wrong is told without the key."""
+    """Return a key's digest and role; errors do not quote the key."""
     key, *rest = line.split()
     if not key.isascii() or not key.isprintable():
         raise UsageError(f"{place} cannot be sent in an HTTP header", "use letters, digits and punctuation of ASCII")
@@ -134,7 +134,7 @@ def _parse_line(line: str, place: str) -> tuple[bytes, Role]:
     for role in ROLES:
         if rest == [role]:
             return digest_key(key), role
-    raise UsageError(f"{place} is no key with a role", f"write KEY, or KEY and one of {', '.join(ROLES)}")
+    raise UsageError(f"{place} is not a key with a role", f"write KEY, or KEY and one of {', '.join(ROLES)}")
 
 
 def _read(path: Path) -> str:
@@ -142,7 +142,7 @@ def _read(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         message = f"the API keys cannot be read: {error}"
-        raise UsageError(message, "give --api-key-file a text file with one key a line") from error
+        raise UsageError(message, "give --api-key-file a text file with one key per line") from error
 
 
 def _stamp(path: Path) -> Stamp:

@@ -1,4 +1,4 @@
-"""The HTTP application."""
+"""Makes the HTTP application: routes, middleware and the handlers of errors."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from parallax_core.server.unknown_fields import HEADER, UnknownFields
 
 
 def make_app(service: Service, options: ServerOptions | None = None, drain: Drain | None = None) -> FastAPI:
-    """Return the application for one model, behind its edge."""
+    """Return the application for one model, with all its middleware."""
     options, drain = options or ServerOptions(), drain or Drain()
-    # Traces are ours to send (see `tracing`): those of FastAPI hold what clients send, wherever an error quotes it.
+    # Traces come from `tracing` alone: FastAPI's would contain text of clients wherever an error quotes it.
     silent: Any = {"tracing": False, "metrics": False, "logs": False, "auto_configure": False}
     app = FastAPI(title="Parallax", docs_url=None, redoc_url=None, redirect_slashes=False, telemetry=silent)
     add_handlers(app)
@@ -44,7 +44,7 @@ def make_app(service: Service, options: ServerOptions | None = None, drain: Drai
 
 
 def _add_options(app: FastAPI, options: ServerOptions, drain: Drain) -> None:
-    """Add what may refuse a request, from the routes outwards."""
+    """Add the middleware that may refuse a request, from the innermost to the outermost."""
     if options.is_lenient:
         app.add_middleware(UnknownFields)
     app.add_middleware(BodyLimit, limit=options.max_body_bytes)

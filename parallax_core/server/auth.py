@@ -1,4 +1,4 @@
-"""Who may use which route."""
+"""Checks the API key of each request against the role its route needs."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from parallax_core.server.client_id import read_key
 from parallax_core.server.errors import error_body
 
 OPEN_PATHS = frozenset({"/health", "/ready", "/version"})
-"""What answers without a key, so that supervisors need none."""
+"""The paths that need no key, for supervisors and load balancers."""
 ADMIN_PATHS = ("/v1/cluster", "/v1/replicas")
-"""What shows or changes the cluster, with all below."""
+"""The paths that show or change the cluster, with all paths below them."""
 
 
 def find_needed(path: str) -> Role | None:
@@ -27,10 +27,10 @@ def find_needed(path: str) -> Role | None:
 
 
 class KeyCheck:
-    """Middleware that asks for ``Authorization: Bearer KEY`` with a key whose role allows the route.
+    """Middleware that requires ``Authorization: Bearer KEY`` with a key whose role allows the route.
 
-    No key, or one that is not known, is a 401; a role that does not allow the route is a 403. A route finds the role in
-    the state of its request, as ``role``.
+    A missing or unknown key gets a 401; a role that does not allow the route gets a 403. Routes find the role in the
+    state of the request, as ``role``.
     """
 
     def __init__(self, app: ASGIApp, keys: ApiKeys) -> None:

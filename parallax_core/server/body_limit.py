@@ -1,4 +1,4 @@
-"""How large the body of a request may be."""
+"""Limits the size of a request's body."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from parallax_core.server.errors import error_body
 
 
 class BodyLimit:
-    """Middleware that answers 413 to a body over the limit, as soon as that is known, and reads no more of it."""
+    """Middleware that answers 413 to a body over the limit as soon as it is known to be, and stops reading it."""
 
     def __init__(self, app: ASGIApp, limit: int) -> None:
         self._app = app
@@ -25,7 +25,7 @@ class BodyLimit:
             return
         headers = Headers(scope=scope)
         stated = headers.get("content-length", "")
-        if stated and "transfer-encoding" in headers:  # whoever passed it on may have believed the other one
+        if stated and "transfer-encoding" in headers:  # a proxy may have used the other one
             body = error_body(400, "the request has both Content-Length and Transfer-Encoding")
             await JSONResponse(body, 400, {"Connection": "close"})(scope, receive, send)
             return

@@ -1,4 +1,4 @@
-"""What whoever reads the bodies of requests is asked and answers; see `parallax_core.server.body_reader`."""
+"""The messages to and from the processes that read request bodies; see `parallax_core.server.body_reader`."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from parallax_core.base.ids import RequestId
 from parallax_core.contracts.engine import Request
 
 BodyKind = Literal["chat", "completion", "tokenize", "detokenize"]
-"""What a body is."""
+"""The kind of a body, by its route."""
 
 LENGTH_BYTES = 4
-"""At the beginning of a frame."""
+"""The bytes at the beginning of a frame that give its length."""
 
 MAX_QUOTED = 1000
-"""The most characters of a message, or of the name of a field."""
+"""The largest number of characters of a message or of a field's name."""
 
 
 class UnknownModel(ParallaxError):
@@ -28,50 +28,50 @@ class UnknownModel(ParallaxError):
 
 
 class BodyRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A body to be read."""
+    """A request to read a body."""
 
     kind: BodyKind
     body: bytes
     is_lenient: bool = False
     """Name unknown fields instead of refusing them."""
     max_length: int = 0
-    """The longest sequence that can be served, in tokens; 0: what the model was made for."""
+    """The longest sequence that can be served, in tokens; 0: not known."""
 
 
 class ResponseForm(msgspec.Struct, frozen=True, kw_only=True):
-    """How a client wants its answers."""
+    """The form of the answers that a client asks for."""
 
     model: str
     num_answers: int
-    """To each prompt."""
+    """The number of answers to each prompt."""
     streams: bool = False
     includes_usage: bool = False
-    """A stream ends with the token counts."""
+    """Whether a stream ends with the token counts."""
     logprobs: int | None = None
-    """Give the log-probability of each token, and of so many most probable ones; None: neither."""
+    """Return the log-probability of each token and of this number of most probable tokens; None: neither."""
     is_shown: bool = True
-    """Whether the client wants any output, and not only its prompt."""
+    """Whether the client wants output, and not only its prompt."""
     echoes: tuple[str, ...] = ()
-    """What each answer to a prompt begins with, prompt by prompt; empty: nothing."""
+    """The text with which the answers to each prompt begin; empty: no text."""
     length_field: str = "max_tokens"
-    """The field of the body for the most tokens of an answer."""
+    """The body's field that limits the tokens of an answer."""
     prompt_field: str = "prompt"
-    """The field of the body for the prompt."""
+    """The body's field with the prompt."""
 
 
 class ParsedBody(msgspec.Struct, frozen=True, kw_only=True, tag="reading"):
-    """What a body asks an engine for: the same of each of its prompts."""
+    """A parsed body: the engine request that it makes for each of its prompts."""
 
     form: ResponseForm
     request: Request
-    """With neither id nor prompt nor seed."""
+    """The request without id, prompt and seed."""
     prompts: tuple[bytes, ...]
-    """The token ids of each; see `pack`."""
+    """The token ids of each prompt; see `pack`."""
     seeds: tuple[int, ...]
-    """One for each prompt."""
+    """The seed of each prompt."""
 
     def make_requests(self, name: str, waited_s: float = 0.0) -> Iterator[Request]:
-        """Yield the requests, which had waited for so many seconds; to make one takes milliseconds if it is long."""
+        """Yield the requests, with ``waited_s`` as their waiting time; a long one takes milliseconds to make."""
         sampling = self.request.sampling
         for index, (prompt, seed) in enumerate(zip(self.prompts, self.seeds, strict=True)):
             yield replace(
@@ -84,17 +84,17 @@ class ParsedBody(msgspec.Struct, frozen=True, kw_only=True, tag="reading"):
 
     @property
     def lengths(self) -> list[int]:
-        """The tokens of each prompt."""
+        """The number of tokens of each prompt."""
         return [len(unpack(prompt)) for prompt in self.prompts]
 
     @property
     def is_single(self) -> bool:
-        """Whether there is one prompt."""
+        """Whether there is only one prompt."""
         return len(self.prompts) == 1
 
 
 class DirectAnswer(msgspec.Struct, frozen=True, tag="written"):
-    """The whole answer to a body, for which no engine is needed."""
+    """The whole answer to a body that needs no engine."""
 
     body: bytes
     """JSON."""
@@ -110,7 +110,7 @@ class RefusedBody(msgspec.Struct, frozen=True, kw_only=True, tag="refusal"):
 
     @classmethod
     def of(cls, error: ParallaxError) -> RefusedBody:
-        """Return what says the same as ``error``."""
+        """Return the refusal for ``error``."""
         message, hint = make_sound(error.message), make_sound(error.hint)
         if isinstance(error, InvalidRequest):
             param = None if error.param is None else make_sound(error.param)
@@ -118,14 +118,14 @@ class RefusedBody(msgspec.Struct, frozen=True, kw_only=True, tag="refusal"):
         return cls(kind="model" if isinstance(error, UnknownModel) else "failed", message=message, hint=hint)
 
     def as_error(self) -> ParallaxError:
-        """Return the error it stands for."""
+        """Return the error for this refusal."""
         if self.kind == "invalid":
             return InvalidRequest(self.message, self.param, self.hint)
         return (UnknownModel if self.kind == "model" else BackendFailed)(self.message, self.hint)
 
 
 class BodyResult(msgspec.Struct, frozen=True):
-    """What came of a body."""
+    """The result of reading a body."""
 
     content: ParsedBody | DirectAnswer | RefusedBody
     ignored: tuple[str, ...] = ()
@@ -133,70 +133,70 @@ class BodyResult(msgspec.Struct, frozen=True):
 
 
 class ReaderSetup(msgspec.Struct, frozen=True, kw_only=True):
-    """The first frame to a process: what it reads bodies for."""
+    """The first frame to a process: the model for which it reads bodies."""
 
     folder: str
-    """Of the model."""
+    """The model's folder."""
     model_id: str
     limit_s: float
-    """After so many seconds of preparing it ends."""
+    """Seconds of preparation after which the process ends itself."""
     generation: str = "auto"
-    """What holds where a request leaves a choice open; see `read_generation`."""
+    """The source of the defaults for requests; see `read_generation`."""
 
 
 class ReaderReady(msgspec.Struct, frozen=True):
-    """The first frame from a process: it reads bodies from now on."""
+    """The first frame from a process: it is ready to read bodies, or cannot."""
 
     refusal: RefusedBody | None = None
-    """Or why it cannot."""
+    """The reason why it cannot; None if it is ready."""
 
 
 class ReadJob(msgspec.Struct, frozen=True, kw_only=True):
-    """Every further frame to a process, which answers with a `BodyResult`."""
+    """Each later frame to a process, which answers it with a `BodyResult`."""
 
     ask: BodyRequest
-    """Without its body."""
+    """The request, without its body."""
     size: int
-    """Of the body, which follows as it is: so it is copied only where it has to be."""
+    """The bytes of the body, which follows the frame unencoded, to save a copy."""
     limit_s: float
-    """After so many seconds it ends."""
+    """Seconds after which the process ends itself."""
 
 
 class BodyReading(Protocol):
-    """Reads bodies."""
+    """Reads request bodies."""
 
     async def start(self) -> None:
-        """Become ready.
+        """Get ready to read.
 
         Raises:
             ParallaxError: if it cannot; it is stopped then.
         """
 
     async def stop(self) -> None:
-        """End whatever it does; what is not read yet is refused. Legal at any time."""
+        """Stop at once; bodies that are not read yet are refused. Legal at any time."""
 
     async def read(self, ask: BodyRequest) -> BodyResult:
-        """Read one.
+        """Read a body.
 
         Raises:
-            Overloaded: if too many wait to be read already.
-            ParallaxError: if it cannot be read for another reason than what is in it.
+            Overloaded: if too many bodies wait already.
+            ParallaxError: if the body cannot be read for a reason other than its content.
         """
 
 
 def to_frame(message: msgspec.Struct) -> bytes:
-    """Return a message as it goes to a process, or comes from one: the length of the rest, and MessagePack."""
+    """Return the frame of a message: the length of the rest, then MessagePack."""
     data = msgspec.msgpack.encode(message)
     return len(data).to_bytes(LENGTH_BYTES, "little") + data
 
 
 def make_sound(text: str) -> str:
-    """Return a text, which may quote anything a client sent, short enough and without halves of surrogate pairs."""
+    """Return a text that may quote a client, cut to `MAX_QUOTED` and without unpaired surrogates."""
     return text[:MAX_QUOTED].encode(errors="replace").decode()
 
 
 def pack(tokens: Sequence[int]) -> bytes:
-    """Return token ids as `ParsedBody.prompts` holds them, which is read many times as fast as a list."""
+    """Return token ids in the form of `ParsedBody.prompts`, which decodes many times faster than a list."""
     return array("i", tokens).tobytes()
 
 

@@ -1,4 +1,4 @@
-"""Reads the bodies of requests: JSON, fields, chat template, tokens. A server has it done in processes of its own."""
+"""Reads request bodies: parses JSON, checks fields, renders the chat template, tokenizes. Runs in child processes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class BodyReader:
     model_id: str
 
     def answer(self, ask: BodyRequest) -> BodyResult:
-        """Return what comes of a body; whatever is wrong with it is a refusal."""
+        """Read a body and return the result; faults of the body become a refusal."""
         ignored: dict[str, None] = {}
         context = contextvars.copy_context()
         context.run(IGNORED.set, ignored if ask.is_lenient else None)
@@ -60,7 +60,7 @@ class BodyReader:
 
 
 class LocalReader:
-    """Reads bodies where it is asked to, for tests and measurements: others wait meanwhile."""
+    """Reads bodies in the calling task, for tests and measurements; it blocks the event loop."""
 
     def __init__(self, reader: BodyReader) -> None:
         self._reader = reader
@@ -72,7 +72,7 @@ class LocalReader:
         """Do nothing."""
 
     async def read(self, ask: BodyRequest) -> BodyResult:
-        """Read a body; see `Reader`."""
+        """Read a body; see `BodyReading`."""
         return self._reader.answer(ask)
 
 
@@ -85,7 +85,7 @@ def _read_completion(text: ModelTokenizer, body: CompletionRequest, max_length: 
 
 
 def _check_lengths(reading: ParsedBody, max_length: int, param: str, hint: str) -> ParsedBody:
-    """Refuse a prompt that no engine takes, before it gets to one."""
+    """Refuse prompts that are too long for the model, before they reach an engine."""
     longest = max(len(unpack(prompt)) for prompt in reading.prompts)
     if max_length and longest >= max_length:
         message = f"the prompt has {longest} tokens; this model can hold {max_length} in all"
@@ -124,4 +124,4 @@ READ: Mapping[BodyKind, tuple[Any, Callable[[ModelTokenizer, Any, int], ParsedBo
     "tokenize": (TokenizeRequest, _tokenize),
     "detokenize": (DetokenizeRequest, _detokenize),
 }
-"""What each kind of body must be, and what reads it."""
+"""By kind of body: its schema, and the function that reads it."""

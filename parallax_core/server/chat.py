@@ -1,4 +1,4 @@
-"""``POST /v1/chat/completions``."""
+"""The route ``POST /v1/chat/completions``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from parallax_core.server.service import Service
 
 @dataclass(frozen=True, slots=True)
 class ChatResponse:
-    """One request, and what all chunks of its answer have in common."""
+    """The answers to one chat request, whole or as a stream of chunks."""
 
     writer: TokenWriter
     form: ResponseForm
@@ -42,7 +42,7 @@ class ChatResponse:
         return respond(write_object(whole, "choices", write_lists(choices)))
 
     async def stream(self) -> AsyncIterator[Iterable[bytes]]:
-        """Yield the chunks of the answer; the role comes with the first token, so that clients can time that."""
+        """Yield the chunks of the answer; the role comes with the first token, so that clients can time that token."""
         to_open = set(range(self.form.num_answers))
         async for _, delta in self.flow.read():
             role = {"role": "assistant"} if delta.index in to_open else {}
@@ -77,22 +77,22 @@ class ChatResponse:
 
 @dataclass(slots=True)
 class ChatAnswer:
-    """One answer, as it is put together."""
+    """One answer while its deltas are collected."""
 
     texts: list[str] = field(default_factory=list)
     logprobs: list[bytes] = field(default_factory=list)
-    """An entry of JSON for each token."""
+    """The JSON entry of each token."""
     reason: Reason | None = None
 
     def add(self, delta: Delta, logprobs: list[bytes]) -> None:
-        """Take what comes next."""
+        """Append a delta."""
         self.texts.append(delta.text)
         self.logprobs += logprobs
         self.reason = delta.ended or self.reason
 
 
 def make_router(service: Service) -> fastapi.APIRouter:
-    """Return the route for ``served``."""
+    """Return the route for ``service``."""
     router, writer = fastapi.APIRouter(), TokenWriter(service.text.vocabulary)
 
     errors = describe_errors(400, 401, 403, 404, 408, 413, 429, 500, 503)

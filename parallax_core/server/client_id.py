@@ -1,4 +1,4 @@
-"""Who asks."""
+"""Identifies the client that sent a request."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def read_key(scope: Scope) -> str:
 
 
 def identify(scope: Scope, *, by_key: bool) -> bytes:
-    """Return who asks: by key where keys are checked, else by address, since anybody can make up a key."""
+    """Return an id of the client: its key if keys are checked, else its address, since any client can make up a key."""
     if by_key:
         return digest_key(read_key(scope))
     client = scope.get("client")

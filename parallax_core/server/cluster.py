@@ -1,4 +1,4 @@
-"""``GET /v1/cluster``, and the routes that drain a replica and admit it again."""
+"""The route ``GET /v1/cluster``, and the routes that drain and readmit a replica."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def make_router(service: Service) -> APIRouter:
 
     @router.get("/v1/cluster", responses=describe_errors(401, 403))
     async def show_cluster() -> ClusterReply:
-        """Show the replicas, their stages, and the nodes that wait for one; also before the server is ready."""
+        """Show the replicas, their stages, and the nodes that wait for a stage; also before the server is ready."""
         health = service.engine.health()
         return ClusterReply(
             object="cluster",
@@ -34,14 +34,14 @@ def make_router(service: Service) -> APIRouter:
 
     @router.post("/v1/replicas/{rank}/drain", responses=describe_errors(400, 401, 403, 404, 429, 503))
     async def drain_replica(rank: RankPath) -> ReplicaReply:
-        """Give a replica no new requests; it finishes those it has, and keeps the model."""
+        """Send a replica no new requests; it finishes those it has, and keeps the model."""
         engine = _find_drainable(service, rank)
         engine.drain(rank)
         return show_replica(_describe(service)[rank])
 
     @router.post("/v1/replicas/{rank}/readmit", responses=describe_errors(400, 401, 403, 404, 429, 503))
     async def readmit_replica(rank: RankPath) -> ReplicaReply:
-        """Give a replica requests again."""
+        """Send a replica requests again."""
         engine = _find_drainable(service, rank)
         engine.readmit(rank)
         return show_replica(_describe(service)[rank])
@@ -55,10 +55,10 @@ def _describe(service: Service) -> tuple[ReplicaStatus, ...]:
 
 
 def _find_drainable(service: Service, rank: int) -> Drainable:
-    """Return the engine, if it has replicas that can be drained.
+    """Return the engine if its replicas can be drained.
 
     Raises:
-        UnknownName: if it has none.
+        UnknownName: if they cannot.
     """
     if not isinstance(service.engine, Drainable):
         raise UnknownName(f"there is no replica {rank}", "this server has none that can be drained")

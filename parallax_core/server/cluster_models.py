@@ -1,4 +1,4 @@
-"""What ``GET /v1/cluster`` answers, and how it is made of what an engine says of itself."""
+"""The schema of ``GET /v1/cluster``, and its conversion from the status of an engine."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ class PoolReply(ResponseModel):
     """A pool of pages of a stage."""
 
     kind: str
-    """What a page holds: full, window, latent or state."""
+    """The kind of the pages: full, window, latent or state."""
     used: int
-    """Pages that sequences hold, running or stored."""
+    """Pages held by running or cached sequences."""
     total: int
 
 
 class StepTimeReply(ResponseModel):
-    """How long recent steps took a stage, in seconds, by its own clock."""
+    """The seconds a stage took for recent steps, by its own clock."""
 
     mean: float
     median: float
@@ -29,43 +29,43 @@ class StageReply(ResponseModel):
     """A stage, and the node it runs on."""
 
     stage: int
-    """Which of the pipeline, counted from 0."""
+    """The number of the stage in the pipeline, from 0."""
     node: str
     host: str | None
-    """The machine; null while nobody has the stage."""
+    """The machine's name; null while no node has the stage."""
     pid: int | None
-    """The process; null while nobody has the stage."""
+    """The process id; null while no node has the stage."""
     backend: str | None
-    """What runs it; null while that is left to a node which is not there yet."""
+    """The backend that runs it; null while the choice is left to a node that has not joined yet."""
     layers: list[int] | None
-    """The first, and the one after the last; null until it was loaded."""
+    """The first layer, and the one after the last; null until the stage is loaded."""
     device: str | None
-    """In the backend's words; null until it was loaded."""
+    """The device, as the backend names it; null until the stage is loaded."""
     dtype: str | None
-    """What it computes in; null until it was loaded."""
+    """The dtype it computes in; null until the stage is loaded."""
     weight_bytes: int
     pools: list[PoolReply]
     steps: int
-    """Steps it has finished, since the replica began."""
+    """Steps it has finished since the replica started."""
     tokens: int
-    """Tokens it has computed, since the replica began."""
+    """Tokens it has computed since the replica started."""
     queued: int
-    """Steps that were sent to it, and that it has yet to finish."""
+    """Steps that were sent to it and are not finished."""
     restarts: int
-    """How often another process took it over after a loss."""
+    """Times another process took it over after a loss."""
     step_seconds: StepTimeReply | None
-    """Null until it has finished a step."""
+    """The time per step; null until it has finished one."""
 
 
 class LimitsReply(ResponseModel):
-    """How much a replica takes on."""
+    """The limits of a replica."""
 
     max_running: int
-    """Answers on its stages at once."""
+    """Answers computed at the same time."""
     max_waiting: int
-    """Requests beside them; more get a 429."""
+    """Requests that may wait; further ones get a 429."""
     max_batch_tokens: int
-    """Tokens in a step."""
+    """Tokens per step."""
 
 
 class ReplicaReply(ResponseModel):
@@ -77,35 +77,35 @@ class ReplicaReply(ResponseModel):
     reason: str
     """Why it is not ready; empty if it is."""
     drained: bool
-    """Whether it gets no new requests because somebody said so."""
+    """Whether an operator drained it, so that it gets no new requests."""
     requests: int
-    """Requests it has not finished."""
+    """Unfinished requests."""
     running: int
-    """Of these, those that its stages hold a part of."""
+    """Of these, the requests with a sequence on the stages."""
     waiting: int
-    """And those that wait for their first step, or for another after they gave way."""
+    """Of these, the requests that wait for their first step, or to continue after a preemption."""
     pending_tokens: int
-    """Tokens it has yet to compute: prompts it has not answered, and what their answers may still hold."""
+    """Tokens it has yet to compute at most: prompts without an answer so far, and the rest of all answers."""
     losses: int
-    """How often it lost a stage."""
+    """The number of times it lost a stage."""
     hop_seconds: float | None
-    """What each link takes of a step that has the pipeline to itself, from the head through the stages and back: the
+    """The time of one link (head to stage, stage to stage, stage to head) in a step that is alone in the pipeline: the
     median of recent ones; null until there was one."""
     limits: LimitsReply | None
-    """Null until it was ready once."""
+    """Null until the replica was ready once."""
     stages: list[StageReply]
 
 
 class NodeReply(ResponseModel):
-    """A node that has joined, and waits for a stage."""
+    """A node that has joined and waits for a stage."""
 
     node: str
     host: str
     pid: int
     address: str
-    """Where other nodes reach it."""
+    """The address where other nodes reach it."""
     backends: list[str]
-    """Those that run on it, the best first."""
+    """The backends that can run on it, the best first."""
 
 
 class ClusterReply(ResponseModel):
@@ -115,14 +115,14 @@ class ClusterReply(ResponseModel):
     model: str
     status: Literal["starting", "ready", "draining", "failed"]
     reason: str
-    """What is wrong, with all or some replicas; empty if nothing is."""
+    """What is wrong with some or all replicas; empty if all are ready."""
     replicas: list[ReplicaReply]
     waiting: list[NodeReply]
-    """Nodes that have joined, and wait for a stage."""
+    """The nodes that have joined and wait for a stage."""
 
 
 def show_replica(status: ReplicaStatus) -> ReplicaReply:
-    """Return how a replica is shown."""
+    """Return the reply for a replica."""
     return ReplicaReply(
         rank=status.rank,
         status=status.health.state,
@@ -140,7 +140,7 @@ def show_replica(status: ReplicaStatus) -> ReplicaReply:
 
 
 def show_node(status: NodeStatus) -> NodeReply:
-    """Return how a node is shown that waits."""
+    """Return the reply for a waiting node."""
     return NodeReply(
         node=status.name,
         host=status.host,

@@ -1,4 +1,4 @@
-"""``POST /v1/completions``."""
+"""The route ``POST /v1/completions``."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from parallax_core.server.service import Service
 
 @dataclass(slots=True)
 class CompletionAnswer:
-    """One answer to one prompt, as it is put together."""
+    """One answer to one prompt while its deltas are collected."""
 
     prompt: str
-    """What it begins with: the prompt's text with ``echo``, nothing without."""
+    """The text with which it begins: the prompt with ``echo``, else empty."""
     first: int | None
     """The first token of an echoed prompt."""
     logprobs: CompletionLogprobs | None
     texts: list[str] = field(default_factory=list)
     columns: Columns = field(default_factory=Columns)
-    """Of what was taken so far, unless it was passed on at once."""
+    """The log-probabilities collected so far; not used for streams."""
     reason: Reason | None = None
     has_begun: bool = False
     num_tokens: int = 0
     logprob: float = 0.0
-    """Of all tokens together."""
+    """The sum over all tokens."""
 
     async def take(self, delta: Delta, *, is_shown: bool) -> CompletionPiece:
-        """Return what comes next; output that is not shown has neither text nor log-probabilities."""
+        """Count a delta and return the next piece; hidden output has neither text nor log-probabilities."""
         self.num_tokens += len(delta.logprobs)
         self.logprob += sum(entry.logprob for entry in delta.logprobs)
         text, entries = (delta.text, delta.logprobs) if is_shown else ("", ())
@@ -53,7 +53,7 @@ class CompletionAnswer:
         return CompletionPiece(text, await self.logprobs.describe(entries, first) if self.logprobs else None)
 
     def write(self, index: int) -> Iterator[bytes]:
-        """Yield all of it as JSON."""
+        """Yield the whole answer as JSON."""
         columns = self.columns if self.logprobs else None
         return _write_choice(index, "".join(self.texts), columns, self.reason)
 
@@ -64,15 +64,15 @@ class CompletionAnswer:
 
 @dataclass(frozen=True, slots=True)
 class CompletionPiece:
-    """What comes next of an answer."""
+    """The next piece of an answer."""
 
     text: str
     columns: Columns | None
-    """The log-probabilities, if they are wanted."""
+    """The log-probabilities; None if the client did not ask for them."""
 
 
 class Choices(dict[int, CompletionAnswer]):
-    """Answers by their places, each begun when it is first looked for: there may be tens of thousands."""
+    """Answers by their index, each created on first use: there may be tens of thousands."""
 
     def __init__(self, begin: Callable[[int], CompletionAnswer]) -> None:
         super().__init__()
@@ -91,10 +91,10 @@ class CompletionResponse:
     reading: ParsedBody
     flow: ResponseFlow
     name: JsonObject
-    """What all chunks of the answer have in common."""
+    """The fields that all chunks of the answer share."""
 
     async def collect(self) -> Response:
-        """Return all answers, those to one prompt side by side."""
+        """Return all answers, ordered by prompt."""
         choices, is_shown = Choices(self._begin), self.reading.form.is_shown
         async for number, delta in self.flow.collect():
             choice = choices[number * self.reading.request.n + delta.index]
@@ -119,7 +119,7 @@ class CompletionResponse:
             yield [to_json({**self.name, "choices": [], "usage": self.flow.usage(is_shown=is_shown)})]
 
     def _begin(self, place: int) -> CompletionAnswer:
-        """Return what is to be put together there: the answers to one prompt are side by side."""
+        """Return the empty answer with that index; answers are ordered by prompt."""
         form, number = self.reading.form, place // self.reading.request.n
         echo = form.echoes[number] if form.echoes else ""
         first = unpack(self.reading.prompts[number])[0] if form.echoes else None
@@ -127,7 +127,7 @@ class CompletionResponse:
         return CompletionAnswer(echo, first, logprobs)
 
     def _choose(self, choices: Choices) -> list[int]:
-        """Return the places of the answers to send: of each prompt's, the best."""
+        """Return the indices of the answers to send: the best ones of each prompt."""
         drawn, wanted = self.reading.request.n, self.reading.form.num_answers
         total = len(self.reading.prompts) * drawn
         if drawn == wanted:
@@ -142,7 +142,7 @@ def _write_choice(index: int, text: str, columns: Columns | None, reason: Reason
 
 
 def make_router(service: Service) -> fastapi.APIRouter:
-    """Return the route for ``served``."""
+    """Return the route for ``service``."""
     router, writer = fastapi.APIRouter(), TokenWriter(service.text.vocabulary)
 
     errors = describe_errors(400, 401, 403, 404, 408, 413, 429, 500, 503)

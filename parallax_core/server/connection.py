@@ -1,4 +1,4 @@
-"""The server's side of a connection: what no request can see to."""
+"""Ends HTTP connections that stall, and answers input that is not HTTP."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from parallax_core.server.errors import error_body
 
 TAKING = "takes what it is sent"
 LOOKS = 4
-"""How often a connection is looked at in the time it may stall for."""
+"""The number of checks of a connection during its time limit."""
 FAREWELL_S = 0.3
-"""How long a client may take to take the rest of its answer when the server goes away."""
+"""Seconds a client has to read the rest of its answer when the server stops."""
 PROBES = 3
-"""So many unanswered probes mean that a client has vanished."""
+"""The number of unanswered keep-alive probes after which a client counts as gone."""
 LEAST_BYTES_S = 256
-"""A client that takes less a second, while more waits for it, counts as one that takes nothing."""
+"""Bytes per second below which a client that has unread data counts as stalled."""
 
 
 class CountedTransport:
-    """A transport that counts what is written to it; all else is the transport's own."""
+    """Wraps a transport and counts the bytes written to it."""
 
     def __init__(self, transport: Any) -> None:  # noqa: ANN401 -- uvicorn's own types differ between versions
         self._transport = transport
@@ -32,11 +32,11 @@ class CountedTransport:
 
     @property
     def num_taken(self) -> int:
-        """Bytes that were handed on to the kernel."""
+        """Bytes that were passed to the kernel."""
         return self._num_written - int(self._transport.get_write_buffer_size())
 
     def write(self, data: bytes) -> None:
-        """Write, and count."""
+        """Write data and count its bytes."""
         self._num_written += len(data)
         self._transport.write(data)
 
@@ -45,38 +45,38 @@ class CountedTransport:
 
 
 class Connection(H11Protocol):
-    """uvicorn's protocol, ending connections that stall, and answering what is no HTTP as everything is answered.
+    """uvicorn's protocol, which also ends stalled connections and answers invalid HTTP with an error body.
 
-    uvicorn waits for ever for the head of a request, for the rest of a body nobody wants, and for a client to take what
-    it was sent; many clients that stall would use up the server's connections. A connection is given up when nothing
-    has moved for ``limit_s`` seconds, or up to a quarter more; so is that of a client which takes its answer in drops.
-    (A body that is wanted is `ReadTimeout`'s to wait for.)
+    uvicorn alone waits for ever for the head of a request, for the rest of an unneeded body, and for a client to read
+    its answer; many stalled clients would use up the server's connections. This protocol aborts a connection after
+    ``limit_s`` seconds without progress, or up to a quarter more, and also one whose client reads its answer too
+    slowly. (`ReadTimeout` limits the time for a body that a route reads.)
     """
 
     limit_s = 30.0
 
     def connection_made(self, transport: Any) -> None:  # noqa: ANN401 -- uvicorn's own types differ between versions
-        """Begin to watch the connection."""
+        """Start to watch the connection."""
         super().connection_made(transport)
         self._counted = CountedTransport(transport)
-        self.transport = cast("Any", self._counted)  # what uvicorn writes to from now on
+        self.transport = cast("Any", self._counted)  # uvicorn writes to it from now on
         self._taken = 0
         _guard_socket(transport.get_extra_info("socket"), self.limit_s)
         self._stall, self._since = self._find_stall(), self.loop.time()
         self._watch = self.loop.call_later(self.limit_s / LOOKS, self._look)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Watch it no more."""
+        """Stop watching the connection."""
         self._watch.cancel()
         super().connection_lost(exc)
 
     def shutdown(self) -> None:
-        """Begin to end the connection, and cut it off if its client does not take the rest."""
+        """Shut the connection down, and abort it if the client does not read the rest."""
         super().shutdown()
         self.loop.call_later(FAREWELL_S, self.transport.abort)
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is no HTTP; when an answer is under way already, just end the connection."""
+        """Answer invalid HTTP with a 400; if another answer is being sent, only end the connection."""
         cycle = getattr(self, "cycle", None)  # uvicorn sets it with the first request
         if cycle is not None and not cycle.response_complete:
             cycle.disconnected = True
@@ -100,7 +100,7 @@ class Connection(H11Protocol):
         self._watch = self.loop.call_later(self.limit_s / LOOKS, self._look)
 
     def _find_stall(self) -> tuple[str, int] | None:
-        """Return what the connection waits for that only its client can bring about, if it does."""
+        """Return the action of the client that the connection waits for; None if it waits for none."""
         if self.transport.get_write_buffer_size():
             return TAKING, 0
         if self.conn.our_state is h11.IDLE and self.timeout_keep_alive_task is None:
@@ -111,14 +111,14 @@ class Connection(H11Protocol):
 
 
 def make_protocol(limit_s: float) -> type[asyncio.Protocol]:
-    """Return the protocol with a limit of its own, in seconds."""
+    """Return the protocol class with ``limit_s`` as its time limit, in seconds."""
     return type("LimitedConnection", (Connection,), {"limit_s": limit_s})
 
 
 def _guard_socket(sock: socket.socket, limit_s: float) -> None:
-    """Let the kernel find out when a client has vanished without a word, as far as it can.
+    """Have the kernel detect clients that are gone without closing, as far as it can.
 
-    It probes a silent client, and gives up when nothing of what is sent arrives. (RFC 1122, section 4.2.3.6; RFC 5482.)
+    It probes a silent client, and gives up when sent data is not acknowledged. (RFC 1122, section 4.2.3.6; RFC 5482.)
     """
     if sock.family not in {socket.AF_INET, socket.AF_INET6}:
         return

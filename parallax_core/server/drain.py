@@ -1,4 +1,4 @@
-"""The end of a server: no more work comes in, and what is under way gets a moment to end."""
+"""Drains the server before it stops: refuses new requests, and lets running ones end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GO_AWAY = {"Retry-After": "5", "Connection": "close"}
 
 
 class Drain:
-    """Counts the requests that make a model work, and lets no more in once it is closed."""
+    """Counts the requests that use the model, and refuses more once it is closed."""
 
     def __init__(self) -> None:
         self._running = 0
@@ -24,9 +24,9 @@ class Drain:
         self.is_closed = False
 
     async def drain(self, limit_s: float) -> None:
-        """Close the gate, and wait until nothing is under way, or for ``limit_s`` seconds.
+        """Refuse new requests, and wait until none is running, or for ``limit_s`` seconds.
 
-        Requests that have not come whole are given up at once.
+        Requests that have not arrived completely end at once.
         """
         self.is_closed = True
         for listener in self._listeners:
@@ -37,11 +37,15 @@ class Drain:
         except TimeoutError:
             return
 
-    async def hear(self, receive: Receive, deadline: float) -> Message:
-        """Return what a client sends next, until the gate closes, or the loop's clock shows ``deadline``.
+    async def receive_until(self, receive: Receive, deadline: float) -> Message:
+        """Return the client's next message, if it arrives before the drain and before ``deadline``.
+
+        Args:
+            receive: the request's channel.
+            deadline: on the event loop's clock, in seconds.
 
         Raises:
-            TimeoutError: if it sends nothing until then.
+            TimeoutError: if it does not.
         """
         if self.is_closed:
             raise TimeoutError(CLOSING)
@@ -58,14 +62,14 @@ class Drain:
         self._idle.clear()
 
     def leave(self) -> None:
-        """Count it no more."""
+        """Stop counting a request."""
         self._running -= 1
         if not self._running:
             self._idle.set()
 
 
 class DrainMiddleware:
-    """Middleware that passes requests through a `Gate`; a closed one is a 503."""
+    """Middleware that counts requests in a `Drain`, and answers 503 once that is closed."""
 
     def __init__(self, app: ASGIApp, drain: Drain) -> None:
         self._app = app

@@ -1,4 +1,4 @@
-"""From the body of a request to what an engine is asked."""
+"""Turns a validated request body into engine requests."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ SAME = (
 """The fields that `Sampling` has by the same name."""
 
 DEFAULT_COMPLETION_TOKENS = 16
-"""What OpenAI's API generates where a completion request says nothing."""
+"""The default ``max_tokens`` of a completion request in OpenAI's API."""
 
 
 LEAST_TEMPERATURE = 1e-6
-"""Less is none: logits divided by it are beyond what single precision can tell apart, and soon beyond its range."""
+"""Lower temperatures count as 0: logits divided by them lose their differences in single precision, or overflow."""
 
 
 def read_chat(text: ModelTokenizer, body: ChatRequest) -> ParsedBody:
-    """Return what a chat asks for.
+    """Return the parsed body of a chat request.
 
     Raises:
-        InvalidRequest: naming the field, if it cannot be served.
+        InvalidRequest: if it cannot be served; it names the field.
     """
     turns = [message.as_turn() for message in body.messages]
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
@@ -63,10 +63,10 @@ def read_chat(text: ModelTokenizer, body: ChatRequest) -> ParsedBody:
 
 
 def read_completion(text: ModelTokenizer, body: CompletionRequest) -> ParsedBody:
-    """Return what a completion asks for.
+    """Return the parsed body of a completion request.
 
     Raises:
-        InvalidRequest: naming the field, if it cannot be served.
+        InvalidRequest: if it cannot be served; it names the field.
     """
     max_tokens = DEFAULT_COMPLETION_TOKENS if body.max_tokens is None else body.max_tokens
     is_ranked = (body.best_of or 0) > body.num_answers
@@ -75,7 +75,7 @@ def read_completion(text: ModelTokenizer, body: CompletionRequest) -> ParsedBody
     request = _read_request(
         text,
         body,
-        max_tokens=max(max_tokens, 1),  # an engine draws one token at least; it is not shown
+        max_tokens=max(max_tokens, 1),  # an engine draws at least one token; it is hidden
         n=body.best_of or body.num_answers,
         logprobs=(body.logprobs or 0) if is_ranked else body.logprobs,
         prompt_logprobs=body.logprobs if body.echo else None,
@@ -124,7 +124,7 @@ def _read_form(body: Generation, logprobs: int | None, **more: Any) -> ResponseF
 
 
 def _read_request(text: ModelTokenizer, body: Generation, **more: Any) -> Request:  # noqa: ANN401 -- fields of any type
-    """Return the request with what both routes have in common, and ``more``."""
+    """Return the request with the fields of both routes, and ``more``."""
     check_tokens(text, body.stop_token_ids or [], "stop_token_ids")
     stop_ids = frozenset(body.stop_token_ids or ()) | (frozenset() if body.ignore_eos else text.stop_ids)
     fields = {
@@ -143,7 +143,7 @@ def _read_request(text: ModelTokenizer, body: Generation, **more: Any) -> Reques
 
 
 def _draw_seeds(body: Generation, count: int) -> tuple[int, ...]:
-    """Return the seed of each prompt: the client's, or one of its own."""
+    """Return the seed of each prompt: the client's, or a random one per prompt."""
     if body.seed is not None:
         return (body.seed % 2**64,) * count
     return tuple(secrets.randbits(64) for _ in range(count))

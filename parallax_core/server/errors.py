@@ -1,4 +1,4 @@
-"""Every error a client can see, in OpenAI's shape, in one place."""
+"""Maps every exception to an HTTP status and an error body in OpenAI's form."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from parallax_core.server.strict_json import explain
 logger = logging.getLogger(__name__)
 
 MAX_MESSAGE = 1000
-"""The most characters of an error's message."""
+"""The largest number of characters of an error's message."""
 
 KINDS = {
     400: "invalid_request_error",
@@ -39,26 +39,26 @@ KINDS = {
     429: "rate_limit_error",
     503: "service_unavailable_error",
 }
-"""The types of errors, in OpenAI's words."""
+"""OpenAI's error type for each status."""
 UNFORESEEN = "server_error"
-"""That of all others."""
+"""The error type for every other status."""
 GONE = 499
-"""What the log shows where nobody is there any more to be answered, as nginx has it."""
+"""The logged status of a request whose client disconnected, as in nginx."""
 
 
 class ClientGone(Exception):
-    """Nobody is there any more to be answered."""
+    """The client disconnected before it was answered."""
 
 
 def error_body(status: int, message: str, param: str | None = None, code: str | None = None) -> dict[str, Any]:
-    """Return the body OpenAI's clients expect of an error."""
-    message = message.encode(errors="replace").decode()[:MAX_MESSAGE]  # it may quote anything a client sent
+    """Return an error body in OpenAI's form."""
+    message = message.encode(errors="replace").decode()[:MAX_MESSAGE]  # it may quote the client
     param = param and param.encode(errors="replace").decode()[:MAX_MESSAGE]
     return {"error": {"message": message, "type": KINDS.get(status, UNFORESEEN), "param": param, "code": code}}
 
 
 def add_handlers(app: FastAPI) -> None:
-    """Make ``app`` answer every exception with an error body; what is no `ParallaxError` is a bug, and a 500."""
+    """Have ``app`` answer every exception with an error body; all but `ParallaxError` are bugs and get a 500."""
     app.add_exception_handler(RequestValidationError, _on_validation)
     app.add_exception_handler(ParallaxError, _on_error)
     app.add_exception_handler(HTTPException, _on_http)
@@ -68,7 +68,7 @@ def add_handlers(app: FastAPI) -> None:
 
 
 def error_response(error: ParallaxError) -> JSONResponse:
-    """Return the response for one of our own errors."""
+    """Return the response for a `ParallaxError`."""
     message = f"{error.message}; {error.hint}" if error.hint else error.message
     match error:
         case InvalidRequest():

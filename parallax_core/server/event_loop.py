@@ -1,4 +1,4 @@
-"""The event loop of a server."""
+"""The server's event loop, with timeouts that asyncio lacks."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ T = TypeVar("T")
 
 
 class ServingLoop(asyncio.SelectorEventLoop):
-    """An event loop that waits neither for clients in the middle of a TLS handshake nor, at its end, for threads.
+    """An event loop that limits the time of a TLS handshake, and ends without waiting for its threads.
 
-    asyncio gives a handshake a minute, of which uvicorn says nothing; and what runs on its own executor keeps it from
-    its end for as long as it takes.
+    asyncio gives a handshake a minute, which uvicorn does not let users change, and waits at its end for all calls on
+    its default executor.
     """
 
     def __init__(self, handshake_s: float) -> None:
@@ -31,7 +31,7 @@ class ServingLoop(asyncio.SelectorEventLoop):
         return await super().create_server(*args, **options)
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 -- asyncio's own
-        """Begin nothing more on the executor; what runs there is left to the end of the process."""
+        """Start no more calls on the executor; running ones end with the process."""
         del timeout
         self._executor.shutdown(wait=False, cancel_futures=True)
 

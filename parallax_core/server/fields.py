@@ -1,4 +1,4 @@
-"""What the fields of several requests have in common."""
+"""Types and checks that the fields of several requests share."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ MAX_VARIABLES = 256
 TOGETHER = "together"
 """The type of an error about several fields."""
 MAX_PROMPTS = 256
-"""As many as an engine lets wait."""
+"""The largest number of prompts in one body."""
 
 
 class Strict(BaseModel):
-    """No unknown fields, and no guessing: ``"1"`` is not a number."""
+    """A model without unknown fields and without conversions: ``"1"`` is not a number."""
 
     model_config = ConfigDict(extra="forbid", strict=True, use_attribute_docstrings=True, allow_inf_nan=False)
 
     place: ClassVar[str] = ""
-    """Where in a body it lies: names with a dot behind each."""
+    """Its path in the body: field names, each followed by a dot."""
 
     @model_validator(mode="before")
     @classmethod
@@ -42,17 +42,17 @@ class Strict(BaseModel):
 
     @classmethod
     def list_known(cls) -> Collection[str]:
-        """Return the names of the fields that are not refused as unknown."""
+        """Return the names of the known fields."""
         return cls.model_fields.keys()
 
 
 def refuse(param: str, message: str) -> PydanticCustomError:
-    """Return the error of a field that does not go with others; errors of one field alone know its name."""
+    """Return the error of a field that contradicts others; Pydantic itself names the field of other errors."""
     return PydanticCustomError(TOGETHER, "{message}", {"message": message, "param": param})
 
 
 def _check_text(text: str) -> str:
-    """Refuse what JSON can write and UTF-8 cannot: half of a surrogate pair."""
+    """Refuse unpaired surrogates, which JSON can encode and UTF-8 cannot."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -68,7 +68,7 @@ def _check_token(text: str) -> str:
 
 
 def _check_variables(variables: dict[str, Any]) -> dict[str, Any]:
-    """Refuse what no template could write into a text: halves of surrogate pairs anywhere, or endless depth."""
+    """Refuse values that cannot be rendered: with unpaired surrogates, or nested too deeply."""
     try:
         msgspec.json.encode(variables)
     except (UnicodeEncodeError, RecursionError) as error:
@@ -77,7 +77,7 @@ def _check_variables(variables: dict[str, Any]) -> dict[str, Any]:
 
 
 def _limit(most: int) -> BeforeValidator:
-    """Refuse an object with too many fields before any of them is looked at."""
+    """Refuse an object with too many fields before checking any of them."""
 
     def check(value: object) -> object:
         if isinstance(value, dict) and len(value) > most:
@@ -98,7 +98,7 @@ Stops = Stop | Annotated[list[Stop], Field(max_length=MAX_STOPS)]
 Texts = Annotated[list[TextField], Field(min_length=1, max_length=MAX_PROMPTS, fail_fast=True)]
 Token = Annotated[int, Field(ge=0, le=MAX_TOKEN)]
 TokensField = Annotated[list[Token], Field(min_length=1, fail_fast=True)]
-"""The first wrong one is told, and a million others are not looked for."""
+"""Validation stops at the first invalid token, since there may be a million more."""
 TokenLists = Annotated[list[TokensField], Field(min_length=1, max_length=MAX_PROMPTS, fail_fast=True)]
 CountField = Annotated[int, Field(ge=1, le=2**31 - 1)]
 SeedField = Annotated[int, Field(ge=-MAX_SEED - 1, le=MAX_SEED)]

@@ -1,4 +1,4 @@
-"""How many connections this process may have."""
+"""Raises the limit of open files, and so of connections, of this process."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import logging
 import resource
 
 ENOUGH = 2**16
-"""Nobody asks for more; some systems call their limit infinite, and then refuse it."""
+"""The highest limit that is requested; some systems report an infinite limit and then refuse it."""
 
 logger = logging.getLogger(__name__)
 
 
 def raise_limit() -> int:
-    """Let this process open as many files as it may, of which a connection is one; return how many that is."""
+    """Raise the number of files, connections included, that this process may open; return the new limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = ENOUGH if hard == resource.RLIM_INFINITY else min(hard, ENOUGH)
     if soft == resource.RLIM_INFINITY or soft >= most:

@@ -1,4 +1,4 @@
-"""Which names a server goes by."""
+"""Checks the ``Host`` header against the names of the server."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from parallax_core.server.auth import OPEN_PATHS
 from parallax_core.server.errors import error_body
 
 HOST = re.compile(r"(\[[^\[\]]*\]|[^:\[\]]*)(?::[0-9]*)?")
-"""A name or an address, and maybe a port (RFC 9110, section 7.2)."""
+"""A name or an address, with an optional port (RFC 9110, section 7.2)."""
 
 
 class HostCheck:
-    """Middleware that answers 403 to a request whose ``Host`` is no name of this server.
+    """Middleware that answers 403 to a request whose ``Host`` is not a name of this server.
 
-    A web page may have the name of its own site resolve to 127.0.0.1, and then reads and sends whatever it likes as a
-    page of this server (DNS rebinding). It cannot change the name that its browser sends.
+    It prevents DNS rebinding: a web page can let the name of its own site resolve to 127.0.0.1 and then use this server
+    as if it were its own, but it cannot change the name that the browser sends.
     """
 
     def __init__(self, app: ASGIApp, hosts: Collection[str]) -> None:
@@ -36,7 +36,7 @@ class HostCheck:
         ):
             await self._app(scope, receive, send)
             return
-        message = "this server does not go by the name in 'Host'; let it by --allowed-host NAME, or ask 127.0.0.1"
+        message = "'Host' is not a name of this server; allow it with --allowed-host NAME, or connect to 127.0.0.1"
         await JSONResponse(error_body(403, message, code="host_not_allowed"), 403)(scope, receive, send)
 
     def _is_ours(self, given: list[str]) -> bool:
@@ -44,11 +44,11 @@ class HostCheck:
 
 
 def read_host(header: str) -> str:
-    """Return the name in a ``Host`` header, without its port; nothing if it has none."""
+    """Return the name in a ``Host`` header, without its port; empty if the header is invalid."""
     found = HOST.fullmatch(header.strip())
     return normalize_host(found[1]) if found else ""
 
 
 def normalize_host(name: str) -> str:
-    """Return one spelling for all of a name: ``[::1]`` is ``::1``, and ``LOCALHOST.`` is ``localhost``."""
+    """Return the normal spelling of a name: ``::1`` for ``[::1]``, and ``localhost`` for ``LOCALHOST.``."""
     return name.removeprefix("[").removesuffix("]").removesuffix(".").lower()

@@ -1,7 +1,6 @@
-"""Log-probabilities in the two shapes of OpenAI's API, as JSON.
+"""Writes log-probabilities as JSON, in the two forms of OpenAI's API.
 
-It is written as the tokens come: to make objects of an answer's log-probabilities, and JSON of these at its end, would
-hold the event loop for seconds.
+It writes them token by token: encoding those of a whole answer at its end would block the event loop for seconds.
 """
 
 from __future__ import annotations
@@ -18,18 +17,18 @@ from parallax_core.models.vocabulary import Vocabulary
 from parallax_core.server.json_pieces import to_json, write_list
 
 LOWEST = -9999.0
-"""What minus infinity is written as: JSON has no word for it."""
+"""The value written for minus infinity, which JSON cannot express."""
 MOST_KEPT = 2**15
-"""So many tokens are kept as JSON: those that come again and again are few."""
+"""The number of tokens whose JSON is cached; few tokens are frequent."""
 MOST_AT_ONCE = 128
-"""After so many tokens others get their turn."""
+"""The number of tokens after which other tasks may run."""
 
 NAMES = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
 """The lists of a completion's ``logprobs``."""
 
 
 class TokenWriter:
-    """Writes tokens and their log-probabilities; what is always the same of a token is kept."""
+    """Writes tokens and their log-probabilities; it caches the constant parts of each token's JSON."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
@@ -62,12 +61,12 @@ class TokenWriter:
 
 
 def write_numbers(logprobs: list[float]) -> list[bytes]:
-    """Return each as JSON, which has no word for minus infinity, nor for what is no number (``max`` leaves it out)."""
+    """Return each number as JSON; ``max`` replaces minus infinity and NaN, which JSON cannot express, by `LOWEST`."""
     return to_json([max(LOWEST, logprob) for logprob in logprobs])[1:-1].split(b",")
 
 
 def write_chat_logprobs(entries: Sequence[bytes]) -> Iterator[bytes]:
-    """Yield the ``logprobs`` of a choice of a chat."""
+    """Yield the ``logprobs`` of a chat's choice."""
     yield b'{"content":'
     yield from write_list(entries)
     yield b',"refusal":null}'
@@ -75,7 +74,7 @@ def write_chat_logprobs(entries: Sequence[bytes]) -> Iterator[bytes]:
 
 @dataclass(slots=True)
 class Columns:
-    """The ``logprobs`` of a choice of a completion, or a part of them: lists of equal length, of JSON."""
+    """The ``logprobs`` of a completion's choice, or a part of them: lists of JSON, all of the same length."""
 
     lists: tuple[list[bytes], ...] = field(default_factory=lambda: tuple([] for _ in NAMES))
 
@@ -83,12 +82,12 @@ class Columns:
         return len(self.lists[0])
 
     def extend(self, more: Columns) -> None:
-        """Take what comes next."""
+        """Append the columns of the next tokens."""
         for column, values in zip(self.lists, more.lists, strict=True):
             column.extend(values)
 
     def write(self) -> Iterator[bytes]:
-        """Yield the object."""
+        """Yield the JSON object."""
         separator = b"{"
         for name, values in zip(NAMES, self.lists, strict=True):
             yield separator + to_json(name) + b":"
@@ -99,7 +98,7 @@ class Columns:
 
 @dataclass(slots=True)
 class CompletionLogprobs:
-    """Makes the ``logprobs`` of a choice of a completion, piece by piece; offsets count characters of its text."""
+    """Makes the ``logprobs`` of a completion's choice, piece by piece; offsets count characters of its text."""
 
     text: ModelTokenizer
     writer: TokenWriter
@@ -111,11 +110,11 @@ class CompletionLogprobs:
         self._detokenizer = Detokenizer(self.text.decode)
 
     async def describe(self, entries: Sequence[TokenLogprob], first: int | None = None) -> Columns:
-        """Return what is to be said of ``entries``, the tokens that come next; others run in between if they are many.
+        """Return the columns of the next tokens; if there are many, other tasks run in between.
 
         Args:
-            entries: tokens with their log-probabilities.
-            first: a token before them that has none, since nothing comes before it.
+            entries: the tokens with their log-probabilities.
+            first: the first token of an echoed prompt, before ``entries``; it has no log-probability.
         """
         found = Columns()
         if first is not None:

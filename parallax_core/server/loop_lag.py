@@ -1,4 +1,4 @@
-"""How late the event loop is: for so long everybody waited for something that held it, or the interpreter lock."""
+"""Measures how late the event loop runs its tasks: the time that a call or the interpreter lock blocks it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Callable
 
 PERIOD_S = 0.05
-"""How often it is looked at. A pause may show as so much shorter than it was."""
+"""Seconds between measurements; a pause may appear shorter than it was by up to this time."""
 
 
 async def watch_lag(note: Callable[[float], None], period_s: float = PERIOD_S) -> None:
-    """Tell ``note`` again and again how many seconds late the event loop is, until cancelled."""
+    """Call ``note`` with the lag of the event loop in seconds, every ``period_s`` seconds, until cancelled."""
     loop = asyncio.get_running_loop()
     while True:
         due = loop.time() + period_s

@@ -1,4 +1,4 @@
-"""Metrics in Prometheus's format, with the meanings docs/reference/metrics.md gives them."""
+"""Collects metrics and shows them in Prometheus's format; docs/reference/metrics.md explains them."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ COUNTERS = {
 GAUGES = {"running": "Requests on the stages.", "waiting": "Requests that wait."}
 
 
-disable_created_metrics()  # type: ignore[no-untyped-call]  # nobody asks for them, and they double what is sent
+disable_created_metrics()  # type: ignore[no-untyped-call]  # rarely used, and they double the output
 
 
 class ServerMetrics:
-    """The metrics of one server, and its traces if somebody collects them."""
+    """The metrics of one server, and its tracer if traces are enabled."""
 
     def __init__(self, tracer: Tracer | None = None) -> None:
         self.tracer = tracer
@@ -73,18 +73,18 @@ class ServerMetrics:
         self._worst_lag = 0.0
 
     def note_lag(self, seconds: float) -> None:
-        """The event loop was so late."""
+        """Record a lag of the event loop."""
         self.loop_lag.observe(seconds)
         if seconds > self._worst_lag:
             self._worst_lag = seconds
             self.worst_loop_lag.set(seconds)
 
     def watch(self, engine: Engine) -> None:
-        """Show what ``engine`` says of itself, if it does."""
+        """Show the statistics of ``engine``, if it has any."""
         self.registry.register(EngineCollector(engine))
 
     def count_error(self, status: int) -> None:
-        """A client is told of an error, by a response or at the end of a stream."""
+        """Count an error that a client gets, as a response or at the end of a stream."""
         self.errors.labels(KINDS.get(status, UNFORESEEN)).inc()
 
     def begin(
@@ -93,9 +93,9 @@ class ServerMetrics:
         """Begin to measure a request.
 
         Args:
-            arrived: when it came, on the clock of `time.monotonic`; None: now.
-            parent: the ``traceparent`` it came with.
-            on_over: called once, when the request has ended, or is given up.
+            arrived: the time of its arrival by `time.monotonic`; None: now.
+            parent: its ``traceparent`` header.
+            on_over: called once, when the request ends or is abandoned.
         """
         return RequestMetrics(self, time.monotonic() if arrived is None else arrived, parent, on_over)
 
@@ -105,7 +105,7 @@ class ServerMetrics:
 
 @dataclass(slots=True)
 class RequestMetrics:
-    """One request on its way."""
+    """Measures one request."""
 
     server_metrics: ServerMetrics
     arrived: float
@@ -115,7 +115,7 @@ class RequestMetrics:
     _is_over: bool = False
 
     def note(self, delta: Delta) -> None:
-        """Take a delta as it comes."""
+        """Record a delta on its arrival."""
         now = time.monotonic()
         if delta.tokens:
             if not self._last:
@@ -128,7 +128,7 @@ class RequestMetrics:
             self._end(delta.finish, now)
 
     def abandon(self) -> None:
-        """The client is gone, unless the request has ended."""
+        """Count the request as abandoned by its client, unless it has ended."""
         if not self._is_over:
             self._is_over = True
             self.on_over()
@@ -152,13 +152,13 @@ class RequestMetrics:
 
 
 class EngineCollector(Collector):
-    """Asks an engine when it is asked."""
+    """Reads the statistics of an engine whenever metrics are requested."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
     def collect(self) -> Iterable[Metric]:
-        """Yield what the replicas have done and do."""
+        """Yield the metrics of all replicas."""
         stats = list_stats(self._engine)
         for name, text in COUNTERS.items():
             counter = CounterMetricFamily(f"parallax_{name}", text, labels=["replica"])
@@ -175,9 +175,9 @@ class EngineCollector(Collector):
 
 
 def list_stats(engine: Engine) -> tuple[EngineStats, ...]:
-    """Return what an engine says of itself; nothing if it does not measure, or is not ready."""
-    ask = getattr(engine, "stats", None)
-    return ask() if ask else ()
+    """Return the statistics of an engine's replicas; empty if it has none or is not ready."""
+    stats = getattr(engine, "stats", None)
+    return stats() if stats else ()
 
 
 def _collect_pools(stats: Iterable[EngineStats]) -> Iterator[Metric]:
@@ -207,14 +207,15 @@ def _collect_losses(engine: Engine) -> Iterator[Metric]:
 
 
 def make_router(server_metrics: ServerMetrics) -> fastapi.APIRouter:
-    """Return the route that shows ``meter``."""
+    """Return the route that shows ``server_metrics``."""
     router = fastapi.APIRouter()
 
     text: Responses = {200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}
 
     @router.get("/metrics", response_class=Response, responses=text | describe_errors(401, 403))
     async def metrics() -> Response:
-        """Show the metrics in Prometheus's text format; on the event loop, where what they count changes."""
+        """Show the metrics in Prometheus's text format."""
+        # On the event loop, which changes the metrics.
         return Response(generate_latest(server_metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
     return router

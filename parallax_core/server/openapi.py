@@ -1,4 +1,4 @@
-"""The API's own description, ``/openapi.json``."""
+"""Completes the API's description, ``/openapi.json``."""
 
 from __future__ import annotations
 
@@ -17,42 +17,42 @@ Responses = dict[int | str, dict[str, Any]]
 MEANINGS = {
     400: "The request can never be served as it is; `param` names the field.",
     401: "No valid API key was sent.",
-    403: "The role of the API key does not allow it, or it came from a web page that may not ask.",
+    403: "The role of the API key does not allow it, or the request came from a web page that is not allowed.",
     404: "No such model, or no such replica.",
     408: "The request took longer than its `timeout`, or did not arrive in time.",
     413: "The body is too large.",
-    429: "Too many requests wait, or yours are too many.",
+    429: "Too many requests wait, or the client sent too many.",
     500: "The model failed on this request.",
     503: "The server is starting or stopping.",
 }
 
 COMES_BACK = {429, 503}
-"""What ``Retry-After`` comes with."""
+"""The statuses that have a ``Retry-After`` header."""
 
 UNSEEN = (ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest, ChatChunk, CompletionReply, ErrorReply)
-"""Shapes of bodies and events, which FastAPI knows nothing of."""
+"""The schemas of bodies and events, which FastAPI does not find by itself."""
 
 REFERENCE = "#/components/schemas/{model}"
 
 
 def describe_errors(*statuses: int) -> Responses:
-    """Return what a route may answer when something is wrong."""
+    """Return the descriptions of a route's error responses."""
     return {status: _describe_error(status) for status in statuses}
 
 
 def describe_health() -> Responses:
-    """Return how a route says that the server cannot answer."""
+    """Return the description of the 503 of a health route."""
     return {503: {"model": HealthReply, "description": MEANINGS[503]}}
 
 
 def describe_body(model: type[Strict]) -> dict[str, Any]:
-    """Return how a route describes the body it reads, which FastAPI knows nothing of."""
+    """Return the description of the body that a route reads, which FastAPI does not find by itself."""
     schema = {"$ref": REFERENCE.format(model=model.__name__)}
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
 def describe_events(chunk: type[ResponseModel]) -> Responses:
-    """Return how a route describes its stream of events."""
+    """Return the description of a route's stream of events."""
     shapes = [{"$ref": REFERENCE.format(model=model.__name__)} for model in (chunk, ErrorReply)]
     data = {"contentMediaType": "application/json", "contentSchema": {"anyOf": shapes}}
     event = {
@@ -60,14 +60,14 @@ def describe_events(chunk: type[ResponseModel]) -> Responses:
         "properties": {"data": {"type": "string", "anyOf": [data, {"const": "[DONE]"}]}},
         "required": ["data"],
     }
-    text = "The answer; with `stream`, as server-sent events, which end with `[DONE]` unless something goes wrong."
+    text = "The answer; with `stream`, as server-sent events, which end with `[DONE]` unless an error occurs."
     return {200: {"description": text, "content": {"text/event-stream": {"itemSchema": event}}}}
 
 
 def describe_app(app: FastAPI, *, has_keys: bool) -> None:
-    """Let ``app`` describe itself as it is.
+    """Correct the description of ``app``.
 
-    FastAPI takes for granted that wrong fields are a 422 in a shape of its own, and knows nothing of events and keys.
+    FastAPI assumes that invalid fields get a 422 with its own schema, and does not describe events and keys.
     """
     make = app.openapi
 
@@ -104,7 +104,7 @@ def _ask_key(schema: dict[str, Any]) -> None:
 def _describe_error(status: int) -> dict[str, Any]:
     found: dict[str, Any] = {"model": ErrorReply, "description": MEANINGS[status]}
     if status in COMES_BACK:
-        text = "Seconds after which to come back."
+        text = "Seconds after which to try again."
         found["headers"] = {"Retry-After": {"description": text, "schema": {"type": "integer"}}}
     if status == 401:  # noqa: PLR2004 -- the status of a missing key
         found["headers"] = {"WWW-Authenticate": {"schema": {"type": "string"}}}

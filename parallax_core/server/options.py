@@ -1,4 +1,4 @@
-"""What stands between the network and the routes."""
+"""Holds the options of the HTTP server."""
 
 from __future__ import annotations
 
@@ -9,44 +9,45 @@ from pathlib import Path
 from parallax_core.server.api_keys import ApiKeys
 
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
-"""What a server that only this machine reaches goes by."""
+"""The names of a server that is reachable from this machine only."""
 MAX_BODY_BYTES = 2 * 2**20
-"""Some 500,000 tokens of English text."""
+"""The default limit of a body: about 500,000 tokens of English text."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServerOptions:
-    """How the server meets its clients. Filled by the command line."""
+    """The options of the HTTP server. The command line fills them in."""
 
     keys: ApiKeys = field(default_factory=ApiKeys)
-    """Without any, whoever reaches the server may do everything."""
+    """Without any, every client may do everything."""
     hosts: Collection[str] = ()
-    """The names it goes by, of which a request has to use one; none: any."""
+    """The names of the server, one of which a request's ``Host`` has to be; empty: any."""
     max_concurrent: int = 0
-    """Requests one key may have under way at once; without keys, one address. 0: any number."""
+    """Requests that one key, or without keys one address, may run at the same time; 0: unlimited."""
     max_per_minute: int = 0
-    """Requests one key may make a minute; without keys, one address. 0: any number."""
+    """Requests per minute of one key, or without keys of one address; 0: unlimited."""
     max_output_tokens: int = 0
-    """Output tokens that the requests of one key under way may come to; without keys, of one address. 0: any number."""
+    """Output tokens that the running requests of one key, or without keys of one address, may generate together; 0:
+    unlimited."""
     min_priority: int = 0
-    """The most urgent priority that a user's key may ask for; lower is served first."""
+    """The lowest, most urgent ``priority`` that a key of the role ``user`` may ask for."""
     cors_origins: Collection[str] = ()
-    """Web pages of these origins may ask; none by default."""
+    """The origins whose web pages may send requests; none by default."""
     tls_cert: Path | None = None
     """A certificate chain in PEM."""
     tls_key: Path | None = None
-    """Its private key, if that is not in the same file."""
+    """The private key, if it is not in the same file."""
     is_lenient: bool = False
     """Name unknown fields in a response header and the log, instead of refusing them."""
     logs_bodies: bool = False
-    """Put what clients send into the access log; prompts are private otherwise."""
+    """Write request bodies to the access log; they contain prompts, which are private."""
     otlp_endpoint: str = ""
-    """Where traces go; nowhere by default."""
+    """The collector that gets traces; empty: no traces."""
     max_body_bytes: int = MAX_BODY_BYTES
-    """The largest body of a request."""
+    """The largest body of a request, in bytes."""
     tokenizer_processes: int = 2
-    """So many requests are read and tokenized at a time."""
+    """The number of processes that read and tokenize requests, one at a time each."""
     request_s: float = 30.0
-    """Seconds in which a request must have arrived whole, and a client must take what it is sent."""
+    """Seconds in which a request must arrive completely, and in which a client must read sent data."""
     drain_s: float = 1.0
-    """Seconds that answers under way are given to end, once the server is told to."""
+    """Seconds that running answers have to end once the server is told to stop."""

@@ -1,4 +1,4 @@
-"""Which web pages may ask."""
+"""Refuses requests of web pages whose origin is not allowed."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from parallax_core.server.errors import error_body
 
 
 class OriginCheck:
-    """Middleware that answers 403 to a POST of a web page that may not ask.
+    """Middleware that answers 403 to a POST from a web page whose origin is not allowed.
 
-    A browser keeps such a page from reading answers, but sends some requests all the same: those without a body, say.
-    (Fetch Standard, "CORS-safelisted request-header"; only browsers send ``Origin``, and pages cannot change it.)
+    A browser prevents such a page from reading answers, but still sends some of its requests, such as those without a
+    body. (Fetch Standard, "CORS-safelisted request-header"; only browsers send ``Origin``, and pages cannot change it.)
     """
 
     def __init__(self, app: ASGIApp, origins: Collection[str]) -> None:
@@ -27,7 +27,7 @@ class OriginCheck:
         if scope["type"] != "http" or scope["method"] != "POST" or self._is_welcome(Headers(scope=scope)):
             await self._app(scope, receive, send)
             return
-        message = "web pages of this origin may not use this server; let them by --cors-origin"
+        message = "web pages of this origin may not use this server; allow them with --cors-origin"
         await JSONResponse(error_body(403, message, code="origin"), 403)(scope, receive, send)
 
     def _is_welcome(self, headers: Headers) -> bool:

@@ -1,4 +1,4 @@
-"""Routes of plugins."""
+"""Adds the HTTP routes of plugins."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from parallax_core.plugins.host import PluginHost
 
 
 class PluginRoutes:
-    """What one plugin adds; see `parallax_core.contracts.surface.HttpSurface`."""
+    """The routes that one plugin adds; see `parallax_core.contracts.surface.HttpSurface`."""
 
     def __init__(self, app: FastAPI, engine: Engine) -> None:
         self._app = app
@@ -21,13 +21,18 @@ class PluginRoutes:
 
     @property
     def engine(self) -> Engine:
-        """What answers requests."""
+        """The engine that serves the model."""
         return self._engine
 
     def add_router(self, router: object) -> None:
-        """Take the routes of a router, unless one of them would never be reached."""
+        """Add the routes of a router.
+
+        Raises:
+            TypeError: if it is not a `fastapi.APIRouter`.
+            ValueError: if an earlier route hides one of them.
+        """
         if not isinstance(router, APIRouter):
-            raise TypeError(f"{router!r} is no fastapi.APIRouter")
+            raise TypeError(f"{router!r} is not a fastapi.APIRouter")
         others = (*self._app.routes, *(route for taken in self.routers for route in taken.routes))
         for route in router.routes:
             if isinstance(route, Route) and any(_covers(other, route) for other in others):
@@ -36,14 +41,14 @@ class PluginRoutes:
 
 
 def extend_app(app: FastAPI, engine: Engine, plugins: PluginHost) -> None:
-    """Let plugins add routes; they come after ours, behind everything that every request passes."""
+    """Let plugins add routes, after the server's own and behind the same middleware."""
     for _, surface in plugins.extend_server(lambda: PluginRoutes(app, engine)):
         for router in surface.routers:
             app.include_router(router)
 
 
 def _covers(taken: BaseRoute, route: Route) -> bool:
-    """Whether requests for ``route`` would go to ``taken``, which comes before it."""
+    """Return whether requests for ``route`` would go to ``taken``, which comes first."""
     sample = re.sub(r"{.*?}", "x", route.path)
     scopes = ({"type": "http", "path": sample, "method": method, "headers": []} for method in route.methods or ())
     return any(taken.matches(scope)[0] is Match.FULL for scope in scopes)

@@ -1,4 +1,4 @@
-"""What one caller may ask of the engine: how many tokens at once, and how urgently."""
+"""Limits the output tokens and the priority that each client may ask for."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from parallax_core.server.options import ServerOptions
 
 @dataclass(slots=True)
 class CallerShare:
-    """Output tokens that one request may still come to, out of the budget of whoever asked."""
+    """The part of a client's token budget that one request holds."""
 
     running: Counter[bytes]
     caller: bytes
     tokens: int
 
     def release(self) -> None:
-        """Give them back. Twice is harmless."""
+        """Return the tokens to the budget. Idempotent."""
         self.running[self.caller] -= self.tokens
         self.tokens = 0
         if not self.running[self.caller]:
@@ -31,10 +31,10 @@ class CallerShare:
 
 
 class Quota:
-    """Holds each caller, a key or without keys an address, to what the edge allows it.
+    """Enforces the limits of each client, which is a key or, without keys, an address.
 
-    The budget of output tokens counts what requests under way may come to: answers times their greatest length, for
-    each prompt. One with no greatest length gets what the context holds, or the whole budget if that is less.
+    The budget counts the output tokens that running requests may generate: for each prompt, the number of answers times
+    their maximum length. A request without a maximum may fill the context, or the whole budget if that is less.
     """
 
     def __init__(self, options: ServerOptions | None = None) -> None:
@@ -45,16 +45,16 @@ class Quota:
         self._running: Counter[bytes] = Counter()
 
     def claim(self, reading: ParsedBody, room: int, http: fastapi.Request) -> tuple[ParsedBody, list[CallerShare]]:
-        """Return what may be asked of the engine, and a share of the caller's budget for each of its requests.
+        """Return the body with its length limited, and a share of the client's budget for each of its requests.
 
         Args:
-            reading: what the caller asks for.
-            room: the longest sequence there can be, in tokens; 0 while that is not known.
-            http: the request it came with, from somebody whose key has been checked.
+            reading: the parsed body.
+            room: the longest sequence that can be served, in tokens; 0 while that is not known.
+            http: its HTTP request, with a checked key.
 
         Raises:
-            InvalidRequest: if it may never ask that.
-            Overloaded: if it may not now.
+            InvalidRequest: if the client may never ask for this.
+            Overloaded: if the client may not ask for this now.
         """
         self._check_priority(reading, getattr(http.state, "role", "admin"))
         if not self._most_tokens:
@@ -64,22 +64,26 @@ class Quota:
         costs = _weigh(reading, room)
         if sum(costs) > self._most_tokens:
             message = f"{len(costs) * reading.request.n} answers of up to {reading.request.max_tokens} tokens are "
-            message += f"{sum(costs)} output tokens, and {self._most_tokens} may be under way at once"
+            message += f"{sum(costs)} output tokens, and a client may have {self._most_tokens} running"
             raise InvalidRequest(message, "max_tokens", "ask for fewer or shorter answers at a time")
-        if (under_way := self._running[caller]) + sum(costs) > self._most_tokens:
-            message = f"{under_way} output tokens of yours are under way, and {self._most_tokens} may be at once"
-            raise Overloaded(message, "ask again when some have ended")
+        if (running := self._running[caller]) + sum(costs) > self._most_tokens:
+            message = f"you have {running} output tokens running, and may have {self._most_tokens}"
+            raise Overloaded(message, "try again when some of your requests have ended")
         self._running[caller] += sum(costs)
         return reading, [CallerShare(self._running, caller, cost) for cost in costs]
 
     def _check_priority(self, reading: ParsedBody, role: str) -> None:
         priority = reading.request.priority
         if priority < self._min_priority and role != "admin":
-            message = f"'priority' is {priority}, and with a key of the role 'user' it is at least {self._min_priority}"
-            raise InvalidRequest(message, "priority", "lower numbers are served before those of others")
+            message = (
+                f"'priority' is {priority}, and with a key of the role 'user' it must be {self._min_priority} or more"
+            )
+            raise InvalidRequest(
+                message, "priority", "lower numbers, which are served first, need a key of the role 'admin'"
+            )
 
     def _limit_length(self, reading: ParsedBody, room: int) -> ParsedBody:
-        """Return ``reading`` with a greatest length, if it has none and may come to more than the whole budget."""
+        """Return ``reading`` with a maximum length, if it has none and might exceed the whole budget."""
         request = reading.request
         if request.max_tokens is not None or 0 < sum(_weigh(reading, room)) <= self._most_tokens:
             return reading
@@ -88,7 +92,7 @@ class Quota:
 
 
 def _weigh(reading: ParsedBody, room: int) -> list[int]:
-    """Return how many output tokens each request may come to."""
+    """Return the largest number of output tokens of each request."""
     request = reading.request
     if request.max_tokens is not None:
         return [request.n * request.max_tokens] * len(reading.prompts)

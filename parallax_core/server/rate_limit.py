@@ -1,4 +1,4 @@
-"""How much one caller may ask."""
+"""Limits the requests of each client, per minute and at the same time."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from parallax_core.server.errors import error_body
 from parallax_core.server.options import ServerOptions
 
 MOST_CALLERS = 10_000
-"""So many buckets are kept; the one used longest ago is forgotten, and so full again."""
+"""The largest number of buckets kept; the least recently used one is dropped, which refills it."""
 
 
 @dataclass(slots=True)
 class Bucket:
-    """Tokens that come back at a steady rate (a token bucket, as in RFC 2697 with one rate)."""
+    """A token bucket, refilled at a steady rate (as in RFC 2697, with one rate)."""
 
     tokens: float
     seen: float
 
 
 class RateLimit:
-    """Middleware that answers 429 to whoever asks too much; ``Retry-After`` says when to come back.
+    """Middleware that answers 429 to clients that send too many requests; ``Retry-After`` says when to try again.
 
-    Only requests that make a model work are counted: those with a body.
+    It counts only POST requests, which use the model.
     """
 
     def __init__(self, app: ASGIApp, options: ServerOptions, clock: Callable[[], float] = time.monotonic) -> None:
@@ -49,9 +49,7 @@ class RateLimit:
             return
         caller = identify(scope, by_key=self._has_keys)
         if self._running[caller] >= self._max_concurrent:
-            await self._refuse(f"{self._running[caller]} requests of yours are under way already", 1)(
-                scope, receive, send
-            )
+            await self._refuse(f"you have {self._running[caller]} requests running already", 1)(scope, receive, send)
             return
         if wait_s := self._take(caller):
             await self._refuse(f"more than {self._per_minute} requests a minute", wait_s)(scope, receive, send)
@@ -65,7 +63,7 @@ class RateLimit:
                 del self._running[caller]
 
     def _take(self, caller: bytes) -> float:
-        """Take a token of the caller's; return 0, or the seconds until there is one."""
+        """Take a token of the client's; return 0, or the seconds until there is one."""
         if not self._per_minute:
             return 0.0
         now, rate = self._clock(), self._per_minute / 60

@@ -1,4 +1,4 @@
-"""How long a client may take to send its request."""
+"""Limits the time a client may take to send its request."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from parallax_core.server.drain import CLOSING, GO_AWAY, Drain
 
 
 class ReadTimeout:
-    """Middleware that answers 408 to a client that sends its body too slowly, and 503 if the gate closes meanwhile."""
+    """Middleware that answers 408 to a client that sends its body too slowly, or 503 if the server drains meanwhile."""
 
     def __init__(self, app: ASGIApp, drain: Drain, limit_s: float) -> None:
         self._app = app
@@ -27,10 +27,10 @@ class ReadTimeout:
 
         async def hurry() -> Message:
             nonlocal is_whole
-            if is_whole:  # what is waited for now is the end of the connection
+            if is_whole:  # the caller waits for the end of the connection
                 return await receive()
             try:
-                message = await self._drain.hear(receive, deadline)
+                message = await self._drain.receive_until(receive, deadline)
             except TimeoutError:
                 if self._drain.is_closed:
                     raise HTTPException(503, CLOSING, GO_AWAY) from None

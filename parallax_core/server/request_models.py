@@ -1,4 +1,4 @@
-"""What OpenAI's API sends and receives, as far as it is honoured; everything else is refused by name."""
+"""The schemas of request bodies in OpenAI's API; unsupported fields are refused by name."""
 
 from __future__ import annotations
 
@@ -48,27 +48,27 @@ NEUTRAL_CHAT: Neutral = {
     "verbosity": (),
     "web_search_options": (),
 }
-"""Fields of a chat request that are not supported yet, and the values that ask for nothing. Null always does."""
+"""Unsupported fields of a chat request, with the values that are accepted because they, like null, have no effect."""
 
 NEUTRAL_COMPLETION: Neutral = {"suffix": ("",)}
 """The same for a completion request."""
 
 NEUTRAL_TOKENIZE: Neutral = {"chat_template": (), "media_io_kwargs": (), "mm_processor_kwargs": (), "tools": ([],)}
-"""The same for a request for tokens; these fields are vLLM's."""
+"""The same for ``/tokenize``; these fields are vLLM's."""
 
 NEUTRAL: Neutral = {**NEUTRAL_TOKENIZE, **NEUTRAL_CHAT, **NEUTRAL_COMPLETION}
 """All of them."""
 
 
 def _describe_neutral(schema: dict[str, Any], model: type[Tolerant]) -> None:
-    """Say of every field that is not supported yet which values are accepted."""
+    """Describe the accepted values of each field that is not supported yet."""
     for name, values in model.neutral.items():
-        text = "Not supported yet; these values ask for nothing."
+        text = "Not supported yet; these values have no effect."
         schema["properties"][name] = {"enum": [None, *values], "description": text}
 
 
 class Tolerant(Strict):
-    """A body that may hold fields which are not supported yet, as long as they ask for nothing."""
+    """A body that may have unsupported fields with values that have no effect."""
 
     model_config = ConfigDict(json_schema_extra=_describe_neutral)
 
@@ -77,7 +77,7 @@ class Tolerant(Strict):
     @model_validator(mode="before")
     @classmethod
     def drop_neutral_fields(cls, body: Any) -> Any:  # noqa: ANN401 -- whatever the client sent
-        """Drop fields that ask for nothing; what asks for something unsupported is refused as unknown."""
+        """Drop unsupported fields whose values have no effect; others are refused as unknown."""
         if not isinstance(body, dict):
             return body
         idle = {name for name in cls.neutral.keys() & body.keys() if cls._asks_nothing(name, body[name])}
@@ -85,7 +85,7 @@ class Tolerant(Strict):
 
     @classmethod
     def list_known(cls) -> Collection[str]:
-        """Return also what is refused for another reason than that nobody knows it."""
+        """Return the names of the known fields, including unsupported ones."""
         return cls.model_fields.keys() | cls.neutral.keys()
 
     @classmethod
@@ -95,68 +95,68 @@ class Tolerant(Strict):
 
 
 class Generation(Tolerant):
-    """What every request for text may hold."""
+    """The fields of chat and completion requests."""
 
     model: TextField
-    """The id of the model served; another one is a 404."""
+    """The id of the model served; another id gets a 404."""
     max_tokens: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
-    """The most tokens of an answer."""
+    """The largest number of tokens of an answer."""
     min_tokens: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
-    """No end of text and no stop token is drawn before an answer has so many tokens, and none of ``stop`` that is
-    complete by then ends it."""
+    """The smallest number of tokens of an answer: before that, no end of text and no stop token is drawn, and no string
+    of ``stop`` ends it."""
     n: Answers | None = None
-    """How many answers, each drawn for itself; 1 to 128."""
+    """The number of answers, drawn independently; 1 to 128."""
     temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] | None = None
-    """0 to 2; 0 always takes the most probable token, and so does less than a millionth."""
+    """0 to 2; 0, like anything below a millionth, always takes the most probable token."""
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     """Keep the most probable tokens whose probabilities sum to at least this; above 0, at most 1."""
     top_k: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
     """Keep the k most probable tokens; 0 keeps all."""
     min_p: ShareField | None = None
-    """Keep the tokens at least this times as probable as the most probable one; 0 to 1."""
+    """Keep the tokens that are at least this fraction as probable as the most probable one; 0 to 1."""
     seed: SeedField | None = None
     """The same seed gives the same answers, alone or among other requests."""
     presence_penalty: Penalty | None = None
-    """-2 to 2; taken from the logit of every token the answer holds."""
+    """-2 to 2; subtracted from the logit of every token in the answer."""
     frequency_penalty: Penalty | None = None
-    """-2 to 2; taken from a token's logit for each time the answer holds it."""
+    """-2 to 2; subtracted from a token's logit for each time it occurs in the answer."""
     repetition_penalty: Annotated[float, Field(ge=0.01, le=10)] | None = None
     """Above 1 makes tokens of prompt and answer less likely; 0.01 to 10."""
     logit_bias: Biases | None = None
-    """Token ids, as strings, and what is added to their logits; -100 to 100 each."""
+    """Values to add to the logits of tokens, by token id as a string; -100 to 100 each."""
     stop: Stops | None = None
     """One string or up to 16; an answer ends before the first of them."""
     stop_token_ids: Annotated[list[Token], Field(max_length=64)] | None = None
     """Token ids that end an answer; they have no text."""
     ignore_eos: bool | None = None
-    """Go on where the model would end; only the length, ``stop`` and ``stop_token_ids`` end an answer."""
+    """Continue after the model's end of text; only the length, ``stop`` and ``stop_token_ids`` end an answer."""
     stream: bool | None = None
     """Send the answer as server-sent events, as it is generated."""
     stream_options: StreamOptions | None = None
-    """``include_usage``: a last event with the token counts."""
+    """``include_usage``: send a last event with the token counts."""
     priority: Annotated[int, Field(ge=-(2**31), le=2**31 - 1)] | None = None
-    """Lower is served first; 0 unless told otherwise, and waiting makes every request more urgent. Below
-    ``--min-priority``, 0 by default, only with a key of the role ``admin``."""
+    """Requests with lower numbers are served first; 0 by default, and waiting makes every request more urgent. Numbers
+    below ``--min-priority``, 0 by default, need a key of the role ``admin``."""
     timeout: Annotated[float, Field(gt=0, le=86400)] | None = None
-    """Seconds from its arrival after which the request ends with an error."""
+    """Seconds after its arrival at which the request ends with an error."""
     user: TextField | None = None
-    """A label of yours, without effect on the answer."""
+    """A label for the client's own use, without effect on the answer."""
 
     @model_validator(mode="after")
     def check_stream(self) -> Self:
-        """Check what one field alone cannot show."""
+        """Check that the fields do not contradict each other."""
         if self.stream_options is not None and not self.stream:
             raise refuse("stream_options", "'stream_options' is only for requests with 'stream': true")
         return self
 
     @property
     def stops(self) -> tuple[str, ...]:
-        """The stop strings, however they were written."""
+        """The stop strings, given as one string or a list."""
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
 
     @property
     def num_answers(self) -> int:
-        """How many answers are wanted."""
+        """The number of answers."""
         return self.n or 1
 
 
@@ -178,7 +178,7 @@ class ChatRequestMessage(Strict):
     content: TextField | Annotated[list[TextPart], Field(fail_fast=True)]
 
     def as_turn(self) -> dict[str, str]:
-        """Return the turn as chat templates want it; ``developer`` is OpenAI's newer word for ``system``."""
+        """Return the turn in the form of chat templates; ``developer`` is OpenAI's newer name of ``system``."""
         text = self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
         return {"role": "system" if self.role == "developer" else self.role, "content": text}
 
@@ -195,23 +195,23 @@ class ChatRequest(Generation):
     """Turns with ``role`` (``system``, ``developer``, ``user``, ``assistant``) and ``content`` (a string, or parts of
     type ``text``)."""
     max_tokens: CountField | None = None
-    """The most tokens of an answer; without it, as many as the model's authors recommend, or its context holds."""
+    """The largest number of tokens of an answer; by default the authors' recommendation, or the rest of the context."""
     max_completion_tokens: CountField | None = None
-    """The same, in OpenAI's newer word."""
+    """OpenAI's newer name of ``max_tokens``."""
     logprobs: bool | None = None
-    """Give the log-probability of each token of the answer."""
+    """Return the log-probability of each token of the answer."""
     top_logprobs: Top | None = None
-    """And of so many most probable ones in its place; 0 to 20, only with ``logprobs``."""
+    """The number of most probable tokens to return at each position; 0 to 20, only with ``logprobs``."""
     chat_template_kwargs: Variables | None = None
     """Up to 256 further variables for the model's chat template."""
     metadata: Labels | None = None
-    """Up to 16 labels of yours, without effect on the answer."""
+    """Up to 16 labels for the client's own use, without effect on the answer."""
 
     @model_validator(mode="after")
     def check_together(self) -> Self:
-        """Check what one field alone cannot show."""
+        """Check that the fields do not contradict each other."""
         if self.max_tokens is not None and self.max_completion_tokens is not None:
-            raise refuse("max_tokens", "'max_tokens' and 'max_completion_tokens' say the same: send one of them")
+            raise refuse("max_tokens", "'max_tokens' and 'max_completion_tokens' mean the same: send only one of them")
         if self.top_logprobs is not None and not self.logprobs:
             raise refuse("top_logprobs", "'top_logprobs' is only for requests with 'logprobs': true")
         return self
@@ -223,55 +223,54 @@ class CompletionRequest(Generation):
     neutral = NEUTRAL_COMPLETION
 
     prompt: TextField | Texts | TokensField | TokenLists
-    """What is to be continued: a string, token ids, or a list of up to 256 of either; each prompt has its own
-    answers."""
+    """The text to continue: a string, token ids, or a list of up to 256 of either; each prompt gets its own answers."""
     max_tokens: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
-    """The most tokens of an answer; 16 unless told otherwise, and 0 only with ``echo``."""
+    """The largest number of tokens of an answer; 16 by default, and 0 only with ``echo``."""
     echo: bool | None = None
-    """Begin each answer with its prompt; with ``logprobs``, those of the prompt as well."""
+    """Begin each answer with its prompt; with ``logprobs``, also return those of the prompt."""
     best_of: Answers | None = None
-    """Draw so many answers, and send the ``n`` with the highest mean log-probability."""
+    """The number of answers to draw, of which the ``n`` with the highest mean log-probability are sent."""
     logprobs: Top | None = None
-    """Give the log-probabilities of each token, and of so many most probable ones in its place; 0 to 20."""
+    """Return the log-probability of each token, and of this number of most probable tokens at its position; 0 to 20."""
 
     @model_validator(mode="after")
     def check_together(self) -> Self:
-        """Check what one field alone cannot show."""
+        """Check that the fields do not contradict each other."""
         if self.best_of is not None and self.best_of < self.num_answers:
             raise refuse("best_of", "'best_of' must be at least 'n'")
         if self.stream and (self.best_of or 1) > self.num_answers:
-            raise refuse("best_of", "'best_of' cannot be streamed: the best is known at the end")
+            raise refuse("best_of", "'best_of' cannot be streamed: the best answers are known only at the end")
         if self.max_tokens == 0 and not self.echo:
             raise refuse("max_tokens", "'max_tokens': 0 is only for requests with 'echo': true")
         return self
 
 
 class TokenizeRequest(Tolerant):
-    """The body of ``POST /tokenize``: a prompt, or a conversation as the chat route would see it."""
+    """The body of ``POST /tokenize``: a prompt, or a conversation as for the chat route."""
 
     neutral = NEUTRAL_TOKENIZE
 
     model: TextField | None = None
-    """The id of the model served, if it is named at all; another one is a 404."""
+    """The id of the model served, or nothing; another id gets a 404."""
     prompt: TextField | None = None
     """A text."""
     messages: Messages | None = None
     """Turns, as in a chat request."""
     add_special_tokens: bool | None = None
-    """Put the special tokens around it that the model wants around a text; unless told otherwise they are put around a
-    ``prompt``, and not around ``messages``, since templates write them themselves."""
+    """Add the special tokens that the model expects around a text; by default true for a ``prompt`` and false for
+    ``messages``, since chat templates write them."""
     return_token_strs: bool | None = None
-    """Also return each token as the vocabulary has it."""
+    """Also return each token as the vocabulary writes it."""
     add_generation_prompt: bool | None = None
-    """End with what comes before an answer; so it is unless told otherwise, or ``continue_final_message`` is given."""
+    """End with the beginning of an answer; true by default, unless ``continue_final_message`` is true."""
     continue_final_message: bool | None = None
-    """End within the last message, so that the model would go on with it."""
+    """End within the last message, so that the model would continue it."""
     chat_template_kwargs: Variables | None = None
     """Further variables for the model's chat template."""
 
     @model_validator(mode="after")
     def check_together(self) -> Self:
-        """Check what one field alone cannot show."""
+        """Check that the fields do not contradict each other."""
         if (self.prompt is None) == (self.messages is None):
             raise refuse("prompt", "send either 'prompt' or 'messages'")
         if self.messages is None:
@@ -287,6 +286,6 @@ class DetokenizeRequest(Strict):
     """The body of ``POST /detokenize``."""
 
     model: TextField | None = None
-    """The id of the model served, if it is named at all; another one is a 404."""
+    """The id of the model served, or nothing; another id gets a 404."""
     tokens: Annotated[list[Token], Field(fail_fast=True)]
     """Token ids."""

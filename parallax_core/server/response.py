@@ -1,4 +1,4 @@
-"""The answers to one HTTP request, on their way from the engine to the client."""
+"""Passes the answers of one HTTP request from the engine to the client."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from parallax_core.server.sse import DONE, SILENCE_S, KeepAlive, write_event
 T = TypeVar("T")
 
 AS_IT_COMES = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-"""What keeps proxies (the latter: nginx) from collecting an answer before they pass it on."""
+"""Headers that stop proxies (the latter: nginx) from buffering a stream."""
 
 Queue = asyncio.Queue[tuple[int, Delta | Exception]]
-"""What comes from several streams, each with its number."""
+"""The deltas or errors of several streams, each with the number of its stream."""
 
 
 class StreamClosed(Exception):
@@ -34,17 +34,17 @@ class StreamClosed(Exception):
 
 
 class ResponseFlow:
-    """The streams of the requests one body made, as one; a `Holder` of what is collected of them."""
+    """The streams of all requests of one body, merged; an `UnreadStream` for the deltas it collects."""
 
     def __init__(self, backlog: UnreadOutput | None = None) -> None:
         self._stop_ids = frozenset[int]()
-        self._trips: list[RequestMetrics] = []
+        self._metrics: list[RequestMetrics] = []
         self._streams: list[Stream] = []
         self._finishes: list[Finish] = []
         self._backlog = backlog or UnreadOutput()
         self._excess = ""
         self.unread = 0
-        """Bytes of deltas that were collected, and that no client has yet; `UnreadOutput` counts them."""
+        """Bytes of collected deltas that are not sent yet; `UnreadOutput` counts them."""
 
     @classmethod
     async def submit(
@@ -54,14 +54,14 @@ class ResponseFlow:
         begin: Callable[[], RequestMetrics],
         backlog: UnreadOutput | None = None,
     ) -> ResponseFlow:
-        """Submit all requests, each measured by a trip that begins, or none if one is refused.
+        """Submit all requests, with metrics from ``begin`` for each, or none if one is refused.
 
-        Others get their turn in between, since a long one takes milliseconds.
+        Other tasks may run in between, since a long request takes milliseconds.
         """
         flow = cls(backlog)
         try:
             for request in requests:
-                flow._trips.append(begin())
+                flow._metrics.append(begin())
                 flow._streams.append(engine.submit(request))
                 flow._stop_ids = request.stop_ids
                 await asyncio.sleep(0)
@@ -71,10 +71,10 @@ class ResponseFlow:
         return flow
 
     async def read(self) -> AsyncIterator[tuple[int, Delta]]:
-        """Yield deltas as they come, each with the number of its request.
+        """Yield deltas as they arrive, each with the number of its request.
 
         Raises:
-            ParallaxError: if a request fails; the others are over then, too.
+            ParallaxError: if a request fails; the others end then, too.
         """
         if len(self._streams) == 1:  # nothing to merge: one asynchronous generator less for every token
             async for delta in self._streams[0]:
@@ -85,11 +85,11 @@ class ResponseFlow:
                 yield number, self._take(number, delta)
 
     async def collect(self) -> AsyncIterator[tuple[int, Delta]]:
-        """Yield deltas as `read` does, to be kept until all of them can be sent; they count as unread until then.
+        """Yield deltas as `read` does, for a caller that keeps them until the end; they count as unread until sent.
 
         Raises:
-            InvalidRequest: if that is too much.
-            ParallaxError: if a request fails; the others are over then, too.
+            InvalidRequest: if the answer becomes too large.
+            ParallaxError: if a request fails; the others end then, too.
         """
         try:
             async for number, delta in self.read():
@@ -103,12 +103,12 @@ class ResponseFlow:
             raise InvalidRequest(message, "stream", "ask for less, or send 'stream': true")
 
     def cut(self, reason: str) -> None:
-        """Stop generating, since what was collected is too much."""
+        """Stop generating, because the collected deltas are too large."""
         self._excess = reason
         self.close()
 
     def usage(self, *, is_shown: bool = True) -> dict[str, object]:
-        """Return the token counts in OpenAI's shape; all requests must have ended. Hidden output is not counted."""
+        """Return the token counts in OpenAI's form, without hidden output; call it when all requests have ended."""
         prompt = sum(finish.prompt_tokens for finish in self._finishes)
         output = sum(finish.output_tokens for finish in self._finishes) if is_shown else 0
         return {
@@ -119,36 +119,36 @@ class ResponseFlow:
         }
 
     def _take(self, number: int, delta: Delta) -> Delta:
-        self._trips[number].note(delta)
+        self._metrics[number].note(delta)
         if delta.finish is not None:
             _check(delta.finish)
             self._finishes.append(delta.finish)
         return self._hide_stop(delta)
 
     def _hide_stop(self, delta: Delta) -> Delta:
-        """Take away the log-probability of a stop token, which has no text."""
+        """Return the delta without the log-probability of a stop token, which has no text."""
         if not (delta.ended and delta.logprobs and delta.logprobs[-1].token in self._stop_ids):
             return delta
         return replace(delta, logprobs=delta.logprobs[:-1])
 
     def count_error(self, status: int) -> None:
-        """The client is told, where the answers would have gone on, of an error with this status."""
-        self._trips[0].server_metrics.count_error(status)
+        """Count an error with this status that ends the stream."""
+        self._metrics[0].server_metrics.count_error(status)
 
     def close(self) -> None:
-        """Stop generating, and count nothing as unread any more. Harmless when everything has ended."""
+        """Stop generating, and count nothing as unread any more. Idempotent."""
         self._backlog.take(self, self.unread)
         for stream, request_metrics in zip(
-            self._streams, self._trips, strict=False
+            self._streams, self._metrics, strict=False
         ):  # some may not have been submitted
             stream.close()
             request_metrics.abandon()
 
 
 class SseResponse(StreamingResponse):
-    """Sends events, each given as pieces of JSON, and stops generating when it is over in whatever way.
+    """Sends events, each given as pieces of JSON, and stops generating when the response ends for any reason.
 
-    The events cannot see to that themselves: a client may be gone before the first of them is asked for.
+    The iterator of events cannot do so itself: the client may be gone before it starts.
     """
 
     silence_s = SILENCE_S
@@ -165,13 +165,13 @@ class SseResponse(StreamingResponse):
             self._flow.close()
 
     async def stream_response(self, send: Send) -> None:
-        """Send head and events, with comments where there are none for long."""
+        """Send the head and the events, and comments during long pauses."""
         async with KeepAlive(send, self.silence_s) as alive:
             await super().stream_response(alive.send)
 
 
 class WholeResponse(Response):
-    """Sends an answer that was collected, which counts as unread until it is sent."""
+    """Sends a collected answer, which counts as unread until it is sent."""
 
     def __init__(self, answer: Response, flow: ResponseFlow) -> None:
         super().__init__()
@@ -187,7 +187,7 @@ class WholeResponse(Response):
 
 
 async def answer_whole(http: fastapi.Request, collecting: Awaitable[Response], flow: ResponseFlow) -> Response:
-    """Return the response that sends what is collected of a flow; raises what `while_connected` does."""
+    """Return the response that sends the collected answer of a flow; raises what `while_connected` raises."""
     try:
         return WholeResponse(await while_connected(http, collecting), flow)
     except BaseException:
@@ -196,10 +196,10 @@ async def answer_whole(http: fastapi.Request, collecting: Awaitable[Response], f
 
 
 async def while_connected(http: fastapi.Request, work: Awaitable[T]) -> T:
-    """Await ``work``, and give it up when the client goes away before it is done.
+    """Await ``work``, and cancel it if the client disconnects first.
 
     Raises:
-        ClientGone: if it did.
+        ClientGone: if the client disconnected.
     """
     task = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(_disconnect(http))
@@ -232,8 +232,8 @@ async def _write_events(events: AsyncIterator[Iterable[bytes]], flow: ResponseFl
 
 
 async def _merge(streams: Sequence[Stream]) -> AsyncGenerator[tuple[int, Delta]]:
-    """Yield the deltas of all streams as they come; the first that fails to be read ends all."""
-    queue: Queue = asyncio.Queue(1)  # what is not read stays in the streams, where it is counted
+    """Yield the deltas of all streams as they arrive; the first error ends all streams."""
+    queue: Queue = asyncio.Queue(1)  # unread deltas stay in the streams, where they are counted
     num_open = len(streams)
     tasks = [asyncio.create_task(_pump(number, stream, queue)) for number, stream in enumerate(streams)]
     try:
@@ -256,7 +256,7 @@ async def _pump(number: int, stream: Stream, queue: Queue) -> None:
             await queue.put((number, delta))
         if not is_over:
             await queue.put((number, StreamClosed()))
-    except Exception as error:  # noqa: BLE001 -- it is raised again where the deltas are read
+    except Exception as error:  # noqa: BLE001 -- raised again where the deltas are read
         await queue.put((number, error))
 
 

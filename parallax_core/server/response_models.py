@@ -1,6 +1,6 @@
-"""What answers look like: the description clients read at ``/openapi.json``, which tests hold every answer to.
+"""The schemas of responses, for ``/openapi.json``; tests check every response against them.
 
-Nothing is made of these models while serving: answers are written directly.
+The server does not use these models to write responses: it writes JSON directly.
 """
 
 from __future__ import annotations
@@ -13,39 +13,39 @@ StopReason = Literal["stop", "length"]
 
 
 class ResponseModel(BaseModel):
-    """A part of an answer; it has exactly these fields."""
+    """A part of a response, with exactly these fields."""
 
     model_config = ConfigDict(extra="forbid", strict=True, use_attribute_docstrings=True)
 
 
 class ErrorDetail(ResponseModel):
-    """What is wrong."""
+    """An error."""
 
     message: str
-    """One sentence, and what to do next."""
+    """What is wrong, and what to do next."""
     type: str
-    """The kind of error, in OpenAI's words."""
+    """OpenAI's type of the error."""
     param: str | None
-    """The field at fault, with dots where it lies deeper."""
+    """The invalid field, as a path with dots."""
     code: str | None
-    """The same for programs, where there is a word for it."""
+    """OpenAI's code of the error, for programs; null for most errors."""
 
 
 class ErrorReply(ResponseModel):
-    """Every error."""
+    """The response for every error."""
 
     error: ErrorDetail
 
 
 class CachedTokens(ResponseModel):
-    """What the prompt's tokens were."""
+    """Details of the prompt's tokens."""
 
     cached_tokens: int
-    """Those that were not computed, since a cache held them."""
+    """Tokens that were not computed because the prefix cache had them."""
 
 
 class Usage(ResponseModel):
-    """What a request cost."""
+    """The token counts of a request."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -57,14 +57,14 @@ class ShownToken(ResponseModel):
     """A token and its log-probability."""
 
     token: str
-    """As text, or its bytes in hexadecimal where they are no text by themselves."""
+    """The text of the token, or its bytes in hexadecimal if they are not valid UTF-8 alone."""
     logprob: float
     """Before penalties and filters; -9999 stands for minus infinity."""
     bytes: list[int]
 
 
 class RankedToken(ShownToken):
-    """A token of an answer, and the most probable ones in its place."""
+    """A token of an answer, and the most probable tokens at its position."""
 
     top_logprobs: list[ShownToken]
 
@@ -85,7 +85,7 @@ class ChatMessage(ResponseModel):
 
 
 class ChatChoice(ResponseModel):
-    """One of the answers wanted."""
+    """One answer in a chat."""
 
     index: int
     message: ChatMessage
@@ -106,14 +106,14 @@ class ChatReply(ResponseModel):
 
 
 class ChatDelta(ResponseModel):
-    """What comes next of an answer in a chat."""
+    """The next piece of an answer in a chat."""
 
     role: Literal["assistant"] = "assistant"
     content: str = ""
 
 
 class ChatChunkChoice(ResponseModel):
-    """What comes next of one of the answers wanted."""
+    """The next piece of one answer in a chat."""
 
     index: int
     delta: ChatDelta
@@ -130,11 +130,11 @@ class ChatChunk(ResponseModel):
     model: str
     choices: list[ChatChunkChoice]
     usage: Usage | None = None
-    """On the last one, if asked for; it has no choices."""
+    """On the last event, if requested; that event has no choices."""
 
 
 class CompletionLogprobLists(ResponseModel):
-    """The log-probabilities of a continuation, token by token."""
+    """The log-probabilities of a completion, token by token."""
 
     tokens: list[str]
     token_logprobs: list[float | None]
@@ -144,13 +144,13 @@ class CompletionLogprobLists(ResponseModel):
 
 
 class CompletionChoice(ResponseModel):
-    """One of the continuations wanted, or what comes next of it."""
+    """One completion, or its next piece."""
 
     index: int
     text: str
     logprobs: CompletionLogprobLists | None
     finish_reason: StopReason | None
-    """None only in a stream, before the end."""
+    """Null only in a stream, before the end."""
 
 
 class CompletionReply(ResponseModel):
@@ -162,7 +162,7 @@ class CompletionReply(ResponseModel):
     model: str
     choices: list[CompletionChoice]
     usage: Usage | None = None
-    """In a stream on the last event, if asked for; it has no choices."""
+    """In a stream on the last event, if requested; that event has no choices."""
 
 
 class ModelReply(ResponseModel):
@@ -173,8 +173,8 @@ class ModelReply(ResponseModel):
     created: int
     owned_by: str
     default_sampling_params: dict[str, float]
-    """What holds where a request leaves it open, by the fields of a request, as far as it differs from OpenAI's API:
-    what the model's authors recommend, or the server's ``--generation-config``."""
+    """The defaults for fields of a request that differ from OpenAI's: recommended by the model's authors, or set with
+    ``--generation-config``."""
 
 
 class ModelsReply(ResponseModel):
@@ -201,12 +201,12 @@ class TokensReply(ResponseModel):
     """The answer to ``POST /tokenize``."""
 
     count: int
-    """How many tokens there are."""
+    """The number of tokens."""
     max_model_len: int
-    """The most tokens of a prompt and its answer together."""
+    """The largest number of tokens of a prompt and its answer together."""
     tokens: list[int]
     token_strs: list[str] | None
-    """Each token as the vocabulary has it, if that was asked for."""
+    """Each token as the vocabulary writes it, if requested."""
 
 
 class TextReply(ResponseModel):

@@ -1,4 +1,4 @@
-"""Run the application until a signal ends it."""
+"""Runs the application until a signal ends it."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ from parallax_core.server.service import Service
 logger = logging.getLogger(__name__)
 
 LOOK_S = 0.25
-"""How often it is looked whether the engine has failed."""
+"""Seconds between checks of the engine's health."""
 GRACE_S = 0.5
-"""How long open connections may take to be told that the server is going away."""
+"""Seconds that open connections have to end when the server stops."""
 
 
 class Server(uvicorn.Server):
-    """uvicorn without its own signal handling: `run_server` has to end the engine's streams first."""
+    """uvicorn without its signal handlers: `run_server` has to end the engine's streams first."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave signals alone."""
+        """Do not handle signals."""
         yield
 
 
 def bind_socket(host: str, port: int) -> socket.socket:
     """Return a socket bound to ``host`` and ``port``, before any long work, so that a clash shows at once.
 
-    It does not listen yet: connections are refused until there is somebody to answer them.
+    It does not listen yet: connections are refused until the server runs.
 
     Raises:
         ParallaxError: if the port is taken or the address is not this machine's.
@@ -60,9 +60,9 @@ def bind_socket(host: str, port: int) -> socket.socket:
 
 
 def settle_memory() -> None:
-    """Let the garbage collector leave alone what is here to stay: modules, models, vocabularies.
+    """Have the garbage collector skip the objects that stay for good: modules, models, vocabularies.
 
-    To look through all of it takes a good part of a second, in which nobody is answered.
+    Scanning them takes a good part of a second, during which the event loop is blocked.
     """
     gc.collect()
     gc.freeze()
@@ -70,12 +70,12 @@ def settle_memory() -> None:
 
 def _cannot_listen(place: str, error: OSError) -> ParallaxError:
     message = f"cannot listen on {place}: {error.strerror or error}"
-    return ParallaxError(message, "choose another --port or --host, or end what is using it")
+    return ParallaxError(message, "choose another --port or --host, or end the program that uses it")
 
 
 @dataclass(frozen=True, slots=True)
 class ServerSite:
-    """An application, and what it answers with."""
+    """An application with its service, options and drain."""
 
     app: FastAPI
     service: Service
@@ -84,13 +84,13 @@ class ServerSite:
 
 
 async def run_server(site: ServerSite, sock: socket.socket, on_ready: Callable[[], None]) -> None:
-    """Serve until SIGINT, or SIGTERM, which gives answers under way a moment to end; a second signal ends that.
+    """Serve until SIGINT or SIGTERM; SIGTERM gives running answers a moment to end, which a second signal cuts short.
 
     ``/health`` answers 503 while the engine starts.
 
     Raises:
         ParallaxError: if the engine cannot start.
-        EngineFailed: if it fails later, for good.
+        EngineFailed: if the engine fails later, for good.
     """
     raise_limit()
     server = Server(make_config(site))
@@ -102,7 +102,7 @@ async def run_server(site: ServerSite, sock: socket.socket, on_ready: Callable[[
     finally:
         ending.cancel()
         starting.cancel()
-        stopping = asyncio.create_task(_stop(site))  # its streams end at once, the rest while clients are told
+        stopping = asyncio.create_task(_stop(site))  # its streams end at once, the rest while clients get their errors
         server.should_exit = True
         await asyncio.wait({ending, serving, starting, stopping})
         stopping.result()
@@ -115,7 +115,7 @@ async def run_server(site: ServerSite, sock: socket.socket, on_ready: Callable[[
 
 
 def make_config(site: ServerSite) -> uvicorn.Config:
-    """Return how uvicorn is to serve a site."""
+    """Return uvicorn's configuration for a site."""
     options = site.options
     return uvicorn.Config(
         site.app,
@@ -130,16 +130,16 @@ def make_config(site: ServerSite) -> uvicorn.Config:
 
 
 async def _wait_for_signal(site: ServerSite) -> None:
-    loop, told, at_once = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
+    loop, signalled, at_once = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
 
-    def hear(number: signal.Signals) -> None:
-        if told.is_set() or number == signal.SIGINT:
+    def handle(number: signal.Signals) -> None:
+        if signalled.is_set() or number == signal.SIGINT:
             at_once.set()
-        told.set()
+        signalled.set()
 
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, hear, number)
-    await told.wait()
+        loop.add_signal_handler(number, handle, number)
+    await signalled.wait()
     draining = asyncio.create_task(site.drain.drain(site.options.drain_s))
     hurried = asyncio.create_task(at_once.wait())
     await asyncio.wait({draining, hurried}, return_when=asyncio.FIRST_COMPLETED)
@@ -152,12 +152,14 @@ async def _stop(site: ServerSite) -> None:
 
 
 async def _start(site: ServerSite, on_ready: Callable[[], None]) -> None:
-    """Start the engine and what reads requests, say so, and measure from then on, until cancelled.
+    """Start the engine and the reader of bodies, call ``on_ready``, and then watch health and lag until cancelled.
 
     Raises:
-        EngineFailed: once the engine cannot answer any more, and never will.
+        EngineFailed: if the engine fails for good.
     """
-    describing = run_in_threadpool(_describe, site.app)  # and so what Starlette streams with is imported by now
+    describing = run_in_threadpool(
+        _describe, site.app
+    )  # a thread pool call also imports the modules Starlette streams with
     await asyncio.gather(site.service.engine.start(), site.service.reader.start(), describing)
     settle_memory()
     on_ready()
@@ -169,18 +171,18 @@ async def _start(site: ServerSite, on_ready: Callable[[], None]) -> None:
 
 
 def _describe(app: FastAPI) -> None:
-    """Make the API's own description before anybody asks for it: that takes longer than others should wait."""
+    """Make the API's description before the first request for it: that takes too long for the event loop."""
     try:
         app.openapi()
-    except Exception:  # routes of plugins are in it; who asks for it is told, too
+    except Exception:  # routes of plugins are part of it; clients that request it get an error, too
         logger.exception("the API cannot be described")
 
 
 async def _watch_health(engine: Engine) -> None:
-    """Look after the engine for as long as it may answer.
+    """Check the engine's health from time to time.
 
     Raises:
-        EngineFailed: once it cannot any more: whoever watches over this process starts another.
+        EngineFailed: once the engine has failed for good, so that a service manager can restart the process.
     """
     while (health := engine.health()).state != "failed":  # noqa: ASYNC110 -- an engine of any plugin is only asked
         await asyncio.sleep(LOOK_S)

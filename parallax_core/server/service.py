@@ -1,4 +1,4 @@
-"""What a server serves."""
+"""The model that a server serves, with everything its routes need."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from parallax_core.server.unknown import IGNORED
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """The model behind the API."""
+    """The engine, tokenizer, reader, metrics and limits for the model of a server."""
 
     model_id: str
     engine: Engine
@@ -41,26 +41,26 @@ class Service:
     reader: BodyReading
     server_metrics: ServerMetrics = field(default_factory=ServerMetrics)
     created: int = field(default_factory=lambda: int(time.time()))
-    """When it was begun to be served, in seconds since 1970."""
+    """The start of the service, in seconds since 1970."""
     find_max_length: Callable[[], int] = lambda: 0
     """Returns the longest sequence that can be served, in tokens; 0 while that is not known."""
     quota: Quota = field(default_factory=Quota)
-    """What one caller may ask."""
+    """The limits of each client."""
     backlog: UnreadOutput = field(default_factory=UnreadOutput)
-    """What waits to be read by clients; that of the engine, too."""
+    """Bounds the output that clients have not read; shared with the engine."""
     list_waiting: Callable[[], Sequence[NodeStatus]] = tuple
-    """Returns the nodes that have joined and have nothing to do."""
+    """Returns the nodes that have joined and wait for a stage."""
 
     def __post_init__(self) -> None:
         self.server_metrics.watch(self.engine)
 
     async def read(self, kind: BodyKind, http: fastapi.Request) -> ParsedBody:
-        """Return what a body asks an engine for.
+        """Read the body of a request for an engine.
 
         Raises:
-            Unavailable: if no engine would take it now: that is asked before there is any work.
-            ParallaxError: if it is refused.
-            ClientGone: if nobody is there any more to be answered.
+            Unavailable: if the engine would not accept a request now; this is checked before the body is read.
+            ParallaxError: if the body is refused.
+            ClientGone: if the client disconnected.
         """
         if isinstance(self.engine, Admitting):
             self.engine.check_room()
@@ -69,17 +69,17 @@ class Service:
         return content
 
     async def write(self, kind: BodyKind, http: fastapi.Request) -> Response:
-        """Return the answer to a body for which no engine is needed; raises what `read` does."""
+        """Return the response to a body that needs no engine; raises what `read` raises, except Unavailable."""
         content = await self._read(kind, http)
         assert isinstance(content, DirectAnswer)
         return respond(cut(content.body))
 
     async def submit(self, reading: ParsedBody, name: str, http: fastapi.Request) -> ResponseFlow:
-        """Submit what a body asks for, as far as its sender may.
+        """Submit the requests of a body, within the client's limits.
 
         Raises:
-            InvalidRequest: if it can never be served, or its sender may never ask it.
-            Unavailable: if it cannot be served now, or its sender may not ask it now.
+            InvalidRequest: if they can never be served, or exceed the client's limits.
+            Unavailable: if they cannot be served now, or the client has to wait.
         """
         try:
             return await self._submit(reading, name, http)
@@ -103,7 +103,7 @@ class Service:
 
     async def _read(self, kind: BodyKind, http: fastapi.Request) -> ParsedBody | DirectAnswer:
         if not is_json(http.headers.get("content-type", "")):
-            message = "the body is not sent as application/json"
+            message = "the Content-Type of the body is not application/json"
             raise InvalidRequest(message)
         ignored = IGNORED.get()
         ask = BodyRequest(
@@ -122,18 +122,18 @@ class Service:
             raise UnknownModel(f"the model '{name}' does not exist", f"this server has '{self.model_id}'")
 
     def describe(self) -> dict[str, object]:
-        """Return the model in OpenAI's shape, and what holds where a request leaves sampling open."""
+        """Return the model in OpenAI's form, with the defaults for sampling."""
         model = {"id": self.model_id, "object": "model", "created": self.created, "owned_by": "parallax"}
         return {**model, "default_sampling_params": self.text.defaults.describe()}
 
 
 def find_arrival(http: fastapi.Request) -> float:
-    """Return when a request came, on the clock of `time.monotonic`."""
+    """Return the time of a request's arrival by `time.monotonic`."""
     arrived: float = getattr(http.state, "arrived", None) or time.monotonic()
     return arrived
 
 
 def is_json(content_type: str) -> bool:
-    """Whether a body is said to be JSON: ``application/json``, or what is based on it."""
+    """Return whether a Content-Type is JSON: ``application/json``, or a type that ends with ``+json``."""
     kind = content_type.partition(";")[0].strip().lower()
     return kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json"))

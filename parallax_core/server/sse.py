@@ -1,4 +1,4 @@
-"""Server-sent events, as OpenAI's API writes them."""
+"""Writes server-sent events in the form of OpenAI's API."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Self
 from starlette.types import Message, Send
 
 DONE = b"data: [DONE]\n\n"
-"""What a stream that went well ends with."""
+"""The end of a successful stream."""
 COMMENT = b": keep-alive\n\n"
-"""What clients skip (a comment, by the HTML standard, section 9.2.6), and proxies take for a sign of life."""
+"""A comment (HTML standard, section 9.2.6), which clients skip and which keeps proxies from timing out."""
 SILENCE_S = 15.0
-"""So long after the last event a comment is sent; nginx, for one, cuts a connection after 60 seconds of silence."""
+"""Seconds of silence after which a comment is sent; nginx, for example, closes a silent connection after 60 seconds."""
 
 
 def write_event(pieces: Iterable[bytes]) -> Iterable[bytes]:
-    """Return the pieces of an event that carries these pieces of JSON."""
+    """Return the pieces of an event with these pieces of JSON as its data."""
     return chain((b"data: ",), pieces, (b"\n\n",))
 
 
@@ -33,14 +33,14 @@ class KeepAlive:
         self._latest = self._now()
 
     async def __aenter__(self) -> Self:
-        """Begin to watch."""
+        """Start to watch for silence."""
         self._watching = asyncio.create_task(self._watch())
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Watch no more."""
+        """Stop watching."""
         self._watching.cancel()
 
     async def send(self, message: Message) -> None:
@@ -52,7 +52,7 @@ class KeepAlive:
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(self._latest + self._silence_s - self._now())
-            async with self._one_at_a_time:  # or one could come after the end
+            async with self._one_at_a_time:  # else one could follow the end
                 if self._now() - self._latest >= self._silence_s:
                     await self._send({"type": "http.response.body", "body": COMMENT, "more_body": True})
                     self._latest = self._now()

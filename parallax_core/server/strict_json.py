@@ -1,4 +1,4 @@
-"""The JSON of a body, in which every name counts, and what is wrong with it."""
+"""Parses and validates the JSON of a body, and explains its first fault."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ UNREADABLE: dict[type[Exception], str] = {
     RecursionError: "the body is nested too deeply",
     ValueError: "a number in the body has too many digits",
 }
-"""What keeps JSON from being read, beside its grammar."""
+"""The messages for JSON that cannot be read for reasons other than its syntax."""
 
 
 def read_body(data: bytes, schema: type[Body]) -> Body:
-    """Return a body as what it must be.
+    """Return a body as an instance of ``schema``.
 
     Raises:
-        InvalidRequest: if it is no JSON or not as ``schema`` says; the first fault is named.
+        InvalidRequest: if it is not JSON or not valid by ``schema``; it names the first fault.
     """
     content = _read_json(data)
     if not isinstance(content, dict):
-        message = "the body is no JSON object"
+        message = "the body is not a JSON object"
         raise InvalidRequest(message)
     try:
         return schema.model_validate(content)
@@ -40,7 +40,7 @@ def read_body(data: bytes, schema: type[Body]) -> Body:
 
 
 def explain(errors: Sequence[Mapping[str, Any]]) -> InvalidRequest:
-    """Return what to tell a client of Pydantic's errors; a location begins with the name of a field."""
+    """Return the error for the client from Pydantic's errors, whose locations begin with the name of a field."""
     first = max(errors, key=_rank)
     if first["type"] == TOGETHER:
         return InvalidRequest(first["msg"], first["ctx"]["param"])
@@ -59,7 +59,7 @@ def _read_json(data: bytes) -> Any:  # noqa: ANN401 -- whatever the client sent
 
 
 def _gather(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object's fields; JSON leaves open which of two by the same name counts (RFC 8259, section 4)."""
+    """Return an object's fields; refuse duplicate names, for which JSON defines no meaning (RFC 8259, section 4)."""
     fields = dict(pairs)
     if len(fields) < len(pairs):
         counts = Counter(name for name, _ in pairs)
@@ -70,12 +70,12 @@ def _gather(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _rank(error: Mapping[str, Any]) -> tuple[bool, bool, int]:
-    """Of the ways a union failed, the one that got furthest tells most: it knew the type, and the items of the list."""
+    """Rank an error: of the variants of a union, the one whose validation got furthest explains most."""
     return error["type"] == "too_long", not error["type"].endswith("_type"), len(error["loc"])
 
 
 def _is_variant(part: int | str) -> bool:
-    """Whether a part of an error's location names a variant of a union rather than a field."""
+    """Return whether a part of an error's location names a variant of a union rather than a field."""
     return str(part).startswith(("list[", "function-", "constrained-")) or part in {"str", "[key]"}
 
 

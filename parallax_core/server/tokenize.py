@@ -1,4 +1,4 @@
-"""``POST /tokenize`` and ``POST /detokenize``, as vLLM has them."""
+"""The routes ``POST /tokenize`` and ``POST /detokenize``, compatible with vLLM's."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from parallax_core.server.service import Service
 
 
 def make_router(service: Service) -> fastapi.APIRouter:
-    """Return the routes for ``served``."""
+    """Return the routes for ``service``."""
     router, errors = fastapi.APIRouter(), describe_errors(400, 401, 403, 404, 408, 413, 429, 503)
 
     @router.post(
         "/tokenize", response_model=TokensReply, responses=errors, openapi_extra=describe_body(TokenizeRequest)
     )
     async def tokenize(http: fastapi.Request) -> fastapi.Response:
-        """Return the tokens of a prompt, or of a conversation as the chat route would see it."""
+        """Return the tokens of a prompt, or of a conversation as the chat route makes them."""
         return await service.write("tokenize", http)
 
     @router.post(
         "/detokenize", response_model=TextReply, responses=errors, openapi_extra=describe_body(DetokenizeRequest)
     )
     async def detokenize(http: fastapi.Request) -> fastapi.Response:
-        """Return the text of tokens, special ones included."""
+        """Return the text of tokens, including special tokens."""
         return await service.write("detokenize", http)
 
     return router

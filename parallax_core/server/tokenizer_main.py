@@ -1,6 +1,7 @@
-"""A process that reads the bodies of requests; see `parallax_core.server.tokenizer_process`.
+"""The main module of a process that reads request bodies; see `parallax_core.server.tokenizer_process`.
 
-It answers on its standard output what it is asked on its standard input, one after the other, and ends with that.
+It reads jobs from its standard input one after another, writes the results to its standard output, and ends when the
+input ends.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from parallax_core.server.body_messages import LENGTH_BYTES, ReaderReady, Reader
 from parallax_core.server.body_reader import BodyReader
 
 MOST_MEMORY = 4 * 2**30
-"""So much more address space than it begins with, in bytes; macOS does not keep to such a limit."""
+"""Bytes of address space that it may use beyond those at its start; macOS does not enforce this limit."""
 
 
 def main() -> None:
     """Read bodies until the standard input ends."""
     asked, answers = sys.stdin.buffer, os.fdopen(os.dup(sys.stdout.fileno()), "wb")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # nothing else is to get between the answers
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # keep other output out of the results
     setup = msgspec.msgpack.decode(_receive(asked), type=ReaderSetup)
     try:
         reader = _prepare(setup)
@@ -46,7 +47,7 @@ def main() -> None:
 
 
 def _prepare(setup: ReaderSetup) -> BodyReader:
-    """Return what reads bodies, ready to do so at once."""
+    """Return the reader of bodies, ready for its first one."""
     text = ModelTokenizer(Path(setup.folder), setup.generation)
     _limit_time(setup.limit_s)
     _limit_memory()
@@ -56,20 +57,20 @@ def _prepare(setup: ReaderSetup) -> BodyReader:
 
 
 def _limit_time(seconds: float) -> None:
-    """End this process after so long, whatever it is doing, should nobody be left to end it; 0: do not."""
+    """Have this process end after ``seconds``, in case its parent is gone and cannot kill it; 0: never."""
     signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
 def _limit_memory() -> None:
-    """Let the chat template and the tokenizer, which are untrusted, take only so much."""
-    with suppress(OSError, ValueError):  # there is no such file, or no such limit
+    """Limit the memory of the chat template and the tokenizer, which are untrusted."""
+    with suppress(OSError, ValueError):  # not on this system
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
         most = pages * resource.getpagesize() + MOST_MEMORY
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
 
 def _receive(source: BinaryIO) -> bytes:
-    """Return the next frame without its length; nothing at the end."""
+    """Return the next frame without its length; empty at the end of the input."""
     return source.read(int.from_bytes(source.read(LENGTH_BYTES), "little"))
 
 

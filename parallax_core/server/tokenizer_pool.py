@@ -1,4 +1,4 @@
-"""The processes that read the bodies of requests: how many there are, who waits for one, and for how long."""
+"""A pool of processes that read request bodies, with limits on waiting bodies and on time."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from parallax_core.server.tokenizer_process import TokenizerProcess
 
 MIB = 2**20
 LARGE = MIB // 16
-"""Bodies over this size leave one process to the others, where there are several: so small ones are read at once."""
+"""Bytes above which a body is large: large ones leave one of several processes free for small ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PoolLimits:
-    """How much a pool takes on."""
+    """The limits of a pool."""
 
     num_processes: int = 2
     max_waiting: int = 4096
-    """Bodies that wait for a process; more are refused. No engine takes on so many unless a user says so."""
+    """Bodies that may wait for a process; more are refused. No engine has so many waiting requests by default."""
     max_waiting_bytes: int = 64 * MIB
-    """And their sizes together."""
+    """The total size of waiting bodies."""
     start_seconds: float = 60.0
-    """What a process may take to begin."""
+    """Seconds a process may take to start."""
     seconds: float = 10.0
-    """What reading a body may take; the process is killed then."""
+    """Seconds that reading a body may take, before its process is killed."""
     seconds_per_mib: float = 5.0
-    """And so much more for each MiB: some five times what a tokenizer takes for a MiB of text."""
+    """Further seconds for each MiB of a body: about five times what a tokenizer needs for a MiB of text."""
 
     @classmethod
-    def of(cls, options: ServerOptions, wanted: Limits) -> PoolLimits:
-        """Return the limits of a server: a few of the largest bodies may wait, and as many as requests may later."""
-        num_requests = (wanted.max_running or 0) + (wanted.max_waiting or 0)
+    def of(cls, options: ServerOptions, limits: Limits) -> PoolLimits:
+        """Return the limits for a server: at least four of its largest bodies, and all requests it admits, may wait."""
+        num_requests = (limits.max_running or 0) + (limits.max_waiting or 0)
         return cls(
             num_processes=options.tokenizer_processes,
             max_waiting=max(cls.max_waiting, num_requests),
@@ -46,12 +46,12 @@ class PoolLimits:
         )
 
     def limit_s(self, size: int) -> float:
-        """Return what reading a body of so many bytes may take, in seconds."""
+        """Return the seconds that reading a body of ``size`` bytes may take."""
         return self.seconds + self.seconds_per_mib * size / MIB
 
 
 class TokenizerPool:
-    """Reads bodies in processes of its own; see `BodyReading`. Belongs to one event loop."""
+    """Reads bodies in child processes; see `BodyReading`. Belongs to one event loop."""
 
     def __init__(self, folder: str, model_id: str, limits: PoolLimits | None = None, generation: str = AUTO) -> None:
         """Read bodies for the model in ``folder``; for ``generation``, see `read_generation`."""
@@ -72,19 +72,21 @@ class TokenizerPool:
         await asyncio.gather(*(self._start(process) for process in self._processes))
 
     async def stop(self) -> None:
-        """End all processes, whatever they do; bodies that are not read yet are refused."""
+        """Kill all processes; bodies that are not read yet are refused."""
         await asyncio.gather(*(process.close() for process in self._processes))
 
     async def read(self, ask: BodyRequest) -> BodyResult:
-        """Read a body. Whoever is cancelled while he waits is forgotten.
+        """Read a body. A caller that is cancelled while it waits gives up its place.
 
         Raises:
-            Overloaded: if too many wait already.
+            Overloaded: if too many bodies wait already.
             ParallaxError: if reading takes too long, or a process is lost.
         """
         with self._waiting(len(ask.body)):
             process = await self._take(ask)
-        reading = asyncio.create_task(self._read(process, ask))  # to its end: only then the process is free again
+        reading = asyncio.create_task(
+            self._read(process, ask)
+        )  # not cancelled with the caller: the process is free only when it ends
         self._reading.add(reading)
         reading.add_done_callback(self._forget)
         return await asyncio.shield(reading)
@@ -95,12 +97,12 @@ class TokenizerPool:
 
     @contextmanager
     def _waiting(self, size: int) -> Iterator[None]:
-        """Count a body among those that wait."""
+        """Count a body as waiting."""
         limits = self._limits
         if self._num_waiting >= limits.max_waiting or (
             self._num_waiting and self._waiting_bytes + size > limits.max_waiting_bytes
         ):
-            message = f"{self._num_waiting} requests wait to be read already"
+            message = f"{self._num_waiting} requests are waiting to be read already"
             raise Overloaded(message, "try again later")
         self._num_waiting += 1
         self._waiting_bytes += size
@@ -111,7 +113,7 @@ class TokenizerPool:
             self._waiting_bytes -= size
 
     async def _take(self, ask: BodyRequest) -> TokenizerProcess:
-        """Wait for a process that is free."""
+        """Wait for a free process."""
         if len(ask.body) <= LARGE:
             return await self._free.get()
         await self._large.acquire()
@@ -133,4 +135,4 @@ class TokenizerPool:
     def _forget(self, reading: asyncio.Task[BodyResult]) -> None:
         self._reading.discard(reading)
         if not reading.cancelled():
-            reading.exception()  # nobody may be left to see it
+            reading.exception()  # its caller may be gone

@@ -1,7 +1,7 @@
-"""A process that reads the bodies of requests, as the server sees it.
+"""The server's side of a process that reads request bodies.
 
-What it runs is untrusted, since it comes with the model: a chat template, and the regular expressions of a tokenizer.
-No thread could be ended in the middle of that, and one that holds the interpreter lock would stop all others.
+The process runs untrusted code that comes with the model: a chat template, and the regular expressions of a tokenizer.
+A thread could not be ended in the middle of that, and one that holds the interpreter lock would block all others.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from parallax_core.server.drain import CLOSING
 T = TypeVar("T")
 
 GRACE_S = 5.0
-"""So much later than it would be killed a process ends by itself, should nobody be left to kill it."""
+"""Seconds after its time limit at which a process ends by itself, in case its parent is gone and cannot kill it."""
 END_S = 0.5
-"""How long the end of a process is waited for that was killed."""
+"""Seconds to wait for the end of a killed process."""
 ENVIRONMENT = {"RAYON_NUM_THREADS": "1", "RUST_BACKTRACE": "0"}
-"""For the library of tokenizers: one thread to a process, and no page-long traces where it gives up."""
+"""Settings of the tokenizers library: one thread per process, and no backtraces of panics."""
 PRIVATE = "PARALLAX_"
-"""Settings, of which an API key may be one, are not for code that comes with a model."""
+"""The prefix of variables that are kept from code that comes with a model: settings, which may include API keys."""
 LOST = (EOFError, OSError)
-"""What reading from a process raises that is gone, or writing to it."""
+"""The errors of reading from or writing to a process that is gone."""
 
 logger = logging.getLogger(__name__)
 
 
 class TokenizerProcess:
-    """One process, which reads one body after the other; it is killed when one takes too long, and started again."""
+    """One process that reads one body at a time; if a body takes too long, it is killed and started again."""
 
     def __init__(self, setup: ReaderSetup) -> None:
         self._setup = setup
@@ -55,12 +55,12 @@ class TokenizerProcess:
         self._is_closed = False
 
     async def start(self) -> None:
-        """Start the process, and wait until it can read.
+        """Start the process, and wait until it is ready.
 
         Raises:
-            ParallaxError: if it cannot; nothing is left running.
+            ParallaxError: if it fails to start; no process is left running then.
         """
-        command = (sys.executable, "-P", "-m", "parallax_core.server.tokenizer_main")  # -P: without what lies about
+        command = (sys.executable, "-P", "-m", "parallax_core.server.tokenizer_main")  # -P: no imports from this folder
         environment = {name: value for name, value in os.environ.items() if not name.startswith(PRIVATE)} | ENVIRONMENT
         try:
             self._process = await asyncio.create_subprocess_exec(
@@ -82,8 +82,8 @@ class TokenizerProcess:
         """Read a body.
 
         Raises:
-            InvalidRequest: if that takes longer than it may.
-            Unavailable: if the process was closed, or is while it reads.
+            InvalidRequest: if reading takes longer than ``limit_s`` seconds.
+            Unavailable: if the process is closed before or meanwhile.
             ParallaxError: if the process is lost, or cannot be started.
         """
         if self._is_closed:
@@ -96,18 +96,18 @@ class TokenizerProcess:
                 return await self._exchange(self._process, write_job(ask, limit_s + GRACE_S), BodyResult)
         except TimeoutError as error:
             await self.kill()
-            message = f"the model's chat template and tokenizer take more than {limit_s:.3g} seconds over this request"
+            message = f"the model's chat template and tokenizer take more than {limit_s:.3g} seconds for this request"
             raise InvalidRequest(message, hint="shorten it; if it is short, the model is at fault") from error
         except LOST as error:
             raise self._explain(await self._end(error)) from error
 
     async def close(self) -> None:
-        """End the process for good."""
+        """Kill the process and do not start it again."""
         self._is_closed = True
         await self.kill()
 
     async def kill(self) -> str:
-        """End the process at once, if there is one, and return how it ended."""
+        """Kill the process, if there is one, and return how it ended."""
         process, self._process = self._process, None
         if process is None:
             return "there is no process"
@@ -119,7 +119,7 @@ class TokenizerProcess:
         return WorkerProcess(process).explain() or "its process does not end"
 
     async def revive(self) -> None:
-        """Start the process again, if it had to be killed; if that fails, the next body is told why."""
+        """Start the process again if it was killed; if that fails, the next `read` tries again and raises."""
         if self._process is None and not self._is_closed:
             try:
                 await self.start()
@@ -127,17 +127,17 @@ class TokenizerProcess:
                 logger.exception("tokenizer process cannot be started again")
 
     def _explain(self, end: str) -> ParallaxError:
-        """Return what to say to a client whose request the process read when it ended like that."""
+        """Return the error for the client whose request was being read when the process ended."""
         return Unavailable(CLOSING) if self._is_closed else BackendFailed(f"the request could not be read: {end}")
 
     async def _end(self, error: BaseException) -> str:
         """Kill the process, and return why."""
         if isinstance(error, TimeoutError):
             await self.kill()
-            return f"that takes longer than {self._setup.limit_s:g} seconds"
+            return f"this takes longer than {self._setup.limit_s:g} seconds"
         if self._process is None:
             return str(error)
-        with suppress(TimeoutError):  # it has ended by itself, or is about to
+        with suppress(TimeoutError):  # the process has ended by itself, or is about to
             async with asyncio.timeout(END_S):
                 await self._process.wait()
         return await self.kill()
@@ -145,17 +145,17 @@ class TokenizerProcess:
     @staticmethod
     async def _exchange(process: Process, pieces: Iterable[bytes], answer: type[T]) -> T:
         """Send a frame, and return the next one."""
-        asked, answers = process.stdin, process.stdout
-        assert asked is not None
-        assert answers is not None
+        stdin, stdout = process.stdin, process.stdout
+        assert stdin is not None
+        assert stdout is not None
         for piece in pieces:
-            asked.write(piece)
-            await asked.drain()
-        size = int.from_bytes(await answers.readexactly(LENGTH_BYTES), "little")
-        return msgspec.msgpack.decode(await answers.readexactly(size), type=answer)
+            stdin.write(piece)
+            await stdin.drain()
+        size = int.from_bytes(await stdout.readexactly(LENGTH_BYTES), "little")
+        return msgspec.msgpack.decode(await stdout.readexactly(size), type=answer)
 
 
 def write_job(ask: BodyRequest, limit_s: float) -> tuple[bytes, bytes]:
-    """Return what is written to a process for a body to be read."""
+    """Return the pieces to write to a process that is to read a body."""
     job = ReadJob(ask=msgspec.structs.replace(ask, body=b""), size=len(ask.body), limit_s=limit_s)
     return to_frame(job), ask.body

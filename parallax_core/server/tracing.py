@@ -1,7 +1,7 @@
-"""Traces in OpenTelemetry's format, one for each request: its queue, prefill, decode, and what these are made of.
+"""Sends a trace in OpenTelemetry's format for each request: its queue, prefill and decode, and their parts.
 
-Needs the extra ``otel``. Spans are made when a request has ended, from the times its engine measured, so that nothing
-is done for them while it runs.
+Needs the extra ``otel``. Spans are made after a request has ended, from the times its engine measured, so that they
+cost nothing while it runs.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from parallax_core.base.errors import ParallaxError
 from parallax_core.contracts.engine import Finish
 
 CLOSE_S = 0.5
-"""How long the end of the server waits for the last traces to be sent."""
+"""Seconds the server waits at its end for the last traces to be sent."""
 
 
 class Tracer(Protocol):
-    """Takes requests that have ended."""
+    """Records requests that have ended."""
 
     def record(self, took_s: float, finish: Finish, parent: str) -> None:
         """Record a request that ended just now.
@@ -27,11 +27,11 @@ class Tracer(Protocol):
         Args:
             took_s: seconds from its arrival.
             finish: how it ended.
-            parent: the ``traceparent`` header it came with (W3C Trace Context), or nothing.
+            parent: its ``traceparent`` header (W3C Trace Context), or an empty text.
         """
 
     def close(self) -> None:
-        """Send what is left, for a moment at most."""
+        """Send the remaining traces, for at most `CLOSE_S` seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +44,11 @@ class TracePart:
 
 
 def split_time(took_s: float, finish: Finish) -> list[TracePart]:
-    """Return the parts of a request's time that are known.
+    """Return the known parts of a request's time.
 
-    What the engine did ended when the request did; what came before is the server's own: reading and tokenizing. The
-    times of stages, hops, sampling and detokenizing are sums over steps, drawn as one piece each from the end of the
-    queue on.
+    The engine's part ends with the request; the time before it is the server's own, for reading and tokenizing. The
+    times of stages, hops, sampling and detokenizing are sums over steps, each shown as one part that begins at the end
+    of the queue.
     """
     timing = finish.timing
     if timing is None:
@@ -120,7 +120,7 @@ class OtelTracer:
         span.end(now)
 
     def close(self) -> None:
-        """Send what is left; a collector that does not answer is waited for a moment only."""
+        """Send the remaining traces, waiting at most `CLOSE_S` seconds for the collector."""
         sending = threading.Thread(target=self._provider.shutdown, name="parallax-traces", daemon=True)
         sending.start()
         sending.join(CLOSE_S)

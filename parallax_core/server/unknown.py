@@ -1,4 +1,4 @@
-"""Fields of a body that nobody knows: the first is refused, or all are dropped and named."""
+"""Handles unknown fields of a body: refuses the first, or drops and notes all of them."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Collection
 from contextvars import ContextVar
 
 MOST_NAMED = 20
-"""The most fields that are named as ignored."""
+"""The largest number of ignored fields that are named."""
 IGNORED: ContextVar[dict[str, None] | None] = ContextVar("IGNORED", default=None)
-"""The fields of the request at hand that were ignored; None where none may be."""
+"""The ignored fields of the current request; None: unknown fields are refused."""
 
 
 def drop_unknown(body: dict[str, object], known: Collection[str], place: str) -> dict[str, object]:
-    """Return what is to be looked at of an object, which lies at ``place`` in the body.
+    """Return the fields to validate of an object, which is at the path ``place`` in the body.
 
-    Unknown fields are dropped and noted, if they may be ignored. Otherwise the first of them stays, to be refused: to
-    complain of a million takes so long that nobody else is answered.
+    It drops and notes unknown fields if they may be ignored. Otherwise it keeps the first one, to be refused: errors
+    for a million fields would take too long.
     """
     unknown = [name for name in body if name not in known]
     if not unknown:

@@ -1,4 +1,4 @@
-"""Unknown fields, where the server was told to put up with them."""
+"""Lets unknown fields pass in the lenient mode, and names them to the client."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 class UnknownFields:
-    """Middleware that lets unknown fields pass; a response header and the log name them."""
+    """Middleware that accepts unknown fields; a response header and the log name them."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -48,7 +48,7 @@ def test_template_without_end_holds_up_nobody_and_not_the_end(
         time.sleep(1)
         assert ask(client, "hello")
         assert not looping.done()
-        assert "more than 10 seconds over this request" in looping.result()
+        assert "more than 10 seconds for this request" in looping.result()
         assert ask(client, "hello")
         again = [threads.submit(ask, client, "loop") for _ in range(5)]
         time.sleep(1)

@@ -105,9 +105,9 @@ def test_file_is_looked_at_once_in_a_while(path: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ("two words", "line 2 of here is no key with a role"),
-        ("key user admin", "line 2 of here is no key with a role"),
-        ("key Admin", "line 2 of here is no key with a role"),
+        ("two words", "line 2 of here is not a key with a role"),
+        ("key user admin", "line 2 of here is not a key with a role"),
+        ("key Admin", "line 2 of here is not a key with a role"),
         ("s\u00e9same", "line 2 of here cannot be sent in an HTTP header"),
         ("a\x00b", "line 2 of here cannot be sent in an HTTP header"),
         ("first admin", "line 2 of here gives a key another role"),

@@ -118,4 +118,4 @@ def test_two_plugins_cannot_have_one_route_and_the_second_adds_nothing(site: Sit
 
 def test_what_is_no_router_is_refused(site: Site) -> None:
     reasons = extend(site, one=lambda server: server.add_router(print))
-    assert "is no fastapi.APIRouter" in reasons["one"]
+    assert "is not a fastapi.APIRouter" in reasons["one"]

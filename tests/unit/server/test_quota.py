@@ -58,7 +58,7 @@ def test_tokens_under_way_are_counted_for_each_key() -> None:
     with Site(ServerOptions(keys=KEYS, max_output_tokens=100)) as site:
         with busy(site, "alice", max_tokens=60):
             error = error_of(response := ask(site, "alice", max_tokens=41), 429)
-            assert "60 output tokens of yours are under way, and 100 may be at once" in error["message"]
+            assert "you have 60 output tokens running, and may have 100" in error["message"]
             assert int(response.headers["Retry-After"]) >= 1
             assert sum(running(site).values()) == 60
         assert ask(site, "alice", max_tokens=100).status_code == 200
@@ -92,7 +92,7 @@ def test_batch_counts_as_what_it_is(fields: dict[str, Any], total: int) -> None:
     with Site(ServerOptions(keys=KEYS, max_output_tokens=1000)) as site:
         error = error_of(complete(site, "alice", **fields), 400)
         assert error["param"] == "max_tokens"
-        assert f"are {total} output tokens, and 1000 may be under way at once" in error["message"]
+        assert f"are {total} output tokens, and a client may have 1000 running" in error["message"]
         assert running(site) == {}
 
 
@@ -145,7 +145,9 @@ def test_users_request_may_be_less_urgent_and_not_more() -> None:
         for priority in (-1, -(2**31)):
             error = error_of(ask(site, "alice", max_tokens=1, priority=priority), 400)
             assert error["param"] == "priority"
-            assert f"'priority' is {priority}, and with a key of the role 'user' it is at least 0" in error["message"]
+            assert (
+                f"'priority' is {priority}, and with a key of the role 'user' it must be 0 or more" in error["message"]
+            )
             assert ask(site, "root", max_tokens=1, priority=priority).status_code == 200
 
 

@@ -156,7 +156,7 @@ async def test_template_that_is_damaged_is_told_at_start(tmp_path: Path) -> None
 
 
 async def test_template_that_takes_for_ever_to_compile_is_told_at_start(tmp_path: Path) -> None:
-    with pytest.raises(BackendFailed, match="cannot be prepared: that takes longer than 3 seconds"):
+    with pytest.raises(BackendFailed, match="cannot be prepared: this takes longer than 3 seconds"):
         async with running(tmp_path, PoolLimits(num_processes=1, start_seconds=3), template="{{ 9 ** 999999999 }}"):
             pass
 
@@ -168,7 +168,7 @@ async def test_body_is_refused_when_too_many_wait(tmp_path: Path) -> None:
         await until_busy(pool)
         waiting = asyncio.create_task(pool.read(chat()))
         await asyncio.sleep(0)
-        with pytest.raises(Overloaded, match="1 requests wait to be read already"):
+        with pytest.raises(Overloaded, match="1 requests are waiting to be read already"):
             await pool.read(chat())
         waiting.cancel()  # its client leaves, and gives its place to another
         await asyncio.wait([waiting])
