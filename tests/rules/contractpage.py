@@ -11,6 +11,8 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
+from parallax_core import api
+
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/reference/contracts.md"
 
@@ -35,6 +37,7 @@ TOLD = {"parallax_core.hookspecs"}
 """Modules whose docstrings have a page of their own."""
 SPECIAL = {"__init__", "__call__", "__aiter__"}
 SECTION = re.compile(r"^(Args|Returns|Raises|Yields):$")
+PROVISIONAL = "*Provisional: see [what may change](../explanation/change-policy.md#provisional-names).*"
 LONGEST = 160
 """The most characters of a value that is shown."""
 
@@ -76,6 +79,8 @@ class Module:
         for node, after in zip(self.tree.body, [*self.tree.body[1:], None], strict=True):
             if (name := find_name(node)) in self.names:
                 yield f"### `{name}`\n"
+                if name in api.PROVISIONAL:
+                    yield f"{PROVISIONAL}\n"
                 yield from self.write_definition(node)
                 yield f"{read_string(after)}\n"
 

@@ -26,8 +26,8 @@ REQUIRED = "required"
 
 
 def describe_api() -> Facts:
-    """Return everything plugins rely on."""
-    names = sorted(set(api.__all__) - {"PLUGIN_API"})
+    """Return everything plugins rely on, which is nothing that is provisional."""
+    names = sorted(set(api.__all__) - api.PROVISIONAL - {"PLUGIN_API"})
     return {"hooks": describe_hooks(), "names": {name: describe(getattr(api, name)) for name in names}}
 
 

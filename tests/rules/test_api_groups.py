@@ -1,0 +1,72 @@
+"""What plugins may import stands in groups, and what nobody uses is provisional."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from parallax_core import api
+from tests.rules.contractpage import list_modules
+
+ROOT = Path(__file__).parents[2]
+SOURCE = (ROOT / "parallax_core/api.py").read_text(encoding="utf-8")
+USERS = (
+    "plugins/**/*.py",
+    "docs/examples/**/*.py",
+    "parallax_core/builtin/**/*.py",
+    "parallax_core/cli/templates/**/*.j2",
+    "tests/data/old_plugins/**/*.py",
+)
+IMPORT = re.compile(r"from parallax_core\.api import (\([^)]*\)|.*)")
+
+
+def read_groups() -> dict[str, list[str]]:
+    """Return the names of each group, by what the comment above them says."""
+    groups: dict[str, list[str]] = {}
+    group: list[str] | None = None
+    for line in SOURCE.partition("__all__ = [")[2].partition("\n]")[0].splitlines()[1:]:
+        if found := re.fullmatch(r"    # (.+)", line):
+            group = groups.setdefault(found[1], [])
+        else:
+            assert group is not None, f"{line.strip()} is in no group"
+            group.append(line.strip(' ",'))
+    return groups
+
+
+def list_used() -> Iterator[str]:
+    """Yield every name that a plugin, example or template uses."""
+    for path in (each for pattern in USERS for each in ROOT.glob(pattern)):
+        text = path.read_text(encoding="utf-8")
+        for found in IMPORT.finditer(text):
+            yield from re.findall(r"\w+", found[1])
+        if "from parallax_core import api" in text:
+            yield from re.findall(r"\bapi\.(\w+)", text)
+
+
+def list_contracts() -> Iterator[str]:
+    """Yield the names of what plugins implement or are given: they need not import those."""
+    for module, names in list_modules().items():
+        is_contract = module.startswith("parallax_core.contracts.")
+        yield from (name for name in names if is_contract or getattr(getattr(api, name), "_is_protocol", False))
+
+
+def test_every_name_is_in_one_group() -> None:
+    counts = Counter(name for names in read_groups().values() for name in names)
+    assert counts == Counter(api.__all__)
+    assert set(counts.values()) == {1}
+    assert counts.keys() == {name for names in list_modules().values() for name in names}
+
+
+def test_names_of_a_group_are_in_order() -> None:
+    for title, names in read_groups().items():
+        assert names, title
+        assert names == sorted(names, key=lambda name: (not name.isupper(), not name[0].isupper(), name)), title
+
+
+def test_provisional_names_are_those_that_nobody_uses() -> None:
+    used, contracts = set(list_used()), set(list_contracts())
+    assert set(api.__all__) >= api.PROVISIONAL
+    assert used & api.PROVISIONAL == set(), "what is used is a promise: take it out of PROVISIONAL"
+    assert set(api.__all__) - used - contracts - api.PROVISIONAL == set(), "no plugin uses it: is it for plugins?"
