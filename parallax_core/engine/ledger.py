@@ -108,14 +108,14 @@ class PageClaim:
     def fits_fork(self, seq: SeqId, length: int) -> bool:
         """Return whether the pages of a fork at ``length``, made before the rows of the step, fit beside theirs."""
         return all(
-            most + _num_copied(pool, seq, length) <= pool.num_free
+            most + pool.num_needed_fork(seq, length) <= pool.num_free
             for pool, most in zip(self._pools, self._most, strict=True)
         )
 
     def fits_new(self, count: int, shared: int = 0) -> bool:
         """Return whether a new sequence of ``count`` tokens, with ``shared`` of them forked, fits beside the claim."""
         return all(
-            claimed + self._num_new(pool, count, shared) <= pool.num_free
+            claimed + pool.num_needed_new(count, shared, self._max_tokens) <= pool.num_free
             for pool, claimed in zip(self._pools, self._claimed, strict=True)
         )
 
@@ -131,15 +131,6 @@ class PageClaim:
             self._most[index] = max(self._most[index], self._claimed[index])
         return True
 
-    def _num_new(self, pool: PagePool, count: int, shared: int) -> int:
-        if pool.info.kind == "state":
-            return 1
-        size = pool.info.page_size
-        if pool.info.kind == "window":  # at most a window, a step and one partial page
-            count = min(count, pool.info.window + pool.info.rewind + self._max_tokens + size)
-            shared = 0
-        return -(-count // size) - (shared // size if pool.info.shares else 0)
-
 
 def _shape(info: PoolInfo) -> PoolInfo:
     return replace(info, num_pages=0)
@@ -150,14 +141,3 @@ def _capacity(pool: PagePool) -> int:
     if pool.info.kind in {"full", "latent"}:
         return pool.info.num_pages * pool.info.page_size
     return 2**53
-
-
-def _num_copied(pool: PagePool, seq: SeqId, length: int) -> int:
-    """Return the number of pages a fork copies: the partial last page, or all pages of a pool that does not share."""
-    size = pool.info.page_size
-    if pool.info.kind == "state":
-        return min(length, 1)
-    if pool.info.shares:
-        return min(length % size, 1)
-    first, _ = pool.pages(seq)
-    return -(-length // size) - first

@@ -106,6 +106,25 @@ class PagePool:
             return 0
         return self._weigh(holding, count, self._refs)
 
+    def num_needed_fork(self, src: SeqId, length: int) -> int:
+        """Return the free pages that `fork` at ``length`` would take: those it copies."""
+        source = self._holdings[src]
+        num_pages = min(len(source.pages), self._num_pages(length) - source.first)
+        return num_pages - (self._num_shared(length) - source.first if num_pages and self.info.shares else 0)
+
+    def num_needed_new(self, count: int, shared: int, max_tokens: int) -> int:
+        """Return the most free pages that a new sequence of ``count`` tokens takes before it has them all.
+
+        Args:
+            count: tokens of the sequence, at least 1.
+            shared: how many of these are the first tokens of another sequence.
+            max_tokens: the most tokens it is extended by at a time; a window frees pages in between.
+        """
+        if self.info.kind == "window":  # at most a window, a step and one partial page
+            count = min(count, self.info.window + self.info.rewind + max_tokens + self.info.page_size)
+            shared = 0
+        return self._num_pages(count) - (self._num_shared(shared) if self.info.shares else 0)
+
     def check_room(self, growth: Iterable[tuple[SeqId, int]]) -> None:
         """Check that sequences can be extended, one after the other; change nothing.
 
@@ -162,9 +181,9 @@ class PagePool:
         self._check_new(dst)
         self._check_rewind(src, length)
         pages = source.pages[: self._num_pages(length) - source.first]
-        num_shared = self._num_shared(length) - source.first if pages and self.info.shares else 0
-        if (needed := len(pages) - num_shared) > self.num_free:
+        if (needed := self.num_needed_fork(src, length)) > self.num_free:
             raise OutOfPages(needed, self.num_free)
+        num_shared = len(pages) - needed
         for page in pages[:num_shared]:
             self._refs[page] += 1
         fresh = tuple([self._take() for _ in range(needed)])

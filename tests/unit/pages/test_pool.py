@@ -5,7 +5,7 @@ from collections.abc import Callable
 from copy import deepcopy
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -214,6 +214,45 @@ def find_shortage(grow: Callable[[], object]) -> tuple[int, int] | None:
     return None
 
 
+@given(
+    kind=st.sampled_from(["full", "window", "state"]),
+    sizes=st.tuples(st.integers(1, 4), st.integers(1, 9), st.integers(0, 5)),
+    shares=st.booleans(),
+    lengths=st.tuples(st.integers(0, 30), st.integers(1, 30)),
+    max_tokens=st.integers(1, 9),
+)
+def test_new_sequence_never_takes_more_pages_than_was_said(
+    kind: str, sizes: tuple[int, int, int], shares: bool, lengths: tuple[int, int], max_tokens: int
+) -> None:
+    page_size, window, rewind = (1, 0, 0) if kind == "state" else sizes if kind == "window" else (sizes[0], 0, 0)
+    pool = PagePool(
+        PoolInfo(
+            kind=kind,  # type: ignore[arg-type]
+            page_size=page_size,
+            num_pages=200,
+            window=window,
+            rewind=rewind,
+            shares=shares,
+        )
+    )
+    shared, count = lengths[0], lengths[0] + lengths[1]
+    pool.open(A)
+    for start in range(0, shared, max_tokens):
+        pool.extend(A, min(max_tokens, shared - start))
+    free = [pool.num_free]
+    if shared:
+        pool.fork(A, B, shared)
+    else:
+        pool.open(B)
+    for start in range(shared, count, max_tokens):
+        free.append(pool.num_free)
+        pool.extend(B, min(max_tokens, count - start))
+    most = free[0] - min(*free, pool.num_free)
+    needed = pool.num_needed_new(count, shared, max_tokens)
+    assert most <= needed
+    assert most == needed or kind == "window"
+
+
 class Memory(RuleBasedStateMachine):
     """Random edits and steps against what every sequence should remember, over the memory a stage would have."""
 
@@ -327,11 +366,13 @@ class Memory(RuleBasedStateMachine):
         length = max(0, len(self.wanted[seq]) - back)
         if not self.pool.can_rewind(seq, length):
             return
+        needed, free = self.pool.num_needed_fork(seq, length), self.pool.num_free
         try:
             copies = self.pool.fork(seq, dst, length)
         except OutOfPages:
-            assert self.pool.num_free < len(self.pool.pages(seq)[1])
+            assert needed > free
             return
+        assert self.pool.num_free == free - needed
         self.wanted[dst] = self.wanted[seq][:length]
         self.apply(copies)
 
