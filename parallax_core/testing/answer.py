@@ -1,4 +1,4 @@
-"""What is known of a sequence when the toy draws its next token."""
+"""The state of a sequence of the toy model, and the input of its draws."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from parallax_core.api import Draft, SequenceSpec, make_draft
 
 @dataclass(slots=True)
 class History:
-    """One sequence: what holds for it, and its tokens so far."""
+    """One sequence: its spec and its tokens so far."""
 
     spec: SequenceSpec
     choice: int = 0
     tokens: list[int] = field(default_factory=list)
 
     def draft(self, tokens: Sequence[int], choice: int) -> Draft:
-        """Return what is known when a token is drawn after ``tokens`` more, as the choice so much higher."""
+        """Return the input of a draw after further ``tokens``, for the choice increased by the given number."""
         return make_draft(self.spec, [*self.tokens, *tokens], self.choice + choice)

@@ -1,4 +1,4 @@
-"""The integers of the toy model: what a token becomes in each layer, and what is likely to follow it.
+"""The arithmetic of the toy model in integers: hidden states of its layers, and logits.
 
 A hidden state is one integer below `PRIME`. A layer notes each token, gathers the notes it can see in their order, and
 mixes what it gathered into the hidden state. Order, position and layer all count, so that a note which is lost, stale,
@@ -13,13 +13,13 @@ from parallax_core.contracts.stage import PoolKind
 
 PRIME = 2**31 - 1
 LATENT = 65521
-"""A latent layer notes only a remainder by this prime."""
+"""A latent layer stores only the remainder by this prime."""
 LEVELS = 2**17 - 1
-"""How many different logits there are: a prime, and few enough that each is exact in float32."""
+"""The number of different logits: a prime, small enough that each is exact in float32."""
 SCALE = 2**14
-"""Divides them: logits lie in 0 to 8."""
+"""The divisor of logits, so that they lie in 0 to 8."""
 CONSTANTS: dict[PoolKind, int] = {"full": 17, "window": 29, "latent": 43, "state": 61}
-"""What sets the kinds of layers apart."""
+"""A constant for each kind of layer, so that kinds differ."""
 
 
 def mix(first: int, second: int) -> int:
@@ -33,13 +33,13 @@ def embed_token(token: int, position: int) -> int:
 
 
 def note_token(kind: PoolKind, layer: int, hidden: int, position: int) -> int:
-    """Return what a layer keeps of a token."""
+    """Return the note that a layer stores for a token."""
     note = mix(mix(hidden, position + 5), layer + CONSTANTS[kind])
     return note % LATENT if kind == "latent" else note
 
 
 def gather_notes(notes: Iterable[int], gathered: int = 0) -> int:
-    """Return what a layer makes of notes in their order, after what it ``gathered`` before."""
+    """Return the result of gathering notes in order, continuing from ``gathered``."""
     for note in notes:
         gathered = mix(gathered, note)
     return gathered

@@ -1,4 +1,4 @@
-"""The kit for backends: what they offer, what they load, and what they refuse.
+"""The kit for backends: tests their specs, loading and errors.
 
 Its author names the spec and a small model; together with `StageConformance` it tests all a backend does::
 
@@ -59,7 +59,7 @@ class BackendConformance(LifeChecks):
     spec: BackendSpec
     dtype: DType = "float32"
     memory_fraction: float = 0.001
-    """Little, so that the pools stay small enough to be filled."""
+    """A small fraction, so that the pools are small enough to be filled."""
     frameworks: tuple[str, ...] = FRAMEWORKS
     """Modules that a probe must not import."""
     probe_s: float = 0.2
@@ -73,16 +73,16 @@ class BackendConformance(LifeChecks):
         return self.open_plan(self.make_plan(layers))
 
     def make_plan(self, layers: LayerRange | None = None) -> StagePlan:
-        """Return what a stage is opened with."""
+        """Return the plan of a stage."""
         return StagePlan(model=self.make_model(), layers=layers, dtype=self.dtype, memory_fraction=self.memory_fraction)
 
     def open_plan(self, plan: StagePlan) -> Stage:
-        """Open a stage with a backend of its own."""
+        """Open a stage with a new backend."""
         backend: Backend = self.spec.factory.load()()
         return backend.open_stage(plan)
 
     def test_spec_names_what_it_offers(self) -> None:
-        """A name that can be typed, a line that says what it is, and references that load."""
+        """The name can be typed, the summary is one line, and the references load."""
         name, summary = self.spec.name, self.spec.summary
         assert name == name.strip().lower(), f"{name!r} is no name for a command line"
         assert name.replace("-", "").isalnum(), f"{name!r} is no name for a command line"

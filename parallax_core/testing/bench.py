@@ -1,4 +1,4 @@
-"""Everybody a stage at work talks to, played by a test: its head, and its neighbours."""
+"""Lets a test play the peers of a running stage: its head and its neighbours."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class WorkerLinks:
 
 
 Work = Callable[[Callable[[], Stage], int, WorkerLinks], Awaitable[None]]
-"""Opens a stage and has it work, as the stage of this number, until its head or a neighbour is lost."""
+"""Opens a stage and runs it as the stage of this number until its head or a neighbour is lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class PeerEnd:
         return message
 
     async def hear_rest(self) -> list[Message]:
-        """Return what else is said, until it is quiet."""
+        """Return all further messages until none follows."""
         heard: list[Message] = []
         try:
             while True:
@@ -84,7 +84,7 @@ class PeerEnd:
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """A worker at work, and the other ends of its links; those that it does not have are its head's."""
+    """A running worker and the other ends of its links; a missing neighbour is the head."""
 
     head: PeerEnd
     before: PeerEnd
@@ -94,7 +94,7 @@ class Bench:
 
 @asynccontextmanager
 async def set_up(work: Work, stage: Stage, layers: LayerRange, patience_s: float) -> AsyncIterator[Bench]:
-    """Have a stage of the toy work, between the neighbours that its layers have."""
+    """Run a stage of the toy with the neighbours that its layers need."""
     number = layers.start
     names = ["head", *(["before"] if layers.start else []), *(["after"] if layers.stop < len(TOY.layers) else [])]
     async with AsyncExitStack() as stack:

@@ -1,4 +1,4 @@
-"""The kit for engines: how they begin and end (`EngineLife`), and what they answer."""
+"""The kit for engines: tests their life cycle (`EngineLife`) and their answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stage that fails on purpose, to see what becomes of those who rely on it."""
+"""A stage that fails on purpose, to test its callers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FaultKind = Literal["edit", "step", "wait", "free", "answers", "hang", "die", "e
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What goes wrong, and when.
+    """A fault and the time at which it happens.
 
     ========== ==================================================================================
     ``edit``   `Stage.edit` raises, and nothing has changed
@@ -32,20 +32,20 @@ class Fault:
 
     kind: FaultKind
     at: int = 0
-    """In which step, counted from 0; for ``edit``, in which call of it."""
+    """The step with the fault, counted from 0; for ``edit``, the call."""
     error: Exception | None = None
-    """What is raised by ``edit``, ``step`` and ``wait``; by default a BackendFailed."""
+    """The error raised by ``edit``, ``step`` and ``wait``; by default a BackendFailed."""
 
 
 @dataclass(frozen=True, slots=True)
 class FaultOutput:
-    """The outcome of a step, and what goes wrong with it."""
+    """The output of a step, with its fault."""
 
     output: StageOutput
     faults: tuple[Fault, ...]
 
     def wait(self) -> StageResult:
-        """Return the result with what is wrong in it."""
+        """Return the result with its fault."""
         result = self.output.wait()
         for fault in self.faults:
             if fault.kind == "wait":
@@ -58,7 +58,7 @@ class FaultOutput:
 
 
 class FaultStage:
-    """Another stage with faults; each happens once, except that what is dead stays dead."""
+    """Wraps a stage and adds faults; each happens once, except that a dead stage stays dead."""
 
     def __init__(self, stage: Stage, *faults: Fault) -> None:
         self._stage = stage
@@ -72,7 +72,7 @@ class FaultStage:
 
     @property
     def info(self) -> StageInfo:
-        """What the stage says of itself."""
+        """The properties of the stage."""
         return self._stage.info
 
     def edit(self, edits: Sequence[Edit]) -> None:
@@ -98,7 +98,7 @@ class FaultStage:
         self._stage.close()
 
     def release(self) -> None:
-        """Let a step that hangs go on, and all that would; may be called on any thread."""
+        """Let hanging steps go on, now and later; may be called on any thread."""
         self._released.set()
 
     def _begin(self, fault: Fault) -> None:

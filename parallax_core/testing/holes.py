@@ -1,4 +1,4 @@
-"""Model folders of which only a part was fetched, made from whole ones."""
+"""Makes partially fetched model folders from complete ones."""
 
 from __future__ import annotations
 

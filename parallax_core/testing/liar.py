@@ -1,4 +1,4 @@
-"""Links over which a node says, from some message on, what no honest node would."""
+"""Links over which a node sends one invalid message, to test its peers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ FLOOD = 1000
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Plot:
-    """What a liar says, and when.
+    """The invalid message of a node, and its time.
 
     =========== ================================================================
     ``garbage`` a frame that cannot be read
@@ -59,7 +59,7 @@ class Plot:
 
     lie: Lie
     after: int = 0
-    """So many messages that would do come before; then it lies once."""
+    """The number of suitable messages sent unchanged before the invalid one."""
 
 
 def tell(lie: Lie, message: Step | Result) -> Sequence[Frame]:

@@ -1,4 +1,4 @@
-"""How engines begin and end, and what becomes of their streams then."""
+"""Tests how engines start and stop, and how their streams end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ QUIET_S = 0.5
 
 
 class EngineLife(EngineSubject):
-    """Tests of start, stop, health, and of streams that end before their time."""
+    """Tests of start, stop, health, and of streams that are closed early."""
 
     @in_loop
     async def test_nothing_is_taken_before_start(self) -> None:
@@ -166,7 +166,7 @@ class EngineLife(EngineSubject):
         return await within(self.patience_s, read(), "a stream yields nothing", "An item of a stream")
 
     async def _close_early(self, stream: Stream) -> list[Delta]:
-        """Close a stream after its first delta; return what it yields then, until it ends or is silent."""
+        """Close a stream after its first delta; return its further deltas until it ends or is silent."""
         late: list[Delta] = []
         is_closed = False
         with suppress(TimeoutError):

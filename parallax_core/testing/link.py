@@ -1,4 +1,4 @@
-"""What a link promises while both ends are well: order, whole frames, back-pressure, and calls that are cancelled."""
+"""Tests of a link with two healthy ends: order, whole frames, back-pressure and cancelled calls."""
 
 from __future__ import annotations
 

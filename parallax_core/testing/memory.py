@@ -1,4 +1,4 @@
-"""A pool of pages with integers in its slots, where a real backend has keys and values."""
+"""A pool of pages with integers in its slots in place of keys and values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kit for model adapters: what they read of a configuration is what a checkpoint of the family weighs."""
+"""The kit for model adapters: their shapes must match the tensors of checkpoints."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ LENGTH = struct.Struct("<Q")
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A model folder as the kit reads it."""
+    """The contents of a model folder."""
 
     path: Path
     config: dict[str, Any]
@@ -74,7 +74,7 @@ class ModelConformance:
         return self.spec.adapter.load()
 
     def test_family_answers_to_the_architecture(self, tmp_path: Path) -> None:
-        """What config.json calls the model is one of ``architectures``."""
+        """The architecture in config.json is one of ``architectures``."""
         for checkpoint in self._read_all(tmp_path):
             named = checkpoint.config.get("architectures") or []
             is_ours = any(name in self.spec.architectures for name in named)

@@ -1,6 +1,6 @@
 """A node in a process of its own that runs stages of a toy: ``python -m parallax_core.testing.node PLAN``.
 
-For whoever wants to see what becomes of a pipeline whose processes are killed: they start quickly, and what they must
+For tests of pipelines whose processes are killed: they start quickly, and what they must
 draw is known. PLAN is a `NodePlan` as JSON. The process ends when its standard input does, or when its head is gone.
 """
 
@@ -33,21 +33,21 @@ BACKEND = "toy"
 
 
 class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What the process is told on its command line."""
+    """The plan of the process, from its command line."""
 
     node: str
     transport: str
-    """What makes the transport, ``module:name``."""
+    """The factory of the transport, as ``module:name``."""
     connect: str
     listen: str
     timeout_s: float = 2.5
     lie: Lie | None = None
-    """What it says that is not so; see `Plot`."""
+    """The invalid message it sends; see `Plot`."""
     after: int = 0
 
 
 def name_toy(toy: Toy) -> str:
-    """Return what stands for a toy where the name of a model is wanted."""
+    """Return the model name that stands for a toy."""
     return ",".join(toy.layers)
 
 
@@ -59,7 +59,7 @@ def open_toy(assign: Assign, progress: Progress) -> ToyStage:
     stage = Toy(kinds).open(layers, num_pages=200, max_batch_tokens=32, context=256)
 
     def forget(batch: StageBatch) -> None:
-        """Empty the diary of the toy, which would grow for ever."""
+        """Clear the log of the toy, which would otherwise grow without bound."""
         del batch
         stage.batches.clear()
         stage.forks.clear()

@@ -1,4 +1,4 @@
-"""The layers of the toy model over pages: what a backend's attention is to its caches."""
+"""The layers of the toy model over pages, in place of attention over a KV cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two nodes and a link between them, made of whatever transport a kit looks at."""
+"""Two nodes and a link between them, over the transport under test."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NUMBER_BYTES = 8
 NO_LINK = "no link was made"
 CONNECT = "Connect to the node called"
 QUIET_S = 0.2
-"""How long nothing has to come for a kit to believe that nothing more will, where more would be a fault."""
+"""Seconds without a frame after which a kit concludes that no further one follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Pair:
 
 
 class Nodes:
-    """What an author says of a transport, and nodes that use it.
+    """The base of the transport kits: the author's transport, and nodes that use it.
 
     Subclasses give `make_transport` and `make_address`; the attributes have defaults that suit most.
     """
@@ -40,22 +40,22 @@ class Nodes:
     timeout_s: float = 1.0
     """`TransportPlan.timeout_s` in the tests of peers that are lost; others leave more time, for busy machines."""
     grace_s: float = 5.0
-    """How much longer a test waits before it calls that late; machines that run tests are busy."""
+    """Seconds of tolerance for late events, since test machines are busy."""
     credit: int = 4
     """`TransportPlan.credit` in every test."""
     slack: int = 0
-    """How many frames more than ``credit`` the link may carry; document it if it is not 0."""
+    """The number of frames beyond ``credit`` that the link may carry; document it if it is not 0."""
     large_bytes: int = 64 * 2**20
     """The size of the largest buffer that is sent."""
     foreign_address: str = "nowhere"
-    """What is no address of this transport's."""
+    """An invalid address for this transport."""
 
     def make_transport(self, plan: TransportPlan) -> Transport:
         """Return the transport under test, not started."""
         raise NotImplementedError
 
     def make_address(self, node: str) -> str:
-        """Return where ``node`` may listen, such as ``tcp://127.0.0.1:0``; nothing else uses that address."""
+        """Return an unused address at which ``node`` may listen, such as ``tcp://127.0.0.1:0``."""
         raise NotImplementedError
 
     @property

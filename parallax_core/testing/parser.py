@@ -1,4 +1,4 @@
-"""The kit for parsers of outputs: however a text is cut, its pieces are the same, and nothing is lost."""
+"""The kit for output parsers: the pieces do not depend on how the text is split, and no text is lost."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ParserConformance:
     """Whole answers of a model, and their pieces with neighbours of one kind put together; a `ToolCall` with its name
     and all its arguments counts as one piece here."""
     marks: Sequence[str] = ()
-    """The words by which the parser tells pieces apart at the beginning of an answer, such as ``<think>``."""
+    """The markers that the parser recognizes at the beginning of an answer, such as ``<think>``."""
 
     def make_parser(self) -> Parser:
         """Return a parser for one answer."""

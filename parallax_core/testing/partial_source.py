@@ -43,7 +43,7 @@ class PartialSourceConformance(SourceConformance):
     """
 
     def make_partial(self, folder: Path) -> PartialSource:
-        """Return the source as what it is beside; see `make_source`."""
+        """Return the source as a `PartialSource`; see `make_source`."""
         source = self.make_source(folder)
         assert isinstance(source, PartialSource), f"{type(source).__name__} lacks a method of PartialSource"
         return source

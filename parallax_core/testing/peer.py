@@ -1,8 +1,8 @@
 """A node in a process of its own, for the kit of transports: ``python -m parallax_core.testing.peer REF PLAN``.
 
-REF is what makes the transport, ``module:name``, and PLAN the plan as JSON. The node listens, writes its address as a
-line, and obeys the frames it is sent; what to do is the first byte of their headers. It ends when its input ends, so
-that it does not outlive who started it.
+REF is the factory of the transport, ``module:name``, and PLAN the plan as JSON. The node listens, prints its address in
+a line, and obeys the frames it receives; the first byte of a header is the command. It ends when its standard input
+closes, so that it does not outlive the process that started it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ EXCESS = b"x"
 
 
 class PeerPlan(msgspec.Struct, frozen=True):
-    """What the process is told on its command line."""
+    """The arguments of the process, from its command line."""
 
     node: str
     listen: str

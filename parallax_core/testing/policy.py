@@ -1,4 +1,4 @@
-"""The kits for policies: one for each kind, and what all kinds have in common.
+"""The kits for policies: one for each kind, with a common base.
 
 Subclass the kit of the kind in a test module under a name that begins with ``Test``, and give the policy.
 """
@@ -38,11 +38,11 @@ READY = (1, 2, 3, 7, 8, 9, 64, 1000)
 WAITS_S = (0.0, 1e-6, 0.001, 0.015, 0.016, 0.02, 0.5, 1.0, 60.0, 3600.0)
 IN_FLIGHT = (0, 1, 2, 5)
 MOST_ASKED = 1000
-"""After being asked so often, a batching policy has begun a step, or it never will."""
+"""The number of calls after which a batching policy must have begun a step."""
 
 
 class PolicyConformance(Generic[C]):
-    """What holds for policies of all kinds; a case is what one is asked."""
+    """Tests for policies of all kinds; a case is the arguments of one call."""
 
     policy: Policy
     """The policy under test, with options of your choice; one with its defaults is tried beside it."""
@@ -52,7 +52,7 @@ class PolicyConformance(Generic[C]):
         return [type(self.policy)(), copy.deepcopy(self.policy)]
 
     def list_cases(self) -> Sequence[C]:
-        """Return what a policy is asked."""
+        """Return the cases to call the policy with."""
         raise NotImplementedError
 
     def ask(self, policy: Any, case: C) -> object:  # noqa: ANN401 - each kind has a protocol of its own
@@ -105,9 +105,9 @@ class BatchingConformance(PolicyConformance[QueueView]):
     """Holds a batching policy to its contract."""
 
     bound_s: float | None = None
-    """For how long ``policy`` holds back a step that could run; None: the engine's own limit ends that."""
+    """The most seconds that ``policy`` holds back a step that could run; None: up to the engine's own limit."""
     is_work_conserving: bool = False
-    """Whether it promises never to hold back anything."""
+    """Whether it never holds back a step."""
 
     def list_cases(self) -> Sequence[QueueView]:
         """Return queues of many lengths that have waited for many times."""
@@ -179,7 +179,7 @@ class PreemptionConformance(PolicyConformance[list[Holder]]):
         return [[], holders[:1], holders, holders[::-1], equals, *orders]
 
     def ask(self, policy: PreemptionPolicy, case: list[Holder]) -> RequestId | None:
-        """Return who gives way."""
+        """Return the chosen request."""
         return policy.choose(case)
 
     def test_one_of_the_holders_gives_way_or_nobody(self) -> None:

@@ -1,4 +1,4 @@
-"""Runs the probe of a backend in a process of its own, where nothing is imported yet but what plugins import."""
+"""Runs the probe of a backend in a fresh process, with only the imports of plugins."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ LIMIT_S = 60
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trial:
-    """What a probe answered."""
+    """The result of a probe."""
 
     seconds: float = float("inf")
-    """How long it took to import and to answer."""
+    """Seconds to import and to answer."""
     imported: tuple[str, ...] = ()
-    """Which of the frameworks were imported then."""
+    """The frameworks that the probe imported."""
     ok: bool = False
     device: str = ""
     reason: str = ""
     error: str = ""
-    """Why there is no answer."""
+    """The error, if there is no answer."""
 
 
 def try_probe(target: str, frameworks: Sequence[str]) -> Trial:

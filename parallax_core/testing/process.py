@@ -1,4 +1,4 @@
-"""The kit for transports between processes: peers that are killed, that hang, and strangers that say anything."""
+"""The kit for transports between processes: killed peers, hung peers, and strangers that send anything."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ GARBAGE = (
     bytes(4096),
     b"",
 )
-"""What strangers say: HTTP, TLS, the largest and the smallest lengths, and nothing."""
+"""The bytes that strangers send: HTTP, TLS, the largest and the smallest lengths, and nothing."""
 STRANGERS = 20
 CONNECTS = 3
 BESIDE = "so that peers do not take the node for hung"
@@ -58,9 +58,9 @@ class ProcessTransportConformance(TransportConformance):
     """
 
     factory: Ref[Callable[[TransportPlan], Transport]]
-    """What makes the transport, as in `TransportSpec`; importable in another process."""
+    """The factory of the transport, as in `TransportSpec`; importable in another process."""
     beats_beside_loop: bool = False
-    """Whether it gives signs of life while the event loop of its node is busy; see `TransportPlan.busy_s`."""
+    """Whether it sends heartbeats while the event loop of its node is busy; see `TransportPlan.busy_s`."""
 
     def make_transport(self, plan: TransportPlan) -> Transport:
         """Return what ``factory`` makes."""

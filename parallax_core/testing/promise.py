@@ -1,4 +1,4 @@
-"""What a kit says when it finds a fault: what is wrong, and the promise of the contract that it breaks."""
+"""Failure messages of the kits: the fault, and the sentence of the contract that it breaks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def broken(fault: str, promise: str) -> str:
 
 @dataclass(slots=True)
 class Caught(Generic[E]):
-    """What was raised, once it was."""
+    """The error raised in the block, afterwards."""
 
     error: E | None = None
 

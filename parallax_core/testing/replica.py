@@ -1,4 +1,4 @@
-"""An engine as the kit for engines sees it: what its author says of it, requests, and streams read to their end."""
+"""The base of the engine kit: the author's engine, requests, and streams read to their end."""
 
 from __future__ import annotations
 
@@ -42,24 +42,24 @@ class Reply:
 
 
 class EngineSubject:
-    """What an author says of an engine; the attributes with defaults suit most."""
+    """The engine under test; most attributes have suitable defaults."""
 
     prompts: Sequence[Prompt]
     """At least three prompts the engine can answer, of different lengths."""
     context: int
     """A prompt of so many tokens, each the first of the first prompt, can never be served."""
     length: int = 8
-    """How many tokens are asked for; they fit behind each prompt, and none of them ends the text by itself."""
+    """The number of requested tokens; they fit after each prompt, and none of them ends the answer."""
     long_length: int = 40
-    """How many where a stream is ended before its time; they take the engine many steps."""
+    """The number of requested tokens if a stream is closed early; they take the engine many steps."""
     seed: Literal["exact", "engine", "none"] = "exact"
-    """What a seed promises: the same tokens everywhere, in this engine, or nothing."""
+    """Whether a seed gives the same tokens everywhere, in this engine only, or not at all."""
     has_choices: bool = True
     """Whether ``Request.n`` may be more than 1; if not, it must be refused."""
     has_logprobs: bool = True
-    """Whether log-probabilities can be asked for; if not, they must be refused."""
+    """Whether log-probabilities can be requested; if not, they must be refused."""
     patience_s: float = 30.0
-    """How long a test waits for what must happen."""
+    """Seconds that a test waits for an expected event."""
 
     def make_engine(self) -> Engine:
         """Return an engine that is not started."""

@@ -1,4 +1,4 @@
-"""Runs what is asynchronous in a plain test, and never for ever."""
+"""Runs asynchronous tests as plain ones, with a time limit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 LIMIT_S = 120.0
-"""The longest that any test of a kit takes, in seconds; what takes longer hangs."""
+"""The time limit of a kit's test, in seconds."""
 
 
 def in_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:

@@ -1,4 +1,4 @@
-"""A stage that takes as long as it is told to and computes nothing, to see where a pipeline spends its time."""
+"""A stage that sleeps instead of computing, to measure where a pipeline spends its time."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ HIDDEN = TensorSpec(width=8, dtype="float32")
 
 
 def describe_sleeper(layers: LayerRange | None = None, num_layers: int = NUM_LAYERS) -> StageInfo:
-    """Return what a stage of some layers, or all, says of itself; `dataclasses.replace` changes what does not fit."""
+    """Return the properties of a stage of some or all layers; adapt them with `dataclasses.replace`."""
     layers = LayerRange(0, num_layers) if layers is None else layers
     return StageInfo(
         layers=layers,
@@ -63,7 +63,7 @@ class SleepOutput:
 
     result: StageResult
     until: float
-    """When it is computed, by `time.monotonic`."""
+    """The time at which it is computed, by `time.monotonic`."""
     sleep: Callable[[float], None]
 
     def wait(self) -> StageResult:
@@ -97,7 +97,7 @@ class SleepStage:
 
     @property
     def info(self) -> StageInfo:
-        """What the stage says of itself."""
+        """The properties of the stage."""
         return self._info
 
     def edit(self, edits: Sequence[Edit]) -> None:
@@ -130,7 +130,7 @@ class SleepStage:
         return SleepOutput(result, self._busy_until, self._sleep)
 
     def close(self) -> None:
-        """Forget everything. Calling it twice is harmless."""
+        """Release everything. A second call does nothing."""
         self._closed = True
 
     def _check_open(self) -> None:

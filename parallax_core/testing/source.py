@@ -1,4 +1,4 @@
-"""The kits for sources of models: `SourceConformance` for those that keep models, `FolderSourceConformance` for all."""
+"""The kits for model sources: `SourceConformance` for those that store models, `FolderSourceConformance` for all."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ PROGRESS_ENDS = "An exception from the callback ends the work"
 
 WAIT_S = 60.0
 REMAINS_BYTES = 1024
-"""What a source may keep of a model that was removed, in locks and the like."""
+"""The most bytes a source may keep of a removed model, such as locks."""
 STOPS = 5
-"""At so many places, from the first report of progress to the last, a fetch is interrupted."""
+"""The number of points, from the first progress report to the last, at which a fetch is interrupted."""
 
 Contents = dict[str, bytes]
 
 
 class Interrupt(BaseException):
-    """What ends a fetch, as Ctrl-C would."""
+    """Interrupts a fetch, as Ctrl-C would."""
 
 
 class FolderSourceConformance:
@@ -50,9 +50,9 @@ class FolderSourceConformance:
     known: Sequence[str]
     """Names of models that can be fetched; at least two for `SourceConformance`."""
     unknown: str
-    """A name there might be, and is not."""
+    """A valid name of a model that does not exist."""
     impossible: str
-    """What cannot be the name of a model of this source."""
+    """An invalid name for this source."""
 
     def make_source(self, folder: Path) -> ModelSource:
         """Return the source, keeping its models in ``folder``; called several times with the same one."""

@@ -1,4 +1,4 @@
-"""A model of integers behind the stage contract, and the same model computed plainly.
+"""A toy model of integers with the stage contract, and the same model computed directly.
 
 `Toy` is the model: a function of tokens. `Toy.open` gives a stage of it, for all layers or some, that keeps what it
 remembers in pages and reads it back through them. What the stage draws must be what `Toy.continuation` computes; that
@@ -58,21 +58,21 @@ HIDDEN = TensorSpec(width=1, dtype="int64")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sizes:
-    """How much a stage of the toy holds."""
+    """The sizes of a stage of the toy."""
 
     page_size: int = 4
     num_pages: int = 8
-    """Of each pool but that of states."""
+    """The number of pages in each pool except the state pool."""
     max_batch_tokens: int = 8
     context: int = 64
     rewind: int = 0
-    """Of a window pool."""
+    """`PoolInfo.rewind` of the window pool."""
     shares: bool = True
     state_pages: int = 8
     checkpoint_every: int = 0
-    """Of a state pool."""
+    """`PoolInfo.checkpoint_every` of the state pool."""
     steps_ahead: int = 0
-    """What the stage says of itself; each step is computed as it is submitted."""
+    """`StageInfo.steps_ahead`; each step is still computed as it is submitted."""
 
 
 class SizeOptions(TypedDict, total=False):
@@ -96,7 +96,7 @@ class Toy:
     layers: tuple[PoolKind, ...] = ("full", "full")
     vocab: int = 97
     window: int = 3
-    """How many tokens a window layer sees, the last one included."""
+    """The number of tokens a window layer attends to, the last one included."""
 
     def open(self, layers: LayerRange | None = None, **sizes: Unpack[SizeOptions]) -> ToyStage:
         """Return a stage of some layers, or all of them; see `Sizes` for what else may be given."""
@@ -135,9 +135,9 @@ class Toy:
 
 
 class ToyStage:
-    """Layers of a toy, one thread's alone; see `parallax_core.api.Stage`.
+    """A stage of a toy, for one thread; see `parallax_core.api.Stage`.
 
-    Beyond the contract, for tests: what it was asked to do, and callables that are called before it does so.
+    Beyond the contract, for tests: records of its calls, and callables that are called before them.
     """
 
     layers_type = PagedLayers
@@ -160,7 +160,7 @@ class ToyStage:
 
     @property
     def info(self) -> StageInfo:
-        """What the stage says of itself."""
+        """The properties of the stage."""
         return self._info
 
     @property
@@ -210,12 +210,12 @@ class ToyStage:
         return Outcome(result)
 
     def close(self) -> None:
-        """Forget everything. Calling it twice is harmless."""
+        """Release everything. A second call does nothing."""
         self.closed = True
         self.histories.clear()
 
     def make_drafts(self, row: Row, output: Draw) -> list[Draft]:
-        """Return what is known at each draw of an output."""
+        """Return the input of each draw of an output."""
         history = self.histories[row.seq]
         return [history.draft(row.tokens[: output.offset + 1], choice) for choice in range(output.count)]
 
@@ -267,7 +267,7 @@ class ToyStage:
 
 
 def describe_toy(toy: Toy, layers: LayerRange | None, sizes: Sizes) -> StageInfo:
-    """Return what a stage of some layers, or all of them, says of itself.
+    """Return the properties of a stage of some or all layers.
 
     Raises:
         ValueError: if the model has no such layers.

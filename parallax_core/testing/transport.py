@@ -1,4 +1,4 @@
-"""The kit for transports: names, addresses, ends of links and of nodes, and all that `LinkConformance` asks."""
+"""The kit for transports: names, addresses, closing links and nodes, and the tests of `LinkConformance`."""
 
 from __future__ import annotations
 

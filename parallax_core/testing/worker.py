@@ -1,4 +1,4 @@
-"""The kit for whoever speaks our wire as a stage: what comes back for the steps it is sent, and for those it is not."""
+"""The kit for workers: tests how a stage behind the wire protocol replies to valid and invalid steps."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ OTHER = LeaseId(LEASE + 1)
 
 
 class WorkerConformance:
-    """Holds a worker, whatever it is made of, to what the messages of the wire promise.
+    """Holds a worker to the contract of the wire messages.
 
     Subclass it in a test module under a name that begins with ``Test``, and give `work`. The stages are toys.
     """
 
     patience_s: float = 20.0
-    """How long a test waits for what must happen."""
+    """Seconds that a test waits for an expected event."""
 
     async def work(self, open_stage: Callable[[], Stage], number: int, links: WorkerLinks) -> None:
         """Open a stage and have it work for the lease `LEASE`, as stage ``number``, until its work is over.

@@ -1,4 +1,4 @@
-"""Stages one after the other as a whole, with the account a head keeps of their sequences and pages."""
+"""Runs several stages as one model, with a head's account of their sequences and pages."""
 
 from __future__ import annotations
 
@@ -63,11 +63,11 @@ class Chain:
 
     @property
     def can_score(self) -> bool:
-        """Whether log-probabilities can be asked for."""
+        """Whether the stages can return log-probabilities."""
         return "logprobs" in self.last.capabilities
 
     def new_handle(self) -> SeqId:
-        """Return a handle no sequence had."""
+        """Return an unused handle."""
         return SeqId(next(self._handles))
 
     def can_rewind(self, seq: SeqId, length: int) -> bool:

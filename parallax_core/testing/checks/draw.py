@@ -1,4 +1,4 @@
-"""Draws: seeds, choices, filters, and the noise that decides."""
+"""Tests draws: seeds, choices, filters and noise."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CLEAR = 1e-3
 
 
 class DrawChecks(StageSubject):
-    """`Draw`, by what can be seen of it from outside."""
+    """Tests of `Draw` through the stage contract."""
 
     def test_noise_is_that_of_the_reference(self) -> None:
         """At a very high temperature the token with the largest noise is drawn: of this seed, choice and position."""

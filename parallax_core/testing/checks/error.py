@@ -1,4 +1,4 @@
-"""What is wrong is refused, with the error the contract names, and changes nothing."""
+"""Tests that invalid steps and edits raise the contract's errors and change nothing."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SPEC = SequenceSpec(prompt_length=1, sampling=GREEDY)
 
 
 class ErrorChecks(StageSubject):
-    """Steps and edits that cannot be done."""
+    """Tests of invalid steps and edits."""
 
     def test_row_of_an_unknown_sequence_is_refused(self) -> None:
         """A handle that was never opened, or was dropped, raises KeyError; the rows beside it stay where they are."""

@@ -1,4 +1,4 @@
-"""A step whose computation fails, and what it leaves behind: nothing."""
+"""Tests that a step whose computation fails leaves the stage unchanged."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class FailureChecks(StageSubject):
     """Steps that fail half way, and rows that are at fault."""
 
     def plant_failure(self, stage: Stage) -> AbstractContextManager[object] | None:  # noqa: ARG002 -- for those who can
-        """Return what has steps of ``stage`` fail once they are computed, while it is entered; None: nothing can."""
+        """Return a context in which computed steps of ``stage`` fail, or None if that is impossible."""
         return None
 
     def test_step_that_fails_leaves_everything_as_it_was(self) -> None:

@@ -1,4 +1,4 @@
-"""Several steps in flight: what is not waited for yet must not change."""
+"""Tests several steps in flight: results not waited for yet must not change."""
 
 from __future__ import annotations
 

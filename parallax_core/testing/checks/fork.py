@@ -1,4 +1,4 @@
-"""Forks: what they share, what they copy, and that they are sequences of their own."""
+"""Tests that forks share and copy the right pages and are independent sequences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What some stages can do beside drawing: hidden states and positions."""
+"""Tests the optional capabilities ``hidden`` and ``positions``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a stage says of itself, and how it ends."""
+"""Tests the properties of a stage, and its opening and closing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Penalties, bias and bans, by what they do to draws whose outcome a large bias decides."""
+"""Tests penalties, bias and bans through draws that a large bias decides."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class After:
 
 
 class PenaltyChecks(StageSubject):
-    """What the history of a sequence, and its request, do to its draws."""
+    """Tests the effect of a sequence's history and spec on its draws."""
 
     def test_presence_penalty_counts_the_output_only(self) -> None:
         """A token of the prompt is not penalised; one of the output is, and once only."""

@@ -1,4 +1,4 @@
-"""Pages: the account agrees with the stage, pages come back, and a full pool changes nothing."""
+"""Tests pages: the stage agrees with `PagePool`, pages are freed, and a full pool changes nothing."""
 
 from __future__ import annotations
 

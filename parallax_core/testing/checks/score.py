@@ -1,4 +1,4 @@
-"""Log-probabilities: those of the raw logits, and with them every draw against the reference."""
+"""Tests log-probabilities, and with their help every draw against the reference sampler."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from parallax_core.testing.checks.subject import StageSubject
 from parallax_core.testing.golden import read_draft, read_golden, read_logits
 
 ROUNDING = 1e-5
-"""What rounding may do to log-probabilities, beside what the author allows."""
+"""The tolerance for rounding of log-probabilities, in addition to the author's."""
 SMALLEST_BORDER = 1e-4
 SAMPLINGS = (
     Sampling(),
@@ -33,7 +33,7 @@ SAMPLINGS = (
 
 @dataclass(frozen=True, slots=True)
 class Golden:
-    """A golden draw, as something a stage can be asked."""
+    """A golden draw, as a request to a stage."""
 
     draft: Draft
     logits: list[float]
@@ -41,7 +41,7 @@ class Golden:
 
 
 class ScoreChecks(StageSubject):
-    """What a stage with the capability ``logprobs`` says of its tokens, and whether its draws agree."""
+    """Tests of stages with the capability ``logprobs``, and of their draws."""
 
     def test_logprobs_are_those_of_raw_logits(self) -> None:
         """Temperature, filters, penalties and bias change what is drawn, and not the log-probabilities."""
@@ -142,7 +142,7 @@ class ScoreChecks(StageSubject):
         assert not wrong, f"{found} is drawn instead of {expected} by the reference: {draft}"
 
     def _is_clear(self, logits: Sequence[float], draft: Draft) -> bool:
-        """Whether rounding can not decide which token is drawn."""
+        """Return whether rounding cannot change the drawn token."""
         sampling, slack = draft.sampling, self._slack
         scaled = [logit / (sampling.temperature or 1) for logit in adjust(logits, draft)]
         key = draw_key(sampling.seed, draft.position, draft.choice)

@@ -1,4 +1,4 @@
-"""Parts of a model one after the other give what the whole gives."""
+"""Tests that the parts of a split model give the results of the whole model."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ PENALISED = Sampling(
     frequency_penalty=10.0,
     repetition_penalty=1.5,
 )
-"""By which of these tokens is drawn one sees what counts as output."""
+"""Two tokens; the drawn one shows which tokens count as output."""
 HISTORY = (1, 2, 5, 1, 6, 1, 7, 2)
 
 
 class SplitChecks(StageSubject):
-    """Stages of some layers each."""
+    """Tests of a model split into several stages."""
 
     def test_parts_say_how_they_fit_together(self) -> None:
         """Each part names its layers, and gives what the next one takes."""

@@ -1,4 +1,4 @@
-"""What the tests of a stage are about: how its author opens one, and how its answers are compared."""
+"""The base of the stage tests: opens the author's stages and compares their answers."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ MOST_PAGES = 4096
 
 
 class StageSubject:
-    """Layers of one model as stages; what a subclass says of them."""
+    """The model under test; a subclass gives its properties."""
 
     num_layers: int
-    """Layers of the whole model."""
+    """The number of layers of the whole model."""
     exact: bool = True
-    """Whether the same tokens give the same numbers however they are computed: so for integers, not for floats."""
+    """Whether results do not depend on how tokens are batched: true for integers, not for floats."""
     margin: float = 1e-3
-    """Where they do not: how far log-probabilities may be apart, and the two best scores where a token differs."""
+    """The tolerance otherwise: for log-probabilities, and for the two best scores if a token differs."""
     longest: int = 40
-    """The most tokens of a sequence. Two pages and a bit show most; less, and no fault at their border is found."""
+    """The most tokens of a sequence. It should exceed two pages, so that faults at page borders are found."""
     splits: tuple[tuple[int, ...], ...] | None = None
-    """Where to cut the model, each a tuple of layers; None: every cut in two and one in three; (): it has no parts."""
+    """The ways to split the model, each a tuple of layers; None: every split in two and one in three; (): none."""
 
     def open_stage(self, layers: LayerRange | None) -> Stage:
         """Return a new stage of some layers, or of all: always the same model, with few pages but some."""
@@ -49,7 +49,7 @@ class StageSubject:
         return Chain([self.open_stage(LayerRange(*pair)) for pair in pairwise(bounds)])
 
     def list_splits(self) -> list[tuple[int, ...]]:
-        """Return where to cut."""
+        """Return the ways to split the model."""
         if self.splits is not None:
             return list(self.splits)
         twos: list[tuple[int, ...]] = [(cut,) for cut in range(1, self.num_layers)]
@@ -74,7 +74,7 @@ class StageSubject:
             assert not problem, f"{fault}: at answer {index}, {problem}"
 
     def find_difference(self, found: Answer, expected: Answer) -> str:
-        """Return in which respect two answers are different, or nothing."""
+        """Return the difference between two answers, or an empty string."""
         if found == expected:
             return ""
         words = f"{found} instead of {expected}"

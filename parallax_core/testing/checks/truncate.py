@@ -1,4 +1,4 @@
-"""Going back: what is forgotten, what is kept, and how far it goes."""
+"""Tests truncation: what is removed, what is kept, and the limits."""
 
 from __future__ import annotations
 

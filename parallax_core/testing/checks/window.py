@@ -1,4 +1,4 @@
-"""Windows: each token sees as many as the pool says, and the pages behind them go round."""
+"""Tests sliding windows: each token attends to the pool's window, and older pages are reused."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from parallax_core.testing.checks.subject import StageSubject
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What a stage is given of a sequence: tokens, and hidden tensors unless it begins with layer 0."""
+    """The input of a stage for a sequence: tokens, and hidden tensors unless it starts with layer 0."""
 
     tokens: tuple[int, ...]
     hidden: tuple[Tensor, ...]
