@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ctypes import POINTER, pointer
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -290,6 +292,44 @@ def test_product_without_memory_is_an_error(kind: WeightKind) -> None:
         native.plx_multiply(packed.record, x.data_ptr(), 0, 1 << 45, out.data_ptr(), None, 0)
     assert bool((out == 7).all())  # nothing was done
     assert torch.equal(packed.apply(x), linear.pack(draw(32, 64), kind).apply(x))
+
+
+HUGE = 1 << 44
+"""Numbers in a row that no memory holds."""
+
+
+ZERO, ONE = torch.zeros(1, dtype=torch.int32), torch.ones(1, dtype=torch.int32)
+
+
+def make_table() -> signature.TableRecord:
+    """Return the table of one token in slot 0."""
+    first = ZERO.data_ptr()
+    return signature.TableRecord(first, first, first, ONE.data_ptr(), 1, 16)
+
+
+def test_attention_without_memory_is_an_error() -> None:
+    native, out = library.find_library(), torch.full((1, 8), 7.0)
+    assert native is not None
+    data, table = out.data_ptr(), make_table()
+    record = signature.AttentionRecord(data, 8, data, data, data, pointer(table), None, 1, 1, HUGE, 0, 1.0, 0.0, 0, 0)
+    with pytest.raises(MemoryError, match="not enough memory"):
+        native.plx_attend(record)
+    assert bool((out == 7).all())
+
+
+def test_layers_without_memory_are_an_error() -> None:
+    native, out = library.find_library(), torch.full((1, 8), 7.0)
+    assert native is not None
+    data, table = out.data_ptr(), make_table()
+    weight = signature.WeightRecord(0, 0, HUGE, HUGE, data, None)
+    layer = signature.LayerRecord(*[pointer(weight)] * 4)
+    record = signature.AttentionRecord(data, 8, data, data, data, pointer(table), None, 1, 1, 8, 0, 1.0, 0.0, 0, 0)
+    layers = (POINTER(signature.LayerRecord) * 1)(pointer(layer))
+    attentions = (POINTER(signature.AttentionRecord) * 1)(pointer(record))
+    rope = signature.RopeRecord(None, None, 0)
+    with pytest.raises(MemoryError, match="not enough memory"):
+        native.plx_layers(layers, attentions, 1, table, rope, table.pages, data, 1, data, data)
+    assert bool((out == 7).all())
 
 
 def test_weights_lie_together_and_go_with_the_last_of_them() -> None:
