@@ -11,11 +11,11 @@ def make_gaps(num: int, rate: float, burstiness: float, seed: int) -> Iterator[f
     """Yield the seconds to wait before each of ``num`` requests.
 
     Args:
-        num: how many requests there are.
-        rate: requests a second on average; infinity sends all at once.
-        burstiness: the shape of the gamma distribution of gaps. 1 makes a Poisson process; less comes in bursts, more
-            is more even.
-        seed: of the random numbers.
+        num: the number of requests.
+        rate: average requests per second; infinity sends all at once.
+        burstiness: the shape of the gamma distribution of gaps. 1 is a Poisson process; below 1 is burstier, above 1
+            more even.
+        seed: seed of the random numbers.
     """
     if math.isinf(rate):
         yield from [0.0] * num

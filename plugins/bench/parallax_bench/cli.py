@@ -49,7 +49,7 @@ def serve(  # noqa: PLR0913, PLR0917 -- options of a command
     output_len: Annotated[int, typer.Option(help="Tokens of an answer.", min=1, metavar="N")] = 128,
     spread: Annotated[float, typer.Option(help="Share by which lengths vary.", min=0, max=1)] = 0.0,
     prefix_len: Annotated[int, typer.Option(help="Words of a shared beginning.", min=1, metavar="N")] = 512,
-    groups: Annotated[int, typer.Option(help="How many different beginnings.", min=1, metavar="N")] = 1,
+    groups: Annotated[int, typer.Option(help="The number of different beginnings.", min=1, metavar="N")] = 1,
     rate: Annotated[float, typer.Option(help="Requests a second; inf sends all at once.", min=0.001)] = math.inf,
     burstiness: Annotated[
         float, typer.Option(help="1: a Poisson process; less comes in bursts, more is more even.", min=0.01)
@@ -65,7 +65,7 @@ def serve(  # noqa: PLR0913, PLR0917 -- options of a command
 ) -> None:
     """Send requests to an OpenAI-compatible server, and measure the answers.
 
-    The key in PARALLAX_API_KEY is sent, if there is one.
+    Sends the key in PARALLAX_API_KEY, if set.
     """
     settings = {name: value for name, value in locals().items() if name not in {"out", "page"}}
     limits = parse_limits(slo)
@@ -103,10 +103,10 @@ def serve(  # noqa: PLR0913, PLR0917 -- options of a command
 
 
 def check_place(path: Path) -> None:
-    """Refuse a file that cannot be written, before there is anything to write.
+    """Refuse a file that cannot be written, before the run.
 
     Raises:
-        ParallaxError: saying why it cannot.
+        ParallaxError: giving the reason.
     """
     try:
         path.open("ab").close()
@@ -118,7 +118,7 @@ def make_tasks(dataset: str, num: int, sizes: Sizes, seed: int) -> list[BenchReq
     """Return the requests of a dataset.
 
     Raises:
-        ParallaxError: if there is no such dataset.
+        ParallaxError: if the dataset is unknown.
     """
     kind, _, path = dataset.partition(":")
     if kind == "file" and path:

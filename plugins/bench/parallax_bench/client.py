@@ -43,7 +43,7 @@ async def run_tasks(
     concurrency: int,
     on_end: Callable[[BenchResult], None],
 ) -> list[BenchResult]:
-    """Send ``tasks``, each after its gap, and return what came of them; ``concurrency`` 0 is any number at once."""
+    """Send ``tasks``, each after its gap, and return their outcomes; ``concurrency`` 0 means no limit."""
     room = asyncio.Semaphore(concurrency) if concurrency else nullcontext()
     began = time.perf_counter()
     connector = aiohttp.TCPConnector(limit=0)
@@ -83,7 +83,7 @@ async def _ask(session: aiohttp.ClientSession, target: Target, task: BenchReques
 
 
 def _read_line(line: bytes, outcome: BenchResult, now: float) -> bool:
-    """Take a line of a stream of events; return whether it says that the answer is over."""
+    """Read a line of an event stream; return whether it ends the answer."""
     if not line.startswith(b"data:"):  # a comment, or another field of an event
         return False
     data = line.removeprefix(b"data:").strip()

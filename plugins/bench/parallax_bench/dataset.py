@@ -1,4 +1,4 @@
-"""What requests are made of: random text, text with shared beginnings, or those of a file."""
+"""Makes requests: of random text, of text with shared beginnings, or from a file."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ WORDS = tuple(
     )
     for word in line.split()
 )
-"""Each is one token, or little more, of nearly every tokenizer; the server says how many there were."""
+"""Each is about one token in nearly every tokenizer; the server reports the exact number."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sizes:
-    """How long prompts and answers are, in words and tokens."""
+    """The lengths of prompts, in words, and of answers, in tokens."""
 
     input_len: int = 128
     output_len: int = 128
@@ -38,11 +38,11 @@ class Sizes:
     prefix_len: int = 0
     """Of shared beginnings: their length, which comes before ``input_len``."""
     groups: int = 1
-    """How many different beginnings there are."""
+    """The number of different beginnings."""
 
 
 def make_random(num: int, sizes: Sizes, seed: int) -> list[BenchRequest]:
-    """Return requests of random words, each with a beginning of its own group if there is one."""
+    """Return requests of random words, each with the beginning of its group, if any."""
     chance = random.Random(seed)  # noqa: S311 -- to be repeatable, not secret
     prefixes = [_write(chance, sizes.prefix_len) for _ in range(sizes.groups)]
     return [
@@ -55,12 +55,12 @@ def make_random(num: int, sizes: Sizes, seed: int) -> list[BenchRequest]:
 
 
 def read_file(path: Path, num: int, output_len: int) -> list[BenchRequest]:
-    """Return the requests of a file, from the first again when there are fewer than ``num``.
+    """Return the requests of a file, repeated from the first if there are fewer than ``num``.
 
-    Each line is JSON with ``prompt`` or ``messages``, and other fields of a request if it likes.
+    Each line is JSON with ``prompt`` or ``messages``, and optionally other fields of a request.
 
     Raises:
-        ParallaxError: naming the line that is none of that.
+        ParallaxError: naming the malformed line.
     """
     tasks = []
     try:

@@ -1,4 +1,4 @@
-"""What is asked of a server, and what came of it."""
+"""Requests to a server, and their outcomes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class BenchRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BenchResult(msgspec.Struct, kw_only=True):
-    """What came of a request. Times are in seconds from the beginning of the run."""
+    """The outcome of a request. Times are in seconds from the beginning of the run."""
 
     sent: float
     """When it was sent."""
@@ -31,7 +31,7 @@ class BenchResult(msgspec.Struct, kw_only=True):
     cached_tokens: int = 0
     output_tokens: int = 0
     error: str = ""
-    """What went wrong; empty when nothing did."""
+    """The error; empty if there was none."""
 
     @property
     def ttft(self) -> float | None:

@@ -36,13 +36,13 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens_per_s: float
     total_tokens_per_s: float
     goodput_per_s: float | None
-    """Requests a second that met every limit; None when there is none."""
+    """Requests per second that met every limit; None without limits."""
     ttft_ms: Spread | None
     tpot_ms: Spread | None
     itl_ms: Spread | None
     e2e_ms: Spread | None
     errors: dict[str, int]
-    """What went wrong, and how often."""
+    """The errors, with their counts."""
 
 
 def summarize(outcomes: Sequence[BenchResult], limits: dict[str, float]) -> Summary:
@@ -75,7 +75,7 @@ def summarize(outcomes: Sequence[BenchResult], limits: dict[str, float]) -> Summ
 
 
 def spread(seconds: Sequence[float | None]) -> Spread | None:
-    """Return how times are spread, in milliseconds; None when there are none."""
+    """Return the distribution of times, in milliseconds; None without times."""
     values = sorted(1000 * value for value in seconds if value is not None)
     if not values:
         return None
@@ -91,10 +91,10 @@ def percentile(ordered: Sequence[float], rank: float) -> float:
 
 
 def parse_limits(text: str) -> dict[str, float]:
-    """Return the limits of ``ttft=500,tpot=50``, in milliseconds.
+    """Parse limits such as ``ttft=500,tpot=50``, in milliseconds.
 
     Raises:
-        ParallaxError: naming what is none.
+        ParallaxError: naming the part that is not a limit.
     """
     limits = {}
     for part in filter(None, text.replace(" ", "").split(",")):

@@ -1,4 +1,4 @@
-"""What all families have in common."""
+"""Base of the adapters of model families."""
 
 from __future__ import annotations
 

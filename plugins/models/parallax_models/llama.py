@@ -1,4 +1,4 @@
-"""Llama, and what is built like it."""
+"""Llama, and models of the same structure."""
 
 from __future__ import annotations
 

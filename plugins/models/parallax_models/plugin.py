@@ -1,4 +1,4 @@
-"""What this distribution offers to Parallax: the families it knows."""
+"""Registers the adapters of model families with Parallax."""
 
 from __future__ import annotations
 

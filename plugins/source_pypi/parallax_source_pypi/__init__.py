@@ -1,1 +1,1 @@
-"""Models from Python wheels and GGUF files: what is found becomes a standard model folder."""
+"""Model sources for Python wheels and GGUF files, which it converts to standard model folders."""

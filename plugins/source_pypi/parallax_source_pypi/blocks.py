@@ -1,4 +1,4 @@
-"""Tensors whose values stay packed: rows of blocks, as a GGUF file holds them.
+"""Tensors that keep the packed values of a GGUF file: rows of blocks.
 
 In a model folder such a tensor is uint8 of shape [rows, bytes], under its usual name, and config.json gives its type:
 ``"quantization_config": {"quant_method": "gguf", "types": {NAME: "Q4_1"}}``.

@@ -17,7 +17,7 @@ SAMPLING = {
     "min_p": ("min_p", 1),
     "repetition_penalty": ("penalty_repeat", math.inf),
 }
-"""What generation_config.json may recommend, how a GGUF file calls it, and the largest value that makes sense."""
+"""Sampling fields of generation_config.json, their names in GGUF files, and their largest sensible values."""
 
 
 def model_config(shape: LlamaShape, specials: SpecialIds, dtype: str) -> Json:
@@ -57,14 +57,14 @@ def model_config(shape: LlamaShape, specials: SpecialIds, dtype: str) -> Json:
 
 
 def describe_blocks(types: Mapping[str, str]) -> Json:
-    """Return what config.json says of tensors that stay packed, whose types are ``types``; nothing of none."""
+    """Return the entry of config.json for packed tensors of the types ``types``; empty if there are none."""
     return {"quantization_config": {"quant_method": "gguf", "types": dict(types)}} if types else {}
 
 
 def generation_config(fields: Fields, specials: SpecialIds) -> Json:
-    """Return generation_config.json: which tokens end a text, and what the model's authors recommend for sampling.
+    """Return generation_config.json: the end-of-text tokens, and the sampling that the model's authors recommend.
 
-    Few GGUF files say the latter.
+    Few GGUF files have the latter.
     """
     ends = sorted({specials.eos, specials.turn} - {None}, key=lambda end: end != specials.eos)
     return {
@@ -76,7 +76,7 @@ def generation_config(fields: Fields, specials: SpecialIds) -> Json:
 
 
 def recommended_sampling(fields: Fields) -> Json:
-    """Return what a GGUF file recommends under ``general.sampling``, by the names of generation_config.json.
+    """Return the recommendations of a GGUF file under ``general.sampling``, by the names of generation_config.json.
 
     To llama.cpp, a value out of range means that a filter is off; such a value is left out.
     """

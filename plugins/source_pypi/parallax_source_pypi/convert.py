@@ -39,14 +39,14 @@ class Manner:
     keeps_blocks: bool = False
     """Whether packed values stay packed, as `blocks` says; otherwise they become float16."""
     sampling: Mapping[str, float] = field(default_factory=dict)
-    """What the authors recommend, by the names of generation_config.json, where the file does not say it."""
+    """Sampling recommended by the model's authors that the file lacks, by the names of generation_config.json."""
 
 
 def convert_gguf(source: Path, folder: Path, progress: Progress, task: str, manner: Manner | None = None) -> None:
     """Write the model in the GGUF file ``source`` to ``folder``, which must exist and be empty.
 
-    Memory: about ``manner.limit`` bytes and two of the largest tensor. ``task`` is what progress is reported as, in
-    tensors.
+    Memory: about ``manner.limit`` bytes and twice the largest tensor. Progress is reported in tensors, under the name
+    ``task``.
 
     Raises:
         Unsupported: if the model is not one that can be converted faithfully.
@@ -60,7 +60,7 @@ def convert_gguf(source: Path, folder: Path, progress: Progress, task: str, mann
     with open_gguf(source) as gguf:
         fields = Fields(gguf.metadata)
         shape = read_shape(fields, tied="output.weight" not in gguf.tensors)
-        # The tokenizer comes first: what will be refused should be before the long part.
+        # The tokenizer comes first, so that a refusal comes before the long part.
         specials = read_specials(fields)
         build_tokenizer(fields).save(str(folder / "tokenizer.json"))
         write_json(folder / "generation_config.json", {**manner.sampling, **generation_config(fields, specials)})
@@ -77,7 +77,7 @@ def convert_gguf(source: Path, folder: Path, progress: Progress, task: str, mann
 def write_weights(
     slots: list[Slot], load: Callable[[Slot], Values], writer: ShardWriter, report: Callable[[int, int], None]
 ) -> str:
-    """Write the tensors, reporting how many of how many are done, and return the dtype they need."""
+    """Write the tensors, report progress, and return the dtype they need."""
     check_space(writer.folder, sum(math.prod(slot.shape) for slot in slots) * np.dtype(np.float16).itemsize)
     for done, slot in enumerate(slots):
         report(done, len(slots))
@@ -88,7 +88,7 @@ def write_weights(
 
 
 def write_template(path: Path, template: str) -> None:
-    """Write the chat template as it is, if there is one."""
+    """Write the chat template unchanged, if there is one."""
     if template:
         path.write_text(template, encoding="utf-8", newline="")
 

@@ -1,4 +1,4 @@
-"""Download a wheel with the user's own pip, and say what went wrong in words."""
+"""Downloads a wheel with the user's own pip, and turns its failures into clear errors."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ NO_WHEEL = ("No sources permitted", "none of the wheel's tags", "requires a diff
 def download_wheel(wanted: Wanted, folder: Path, progress: Progress) -> Path:
     """Download one wheel into ``folder``, which must be empty, and return its path. Nothing is installed or run.
 
-    pip does it, with the configuration the user has for it: indexes, proxies, certificates, credentials.
+    pip downloads it with the user's own configuration: indexes, proxies, certificates, credentials.
 
     Raises:
-        UnknownName: if there is no such package or version.
+        UnknownName: if the package or version does not exist.
         ParallaxError: if it has no wheel or another hash, or pip, the network or the disk fail.
     """
     task = f"download {wanted.project}"
@@ -65,7 +65,7 @@ def scratch_environment(folder: Path) -> Mapping[str, str]:
 
 
 def run_pip(command: list[str], environment: Mapping[str, str], progress: Progress, task: str) -> tuple[str, bool]:
-    """Run pip, reporting its progress; return what else it printed, and whether it succeeded."""
+    """Run pip and report its progress; return its other output, and whether it succeeded."""
     kept = []
     with start_process(command, environment) as process:
         for line in process.stdout or ():
@@ -79,7 +79,7 @@ def run_pip(command: list[str], environment: Mapping[str, str], progress: Progre
 
 @contextmanager
 def start_process(command: list[str], environment: Mapping[str, str]) -> Iterator[subprocess.Popen[str]]:
-    """Start a process whose output is read as text; it is gone when the block is left, in whatever way."""
+    """Start a process whose output is read as text; it has ended when the block is left, even by an error."""
     process = subprocess.Popen(
         command,
         env=environment,
@@ -110,7 +110,7 @@ def end_process(process: subprocess.Popen[str]) -> None:
 
 
 def read_log(log: Path) -> str:
-    """Return pip's log, which says more than its output; empty if pip did not get so far."""
+    """Return pip's log, which has more detail than its output; empty if pip wrote none."""
     return log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
 
 

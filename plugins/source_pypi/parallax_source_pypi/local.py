@@ -29,10 +29,10 @@ class GgufSource:
             return describe_model(path, place_model(self._root, path)) if self._is_made(path) else None
 
     def fetch(self, name: str, progress: Progress) -> ModelFolder:
-        """Return the folder made of the file at ``name``, making it if it is not there.
+        """Return the model folder of the file at ``name``, converting it if needed.
 
         Raises:
-            UnknownName: if there is no such file.
+            UnknownName: if the file does not exist.
             Unsupported: if its model is not one that can be converted.
             ParallaxError: if it is damaged, or the disk is full.
         """
@@ -41,12 +41,12 @@ class GgufSource:
         with explain_disk(self._root):
             if not self._is_made(path):
                 with hold_project(self._root, folder.name, progress) as work:
-                    if not self._is_made(path):  # whoever held the lock before may have made it
+                    if not self._is_made(path):  # the process that held the lock before may have made it
                         make_model(path, folder, work, progress)
         return describe_model(path, folder)
 
     def stored(self) -> Sequence[StoredModel]:
-        """Return what was made, sorted by the paths of the files."""
+        """Return the converted models, sorted by the paths of their files."""
         with explain_disk(self._root):
             found = [(manifest.source.removeprefix(SCHEME), folder) for folder, manifest in self._list_made()]
             return [
@@ -54,10 +54,10 @@ class GgufSource:
             ]
 
     def remove(self, name: str) -> int:
-        """Delete what was made of the file at ``name``, not the file, and return the bytes freed.
+        """Delete the model folder of the file at ``name``, not the file, and return the bytes freed.
 
         Raises:
-            UnknownName: if nothing was.
+            UnknownName: if it has none.
         """
         folder = place_model(self._root, read_path(name))
         if read_manifest(folder) is None:
@@ -96,7 +96,7 @@ def read_path(name: str) -> Path:
 
 
 def place_model(root: Path, path: Path) -> Path:
-    """Return the folder of what is made of a file: called as the file, and by a digest of where it lies."""
+    """Return the model folder of a file: its name is the file's, with a digest of the file's path."""
     stem = re.sub(r"[^\w.-]+", "-", path.stem, flags=re.ASCII).strip(".-") or "model"
     return root / f"{stem}-{hashlib.sha256(str(path).encode()).hexdigest()[:DIGITS]}"
 
@@ -105,7 +105,7 @@ def make_model(path: Path, folder: Path, work: Path, progress: Progress) -> None
     """Make the folder of a file.
 
     Raises:
-        UnknownName: if there is no such file.
+        UnknownName: if the file does not exist.
         ParallaxError: if it changes meanwhile.
     """
     # Imported here, since numpy and gguf take a while, and most calls find the model made.
@@ -123,7 +123,7 @@ def make_model(path: Path, folder: Path, work: Path, progress: Progress) -> None
 
 
 def describe_state(path: Path) -> str:
-    """Return what changes whenever a file is written."""
+    """Return values that change whenever a file is written."""
     status = path.stat()
     return f"{status.st_size} bytes of {status.st_mtime_ns}"
 

@@ -1,4 +1,4 @@
-"""What a model folder says of its own making. It is written last: a folder without it is not complete."""
+"""The manifest of a model folder: how it was made. It is written last: a folder without it is incomplete."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def write_manifest(folder: Path, source: str, sha256: str, member: str) -> None:
 
 
 def read_manifest(folder: Path) -> Manifest | None:
-    """Return the manifest of a complete model, or None if ``folder`` is none: no manifest, or files not as it says."""
+    """Return the manifest of a complete model; None if ``folder`` has no manifest, or its files do not match it."""
     try:
         manifest = Manifest(**json.loads((folder / FILE).read_text(encoding="utf-8")))
         sizes = {name: (folder / name).stat().st_size for name in manifest.files}

@@ -1,4 +1,4 @@
-"""What stands behind ``pypi:``: ``NAME``, ``NAME==VERSION`` or ``NAME==VERSION#sha256=HEX``."""
+"""Parses model names after ``pypi:``: ``NAME``, ``NAME==VERSION`` or ``NAME==VERSION#sha256=HEX``."""
 
 from __future__ import annotations
 

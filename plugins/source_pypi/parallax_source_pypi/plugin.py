@@ -1,4 +1,4 @@
-"""What this distribution offers to Parallax: the sources ``pypi`` and ``gguf``."""
+"""Registers the model sources ``pypi`` and ``gguf`` with Parallax."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ MAX_DIMENSIONS = 4
 
 
 def damaged(detail: str) -> ParallaxError:
-    """Return the error for a GGUF file that is not what it should be."""
+    """Return the error for a damaged GGUF file."""
     return ParallaxError(f"the GGUF file is damaged: {detail}", "download it again, or tell whoever published it")
 
 
@@ -125,7 +125,7 @@ class Cursor:
 
 
 def read_counts(cursor: Cursor) -> tuple[int, int]:
-    """Read what a GGUF file begins with; return the numbers of its tensors and of its values."""
+    """Read the header of a GGUF file; return its numbers of tensors and of metadata values."""
     if cursor.take_bytes(4) != b"GGUF":
         raise damaged("it does not begin with the letters GGUF")
     version = cursor.take_number("I")

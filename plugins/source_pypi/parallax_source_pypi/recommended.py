@@ -1,4 +1,4 @@
-"""What the authors of a model recommend, where its GGUF file does not say it."""
+"""Sampling recommended by the authors of models whose GGUF files lack it."""
 
 from __future__ import annotations
 
@@ -12,4 +12,4 @@ SAMPLING: Mapping[str, Mapping[str, float]] = {
     # begin with "The", and wander off. min_p keeps to tokens nearly as probable as the best.
     SMOLLM2.rpartition("=")[2]: {"temperature": 0.2, "top_p": 0.9, "min_p": 0.7},
 }
-"""What they recommend for sampling, and what few bits need besides, by the SHA-256 of the wheel the model is in."""
+"""Recommended sampling, with additions that few bits need, by the SHA-256 of the model's wheel."""

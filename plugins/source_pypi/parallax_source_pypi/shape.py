@@ -31,14 +31,14 @@ UNDERSTOOD = frozenset(
 """The keys that say how a llama computes. One that is not here might change the result, so it is refused."""
 
 ARCHITECTURES = ("llama",)
-"""What can be converted, as GGUF files call it in ``general.architecture``."""
+"""The architectures that can be converted, as in ``general.architecture`` of a GGUF file."""
 PRE_TOKENIZERS = ("smollm",)
 """The rules that cut text into words which are known here, as GGUF files call them in ``tokenizer.ggml.pre``."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LlamaShape:
-    """What config.json says of a llama model, besides its tokens."""
+    """The fields of config.json for a llama model, besides its tokens."""
 
     num_layers: int
     hidden_size: int
@@ -89,7 +89,7 @@ def read_shape(fields: Fields, *, tied: bool) -> LlamaShape:
 
 
 def check_family(fields: Fields) -> None:
-    """Refuse what is not a llama, and llamas with experts, stretched rope or anything else unheard of."""
+    """Refuse models other than llama, and llamas with experts, scaled rope or other unknown features."""
     family = fields.text("general.architecture")
     if family not in ARCHITECTURES:
         raise refuse(f"a GGUF model of the architecture {family!r}")

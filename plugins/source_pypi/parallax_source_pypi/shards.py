@@ -13,7 +13,7 @@ from parallax_source_pypi.weights import Floats
 
 Values = Floats | npt.NDArray[np.uint8]
 SHARD_BYTES = 1 << 30
-"""The most bytes of tensors one file holds, unless a single tensor has more. What is written waits in memory."""
+"""The most bytes of tensors in one file, unless a single tensor has more. A file's tensors are held in memory."""
 
 
 class ShardWriter:
@@ -40,7 +40,7 @@ class ShardWriter:
         self.total_bytes += values.nbytes
 
     def close(self) -> None:
-        """Write what is left, give the files their names and, if there are several, write the index."""
+        """Write the rest, name the files and, if there are several, write the index."""
         self._write_shard()
         count = len(self._shards)
         if count == 1:
@@ -68,5 +68,5 @@ class ShardWriter:
         (self.folder / "model.safetensors.index.json").write_text(text, encoding="utf-8")
 
     def _path(self, number: int) -> Path:
-        # The name says how many files there are, which is known only at the end.
+        # Names contain the number of files, which is known only at the end.
         return self.folder / f"shard-{number}.part"

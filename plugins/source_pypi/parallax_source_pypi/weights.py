@@ -29,7 +29,7 @@ class Slot:
     """Its name in the standard layout."""
     shape: tuple[int, ...]
     num_heads: int = 0
-    """Over how many heads its rows are interleaved; 0: they are in order."""
+    """The number of heads over which its rows are interleaved; 0: they are in order."""
 
 
 def list_slots(shape: LlamaShape) -> Iterator[Slot]:
@@ -64,7 +64,7 @@ def match_slots(shape: LlamaShape, tensors: Mapping[str, TensorInfo]) -> list[Sl
 
     Raises:
         ParallaxError: if a tensor is missing or has another shape.
-        Unsupported: if there is a tensor a plain llama does not have, such as an expert's or a table of rope factors.
+        Unsupported: if there is a tensor that a plain llama lacks, such as an expert's or a table of rope factors.
     """
     slots = []
     for slot in list_slots(shape):

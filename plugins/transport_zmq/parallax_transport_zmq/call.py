@@ -1,4 +1,4 @@
-"""Making a link: a socket of its own, the greeting, and what may go wrong before there is an answer."""
+"""Makes outgoing links: a socket for each, the greeting, and errors before the answer."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Call:
         """Connect, and return the link.
 
         Raises:
-            PeerLost: if the node does not answer in time, or says no.
+            PeerLost: if the node does not answer in time, or refuses.
         """
         try:
             async with asyncio.timeout(self._plan.timeout_s):
@@ -60,27 +60,27 @@ class Call:
             raise
 
     def give_up(self, reason: str) -> None:
-        """End the connection, whatever has become of it."""
+        """End the connection in any state."""
         if self._link:
             self._link.break_off(reason, "the call was given up")
         self._fail(f"node {self._node!r} was not reached: {reason}", "try again")
         if not self._answer.cancelled():
-            self._answer.exception()  # nobody may be left to look at it
+            self._answer.exception()  # the loop may be closed
         self._close(0.0)
 
     def post(self, message: Data) -> None:
         """Send without waiting.
 
         Raises:
-            ConnectionError: if there is no connection any more.
+            ConnectionError: if the connection is closed.
         """
         self._pump.send([message])
 
     def post_beside(self, message: Data) -> None:
-        """Do the same from another thread than that of the loop.
+        """Send without waiting, from any thread but the loop's.
 
         Raises:
-            ConnectionError: if there is no connection any more.
+            ConnectionError: if the connection is closed.
         """
         self._pump.send_beside([message])
 

@@ -28,7 +28,7 @@ Name = Annotated[str, typer.Argument(help="The node's name; it holds for nodes c
 
 @app.callback()
 def keys() -> None:
-    """Make keys, and say whose are trusted."""
+    """Make keys, and choose which keys are trusted."""
 
 
 @app.command()
@@ -60,16 +60,16 @@ def show() -> None:
 
 @app.command()
 def allow(
-    public_key: Annotated[str, typer.Argument(help="What `parallax keys new` printed there.")],
+    public_key: Annotated[str, typer.Argument(help="The output of `parallax keys new` there.")],
     name: Name,
     role: Annotated[
-        NodeRole, typer.Option(help="What it may be to nodes of this machine.", metavar="any|worker|head")
+        NodeRole, typer.Option(help="The role it may have for nodes of this machine.", metavar="any|worker|head")
     ] = "any",
 ) -> None:
-    """Trust a key: whoever holds it may talk to nodes of this machine, as the node NAME.
+    """Trust a key: its holder may connect to nodes of this machine, as the node NAME.
 
-    A server needs of others that they are workers; a worker, that the server is a head, and other workers are workers.
-    Said again for a key, it changes its role.
+    A server accepts keys of workers; a worker accepts the head's key and those of other workers. Repeat the command to
+    change a key's role.
     """
     Keyring(keys_folder()).allow(parse_key(public_key), name, role)
 
@@ -79,7 +79,7 @@ def remove(
     name: Name,
     own: Annotated[bool, typer.Option("--own", help="A key of this machine, not one that is allowed.")] = False,  # noqa: FBT002 -- a flag
 ) -> None:
-    """Trust a key no longer. Links to who has it end within a second."""
+    """Stop trusting a key. Links to its holder end within a second."""
     Keyring(keys_folder()).remove(name, own=own)
 
 
@@ -94,13 +94,13 @@ def token() -> None:
     if pair is None:
         raise ParallaxError("this machine has no key 'default'", "make one: `parallax keys new`")
     typer.echo(make_token(pair.secret))
-    typer.echo("Whoever has this token may join, and speak as any node.", err=True)
+    typer.echo("The holder of this token may join, and act as any node.", err=True)
     typer.echo("On the other machine: parallax keys join -", err=True)
 
 
 @app.command()
 def join(
-    token: Annotated[str, typer.Argument(help="What `parallax keys token` printed; `-` reads it from standard input.")],
+    token: Annotated[str, typer.Argument(help="The output of `parallax keys token`; `-` reads standard input.")],
     force: Annotated[bool, typer.Option("--force", help="Replace the key this machine has.")] = False,  # noqa: FBT002 -- a flag
 ) -> None:
     """Take over the key of another machine, so that nodes here and there trust each other.

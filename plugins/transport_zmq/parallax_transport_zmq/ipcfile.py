@@ -16,10 +16,10 @@ from parallax_core.api import ParallaxError
 
 @contextmanager
 def claim_path(path: Path) -> Iterator[None]:
-    """Hold the folder of ``path`` while a socket is bound there, and give the socket's file to its owner alone.
+    """Lock the folder of ``path`` while a socket is bound there, and restrict the socket's file to its owner.
 
     Raises:
-        ParallaxError: if the folder is not ours alone, somebody listens at ``path``, or it is another kind of file.
+        ParallaxError: if other users can enter the folder, a process listens at ``path``, or it is not a socket.
     """
     folder = path.parent
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -45,7 +45,7 @@ def _remove_stale(path: Path) -> None:
     if not stat.S_ISSOCK(mode):
         raise ParallaxError(f"{path} is a file, and no socket", "choose another path, or remove it")
     if _answers(path):
-        raise ParallaxError(f"somebody listens at {path} already", "choose another path, or end that process")
+        raise ParallaxError(f"a process listens at {path} already", "choose another path, or end that process")
     path.unlink()
 
 

@@ -1,4 +1,4 @@
-"""Files of keys: one key in each, as 64 hexadecimal digits, and behind those of others what they may be."""
+"""Reads and writes key files: one key each, as 64 hexadecimal digits; a peer's key is followed by its role."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from parallax_core.api import ParallaxError
 KEY_BYTES = 32
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 NodeRole = Literal["any", "worker", "head"]
-"""What a node may be to nodes of this machine; see `parallax_core.api.Guarded`."""
+"""The roles a node may have for nodes of this machine; see `parallax_core.api.Guarded`."""
 ROLES: tuple[NodeRole, ...] = get_args(NodeRole)
 
 
@@ -35,13 +35,13 @@ class KeyPair:
 
 
 class Key(NamedTuple):
-    """A public key, and what is known of it."""
+    """A public key, its name and its role."""
 
     name: str
     public: bytes
     is_own: bool = False
     role: NodeRole = "any"
-    """What whoever proves it may be to nodes of this machine."""
+    """The role of its holder for nodes of this machine."""
 
 
 def derive_public(secret: bytes) -> bytes:
@@ -50,7 +50,7 @@ def derive_public(secret: bytes) -> bytes:
 
 
 def parse_key(text: str) -> bytes:
-    """Return a public key as a person gives it.
+    """Parse a public key from user input.
 
     Raises:
         ParallaxError: if it is none.
@@ -77,7 +77,7 @@ def check_key_name(name: str) -> str:
 
 
 def name_machine(node: str) -> str:
-    """Return what a key is called that holds for a node and for all of its machine."""
+    """Return the name of a node's machine, which is also the name of the key for all its nodes."""
     return node.partition("/")[0]
 
 
@@ -89,7 +89,7 @@ def check_secret(path: Path) -> None:
 
 
 def check_unwritable(path: Path) -> None:
-    """Raise ParallaxError if others can write to a file or folder, and so put keys of theirs there; none is fine."""
+    """Raise ParallaxError if other users can write to a file or folder, and so plant keys; a missing one is fine."""
     with suppress(FileNotFoundError):
         found = path.stat()
         if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o022:
@@ -97,7 +97,7 @@ def check_unwritable(path: Path) -> None:
 
 
 def read_key(path: Path) -> tuple[bytes, NodeRole]:
-    """Return the key in a file, and what its holder may be.
+    """Return the key in a file, and the role of its holder.
 
     Raises:
         ParallaxError: if there is none.
@@ -111,13 +111,13 @@ def read_key(path: Path) -> tuple[bytes, NodeRole]:
 
 
 def write_key(path: Path, key: bytes, role: NodeRole = "any") -> None:
-    """Put a key into a file that nobody else can read, in place of what is there."""
+    """Write a key to a file that only the owner can read, replacing its content."""
     part = _write_part(path, f"{key.hex()}\n" if role == "any" else f"{key.hex()} {role}\n")
     part.replace(path)
 
 
 def write_new_key(path: Path, key: bytes) -> bool:
-    """Put a key into a file, unless there is one already; return whether that was so."""
+    """Write a key to a file unless the file exists; return whether it was written."""
     part = _write_part(path, f"{key.hex()}\n")
     try:
         path.hardlink_to(part)
@@ -137,5 +137,5 @@ def make_folder(folder: Path) -> Path:
 
 def _write_part(path: Path, text: str) -> Path:
     with NamedTemporaryFile("w", encoding="ascii", dir=path.parent, suffix=".part", delete=False) as file:
-        file.write(text)  # nobody else can read it
+        file.write(text)  # readable by the owner only
     return Path(file.name)

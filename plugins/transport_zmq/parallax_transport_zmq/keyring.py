@@ -1,7 +1,7 @@
-"""Keys of CURVE on disk: our own, which are secret, and the public ones of nodes that may talk to us.
+"""CURVE keys on disk: the secret keys of this machine, and the public keys of peers that may connect.
 
 ``own/NAME.key`` and ``known/NAME.pub`` each hold one key. A key belongs to the node of its name and to nodes called
-``NAME/...``; our own key ``default`` belongs to any node, since whoever holds it is us.
+``NAME/...``; the own key ``default`` belongs to any node: its holder is this machine.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Stamp = tuple[int, int, int, int]
 
 
 class Keyring:
-    """A folder of keys, looked at anew each time, so that what is allowed or removed holds at once.
+    """A folder of keys, read anew each time, so that changes take effect at once.
 
     A file is read again only when it has changed.
     """
@@ -80,7 +80,7 @@ class Keyring:
         return pair.public if pair else None
 
     def find_role(self, public: bytes, node: str) -> NodeRole | None:
-        """Return what ``node`` may be if it proves ``public``; None: that is no key of it."""
+        """Return the role of ``node`` if it proves ``public``; None: the key does not belong to it."""
         return find_role(self.list_keys(), public, node)
 
     def allows(self, public: bytes) -> bool:
@@ -93,12 +93,12 @@ class Keyring:
             check_unwritable(folder)
 
     def list_keys(self) -> Iterator[Key]:
-        """Yield all keys, our own first; what cannot be read, or others can write, counts for nothing."""
+        """Yield all keys, the own ones first; skips files that cannot be read, or that other users can write."""
         try:
             self.check_folders()
             self._is_unsafe = False
         except ParallaxError as error:
-            if not self._is_unsafe:  # said once
+            if not self._is_unsafe:  # logged once
                 self._is_unsafe = True
                 logger.warning("no key is allowed: %s; %s", error.message, error.hint)
             return
@@ -113,10 +113,10 @@ class Keyring:
                 yield key
 
     def make(self, name: str) -> KeyPair:
-        """Make a key of our own.
+        """Make an own key.
 
         Raises:
-            ParallaxError: if there is one of that name.
+            ParallaxError: if a key of that name exists.
         """
         path = make_folder(self._own) / f"{check_key_name(name)}.key"
         pair = make_pair()
@@ -127,10 +127,10 @@ class Keyring:
         return pair
 
     def ensure_pair(self, node: str) -> KeyPair:
-        """Return the key of our own that ``node`` uses; if there is none, one is made: the key ``default``.
+        """Return the own key that ``node`` uses; makes the key ``default`` if none exists.
 
         Raises:
-            ParallaxError: if it cannot be made, or read.
+            ParallaxError: if it cannot be made or read.
         """
         if (pair := self.find_pair(node)) is not None:
             return pair
@@ -147,14 +147,14 @@ class Keyring:
         return pair
 
     def adopt(self, secret: bytes, *, replaces: bool = False) -> KeyPair:
-        """Make a key of another machine this one's ``default``, so that each takes the other for itself.
+        """Import another machine's key as ``default``, so that both machines have the same identity.
 
         Args:
             secret: 32 bytes.
-            replaces: whether it may take the place of another.
+            replaces: whether to overwrite a different key.
 
         Raises:
-            ParallaxError: if there is another, and it may not.
+            ParallaxError: if a different key exists and ``replaces`` is false.
         """
         path = make_folder(self._own) / f"{DEFAULT}.key"
         pair = KeyPair(derive_public(secret), secret)
@@ -166,7 +166,7 @@ class Keyring:
         return pair
 
     def allow(self, public: bytes, name: str, role: NodeRole = "any") -> None:
-        """Let whoever proves ``public`` talk to us as ``name``, and be what ``role`` says.
+        """Trust the holder of ``public`` as ``name``, in the role ``role``.
 
         Raises:
             ParallaxError: if another key is known by that name.
@@ -211,7 +211,7 @@ def make_pair() -> KeyPair:
 
 
 def find_role(keys: Iterable[Key], public: bytes, node: str) -> NodeRole | None:
-    """Return what ``node`` may be if it proves ``public``; None: that is no key of it."""
+    """Return the role of ``node`` if it proves ``public``; None: the key does not belong to it."""
     for key in keys:
         if key.public == public and (key.name in list_names(node) or (key.is_own and key.name == DEFAULT)):
             return key.role
@@ -225,7 +225,7 @@ def list_names(node: str) -> tuple[str, ...]:
 
 
 def _list_files(folder: Path, suffix: str) -> dict[Path, Stamp]:
-    """Return the files of a folder, by name, each with what changes when it is written or its permissions are."""
+    """Return the files of a folder by name, each with values that change with its content or permissions."""
     found = {}
     for path in sorted(folder.glob(f"*{suffix}")):
         with suppress(FileNotFoundError):  # it went while it was looked at

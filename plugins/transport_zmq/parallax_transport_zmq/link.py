@@ -20,36 +20,36 @@ HERE = "this end is closed"
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Who is at the other end."""
+    """The other end of a link."""
 
     name: str
     credit: int
-    """How many frames it takes ahead."""
+    """The number of frames it takes ahead."""
     key: bytes = b""
-    """The public key it has proved; none where the file system says who may talk."""
+    """The public key it has proved; None where file permissions guard the socket."""
     role: NodeRole = "any"
-    """What it may be, by that key."""
+    """Its role, by that key."""
 
 
 class Line(Protocol):
-    """What carries the messages of a link."""
+    """Carries the messages of a link."""
 
     def post_beside(self, message: Data) -> None:
-        """Do what `post` does, from another thread than that of the loop.
+        """Do as `post` does, from any thread but the loop's.
 
         Raises:
-            ConnectionError: if there is no way to the peer any more.
+            ConnectionError: if the peer cannot be reached any more.
         """
 
     def post(self, message: Data) -> None:
         """Send without waiting.
 
         Raises:
-            ConnectionError: if there is no way to the peer any more.
+            ConnectionError: if the peer cannot be reached any more.
         """
 
     def hang_up(self) -> None:
-        """Let go of the peer; what was posted is still on its way for a moment. Called once."""
+        """Close the connection; posted messages are still sent for a moment. Called once."""
 
 
 class ZmqLink:
@@ -61,7 +61,7 @@ class ZmqLink:
         self._line = line
         self._peer = peer
         self._limits = limits or plan.limits
-        self._credit = min(peer.credit, plan.credit)  # neither end holds more than it said
+        self._credit = min(peer.credit, plan.credit)  # neither end buffers more than its credit
         self._sent = self._acknowledged = 0
         self._taken = self._granted = 0
         self._frames: deque[Frame] = deque()
@@ -91,7 +91,7 @@ class ZmqLink:
 
     @property
     def role(self) -> NodeRole:
-        """What the peer may be; see `Guarded`."""
+        """The peer's role; see `Guarded`."""
         return self._peer.role
 
     @property
@@ -169,7 +169,7 @@ class ZmqLink:
             self._post(Kind.BEAT)
 
     def beat_beside(self) -> None:
-        """Give a sign of life for the loop, which is busy, from another thread; what it posts just now is one, too."""
+        """Send a sign of life for a busy loop, from another thread; any message being posted counts as one, too."""
         if self.is_over or not self._posting.acquire(blocking=False):
             return
         try:
@@ -180,7 +180,7 @@ class ZmqLink:
             self._posting.release()
 
     def break_off(self, reason: str, farewell: str, cause: LossCause = "link") -> None:
-        """End the link at once; the peer is told ``farewell`` if it still listens. Frames that came are received."""
+        """End the link at once; send ``farewell`` if the peer still listens. Frames that have come can be received."""
         if not self.is_over:
             self._lose(reason, cause)
             self._post(pack_reason(Kind.BYE, farewell))

@@ -1,4 +1,4 @@
-"""Being reached: one socket for all who connect, each with a link of its own."""
+"""Accepts links: one socket for all peers that connect, and a link for each."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ class Route:
         self.listener.post_beside(self.identity, message)
 
     def hang_up(self) -> None:
-        """Let go of the peer; ZeroMQ cannot hang up on one of several, so what it still says is dropped."""
+        """Close the link; ZeroMQ cannot disconnect one peer of several, so its later messages are dropped."""
         self.listener.forget(self.identity)
 
 
 class Listener:
-    """Greets who connects, and passes on to each link what its peer says. Strangers leave nothing behind."""
+    """Greets peers that connect, and passes their messages to their links. Refused peers leave no state behind."""
 
     def __init__(
         self, plan: TransportPlan, socket: zmq.Socket[bytes], keyring: Keyring | None, offer: Callable[[ZmqLink], bool]
     ) -> None:
         self._plan = plan
         self._keyring = keyring
-        """None: nobody has to prove anything."""
+        """None: peers need no key."""
         self._offer = offer
         self._links: dict[bytes, ZmqLink] = {}
         self._pump = Pump(socket, self._hear)
@@ -61,10 +61,10 @@ class Listener:
         self._pump.close(FAREWELL_S)
 
     def post(self, identity: bytes, message: Data) -> None:
-        """Send a message to one of those who are connected.
+        """Send a message to a connected peer.
 
         Raises:
-            ConnectionError: if it is not connected any more.
+            ConnectionError: if the peer is not connected any more.
         """
         self._pump.send([identity, message])
 
@@ -72,12 +72,12 @@ class Listener:
         """Do the same from another thread than that of the loop.
 
         Raises:
-            ConnectionError: if it is not connected any more.
+            ConnectionError: if the peer is not connected any more.
         """
         self._pump.send_beside([identity, message])
 
     def forget(self, identity: bytes) -> None:
-        """Drop what that one says from now on."""
+        """Drop the later messages of a peer."""
         self._links.pop(identity, None)
 
     def _hear(self, parts: list[zmq.Frame]) -> None:
@@ -108,7 +108,7 @@ class Listener:
             self.forget(identity)
 
     def _examine(self, hello: Hello, message: zmq.Frame) -> Peer | str:
-        """Return who makes a link, or why it gets none."""
+        """Return the peer that makes a link, or the reason for refusing it."""
         if hello.receiver != self._plan.node:
             return f"the node here is called {self._plan.node!r}, not {hello.receiver!r}"
         if self._keyring is None:

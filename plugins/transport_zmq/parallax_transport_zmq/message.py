@@ -1,7 +1,7 @@
-"""What goes over a connection besides the parts of frames: short messages, told apart by their first byte.
+"""Short messages of a connection, besides the parts of frames; the first byte is the type.
 
-Each is one message of ZeroMQ with a single part: a receiver limits how many of those wait, and how large each is, but
-not how many parts one has.
+Each is one ZeroMQ message with a single part: a receiver limits the number of waiting messages and the size of each,
+but not the number of parts.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from enum import Enum
 
 MAGIC = b"PLX"
 VERSION = 1
-"""Of this layer: greetings, credit and the cutting of frames. What is in frames has a version of its own."""
+"""Version of this layer: greetings, credit and the cutting of frames. The content of frames has its own version."""
 
 
 class Kind(bytes, Enum):
@@ -40,7 +40,7 @@ _TAKEN = struct.Struct("!Q")
 
 
 class BadMessage(ValueError):
-    """What a peer sent is none of these, or not in its place."""
+    """The peer sent an unknown message, or one out of order."""
 
 
 class OtherVersion(BadMessage):
@@ -49,7 +49,7 @@ class OtherVersion(BadMessage):
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """Who makes a link, to whom, and how many frames it takes ahead."""
+    """The caller of a link, the node it calls, and its credit in frames."""
 
     sender: str
     receiver: str
@@ -80,7 +80,7 @@ class Hello:
 
 
 def pack_welcome(node: str, credit: int) -> bytes:
-    """Say who answers, and how many frames it takes ahead."""
+    """Encode the name of the node that answers, and its credit in frames."""
     return Kind.WELCOME + _WELCOME.pack(credit) + node.encode()
 
 
@@ -88,7 +88,7 @@ def unpack_welcome(message: bytes) -> tuple[str, int]:
     """Return the name and the credit in a welcome.
 
     Raises:
-        BadMessage: if it is none.
+        BadMessage: if it is malformed.
     """
     if len(message) < 1 + _WELCOME.size or message[:1] != Kind.WELCOME:
         raise BadMessage("no welcome")
@@ -97,7 +97,7 @@ def unpack_welcome(message: bytes) -> tuple[str, int]:
 
 
 def pack_taken(count: int) -> bytes:
-    """Say how many frames were taken since the link began."""
+    """Encode the number of frames taken since the link began."""
     return Kind.TAKEN + _TAKEN.pack(count)
 
 
@@ -105,7 +105,7 @@ def unpack_taken(message: bytes) -> int:
     """Return that count.
 
     Raises:
-        BadMessage: if there is none.
+        BadMessage: if it is missing.
     """
     if len(message) != 1 + _TAKEN.size:
         raise BadMessage(f"an account of {len(message)} bytes")
@@ -138,7 +138,7 @@ def read_name(data: bytes) -> str:
     """Return the name of a node.
 
     Raises:
-        BadMessage: if it is none.
+        BadMessage: if it is malformed.
     """
     try:
         return check_name(data.decode())

@@ -1,8 +1,8 @@
-"""Frames as messages: a head with what is small, then the larger parts, cut.
+"""Cuts frames into messages: a head with the small parts, then chunks of the large ones.
 
-A peer that sends for long is not silent, because what is large comes in messages of `CHUNK_BYTES`, each of which is a
-sign of life. What is small goes into the head, since copying it costs less than a message of its own. Both ends know
-from the sizes alone what is where.
+A peer that sends for long is not silent, because large parts come in messages of `CHUNK_BYTES`, each of which is a
+sign of life. Small parts go into the head, since copying them costs less than a separate message. Both ends derive the
+layout from the sizes alone.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ CHUNK_BYTES = 4 * 2**20
 SMALL_BYTES = 2**16
 """Larger parts are sent without a copy, in messages of their own."""
 MOST_SMALL_BYTES = 4 * SMALL_BYTES
-"""What a head carries at most, besides sizes."""
+"""The most bytes of parts in a head, sizes not counted."""
 
 SEAL_BYTES = 64
-"""A little more than what encryption adds to a message."""
+"""Bytes added to a message by encryption, rounded up."""
 
 _HEAD = struct.Struct("!1sQII")
 
 
 def measure_message(limits: FrameLimits) -> int:
-    """Return how many bytes the largest message has on the wire."""
+    """Return the bytes of the largest message on the wire."""
     return max(CHUNK_BYTES, _HEAD.size + 8 * limits.buffers + MOST_SMALL_BYTES) + SEAL_BYTES
 
 
 def cut_frame(frame: Frame, taken: int) -> list[Data]:
-    """Return the messages of a frame; ``taken`` is how many frames of the other end were taken so far."""
+    """Return the messages of a frame; ``taken`` is the number of the peer's frames taken so far."""
     parts = [memoryview(frame.header), *map(_flatten, frame.buffers)]
     sizes = [part.nbytes for part in parts]
     places = _choose_places(sizes)
@@ -71,10 +71,10 @@ class Parcel:
         return not self._open
 
     def add(self, chunk: memoryview) -> None:
-        """Add what came next.
+        """Add the next message.
 
         Raises:
-            BadMessage: if it has another size than it should.
+            BadMessage: if it has the wrong size.
         """
         index = self._open[0]
         size = self._sizes[index]

@@ -1,7 +1,7 @@
-"""A socket of ZeroMQ on an event loop.
+"""Drives a ZeroMQ socket from an event loop.
 
-Every call on such a socket may take up the news of others, and its file descriptor then no longer says that there is
-something to read. So it is read until nothing is left, and looked at again after each send.
+Every call on such a socket may consume the readiness of its file descriptor, which then no longer reports data. So it
+is read until empty, and checked again after each send.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from parallax_core.api import Data
 BATCH = 64
 """Messages that are read before others on the loop get a turn."""
 COPY_BYTES = 2**19
-"""What is no larger is copied, which is cheaper than keeping account of who holds it."""
+"""Messages up to this size, in bytes, are copied, which is cheaper than tracking references."""
 READABLE = int(zmq.POLLIN)  # a plain number is ten times as quick as an enumeration
 
 
 class Pump:
-    """Reads a socket and passes each message on; sends without waiting, since nothing here limits what is queued."""
+    """Reads a socket and passes each message on; sends without waiting, since queues are unlimited here."""
 
     def __init__(self, socket: zmq.Socket[bytes], hear: Callable[[list[zmq.Frame]], None]) -> None:
         self._socket = socket
         self._lock = threading.Lock()
-        """Held by whichever thread calls the socket: that of the loop, or one that gives signs of life beside it."""
+        """Held by the thread that calls the socket: the loop's, or one that sends signs of life."""
         self._hear = hear
         self._loop = asyncio.get_running_loop()
         self._fd = int(socket.getsockopt(zmq.FD))
@@ -45,7 +45,7 @@ class Pump:
         """Queue a message.
 
         Raises:
-            ConnectionError: if there is no way to the one it is for.
+            ConnectionError: if its receiver cannot be reached.
         """
         with self._lock:
             self._send(parts)
@@ -54,10 +54,10 @@ class Pump:
             self._nudge()
 
     def send_beside(self, parts: Sequence[Data]) -> None:
-        """Queue a message from another thread than that of the loop, which looks for news afterwards.
+        """Queue a message from any thread but the loop's; the loop then checks the socket.
 
         Raises:
-            ConnectionError: if there is no way to the one it is for.
+            ConnectionError: if its receiver cannot be reached.
         """
         with self._lock:
             self._send(parts)
@@ -70,7 +70,7 @@ class Pump:
             pass
 
     def close(self, linger_s: float = 0.0) -> None:
-        """Close the socket; what was sent is still on its way for ``linger_s``. Twice is harmless."""
+        """Close the socket; sent messages are still delivered for ``linger_s`` seconds. Idempotent."""
         with self._lock:
             if not self._socket.closed:
                 self._loop.remove_reader(self._fd)

@@ -1,4 +1,4 @@
-"""Who may talk, and how: plain on sockets of the file system, which have permissions, and with keys over TCP."""
+"""Guards sockets: file permissions for sockets in the file system, CURVE keys over TCP."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Guard:
     server: bytes = b""
 
     def apply(self, socket: zmq.Socket[bytes]) -> None:
-        """Have a socket encrypt, prove who it is, and want a proof of the other end."""
+        """Have a socket encrypt, authenticate itself, and require its peer to."""
         socket.curve_secretkey = self.pair.secret
         socket.curve_publickey = self.pair.public
         if self.server:
@@ -38,10 +38,10 @@ class Guard:
 
 
 def guard_listening(keyring: Keyring, node: str, *, is_loopback: bool, where: str) -> Guard:
-    """Return what guards a listener on TCP. On loopback a key is made if there is none.
+    """Return the guard of a listener on TCP. On loopback a missing key is made.
 
     Raises:
-        ParallaxError: if there is no key to be reached with from elsewhere, or others can write where keys are.
+        ParallaxError: if a key is missing, or other users can write to the keys' folder.
     """
     keyring.check_folders()
     if is_loopback:
@@ -53,10 +53,10 @@ def guard_listening(keyring: Keyring, node: str, *, is_loopback: bool, where: st
 
 
 def guard_connecting(keyring: Keyring, node: str, peer: str, *, is_loopback: bool) -> Guard:
-    """Return what guards a connection over TCP from ``node`` to ``peer``. On loopback a key is made if there is none.
+    """Return the guard of a TCP connection from ``node`` to ``peer``. On loopback a missing key is made.
 
     Raises:
-        ParallaxError: if a key is missing, or others can write where keys are.
+        ParallaxError: if a key is missing, or other users can write to the keys' folder.
     """
     pair = keyring.ensure_pair(node) if is_loopback else keyring.find_pair(node)
     if pair is None:

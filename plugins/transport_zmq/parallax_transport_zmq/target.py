@@ -22,7 +22,7 @@ Context = zmq.Context[zmq.Socket[bytes]]
 WAITING_MESSAGES = 64
 """Messages of a peer that ZeroMQ holds for us; beyond that TCP slows the peer down."""
 FAREWELL_S = 1.0
-"""How long what was sent last is still on its way after a socket is closed."""
+"""Seconds for which sent messages are still delivered after a socket is closed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +36,15 @@ class Target:
     guard: Guard | None = None
     """None: on a socket of the file system."""
     role: NodeRole = "any"
-    """What who is there may be."""
+    """The role of the node there."""
 
 
 async def find_target(address: str, peer: str, node: str, keyring: Keyring) -> Target:
-    """Return where and how ``node`` reaches ``peer``.
+    """Return the address and guard with which ``node`` reaches ``peer``.
 
     Raises:
-        PeerLost: if there is no such host.
-        ParallaxError: if the address is none to connect to, or a key is missing.
+        PeerLost: if the host is unknown.
+        ParallaxError: if the address is not one to connect to, or a key is missing.
     """
     place = parse_address(address)
     if isinstance(place, IpcPlace):
@@ -62,14 +62,14 @@ async def find_target(address: str, peer: str, node: str, keyring: Keyring) -> T
 
 
 def open_socket(context: Context, kind: int, plan: TransportPlan, guard: Guard | None) -> zmq.Socket[bytes]:
-    """Return a socket that limits what it is sent, forgets who is cut off, and never connects a second time."""
+    """Return a socket that limits incoming messages, forgets disconnected peers, and never reconnects."""
     socket = context.socket(kind)
     timeout_ms = max(1, round(1000 * plan.timeout_s))
     keep_alive_s = max(1, round(plan.timeout_s))
     options = {
         zmq.LINGER: 0,
         zmq.IPV6: 1,
-        zmq.SNDHWM: 0,  # what is queued is bounded by the credit of each link
+        zmq.SNDHWM: 0,  # the credit of each link bounds the queue
         zmq.RCVHWM: WAITING_MESSAGES,
         zmq.MAXMSGSIZE: measure_message(plan.limits),
         zmq.RECONNECT_IVL: -1,
@@ -88,7 +88,7 @@ def open_socket(context: Context, kind: int, plan: TransportPlan, guard: Guard |
 
 
 async def stop_context(context: Context) -> None:
-    """End the threads of ZeroMQ, once what was sent last is gone or `FAREWELL_S` is over."""
+    """End the threads of ZeroMQ, once the last messages are sent or `FAREWELL_S` is over."""
     loop, over = asyncio.get_running_loop(), asyncio.Event()
 
     def end() -> None:
@@ -106,7 +106,7 @@ def bind_tcp(socket: zmq.Socket[bytes], place: TcpPlace, ip: object) -> int:
     """Listen on ``place``, whose host has the address ``ip``; return the port.
 
     Raises:
-        ParallaxError: if that cannot be.
+        ParallaxError: if that fails.
     """
     host = "127.0.0.1" if ip == IPv4Address("127.0.0.1") else str(ip)
     try:

@@ -21,10 +21,10 @@ def make_token(secret: bytes) -> str:
 
 
 def read_token(text: str) -> bytes:
-    """Return the secret that a token holds.
+    """Return the secret in a token.
 
     Raises:
-        ParallaxError: if it is none, or damaged; the message does not repeat it.
+        ParallaxError: if it is not a token, or is damaged; the message does not repeat it.
     """
     digits = text.strip()
     if not digits.startswith(PREFIX):

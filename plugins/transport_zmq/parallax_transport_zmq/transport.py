@@ -24,13 +24,13 @@ from parallax_transport_zmq.security import Gate, guard_listening
 from parallax_transport_zmq.target import Context, bind_tcp, find_target, open_socket, stop_context
 
 MOST_WAITING, MOST_WAITING_OF_ONE = 64, 16
-"""Links that nobody has accepted yet: of all nodes, and of those of one machine."""
+"""The most links not accepted yet: of all nodes, and of the nodes of one machine."""
 WAITING_S = 30.0
-"""How long a link waits to be accepted, about."""
+"""Seconds for which a link waits to be accepted, approximately."""
 BEAT_S = 1.0
 """Signs of life come at least so often."""
 STOP_S = 2.0
-"""How long a stop waits for goodbyes: the process has to end within three seconds."""
+"""Seconds for which a stop waits to send goodbyes: the process has to end within three seconds."""
 
 
 class ZmqTransport:
@@ -47,7 +47,7 @@ class ZmqTransport:
         self._links: set[ZmqLink] = set()
         self._calls: set[Call] = set()
         self._waiting: deque[tuple[ZmqLink, float]] = deque()
-        """Links that nobody has accepted yet, and since when."""
+        """Links not accepted yet, and when they came."""
         self._news = asyncio.Event()
         self._is_stopped = False
         self._clock: asyncio.TimerHandle | None = None
@@ -87,8 +87,8 @@ class ZmqTransport:
         """Make a link to the node called ``node`` at ``address``.
 
         Raises:
-            PeerLost: if nobody answers there in time, somebody with another name or key, or it does not know us.
-            ParallaxError: if ``address`` is none of this transport's, or a key is missing.
+            PeerLost: if no node answers in time, or one with another name or key, or it does not trust this node.
+            ParallaxError: if ``address`` is not one of this transport, or a key is missing.
         """
         parse_address(address)
         try:
@@ -143,7 +143,7 @@ class ZmqTransport:
         self._ended.set()
         if self._stand_in.is_alive():
             self._stand_in.join()
-        if self._file:  # ZeroMQ leaves it; nobody else can listen there yet
+        if self._file:  # ZeroMQ leaves it; no other process can listen there yet
             self._file.unlink(missing_ok=True)
         for part in (self._listener, self._gate):
             if part:
@@ -172,7 +172,7 @@ class ZmqTransport:
         except OSError as error:
             raise ParallaxError(f"there is no host {place.host!r}: {error}", "name one of this machine") from error
         guard = guard_listening(self._keyring, self._plan.node, is_loopback=ip.is_loopback, where=str(place))
-        self._gate = Gate(self._make_context(), self._keyring)  # without it ZeroMQ lets everybody in
+        self._gate = Gate(self._make_context(), self._keyring)  # without it ZeroMQ accepts any peer
         socket = open_socket(self._make_context(), zmq.ROUTER, self._plan, guard)
         with contextlib.ExitStack() as stack:
             stack.callback(socket.close)
@@ -182,7 +182,7 @@ class ZmqTransport:
         self._open(socket, address, self._keyring)
 
     def _open(self, socket: zmq.Socket[bytes], address: str, keyring: Keyring | None) -> None:
-        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # a send to who is gone raises
+        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # a send to a lost peer raises
         self._listener = Listener(self._plan, socket, keyring, self._offer)
         self._address = address
 
@@ -203,14 +203,14 @@ class ZmqTransport:
         return True
 
     def _drop_waiting(self, now: float) -> None:
-        """Let go of links that nobody will accept."""
+        """Close links that were not accepted in time."""
         for link, since in self._waiting:
             if now - since > WAITING_S:
                 link.break_off("nobody has accepted it", f"nobody has accepted the link in {WAITING_S:g} s")
         self._waiting = deque((link, since) for link, since in self._waiting if not link.is_over)
 
     def _check_keys(self) -> None:
-        """Let go of peers whose keys are not allowed any more, or for something else."""
+        """Close links to peers whose keys are no longer trusted, or have another role."""
         keys = list(self._keyring.list_keys()) if any(link.key for link in self._links) else []
         for link in self._links:
             if link.key and find_role(keys, link.key, link.peer) != link.role:

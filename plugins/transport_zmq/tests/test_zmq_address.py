@@ -128,7 +128,7 @@ async def test_socket_that_somebody_listens_at_is_left_alone(folder: Path) -> No
     with closing(socket.socket(socket.AF_UNIX)) as living:
         living.bind(str(path))
         living.listen()
-        with pytest.raises(ParallaxError, match="somebody listens"):
+        with pytest.raises(ParallaxError, match="a process listens"):
             async with started(plan_node("far", f"ipc://{path}")):
                 pass
         with closing(socket.socket(socket.AF_UNIX)) as probe:
