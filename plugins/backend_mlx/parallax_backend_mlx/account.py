@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from parallax_core.api import Copy, Edit, Fork, Mark, OutOfPages, PagePool, PoolInfo, Row, SeqId
 
 Copies = list[list[Copy]]
-"""For each pool, what to copy before anything else is written."""
+"""For each pool, the copies to make before any other write."""
 
 
 class Account:
@@ -37,11 +37,11 @@ class Account:
             raise
 
     def save(self, rows: Sequence[Row]) -> list[Mark]:
-        """Note what the sequences of ``rows`` hold."""
+        """Save the pages of the sequences of ``rows``."""
         return [pool.save([row.seq for row in rows]) for pool in self.pools]
 
     def restore(self, marks: Sequence[Mark]) -> None:
-        """Take back what was done to the sequences of ``marks``."""
+        """Restore the sequences of ``marks``."""
         for pool, mark in zip(self.pools, marks, strict=True):
             pool.restore(mark)
 

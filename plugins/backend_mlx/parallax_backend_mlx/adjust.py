@@ -1,7 +1,7 @@
-"""Penalties, bias and bans for many rows at once, in MLX arrays: `parallax_core.api.adjust`.
+"""Applies penalties, bias and bans to many rows at once, in MLX arrays: `parallax_core.api.adjust`.
 
-Nothing is kept between steps: the counts of a row are made from its history by one scatter, which costs little beside
-the step, and so there is nothing to put back when a step fails.
+No state is kept between steps: one scatter makes the counts of a row from its history, which costs little compared
+to the step, and a failed step needs no undo.
 """
 
 from __future__ import annotations

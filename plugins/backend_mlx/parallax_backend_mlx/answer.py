@@ -16,8 +16,8 @@ def draw_tokens(sampler: Sampler, logits: mx.array, outputs: Sequence[Output], d
     Args:
         sampler: of the vocabulary.
         logits: shape [outputs, vocab_size].
-        outputs: what is asked at each row of ``logits``.
-        drafts: those of the draws among the outputs, in order; `Draw.count` each.
+        outputs: the output asked for at each row of ``logits``.
+        drafts: the drafts of the draws among the outputs, in order; `Draw.count` each.
     """
     if not drafts:
         return []

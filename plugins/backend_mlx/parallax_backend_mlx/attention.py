@@ -1,9 +1,8 @@
-"""Attention, for which there are faster ways than mlx-lm's: on a CPU here, of decodes on Metal in `decode`.
+"""Attention that is faster than mlx-lm's on a CPU; `paged_decode` has that of decodes on Metal.
 
-On a CPU mlx-lm computes every query head alone. Here those that share keys are put together as the rows of one matrix,
-so that a BLAS reads the keys once for all of them: 1.4 to 2 times faster. Where there are many scores, as in a prefill,
-their softmax is made of the exponentials of `exponential`, and what it adds up to is divided by only at the end.
-Everything else is left to mlx-lm.
+On a CPU mlx-lm computes every query head alone. Here heads that share keys become the rows of one matrix, so that a
+BLAS reads the keys once for all of them: 1.4 to 2 times faster. With many scores, as in a prefill, softmax uses the
+exponentials of `exponential`, and divides by their sum at the end. All other cases use mlx-lm.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ MANY = 2**14
 
 
 def choose_attention(kernel: Kernel = "auto") -> Attention | None:
-    """Return what model files should call on this device instead of mlx-lm's function, if anything."""
+    """Return the function that model files should call on this device instead of mlx-lm's; None: mlx-lm's own."""
     if mx.default_device() != mx.Device(mx.gpu):
         return attend
     return find_attention() if kernel == "auto" and mx.metal.is_available() else None

@@ -98,7 +98,7 @@ def open_network(plan: StagePlan, checkpoint: Checkpoint) -> tuple[Network, int]
 
 
 def describe_device() -> str:
-    """Return what MLX computes on, in words: ``cpu (OpenBLAS 0.3.34)``."""
+    """Return a description of the device, such as ``cpu (OpenBLAS 0.3.34)``."""
     if not _is_gpu():
         return f"cpu ({BLAS.name})"
     kind = "Metal" if mx.metal.is_available() else "CUDA"

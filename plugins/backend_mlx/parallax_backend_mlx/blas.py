@@ -1,10 +1,10 @@
-"""Gives MLX a fast BLAS on Linux, where the one it brings is about fifty times slower than the machine.
+"""Gives MLX a fast BLAS on Linux, where its own is about fifty times slower than the machine.
 
 MLX binds to the first ``cblas_sgemm`` the process has loaded when ``mlx.core`` is imported, so `activate` must run
 before that import; `parallax_backend_mlx.runtime` sees to it. `ProcessSettings.blas` is ``auto`` (the
 default), ``off``, or the path of a library with the C interface of BLAS and 32-bit integers.
 
-Nothing here is fatal: when something goes wrong MLX runs with its own BLAS, and `Blas.reason` says why.
+No error here is fatal: MLX then runs with its own BLAS, and `Blas.reason` gives the reason.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Blas:
-    """What `activate` did."""
+    """The result of `activate`."""
 
     name: str
     """In words: ``OpenBLAS 0.3.34``."""

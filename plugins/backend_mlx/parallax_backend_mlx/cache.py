@@ -17,7 +17,7 @@ State = Any
 
 
 class Entry(Protocol):
-    """What mlx-lm keeps for one layer of one sequence."""
+    """The cache of mlx-lm for one layer of one sequence."""
 
     state: State
 
@@ -79,7 +79,7 @@ class Mark:
         self._copies = [None if type(entry) is KVCache else _copy_entry(entry) for entry in cache]
 
     def restore(self) -> None:
-        """Put the cache back. MLX may still have to compute what its arrays hold."""
+        """Restore the cache. Its arrays may not be evaluated yet."""
         for index, (offset, copy) in enumerate(zip(self._offsets, self._copies, strict=True)):
             entry = self._cache[index]
             if copy is not None:

@@ -1,4 +1,4 @@
-"""What a model keeps of a sequence, read off the caches mlx-lm makes for it: which arrays, in pools of which kind."""
+"""Derives a model's cache layout from the caches mlx-lm makes for it: the arrays, and the kinds of their pools."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """What one layer keeps in one pool."""
+    """The cache of one layer in one pool."""
 
     kind: PoolKind
     parts: tuple[Part, ...]
@@ -36,7 +36,7 @@ class Leaf:
 
     @property
     def pool(self) -> tuple[PoolKind, int]:
-        """What the leaves of one pool have in common."""
+        """The properties shared by the leaves of one pool."""
         return self.kind, self.window
 
 

@@ -13,7 +13,7 @@ PARTS = ("keys", "values")
 
 
 class PagedView:
-    """The keys and values of one layer for the rows of one rectangle; stands where a `KVCache` would.
+    """The keys and values of one layer for the rows of one rectangle; takes the place of a `KVCache`.
 
     What it writes is put into its bank at once, and computed later. A step that fails leaves nothing to be undone but
     the lengths of its sequences: it writes behind their ends, and to no page they share.
@@ -80,7 +80,7 @@ class PagedView:
         return Pages(keys, values, table, bounds, heads, self._bank.page_size)
 
     def keys_and_values(self) -> tuple[mx.array | None, mx.array | None]:
-        """Return what the last `update_and_fetch` did."""
+        """Return the result of the last `update_and_fetch`."""
         return self.keys, self.values
 
     def make_mask(
@@ -96,7 +96,7 @@ class PagedView:
         return self._places.mask(window_size, as_array=return_array)
 
     def size(self) -> int:
-        """Return how many keys the longest row has."""
+        """Return the number of keys of the longest row."""
         return self._places.span
 
     def empty(self) -> bool:

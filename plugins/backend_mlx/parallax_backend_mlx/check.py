@@ -1,4 +1,4 @@
-"""What may be wrong with a batch, found before anything runs."""
+"""Checks a batch before it runs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _check_hidden(given: Sequence[Tensor], takes: Sequence[TensorSpec], num_toke
 
 
 def _find_problem(row: Row, context: SequenceState, info: StageInfo) -> str:
-    """Return what is wrong with the tokens of ``row``, or nothing."""
+    """Return the error in the tokens of ``row``, if any."""
     if row.start != context.length:
         return f"it starts at {row.start}, the sequence's length is {context.length}"
     if not row.tokens:
@@ -55,7 +55,7 @@ def _find_problem(row: Row, context: SequenceState, info: StageInfo) -> str:
 
 
 def _find_misplaced(row: Row, info: StageInfo) -> str:
-    """Return what is wrong with the outputs of ``row``, or nothing."""
+    """Return the error in the outputs of ``row``, if any."""
     if any(not 0 <= output.offset < len(row.tokens) for output in row.outputs):
         return f"it has an output at an offset that is not in range({len(row.tokens)})"
     if any(isinstance(output, Score) and not 0 <= output.token < info.vocab_size for output in row.outputs):

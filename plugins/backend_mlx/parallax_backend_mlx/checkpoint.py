@@ -1,4 +1,4 @@
-"""What the weight files of a model folder say of themselves, read from their headers only.
+"""Reads the headers of a model folder's weight files.
 
 The format is described at https://huggingface.co/docs/safetensors: eight bytes of header length (little endian), a
 JSON header that gives each tensor's dtype, shape and place, then the data.
@@ -22,7 +22,7 @@ REFETCH = "the folder is incomplete or damaged; remove it and fetch the model ag
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The weights of a folder, whole as far as their headers tell."""
+    """The weights of a folder, complete according to their headers."""
 
     tensors: dict[str, str]
     """The names of all tensors, each with the name of its file."""

@@ -1,8 +1,8 @@
-"""Says a model's config.json in the words mlx-lm reads.
+"""Translates a model's config.json into the fields mlx-lm reads.
 
 transformers 5 writes the settings of rotary embeddings into ``rope_parameters``. Most model files of mlx-lm read only
 ``rope_theta`` and ``rope_scaling`` and silently fall back to defaults. Here they are copied to where mlx-lm looks,
-as transformers itself reads them, and what cannot be said with certainty is refused.
+as transformers itself reads them; ambiguous settings are refused.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ SILU = frozenset(
 )
 GELU = frozenset(["gemma2", "gemma3_text"])
 ACTIVATIONS = {"hidden_act": (SILU, ("silu", "swish")), "hidden_activation": (GELU, ("gelu_pytorch_tanh",))}
-"""Settings of an activation that the model files of these models do not read, and what they compute instead."""
+"""Activation settings that the model files of these models do not read, and the activation they compute."""
 
 
 def check_objects(config: Json) -> None:
@@ -173,7 +173,7 @@ def _place_scaling(config: Json, rope: Json, fields: frozenset[str]) -> dict[str
     # Model files look for either name.
     scaling |= {"rope_type": kind, "type": kind}
     if kind == "default" and scaling.keys() == {"rope_type", "type"}:
-        # Some model files want to be told that there is none.
+        # Some model files need an explicit None.
         return _refuse_second(config, None) | ({"rope_scaling": None} if "rope_scaling" in fields else {})
     if "rope_scaling" not in fields:
         message = f"mlx-lm does not read rope_scaling for this model, which has rotary embeddings of type {kind}"
@@ -185,7 +185,7 @@ def _place_scaling(config: Json, rope: Json, fields: frozenset[str]) -> dict[str
 
 
 def _refuse_second(config: Json, scaling: Json | None) -> dict[str, Any]:
-    """Refuse a config that says the same thing twice and differently."""
+    """Refuse a config with two different values for one setting."""
     other = config.get("rope_scaling")
     if other and (scaling is None or any(scaling.get(key) != value for key, value in other.items())):
         message = "config.json has both rope_scaling and rope_parameters, and they differ"

@@ -1,4 +1,4 @@
-"""What ``parallax doctor`` says about MLX on this machine."""
+"""The report of ``parallax doctor`` about MLX on this machine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SLOW_GFLOPS = 10.0
 
 
 def list_findings() -> Iterable[Finding]:
-    """Return versions, the device and the BLAS in use, each with what to do about it."""
+    """Return versions, the device and the BLAS in use, each with a hint."""
     findings = [_check("mlx-lm", lambda: metadata.version("mlx-lm"))]
     try:
         importlib.import_module("parallax_backend_mlx.runtime")

@@ -1,9 +1,9 @@
-"""A dry run of a model of mlx-lm: what it does before, between and behind its layers, learnt by watching.
+"""Runs a model of mlx-lm without computing, to observe its modules before, between and after its layers.
 
-Every layer is replaced by one that only takes notes, and so is every other module with weights. Nothing is computed
-but what layers are given beside hidden states, such as masks. The model is run more than once: with other tokens and
-other outputs of every module, and with other positions. What layers are given must not change, or a stage could not
-know it. So this needs no list of architectures, neither of those that can be split nor of those that cannot.
+Every layer and every other module with weights is replaced by a recorder. Only the layers' inputs besides hidden
+states, such as masks, are computed. The model is run several times: with other tokens, other outputs of every module
+and other positions. The layers' inputs must not change, or a stage could not know them. So no list of architectures
+that can be split is needed.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ TOKENS = ((1, 2, 3), (3, 1, 1))
 FILLS = (0.0, 1.0)
 BEHIND = 0.5
 SHIFT = 5
-"""Tokens by which a cache is said to be longer than it is."""
+"""Tokens added to the reported length of a cache."""
 HINT = "serve it whole, or try another backend"
 
 
 @dataclass(frozen=True, slots=True)
 class DryRun:
-    """What a dry run shows."""
+    """The findings of a dry run."""
 
     uses: dict[str, frozenset[int]]
-    """By the path of a module that is no layer: after how many layers it is used."""
+    """By the path of a module that is not a layer: the number of layers before its use."""
     entries: tuple[int | None, ...]
     """For each layer, which entry of the cache it is given."""
     needs: tuple[frozenset[str], ...]
@@ -51,7 +51,7 @@ class Watch:
     passed: int = 0
     """Layers that have run."""
     last: mx.array | None = None
-    """What the last of them gave."""
+    """The output of the last layer."""
     width: int = 0
     entries: list[int | None] = field(default_factory=list)
     given: list[list[Any]] = field(default_factory=list)

@@ -1,6 +1,6 @@
-"""e to the power of many numbers, made of sums and products.
+"""Exponentials of arrays, computed by sums and products.
 
-MLX computes it a number at a time on x86: 14 ns each, a quarter of the time a prefill takes. A product of arrays takes
+MLX computes them one by one on x86: 14 ns each, a quarter of a prefill's time. A product of arrays takes
 0.3 ns a number, so twenty of them in its place are more than twice as fast, and six times where they are compiled.
 
 With ``x / ln 2 = k + f``, k whole and f at most a half, ``e^x`` is ``2^k`` times the Taylor series of ``2^f``, whose
@@ -18,7 +18,7 @@ LARGEST = 88.0
 LEAST_POWER = -126.0
 """The exponent, to base 2, of the smallest float32 of full precision."""
 BIAS = 127
-"""What float32 adds to its exponent, which begins at bit `FRACTION`."""
+"""The exponent bias of float32; the exponent begins at bit `FRACTION`."""
 FRACTION = 23
 ROUNDER = 1.5 * 2**FRACTION
 """A float32 plus this has no room for a fraction: it is rounded to a whole number, found in the lowest bits."""

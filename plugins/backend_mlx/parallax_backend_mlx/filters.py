@@ -31,7 +31,7 @@ class Field:
 
     @property
     def weights(self) -> mx.array:
-        """What each token counts, in units of `UNIT`, as float32."""
+        """The weight of each token, in units of `UNIT`, as float32."""
         return mx.exp(self.scaled) * UNIT
 
     def pick(self, ids: mx.array) -> Field:

@@ -27,7 +27,7 @@ Classes = Callable[[Mapping[str, Any]], tuple[Any, type]]
 DTYPES: dict[DType, mx.Dtype] = {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}
 MISFIT = "the files may be incomplete, or of a form mlx-lm does not read: fetch the model again, or try another backend"
 MAX_REASON = 300
-"""Characters of an error of mlx-lm that are passed on: it may name every tensor there is."""
+"""The most characters quoted from an error of mlx-lm, which may name every tensor."""
 
 logger = logging.getLogger(__name__)
 
@@ -166,13 +166,13 @@ def _check_dtypes(model: Module, folder: Path) -> None:
 
 
 def _convert_model(model: Module, dtype: DType) -> None:
-    """Choose what to compute in: as stored on a GPU; float32 on a CPU, where everything else is far slower."""
+    """Choose the dtype to compute in: as stored on a GPU; float32 on a CPU, where others are far slower."""
     if mx.default_device() == mx.Device(mx.gpu):
         if dtype != "auto":
             _cast_parameters(model, DTYPES[dtype])
         return
     target = DTYPES["float32" if dtype == "auto" else dtype]
-    # Scales first, so that what comes out of them is not rounded to their old dtype.
+    # Scales first, so that their results are not rounded to their old dtype.
     _cast_parameters(model, target)
     if any(name.endswith(".scales") for name, _ in _list_parameters(model)):
         logger.info("weights dequantised dtype=%s device=cpu", name_dtype(target))

@@ -1,4 +1,4 @@
-"""How much memory there is to take."""
+"""Reads the memory available to MLX."""
 
 from __future__ import annotations
 

@@ -169,7 +169,7 @@ def fits(queries: mx.array, keys: mx.array, values: mx.array) -> bool:
 
 
 def check_kernel(kernel: DecodeKernel, dtype: mx.Dtype) -> str:
-    """Compare the kernel with the gathered computation on random pages; return what is wrong, or nothing."""
+    """Compare the kernel with the gathered computation on random pages; return the error, if any."""
     key = mx.random.key(0)
     queries = mx.random.normal((3, 4, 1, 64), key=key).astype(dtype)
     keys, values = (mx.random.normal((9 * 2 * 4, 64), key=each).astype(dtype) for each in mx.random.split(key))
@@ -185,7 +185,7 @@ def check_kernel(kernel: DecodeKernel, dtype: mx.Dtype) -> str:
 
 
 def attend_plainly(queries: mx.array, pages: Pages, scale: float) -> mx.array:
-    """Return what `DecodeKernel.run` must, by gathering the pages."""
+    """Return the expected result of `DecodeKernel.run`, by gathering the pages."""
     keys, values = (_gather(array, pages) for array in (pages.keys, pages.values))
     places = mx.arange(pages.table.shape[1] * pages.page_size)
     seen = (places >= pages.bounds[:, :1]) & (places < pages.bounds[:, 1:])

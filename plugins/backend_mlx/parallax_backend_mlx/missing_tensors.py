@@ -1,10 +1,10 @@
-"""What stands for tensors in files that are not here, while mlx-lm renames and joins those that are.
+"""Placeholders for tensors in missing files, while mlx-lm renames and joins the others.
 
 ``sanitize`` of a model file looks at all names: one expert of layer 0 tells it that the experts of every layer are to
 be stacked, and the shape of one convolution that norms of every layer are still to be shifted by one. So it is shown
 the whole checkpoint. Files that are here need nothing: MLX reads their data only when it is computed with. Where they
 were fetched in part, holes in them would read as zeros, and are treated as tensors that are not here.
-What stands for the others is not a number, so that none of it can pass for a weight unnoticed.
+The placeholders are NaN, so that none of them can pass for a weight unnoticed.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from parallax_backend_mlx.weight_names import spell_weights
 from parallax_core.api import Unsupported
 
 CRASHING = frozenset({"phi3small"})
-"""Model files of mlx-lm that end the whole process when they are run, which no error of ours could tell of."""
+"""Model files of mlx-lm that end the whole process when they run, so that no error could be reported."""
 
 
 def find_classes(config: Mapping[str, Any], brought: object = None) -> tuple[type, type]:

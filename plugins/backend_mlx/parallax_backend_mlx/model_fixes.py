@@ -1,4 +1,4 @@
-"""Corrects what model files of mlx-lm compute otherwise than config.json, or the authors of a model, say.
+"""Corrects model files of mlx-lm that deviate from config.json or from the authors of a model.
 
 Each was found by comparing logits with those of transformers, and is tested that way.
 """

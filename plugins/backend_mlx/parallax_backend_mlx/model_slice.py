@@ -1,6 +1,6 @@
-"""Carves the layers of one stage out of a model of mlx-lm.
+"""Cuts the layers of one stage out of a model of mlx-lm.
 
-The model stays what it is: its own code, a list of layers of full length, and the numbering of the whole model, so that
+The model keeps its code, a list of layers of full length, and the numbering of the whole model, so that
 masks, settings of single layers and names of weights need no translation. Modules that this stage does not run are
 replaced by shells without weights; see `parallax_backend_mlx.placeholders`.
 """
@@ -31,9 +31,9 @@ class ModelSlice:
     dry_run: DryRun | None = None
     """None if all are left: then nothing needs to be known."""
     dropped: tuple[str, ...] = ()
-    """The paths of what is gone."""
+    """The paths of the removed modules."""
     spare: tuple[UnusedPlaceholder, ...] = ()
-    """What stands for modules other than layers that are gone."""
+    """The placeholders of removed modules other than layers."""
     entry: Hole | None = None
     """Where hidden states of the stage before come in."""
     end: ModulePath | None = None
@@ -64,7 +64,7 @@ def keep_model(model: Module) -> ModelSlice:
 
 
 def carve_model(model: Module, layers: LayerRange) -> ModelSlice:
-    """Drop from ``model`` what a stage of ``layers`` does not run, and return what is left.
+    """Drop the modules of ``model`` that a stage of ``layers`` does not run, and return the rest.
 
     Raises:
         Unsupported: if its layers cannot be run apart.

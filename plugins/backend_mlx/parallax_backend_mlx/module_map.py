@@ -52,7 +52,7 @@ def draw_module_map(model: Module) -> ModuleMap:
 
 
 def name_kind(entry: object) -> str:
-    """Return what entries of one kind have in common: the same tokens give them the same length and mask."""
+    """Return the key shared by entries of one kind: the same tokens give them the same length and mask."""
     parts = [name_kind(inner) for inner in getattr(entry, "caches", ())]
     sizes = [str(getattr(entry, name)) for name in ("max_size", "keep", "chunk_size") if hasattr(entry, name)]
     return " ".join([type(entry).__name__, *sizes, *parts])

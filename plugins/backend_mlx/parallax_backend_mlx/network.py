@@ -17,7 +17,7 @@ from parallax_backend_mlx.wanted_positions import Pick, list_bodies
 from parallax_core.api import BackendFailed, Capability, TensorSpec, Unsupported
 
 PAGE_TOKENS = KVCache.step
-"""What mlx-lm's caches grow by, in tokens."""
+"""The tokens by which mlx-lm's caches grow."""
 TOLERANCE = {mx.float32: 1e-4, mx.float16: 2e-2, mx.bfloat16: 1e-1}
 """How far the picked logits of the check may be from the others, as a share of the largest."""
 
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What one token through the layers shows, without computing anything."""
+    """Properties learnt from passing one token through the layers, without computing."""
 
     vocab_size: int
     width: int
@@ -34,7 +34,7 @@ class Shape:
     page_bytes: int
     """Of one sequence's caches over all layers when they hold up to `PAGE_TOKENS` tokens."""
     dtype: mx.Dtype
-    """What activations are computed in."""
+    """The dtype of activations."""
 
 
 class Network:
@@ -90,7 +90,7 @@ class Network:
         return [isinstance(entry, RotatingKVCache) for entry in self.make_cache()]
 
     def list_capabilities(self) -> set[Capability]:
-        """Return what a stage with this network can do beside what all can."""
+        """Return the capabilities of a stage with this network."""
         if not self.is_last:
             return set()
         return {"logprobs"} if self._pick is None else {"logprobs", "hidden"}
@@ -183,7 +183,7 @@ class Network:
         ]
 
     def _guess_dtype(self) -> mx.Dtype:
-        """Return the dtype of most of its weights: what hidden states should come in."""
+        """Return the dtype of most of its weights, in which hidden states should come."""
         found = Counter(array.dtype for _, array in flatten_tree(self._model.parameters()))
         floats = [dtype for dtype, _ in found.most_common() if mx.issubdtype(dtype, mx.floating)]
         return floats[0] if floats else mx.float32

@@ -1,10 +1,10 @@
-"""A copy of OpenBLAS that answers to the plain names of BLAS.
+"""Makes a copy of OpenBLAS that exports the plain names of BLAS.
 
 The distribution scipy-openblas32 exports ``scipy_cblas_sgemm`` where MLX calls ``cblas_sgemm``. patchelf renames the
 few functions MLX needs in a copy kept in our cache folder. Only matrix products are renamed, so LAPACK stays MLX's own.
 
-The copy is code we are going to run, so it is loaded only when it is ours, nobody else can write it, and its content
-has the digest that its name says.
+The copy is code to be run, so it is loaded only if this user owns it, no other user can write it, and its content
+has the digest in its name.
 """
 
 from __future__ import annotations

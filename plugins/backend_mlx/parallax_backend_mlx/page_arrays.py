@@ -15,11 +15,11 @@ from parallax_backend_mlx.runtime import mx
 from parallax_core.api import Copy, PoolInfo
 
 FIRST_PAGES = 16
-"""Pages there is memory for at first; they double when they are used up, for few ever use all they may."""
+"""Pages allocated at first; doubled when used up, since few stages ever use all pages."""
 
 
 class PageArrays:
-    """What one layer keeps in the pages of one pool.
+    """The cache of one layer in the pages of one pool.
 
     Page ``i`` lies at ``i + 1``: what is in front of all takes what nobody will read, the padding of a rectangle.
     Keys and values have the shape [pages * heads * page_size, width]: a page is one piece, and so is each head of it.

@@ -1,6 +1,6 @@
-"""Where the rows of one rectangle lie in one pool: built once in a step, and shared by all layers.
+"""The places of a rectangle's rows in one pool: built once in a step, and shared by all layers.
 
-Rows have a length of their own. Columns beyond it are padding, which is written to the page that nobody reads.
+Rows differ in length. Columns beyond a row's length are padding, which is written to a page that is never read.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Stretch:
     start: int
     count: int
     first: int
-    """How many pages at the beginning of the sequence are not in ``pages``."""
+    """The number of pages at the beginning of the sequence that are not in ``pages``."""
     pages: tuple[int, ...]
 
 
@@ -44,7 +44,7 @@ class Places:
         self.span = max(
             stretch.start + stretch.count - base for stretch, base in zip(self._stretches, self._bases, strict=True)
         )
-        """How many keys the longest row has to look at, the new ones included."""
+        """The number of keys that the longest row reads, the new ones included."""
         self._tables: dict[int, mx.array] = {}
         self._slots: dict[int, mx.array] = {}
         self._bounds: dict[int, mx.array] = {}
@@ -52,7 +52,7 @@ class Places:
 
     @property
     def offset(self) -> int | mx.array:
-        """How many tokens come before each row: a number if it is the same, else int32 of shape [rows]."""
+        """The number of tokens before each row: one number if all are equal, else int32 of shape [rows]."""
         starts = {stretch.start for stretch in self._stretches}
         return starts.pop() if len(starts) == 1 else self._starts
 
@@ -74,7 +74,7 @@ class Places:
         return self._slots[heads]
 
     def mask(self, window: int | None, *, as_array: bool) -> mx.array | str | None:
-        """Return who sees whom: None for all, ``"causal"``, or bool of shape [rows, 1, columns, span].
+        """Return the attention mask: None for all, ``"causal"``, or bool of shape [rows, 1, columns, span].
 
         Args:
             window: a narrower window than the pool's, in tokens.

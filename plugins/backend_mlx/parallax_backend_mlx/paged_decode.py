@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What mlx-lm's function takes beside queries, keys and values, in its order and under its names."""
+    """The arguments of mlx-lm's function besides queries, keys and values, in its order and under its names."""
 
     cache: object
     """Of the layer."""
@@ -37,7 +37,7 @@ class Options:
 
 
 class Kernel(Protocol):
-    """What attends to pages; see `DecodeKernel.run`."""
+    """The function that attends to pages; see `DecodeKernel.run`."""
 
     def run(self, queries: mx.array, pages: Pages, scale: float) -> mx.array:
         """Return the attention of one query a row."""
@@ -76,7 +76,7 @@ class PagedAttention:
         view = asked.cache
         if asked.sinks is not None or not isinstance(view, PagedView) or not fits(queries, keys, values):
             return None
-        # A model may have made something else of what it fetched.
+        # A model may have changed the fetched keys.
         if keys is not view.keys or values is not view.values:
             return None
         if queries.dtype not in self._dtypes or {keys.dtype, values.dtype} != {queries.dtype}:

@@ -20,7 +20,7 @@ from parallax_core.api import Edit, Row
 
 View = PagedView | SlotView
 PACE = 3
-"""After so many views MLX begins to compute, while Python prepares the layers that follow."""
+"""The number of views after which MLX begins to compute, while Python prepares the later layers."""
 
 
 class PagedRunner:
@@ -32,10 +32,10 @@ class PagedRunner:
         self._grouping = grouping
         self._store = Store(layout, [pool.info for pool in account.pools])
         self._views: list[View] = []
-        """Of the step in progress: what `undo` puts back."""
+        """The views of the step in progress, which `undo` restores."""
 
     def reserve(self, num_pages: int) -> None:
-        """Have memory for so many pages of each pool now, and not when they are needed."""
+        """Allocate ``num_pages`` of each pool now instead of on demand."""
         for index in range(len(self._account.pools)):
             self._store.reserve(index, [num_pages - 1])
 
@@ -68,7 +68,7 @@ class PagedRunner:
         return Found(joined, _sort(states, order)) if is_last else Found(hidden=joined)
 
     def undo(self) -> None:
-        """After a run that raised: put back what pages cannot keep beside each other, and compute what is there."""
+        """After a run that raised: restore the states, which are not kept in pages, and evaluate the arrays."""
         for view in reversed(self._views):
             if isinstance(view, SlotView):
                 view.undo()

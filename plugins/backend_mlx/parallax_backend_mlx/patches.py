@@ -1,4 +1,4 @@
-"""Puts faster functions of ours in the place of mlx-lm's."""
+"""Replaces functions of mlx-lm by faster ones."""
 
 from __future__ import annotations
 

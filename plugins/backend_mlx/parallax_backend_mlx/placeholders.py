@@ -1,7 +1,7 @@
-"""What stands in a model where modules of other stages would be.
+"""Placeholders for the modules of other stages in a model.
 
-All of them are modules without parameters, so that loading neither misses nor reads what they stand for. What they
-stand for was built but is never computed: MLX is lazy, so it takes no memory.
+They are modules without parameters, so that loading neither misses nor reads the weights of the replaced modules.
+Those were built but are never computed: MLX is lazy, so they take no memory.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ class Hole(LayerPlaceholder):
 
     def __call__(self, *args: object, **kwargs: object) -> object:
         """Return the hidden states that came from the stage before, or what is given first as it is."""
-        # A view of its own: some models scale hidden states in place.
+        # A separate view: some models scale hidden states in place.
         return next(iter((*args, *kwargs.values()))) if self.incoming is None else self.incoming[...]
 
 
 class Exit(LayerPlaceholder):
-    """Stands for the last layer of a stage that is not the last: what is behind it is not run."""
+    """Replaces the last layer of a stage that is not the last: modules after it are not run."""
 
     def __call__(self, *args: object, **kwargs: object) -> None:
         """Run the layer.

@@ -1,4 +1,4 @@
-"""What this distribution offers to Parallax."""
+"""Registers the MLX backend with Parallax."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def parallax_register_settings() -> Iterable[SettingsSpec]:
 
 @hookimpl
 def parallax_configure(config: Settings) -> None:
-    """Take what has to be known before MLX is imported."""
+    """Read the settings that are needed before MLX is imported."""
     from parallax_backend_mlx.settings import PROCESS, MlxSettings
 
     PROCESS.blas = config.section(MlxSettings).blas

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from parallax_core.api import Availability
 
 DEVICES = {"mlx-metal": "Metal", "mlx-cuda-13": "CUDA", "mlx-cuda-12": "CUDA", "mlx-cpu": "cpu"}
-"""The distribution that holds the compute library of MLX, best first, and what it runs on."""
+"""The distributions with a compute library of MLX, best first, and the devices they run on."""
 FASTER = (
     "the torch backend is several times as fast on a CPU; without the gigabytes of CUDA: "
     "pip install 'torch>=2.13,<2.14' --index-url https://download.pytorch.org/whl/cpu, "
@@ -19,7 +19,7 @@ FASTER = (
 
 
 def probe_machine() -> Availability:
-    """Answer from what is installed and what kind of machine this is; loads nothing."""
+    """Answer from the installed packages and the kind of machine; loads nothing."""
     if sys.platform not in ("darwin", "linux"):
         return Availability(ok=False, reason=f"MLX runs on macOS and Linux, not on {sys.platform}")
     if sys.platform == "darwin" and platform.machine() != "arm64":

@@ -1,4 +1,4 @@
-"""What running a batch gives, and who runs it."""
+"""The outputs of a batch, and the interface of runners."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from parallax_core.api import Edit, Hidden, Row
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a run gave; evaluated."""
+    """The outputs of a run, evaluated."""
 
     logits: mx.array | None = None
     """At each output of each row, in row order, shape [outputs, vocab_size]; None without outputs."""
@@ -30,7 +30,7 @@ class Runner(Protocol):
         """Follow an edit that the account has made, with the copies it wants."""
 
     def run(self, rows: Sequence[Row], hidden: mx.array | None, copies: Copies) -> Found:
-        """Run ``rows``, for which the account has made room, and evaluate what they leave behind.
+        """Run ``rows``, for which the account has made room, and evaluate the caches.
 
         Args:
             rows: of different sequences.
@@ -39,7 +39,7 @@ class Runner(Protocol):
         """
 
     def undo(self) -> None:
-        """Take back a `run` that raised; if this raises too, what the sequences hold is lost."""
+        """Undo a `run` that raised; if this raises too, the sequences are lost."""
 
 
 def find_wanted(row: Row, *, is_last: bool) -> Sequence[int]:

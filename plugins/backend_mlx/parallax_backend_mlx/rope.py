@@ -22,7 +22,7 @@ class Angles:
     """Sines and cosines of the last step, for all layers that turn alike."""
 
     rates: mx.array
-    """By how much a position turns each pair, in radians: float32 of shape [dims / 2]."""
+    """The angle by which a position turns each pair, in radians: float32 of shape [dims / 2]."""
     _offset: Offset = -1
     _size: tuple[int, int] = (0, 0)
     _turns: tuple[mx.array, ...] = ()
@@ -58,7 +58,7 @@ class Angles:
 
 
 class Rotation(Module):
-    """Stands where a rotary embedding of mlx-lm was, and leaves to that what it does not do itself.
+    """Replaces a rotary embedding of mlx-lm, which still handles the other cases.
 
     Args:
         plain: the one that was there.

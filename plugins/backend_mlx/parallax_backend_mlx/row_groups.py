@@ -37,7 +37,7 @@ def group_rows(rows: Sequence[Row], grouping: Grouping) -> list[list[int]]:
 
 
 def _find_kind(row: Row, grouping: Grouping) -> tuple[int, bool]:
-    """Return what rows must have in common to run together at all."""
+    """Return the key that rows must share to run together."""
     if grouping.has_states:
         return len(row.tokens), row.start == 0
     return min(len(row.tokens), 2), False

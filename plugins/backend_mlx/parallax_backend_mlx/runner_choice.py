@@ -1,4 +1,4 @@
-"""Chooses how the sequences of a loaded model are kept, and makes what keeps them."""
+"""Chooses how the sequences of a loaded model are kept, and makes the runner."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class MemoryRoom:
     chunk: int
     """The most tokens in a step."""
     sequences: int = 0
-    """How many run at once, if that is known."""
+    """The number of sequences that run at once, if known."""
 
 
 def start_runner(network: Network, room: MemoryRoom, kernel: Kernel = "auto") -> tuple[Account, Runner]:
@@ -58,7 +58,7 @@ def start_runner(network: Network, room: MemoryRoom, kernel: Kernel = "auto") ->
 
 
 def _count_spare(layout: Layout, weight_bytes: int) -> int:
-    """Return how many keys move through memory in the time all weights do."""
+    """Return the number of keys that move through memory in the time all weights do."""
     key_bytes = sum(layout.count_bytes(pool) for pool in layout.list_pools() if pool[0] != "state")
     return weight_bytes // (PASSES * key_bytes) if key_bytes else 0
 

@@ -15,7 +15,7 @@ from parallax_backend_mlx.import_shim import skip_tokenizers
 
 BLAS = activate()
 
-# MLX binds to its BLAS when it is imported, so what stands above has to stand above.
+# MLX binds to its BLAS when it is imported, so the lines above must come first.
 import mlx.core as mx  # noqa: E402
 from mlx.nn.layers.base import Module  # noqa: E402
 from mlx.nn.layers.embedding import Embedding  # noqa: E402

@@ -1,7 +1,7 @@
-"""Whether a loaded model gives together what it gives alone: tried out, for some model files of mlx-lm do not.
+"""Tests whether a loaded model gives the same results for rows together as alone; some of mlx-lm's do not.
 
 Three sequences of different lengths are prefilled, decoded and mixed: once on mlx-lm's own caches, a row at a time,
-once on pages, and once on pages with the rows together. What is given on is compared.
+once on pages, and once on pages with the rows together. The outputs are compared.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _make_info(kind: PoolKind, window: int) -> PoolInfo:
 
 
 def _try_runner(network: Network, runner: Runner, account: Account) -> list[mx.array]:
-    """Return what is given on after each step, shape [outputs, width]."""
+    """Return the outputs of each step, shape [outputs, width]."""
     mx.random.seed(0)
     spec = SequenceSpec(prompt_length=1, sampling=Sampling())
     for seq in (SeqId(0), SeqId(1), SeqId(2)):
@@ -91,7 +91,7 @@ def _list_steps(vocab_size: int) -> Iterator[tuple[Row, ...]]:
 
 
 def _find_error(found: Sequence[mx.array], expected: Sequence[mx.array], network: Network) -> str:
-    """Return what is wrong with ``found``, or nothing.
+    """Return the error in ``found``, if any.
 
     In the smaller dtypes a single place may differ by much, as where another expert is chosen; so the middle counts.
     """

@@ -1,4 +1,4 @@
-"""What the stage keeps of one sequence beside what the model remembers of it."""
+"""The stage's state of one sequence, besides the model's cache."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class SequenceState:
 
     @property
     def length(self) -> int:
-        """How many tokens it has."""
+        """Its number of tokens."""
         return len(self.tokens)
 
     def fork(self, edit: Fork) -> SequenceState:
@@ -40,7 +40,7 @@ class SequenceState:
         return SequenceState(spec, edit.choice, self.tokens[: edit.length])
 
     def list_drafts(self, row: Row) -> Iterator[Draft]:
-        """Yield what is known at each draw of ``row``, which continues this sequence."""
+        """Yield the draft of each draw of ``row``, which continues this sequence."""
         split = self.spec.prompt_length
         for output in row.outputs:
             if not isinstance(output, Draw):

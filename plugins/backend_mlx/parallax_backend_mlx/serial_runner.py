@@ -1,6 +1,6 @@
-"""Runs rows one after the other on mlx-lm's own caches: for models that keep what has no place in pages.
+"""Runs rows one after the other on mlx-lm's own caches: for models whose caches do not fit into pages.
 
-The account of such a stage shares no pages: each sequence has memory of its own.
+The account of such a stage shares no pages: each sequence has separate memory.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from parallax_core.api import Drop, Edit, Fork, Open, Row, SeqId, Truncate
 
 @dataclass(slots=True)
 class Held:
-    """What is kept of one sequence."""
+    """The cache of one sequence."""
 
     cache: Cache
     length: int = 0

@@ -10,17 +10,17 @@ Kernel = Literal["auto", "off"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MlxSettings:
-    """What a user decides about this backend; `StagePlan.options` has a value for each field."""
+    """The settings of this backend; `StagePlan.options` has a value for each field."""
 
     blas: str = "auto"
     """On Linux: ``auto``, ``off``, or the path of a library with the C interface of BLAS and 32-bit integers."""
     kernel: Kernel = "auto"
-    """On Metal: whether decodes read keys from their pages with a kernel of ours, where it proves right."""
+    """On Metal: whether decodes read keys from their pages with this backend's kernel, if its self-test passes."""
 
 
 @dataclass(slots=True)
 class ProcessSettings:
-    """What holds for the whole process, since MLX binds to its BLAS when it is imported, before any stage is opened."""
+    """Settings of the whole process: MLX binds to its BLAS when it is imported, before any stage is opened."""
 
     blas: str = "auto"
     """See `MlxSettings`."""

@@ -1,7 +1,7 @@
-"""Whether what a stage is given and gives on are numbers: overflow, broken weights or a neighbour may make others.
+"""Checks that inputs and outputs of a stage are finite: overflow, broken weights or a neighbour may spoil them.
 
-What is not a number spreads: a token drawn from it means nothing, and where rows of a rectangle are padded, a key that
-is not one is a score that is not one for every other row. So a step with one fails, and leaves nothing behind.
+NaN spreads: a token drawn from it is meaningless, and in padded rectangles a NaN key makes NaN scores in every other
+row. So a step with NaN fails, and is undone.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def check_scores(logits: mx.array) -> mx.array:
 
 
 def refuse_unsound(sound: mx.array, seqs: Sequence[SeqId], name: str) -> None:
-    """Refuse a step that has rows that are not sound.
+    """Refuse a step with unsound rows.
 
     Args:
         sound: bool of shape [rows].

@@ -54,7 +54,7 @@ class MlxStage:
     """See `parallax_core.api.Stage`.
 
     Args:
-        info: what the stage says of itself.
+        info: the properties of the stage.
         account: pages of the pools that ``info`` names.
         runner: keeps the sequences where ``account`` says, and runs rows of them.
     """
@@ -69,11 +69,11 @@ class MlxStage:
 
     @property
     def info(self) -> StageInfo:
-        """What the stage says of itself."""
+        """The properties of the stage."""
         return self._info
 
     def edit(self, edits: Sequence[Edit]) -> None:
-        """Apply ``edits`` in order. One that raises changes nothing, and those before it stay.
+        """Apply ``edits`` in order. An edit that raises changes nothing; the edits before it stay applied.
 
         Raises:
             KeyError: for a sequence that is not open, or one to be opened that already is.
@@ -203,7 +203,7 @@ class MlxStage:
         outputs = [output for row in rows for output in row.outputs]
         drafts = [draft for row in rows for draft in self._contexts[row.seq].list_drafts(row)]
         sound = check_scores(logits)
-        mx.async_eval(sound)  # type: ignore[no-untyped-call]  # beside the draw
+        mx.async_eval(sound)  # type: ignore[no-untyped-call]  # while the draw runs
         drawn = draw_tokens(self._sampler, logits, outputs, drafts)
         refuse_unsound(sound, [row.seq for row in rows for _ in row.outputs], "the scores")
         answers = make_answers(outputs, drawn, partial(rank_tokens, logits))
@@ -211,7 +211,7 @@ class MlxStage:
         return StageResult(answers, tensors, free, time.perf_counter() - begun)
 
     def _take_back(self, runner: Runner, marks: Sequence[Mark]) -> None:
-        """Put the sequences back, and prove it by computing them; what cannot be proved is lost."""
+        """Restore the sequences, and evaluate them to prove it; if that fails, the stage is lost."""
         self._account.restore(marks)
         try:
             runner.undo()

@@ -1,4 +1,4 @@
-"""Which library a loaded library really calls: the evidence behind what we say about the BLAS.
+"""Finds the library that a loaded library really calls: the evidence for the reported BLAS.
 
 The dynamic linker writes the address of each foreign function into a slot of the calling library. This reads that
 slot (ELF-64, glibc; see elf(5) and dlinfo(3)), so it reports what happened and not what should have happened.

@@ -1,4 +1,4 @@
-"""Says the weights of a checkpoint in the words mlx-lm reads, where its model file knows another form of them only."""
+"""Renames and reshapes weights of a checkpoint into the form that mlx-lm's model file reads."""
 
 from __future__ import annotations
 

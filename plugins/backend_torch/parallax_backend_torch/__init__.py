@@ -1,1 +1,1 @@
-"""The PyTorch backend: models on CPUs through compiled kernels of its own, and on whatever else PyTorch runs on."""
+"""The PyTorch backend: runs models on CPUs with its own compiled kernels, and on PyTorch's other devices."""

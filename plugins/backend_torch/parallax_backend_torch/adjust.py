@@ -1,7 +1,7 @@
-"""Penalties, bias and bans for many rows at once: `parallax_core.api.adjust`.
+"""Applies penalties, bias and bans to many rows at once: `parallax_core.api.adjust`.
 
-Nothing is kept between steps: the counts of a row are made from its history by one scatter, which costs little beside
-the step. Rows whose sampling has none of this cost nothing.
+No state is kept between steps: one scatter makes the counts of a row from its history, which costs little compared
+to the step. Rows without such sampling cost nothing.
 """
 
 from __future__ import annotations

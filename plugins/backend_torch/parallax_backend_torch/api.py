@@ -1,7 +1,7 @@
-"""What layers are built of, for the blocks that a model's adapter brings for this backend.
+"""Building blocks of layers, for the blocks that a model's adapter provides for this backend.
 
 `ModelSpec.blocks` names for ``torch`` a class, or a function, that is called with a `Config` and returns a `Model`.
-What is imported from here keeps its meaning until the second number of this distribution's version changes.
+Names in this module keep their meaning until the second number of this distribution's version changes.
 """
 
 from __future__ import annotations

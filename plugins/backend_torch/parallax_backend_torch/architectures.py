@@ -1,4 +1,4 @@
-"""Which models the blocks of this backend run, told from config.json without importing torch."""
+"""Tells from config.json, without importing torch, whether this backend's blocks run a model."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def reads_weights(config: Config) -> bool:
 
 
 def name_method(config: Config) -> str:
-    """Return what config.json calls the way in which weights are quantised; empty: they are not, or it does not say."""
+    """Return the quantisation method in config.json; empty: unquantised, or not given."""
     return str((config.quantization or {}).get("quant_method", ""))
 
 

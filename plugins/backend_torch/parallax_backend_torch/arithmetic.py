@@ -1,4 +1,4 @@
-"""The small operations of a layer, on whatever device: kernels on a CPU, PyTorch elsewhere."""
+"""The small operations of a layer on any device: kernels on a CPU, PyTorch elsewhere."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def rotate(x: torch.Tensor, angles: tuple[torch.Tensor, torch.Tensor]) -> None:
 
 
 def attend(query: torch.Tensor, pool: Pool, places: Places, rule: Rule) -> torch.Tensor:
-    """Return the attention of each query to what its row has in the pool, the new tokens included.
+    """Return the attention of each query to its row's keys and values in the pool, new tokens included.
 
     Args:
         query: [tokens, heads, width].

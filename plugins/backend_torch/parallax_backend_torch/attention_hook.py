@@ -15,7 +15,7 @@ NAME = "parallax"
 
 @dataclass(frozen=True, eq=False, slots=True)
 class AttentionCall:
-    """What a layer asks for, of one line of tokens."""
+    """The attention that a layer requests, for one line of tokens."""
 
     layer: int
     """In the numbering of the whole model."""
@@ -27,7 +27,7 @@ class AttentionCall:
     """[tokens, heads of keys, width]."""
     scale: float
     window: int
-    """How many tokens a token sees, itself included; 0: all."""
+    """The number of tokens a token sees, itself included; 0: all."""
     soft_cap: float
     sinks: torch.Tensor | None
 
@@ -36,7 +36,7 @@ class Attender(Protocol):
     """Answers calls."""
 
     def attend(self, call: AttentionCall) -> torch.Tensor:
-        """Return what attention gives: [tokens, heads, width]."""
+        """Return the result of attention: [tokens, heads, width]."""
 
 
 _current: ContextVar[Attender] = ContextVar("attender")
@@ -51,7 +51,7 @@ def register_attention() -> None:
 
 @contextmanager
 def answer_calls(attender: Attender) -> Iterator[None]:
-    """Have ``attender`` answer what models ask for meanwhile, in this thread."""
+    """Have ``attender`` compute the attention of models in this thread, inside the block."""
     token = _current.set(attender)
     try:
         yield

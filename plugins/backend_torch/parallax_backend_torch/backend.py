@@ -38,7 +38,7 @@ from parallax_core.api import (
 )
 
 CORE_FLOPS = 4e10
-"""What a core of a CPU computes in a second, about."""
+"""Approximate operations per second of a CPU core."""
 FEWEST, MOST, ON_GPU = 16, 512, 4096
 """Tokens of a step."""
 SATURATION_ROWS = {"cpu": 64}
@@ -61,7 +61,7 @@ class TorchBackend:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What is known of the layers of a stage once they are loaded."""
+    """The properties of a stage's layers, known once they are loaded."""
 
     plan: StagePlan
     shape: Shape

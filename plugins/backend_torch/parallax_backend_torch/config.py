@@ -9,7 +9,7 @@ from parallax_core.api import ConfigReader, Unsupported
 
 HINT = "fetch the model again, or choose another backend"
 GGUF = "gguf"
-"""What config.json calls weights that are the blocks of a GGUF file."""
+"""The quantisation method in config.json of weights in the blocks of a GGUF file."""
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 
@@ -20,7 +20,7 @@ class Config(ConfigReader):
         super().__init__(config, HINT)
         names = config.get("architectures")
         self.architecture = str(names[0]) if isinstance(names, list) and names else ""
-        """What config.json calls the model, such as ``LlamaForCausalLM``."""
+        """The architecture in config.json, such as ``LlamaForCausalLM``."""
         self.quantization: Mapping[str, Any] | None = config.get("quantization_config") or self.raw.get(
             "quantization_config"
         )

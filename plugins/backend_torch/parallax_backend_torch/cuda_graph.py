@@ -1,4 +1,4 @@
-"""Work that a device does again without being told each part of it: a CUDA graph."""
+"""Records work on a CUDA device as a graph, and replays it with one launch."""
 
 from __future__ import annotations
 
@@ -64,6 +64,6 @@ class CudaGraph:
 
 
 def prepare_graphs(device: torch.device) -> Callable[[], Graph]:
-    """Return what makes graphs that share memory on a CUDA device."""
+    """Return a function that makes graphs which share memory on a CUDA device."""
     stream, pool = torch.cuda.Stream(device), torch.cuda.graph_pool_handle()
     return lambda: CudaGraph(stream, pool)

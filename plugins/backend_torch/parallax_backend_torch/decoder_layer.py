@@ -22,7 +22,7 @@ from parallax_backend_torch.weights import Weights
 
 @dataclass(frozen=True, eq=False, slots=True)
 class PlainLayer:
-    """Attention and a mixer, each behind a norm, and each added to what was before."""
+    """Attention and a mixer, each after a norm, and each added to the residual."""
 
     attention_norm: Norm
     attention: Looker

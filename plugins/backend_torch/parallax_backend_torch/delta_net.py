@@ -38,11 +38,11 @@ class NetSizes:
 
     @property
     def channels(self) -> int:
-        """What the convolution runs over."""
+        """The channels of the convolution."""
         return sum(self.parts[:3])
 
     def keep(self) -> Kept:
-        """Return what a layer remembers: the last inputs of the convolution, and a matrix for each head."""
+        """Return the state of a layer: the last inputs of the convolution, and a matrix for each head."""
         return Kept("state", ((self.kernel - 1, self.channels), (self.num_values, self.key, self.value)))
 
 
@@ -70,7 +70,7 @@ class DeltaNet:
         self._back = weights.make_linear("out_proj")
 
     def __call__(self, x: torch.Tensor, residual: torch.Tensor | None, step: Step, spot: Spot) -> torch.Tensor:  # noqa: ARG002 -- of attention
-        """Return what it gives, plus ``residual``: [tokens, width of the model]."""
+        """Return the output plus ``residual``: [tokens, width of the model]."""
         sizes, places = self._sizes, spot.places
         assert isinstance(places, Slots)
         mixed = self._into.apply(x)

@@ -1,7 +1,7 @@
 """The gated delta rule (arXiv 2412.06464): attention with a state in place of keys and values.
 
-For each token, with a decay, the state forgets a little, then is corrected so that it gives the token's value for its
-key, as far as beta says; the output is what it gives for the query.
+For each token the state decays, then is corrected by the share beta towards giving the token's value for its key; the
+output is the state's value for the query.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class Tokens:
     value: torch.Tensor
     """[tokens, heads, value width]."""
     decay: torch.Tensor
-    """[tokens, heads]: the logarithm of what is left of the state."""
+    """[tokens, heads]: the logarithm of the state's decay."""
     beta: torch.Tensor
-    """[tokens, heads]: how much of the difference is corrected."""
+    """[tokens, heads]: the share of the difference that is corrected."""
 
     def pick(self, which: slice | torch.Tensor) -> Tokens:
         """Return some of them."""

@@ -1,4 +1,4 @@
-"""Which device a stage runs on, in what, and with how many threads."""
+"""Chooses the device, the dtype and the number of threads of a stage."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ MATRIX = 2
 
 
 def list_devices() -> list[str]:
-    """Return the names of what there is, best first."""
+    """Return the names of the available devices, best first."""
     found = [f"cuda:{number}" for number in range(torch.cuda.device_count())]
     return [*(["cuda"] if found else []), *found, "cpu"]
 
 
 def choose_device(plan: StagePlan) -> torch.device:
-    """Return the device a plan asks for, or the best.
+    """Return the device that a plan names, or the best one.
 
     Raises:
         Unsupported: if there is none of that name, or it does not compute in the dtype asked for.
@@ -69,7 +69,7 @@ def choose_factory(plan: StagePlan, settings: TorchSettings, tensors: Iterable[T
 
 
 def estimate_bytes(file: TensorFile, factory: LayerFactory) -> int:
-    """Return about how much memory tensors take as they are kept."""
+    """Return the approximate memory of tensors in the form they are kept in."""
     return int(sum(math.prod(file.read_shape(name)) * _choose_bytes(file, name, factory) for name in file.tensors))
 
 

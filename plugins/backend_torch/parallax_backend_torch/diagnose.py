@@ -1,4 +1,4 @@
-"""What ``parallax doctor`` says about PyTorch on this machine."""
+"""The report of ``parallax doctor`` about PyTorch on this machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SIDE = 1024
 
 
 def list_findings(settings: TorchSettings) -> Iterable[Finding]:
-    """Return the version, the device, and whether the compiled kernels are in use, each with what to do about it."""
+    """Return the version, the device, and whether the compiled kernels are in use, each with a hint."""
     try:
         importlib.import_module("torch")
     except Exception as error:  # noqa: BLE001  # the report is about what is broken here, whatever it is

@@ -1,4 +1,4 @@
-"""What is known when a token is drawn, without a copy of the tokens before it."""
+"""The inputs of a draw, without a copy of the tokens before it."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class DrawInput:
     tokens: Sequence[int]
     """Those of the sequence, from its first on, and perhaps more than come before the draw."""
     position: int
-    """How many come before it; the position the drawn token will have."""
+    """The number of tokens before it, which is the position of the drawn token."""
     prompt_length: int
 
     @property
     def num_output(self) -> int:
-        """How many tokens of output come before."""
+        """The number of output tokens before it."""
         return max(0, self.position - self.prompt_length)
 
     @property
@@ -38,7 +38,7 @@ class DrawInput:
 
 
 def list_tickets(row: Row, entry: Entry) -> Iterator[DrawInput]:
-    """Yield what is known at each draw of a row, of which the entry holds the tokens already."""
+    """Yield the inputs of each draw of a row, whose tokens the entry holds already."""
     spec = entry.spec
     for output in row.outputs:
         if isinstance(output, Draw):

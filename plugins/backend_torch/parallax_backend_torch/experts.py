@@ -25,7 +25,7 @@ class Expert:
     back: Packed
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """Return what it gives: [tokens, width]."""
+        """Return the output: [tokens, width]."""
         return self.back.apply(self.into.apply_gated(x))
 
 
@@ -49,7 +49,7 @@ class Experts:
         self._router, self._experts, self._route, self._shared = router, experts, route, shared
 
     def __call__(self, x: torch.Tensor, residual: torch.Tensor | None) -> torch.Tensor:
-        """Return what they give together, plus ``residual``: [tokens, width]."""
+        """Return the sum of their outputs plus ``residual``: [tokens, width]."""
         chosen, shares = self._route(self._router.apply(x).float())
         order = chosen.flatten().argsort(stable=True)
         tokens = order // chosen.shape[1]
@@ -92,5 +92,5 @@ def has_experts(config: Config, index: int) -> bool:
 
 
 def count_experts(config: Config) -> int:
-    """Return how many experts a layer has."""
+    """Return the number of experts in a layer."""
     return config.count("num_experts", "num_local_experts")

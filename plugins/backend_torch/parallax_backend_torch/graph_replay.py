@@ -1,7 +1,7 @@
-"""Steps of decodes, recorded once for each size and done again: so a device need not wait to be told what comes next.
+"""Records decode steps once for each size and replays them, so that a device does not wait for launches.
 
-Steps are brought to few sizes. What that adds, rows and pages, changes nothing: the rows lie in a spare page that
-belongs to nobody, and are left out of what is given on; the pages are masked.
+Steps are padded to few sizes. The added rows lie in a spare page that no sequence owns, and are cut from the output;
+the added pages are masked.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class Recording:
 
     graph: Graph
     words: torch.Tensor
-    """What goes in: a draft."""
+    """The inputs of a recorded step."""
     hidden: torch.Tensor | None
     """And on a stage that is not the first, [rows, width]."""
     found: torch.Tensor
-    """What comes out, [rows, width]."""
+    """The output, [rows, width]."""
 
 
 class Replays:

@@ -18,7 +18,7 @@ from parallax_backend_torch.weights import Weights
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """How many there are."""
+    """The number of heads."""
 
     queries: int
     keys: int
@@ -26,7 +26,7 @@ class Heads:
     width: int
 
     def keep(self, window: int = 0) -> Kept:
-        """Return what a layer remembers."""
+        """Return the cache of a layer."""
         shape = self.keys, self.width
         return Kept("window" if window else "full", (shape, shape), window)
 
@@ -40,13 +40,13 @@ def read_heads(config: Config) -> Heads:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Look:
-    """What families do differently."""
+    """The options in which families differ."""
 
     rope: Rope
     window: int = 0
-    """How many tokens a token sees, itself included; 0: all."""
+    """The number of tokens a token sees, itself included; 0: all."""
     scale: float = 0.0
-    """What scores are multiplied by; 0: one over the root of the width."""
+    """The factor of the scores; 0: one over the root of the width."""
     soft_cap: float = 0.0
     eps: float = 0.0
     """Of the norms of queries and keys, where there are any."""
@@ -83,7 +83,7 @@ class Attention:
             self.rule = replace(self.rule, sinks=weights.read_vector("sinks"))
 
     def __call__(self, x: torch.Tensor, residual: torch.Tensor | None, step: Step, spot: Spot) -> torch.Tensor:
-        """Return what attention gives, plus ``residual``: [tokens, width of the model]."""
+        """Return the output plus ``residual``: [tokens, width of the model]."""
         heads, places = self.heads, spot.places
         assert isinstance(places, Places)
         mixed = self.into.apply(x).unflatten(1, (-1, heads.width))

@@ -1,6 +1,6 @@
 """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1), on the latents themselves.
 
-What is kept of a token is its latent and the rotated part of its key. The matrices that would make keys and values of a
+The cache of a token is its latent and the rotated part of its key. The matrices that would make keys and values of a
 latent are applied to queries and results instead, so the latent is the one key, and the value, of all heads.
 """
 
@@ -30,7 +30,7 @@ class LatentSizes:
     value: int
 
     def keep(self) -> Kept:
-        """Return what a layer remembers."""
+        """Return the cache of a layer."""
         return Kept("latent", ((1, self.latent + self.rotated),))
 
 
@@ -68,7 +68,7 @@ class LatentAttention:
         self._back = weights.make_linear("o_proj")
 
     def __call__(self, x: torch.Tensor, residual: torch.Tensor | None, step: Step, spot: Spot) -> torch.Tensor:
-        """Return what attention gives, plus ``residual``: [tokens, width of the model]."""
+        """Return the output plus ``residual``: [tokens, width of the model]."""
         sizes, places, angles = self._sizes, spot.places, step.find_angles(self._rope)
         assert isinstance(places, Places)
         if self._narrow is not None and self._narrow_norm is not None:
@@ -88,7 +88,7 @@ class LatentAttention:
 
 
 def multiply_heads(x: torch.Tensor, matrices: torch.Tensor) -> torch.Tensor:
-    """Multiply each head by a matrix of its own: [tokens, heads, in] by [heads, in, out]."""
+    """Multiply each head by its own matrix: [tokens, heads, in] by [heads, in, out]."""
     return torch.bmm(x.transpose(0, 1), matrices).transpose(0, 1).contiguous()
 
 

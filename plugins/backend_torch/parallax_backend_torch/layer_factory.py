@@ -1,4 +1,4 @@
-"""What layers are built of: matrices to multiply by, on a CPU packed for its kernels, elsewhere as PyTorch has them."""
+"""Makes the matrices of layers: packed for the kernels on a CPU, PyTorch tensors elsewhere."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class DeviceLinear:
 
 @dataclass(frozen=True, slots=True)
 class LayerFactory:
-    """Where a stage computes, and in what."""
+    """The device and dtype of a stage."""
 
     device: torch.device
     dtype: torch.dtype

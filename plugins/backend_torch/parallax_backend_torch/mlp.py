@@ -1,4 +1,4 @@
-"""What comes after attention where there are no experts."""
+"""The MLP of a layer without experts."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ class Mixer(Protocol):
     """Something that mixes within each token."""
 
     def __call__(self, x: torch.Tensor, residual: torch.Tensor | None) -> torch.Tensor:
-        """Return what it gives, plus ``residual``: [tokens, width]."""
+        """Return the output plus ``residual``: [tokens, width]."""
 
 
 class Looker(Protocol):
     """Something that mixes between tokens."""
 
     def __call__(self, x: torch.Tensor, residual: torch.Tensor | None, step: Step, spot: Spot) -> torch.Tensor:
-        """Return what it gives, plus ``residual``: [tokens, width]."""
+        """Return the output plus ``residual``: [tokens, width]."""
 
 
 class GatedMlp:
@@ -42,5 +42,5 @@ class GatedMlp:
         self.gate: Gate = gate
 
     def __call__(self, x: torch.Tensor, residual: torch.Tensor | None) -> torch.Tensor:
-        """Return what it gives, plus ``residual``: [tokens, width]."""
+        """Return the output plus ``residual``: [tokens, width]."""
         return self.back.apply(self.into.apply_gated(x, self.gate), residual)

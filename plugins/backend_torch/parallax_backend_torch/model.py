@@ -1,4 +1,4 @@
-"""What a file in ``blocks`` says of its family: the shape of a model, what each layer keeps, and how it is built."""
+"""The interface of a file in ``blocks``: a model's shape, the cache of each layer, and how layers are built."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Shape:
     norm_offset: float = 0.0
     """See `arithmetic.Norm`."""
     embed_scale: float = 1.0
-    """What embeddings are multiplied by."""
+    """The factor of the embeddings."""
     soft_cap: float = 0.0
     """Logits become ``cap * tanh(logit / cap)``; 0: they stay."""
 
@@ -48,7 +48,7 @@ class Layer(Protocol):
 
 
 def find_obstacle(part: object) -> str:
-    """Return why a layer, or a part of one, cannot be recorded and done again; empty if it can.
+    """Return why a layer, or a part of one, cannot be recorded and replayed; empty if it can.
 
     It can if it has a true attribute ``is_steady``: nothing it computes is read back, no shape depends on a number that
     was computed, and nothing but the step and what it keeps comes from main memory.
@@ -65,7 +65,7 @@ class Model(Protocol):
     shape: Shape
 
     def keep_layer(self, index: int) -> Kept:
-        """Return what the layer of this number remembers."""
+        """Return the cache of the layer with this number."""
 
     def build_layer(self, index: int, weights: Weights) -> Layer:
         """Build a layer from the tensors of its own."""

@@ -1,7 +1,7 @@
 """Carves the layers of a stage out of a model of transformers.
 
-The model keeps its own code, all of its layers and their numbers. Layers of other stages pass on what they get and hold
-no weights; the one before the stage's first brings in the hidden states, and behind its last one the model is left.
+The model keeps its code, all of its layers and their numbers. Layers of other stages pass their input on and hold no
+weights; the one before the stage's first brings in the hidden states, and the run ends after the stage's last.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Product:
     def __init__(self, packed: Packed) -> None:
         self._packed = packed
         self.seen: torch.Tensor | None = None
-        """What it was given last, [tokens, width]."""
+        """Its last input, [tokens, width]."""
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Multiply: [..., in] to [..., out]."""

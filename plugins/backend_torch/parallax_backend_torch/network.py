@@ -1,4 +1,4 @@
-"""Layers of a model with what comes before and after them, over all tokens of a step at once."""
+"""Runs the layers of a model, its embedding and its head, over all tokens of a step at once."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from parallax_backend_torch.step import Step
 from parallax_backend_torch.weights import Selection, Weights
 
 SPARE = (".inv_freq", ".masked_bias")
-"""Tensors that some checkpoints hold and nobody needs."""
+"""Unused tensors that some checkpoints hold."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a run gives."""
+    """The outputs of a run."""
 
     hidden: torch.Tensor | None = None
     """From layers that are not the last: [tokens, width]."""
@@ -45,7 +45,7 @@ class Runner(Protocol):
 
 
 class Ends:
-    """What comes before the layers and after them, as far as a stage holds it."""
+    """The embedding, norm and head of a stage that holds them."""
 
     def __init__(self, shape: Shape, selection: Selection, weights: Weights) -> None:
         self._shape = shape

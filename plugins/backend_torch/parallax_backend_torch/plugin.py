@@ -1,4 +1,4 @@
-"""What this distribution offers to Parallax."""
+"""Registers the PyTorch backend with Parallax."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def parallax_register_backends() -> Iterable[BackendSpec]:
 
 @hookimpl
 def parallax_select_backend(model_config: Mapping[str, Any], available: Sequence[str]) -> str | None:
-    """Take what only this backend reads, and leave to others what they run better."""
+    """Choose this backend for models that only it reads; leave others to the backend that runs them best."""
     from parallax_backend_torch.architectures import choose_backend
 
     return choose_backend(model_config, available)

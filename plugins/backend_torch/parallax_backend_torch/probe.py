@@ -12,7 +12,7 @@ DRIVER = Path("/proc/driver/nvidia/version")
 
 
 def probe_machine(driver: Path = DRIVER) -> Availability:
-    """Answer from what is installed and whether there is a driver of NVIDIA; loads nothing."""
+    """Answer from the installed packages and the presence of an NVIDIA driver; loads nothing."""
     if find_spec("torch") is None:
         return Availability(ok=False, reason="torch is not installed: pip install torch")
     has_cuda = driver.exists() and "+cpu" not in metadata.version("torch")

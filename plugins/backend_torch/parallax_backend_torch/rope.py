@@ -25,13 +25,13 @@ class Rope:
     frequencies: torch.Tensor
     """float32 of shape [rotated width / 2]."""
     scale: float = 1.0
-    """What cosines and sines are multiplied by."""
+    """The factor of cosines and sines."""
     moved: dict[torch.device, torch.Tensor] = field(default_factory=dict, init=False, repr=False)
     """The frequencies on each device they were asked for on."""
 
     @property
     def width(self) -> int:
-        """How many numbers of a head are turned: the first ones."""
+        """The number of rotated dimensions of a head: the first ones."""
         return 2 * int(self.frequencies.shape[0])
 
     def find_angles(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

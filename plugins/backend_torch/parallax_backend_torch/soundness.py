@@ -1,4 +1,4 @@
-"""Whether what a stage is given and gives on are numbers: overflow, broken weights or a neighbour may make others."""
+"""Checks that inputs and outputs of a stage are finite: overflow, broken weights or a neighbour may spoil them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def check_found(found: Found, rows: Sequence[Row]) -> torch.Tensor | None:
         raise _blame("the hidden states this stage computed", seqs, torch.isfinite(found.hidden).all(dim=-1))
     if found.logits is None or not found.logits.numel():
         return None
-    best, most = find_largest(found.logits)  # NaN where there is one
+    best, most = find_largest(found.logits)  # NaN if there is one
     if not bool(torch.isfinite(most).all()):
         seqs = [row.seq for row in rows for _ in row.outputs]
         raise _blame("the scores this stage computed", seqs, torch.isfinite(most))

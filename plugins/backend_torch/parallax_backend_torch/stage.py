@@ -38,7 +38,7 @@ from parallax_core.api import (
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a stage is made of; what it lets go when it is closed."""
+    """The parts of a stage, released when it is closed."""
 
     runner: Runner
     store: Store
@@ -52,7 +52,7 @@ class TorchStage:
     """See `parallax_core.api.Stage`.
 
     Args:
-        info: what the stage says of itself.
+        info: the properties of the stage.
         held: its layers, and the memory of its pools.
     """
 
@@ -63,7 +63,7 @@ class TorchStage:
 
     @property
     def info(self) -> StageInfo:
-        """What the stage says of itself."""
+        """The properties of the stage."""
         return self._account.info
 
     def edit(self, edits: Sequence[Edit]) -> None:
@@ -133,7 +133,7 @@ class TorchStage:
             self.close()
 
     def _take_back(self, held: Held, restore: Callable[[], None]) -> None:
-        """Have all sequences be as they were before a step that failed; what was written since is in nobody's pages.
+        """Restore all sequences to their state before a failed step; its writes are in free pages.
 
         Raises:
             StageLost: if the device is not what it was: most errors of one stay until the process ends.
@@ -158,7 +158,7 @@ class TorchStage:
         return dataclasses.replace(result, sampling_s=time.perf_counter() - begun if result.answers else 0.0), step
 
     def _commit(self, step: Step | None) -> None:
-        """Write what a step that has ended well leaves in states; those of a recorded one are none."""
+        """Write the states that a successful step leaves; a recorded step has none."""
         if step is None:
             return
         try:
@@ -169,7 +169,7 @@ class TorchStage:
             raise StageLost(self._lost, "open the stage again") from error
 
     def _run(self, held: Held, batch: StageBatch) -> tuple[Found, Step | None]:
-        """Return what the layers give, and the step, unless it was recorded."""
+        """Return the outputs of the layers, and the step, unless it was recorded."""
         device, pools, hidden = held.factory.device, self._account.pools, None
         if batch.hidden:
             hidden = read_tensor(batch.hidden[0]).to(device, held.factory.dtype)
@@ -195,7 +195,7 @@ class TorchStage:
 
 
 def _list_outputs(batch: StageBatch) -> list[Output]:
-    """Return what is asked for, in row order."""
+    """Return the outputs asked for, in row order."""
     return [output for row in batch.rows for output in row.outputs]
 
 

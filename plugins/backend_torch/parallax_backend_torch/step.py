@@ -1,4 +1,4 @@
-"""What layers are told of a step: all tokens of all rows one after the other, and where they lie in the pages."""
+"""The input of layers in a step: all tokens of all rows one after the other, and their places in the pages."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Slots:
         self._put.append((kept, states))
 
     def commit(self) -> None:
-        """Write what was put."""
+        """Write the states that were put."""
         for kept, states in self._put:
             kept[self.slots] = states
         self._put.clear()
@@ -99,7 +99,7 @@ class Slots:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Spot:
-    """What one layer keeps, and where in it the rows of a step lie."""
+    """The cache of one layer, and the places of a step's rows in it."""
 
     kept: Sequence[torch.Tensor]
     """Each of shape [slots, ...]."""

@@ -85,7 +85,7 @@ class Generic:
         return self._run(Paged(step, self._selection.layers.start), (step.tokens, step.positions), hidden, picks)
 
     def try_layers(self) -> list[Kept]:
-        """Run a few tokens, and return what each layer keeps.
+        """Run a few tokens, and return the cache of each layer.
 
         Raises:
             Unsupported: if layers do not attend through our function once each, or what comes out is not what
@@ -138,7 +138,7 @@ class Generic:
         given = {"input_ids": tokens[None]} if hidden is None else {"inputs_embeds": hidden[None]}
         try:
             with answer_calls(attender):
-                kept = 0 if picks is None else picks  # 0 is how transformers says all
+                kept = 0 if picks is None else picks  # in transformers 0 means all
                 out = self._model(**given, position_ids=positions[None], use_cache=False, logits_to_keep=kept)
         except StopAfterLayer as left:
             return Found(hidden=left.hidden[0])

@@ -38,7 +38,7 @@ MISFIT = "the files may be incomplete, or of another model: fetch the model agai
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What a stage holds."""
+    """The tensors that a stage holds."""
 
     layers: LayerRange
     num_layers: int
@@ -80,11 +80,11 @@ class TensorFile:
     def __init__(self, tensors: Mapping[str, Tensor], forms: Mapping[str, Form], task: str, progress: Progress) -> None:
         self.tensors, self.forms = tensors, forms
         self.left = set(tensors)
-        """Those that nobody has asked for yet."""
+        """The tensors not requested yet."""
         self.total = sum(memoryview(each.data).nbytes for each in tensors.values())
         self.done = 0
         self.kept = 0
-        """Bytes that are kept of what was read, in the form they are kept in."""
+        """Bytes of the tensors that were read, in the form they are kept in."""
         self.numbers = 0
         """Numbers in the matrices that are kept."""
         self._task, self._progress = task, progress
@@ -115,12 +115,12 @@ class TensorFile:
         self.tell(memoryview(found.data).nbytes)
 
     def tell(self, num_bytes: int) -> None:
-        """Tell of so many more bytes."""
+        """Report more loaded bytes."""
         self.done += num_bytes
         self._progress(self._task, min(self.done, self.total), self.total)
 
     def check_left(self, spare: Sequence[str] = ()) -> None:
-        """Refuse a checkpoint with tensors that nobody asked for: it is of a model that is built otherwise.
+        """Refuse a checkpoint with unused tensors: its model has another structure.
 
         Args:
             spare: ends of names that do not matter.
@@ -167,7 +167,7 @@ class FileRows:
         return torch.cat([part.to_dense() if isinstance(part, Quantized) else part for part in parts])
 
     def close(self) -> None:
-        """Give back what is left."""
+        """Release the rest."""
         for name in self._names:
             self._file.release(name)
 
@@ -189,7 +189,7 @@ class Weights:
         return Weights(self.file, self.factory, f"{self.prefix}{part}.")
 
     def has(self, name: str) -> bool:
-        """Whether there is such a tensor."""
+        """Whether the tensor exists."""
         return self.prefix + name in self.file.tensors
 
     def read_shape(self, name: str) -> tuple[int, ...]:

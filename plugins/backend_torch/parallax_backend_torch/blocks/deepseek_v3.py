@@ -29,7 +29,7 @@ class GroupRoute:
     num_chosen_groups: int
     is_normalised: bool
     scale: float
-    """What shares are multiplied by."""
+    """The factor of the experts' shares."""
 
     def __call__(self, scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Choose."""
@@ -66,7 +66,7 @@ class DeepseekV3:
         self._first_sparse = config.size("first_k_dense_replace", 0)
 
     def keep_layer(self, index: int) -> Kept:  # noqa: ARG002 -- every layer is alike
-        """Return what a layer remembers: a latent, and the rotated part of a key."""
+        """Return the cache of a layer: a latent, and the rotated part of a key."""
         return self._sizes.keep()
 
     def build_attention(self, weights: Weights) -> LatentAttention:
@@ -100,7 +100,7 @@ class DeepseekV3:
 
 
 def find_scale(config: Config, sizes: LatentSizes) -> float:
-    """Return what scores are multiplied by; YaRN raises the temperature here instead of at the angles."""
+    """Return the factor of the scores; YaRN raises the temperature here instead of at the angles."""
     scale, settings = float((sizes.plain + sizes.rotated) ** -0.5), read_rope(config)
     if settings.get("rope_type", "default") == "default" or not settings.get("mscale_all_dim"):
         return scale

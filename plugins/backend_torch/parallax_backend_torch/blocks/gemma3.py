@@ -20,7 +20,7 @@ from parallax_core.api import Unsupported
 
 NORMS = ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm")
 PERIOD = 6
-"""Every so many layers one sees everything, where config.json does not say which."""
+"""The interval of layers with full attention, where config.json does not give them."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -59,7 +59,7 @@ class Gemma3:
         self._soft_cap = config.number("attn_logit_softcapping", 0.0)
 
     def keep_layer(self, index: int) -> Kept:
-        """Return what a layer remembers: keys and values."""
+        """Return the cache of a layer: keys and values."""
         return self._heads.keep(self._windows[index])
 
     def build_attention(self, index: int, weights: Weights) -> Attention:

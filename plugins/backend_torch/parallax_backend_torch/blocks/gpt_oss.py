@@ -30,7 +30,7 @@ class GptOssExpert:
     alpha: float
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """Return what it gives: [tokens, width]."""
+        """Return the output: [tokens, width]."""
         gate, up = self.into.apply(x).chunk(2, dim=1)
         gate, up = gate.clamp(max=self.limit), up.clamp(-self.limit, self.limit)
         return self.back.apply((up + 1) * gate * torch.sigmoid(gate * self.alpha))
@@ -49,7 +49,7 @@ class GptOss:
         self._clamps = config.number("swiglu_limit", 7.0), config.number("swiglu_alpha", 1.702)
 
     def keep_layer(self, index: int) -> Kept:
-        """Return what a layer remembers: keys and values."""
+        """Return the cache of a layer: keys and values."""
         return self._heads.keep(self._windows[index])
 
     def build_attention(self, index: int, weights: Weights) -> Attention:

@@ -1,4 +1,4 @@
-"""Llama, and what is built like it."""
+"""Llama, and models of the same structure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Llama:
         self._rope = make_rope(config, self._heads.width)
 
     def keep_layer(self, index: int) -> Kept:  # noqa: ARG002 -- every layer is alike
-        """Return what a layer remembers: keys and values."""
+        """Return the cache of a layer: keys and values."""
         return self._heads.keep()
 
     def build_attention(self, weights: Weights) -> Attention:

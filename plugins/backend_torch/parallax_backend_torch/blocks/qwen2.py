@@ -23,7 +23,7 @@ class Qwen2:
         self._windows = find_windows(config)
 
     def keep_layer(self, index: int) -> Kept:
-        """Return what a layer remembers: keys and values."""
+        """Return the cache of a layer: keys and values."""
         return self._heads.keep(self._windows[index])
 
     def build_attention(self, index: int, weights: Weights) -> Attention:

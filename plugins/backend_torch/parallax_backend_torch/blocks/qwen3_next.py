@@ -24,13 +24,13 @@ LINEAR = "linear_attention"
 
 @dataclass(frozen=True, eq=False, slots=True)
 class SharedExpert:
-    """What every token goes through, as much as its gate says."""
+    """The shared expert, which every token passes, weighted by its gate."""
 
     mlp: GatedMlp
     gate: Packed
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """Return what it gives: [tokens, width]."""
+        """Return the output: [tokens, width]."""
         return self.mlp(x, None) * self.gate.apply(x).sigmoid()
 
 
@@ -55,7 +55,7 @@ class Qwen3Next:
         )
 
     def keep_layer(self, index: int) -> Kept:
-        """Return what a layer remembers: keys and values, or a state."""
+        """Return the cache of a layer: keys and values, or a state."""
         return self._heads.keep() if self._kinds[index] == FULL else self._sizes.keep()
 
     def build_attention(self, index: int, weights: Weights) -> Attention | DeltaNet:

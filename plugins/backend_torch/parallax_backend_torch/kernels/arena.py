@@ -1,6 +1,6 @@
-"""Where packed weights lie: close together, in pages of 2 MiB where the system has them.
+"""Memory for packed weights: contiguous, in pages of 2 MiB where the system has them.
 
-A step reads all weights once. In pages of 4 KiB the processor looks up so many addresses that it takes much longer.
+A step reads all weights once. With pages of 4 KiB, address lookups make that much slower.
 """
 
 from __future__ import annotations

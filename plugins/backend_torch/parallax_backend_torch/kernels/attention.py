@@ -20,7 +20,7 @@ MOST_SHARED = 32
 
 
 def attend(query: torch.Tensor, pool: Pool, rows: Rows, rule: Rule) -> torch.Tensor:
-    """Attend to keys and values where they lie; those of the step itself are stored already.
+    """Attend to keys and values in place; those of the step itself are stored already.
 
     Args:
         query: float32 [tokens, heads, dim], tokens in row order, the last two dimensions contiguous; heads is a

@@ -1,4 +1,4 @@
-"""The products in plain torch, where there is no compiled library."""
+"""Matrix products in plain torch, used without the compiled library."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def list_parts(weight: torch.Tensor | Quantized) -> list[torch.Tensor]:
 
 
 def check_input(x: torch.Tensor, width: int, rows: int | None = None) -> None:
-    """Refuse what cannot be multiplied.
+    """Refuse shapes and dtypes that cannot be multiplied.
 
     Raises:
         ValueError: not float32 [rows, width], or not contiguous in the last dimension.

@@ -1,6 +1,6 @@
-"""Weights as GGUF files hold them: rows of blocks, each with scales of its own.
+"""Reads the weights of GGUF files: rows of blocks, each with its own scales.
 
-Read are, each to a `Quantized` of groups of 32:
+Supported types, each read to a `Quantized` of groups of 32:
 
 * ``Q4_0``, ``Q4_1``: 4 bits, to the bit. ``Q8_0``: 8 bits, to the bit.
 * ``Q4_K``: 256 weights of 4 bits with eight scales and offsets of 6 bits; what those come to is rounded to float16.

@@ -33,7 +33,7 @@ class Scaling:
 
 @dataclass(frozen=True, eq=False, kw_only=True, slots=True)
 class Recipe:
-    """What a layer is made of: ``h += back(attend(into(norm(h))))``, then ``h += down(gated(up(norm(h))))``."""
+    """The parts of a layer: ``h += back(attend(into(norm(h))))``, then ``h += down(gated(up(norm(h))))``."""
 
     attention_norm: Scaling
     into: Packed

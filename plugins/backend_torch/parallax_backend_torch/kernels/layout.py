@@ -1,4 +1,4 @@
-"""Weights as the compiled library wants them: panels of 16 outputs, said exactly in ``csrc/kernels.h``."""
+"""Lays out weights for the compiled library: panels of 16 outputs, specified in ``csrc/kernels.h``."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The compiled library: found, checked, loaded once, and asked how it is.
+"""Finds, checks and loads the compiled library, and describes it.
 
 ``hatch_build.py`` compiles ``csrc`` into one file beside this one. It has a plain C interface and is loaded with
-ctypes, so it belongs to no version of torch or Python. Where no compiler was at hand there is no such file, and torch
-does the work.
+ctypes, so it does not depend on the version of torch or Python. Without a compiler the file is not built, and torch
+computes instead.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def list_isas(library: ctypes.CDLL) -> list[str]:
 
 
 def describe_kernels() -> str:
-    """Return what is used, in one line."""
+    """Return a one-line description of the kernels in use."""
     library = find_library()
     if library is None:
         return f"torch: {_choice.reason}"
@@ -132,7 +132,7 @@ def read_isa(library: ctypes.CDLL) -> str:
 
 
 def set_threads(count: int) -> None:
-    """Use so many threads, the calling one included, in all later calls of this process; at least 1.
+    """Set the number of threads, the calling one included, for all later calls of this process; at least 1.
 
     Threads of torch are another pool, and are left alone.
     """

@@ -1,4 +1,4 @@
-"""Matrix products with a weight that was arranged for them beforehand, in the form it is kept in.
+"""Matrix products with a packed weight, in the form it is kept in.
 
 Activations are always float32. What a product computes, for a weight of each kind:
 

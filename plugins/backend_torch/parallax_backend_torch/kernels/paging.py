@@ -1,4 +1,4 @@
-"""Attention over pages in plain torch, where there is no compiled library: one row after the other."""
+"""Attention over pages in plain torch, one row after the other; used without the compiled library."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from parallax_backend_torch.kernels.signature import TableRecord
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Where the tokens of a step belong: row r has ``lengths[r]`` queries, at positions ``starts[r] ...``.
+    """The places of a step's tokens: row r has ``lengths[r]`` queries, at positions ``starts[r] ...``.
 
     The key of position p of row r lies in slot ``pages[offsets[r] + p // page_size] * page_size + p % page_size``. Only
     positions that some query sees are looked up, so what a window has left behind needs no page: a table may begin
@@ -54,10 +54,10 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a query may see, and how scores become weights."""
+    """The tokens a query may see, and how scores become weights."""
 
     scale: float
-    """What the product of query and key is multiplied by."""
+    """The factor of the product of query and key."""
     window: int = 0
     """Positions a query sees, its own included; 0 for all before it."""
     soft_cap: float = 0.0

@@ -1,4 +1,4 @@
-"""Weights in few bits: codes of one byte, and a scale (and an offset) for each group of 32 along the inputs.
+"""Quantises weights: codes of one byte, and a scale (and an offset) for each group of 32 along the inputs.
 
 A weight is ``scale * code + low``. Two kinds are known, which are the types Q8_0 and Q4_1 of GGUF files:
 

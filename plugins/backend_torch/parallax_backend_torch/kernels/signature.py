@@ -1,4 +1,4 @@
-"""The C interface of the compiled library, as ctypes declares it; what its functions mean is said in ``csrc``."""
+"""Declares the C interface of the compiled library for ctypes; ``csrc`` documents its functions."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ FUNCTIONS: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "plx_read": (c_float, (_FLOATS, _COUNT)),
     "plx_store": (None, (_FLOATS, _COUNT, c_void_p, _COUNT, _COUNT, c_int32, c_void_p)),
 }
-"""What each function returns and takes."""
+"""The result and argument types of each function."""
 
 OPERATIONS: dict[str, tuple[type, ...]] = {
     "plx_multiply": (_WEIGHT, _FLOATS, _COUNT, _COUNT, _FLOATS, _FLOATS, _COUNT),
@@ -126,7 +126,7 @@ OPERATIONS: dict[str, tuple[type, ...]] = {
     "plx_attend": (POINTER(AttentionRecord),),
     "plx_layers": (_LAYERS, _ATTENTIONS, _COUNT, _TABLE, _ROPE, c_void_p, _FLOATS, _COUNT, _FLOATS, _FLOATS),
 }
-"""What those functions take that need memory of their own; they return ``plx::Status``."""
+"""The argument types of functions that allocate memory; they return ``plx::Status``."""
 
 
 def declare_functions(library: ctypes.CDLL) -> None:
@@ -144,11 +144,11 @@ def declare_functions(library: ctypes.CDLL) -> None:
 
 
 def find_misfit(library: ctypes.CDLL) -> str:
-    """Return the name of a record that is not as large here as in the library; empty if there is none."""
+    """Return the name of a record whose size here differs from the library's; empty if all agree."""
     return next((kind.__name__ for name, kind in RECORDS.items() if getattr(library, name)() != sizeof(kind)), "")
 
 
 def _check_status(status: int, function: Any, arguments: tuple[Any, ...]) -> int:  # noqa: ANN401, ARG001 -- as ctypes calls it
     if status:
-        raise MemoryError("there is not enough memory for what a step computes on the way")
+        raise MemoryError("there is not enough memory for the intermediate results of a step")
     return status
