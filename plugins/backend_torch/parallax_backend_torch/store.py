@@ -15,7 +15,7 @@ PoolKey = tuple[PoolKind, int]
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What one layer remembers."""
+    """The cache of one layer."""
 
     kind: PoolKind
     shapes: tuple[tuple[int, ...], ...]

@@ -11,7 +11,7 @@ from parallax_models.weights import Heads, gated_mlp
 
 
 def read_layers(settings: ConfigReader) -> Iterator[LayerShape]:
-    """Yield the layers; every sixth sees everything, unless config.json says otherwise."""
+    """Yield the layers; every sixth has full attention, unless config.json differs."""
     heads, bias = Heads.read(settings), settings.flag("attention_bias", default=False)
     attention = heads.projections(bias=bias, output_bias=bias) + 2 * heads.width
     weights = attention + gated_mlp(heads.hidden, settings.count("intermediate_size")) + 4 * heads.hidden

@@ -14,7 +14,7 @@ LINEAR = "linear_attention"
 
 
 def read_layers(settings: ConfigReader) -> Iterator[LayerShape]:
-    """Yield the layers; every fourth is attention, unless config.json says otherwise."""
+    """Yield the layers; every fourth is attention, unless config.json differs."""
     num_layers, period = settings.count("num_hidden_layers"), settings.count("full_attention_interval", default=4)
     default = [LINEAR if (index + 1) % period else FULL for index in range(num_layers)]
     for index, kind in enumerate(settings.list_words("layer_types", (FULL, LINEAR), default)):
@@ -40,7 +40,7 @@ def read_attention(settings: ConfigReader) -> LayerShape:
 def read_delta_net(settings: ConfigReader) -> LayerShape:
     """Return a layer with a gated delta net (arXiv 2412.06464) without its MLP.
 
-    What it keeps is the last inputs of its convolution, and a matrix of key times value for each value head.
+    Its state is the last inputs of its convolution, and a matrix of key times value for each value head.
     """
     hidden, kernel = settings.count("hidden_size"), settings.count("linear_conv_kernel_dim")
     num_keys, num_values = settings.count("linear_num_key_heads"), settings.count("linear_num_value_heads")

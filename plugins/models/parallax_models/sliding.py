@@ -12,12 +12,12 @@ SLIDING = "sliding_attention"
 
 
 def slide_layers(layer: LayerShape, settings: ConfigReader, default: Sequence[str]) -> Iterator[LayerShape]:
-    """Yield ``layer`` as often as there are layers, each with its window.
+    """Yield one layer like ``layer`` for each layer of the model, with its window.
 
     Args:
-        layer: one that sees everything.
-        settings: those of the model.
-        default: what each layer is where config.json does not say.
+        layer: a layer with full attention.
+        settings: the model's settings.
+        default: the kind of each layer where config.json does not give it.
     """
     for kind in settings.list_words("layer_types", (FULL, SLIDING), default):
         yield layer if kind == FULL else replace(layer, kind="window", window=settings.count("sliding_window"))

@@ -1,4 +1,4 @@
-"""How many parameters the usual parts of a layer have."""
+"""Counts the parameters of the usual parts of a layer."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ class Heads:
     queries: int
     """Query heads times their width."""
     values: int
-    """Key and value heads times their width; half of what is kept per token."""
+    """Key and value heads times their width; half of a token's cache."""
     width: int
 
     @classmethod
     def read(cls, settings: ConfigReader) -> Heads:
-        """Read what families name alike."""
+        """Read the settings that families name alike."""
         hidden, num = settings.count("hidden_size"), settings.count("num_attention_heads")
         width = settings.count("head_dim", default=hidden // num or 1)
         return cls(hidden, num * width, settings.count("num_key_value_heads", default=num) * width, width)
