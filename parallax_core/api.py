@@ -313,4 +313,4 @@ PROVISIONAL = frozenset(
     }
 )
 """Names that no plugin, example or template of the repository uses. They may change or go within one plugin API, with a
-word in the changelog: an author who needs one asks for it to be kept. See docs/explanation/change-policy.md."""
+note in the changelog; ask for a name to be kept if you need it. See docs/explanation/change-policy.md."""

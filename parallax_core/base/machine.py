@@ -13,7 +13,7 @@ KIB = 1024
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What the kernel lets this process use. The arguments are the files of Linux that say so.
+    """The resources that the kernel allows this process. The fields are the Linux files to read.
 
     Control groups come in two versions with different files; in both, the limits of all ancestors hold too.
     """
@@ -29,13 +29,13 @@ class Machine:
         return max(1, min([cores, *map(math.ceil, self._read_quotas())]))
 
     def free_memory(self) -> int | None:
-        """Return the bytes of main memory that can still be taken without swapping; None: not known, as on macOS."""
+        """Return the bytes of main memory available without swapping; None: unknown, as on macOS."""
         lines = _read_text(self.memory).splitlines()
         found = [int(line.split()[1]) * KIB for line in lines if line.startswith("MemAvailable:")]
         return min([*found, *self._read_memory_left()], default=None)
 
     def total_memory(self) -> int:
-        """Return the bytes of main memory there are; 0: not known."""
+        """Return the bytes of main memory of the machine; 0: unknown."""
         try:
             return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         except (OSError, ValueError):
@@ -75,7 +75,7 @@ def _list_processors() -> list[int]:
 
 
 def _read_left(folder: Path, limit_name: str, usage_name: str) -> Iterator[int]:
-    """Yield the limit minus the usage, if there is a limit; files not in active use do not count: they give way."""
+    """Yield the limit minus the usage, if there is a limit; inactive file pages can be reclaimed and do not count."""
     limit, usage = _read_text(folder / limit_name), _read_text(folder / usage_name)
     if limit.isdecimal() and usage.isdecimal():
         lines = _read_text(folder / "memory.stat").splitlines()

@@ -1,4 +1,4 @@
-"""Reads the settings of a config.json, and checks them."""
+"""Reads and checks the settings of a config.json."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from parallax_core.base.errors import Unsupported
 MOST = 2**40
 """The largest number in a config.json."""
 MOST_LAYERS = 10_000
-"""The most layers: each one is described."""
+"""The most layers of a model, since core describes each one."""
 LAYER_COUNTS = ("num_hidden_layers", "n_layers", "n_layer", "num_layers")
-"""What config.json may call the number of layers."""
+"""The names under which config.json may state the number of layers."""
 HINT = "fetch the model again"
 
 
@@ -27,7 +27,7 @@ def count_layers(config: Mapping[str, Any]) -> int | None:
     counts = (part.get(name) for part in parts for name in LAYER_COUNTS)
     count = next((count for count in counts if type(count) is int), None)
     if count is not None and not 1 <= count <= MOST_LAYERS:
-        message = f"config.json says that the model has {count} layers"
+        message = f"config.json states that the model has {count} layers"
         raise Unsupported(message, HINT)
     return count
 
@@ -50,7 +50,7 @@ class ConfigReader:
         self._hint = hint
 
     def count(self, *names: str, default: int | None = None) -> int:
-        """Return an integer of at least 1, under the first of ``names`` that is there."""
+        """Return an integer of at least 1, under the first of ``names`` that is set."""
         value = self._read(names, default)
         most = MOST_LAYERS if names[0] in LAYER_COUNTS else MOST
         if type(value) is not int or not 1 <= value <= most:
@@ -79,7 +79,7 @@ class ConfigReader:
         return value
 
     def choose(self, allowed: Sequence[str], *names: str, default: str | None = None) -> str:
-        """Return a word, which must be one of ``allowed``, under the first of ``names`` that is there."""
+        """Return a word, which must be one of ``allowed``, under the first of ``names`` that is set."""
         value = self._read(names, default)
         if value not in allowed:
             raise self._refuse(names[0], value, " or ".join(allowed))
@@ -109,7 +109,7 @@ class ConfigReader:
         return value
 
     def has(self, name: str) -> bool:
-        """Whether a setting is there."""
+        """Return whether a setting is set."""
         return self.raw.get(name) is not None
 
     def _read(self, names: Sequence[str], default: object) -> object:

@@ -34,7 +34,7 @@ class StepTimes:
     sampling_s: float = 0.0
     """Part of the last stage's seconds; 0: not measured."""
     _parts: list[float] | None = None
-    """The result of `split`, which every request of the step asks for."""
+    """The cached result of `split`, which every request of the step needs."""
 
     def note(self, stage: int, seconds: float) -> None:
         """Record how long a stage computed the step."""
@@ -95,7 +95,7 @@ class StageClock:
         return StepTimes(self._num_stages, now, is_lone)
 
     def note(self, times: StepTimes, stage: int, num_tokens: int, now: float | None) -> None:
-        """Record a stage's report on a step with rows, whose seconds ``times`` has; ``now``: when it came, if known."""
+        """Record a stage's report on a step with rows. ``times`` has its seconds; ``now`` is its arrival, if known."""
         self.steps[stage] += 1
         self.tokens[stage] += num_tokens
         self._seconds[stage].append(times.seconds[stage])

@@ -16,7 +16,7 @@ Timer = Callable[[], float]
 
 
 def stand_still() -> float:
-    """Return no time: a `Timer` that measures nothing."""
+    """Return 0, as a `Timer` that measures nothing."""
     return 0.0
 
 
@@ -32,7 +32,7 @@ class Timeline:
     latest: float = 0.0
     """The time of its last event."""
     detokenize_s: float = 0.0
-    """Seconds of turning its tokens into text."""
+    """Seconds of detokenizing."""
     steps: list[StepTimes] = field(default_factory=list)
     """The last steps with rows of the request."""
     spent: list[float] = field(default_factory=list)

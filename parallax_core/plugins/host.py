@@ -83,7 +83,7 @@ class PluginHost:
 
     @property
     def config_file(self) -> Path | None:
-        """The configuration file that `configure` was given the contents of; None: there is none."""
+        """The configuration file in use; None: no file."""
         return self._config.file if self._config is not None else None
 
     def backends(self) -> Registry[BackendSpec]:

@@ -30,7 +30,7 @@ class PluginConfig:
 
     @property
     def file(self) -> Path | None:
-        """The file in use; None: there is none."""
+        """The configuration file in use; None: no file."""
         return self._config.file
 
     def section(self, schema: type[T]) -> T:

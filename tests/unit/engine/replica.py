@@ -1,4 +1,4 @@
-"""A head and its stages, run step by step, with a clock of their own."""
+"""A head and its stages, run step by step on a simulated clock."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def make_request(prompt: Sequence[int], max_tokens: int | None = 4, **fields: An
 
 
 def open_stages(toy: Toy, num_stages: int, **sizes: Any) -> list[ToyStage]:
-    """Return stages of about equally many layers."""
+    """Return stages with about equal numbers of layers."""
     borders = [round(index * len(toy.layers) / num_stages) for index in range(num_stages + 1)]
     return [toy.open(LayerRange(*pair), **sizes) for pair in pairwise(borders)]
 
 
 def expect_tokens(toy: Toy, request: Request, choice: int = 0, length: int | None = None) -> list[int]:
-    """Return the tokens of an answer, computed alone and at once."""
+    """Return the tokens of an answer, computed by the plain model."""
     num_tokens = length or request.max_tokens
     assert num_tokens is not None
     tokens = toy.continuation(request.prompt, num_tokens, request.sampling, choice)
@@ -61,7 +61,7 @@ def expect_tokens(toy: Toy, request: Request, choice: int = 0, length: int | Non
 
 
 def expect_logprobs(toy: Toy, tokens: Sequence[int], start: int, top: int) -> list[TokenLogprob]:
-    """Return what each of ``tokens`` from ``start`` on is to be reported with."""
+    """Return the expected log-probabilities of ``tokens`` from ``start`` on."""
     found = [logprobs(toy.logits(tokens[:place])) for place in range(start, len(tokens))]
     return [
         TokenLogprob(token, each[token], best(each, top)) for token, each in zip(tokens[start:], found, strict=True)
@@ -69,7 +69,7 @@ def expect_logprobs(toy: Toy, tokens: Sequence[int], start: int, top: int) -> li
 
 
 class Chain:
-    """Stages one behind the other, each given what the one before gave."""
+    """Stages in sequence, each fed with the output of the one before."""
 
     def __init__(self, stages: Sequence[ToyStage]) -> None:
         self.stages = stages
@@ -79,7 +79,7 @@ class Chain:
         self._open: dict[SeqId, None] = {}
 
     def run(self, step: PlannedStep) -> list[StageResult]:
-        """Return what each stage says; a new epoch begins with nothing."""
+        """Run a step and return each stage's result; a new epoch starts with empty stages."""
         edits = step.edits
         if step.epoch > self.epoch:
             self.epoch = step.epoch
@@ -125,7 +125,7 @@ class Replica:
         return self.submit(make_request(prompt, max_tokens, **fields))
 
     def step(self) -> bool:
-        """Run one step; return whether there was one."""
+        """Run one step; return whether one was planned."""
         self.now += 0.01
         step = self.head.plan(self.now)
         if step is not None:
@@ -134,7 +134,7 @@ class Replica:
         return step is not None
 
     def fail(self, *named: SeqId) -> PlannedStep:
-        """Have the next step fail on a stage alone, which makes its edits and is as before its rows; return it."""
+        """Let the next step fail on a single stage, after its edits and before its rows; return the step."""
         step = self.head.plan(self.now)
         assert step is not None
         self.chain.run(replace(step, batch=StageBatch(())))
@@ -143,7 +143,7 @@ class Replica:
         return step
 
     def compute(self, step: PlannedStep) -> StageResult:
-        """Run a step on every stage; return the last one's result, the others' having been confirmed."""
+        """Run a step on every stage, confirm the others' results, and return the last one's."""
         *before, last = self.chain.run(step)
         for index, result in enumerate(before):
             self.head.confirm(index, step.batch.step, result.free)
@@ -177,11 +177,11 @@ class Replica:
         return expect_tokens(self.toy, self.requests[request_id], index, length)
 
     def check_tokens(self, *ids: RequestId) -> None:
-        """Compare every answer to the requests given, or to all, with the plain run."""
+        """Compare the answers to the given requests, or to all, with the plain model."""
         for request_id in ids or self.requests:
             for index in range(self.requests[request_id].n):
                 assert self.tokens(request_id, index) == self.expected(request_id, index)
 
     def count_tokens(self) -> int:
-        """Return how many tokens the last stage has computed."""
+        """Return the number of tokens that the last stage has computed."""
         return sum(len(row.tokens) for batch in self.stage.batches for row in batch.rows)

@@ -1,4 +1,4 @@
-"""Who waits begins as a fork of what is stored, and the least recently used makes room, at the cost of one look-up."""
+"""A waiting sequence starts as a fork of a stored one, and evictions do not repeat its look-up."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PROMPTS = st.lists(st.integers(0, 2), min_size=1, max_size=9)
 
 
 def admit_plainly(cache: SequenceCache, sequence: Sequence, found: Found, claim: PageClaim) -> bool:
-    """Look for the best beginning again after every single eviction, as one would write it first."""
+    """Look up the best prefix again after every eviction: the simple version."""
     del found
     while True:
         match = cache.find(sequence).match
@@ -99,7 +99,7 @@ def lookups(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 
 
 def fill(replica: Replica, num_prompts: int) -> None:
-    """Have so many prompts stored, none of which begins like another."""
+    """Store prompts, none of which shares a prefix with another."""
     for number in range(num_prompts):
         replica.ask([number + 10] * 4, 1)
         replica.run()

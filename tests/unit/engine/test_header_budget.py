@@ -1,4 +1,4 @@
-"""No step, and no result of one, has a header beyond what a receiver takes, whatever clients ask for."""
+"""No header of a step or its result exceeds the receiver's limit, whatever clients request."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ INFO = StageInfo(
     capabilities=frozenset({"logprobs"}),
 )
 FAR = 2**31 - 1
-"""A token id that takes as many bytes as any."""
+"""A token id of the longest encoding."""
 
 
 def run_head(head: Head, most: int = 1000) -> list[tuple[int, int, PlannedStep]]:
-    """Answer every step until there is none; return the sizes of the headers of steps and results, with the steps."""
+    """Answer every step until none is left; return the sizes of the headers of steps and results, with the steps."""
     found: list[tuple[int, int, PlannedStep]] = []
     for _ in range(most):
         step = head.plan(0.0)

@@ -1,4 +1,4 @@
-"""How much a head takes on: what its stages are good for, unless somebody says otherwise."""
+"""The limits of a head: derived from its stages unless configured."""
 
 from __future__ import annotations
 

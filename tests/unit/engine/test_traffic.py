@@ -1,4 +1,4 @@
-"""Whatever comes in whatever order, every request ends, with the tokens of the plain run."""
+"""Under any traffic, every request ends, with the tokens of the plain model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a head does for a step does not grow with those that wait, and those that wait for each other do begin."""
+"""The work of a head per step does not grow with the waiting requests, and followers do start."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.unit.engine.replica import LUCKY, TOY, Replica, decode, make_request
 
 
 def count_calls(work: Callable[[], object]) -> int:
-    """Return how many functions ``work`` calls, those written in C included."""
+    """Return the number of function calls in ``work``, C functions included."""
     calls = 0
 
     def note(frame: FrameType, event: str, arg: object) -> None:
@@ -46,7 +46,7 @@ def count_calls(work: Callable[[], object]) -> int:
 
 
 def make_busy(num_waiting: int, num_pages: int) -> Replica:
-    """Return a replica with two requests running, and so many that have to wait."""
+    """Return a replica with two running requests, and the given number of waiting ones."""
     replica = Replica(
         TOY.open(num_pages=num_pages, page_size=20, context=40, max_batch_tokens=8),
         limits=Limits(max_running=3, max_waiting=num_waiting + 2),
