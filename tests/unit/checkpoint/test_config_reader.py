@@ -86,5 +86,5 @@ def test_number_of_layers_is_found_under_any_of_its_names(config: dict[str, Any]
 
 @pytest.mark.parametrize("count", [0, -1, 10**12])
 def test_number_of_layers_that_no_model_has_is_refused(count: int) -> None:
-    with pytest.raises(Unsupported, match=f"says that the model has {count} layers"):
+    with pytest.raises(Unsupported, match=f"states that the model has {count} layers"):
         count_layers({"num_hidden_layers": count})
