@@ -200,6 +200,13 @@ async def test_stream_that_is_closed_while_its_step_is_in_flight_leaves_no_trace
         assert tokens_of(await collect(engine.submit(make_request([7])))) == TOY.continuation([7], 4)
 
 
+async def test_stage_that_takes_steps_ahead_gives_the_tokens_of_the_model() -> None:
+    prompts = [[number] * length for number, length in ((3, 30), (4, 1), (5, 17))]
+    async with running([TOY.open(num_pages=40, steps_ahead=1)]) as engine:
+        answers = await asyncio.gather(*[collect(engine.submit(make_request(prompt, 6))) for prompt in prompts])
+    assert [tokens_of(answer) for answer in answers] == [TOY.continuation(prompt, 6) for prompt in prompts]
+
+
 @pytest.mark.parametrize("bad", [0, 1, 2])
 async def test_failed_step_ends_its_requests_with_an_error_and_no_others(bad: int) -> None:
     stages = make_stages(3)
