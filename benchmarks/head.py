@@ -38,7 +38,8 @@ from parallax_core.api import (
     StageInfo,
     StageResult,
 )
-from parallax_core.engine.head import Head, PlannedStep
+from parallax_core.engine.head import Head
+from parallax_core.engine.inflight import PlannedStep
 from parallax_core.engine.limits import Limits
 from parallax_core.wire.codec import decode, encode
 from parallax_core.wire.messages import Result, Step

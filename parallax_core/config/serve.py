@@ -87,6 +87,14 @@ class ServeSettings:
             extra={"metavar": "S"},
         ),
     ] = 0.0
+    recovery_timeout: Annotated[
+        float,
+        Meta(
+            description="Seconds a request waits for lost stages to be replaced before it ends with an error.",
+            ge=1,
+            extra={"metavar": "S"},
+        ),
+    ] = 120.0
     load_timeout: Annotated[
         float,
         Meta(description="Seconds that loading a stage may take without progress.", ge=1, extra={"metavar": "S"}),

@@ -70,6 +70,8 @@ class Timing:
     """Part of the last stage's time: sampling; 0 if its backend does not measure it."""
     detokenize_s: float = 0.0
     """The time the head took to turn tokens into text and look for stop strings."""
+    recovery_s: float = 0.0
+    """Of the first three phases, how long the request waited for lost stages to be replaced."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

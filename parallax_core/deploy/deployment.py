@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -51,10 +51,11 @@ class Deployment:
     def make_engines(self, on_lost: Callable[[int, str], None] | None = None) -> list[PipelineEngine]:
         """Return an engine for each replica; ``on_lost`` is told its rank and the reason when one loses a stage."""
         engines = []
+        options = replace(self.pipeline, releases_unstarted=len(self.topology.replicas) > 1)
         for rank, places in enumerate(self.topology.replicas):
-            executor = self.stages.make_executor(rank, places, self.pipeline)
+            executor = self.stages.make_executor(rank, places, options)
             lost = partial(on_lost, rank) if on_lost else None
-            engines.append(PipelineEngine(executor, self.text.decode, self.pipeline, lost))
+            engines.append(PipelineEngine(executor, self.text.decode, options, lost))
         return engines
 
     def list_waiting(self) -> list[NodeStatus]:
@@ -153,6 +154,7 @@ def read_plan(settings: ServeSettings, plugins: PluginHost) -> DeploymentPlan:
         preemption=make_policy(plugins, "preemption", settings.preemption),
         backlog=UnreadOutput(settings.max_unread * 2**20),
         step_timeout_s=settings.step_timeout or None,
+        recovery_timeout_s=settings.recovery_timeout,
         load_timeout_s=settings.load_timeout,
     )
     routing = make_policy(plugins, "routing", settings.routing)

@@ -6,22 +6,22 @@ import dataclasses
 from collections import deque
 from collections.abc import Hashable
 from collections.abc import Sequence as Listing
-from dataclasses import dataclass
 
 from parallax_core.base.errors import InvalidRequest, Overloaded, StageLost
 from parallax_core.base.ids import Epoch, RequestId, SeqId
 from parallax_core.builtin.batching import WorkConserving
 from parallax_core.builtin.preemption import LowestPriority
-from parallax_core.contracts.engine import Delta, EngineStats, PoolUse, Request
+from parallax_core.contracts.engine import Delta, EngineStats, Request
 from parallax_core.contracts.policy import BatchingPolicy, PreemptionPolicy, QueueView
 from parallax_core.contracts.stage import Edit, StageBatch, StageInfo, StageResult
 from parallax_core.engine.cache import SequenceCache
 from parallax_core.engine.detokenizer import Decode
 from parallax_core.engine.header_budget import HeaderBudget
-from parallax_core.engine.inflight import InflightStep
+from parallax_core.engine.inflight import InflightStep, PlannedStep
 from parallax_core.engine.ledger import Ledger
 from parallax_core.engine.limits import Limits, find_limits
 from parallax_core.engine.priority import PriorityQueue
+from parallax_core.engine.replay import Replay
 from parallax_core.engine.request import RequestState
 from parallax_core.engine.scheduler import Scheduler, StepBudget
 from parallax_core.engine.sequence import RequestContext, Sequence
@@ -29,18 +29,6 @@ from parallax_core.engine.stage_clock import MOST_IN_FLIGHT, StageClock
 from parallax_core.engine.timing import EngineCounters, Timeline, Timer, stand_still
 from parallax_core.engine.validate import RequestValidator
 from parallax_core.engine.waiting import ReadyList, WaitingQueue
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedStep:
-    """A step for the stages: apply the edits in order, then compute the rows of the batch, which may be empty.
-
-    `StageBatch.step` is its number, counted from 1 in each epoch.
-    """
-
-    epoch: Epoch
-    edits: tuple[Edit, ...]
-    batch: StageBatch
 
 
 class Head:
@@ -92,8 +80,7 @@ class Head:
         """
         max_output = RequestValidator(self._stages, self.max_length).check(request)
         if request.id in self._requests:
-            message = f"request {request.id} has already been accepted"
-            raise InvalidRequest(message)
+            raise InvalidRequest(f"request {request.id} has already been accepted")
         self._cache.budget.check_request(request)
         self.check_room()
         self._num_accepted += 1
@@ -132,7 +119,7 @@ class Head:
         """End the requests whose timeout has passed."""
         while (found := self._deadlines.first()) and found[0] <= now:
             state = found[1]
-            self._yield(state, state.fail(f"timed out after {state.request.timeout_s:g} seconds", "timeout"))
+            self._yield(state, state.expire(f"timed out after {state.request.timeout_s:g} seconds", now))
 
     def hold_s(self, now: float) -> float:
         """Return the seconds to hold back the next step; 0: it may be planned now."""
@@ -202,13 +189,8 @@ class Head:
     def stats(self) -> EngineStats:
         """Return the head's counters, its numbers of requests, and the use of its pools."""
         running = self._cache.num_requests
-        pools = [
-            PoolUse(stage=index, kind=pool.kind, used=pool.num_pages - free, total=pool.num_pages)
-            for index, (stage, frees) in enumerate(zip(self._stages, self._ledger.free, strict=True))
-            for pool, free in zip(stage.pools, frees, strict=True)
-        ]
-        waiting = len(self._requests) - running
-        return EngineStats(running=running, waiting=waiting, pools=tuple(pools), **dataclasses.asdict(self._counters))
+        waiting, pools = len(self._requests) - running, self._ledger.measure_use()
+        return EngineStats(running=running, waiting=waiting, pools=pools, **dataclasses.asdict(self._counters))
 
     def fail(self, message: str, named: Listing[SeqId] = ()) -> bool:
         """Handle the failure of the oldest step in flight: the requests at fault end, all others go on.
@@ -248,6 +230,25 @@ class Head:
         if stages:
             self.stage_clock.forget_limits()
         self._begin_epoch(stages or self._stages)
+
+    def pause(self, now: float) -> None:
+        """Note that a stage was lost. Plan no step until `resume`; requests can expire, fail and be cancelled."""
+        for state in self._requests.values():
+            state.pause(now)
+
+    def resume(self, stages: Listing[StageInfo], now: float) -> None:
+        """Compute every request again on the rebuilt ``stages``; those that these cannot serve end with an error."""
+        self.restart(stages)
+        replay = Replay(RequestValidator(self._stages, self.max_length), self._cache.budget)
+        for state in list(self._requests.values()):
+            state.context.timeline.resume(now)
+            if obstacle := replay.find_obstacle(state):
+                self._yield(state, state.fail(obstacle))
+
+    def expire_all(self, message: str, now: float) -> None:
+        """End every request as one whose time is over; ``message`` says why."""
+        for state in list(self._requests.values()):
+            self._yield(state, state.expire(message, now))
 
     def take_deltas(self) -> list[tuple[RequestId, Delta]]:
         """Return the deltas of all requests since the last call, in order."""

@@ -7,8 +7,19 @@ from collections.abc import Sequence as Listing
 from dataclasses import dataclass
 
 from parallax_core.base.errors import StageLost
-from parallax_core.base.ids import SeqId
-from parallax_core.contracts.stage import Answer, Draw, Drawn, Output, Row, Score, Scored, State
+from parallax_core.base.ids import Epoch, SeqId
+from parallax_core.contracts.stage import (
+    Answer,
+    Draw,
+    Drawn,
+    Edit,
+    Output,
+    Row,
+    Score,
+    Scored,
+    StageBatch,
+    State,
+)
 from parallax_core.engine.sequence import Sequence
 from parallax_core.engine.stage_clock import StageClock, StepTimes
 from parallax_core.pages.pool import Mark
@@ -20,6 +31,18 @@ ROUNDING = 0.01
 
 Free = tuple[tuple[int, ...], ...]
 """Free pages by stage, then by pool."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedStep:
+    """A step for the stages: apply the edits in order, then compute the rows of the batch, which may be empty.
+
+    `StageBatch.step` is its number, counted from 1 in each epoch.
+    """
+
+    epoch: Epoch
+    edits: tuple[Edit, ...]
+    batch: StageBatch
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from parallax_core.base.ids import SeqId
+from parallax_core.contracts.engine import PoolUse
 from parallax_core.contracts.stage import Edit, PoolInfo, Row, StageInfo
 from parallax_core.pages.pool import Mark, PagePool
 
@@ -49,6 +50,14 @@ class Ledger:
         """The number of tokens at whose multiples a prompt is stored for all state pools; 0: never."""
         intervals = [pool.info.checkpoint_every for pool in self._pools if pool.info.kind == "state"]
         return math.lcm(*filter(None, intervals)) if any(intervals) else 0
+
+    def measure_use(self) -> tuple[PoolUse, ...]:
+        """Return the use of every pool of every stage."""
+        return tuple(
+            PoolUse(stage=index, kind=pool.info.kind, used=pool.info.num_pages - pool.num_free, total=num_pages)
+            for index, pools in enumerate(self._stages)
+            for pool, num_pages in pools
+        )
 
     def length(self, seq: SeqId) -> int:
         """Return the length of a sequence after all planned steps, in tokens."""

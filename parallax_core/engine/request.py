@@ -9,6 +9,8 @@ from parallax_core.contracts.engine import Delta, Finish, Reason, Request, Token
 from parallax_core.contracts.stage import Answer, Drawn, Scored
 from parallax_core.engine.sequence import RequestContext, Sequence
 
+OUTGROWN = "a stage was lost, and the pipeline that replaced it has no room for the rest of this answer"
+
 
 class RequestState:
     """The answers to one request: the first exists from its arrival, the others from the draw after the prompt."""
@@ -21,6 +23,13 @@ class RequestState:
         self.answers.append(Sequence(context, self.answers, ready_since=context.timeline.arrived))
         self.live = [*self.answers]
         """The answers that have not ended."""
+        self.num_losses = 0
+        """Losses of a stage, since its last token, while it was on the stages."""
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a token was drawn for it."""
+        return self.answers[0].num_output > 0
 
     @property
     def deadline(self) -> float | None:
@@ -32,6 +41,11 @@ class RequestState:
     def running(self) -> list[Sequence]:
         """The answers that are on the stages."""
         return [answer for answer in self.answers if answer.seq is not None]
+
+    def pause(self, now: float) -> None:
+        """Note that a stage was lost."""
+        self.context.timeline.pause(now)
+        self.num_losses += bool(self.running)
 
     def absorb(self, sequence: Sequence, answers: Iterable[Answer], now: float) -> list[Delta]:
         """Process the answers to a row of ``sequence``; return the deltas for the client."""
@@ -46,13 +60,25 @@ class RequestState:
                 sequence.score.take(answer)
         return deltas
 
+    def limit_output(self, most: int) -> None:
+        """Limit each answer to ``most`` tokens, since the stages have less room than before."""
+        if most < self.context.max_output:
+            self.context.max_output = most
+            self.context.is_cut = self.request.max_tokens is not None
+
     def fail(self, message: str, reason: Reason = "error") -> Delta:
         """Return the final delta of a request that fails."""
         return Delta(finish=self._finish(reason, message))
 
+    def expire(self, message: str, now: float) -> Delta:
+        """Return the final delta of a request whose time is over."""
+        self.context.timeline.resume(now)
+        return self.fail(message, "timeout")
+
     def _advance(self, sequence: Sequence, drawn: Drawn, index: int, now: float) -> Delta:
         """Add the token at ``index`` of those drawn at one position to its answer."""
         self.context.timeline.advance(now)
+        self.num_losses = 0
         is_first = sequence.score is not None and not sequence.num_output
         sequence.ready_since = now
         timer = self.context.timer
@@ -61,6 +87,8 @@ class RequestState:
         self.context.timeline.detokenize_s += timer() - begun
         if is_first and sequence.score is not None:
             delta = replace(delta, prompt_logprobs=sequence.score.read())
+        if delta.ended == "length" and self.context.is_cut:
+            return replace(delta, ended=None, finish=self._finish("error", OUTGROWN))
         if delta.ended is not None:
             sequence.is_over = True
             self.live.remove(sequence)

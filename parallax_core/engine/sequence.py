@@ -29,6 +29,8 @@ class RequestContext:
     request: Request
     max_output: int
     """The most tokens an answer may have."""
+    is_cut: bool = False
+    """Whether ``max_output`` is less than the request asked for, since rebuilt stages hold less."""
     decode: Decode
     timeline: Timeline
     timer: Timer = stand_still

@@ -37,6 +37,10 @@ class Timeline:
     """The last steps with rows of the request."""
     spent: list[float] = field(default_factory=list)
     """The sums of `StepTimes.split` over the steps before these."""
+    paused: float | None = None
+    """The time at which a stage was lost, while the request waits for another; None: it does not."""
+    recovery_s: float = 0.0
+    """Seconds it has waited for lost stages to be replaced."""
 
     def begin(self, times: StepTimes) -> bool:
         """Record a planned step with a row of the request; return whether it is the first."""
@@ -56,10 +60,21 @@ class Timeline:
             self.first = now
         self.latest = now
 
+    def pause(self, now: float) -> None:
+        """Record the loss of a stage."""
+        if self.paused is None:
+            self.paused = now
+
+    def resume(self, now: float) -> None:
+        """Record that the lost stage was replaced, or that the request waits no longer. Does nothing without a loss."""
+        if self.paused is not None:
+            self.recovery_s += now - self.paused
+            self.latest, self.paused = now, None
+
     def read(self) -> Timing:
         """Return the parts of the time from its arrival to its last event."""
         if self.begun is None:
-            return Timing(queued_s=max(0.0, self.latest - self.arrived))
+            return Timing(queued_s=max(0.0, self.latest - self.arrived), recovery_s=self.recovery_s)
         self._sum_up(len(self.steps))
         first = self.latest if self.first is None else self.first
         num_stages = len(self.spent) // 2
@@ -71,6 +86,7 @@ class Timeline:
             hops_s=tuple(self.spent[num_stages:-1]),
             sampling_s=self.spent[-1] if self.spent else 0.0,
             detokenize_s=self.detokenize_s,
+            recovery_s=self.recovery_s,
         )
 
     def _sum_up(self, count: int) -> None:

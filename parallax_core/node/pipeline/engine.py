@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Literal
 
@@ -31,9 +31,10 @@ STOPPED = "the server is shutting down"
 class PipelineEngine:
     """A replica made of stages: a head on the event loop, and an executor that runs the stages.
 
-    When a stage is lost, every request ends with an error, the engine's health becomes ``starting``, and the executor
-    opens the stages again, however long that takes. The health becomes ``failed`` if that can never succeed in this
-    process. ``on_lost`` is called with the reason of each loss.
+    When a stage is lost, the engine's health becomes ``starting``, and the executor opens the stages again, however
+    long that takes. Then every request is computed again from its prompt and the tokens already sent, and its stream
+    goes on after them. If the stages can never be opened again in this process, the health becomes ``failed`` and every
+    stream ends with an error. ``on_lost`` is called with the reason of each loss.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class PipelineEngine:
         """End every stream with an error and close the stages; wait only a moment for a running step."""
         if self._health.state != "failed":
             self._health = Health(state="draining", reason=STOPPED)
-        self._end_streams("aborted", STOPPED)
+        self._end_streams("aborted", STOPPED, list(self._streams))
         await self._close()
 
     def submit(self, request: Request) -> QueueStream:
@@ -157,28 +158,26 @@ class PipelineEngine:
         self._health = Health(state="ready")
 
     async def _serve(self, head: Head, driver: PipelineDriver) -> None:
-        recovery = Recovery(self._executor, head, self._excuse)
+        recovery = Recovery(self._executor, head, self._options, self._excuse, self._deliver)
         try:
             while True:
                 try:
                     await driver.run()
                 except StageLost as error:
+                    head.pause(asyncio.get_running_loop().time())
                     loss = await self._explain_loss(error)
                     logger.warning("pipeline is built anew: %s", loss.message)
-                    begun = list(self._streams)
-                    self._lose("starting", f"a stage was lost, and is being replaced: {loss.message}")
-                    for request_id in begun:
-                        head.cancel(request_id)
+                    self._note_loss(head, loss)
                     self._infos = await recovery.heal(loss)
                     self._driver = driver = self._make_driver(head)
                     self._health = Health(state="ready")
                     logger.info("pipeline is ready again")
         except EngineFailed as error:
             logger.critical("engine failed: %s", error.message)
-            self._lose("failed", error.message)
+            self._fail(error.message)
         except Exception as error:  # every stream has to end, whatever the error is
             logger.exception("engine failed")
-            self._lose("failed", error.message if isinstance(error, ParallaxError) else _describe(error))
+            self._fail(error.message if isinstance(error, ParallaxError) else _describe(error))
 
     def _make_driver(self, head: Head) -> PipelineDriver:
         return PipelineDriver(head, self._executor.channels, self._deliver, self._options.step_timeout_s)
@@ -196,10 +195,23 @@ class PipelineEngine:
         if self._closing is None:
             self._health = Health(state="starting", reason=reason)
 
-    def _lose(self, state: Literal["starting", "failed"], reason: str) -> None:
+    def _note_loss(self, head: Head, loss: StageLost) -> None:
+        """Tell of a lost stage, and release the requests that a router can move to another replica."""
+        reason = f"a stage was lost, and is being replaced: {loss.message}"
+        self._change_health("starting", reason)
+        if self._options.releases_unstarted:
+            unstarted = [request_id for request_id, stream in self._streams.items() if not stream.has_begun]
+            for request_id in unstarted:
+                head.cancel(request_id)
+            self._end_streams("error", reason, unstarted)
+
+    def _fail(self, reason: str) -> None:
+        self._change_health("failed", reason)
+        self._end_streams("error", reason, list(self._streams))
+
+    def _change_health(self, state: Literal["starting", "failed"], reason: str) -> None:
         self._num_losses += 1
         self._health = Health(state=state, reason=reason)
-        self._end_streams("error", reason)
         if self._on_lost is not None:
             self._on_lost(reason)
 
@@ -216,9 +228,9 @@ class PipelineEngine:
             self._head.cancel(request_id)
             self._driver.wake()
 
-    def _end_streams(self, reason: Reason, message: str) -> None:
+    def _end_streams(self, reason: Reason, message: str, request_ids: Sequence[RequestId]) -> None:
         finish = Finish(reason=reason, prompt_tokens=0, output_tokens=0, message=message)
-        for request_id in list(self._streams):
+        for request_id in request_ids:
             self._streams.pop(request_id).put(Delta(finish=finish))
 
     def _explain(self, error: BaseException) -> ParallaxError | None:

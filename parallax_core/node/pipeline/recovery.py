@@ -7,9 +7,13 @@ import logging
 from collections.abc import Callable
 
 from parallax_core.base.errors import EngineFailed, ParallaxError, StageHung, StageLost
+from parallax_core.base.ids import RequestId
+from parallax_core.base.taskgroup import FailFastGroup
+from parallax_core.contracts.engine import Delta
 from parallax_core.contracts.stage import StageInfo
 from parallax_core.engine.head import Head
 from parallax_core.node.executor.base import Executor
+from parallax_core.node.pipeline.options import PipelineOptions
 
 logger = logging.getLogger(__name__)
 
@@ -17,28 +21,54 @@ WAITS_S = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
 """Backoff seconds by consecutive failures; the last value repeats."""
 
 
+Deliver = Callable[[list[tuple[RequestId, Delta]]], None]
+"""Passes deltas to the streams of their requests."""
+
+
 class Recovery:
-    """Opens the stages of an executor again, and has the head begin a new epoch on them.
+    """Opens the stages of an executor again, and has the head compute its requests again on them.
+
+    Meanwhile requests whose timeout passes end, and all of them once they have waited for too long.
 
     The pauses grow while the stages cannot be opened, or are lost again without a token in between. It retries after
     every failure, since a missing node may come back at any time; only an executor with `Executor.most_failures`
     gives up in the end.
     """
 
-    def __init__(self, executor: Executor, head: Head, tell: Callable[[str], None]) -> None:
-        """Rebuild the stages of ``executor``; ``tell`` is called with the reason while that takes time."""
+    def __init__(
+        self,
+        executor: Executor,
+        head: Head,
+        options: PipelineOptions,
+        tell: Callable[[str], None],
+        deliver: Deliver,
+    ) -> None:
+        """Rebuild the stages of ``executor``; ``tell`` is called with the reason while that takes time.
+
+        ``deliver`` is given the deltas of the requests that end meanwhile.
+        """
         self._executor = executor
         self._head = head
+        self._timeout_s = options.recovery_timeout_s
         self._tell = tell
+        self._deliver = deliver
         self._num_failures = 0
         self._num_tokens = 0
 
     async def heal(self, loss: StageLost) -> tuple[StageInfo, ...]:
-        """Open the stages, with as many attempts as that takes, and return their infos.
+        """Open the stages, with as many attempts as that takes; have the requests go on; return the stages' infos.
 
         Raises:
             EngineFailed: if it gives up.
         """
+        async with FailFastGroup() as group:
+            opening = group.start(self._open(loss))
+            group.start(self._expire(opening, loss))
+        infos = opening.result()
+        self._head.resume(infos, _now())
+        return infos
+
+    async def _open(self, loss: StageLost) -> tuple[StageInfo, ...]:
         if isinstance(loss, StageHung) and loss.stage is not None:
             await self._executor.abandon(loss.stage)
         if (tokens := self._head.stats().output_tokens) > self._num_tokens:
@@ -47,7 +77,7 @@ class Recovery:
         while True:
             await self._pause(reason)
             try:
-                infos = await self._executor.open()
+                return await self._executor.open()
             except EngineFailed:
                 raise
             except ParallaxError as error:
@@ -55,9 +85,19 @@ class Recovery:
             except Exception as error:  # the next attempt may succeed, whatever the error is
                 logger.exception("pipeline cannot be built")
                 reason = f"the pipeline cannot be built: {type(error).__name__}: {error}"
-            else:
-                self._head.restart(infos)
-                return infos
+
+    async def _expire(self, opening: asyncio.Task[tuple[StageInfo, ...]], loss: StageLost) -> None:
+        """End the requests whose time is over while the stages open."""
+        head, until = self._head, _now() + self._timeout_s
+        while not opening.done():
+            now = _now()
+            head.expire(now)
+            if now >= until:
+                message = f"a stage was lost, and was not replaced within {self._timeout_s:g} s: {loss.message}"
+                head.expire_all(message, now)
+            self._deliver(head.take_deltas())
+            ends = [each for each in (until, head.next_deadline()) if each is not None and each > now]
+            await asyncio.wait([opening], timeout=min(ends) - now if ends else None)
 
     async def _pause(self, reason: str) -> None:
         if self._num_failures == self._executor.most_failures:
@@ -69,3 +109,7 @@ class Recovery:
             self._tell(f"{reason}; trying again in {wait_s:g} s")
             await asyncio.sleep(wait_s)
         self._tell(reason)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

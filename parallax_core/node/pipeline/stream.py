@@ -18,12 +18,15 @@ class QueueStream:
         self._abort = abort
         self._backlog = backlog or UnreadOutput()
         self._ended = False
+        self.has_begun = False
+        """Whether it was given a delta."""
         self.unread = 0
         """Bytes of unread deltas; `UnreadOutput` counts them."""
 
     def put(self, delta: Delta) -> None:
         """Add a delta; those after the one with a finish are ignored."""
         if not self._ended:
+            self.has_begun = True
             self._ended = delta.finish is not None
             weight = weigh(delta)
             self._deltas.put_nowait((delta, weight))

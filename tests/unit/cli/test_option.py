@@ -30,6 +30,7 @@ VALUES: dict[str, Any] = {
     "python": ["torch=/usr/bin/python"],
     "peer_timeout": 4.5,
     "step_timeout": 7.5,
+    "recovery_timeout": 90.5,
     "load_timeout": 60.5,
     "host": "::1",
     "port": 9,

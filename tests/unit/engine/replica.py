@@ -24,7 +24,8 @@ from parallax_core.api import (
     best,
     logprobs,
 )
-from parallax_core.engine.head import Head, PlannedStep
+from parallax_core.engine.head import Head
+from parallax_core.engine.inflight import PlannedStep
 from parallax_core.engine.limits import Limits
 from parallax_core.testing.toy import GREEDY, Toy, ToyStage
 from parallax_core.wire.codec import encode
@@ -141,6 +142,14 @@ class Replica:
         assert self.head.fail("it broke", named)
         self.collect()
         return step
+
+    def lose(self, *stages: ToyStage) -> None:
+        """Lose the steps in flight and all that the stages hold, and go on, on ``stages``, a second later."""
+        self.head.pause(self.now)
+        self.now += 1.0
+        self.head.resume([stage.info for stage in stages], self.now)
+        self.stages, self.stage, self.chain = stages, stages[-1], Chain(stages)
+        self.collect()
 
     def compute(self, step: PlannedStep) -> StageResult:
         """Run a step on every stage, confirm the others' results, and return the last one's."""

@@ -27,8 +27,9 @@ from parallax_core.api import (
     StageResult,
 )
 from parallax_core.contracts.transport import FrameLimits
-from parallax_core.engine.head import Head, PlannedStep
+from parallax_core.engine.head import Head
 from parallax_core.engine.header_budget import FIXED, HeaderBudget, RowCost
+from parallax_core.engine.inflight import PlannedStep
 from parallax_core.engine.limits import Limits
 from parallax_core.wire.codec import encode
 from parallax_core.wire.messages import Result

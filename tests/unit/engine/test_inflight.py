@@ -7,7 +7,7 @@ import pytest
 
 from parallax_core.api import Answer, Drawn, Scored, StageResult, State
 from parallax_core.base.errors import StageLost
-from parallax_core.engine.head import PlannedStep
+from parallax_core.engine.inflight import PlannedStep
 from tests.unit.engine.replica import TOY, Replica, open_stages
 
 

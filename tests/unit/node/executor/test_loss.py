@@ -16,6 +16,7 @@ from parallax_core.node.membership.registry import JoinedNode
 from parallax_core.wire.codec import VERSION_BYTE
 from parallax_core.wire.membership import Join
 from tests.unit.node.cluster import (
+    TOY,
     Node,
     answer,
     check_answer,
@@ -151,11 +152,11 @@ async def test_recovery_is_the_same_whatever_the_messages_say(lost: int, reworde
         asking = asyncio.create_task(answer(engine, (1, 2), 200))
         await until(lambda: bool(engine.stats()[0].output_tokens))
         await nodes[lost].kill()
-        await asking
+        await until(lambda: bool(reasons))
         assert f"stage {lost} of 3, on node {NAMES[lost]!r}, is lost: ?" in reasons[0]
         spare = Node("spare")
         await spare.join(registry.address)
-        await until(lambda: engine.health().state == "ready")
+        assert (await asking)[0] == TOY.continuation((1, 2), 200)
         await check_answer(engine)
         assert [location.restarts for location in engine.locations()] == [int(stage == lost) for stage in range(3)]
         await spare.kill()

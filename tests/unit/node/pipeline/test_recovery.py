@@ -1,14 +1,16 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace as replace_fields
 
 import pytest
 
-from parallax_core.api import Progress, Stage, Stream, Unavailable
+from parallax_core.api import Delta, Progress, Stage, Stream, Unavailable
 from parallax_core.builtin.routing import LeastPendingTokens
 from parallax_core.node.membership.registry import NodeRegistry
 from parallax_core.node.pipeline import recovery
 from parallax_core.node.pipeline.engine import PipelineEngine
+from parallax_core.node.pipeline.options import PipelineOptions
 from parallax_core.node.routing.router import Router
 from parallax_core.testing.node import open_toy
 from parallax_core.wire.membership import Assign
@@ -116,26 +118,98 @@ async def test_stop_while_it_heals_leaves_nothing(wait_s: float) -> None:
     await until(lambda: asyncio.all_tasks() == before)
 
 
-async def test_requests_without_an_answer_move_to_the_other_replica() -> None:
-    nodes = [Node(name) for name in (*NAMES, "garage")]
+async def test_requests_without_an_answer_move_to_the_other_replica_and_the_others_wait() -> None:
+    nodes, options = [Node(name) for name in (*NAMES, "garage")], PipelineOptions(releases_unstarted=True)
     async with open_registry() as registry, joined(registry, *nodes):
-        engines = [PipelineEngine(make_executor(registry, 2), lambda tokens: "x" * len(tokens)) for _ in range(2)]
+        engines = [
+            PipelineEngine(make_executor(registry, 2), lambda tokens: "x" * len(tokens), options) for _ in range(2)
+        ]
         router = Router(engines, LeastPendingTokens(), lambda: 256)
         await soon(router.start())
         lost = engines[0].locations()[1].node
+        begun = [ask((number, 2), 100) for number in range(4)]
+        waiting = [asyncio.create_task(read(router.submit(request))) for request in begun]
+        await until(lambda: all(engine.stats()[0].output_tokens > 2 for engine in engines))
         requests = [ask((number, 1), 40) for number in range(12)]
         reading = [asyncio.create_task(read(router.submit(request))) for request in requests]
         await next(node for node in nodes if node.name == lost).kill()
-        ends = await soon(asyncio.gather(*reading))
-        for request, (tokens, reason) in zip(requests, ends, strict=True):
-            assert tokens == TOY.continuation(request.prompt, 40)[: len(tokens)]
-            assert reason == "length" or tokens, "it had no answer, and could have had one from the other replica"
+        for request, end in zip(requests, await soon(asyncio.gather(*reading)), strict=True):
+            assert end == (TOY.continuation(request.prompt, 40), "length")
         assert (engines[0].health().state, router.health().state) == ("starting", "ready")
+        assert not all(each.done() for each in waiting)
         spare = await replace(registry, "spare")
-        await until(lambda: engines[0].health().state == "ready")
+        for request, end in zip(begun, await soon(asyncio.gather(*waiting)), strict=True):
+            assert end == (TOY.continuation(request.prompt, 100), "length")
         await check_answer(engines[0])
         await soon(router.stop())
         await spare.kill()
+
+
+async def test_requests_end_as_their_time_is_over_while_it_heals_and_only_then() -> None:
+    nodes, options = [Node(name) for name in NAMES], PipelineOptions(recovery_timeout_s=1.0)
+    async with (
+        open_registry() as registry,
+        joined(registry, *nodes),
+        running(make_executor(registry), plan=options) as engine,
+    ):
+        hasty = replace_fields(ask((1, 2), 200), timeout_s=0.5)
+        streams = [engine.submit(each) for each in (ask((1, 1), 200), ask((1, 3), 200), hasty)]
+        gone, *reading = [asyncio.create_task(read_all(stream)) for stream in streams]
+        await until(lambda: engine.stats()[0].output_tokens > 5)
+        await lose(engine, nodes[1])
+        streams[0].close()
+        assert (await soon(gone))[-1].finish is None
+        ends = [(await soon(each))[-1].finish for each in reading]
+        assert [end.reason for end in ends if end] == ["timeout", "timeout"]
+        assert [end.message[:61] for end in ends if end] == [
+            "a stage was lost, and was not replaced within 1 s: stage 1 of",
+            "timed out after 0.5 seconds",
+        ]
+        assert [end.prompt_tokens for end in ends if end] == [2, 2]
+        assert engine.health().state == "starting", "the repair goes on"
+        spare = await replace(registry, "spare")
+        await until(lambda: engine.health().state == "ready")
+        await check_answer(engine)
+        assert engine.stats()[0].running == 0
+        await spare.kill()
+
+
+async def test_request_cancelled_while_it_heals_is_not_computed_again() -> None:
+    nodes = [Node(name) for name in NAMES]
+    async with open_registry() as registry, joined(registry, *nodes), running(make_executor(registry)) as engine:
+        streams = [engine.submit(ask((number, 1), 100)) for number in range(2)]
+        reading = [asyncio.create_task(read_all(stream)) for stream in streams]
+        await until(lambda: engine.stats()[0].output_tokens > 5)
+        await lose(engine, nodes[2])
+        streams[0].close()
+        spare = await replace(registry, "spare")
+        await until(lambda: engine.health().state == "ready")
+        assert engine.stats()[0].running + engine.stats()[0].waiting == 1
+        kept = await soon(reading[1])
+        assert [token for delta in kept for token in delta.tokens] == TOY.continuation((1, 1), 100)
+        await spare.kill()
+
+
+async def test_streams_go_on_when_stages_are_lost_again_and_again_while_it_heals(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(recovery, "WAITS_S", (0.0, 0.01))
+    nodes = [Node(name) for name in NAMES]
+    async with open_registry() as registry, joined(registry, *nodes), running(make_executor(registry)) as engine:
+        asking = asyncio.create_task(answer(engine, (4, 2), 200))
+        for loss in range(10):
+            before = engine.stats()[0].output_tokens
+            await until(lambda before=before: engine.stats()[0].output_tokens > before)  # type: ignore[misc]
+            await lose(engine, nodes[loss % 3])
+            nodes[loss % 3] = await replace(registry, f"spare-{loss}")
+        tokens, finish = await soon(asking)
+        assert (tokens, finish.reason) == (TOY.continuation((4, 2), 200), "length")
+        for node in nodes:
+            await node.kill()
+
+
+async def read_all(stream: Stream) -> list[Delta]:
+    return [delta async for delta in stream]
 
 
 async def read(stream: Stream) -> tuple[list[int], str]:

@@ -1,0 +1,207 @@
+"""Whenever a stage is lost, every request goes on as if nothing had happened, or says why it cannot."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from parallax_core.api import Finish, Request, RequestId, Sampling
+from parallax_core.engine.limits import Limits
+from parallax_core.engine.replay import MOST_REPLAYS, MOST_UNSTARTED_REPLAYS
+from parallax_core.testing.toy import GREEDY, Toy, ToyStage
+from tests.unit.engine.replica import LUCKY, Replica, make_request, open_stages
+
+DEEP = Toy(("full", "window", "state", "full"))
+PROMPT = tuple(range(11))
+STRICT = Sampling(seed=2, temperature=0.7, repetition_penalty=1.5, frequency_penalty=1.0, presence_penalty=0.5)
+LASTING = Sampling(temperature=0, min_tokens=6, stop_ids=tuple(range(0, 97, 2)))
+
+
+def read_stop(sampling: Sampling) -> tuple[str, ...]:
+    """Return a stop string that begins in the fourth token of the answer and ends in the fifth."""
+    first, second = DEEP.continuation(PROMPT, 5, sampling)[3:]
+    return (f"{first}><{second}",)
+
+
+FIELDS: dict[str, dict[str, Any]] = {
+    "greedy": {"sampling": GREEDY},
+    "seeded": {"sampling": LUCKY},
+    "penalties": {"sampling": STRICT},
+    "min_tokens": {"sampling": LASTING, "stop_ids": frozenset(range(0, 97, 2))},
+    "stop strings": {"sampling": GREEDY, "stop": read_stop(GREEDY)},
+    "several answers": {"sampling": LUCKY, "n": 2, "logprobs": 1},
+    "logprobs": {"sampling": STRICT, "logprobs": 3},
+    "logprobs of the prompt": {"sampling": GREEDY, "prompt_logprobs": 2, "logprobs": 0},
+}
+
+
+def begin(request: Request, num_stages: int) -> Replica:
+    """Return a replica that has accepted the request; its prompt takes several steps."""
+    replica = Replica(*open_again(num_stages))
+    replica.submit(request)
+    return replica
+
+
+def open_again(num_stages: int) -> list[ToyStage]:
+    return open_stages(DEEP, num_stages, num_pages=40, max_batch_tokens=4)
+
+
+def open_wide() -> list[ToyStage]:
+    return open_stages(DEEP, 1, num_pages=40, max_batch_tokens=64)
+
+
+def summarize(replica: Replica, request: Request) -> tuple[object, ...]:
+    """Return all that the client was sent, and what it is charged with."""
+    deltas = replica.deltas[request.id]
+    choices = range(request.n)
+    finish = deltas[-1].finish
+    assert finish is not None
+    return (
+        [replica.tokens(request.id, choice) for choice in choices],
+        ["".join(delta.text for delta in deltas if delta.index == choice) for choice in choices],
+        [replica.logprobs(request.id, choice) for choice in choices],
+        [delta.prompt_logprobs for delta in deltas if delta.prompt_logprobs],
+        [delta.ended for delta in deltas if delta.ended],
+        replace(finish, timing=None),
+        [getattr(replica.head.stats(), name) for name in ("prompt_tokens", "cached_tokens", "output_tokens")],
+    )
+
+
+def plan_ahead(replica: Replica) -> None:
+    """Have steps in flight, whose results will never come."""
+    while replica.head.plan(replica.now):
+        pass
+
+
+@pytest.mark.parametrize("num_stages", [1, 3])
+@pytest.mark.parametrize("name", FIELDS)
+def test_answer_is_the_same_at_whichever_step_a_stage_is_lost(name: str, num_stages: int) -> None:
+    request = make_request(PROMPT, 9, **FIELDS[name])
+    whole = begin(request, num_stages)
+    num_steps = 0
+    while whole.step():
+        num_steps += bool(whole.head.stats().running)
+    expected = summarize(whole, request)
+    assert num_steps > 5
+    for loss in range(num_steps):
+        replica = begin(request, num_stages)
+        for _ in range(loss):
+            replica.step()
+        plan_ahead(replica)
+        replica.lose(*open_again(num_stages))
+        replica.run()
+        assert summarize(replica, request) == expected, f"lost after {loss} steps"
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_answer_is_the_same_when_a_stage_is_lost_after_every_token(name: str) -> None:
+    request = make_request(PROMPT, 9, **FIELDS[name])
+    whole, replica = begin(request, 2), begin(request, 2)
+    whole.run()
+    num_seen = 0
+    while replica.step():
+        if (num_output := replica.head.stats().output_tokens) > num_seen:
+            num_seen = num_output
+            replica.lose(*open_again(2))
+    assert summarize(replica, request) == summarize(whole, request)
+
+
+def test_request_that_never_gains_a_token_ends_before_those_that_run_beside_it() -> None:
+    replica = Replica(*open_wide(), limits=Limits(max_running=2))
+    begun = replica.ask(PROMPT, 9)
+    while not replica.deltas[begun]:
+        replica.step()
+    unstarted = replica.ask(PROMPT, 9, salt="other")
+    queued = replica.ask(PROMPT, 9, salt="late")
+    for number in range(1, MOST_REPLAYS + 2):
+        replica.head.plan(replica.now)
+        replica.lose(*open_wide())
+        assert bool(replica.deltas[unstarted]) == (number > MOST_UNSTARTED_REPLAYS)
+    assert read_end(replica, unstarted).message == "a stage was lost 3 times in a row while it computed this request"
+    assert read_end(replica, begun).message == "a stage was lost 5 times in a row while it computed this request"
+    replica.run()
+    replica.check_tokens(queued)
+
+
+def test_request_that_fits_no_longer_ends_with_an_error_that_says_so() -> None:
+    replica = Replica(*open_again(2))
+    long, short = replica.ask(range(20), 30), replica.ask((1, 2), 9)
+    while len(replica.tokens(long)) < 5:
+        replica.step()
+    num_sent = len(replica.tokens(long))
+    replica.lose(*open_stages(DEEP, 2, page_size=4, num_pages=6, max_batch_tokens=4))
+    assert read_end(replica, long).message == (
+        "a stage was lost, and the pipeline that replaced it holds 24 tokens; "
+        f"this request has 20 tokens and {num_sent} of its answer"
+    )
+    replica.run()
+    replica.check_tokens(short)
+
+
+@pytest.mark.parametrize("max_tokens", [None, 30])
+def test_answer_goes_on_as_far_as_the_rebuilt_stages_have_room(max_tokens: int | None) -> None:
+    replica = Replica(*open_again(2))
+    request_id = replica.ask(range(8), max_tokens)
+    while len(replica.tokens(request_id)) < 3:
+        replica.step()
+    replica.lose(*open_stages(DEEP, 2, page_size=4, num_pages=6, max_batch_tokens=4))
+    replica.run()
+    assert replica.tokens(request_id) == DEEP.continuation(range(8), 24 - 8)
+    finish = read_end(replica, request_id)
+    if max_tokens is None:
+        assert (finish.reason, finish.message) == ("length", "")
+    else:
+        assert (finish.reason, finish.message[:16]) == ("error", "a stage was lost")
+        assert finish.message.endswith("has no room for the rest of this answer")
+
+
+def test_request_ends_if_the_rebuilt_stages_lack_what_it_asks_for() -> None:
+    replica = Replica(*open_again(1))
+    request_id = replica.ask((1, 2), 9, logprobs=1)
+    while not replica.deltas[request_id]:
+        replica.step()
+    [stage] = open_again(1)
+    replica.head.pause(replica.now)
+    replica.head.resume([replace(stage.info, capabilities=frozenset())], replica.now)
+    replica.collect()
+    message = read_end(replica, request_id).message
+    assert message.startswith("a stage was lost, and the pipeline that replaced it cannot serve this request: logprobs")
+
+
+def test_time_of_the_recovery_is_attributed_and_ends_requests() -> None:
+    replica = Replica(*open_again(1))
+    patient, hasty = replica.ask(PROMPT, 40), replica.ask(PROMPT, 9, timeout_s=0.5)
+    while len(replica.tokens(hasty)) < 2:
+        replica.step()
+    replica.head.pause(replica.now)
+    replica.head.expire(replica.now + 0.5)
+    replica.lose(*open_again(1))
+    replica.run()
+    replica.check_tokens(patient)
+    ends = [read_end(replica, each) for each in (patient, hasty)]
+    assert [end.reason for end in ends] == ["length", "timeout"]
+    for end, expected in zip(ends, (1.0, 0.5), strict=True):
+        assert end.timing is not None
+        assert end.timing.recovery_s == pytest.approx(expected)
+        assert end.timing.decode_s > expected
+
+
+def test_all_requests_expire_when_the_recovery_takes_too_long() -> None:
+    replica = Replica(*open_again(2))
+    ids = [replica.ask(PROMPT, 9), replica.ask(PROMPT, 9)]
+    replica.step()
+    replica.head.pause(replica.now)
+    replica.head.expire_all("it was not replaced", replica.now + 2)
+    replica.collect()
+    ends = [read_end(replica, each) for each in ids]
+    assert {(end.reason, end.message) for end in ends} == {("timeout", "it was not replaced")}
+    replica.lose(*open_again(2))
+    assert not replica.step()
+
+
+def read_end(replica: Replica, request_id: RequestId) -> Finish:
+    finish = replica.deltas[request_id][-1].finish
+    assert finish is not None
+    return finish
