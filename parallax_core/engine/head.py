@@ -118,8 +118,7 @@ class Head:
     def expire(self, now: float) -> None:
         """End the requests whose timeout has passed."""
         while (found := self._deadlines.first()) and found[0] <= now:
-            state = found[1]
-            self._yield(state, state.expire(f"timed out after {state.request.timeout_s:g} seconds", now))
+            self._yield(found[1], found[1].expire(now))
 
     def hold_s(self, now: float) -> float:
         """Return the seconds to hold back the next step; 0: it may be planned now."""
@@ -241,14 +240,13 @@ class Head:
         self.restart(stages)
         replay = Replay(RequestValidator(self._stages, self.max_length), self._cache.budget)
         for state in list(self._requests.values()):
-            state.context.timeline.resume(now)
-            if obstacle := replay.find_obstacle(state):
+            if obstacle := replay.resume(state, now):
                 self._yield(state, state.fail(obstacle))
 
     def expire_all(self, message: str, now: float) -> None:
         """End every request as one whose time is over; ``message`` says why."""
         for state in list(self._requests.values()):
-            self._yield(state, state.expire(message, now))
+            self._yield(state, state.expire(now, message))
 
     def take_deltas(self) -> list[tuple[RequestId, Delta]]:
         """Return the deltas of all requests since the last call, in order."""

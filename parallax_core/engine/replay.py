@@ -23,11 +23,12 @@ class Replay:
     validator: RequestValidator
     budget: HeaderBudget
 
-    def find_obstacle(self, state: RequestState) -> str:
-        """Return why a request cannot go on, for its client; empty if it can.
+    def resume(self, state: RequestState, now: float) -> str:
+        """Have a request go on, with answers limited to what the stages hold; return why it cannot, or an empty text.
 
-        The answers of a request that goes on are limited to what the stages hold.
+        The text is for its client.
         """
+        state.context.timeline.resume(now)
         if state.num_losses > (MOST_REPLAYS if state.has_begun else MOST_UNSTARTED_REPLAYS):
             return f"a stage was lost {state.num_losses} times in a row while it computed this request"
         request, longest = state.request, max(answer.num_output for answer in state.live)

@@ -70,10 +70,10 @@ class RequestState:
         """Return the final delta of a request that fails."""
         return Delta(finish=self._finish(reason, message))
 
-    def expire(self, message: str, now: float) -> Delta:
-        """Return the final delta of a request whose time is over."""
+    def expire(self, now: float, message: str = "") -> Delta:
+        """Return the final delta of a request whose time is over: its timeout, or the time of a recovery."""
         self.context.timeline.resume(now)
-        return self.fail(message, "timeout")
+        return self.fail(message or f"timed out after {self.request.timeout_s:g} seconds", "timeout")
 
     def _advance(self, sequence: Sequence, drawn: Drawn, index: int, now: float) -> Delta:
         """Add the token at ``index`` of those drawn at one position to its answer."""
