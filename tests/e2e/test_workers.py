@@ -14,6 +14,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -171,7 +172,7 @@ async def test_split_over_tcp_with_keys_equals_the_whole(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-async def test_lost_worker_is_noticed_told_and_replaced(tmp_path: Path, number: signal.Signals) -> None:
+async def test_lost_worker_is_replaced_and_its_requests_go_on(tmp_path: Path, number: signal.Signals) -> None:
     async with running(Pipeline(tmp_path)) as pipeline:
         before = pipeline.pids
         asking = [asyncio.create_task(pipeline.ask([each], 240)) for each in range(4)]
@@ -179,12 +180,14 @@ async def test_lost_worker_is_noticed_told_and_replaced(tmp_path: Path, number: 
             await asyncio.sleep(0.005)
         os.kill(before[1], number)
         begun = time.monotonic()
-        answers = await asyncio.gather(*asking)
+        await pipeline.until("starting")
         assert time.monotonic() - begun < TIMEOUT_S + GRACE_S
-        for each, (tokens, finish) in enumerate(answers):
-            assert finish.reason == "error"
-            assert "stage 1 of 3, on node 'worker/1', is lost: " in finish.message
-            assert tokens == TOY.continuation([each], len(tokens))
+        for each, (tokens, finish) in enumerate(await asyncio.gather(*asking)):
+            assert finish.reason == "length", finish.message
+            assert tokens == TOY.continuation([each], 240)
+            assert finish.timing is not None
+            assert finish.timing.recovery_s > 0
+        assert "stage 1 of 3, on node 'worker/1', is lost: " in pipeline.reasons[0]
         if number == signal.SIGKILL:
             assert "stage 1 of 3, on node 'worker/1', is lost: its process was ended by SIGKILL" in pipeline.reasons[0]
         await pipeline.until("ready")
@@ -211,10 +214,9 @@ async def test_worker_that_is_slow_is_not_lost(tmp_path: Path) -> None:
 
 async def test_worker_that_sends_garbage_is_found_out(tmp_path: Path) -> None:
     async with running(Pipeline(tmp_path, lies={"worker/1": {"lie": "garbage", "after": 3}})) as pipeline:
-        _, finish = await pipeline.ask([1], 100)
-        assert finish.reason == "error"
-        assert "a frame cannot be read" in finish.message
-        await pipeline.until("ready")
+        tokens, _ = await pipeline.ask([1], 100)
+        assert tokens == TOY.continuation([1], 100)
+        assert "a frame cannot be read" in pipeline.reasons[0]
         await pipeline.check()
         await pipeline.check_pages()
 
@@ -277,6 +279,41 @@ def test_model_in_three_processes_equals_one(piped: Server, server: Server) -> N
     wait_until(lambda: not any(map(is_alive, workers)), 5)
     log = piped.log.read_text()
     assert re.search(r"\[worker/0/2\] [0-9:]+ INFO", log)
+    assert "Traceback" not in log
+
+
+def read_stream(server: Server, num_chunks: int, kill: Callable[[], None]) -> tuple[str, str | None, int]:
+    """Return the text, the end and the usage of a streamed chat; call ``kill`` after so many chunks."""
+    text, end, used = "", None, 0
+    with openai.OpenAI(base_url=server.url, api_key="x", max_retries=0) as client:
+        question: Any = [{"role": "user", "content": "Count from one to thirty, in words."}]
+        options: Any = {"include_usage": True}
+        chunks = client.chat.completions.create(
+            model=MODEL, messages=question, temperature=0, max_tokens=48, stream=True, stream_options=options
+        )
+        for number, chunk in enumerate(chunks):
+            if number == num_chunks:
+                kill()
+            for choice in chunk.choices:
+                text += choice.delta.content or ""
+                end = choice.finish_reason or end
+            used = chunk.usage.total_tokens if chunk.usage else used
+    return text, end, used
+
+
+def test_stream_of_the_model_goes_on_when_any_of_its_stages_is_killed(piped: Server) -> None:
+    try:
+        whole = read_stream(piped, 0, lambda: None)
+        assert whole[1] == "length"
+        for stage in range(3):
+            name = f"worker/0/{stage}".encode()
+            [pid] = [pid for pid in list_workers(piped.process.pid) if name in read_command(pid)]
+            assert read_stream(piped, 12, partial(os.kill, pid, signal.SIGKILL)) == whole, f"stage {stage}"
+            assert not is_alive(pid)
+    finally:
+        piped.end(signal.SIGTERM)
+    log = piped.log.read_text()
+    assert log.count("pipeline is built anew: stage") == 3
     assert "Traceback" not in log
 
 

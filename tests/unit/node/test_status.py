@@ -67,12 +67,12 @@ async def test_status_is_there_before_the_stages_are() -> None:
 
 
 async def test_loss_of_a_stage_is_counted() -> None:
-    stage = FaultStage(TOY.open(num_pages=40), Fault("die"))
-    engine = PipelineEngine(LocalExecutor([lambda: stage]), decode)
+    stages = [TOY.open(num_pages=40), FaultStage(TOY.open(num_pages=40), Fault("die"))]
+    engine = PipelineEngine(LocalExecutor([stages.pop]), decode)
     await engine.start()
     assert (await collect(engine.submit(make_request())))[-1].finish is not None
     [replica] = engine.describe()
-    assert (replica.health.state, replica.num_losses) == ("starting", 1)
+    assert (replica.health.state, replica.num_losses) == ("ready", 1)
     await engine.stop()
 
 

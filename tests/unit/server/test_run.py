@@ -53,7 +53,7 @@ async def test_server_whose_stage_hangs_tells_its_clients_and_ends_with_an_error
             await serving
     hanging.release()
     assert '"content":' in answer
-    assert "stage 0 of 1 is lost: it has computed step 3" in answer
+    assert "the thread of stage 0 hangs, and only a new process can end that" in answer
     assert caught.value.hint
 
 
