@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
 
-from parallax_core.api import Health, LayerRange
+from parallax_core.api import Health, LayerRange, Stage
 from parallax_core.builtin.routing import LeastPendingTokens
 from parallax_core.contracts.engine import EngineStats
 from parallax_core.contracts.status import Described, Drainable, ReplicaStatus
@@ -67,8 +67,8 @@ async def test_status_is_there_before_the_stages_are() -> None:
 
 
 async def test_loss_of_a_stage_is_counted() -> None:
-    stages = [TOY.open(num_pages=40), FaultStage(TOY.open(num_pages=40), Fault("die"))]
-    engine = PipelineEngine(LocalExecutor([stages.pop]), decode)
+    stages: list[Stage] = [TOY.open(num_pages=40), FaultStage(TOY.open(num_pages=40), Fault("die"))]
+    engine = PipelineEngine(LocalExecutor([lambda: stages.pop()]), decode)
     await engine.start()
     assert (await collect(engine.submit(make_request())))[-1].finish is not None
     [replica] = engine.describe()
