@@ -68,7 +68,7 @@ async def test_status_is_there_before_the_stages_are() -> None:
 
 async def test_loss_of_a_stage_is_counted() -> None:
     stages: list[Stage] = [TOY.open(num_pages=40), FaultStage(TOY.open(num_pages=40), Fault("die"))]
-    engine = PipelineEngine(LocalExecutor([lambda: stages.pop()]), decode)
+    engine = PipelineEngine(LocalExecutor([stages.pop]), decode)
     await engine.start()
     assert (await collect(engine.submit(make_request())))[-1].finish is not None
     [replica] = engine.describe()

@@ -111,7 +111,7 @@ async def test_engine_that_does_not_start_is_not_ready() -> None:
 async def test_stage_that_is_lost_is_told_of_with_the_reason(faults: tuple[Fault, ...], reasons: list[str]) -> None:
     told: list[str] = []
     stages: list[Stage] = [TOY.open(num_pages=40), FaultStage(TOY.open(num_pages=40), *faults)]
-    engine = PipelineEngine(LocalExecutor([lambda: stages.pop()]), decode, None, told.append)
+    engine = PipelineEngine(LocalExecutor([stages.pop]), decode, None, told.append)
     await engine.start()
     deltas = [delta async for delta in engine.submit(make_request("r"))]
     await engine.stop()
