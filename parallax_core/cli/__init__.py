@@ -1,4 +1,4 @@
-"""The commands; what they compose is in `deploy`. Each is imported when used, so that ``--help`` is quick."""
+"""The command line. Each command is imported when used, so that ``--help`` is quick; deployments are in `deploy`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class LazyGroup(TyperGroup):
     """A group that knows its commands by name and imports one only to run it."""
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ANN401 -- the type is private to typer
-        """Return the names, in the order of a first day's use."""
+        """Return the names, in the order in which a new user needs them."""
         del ctx
         return list(_describe_commands())
 
@@ -57,7 +57,7 @@ class LazyGroup(TyperGroup):
 
 
 def _describe_commands() -> dict[str, str]:
-    """Return our commands, then those of plugins, each with a line; a plugin cannot take a name of ours."""
+    """Return a line for each command: the built-in ones, then those of plugins, which cannot take a built-in name."""
     from parallax_core.cli.plugin_commands import describe, find_commands
 
     others = {name: describe(points) for name, points in find_commands().items() if name not in COMMANDS}
@@ -103,11 +103,11 @@ def start(
 
 
 def main() -> NoReturn:
-    """Run the command line and end the process: 0 fine, 2 usage, 130 interrupted, 1 otherwise."""
+    """Run the command line and end the process: 0 success, 2 usage error, 130 interrupted, 1 any other error."""
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         code = app(standalone_mode=False) or 0
-        if sys.stdout is not None:  # it is, where the stream is closed
+        if sys.stdout is not None:  # None if the stream was closed before the start
             sys.stdout.flush()
     except TyperException as error:
         code = _complain(error.format_message(), _help_hint(), error.exit_code)
@@ -115,10 +115,10 @@ def main() -> NoReturn:
         code = _complain(error.message, error.hint, 2 if isinstance(error, UsageError) else 1)
     except (KeyboardInterrupt, typer.Abort):
         code = 130
-    except BrokenPipeError:  # whoever read our output has seen enough
+    except BrokenPipeError:  # the reader of the output, such as `head`, has ended
         code = 1
     except OSError as error:
-        code = _complain(str(error), "a full disk, or no permission, is the usual reason", 1)
+        code = _complain(str(error), "the usual reason is a full disk or a missing permission", 1)
     if code:
         _silence_output()
     _leave(code)
@@ -130,7 +130,7 @@ def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def _silence_output() -> None:
-    """Nothing more is written: what is left may not be writable, and is no use after an error."""
+    """Discard further output: after an error it is useless, and may not be writable."""
     with contextlib.suppress(AttributeError, OSError, ValueError):
         sys.stdout.flush()
     with contextlib.suppress(AttributeError, OSError, ValueError):
@@ -152,13 +152,13 @@ def _help_hint() -> str:
 
 
 def _leave(code: int) -> NoReturn:
-    """End the process, also when a thread is still inside a computation that cannot be interrupted.
+    """End the process, even if a thread still runs a computation that cannot be interrupted.
 
-    What a server holds is not taken apart piece by piece, which takes Python seconds on a busy machine.
+    A server skips the interpreter's cleanup of its memory, which takes seconds on a busy machine.
     """
     is_working, has_service = any(_unfinished()), gc.get_freeze_count() > 0
     if has_service and not is_working:
-        atexit._run_exitfuncs()  # noqa: SLF001 -- the part of Python's own end that is not about memory
+        atexit._run_exitfuncs()  # noqa: SLF001 -- the part of Python's exit that does not free memory
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, OSError, ValueError):  # closed, or full
             stream.flush()

@@ -1,4 +1,4 @@
-"""``parallax chat``."""
+"""The command ``parallax chat``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from parallax_core.cli.command import new_app
 
 HELP = "Ctrl-C stops an answer, Ctrl-D ends the chat; /clear forgets the conversation"
 COMMAND = re.compile("/[a-z]+")
-"""What looks like a command, and is no path."""
+"""Input that looks like a command, not like a path."""
 
 app = new_app()
 
@@ -51,7 +51,7 @@ def chat(
 
 
 def _read_pipe() -> str | None:
-    """Return what comes through a pipe, None where a person types; bytes that are no UTF-8 show as replaced."""
+    """Return the text of a pipe, or None on a terminal; invalid UTF-8 becomes replacement characters."""
     if sys.stdin is not None and sys.stdin.isatty():
         return None
     text = sys.stdin.buffer.read().decode(errors="replace").strip() if sys.stdin is not None else ""
@@ -63,7 +63,7 @@ def _read_pipe() -> str | None:
 
 @dataclass
 class Conversation:
-    """The turns so far; only finished answers are remembered."""
+    """The turns so far; only complete answers are kept."""
 
     client: Client
     model: str
@@ -72,16 +72,16 @@ class Conversation:
     _num_fixed: int = 0
 
     def begin(self, system: str) -> None:
-        """Set the instructions that `clear` keeps."""
+        """Set the system message, which `clear` keeps."""
         self.turns.append({"role": "system", "content": system})
         self._num_fixed = 1
 
     def clear(self) -> None:
-        """Forget all turns but the instructions."""
+        """Forget all turns except the system message."""
         del self.turns[self._num_fixed :]
 
     def ask(self, message: str) -> Iterator[str]:
-        """Yield the answer to ``message``, and remember both once it is complete."""
+        """Yield the answer to ``message``, and keep both turns once it is complete."""
         turns = [*self.turns, {"role": "user", "content": message}]
         parts = []
         for text in self.client.complete({"model": self.model, "messages": turns, **self.options}):
@@ -124,7 +124,7 @@ def _print_answer(answer: Iterator[str]) -> None:
 
 @contextmanager
 def _typing_ahead() -> Iterator[None]:
-    """Keep what is typed while an answer runs when Ctrl-C stops that: a terminal throws it away by default."""
+    """Keep text typed during an answer when Ctrl-C stops the answer; by default the terminal discards it."""
     try:
         import termios
 
@@ -132,7 +132,7 @@ def _typing_ahead() -> Iterator[None]:
     except (ImportError, OSError, termios.error):
         yield
         return
-    local = 3  # the place of the local modes in what tcgetattr returns
+    local = 3  # the index of the local modes in the result of tcgetattr
     changed = [*before]
     changed[local] |= termios.NOFLSH
     termios.tcsetattr(sys.stdin, termios.TCSADRAIN, changed)
@@ -143,7 +143,7 @@ def _typing_ahead() -> Iterator[None]:
 
 
 def _enable_editing() -> None:
-    """Give ``input`` arrow keys and a history, where the platform has them."""
+    """Give ``input`` arrow keys and a history if the platform has readline."""
     try:
         import readline  # noqa: F401
     except ImportError:

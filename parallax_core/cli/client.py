@@ -1,4 +1,4 @@
-"""The API of a running server, as far as commands ask it."""
+"""A client of a running server's API, for commands."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ DEFAULT_URL = "http://127.0.0.1:8000/v1"
 
 
 class Client:
-    """As much of the API as commands need. A key is taken from PARALLAX_API_KEY."""
+    """Calls the API of a server. It takes the API key from PARALLAX_API_KEY."""
 
     def __init__(self, url: str, timeout_s: float | None = None) -> None:
-        """Ask the server at ``url``, and wait for ``timeout_s`` for each piece of an answer."""
+        """Call the server at ``url``, and wait for ``timeout_s`` seconds for each piece of an answer."""
         self._url = url.rstrip("/")
         self._timeout_s = timeout_s
 
@@ -28,37 +28,37 @@ class Client:
         """Return the id of the server's first model.
 
         Raises:
-            ParallaxError: if no server answers there, or not with a list of models.
+            ParallaxError: if no server answers there, or its answer is not a list of models.
         """
         try:
             return str(self._fetch("/models")["data"][0]["id"])
         except (ValueError, LookupError, TypeError) as error:
-            raise self._stranger("no OpenAI-compatible server") from error
+            raise self._wrong_server("an OpenAI-compatible") from error
 
     def cluster(self) -> dict[str, Any]:
-        """Return what ``GET /v1/cluster`` says.
+        """Return the answer of ``GET /v1/cluster``.
 
         Raises:
-            ParallaxError: if no server answers there, or it is none of Parallax.
+            ParallaxError: if no server answers there, or it is not a Parallax server.
         """
         try:
             found = self._fetch("/cluster", "admin")
         except ParallaxError as error:
             cause = error.__cause__
             if isinstance(cause, urllib.error.HTTPError) and cause.code == HTTPStatus.NOT_FOUND:
-                raise self._stranger("no server of Parallax") from error
+                raise self._wrong_server("a Parallax") from error
             raise
         except ValueError as error:
-            raise self._stranger("no server of Parallax") from error
+            raise self._wrong_server("a Parallax") from error
         if isinstance(found, dict) and found.get("object") == "cluster":
             return found
-        raise self._stranger("no server of Parallax")
+        raise self._wrong_server("a Parallax")
 
     def complete(self, body: dict[str, Any]) -> Iterator[str]:
         """Yield the text of a streamed answer, piece by piece.
 
         Raises:
-            ParallaxError: if the server refuses, or breaks off.
+            ParallaxError: if the server refuses the request, or ends the stream early.
         """
         with self._open("/chat/completions", {**body, "stream": True}) as response:
             for line in response:
@@ -71,10 +71,10 @@ class Client:
                 if "error" in event:
                     raise ParallaxError(event["error"]["message"])
                 yield from (choice["delta"].get("content") or "" for choice in event["choices"])
-        message = "the server broke off in the middle of its answer"
+        message = "the server ended the connection in the middle of its answer"
         raise ParallaxError(message, "its log may say why")
 
-    def _fetch(self, path: str, role: str = "user") -> Any:  # noqa: ANN401 -- whatever it answers
+    def _fetch(self, path: str, role: str = "user") -> Any:  # noqa: ANN401 -- any JSON
         with self._open(path, role=role) as response:
             try:
                 return json.load(response)
@@ -98,13 +98,13 @@ class Client:
         message = f"no server answers at {self._url}: {getattr(error, 'reason', error)}"
         return ParallaxError(message, "start one with `parallax serve`, or give its address with --url")
 
-    def _stranger(self, what: str) -> ParallaxError:
-        message = f"what answers at {self._url} is {what}"
+    def _wrong_server(self, kind: str) -> ParallaxError:
+        message = f"the server at {self._url} is not {kind} server"
         return ParallaxError(message, f"give its address with --url, such as {DEFAULT_URL}")
 
 
 def _refusal(error: urllib.error.HTTPError, role: str) -> ParallaxError:
-    """Return what a server answered as an error; ``role`` is what an API key needs for what was asked."""
+    """Return the error of a server's response; ``role`` is the role that an API key needs for the request."""
     code = None
     try:
         found = json.load(error)["error"]

@@ -1,4 +1,4 @@
-"""How every command's Typer application is made."""
+"""Makes the Typer application of each command."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import typer
 
 
 def new_app(summary: str | None = None) -> typer.Typer:
-    """Return an application with plain help: rich help and completion cost more than all else at start-up."""
+    """Return an application with plain help: rich help and completion would slow every start down."""
     return typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False, help=summary)

@@ -1,4 +1,4 @@
-"""``parallax config``."""
+"""The command ``parallax config``."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def config(
 
 
 def list_settings(loaded: Config, host: PluginHost) -> list[Setting]:
-    """Return every key of every section that a loaded plugin declares, core's first."""
+    """Return the settings of all sections that core and loaded plugins declare, core's first."""
     registry = host.settings()
     return [
         setting
@@ -48,7 +48,7 @@ def list_settings(loaded: Config, host: PluginHost) -> list[Setting]:
 
 
 def describe_setting(setting: Setting) -> dict[str, object]:
-    """Return a setting in JSON's types."""
+    """Return a setting as a JSON object."""
     return {
         "section": setting.section,
         "key": setting.key.name,

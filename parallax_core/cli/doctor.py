@@ -1,4 +1,4 @@
-"""``parallax doctor``."""
+"""The command ``parallax doctor``."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ def doctor(
     """
     loaded = Config.load(config)
     host = PluginHost.discover(loaded)
-    is_ill = False
+    has_error = False
     for finding in _examine(loaded, host):
         print(f"{MARKS[finding.status]} {finding.topic}: {finding.message}", flush=True)
         if finding.remedy:
             print(f"        {finding.remedy}", flush=True)
-        is_ill |= finding.status == "error"
+        has_error |= finding.status == "error"
     if strict_plugins:
         host.require_all()
-    if is_ill:
+    if has_error:
         raise typer.Exit(1)
 
 
 def _examine(loaded: Config, host: PluginHost) -> Iterator[Finding]:
-    """Yield what is found as soon as it is known: a plugin may take its time, or hang."""
+    """Yield each finding as soon as it is known: a plugin may be slow, or hang."""
     yield _examine_config(loaded, host)
     yield from (finding for _, finding in host.diagnose())
     yield from _examine_backends(host)

@@ -1,4 +1,4 @@
-"""What ``parallax serve`` checks before anybody can reach it."""
+"""Checks keys, TLS and the address of ``parallax serve`` before it listens, and makes the server's options."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ MIB = 2**20
 
 
 def make_options(settings: ServeSettings) -> ServerOptions:
-    """Return the edge that the settings of ``serve`` describe.
+    """Return the options of the HTTP server for the settings of ``serve``.
 
     Raises:
-        UsageError: as `read_keys` does.
+        UsageError: see `read_keys`.
     """
     keys = read_keys(settings.api_key_file)
     return ServerOptions(
@@ -46,10 +46,10 @@ def make_options(settings: ServeSettings) -> ServerOptions:
 
 
 def read_keys(path: Path | None) -> ApiKeys:
-    """Return the API keys of a file, and that of the environment, which is an administrator's.
+    """Return the API keys of a file, and the one of PARALLAX_API_KEY, which has the role ``admin``.
 
     Raises:
-        UsageError: if the file cannot be read, or has no key in it; or if a key is none.
+        UsageError: if the file cannot be read or has no key in it, or a key is invalid.
     """
     own = os.environ.get("PARALLAX_API_KEY", "").strip()
     if own and (not own.isascii() or not own.isprintable() or len(own.split()) != 1):
@@ -64,9 +64,9 @@ def read_keys(path: Path | None) -> ApiKeys:
 
 
 def choose_hosts(settings: ServeSettings, keys: ApiKeys) -> frozenset[str]:
-    """Return the names a request has to ask for; none: any.
+    """Return the allowed names in a request's ``Host``; empty: any.
 
-    Where keys are needed, or others reach the server, any will do unless the user names some.
+    If keys are needed, or the server does not listen on loopback, any name is allowed unless the user names some.
     """
     is_guarded = keys.are_needed or not is_loopback(settings.host)
     if is_guarded and not settings.allowed_host:
@@ -75,10 +75,10 @@ def choose_hosts(settings: ServeSettings, keys: ApiKeys) -> frozenset[str]:
 
 
 def check_exposure(host: str, keys: ApiKeys, *, insecure: bool) -> None:
-    """Refuse to listen off loopback without an API key, unless told to.
+    """Check that a server on an address other than loopback has an API key, or ``--insecure``.
 
     Raises:
-        UsageError: if it would.
+        UsageError: if it has neither.
     """
     if keys.are_needed or is_loopback(host):
         return
@@ -89,7 +89,7 @@ def check_exposure(host: str, keys: ApiKeys, *, insecure: bool) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach ``host``."""
+    """Return whether only this machine can reach ``host``."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -97,10 +97,10 @@ def is_loopback(host: str) -> bool:
 
 
 def check_tls(options: ServerOptions) -> None:
-    """Refuse a certificate or key that cannot be used, before a model is loaded.
+    """Check the certificate and its key before a model is loaded.
 
     Raises:
-        UsageError: saying what is wrong with it.
+        UsageError: if they cannot be used; it says why.
     """
     if options.tls_cert is None:
         if options.tls_key is not None:

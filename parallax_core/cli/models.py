@@ -1,4 +1,4 @@
-"""``parallax models``."""
+"""The command ``parallax models``."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def list_models() -> None:
 
 @app.command()
 def pull(model: ModelArgument) -> None:
-    """Fetch a model, or the rest of one of which a part is here, so that serving it later needs no network."""
+    """Fetch a model, or the missing part of one, so that serving it later needs no network."""
     with make_display() as display, divert_output():
         folder = _catalog().fetch(model, display)
     print(folder.path)
@@ -132,7 +132,7 @@ def _describe_defaults(defaults: RequestDefaults) -> str:
 
 
 def _describe_memory(shape: ModelShape) -> str:
-    """Say what a sequence takes, in numbers of whatever dtype they are kept in."""
+    """Return the size of a sequence's KV cache and state, as counts of numbers of any dtype."""
     parts = [
         (sum(layer.kv_width for layer in shape.layers if layer.kind != "window"), "numbers per token"),
         (sum(layer.kv_width for layer in shape.layers if layer.kind == "window"), "per token in a window"),

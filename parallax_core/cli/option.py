@@ -1,4 +1,4 @@
-"""The options of a command, made of a section of the configuration: one list for flags, file and environment."""
+"""Makes the options of a command from a section of the configuration: one list for flags, file and environment."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ConfigFile = Annotated[
 def from_section(section: str, schema: type[T]) -> Callable[[Callable[[T, Config], None]], Callable[..., None]]:
     """Return a decorator that turns a function of a section and the whole configuration into a command.
 
-    Every key of ``schema`` is an option. What the user gives comes before what is configured.
+    Every key of ``schema`` becomes an option, which overrides the configured value.
     """
     keys = list_keys(schema)
 
@@ -38,7 +38,7 @@ def from_section(section: str, schema: type[T]) -> Callable[[Callable[[T, Config
             *(_make_parameter(key) for key in keys.values()),
             Parameter("config", Parameter.KEYWORD_ONLY, annotation=ConfigFile, default=None),
         ]
-        vars(command)["__signature__"] = Signature(parameters)  # what typer reads
+        vars(command)["__signature__"] = Signature(parameters)  # typer reads it
         command.__annotations__ = {each.name: each.annotation for each in parameters}
         command.__name__, command.__doc__ = run.__name__, run.__doc__
         return command
@@ -69,7 +69,7 @@ def _make_parameter(key: Key) -> Parameter:
 
 
 def _shape(key: Key) -> Any:  # noqa: ANN401 -- a type of any kind
-    """Return the type of a key as typer knows it."""
+    """Return the type of a key for typer."""
     plain = strip_type(key.type)
     if is_sequence(plain):
         return list.__class_getitem__(get_args(plain)[0])
@@ -77,7 +77,7 @@ def _shape(key: Key) -> Any:  # noqa: ANN401 -- a type of any kind
 
 
 def _name_option(key: Key, *, is_switch: bool) -> list[str]:
-    """Return the names of an option; a switch can be turned off, too, since a file may have turned it on."""
+    """Return the names of an option; a switch also has a name that turns it off, since a file may turn it on."""
     name, short = key.name.replace("_", "-"), (key.meta.extra or {}).get("short")
     long = f"--{name}/--no-{name}" if is_switch else f"--{name}"
     return [long, short] if short else [long]

@@ -1,4 +1,4 @@
-"""``parallax plugin``."""
+"""The command ``parallax plugin``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sub-commands of plugins: known by name from their metadata, imported when somebody runs one."""
+"""Finds the sub-commands of plugins by their metadata, and imports one when it is run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Points = Mapping[str, Sequence[EntryPoint]]
 
 
 def find_commands() -> Points:
-    """Return the entry points of every command that some distribution offers, by name."""
+    """Return the entry points of all commands that distributions offer, by name."""
     found: dict[str, list[EntryPoint]] = defaultdict(list)
     for point in sorted(entry_points(group=GROUP), key=lambda each: (each.name, _name_distribution(each))):
         found[point.name].append(point)
@@ -27,7 +27,7 @@ def find_commands() -> Points:
 
 
 def describe(points: Sequence[EntryPoint]) -> str:
-    """Say what a command is, in the words of its distribution."""
+    """Return the help line of a command: the summary of its distribution."""
     owners = [_name_distribution(point) for point in points]
     if len(owners) > 1:
         return f"Offered by both {' and '.join(owners)}."
@@ -37,7 +37,7 @@ def describe(points: Sequence[EntryPoint]) -> str:
 
 
 def examine_command(point: EntryPoint) -> PluginRecord:
-    """Return what the metadata say of a command, importing nothing of it."""
+    """Return the record of a command's plugin from its metadata, without importing it."""
     from parallax_core.config.config import Config
     from parallax_core.plugins.discovery import examine, find_disabled
 
@@ -50,7 +50,7 @@ def load_command(name: str, points: Sequence[EntryPoint]) -> Any:  # noqa: ANN40
     Raises:
         PluginConflict: if several distributions offer it, and none is preferred.
         Unsupported: if it is disabled, or made for another plugin API.
-        BrokenPlugin: if it cannot be imported, or is no Typer application.
+        BrokenPlugin: if it cannot be imported, or is not a Typer application.
     """
     point = choose_point(name, points)
     record = examine_command(point)
@@ -64,8 +64,9 @@ def load_command(name: str, points: Sequence[EntryPoint]) -> Any:  # noqa: ANN40
     try:
         return _guard(typer.main.get_command(_find_app(point)), record)
     except (Exception, SystemExit) as error:
-        ill = break_record(record, error)
-        raise BrokenPlugin(f"command {name!r} of {ill.origin} cannot be loaded: {ill.reason}", ill.remedy) from error
+        broken = break_record(record, error)
+        message = f"command {name!r} of {broken.origin} cannot be loaded: {broken.reason}"
+        raise BrokenPlugin(message, broken.remedy) from error
 
 
 def _find_app(point: EntryPoint) -> Any:  # noqa: ANN401 -- checked here
@@ -79,7 +80,7 @@ def _find_app(point: EntryPoint) -> Any:  # noqa: ANN401 -- checked here
 
 
 def choose_point(name: str, points: Sequence[EntryPoint]) -> EntryPoint:
-    """Return the one of ``points`` that gets the command; those that cannot be used stand aside.
+    """Return the entry point that provides the command; those that cannot be used are skipped.
 
     Raises:
         PluginConflict: if several distributions offer it, and none is preferred.
@@ -103,7 +104,7 @@ def choose_point(name: str, points: Sequence[EntryPoint]) -> EntryPoint:
 
 
 def _guard(command: Any, record: PluginRecord) -> Any:  # noqa: ANN401 -- the type is private to typer
-    """Return the command such that what it raises is an error of its plugin's, and no traceback of ours."""
+    """Return the command, changed so that its unexpected exceptions become errors that name the plugin."""
     import typer
     from typer.exceptions import TyperException
 

@@ -1,4 +1,4 @@
-"""``parallax plugins``."""
+"""The command ``parallax plugins``."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ def plugins(
         if each["reason"]:
             print(f"\n{each['name']} is {each['state']}: {each['reason']}\n  {each['remedy']}")
     sentences = (f"{each['name']}: {sentence}" for each in found for sentence in each["refused"])
-    for line in dict.fromkeys(sentences):  # a conflict is told of each of its plugins
+    for line in dict.fromkeys(sentences):  # each plugin of a conflict has the same sentence
         print(f"\n{line}")
 
 
 @dataclass(slots=True)
 class Contribution:
-    """What one plugin brings."""
+    """The offers of one plugin."""
 
     offers: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
-    """Names by kind."""
+    """The names that it offers, by kind."""
     refused: list[str] = field(default_factory=list)
-    """Sentences about what it offers and nobody gets."""
+    """A sentence for each offer that is not used."""
 
 
 def describe_plugins(host: PluginHost) -> list[dict[str, Any]]:
@@ -103,7 +103,7 @@ def _add_commands(records: list[PluginRecord], found: dict[str, Contribution]) -
 
 
 def _refuse_command(name: str, point: EntryPoint, points: Sequence[EntryPoint]) -> str:
-    """Return why a command of a plugin is not to be had by its name; empty if it is."""
+    """Return why a plugin's command is not available under its name; empty if it is."""
     if name in COMMANDS:
         return f"command {name!r} is refused: it is one of Parallax's own"
     try:

@@ -1,4 +1,4 @@
-"""Progress of long work: bars on a terminal, a line now and then elsewhere; on standard error."""
+"""Shows progress on standard error: bars on a terminal, else lines at intervals."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Display(Protocol):
         """Show that ``done`` of ``total`` units of ``task`` are finished."""
 
     def __enter__(self) -> Self:
-        """Begin to show."""
+        """Start to show progress."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -37,7 +37,7 @@ def make_display() -> Display:
 
 
 class Bars:
-    """One bar per task, made when the task is first heard of."""
+    """Shows a bar for each task, added on the first report of the task."""
 
     def __init__(self) -> None:
         columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[amount]}"))
@@ -61,7 +61,7 @@ class Bars:
 
 
 class Lines:
-    """A line when a task begins and ends, and every few seconds between."""
+    """Prints a line when a task begins and ends, and every `LINE_INTERVAL_S` seconds in between."""
 
     def __init__(self) -> None:
         self._last: dict[str, tuple[float, bool]] = {}
@@ -75,17 +75,17 @@ class Lines:
         pass
 
     def __call__(self, task: str, done: int, total: int | None, unit: Unit = "bytes") -> None:
-        """Print the task's state if it is news."""
+        """Print the task's progress if a line is due."""
         then, finished = self._last.get(task, (-LINE_INTERVAL_S, False))
         now, at_end = time.monotonic(), total is not None and done >= total
         if not finished and (at_end or now - then >= LINE_INTERVAL_S):
             self._last[task] = (now, at_end)
-            with contextlib.suppress(OSError):  # a disk full of logs, or nobody who reads them, ends no work
+            with contextlib.suppress(OSError):  # a full disk or a closed pipe does not end the work
                 print(f"{task}: {describe(done, total, unit)}", file=sys.stderr, flush=True)
 
 
 def describe(done: int, total: int | None, unit: Unit) -> str:
-    """Say how far a task is: ``12.3 of 98.4 MB``, ``3 of 30``."""
+    """Return the progress of a task as text: ``12.3 of 98.4 MB``, ``3 of 30``."""
     scale, suffix, form = (10**6, " MB", ".1f") if unit == "bytes" else (1, "", ".0f")
     amount = format(done / scale, form)
     return f"{amount}{suffix}" if total is None else f"{amount} of {format(total / scale, form)}{suffix}"

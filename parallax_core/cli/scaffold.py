@@ -1,7 +1,7 @@
-"""Packages for new plugins, rendered from the templates beside this module.
+"""Writes packages for new plugins from the templates in ``templates``.
 
-A template is a file below ``templates/KIND`` or ``templates/common`` whose name ends in ``.j2``; a folder ``package``
-of its path becomes the package of the plugin.
+A template is a file below ``templates/KIND`` or ``templates/common`` whose name ends in ``.j2``; the folder ``package``
+in its path stands for the package of the plugin.
 """
 
 from __future__ import annotations
@@ -35,33 +35,33 @@ SUFFIX = ".j2"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Project:
-    """A package to be written."""
+    """The names of a new plugin's package."""
 
     kind: str
     name: str
-    """What users will write, in the one spelling of names of distributions (PEP 503)."""
+    """The name that users write, normalized like the name of a distribution (PEP 503)."""
 
     @property
     def distribution(self) -> str:
-        """What is installed."""
+        """The name of the distribution."""
         return f"parallax-{self.kind}-{self.name}"
 
     @property
     def package(self) -> str:
-        """What is imported."""
+        """The name of the Python package."""
         return self.distribution.replace("-", "_")
 
     @property
     def stem(self) -> str:
-        """What names of classes begin with."""
+        """The first part of the names of classes."""
         return "".join(part.capitalize() for part in self.name.split("-"))
 
 
 def read_kind(kind: str) -> str:
-    """Return a kind there is a template for.
+    """Return ``kind`` if there is a template for it.
 
     Raises:
-        UsageError: for another one.
+        UsageError: if there is none.
     """
     if kind not in KINDS:
         message = f"there is no template for {kind!r}"
@@ -73,11 +73,11 @@ def make_project(kind: str, name: str) -> Project:
     """Return the project of a new plugin.
 
     Raises:
-        UsageError: if a distribution cannot have the name, or one that is installed has it.
+        UsageError: if the name is invalid, or an installed distribution has it.
     """
     spelling = re.sub(r"[-_.]+", "-", name).lower()
     if len(spelling) > MOST_LETTERS or not NAME.fullmatch(spelling):
-        message = f"{name!r} is no name for a plugin"
+        message = f"{name!r} is not a valid name for a plugin"
         raise UsageError(
             message, f"use up to {MOST_LETTERS} letters and digits of ASCII, with hyphens between, a letter first"
         )
@@ -91,16 +91,16 @@ def make_project(kind: str, name: str) -> Project:
 
 
 def write_project(project: Project, folder: Path) -> Path:
-    """Write the files of a project into a folder of its own below ``folder``, and return that.
+    """Write the files of a project into a new folder below ``folder``, and return that folder.
 
     Raises:
-        ParallaxError: if it is there already.
+        ParallaxError: if it exists already.
     """
     place = folder / project.distribution
     try:
         place.mkdir(parents=True)
     except FileExistsError as error:
-        message = f"{place} is there already, and nothing in it was changed"
+        message = f"{place} exists already, and nothing in it was changed"
         raise ParallaxError(message, "choose another name, or another folder with --folder") from error
     for path, text in render_project(project):
         target = place / path
@@ -111,7 +111,7 @@ def write_project(project: Project, folder: Path) -> Path:
 
 def render_project(project: Project) -> Iterator[tuple[PurePosixPath, str]]:
     """Yield the files of a project: their paths within its folder, and their contents."""
-    # What is made is Python and TOML, which HTML's escapes would spoil.
+    # The files are Python and TOML, which HTML escapes would break.
     environment = Environment(undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False)  # noqa: S701
     facts = describe_project(project)
     for root in ("common", project.kind):
@@ -121,7 +121,7 @@ def render_project(project: Project) -> Iterator[tuple[PurePosixPath, str]]:
 
 
 def describe_project(project: Project) -> dict[str, Any]:
-    """Return what templates may name."""
+    """Return the variables of the templates."""
     core = version("parallax-core").split(".")
     return {
         "kind": project.kind,

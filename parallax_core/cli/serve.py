@@ -1,4 +1,4 @@
-"""``parallax serve``."""
+"""The command ``parallax serve``."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from parallax_core.plugins.output import claim_output
 from parallax_core.server.options import ServerOptions
 
 AUDIENCE_S, SHUTDOWN_S = 0.3, 0.5
-"""How long plugins may take at the end: to see what has happened, and to put things in order."""
+"""Seconds that plugins have at the end: to receive the last events, and to shut down."""
 
 logger = logging.getLogger(__name__)
 
@@ -88,7 +88,7 @@ def _serve(settings: ServeSettings, options: ServerOptions, plugins: PluginHost,
 
 @dataclass(frozen=True, slots=True)
 class ServeContext:
-    """What stands around the engine."""
+    """The parts of a server that do not depend on the model."""
 
     options: ServerOptions
     sock: socket.socket
@@ -96,7 +96,7 @@ class ServeContext:
     plugins: PluginHost
     event_bus: EventBus
     output: TextIO
-    """For the line that says it is ready, and nothing else."""
+    """Standard output, for the ready line only."""
 
 
 async def _run(deployment: Deployment, context: ServeContext) -> None:
@@ -142,7 +142,7 @@ async def _run(deployment: Deployment, context: ServeContext) -> None:
 
 
 def _announce(deployment: Deployment, context: ServeContext, engines: Sequence[PipelineEngine]) -> None:
-    """Say that the server can answer, what it runs, and what would make it faster."""
+    """Print the ready line, log the stages and limits, and print hints that would make the server faster."""
     context.display.__exit__(None, None, None)
     _log_defaults(deployment.text.defaults)
     for engine in engines:

@@ -1,4 +1,4 @@
-"""``parallax status``."""
+"""The command ``parallax status``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from parallax_core.cli.command import new_app
 from parallax_core.cli.table import align
 
 TIMEOUT_S = 10.0
-"""How long a server may take to answer from memory."""
+"""Seconds a server may take to answer."""
 
 NODE = ("node", "host", "pid", "address")
 
@@ -47,12 +47,12 @@ def status(
 
 
 def render(cluster: Cluster) -> str:
-    """Return what a person wants to see."""
+    """Return the status as text for a terminal."""
     return "\n".join([*_render_head(cluster), *_render_waiting(cluster["waiting"])])
 
 
 def _watch(ask: Callable[[], str], first: str, interval_s: float, *, is_live: bool) -> None:
-    """Show what is there, in place on a terminal, and one after the other elsewhere; a lost server may come back."""
+    """Show the status repeatedly, in place on a terminal, else one after another; a lost server may come back."""
     if is_live:
         from rich.live import Live
         from rich.text import Text
@@ -116,7 +116,7 @@ def _render_waiting(nodes: list[Cluster]) -> Iterator[str]:
 
 
 def _most(replica: Cluster, name: str) -> str:
-    """Return how many there may be, if that is known: an older server does not say."""
+    """Return the limit called ``name``, if the server is new enough to report it."""
     limits = replica.get("limits")
     return f"/{limits[name]}" if limits else ""
 

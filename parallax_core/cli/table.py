@@ -1,4 +1,4 @@
-"""Aligned columns, plain enough for a pipe."""
+"""Prints tables with aligned columns, which pipes can process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def print_table(
 
 
 def align(rows: Sequence[Sequence[object]]) -> Iterator[str]:
-    """Yield a line for each row, whose cells begin where those above and below do; rows are of one length."""
+    """Yield a line for each row, with aligned columns; all rows have the same length."""
     widths = [max(map(len, map(str, column))) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = (str(cell).ljust(width) for cell, width in zip(row, widths, strict=True))

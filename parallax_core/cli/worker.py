@@ -1,4 +1,4 @@
-"""``parallax worker``."""
+"""The command ``parallax worker``."""
 
 from __future__ import annotations
 
@@ -36,8 +36,9 @@ from parallax_core.plugins.registry import Offer
 from parallax_core.wire.membership import Assign, Join
 
 AGAIN_S = (0.5, 1.0, 2.0, 5.0)
-"""Before each attempt to join again; the last holds for all later ones."""
+"""Seconds before each attempt to join again; the last value repeats."""
 SHUTDOWN_S = 0.5
+"""Seconds that plugins have to shut down."""
 
 logger = logging.getLogger(__name__)
 
@@ -57,22 +58,22 @@ def worker(settings: WorkerSettings, config: Config) -> None:
     Off loopback both machines need keys: see `parallax keys --help`.
     """
     if not settings.connect:
-        raise UsageError("it is not said which server to join", "name its address: --connect tcp://HOST:PORT")
+        raise UsageError("the address of the server is missing", "give it: --connect tcp://HOST:PORT")
     node = settings.node or name_node(os.getpid())
     log.configure(verbose=settings.verbose, node=node)
     if settings.supervised:
         end_with_parent()
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a script has its background processes ignore it
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # shells make background processes of scripts ignore it
     plugins = PluginHost.prepare(config)
     try:
-        with contextlib.suppress(KeyboardInterrupt):  # that is how it is told to end
+        with contextlib.suppress(KeyboardInterrupt):  # the normal way to end it
             asyncio.run(_work(settings, node, plugins))
     finally:
         plugins.shutdown(SHUTDOWN_S)
 
 
 class StageOpener:
-    """Opens the stages a worker is given, with the plugins that are installed here."""
+    """Opens the stages assigned to a worker, with the installed plugins."""
 
     def __init__(
         self,
@@ -81,9 +82,9 @@ class StageOpener:
         fault: ParallaxError | None = None,
         allowed: Sequence[str] = (),
     ) -> None:
-        """Open stages with one of ``backends``, the best first; where there are none, ``fault`` says why.
+        """Open stages with one of ``backends``, the best first; if there are none, raise ``fault`` instead.
 
-        Load models that are ``allowed``, as `AllowedModels` has it.
+        ``allowed`` lists the models that may be loaded, see `AllowedModels`.
         """
         self._plugins = plugins
         catalog = Catalog(plugins)
@@ -98,22 +99,22 @@ class StageOpener:
         return tuple(offer.spec.name for offer in self._backends)
 
     def warm_up(self) -> None:
-        """Import the best backend: it stops all else for a while, and a node that is silent for long counts as lost."""
+        """Import the best backend before joining: the import blocks the process, and silent nodes count as lost."""
         for offer in self._backends[:1]:
-            with contextlib.suppress(ParallaxError):  # told when a stage is to be opened
+            with contextlib.suppress(ParallaxError):  # raised again when a stage is opened
                 offer.load(offer.spec.factory)
 
     def open_stage(self, assign: Assign, progress: Progress) -> Stage:
-        """Find the layers of the model, or fetch them, and load them.
+        """Find or fetch the layers of the model, and load them.
 
         Raises:
-            ParallaxError: if that cannot be, or the model is not allowed.
+            ParallaxError: if they cannot be fetched or loaded, or the model is not allowed.
         """
         if self._fault is not None:
             raise self._fault
         offers = [offer for offer in self._backends if assign.backend in {"", offer.spec.name}]
         if not offers:
-            message = f"there is no backend {assign.backend!r} on this node, but {', '.join(self.names)}"
+            message = f"this node has no backend {assign.backend!r}, only {', '.join(self.names)}"
             raise ParallaxError(message, "install it there, or name another --backend")
         self._allowance.check(assign.model)
         layers = LayerRange(assign.start, assign.stop) if assign.stop else None
@@ -133,18 +134,18 @@ class StageOpener:
         return open_stage(self._plugins, offer, plan)
 
     def find_memory(self) -> int:
-        """Return the bytes that a stage may take; 0: not known, since some backend has memory of its own."""
+        """Return the bytes that a stage may use; 0: unknown, because some backend uses a device's own memory."""
         devices = [probe(offer).device for offer in self._backends]
         return (Machine().free_memory() or 0) if all(device.startswith("cpu") for device in devices) else 0
 
 
 def make_opener(settings: WorkerSettings, plugins: PluginHost) -> StageOpener:
-    """Return what opens stages; a process of a server's own that cannot tells the server so when it is asked to.
+    """Return the opener of stages; a worker that a server started reports a missing backend when it gets a stage.
 
     Raises:
-        ParallaxError: if a node started by hand has no backend that runs.
+        ParallaxError: if a node started by hand has no backend that can run.
     """
-    allowed = (ANYTHING,) if settings.supervised else settings.allow_model  # who started it may name what it likes
+    allowed = (ANYTHING,) if settings.supervised else settings.allow_model  # a server trusts its own models
     try:
         return StageOpener(plugins, find_backends(plugins, settings.backend), None, allowed)
     except ParallaxError as error:
@@ -156,7 +157,7 @@ def make_opener(settings: WorkerSettings, plugins: PluginHost) -> StageOpener:
 async def _work(settings: WorkerSettings, node: str, plugins: PluginHost) -> None:
     opener = make_opener(settings, plugins)
     opener.warm_up()
-    gc.freeze()  # modules stay: nobody has to look through them, nor take them apart in the end, which takes seconds
+    gc.freeze()  # modules stay: scanning them, and freeing them at the end, takes seconds
     spec = plugins.transports().get(settings.transport)
     listen = settings.listen or _place(spec, settings.connect, node)
     plan = TransportPlan(node=node, listen=listen, timeout_s=settings.peer_timeout, strangers=STRANGERS)
@@ -193,6 +194,6 @@ async def _serve(settings: WorkerSettings, session: WorkerSession, transport: Tr
 
 def _place(offer: Offer[TransportSpec], connect: str, node: str) -> str:
     if offer.spec.place_near is None:
-        message = f"the transport {offer.spec.name!r} does not say where this node should listen"
-        raise UsageError(message, "name an address that the other nodes reach: --listen ADDRESS")
+        message = f"the transport {offer.spec.name!r} cannot choose an address for this node to listen at"
+        raise UsageError(message, "give an address that other nodes can reach: --listen ADDRESS")
     return offer.load(offer.spec.place_near)(connect, node)

@@ -97,7 +97,7 @@ def test_folder_that_is_there_is_left_alone(tmp_path: Path) -> None:
     place = tmp_path / "parallax-policy-mine"
     place.mkdir()
     (place / "notes").write_text("mine")
-    with pytest.raises(ParallaxError, match="is there already") as caught:
+    with pytest.raises(ParallaxError, match="exists already") as caught:
         write("policy", tmp_path, "mine")
     assert "--folder" in caught.value.hint
     assert [path.name for path in place.iterdir()] == ["notes"]

@@ -155,9 +155,9 @@ def test_status_reads_what_the_server_really_answers() -> None:
         ),
         (403, {"error": {"message": "no such name", "code": "host_not_allowed"}}, "no such name", ""),
         (403, ["no error of ours"], "the server answered 403", ""),
-        (404, {"detail": "Not Found"}, "no server of Parallax", "--url"),
-        (200, b"<html>", "no server of Parallax", "--url"),
-        (200, ["cluster"], "no server of Parallax", "--url"),
+        (404, {"detail": "Not Found"}, "not a Parallax server", "--url"),
+        (200, b"<html>", "not a Parallax server", "--url"),
+        (200, ["cluster"], "not a Parallax server", "--url"),
         (500, b"", "the server answered 500", ""),
     ],
 )

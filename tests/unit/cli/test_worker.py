@@ -70,5 +70,5 @@ def test_limits_that_the_head_says_reach_the_backend(tmp_path: Path) -> None:
 
 def test_backend_the_head_wants_and_the_node_lacks_is_named(site: Site) -> None:
     del site
-    with pytest.raises(ParallaxError, match="there is no backend 'mlx' on this node"):
+    with pytest.raises(ParallaxError, match="this node has no backend 'mlx'"):
         StageOpener(PluginHost([]), [], None).open_stage(ASSIGN, silent)

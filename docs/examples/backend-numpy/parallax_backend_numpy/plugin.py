@@ -1,4 +1,4 @@
-"""What this distribution offers to Parallax: a backend."""
+"""Registers a backend with Parallax."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What this distribution offers to Parallax: a model family."""
+"""Registers a model family with Parallax."""
 
 from __future__ import annotations
 

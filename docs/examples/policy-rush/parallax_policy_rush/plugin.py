@@ -1,4 +1,4 @@
-"""What this distribution offers to Parallax: a policy."""
+"""Registers a policy with Parallax."""
 
 from __future__ import annotations
 

@@ -14,11 +14,11 @@ from collections import deque
 from parallax_core.api import Frame, PeerLost, TransportPlan
 
 FRAME, TAKEN, BEAT, BYE = b"F", b"T", b"B", b"E"
-"""A frame; one that was taken at the other end; a sign of life; the end."""
+"""The kinds of messages: a frame, its acknowledgement, a heartbeat, the end."""
 SIZES = struct.Struct("!IH")
-"""The bytes of a header, and how many buffers follow it."""
+"""The size of a header in bytes, and the number of buffers that follow it."""
 CHUNK = 2**16
-"""What is read at once: each piece is a sign of life, so that a large frame over a slow line is no silence."""
+"""The largest read, in bytes: each is a sign of life, so that a large frame over a slow line is no silence."""
 
 
 class TcpLink:
@@ -35,7 +35,7 @@ class TcpLink:
         self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._watch())]
 
     async def send(self, frame: Frame) -> None:
-        """Hand over a frame, as soon as the receiver has room for it."""
+        """Send a frame as soon as the receiver has room for it."""
         self._plan.limits.check(frame)
         async with self._changed:
             await self._changed.wait_for(lambda: self._room > 0 or self._lost)
@@ -43,7 +43,7 @@ class TcpLink:
                 raise PeerLost(f"{self.peer} is gone: {self._lost}")
             self._room -= 1
             self.write_frame(frame)
-        with contextlib.suppress(ConnectionError):  # the reader says so, too
+        with contextlib.suppress(ConnectionError):  # the reader notices it, too
             await self._out.drain()
 
     async def receive(self) -> Frame:
@@ -53,20 +53,20 @@ class TcpLink:
         return self.take_frame()
 
     def take_frame(self) -> Frame:
-        """Take a frame that is there, without a pause, so that a cancelled receive loses none, and give room for it."""
+        """Take a waiting frame, without an await, so that a cancelled receive loses none, and acknowledge it."""
         if not self._frames:
             raise PeerLost(f"{self.peer} is gone: {self._lost}")
         self._out.write(TAKEN)
         return self._frames.popleft()
 
     def write_frame(self, frame: Frame) -> None:
-        """Write a frame whole, without a pause, so that no other gets between its parts."""
+        """Write a whole frame, without an await, so that no other frame gets between its parts."""
         sizes = [memoryview(buffer).nbytes for buffer in frame.buffers]
         head = FRAME + SIZES.pack(len(frame.header), len(sizes)) + struct.pack(f"!{len(sizes)}Q", *sizes)
         self._out.writelines([head, frame.header, *frame.buffers])
 
     def note_frame(self, frame: Frame) -> None:
-        """Keep a frame that has come until it is taken."""
+        """Queue a received frame."""
         self._frames.append(frame)
 
     async def close(self) -> None:
@@ -84,7 +84,7 @@ class TcpLink:
         self._out.close()
 
     async def _note(self, lost: str, *, forget: bool = False) -> None:
-        """Note why there will be no more frames, and wake up who waits."""
+        """Note why there will be no more frames, and wake all waiting tasks."""
         async with self._changed:
             self._lost = self._lost or lost
             if forget:
@@ -92,7 +92,7 @@ class TcpLink:
             self._changed.notify_all()
 
     async def _read(self) -> None:
-        """Read until the peer hangs up, or sends what makes no sense."""
+        """Read until the peer hangs up or sends invalid data."""
         lost = "it hung up"
         try:
             while (kind := await self._take(1)) != BYE:
@@ -110,7 +110,7 @@ class TcpLink:
         self._out.close()
 
     async def _read_frame(self) -> Frame:
-        """Read a frame; its sizes are held against the limits before anything is kept."""
+        """Read a frame, checking its sizes against the limits first."""
         header_size, count = SIZES.unpack(await self._take(SIZES.size))
         limits = self._plan.limits
         if header_size > limits.header_bytes or count > limits.buffers or len(self._frames) > self._plan.credit:
@@ -130,12 +130,12 @@ class TcpLink:
         return taken
 
     async def _watch(self) -> None:
-        """Give signs of life, and give up a peer that gives none."""
+        """Send heartbeats, and abort the connection of a peer that sends nothing."""
         while self._now() - self._seen < self._plan.timeout_s:
             with contextlib.suppress(ConnectionError):
                 self._out.write(BEAT)
             await asyncio.sleep(self._plan.timeout_s / 5)
-        await self._note("it says nothing")
+        await self._note("it is silent")
         self._tasks[0].cancel()
         self._out.transport.abort()
 

@@ -1,4 +1,4 @@
-"""What this distribution offers to Parallax: a transport."""
+"""Registers a transport with Parallax."""
 
 from __future__ import annotations
 

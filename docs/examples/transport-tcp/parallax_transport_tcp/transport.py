@@ -1,7 +1,7 @@
 """A transport over TCP on loopback, on the streams of asyncio.
 
-A connection begins with the names of both ends: who connects says who it is, hears who is there, and hangs up unless
-that is who it was looking for. Nothing is proven and nothing is encrypted, so it listens on loopback only.
+A connection begins with the names of both ends: the connecting node sends its name, receives the other's, and hangs up
+if that is not the one it expects. Names are not verified and nothing is encrypted, so it listens on loopback only.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from parallax_core.api import ParallaxError, PeerLost, TransportPlan
 from parallax_transport_tcp.link import TcpLink
 
 MAGIC = b"parallax-transport-tcp 1\n"
-"""What a node says first."""
+"""The first bytes of a connection."""
 
 
 class TcpTransport:
@@ -33,7 +33,7 @@ class TcpTransport:
         self.address = ""
 
     async def start(self) -> None:
-        """Listen, if asked to; port 0 takes a free one."""
+        """Listen if the plan has an address; port 0 takes a free port."""
         if not self._plan.listen:
             return
         host, port = parse_address(self._plan.listen)
@@ -44,7 +44,7 @@ class TcpTransport:
         self.address = f"tcp://{host}:{self._server.sockets[0].getsockname()[1]}"
 
     async def connect(self, address: str, node: str) -> TcpLink:
-        """Connect, exchange names, and return a link if they are as they should be."""
+        """Connect, exchange names, and return a link if the peer has the expected name."""
         host, port = parse_address(address)
         try:
             async with asyncio.timeout(self._plan.timeout_s):
@@ -57,17 +57,17 @@ class TcpTransport:
                     out.close()
                     raise
         except (OSError, ValueError) as error:  # TimeoutError is an OSError
-            raise PeerLost(f"nobody answers at {address}: {error}") from error
+            raise PeerLost(f"no node answers at {address}: {error}") from error
         out.write(b"\n")
         return self.add_link(name, reader, out)
 
     def check_name(self, name: str, wanted: str, address: str) -> None:
-        """Raise PeerLost if somebody else is there."""
+        """Raise PeerLost if the peer has another name than the wanted one."""
         if name != wanted:
             raise PeerLost(f"{name!r} is at {address}, not {wanted!r}")
 
     def add_link(self, peer: str, reader: asyncio.StreamReader, out: asyncio.StreamWriter) -> TcpLink:
-        """Make a link of a connection whose ends know each other."""
+        """Make a link of a connection after the exchange of names."""
         link = self.link(self._plan, peer, reader, out)
         self._links.append(link)
         return link
@@ -81,7 +81,7 @@ class TcpTransport:
             return self._accepted.popleft()
 
     async def stop(self) -> None:
-        """Close every link, and listen no more."""
+        """Close all links and stop listening."""
         self._stopped = True
         if self._server:
             self._server.close()
@@ -90,7 +90,7 @@ class TcpTransport:
         await asyncio.gather(*(link.close() for link in self._links))
 
     async def identify(self, reader: asyncio.StreamReader, out: asyncio.StreamWriter) -> str:
-        """Exchange names with who connects; return nothing for who does not know how, or takes too long."""
+        """Exchange names with a connecting node; return its name, or an empty text if it fails or takes too long."""
         try:
             async with asyncio.timeout(self._plan.timeout_s):
                 if await reader.readexactly(len(MAGIC)) != MAGIC:
@@ -102,7 +102,7 @@ class TcpTransport:
             return ""
 
     async def _greet(self, reader: asyncio.StreamReader, out: asyncio.StreamWriter) -> None:
-        """Attend to one who connects; each has a task of its own, so a silent one holds nobody up."""
+        """Handle a new connection, in its own task, so that a silent peer does not block others."""
         name = ""
         try:
             name = await self.identify(reader, out)
@@ -124,4 +124,4 @@ def parse_address(address: str) -> tuple[str, int]:
             return host, port
     except ValueError:
         pass
-    raise ParallaxError(f"{address!r} is no TCP address on loopback", "write tcp://127.0.0.1:PORT")
+    raise ParallaxError(f"{address!r} is not a TCP address on loopback", "write tcp://127.0.0.1:PORT")
