@@ -23,7 +23,7 @@ from typing import Any
 from benchmarks.record import describe_run, write_report
 from parallax_core.api import LayerRange, ModelFolder, SourceContext, silent
 from parallax_core.builtin.hub import HubSource
-from parallax_core.checkpoint.reader import find_places, read_config
+from parallax_core.checkpoint.reader import find_locations, read_config
 from parallax_core.cluster.placement.partition import split_layers
 from parallax_core.models.stage_tensors import StageTensors, choose_tensors
 from parallax_core.plugins.host import PluginHost
@@ -94,7 +94,7 @@ def measure(hub: FakeHub, fetch: Callable[[HubSource], ModelFolder]) -> Figures:
 
 def weigh(folder: Path, stage: StageTensors) -> int:
     """Return the bytes of the tensors of a stage."""
-    places = [place for path in folder.glob("*.safetensors") for place in find_places(path)]
+    places = [place for path in folder.glob("*.safetensors") for place in find_locations(path)]
     return sum(len(place) for place in places if stage.wants(place.name))
 
 

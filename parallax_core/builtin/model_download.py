@@ -14,7 +14,7 @@ from parallax_core.builtin.folder_layout import check_folder
 from parallax_core.builtin.model_cache import CachedModel, ModelCache
 from parallax_core.builtin.model_files import choose_files, choose_weights
 from parallax_core.builtin.partial_file import PartialFile, RemoteFile
-from parallax_core.checkpoint.reader import LENGTH_BYTES, MOST_HEADER_BYTES, find_missing, find_places, read_index
+from parallax_core.checkpoint.reader import LENGTH_BYTES, MOST_HEADER_BYTES, find_locations, find_missing, read_index
 from parallax_core.contracts.progress import Progress, silent
 
 HEADER_BYTES = 2**17
@@ -78,7 +78,7 @@ class ModelDownload:
             with file.path.open("rb") as content:
                 length = int.from_bytes(content.read(LENGTH_BYTES), "little")
             fill(LENGTH_BYTES + min(length, MOST_HEADER_BYTES))  # at most this much if it is not a header
-            find_places(file.path)
+            find_locations(file.path)
             file.name()
         self.progress(task, number + 1, count, "items")
 
@@ -133,11 +133,11 @@ def choose_shards(folder: Path, weights: Sequence[RemoteFile], is_wanted: IsWant
 
 def locate_tensors(path: Path, is_wanted: IsWanted) -> ByteRanges:
     """Return the ranges of a weight file's header and wanted tensors, with narrow gaps filled."""
-    places = find_places(path)
-    ranges = ByteRanges([(0, min((place.start for place in places), default=path.stat().st_size))])
-    for place in places:
-        if is_wanted(place.name):
-            ranges.add(place.start, place.stop)
+    locations = find_locations(path)
+    ranges = ByteRanges([(0, min((location.start for location in locations), default=path.stat().st_size))])
+    for location in locations:
+        if is_wanted(location.name):
+            ranges.add(location.start, location.stop)
     return ranges.bridge(GAP_BYTES)
 
 

@@ -13,7 +13,7 @@ from io import RawIOBase
 from pathlib import Path
 
 from parallax_core.checkpoint.partial import read_present
-from parallax_core.checkpoint.reader import TensorLocation, find_places
+from parallax_core.checkpoint.reader import TensorLocation, find_locations
 
 PIECES, PIECE_BYTES = 16, 4096
 """The number of pieces read of a large tensor, and the bytes of each; evenly spaced from the first byte to the last."""
@@ -33,16 +33,16 @@ def digest_tensors(path: Path) -> dict[str, str]:
     present = read_present(path)
     with path.open("rb", buffering=0) as file:
         return {
-            place.name: _digest(place, file)
-            for place in find_places(path)
-            if present is None or present.covers(place.start, place.stop)
+            location.name: _digest(location, file)
+            for location in find_locations(path)
+            if present is None or present.covers(location.start, location.stop)
         }
 
 
-def _digest(place: TensorLocation, file: RawIOBase) -> str:
-    digest = hashlib.sha256(f"{place.kind} {place.shape} ".encode())
-    for start, size in list_pieces(len(place)):
-        file.seek(place.start + start)
+def _digest(location: TensorLocation, file: RawIOBase) -> str:
+    digest = hashlib.sha256(f"{location.kind} {location.shape} ".encode())
+    for start, size in list_pieces(len(location)):
+        file.seek(location.start + start)
         digest.update(file.read(size) or b"")
     return digest.hexdigest()[:DIGITS]
 

@@ -89,15 +89,15 @@ def read_tensors(folder: Path, is_wanted: Callable[[str], bool], progress: Progr
             f"only a part of {folder.name} is on this machine; missing tensors: {len(missing)}, such as {missing[0]}"
         )
         raise ParallaxError(message, FETCH_REST)
-    places = {path: [place for place in find_places(path) if is_wanted(place.name)] for path in paths}
-    done, total = 0, sum(len(place) for found in places.values() for place in found)
+    locations = {path: [location for location in find_locations(path) if is_wanted(location.name)] for path in paths}
+    done, total = 0, sum(len(location) for found in locations.values() for location in found)
     progress(TASK, done, total)
-    for path, found in places.items():
+    for path, found in locations.items():
         with path.open("rb") as file:
             data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-        for place in found:
-            yield place.name, _make_tensor(place, data)
-            done += len(place)
+        for location in found:
+            yield location.name, _make_tensor(location, data)
+            done += len(location)
             progress(TASK, done, total)
 
 
@@ -113,7 +113,7 @@ def find_missing(folder: Path) -> frozenset[str]:
     paths = list(folder.glob("*.safetensors"))
     missing = {name for name, file in read_index(folder).items() if not (folder / file).exists()}
     if missing:  # unless the index is stale and the weights are in other files
-        missing.difference_update(place.name for path in paths for place in find_places(path))
+        missing.difference_update(location.name for path in paths for location in find_locations(path))
     return frozenset(missing.union(*map(_find_holes, paths)))
 
 
@@ -123,14 +123,16 @@ def find_names(folder: Path) -> frozenset[str]:
     Raises:
         ParallaxError: if the index or the header of a file is damaged.
     """
-    headers = (find_places(path) for path in folder.glob("*.safetensors"))
-    return frozenset(read_index(folder)).union(place.name for places in headers for place in places)
+    headers = (find_locations(path) for path in folder.glob("*.safetensors"))
+    return frozenset(read_index(folder)).union(location.name for locations in headers for location in locations)
 
 
 def _find_holes(path: Path) -> Iterator[str]:
     present = read_present(path)
     if present is not None:
-        yield from (place.name for place in find_places(path) if not present.covers(place.start, place.stop))
+        yield from (
+            location.name for location in find_locations(path) if not present.covers(location.start, location.stop)
+        )
 
 
 def read_index(folder: Path) -> dict[str, str]:
@@ -154,7 +156,7 @@ def _are_file_names(names: Collection[object]) -> bool:
     return all(name.endswith(".safetensors") and Path(name).name == name and "\\" not in name for name in found)
 
 
-def find_places(path: Path) -> list[TensorLocation]:
+def find_locations(path: Path) -> list[TensorLocation]:
     """Return the locations of a file's tensors; only its header is read.
 
     Raises:
@@ -162,7 +164,7 @@ def find_places(path: Path) -> list[TensorLocation]:
     """
     try:
         header, start = _read_header(path)
-        return [_read_place(name, entry, start) for name, entry in header.items() if name != "__metadata__"]
+        return [_read_location(name, entry, start) for name, entry in header.items() if name != "__metadata__"]
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         message = f"{path} is damaged: {error}"
         raise ParallaxError(message, "fetch or copy the model again") from error
@@ -184,7 +186,7 @@ def _read_header(path: Path) -> tuple[dict[str, Any], int]:
     return header, start
 
 
-def _read_place(name: str, entry: Mapping[str, Any], start: int) -> TensorLocation:
+def _read_location(name: str, entry: Mapping[str, Any], start: int) -> TensorLocation:
     """Return the location of a tensor; raise ValueError if its number of bytes does not match its shape."""
     kind, shape = entry["dtype"], tuple(map(int, entry["shape"]))
     first, last = map(int, entry["data_offsets"])
@@ -194,8 +196,8 @@ def _read_place(name: str, entry: Mapping[str, Any], start: int) -> TensorLocati
     return TensorLocation(name, kind, shape, start + first, start + last)
 
 
-def _make_tensor(place: TensorLocation, data: memoryview) -> Tensor:
-    if place.kind not in DTYPES:
-        message = f"the tensor {place.name} has the dtype {place.kind}; supported are {', '.join(DTYPES)}"
+def _make_tensor(location: TensorLocation, data: memoryview) -> Tensor:
+    if location.kind not in DTYPES:
+        message = f"the tensor {location.name} has the dtype {location.kind}; supported are {', '.join(DTYPES)}"
         raise Unsupported(message, "choose a model that is not quantized, or another backend")
-    return Tensor(DTYPES[place.kind], place.shape, data[place.start : place.stop])
+    return Tensor(DTYPES[location.kind], location.shape, data[location.start : location.stop])

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from parallax_core.checkpoint.partial import FetchedRange, name_journal
-from parallax_core.checkpoint.reader import find_places
+from parallax_core.checkpoint.reader import find_locations
 
 
 def punch_holes(folder: Path, is_kept: Callable[[str], bool]) -> None:
@@ -18,9 +18,9 @@ def punch_holes(folder: Path, is_kept: Callable[[str], bool]) -> None:
         is_kept: told the name of each tensor.
     """
     for path in folder.glob("*.safetensors"):
-        data, places = path.read_bytes(), find_places(path)
-        ranges = [(0, min(place.start for place in places))]
-        ranges += [(place.start, place.stop) for place in places if is_kept(place.name)]
+        data, locations = path.read_bytes(), find_locations(path)
+        ranges = [(0, min(location.start for location in locations))]
+        ranges += [(location.start, location.stop) for location in locations if is_kept(location.name)]
         lines = [FetchedRange(*each, hashlib.sha256(data[slice(*each)]).hexdigest()) for each in ranges]
         name_journal(path).write_text("".join(f"{line}\n" for line in lines), encoding="ascii")
         path.unlink()

@@ -14,7 +14,7 @@ import torch
 from parallax_backend_mlx.backend import MlxBackend
 from parallax_backend_torch.backend import TorchBackend
 from parallax_core.api import Backend, Draw, LayerRange, StageInfo, StagePlan
-from parallax_core.checkpoint.reader import find_places
+from parallax_core.checkpoint.reader import find_locations
 from parallax_core.testing.checks.chain import Chain
 from tests.support.checkpoints import FAMILIES, LAYERS, save_family
 from tests.support.families import VOCAB, make_tokens, read_logprobs
@@ -64,7 +64,7 @@ def test_fine_tuned_layer_is_stated_as_another_by_its_stage_alone(folder: Path, 
     path, place = next(
         (path, place)
         for path in sorted(tuned.glob("*.safetensors"))
-        for place in find_places(path)
+        for place in find_locations(path)
         if ".layers.3." in place.name
     )
     data = bytearray(path.read_bytes())

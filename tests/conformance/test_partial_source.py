@@ -17,7 +17,7 @@ from huggingface_hub import close_session
 from parallax_core.api import ModelFolder, ModelSource, ParallaxError, Progress, SourceContext, StoredModel, UnknownName
 from parallax_core.builtin.hub import HubSource
 from parallax_core.checkpoint.partial import FetchedRange, name_journal, read_present
-from parallax_core.checkpoint.reader import find_places
+from parallax_core.checkpoint.reader import find_locations
 from parallax_core.testing.partial_source import PartialSourceConformance
 from tests.conformance.harness import list_tests, run_test
 from tests.fakehub import FakeHub
@@ -122,7 +122,7 @@ class Shop:
     def fill(self, path: Path, content: bytes, is_wanted: Callable[[str], bool], progress: Progress) -> None:
         if not path.exists() or path.stat().st_size != len(content):
             self.begin(path, content)
-        places = find_places(path)
+        places = find_locations(path)
         for number, place in enumerate(places):
             present = read_present(path)
             if is_wanted(place.name) and present is not None and not present.covers(place.start, place.stop):

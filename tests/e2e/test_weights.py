@@ -11,7 +11,7 @@ from pathlib import Path
 import openai
 import pytest
 
-from parallax_core.checkpoint.reader import find_places
+from parallax_core.checkpoint.reader import find_locations
 from tests.e2e.conftest import PARALLAX, environment
 from tests.e2e.tiny import write_tiny
 
@@ -34,7 +34,7 @@ def tuned(original: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tuned") / "model"
     shutil.copytree(original, folder)
     path = folder / "model.safetensors"
-    [place] = [place for place in find_places(path) if place.name == TENSOR]
+    [place] = [place for place in find_locations(path) if place.name == TENSOR]
     data = bytearray(path.read_bytes())
     data[place.start + 2] ^= 1
     path.write_bytes(data)

@@ -15,7 +15,7 @@ import pytest
 from parallax_core.base.errors import ParallaxError
 from parallax_core.builtin.hub import HubSource
 from parallax_core.builtin.model_download import HEADER_BYTES
-from parallax_core.checkpoint.reader import find_missing, find_places
+from parallax_core.checkpoint.reader import find_locations, find_missing
 from parallax_core.contracts.progress import Unit, silent
 from parallax_core.contracts.source import PartialSource, SourceContext
 from tests.fakehub import Asked, FakeHub, Fault
@@ -191,7 +191,7 @@ def test_header_that_is_longer_than_most_is_fetched_whole(hub: FakeHub, source: 
     sizes = {f"model.layers.{index}.{'x' * 60}": 100 for index in range(2000)}
     hub.add(NAME, MODEL | {WEIGHTS: make_weights(sizes)})
     model = source.fetch_tensors(NAME, lambda name: name.startswith("model.layers.7."), silent)
-    assert min(place.start for place in find_places(model.path / WEIGHTS)) > HEADER_BYTES
+    assert min(place.start for place in find_locations(model.path / WEIGHTS)) > HEADER_BYTES
     assert len(find_missing(model.path)) > 1000
 
 
@@ -305,7 +305,7 @@ def test_wrong_bytes_show_when_the_model_is_complete(hub: FakeHub, source: HubSo
 def test_bytes_that_change_on_the_disk_are_fetched_again_and_no_others(hub: FakeHub, source: HubSource) -> None:
     hub.add(NAME, LAYERED)
     path = source.fetch_tensors(NAME, STAGES[1].wants, silent).path / WEIGHTS
-    place = next(place for place in find_places(path) if place.name == "model.layers.15.mlp")
+    place = next(place for place in find_locations(path) if place.name == "model.layers.15.mlp")
     with path.open("r+b") as file:
         file.seek(place.start)
         byte = file.read(1)[0]

@@ -7,7 +7,7 @@ import pytest
 
 from parallax_core.base.errors import ParallaxError
 from parallax_core.checkpoint.digest import PIECE_BYTES, PIECES, digest_tensors, list_pieces
-from parallax_core.checkpoint.reader import find_places
+from parallax_core.checkpoint.reader import find_locations
 from parallax_core.testing.holes import punch_holes
 from parallax_core.testing.model import write_checkpoint
 
@@ -21,7 +21,7 @@ def write(folder: Path) -> Path:
 
 def change(path: Path, tensor: str, offset: int) -> None:
     """Change a byte of a tensor."""
-    [place] = [place for place in find_places(path) if place.name == tensor]
+    [place] = [place for place in find_locations(path) if place.name == tensor]
     with path.open("r+b") as file:
         file.seek(place.start + offset % len(place))
         value = file.read(1)[0]
