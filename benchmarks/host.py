@@ -251,7 +251,7 @@ class Host:
         """Return what the server holds for requests, and its memory in KiB."""
         gc.collect()
         engine, router = self._replicas["plain"].engine, self._replicas["plain"].router
-        [stats], [replica] = router.stats(), router.replicas()
+        [stats], [replica] = router.stats(), router.describe()
         head = engine._head
         assert head is not None
         head.check()

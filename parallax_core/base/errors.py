@@ -7,6 +7,9 @@ from typing import Literal
 
 from parallax_core.base.ids import SeqId
 
+SHUTTING_DOWN = "the server is shutting down"
+"""What clients are told whose requests the server refuses or ends as it stops."""
+
 LossCause = Literal["unknown", "link", "invalid_frame"]
 """Why a node or a stage was lost. Recovery decides by the cause, never by a message.
 

@@ -2,6 +2,9 @@
 
 from typing import NewType
 
+HEAD = "head"
+"""The name of the head's node, unless a user names it."""
+
 RequestId = NewType("RequestId", str)
 """A client's request, unique within a server."""
 

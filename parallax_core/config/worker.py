@@ -8,6 +8,8 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from parallax_core.base.ids import HEAD
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerSettings:
@@ -31,7 +33,7 @@ class WorkerSettings:
         str | None,
         Meta(description="The name of this node; by default derived from the host name.", extra={"metavar": "NAME"}),
     ] = None
-    head: Annotated[str, Meta(description="The name of the head's node.", extra={"metavar": "NAME"})] = "head"
+    head: Annotated[str, Meta(description="The name of the head's node.", extra={"metavar": "NAME"})] = HEAD
     backend: Annotated[
         str | None,
         Meta(description="Offer only this backend; by default all available ones.", extra={"metavar": "NAME"}),

@@ -129,11 +129,14 @@ class Stream(Protocol):
         """Abort the request and end the iteration. Does nothing if it has ended or is closed."""
 
 
+HealthState = Literal["starting", "ready", "draining", "failed"]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Health:
     """Whether an engine can serve requests."""
 
-    state: Literal["starting", "ready", "draining", "failed"]
+    state: HealthState
     reason: str = ""
 
 
@@ -200,6 +203,7 @@ class EngineStats:
     pools: tuple[PoolUse, ...] = ()
 
 
+@runtime_checkable
 class Measured(Protocol):
     """An optional protocol of an `Engine` that reports statistics."""
 

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from parallax_core.base.errors import UsageError
+from parallax_core.base.ids import HEAD
 from parallax_core.cluster.placement.layer_cost import LayerCosts
 from parallax_core.cluster.placement.parallel import StagePlace
 from parallax_core.config.serve import ServeSettings
@@ -33,7 +34,6 @@ from parallax_core.node.pipeline.options import PipelineOptions
 from parallax_core.plugins.host import PluginHost
 from parallax_core.plugins.registry import Offer
 
-HEAD = "head"
 """The head's node name."""
 INPROCESS = "inprocess"
 """The transport between stages in one process."""

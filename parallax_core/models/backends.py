@@ -1,14 +1,13 @@
-"""Finds the backends that can run on this machine, and chooses a backend and a transport."""
+"""Finds the backends that can run on this machine, and chooses a backend."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from parallax_core.base.errors import ParallaxError
 from parallax_core.contracts.backend import Availability, BackendSpec
-from parallax_core.contracts.transport import Transport, TransportPlan
 from parallax_core.plugins.host import PluginHost
 from parallax_core.plugins.limit import TimedCall
 from parallax_core.plugins.output import divert_output
@@ -72,15 +71,3 @@ def _ask(offer: Offer[BackendSpec]) -> Availability:
     if not isinstance(answer, Availability):
         raise TypeError(f"its probe returned {answer!r}")
     return answer
-
-
-def choose_transport(host: PluginHost, name: str = "inprocess") -> Callable[[TransportPlan], Transport]:
-    """Return the factory of the transport called ``name``.
-
-    Raises:
-        UnknownName: if no plugin offers it; the hint lists those offered.
-        PluginConflict: if several plugins offer it.
-        BrokenPlugin: if it cannot be imported.
-    """
-    offer = host.transports().get(name)
-    return offer.load(offer.spec.factory)

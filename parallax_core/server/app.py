@@ -9,11 +9,12 @@ from fastapi import APIRouter, FastAPI
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import JSONResponse
 
+from parallax_core.base.errors import SHUTTING_DOWN
 from parallax_core.server import chat, cluster, completions, metrics, tokenize
 from parallax_core.server.access_log import REQUEST_ID, AccessLog
 from parallax_core.server.auth import KeyCheck
 from parallax_core.server.body_limit import BodyLimit
-from parallax_core.server.drain import CLOSING, Drain, DrainMiddleware
+from parallax_core.server.drain import Drain, DrainMiddleware
 from parallax_core.server.errors import add_handlers
 from parallax_core.server.host_check import HostCheck
 from parallax_core.server.openapi import describe_app, describe_errors, describe_health
@@ -74,7 +75,7 @@ def _make_basics(service: Service, drain: Drain) -> APIRouter:
     async def health() -> JSONResponse:
         """200 when the engine can answer, else 503 with the reason."""
         state = service.engine.health()
-        status, reason = ("draining", CLOSING) if drain.is_closed else (state.state, state.reason)
+        status, reason = ("draining", SHUTTING_DOWN) if drain.is_closed else (state.state, state.reason)
         return JSONResponse({"status": status, "reason": reason}, 200 if status == "ready" else 503)
 
     @router.get("/version", response_model=VersionReply)

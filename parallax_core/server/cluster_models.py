@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from parallax_core.contracts.engine import HealthState
 from parallax_core.contracts.status import NodeStatus, ReplicaLimits, ReplicaStatus, StageStatus
 from parallax_core.server.response_models import ResponseModel
 
@@ -73,7 +74,7 @@ class ReplicaReply(ResponseModel):
 
     rank: int
     """Its number, from 0."""
-    status: Literal["starting", "ready", "draining", "failed"]
+    status: HealthState
     reason: str
     """Why it is not ready; empty if it is."""
     drained: bool
@@ -113,7 +114,7 @@ class ClusterReply(ResponseModel):
 
     object: Literal["cluster"]
     model: str
-    status: Literal["starting", "ready", "draining", "failed"]
+    status: HealthState
     reason: str
     """What is wrong with some or all replicas; empty if all are ready."""
     replicas: list[ReplicaReply]

@@ -7,9 +7,9 @@ import asyncio
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from parallax_core.base.errors import SHUTTING_DOWN
 from parallax_core.server.errors import error_body
 
-CLOSING = "the server is shutting down"
 GO_AWAY = {"Retry-After": "5", "Connection": "close"}
 
 
@@ -48,7 +48,7 @@ class Drain:
             TimeoutError: if it does not.
         """
         if self.is_closed:
-            raise TimeoutError(CLOSING)
+            raise TimeoutError(SHUTTING_DOWN)
         async with asyncio.timeout_at(deadline) as listener:
             self._listeners.add(listener)
             try:
@@ -81,7 +81,7 @@ class DrainMiddleware:
             await self._app(scope, receive, send)
             return
         if self._drain.is_closed:
-            await JSONResponse(error_body(503, CLOSING), 503, GO_AWAY)(scope, receive, send)
+            await JSONResponse(error_body(503, SHUTTING_DOWN), 503, GO_AWAY)(scope, receive, send)
             return
         self._drain.enter()
         try:

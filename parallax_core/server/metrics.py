@@ -20,7 +20,7 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from parallax_core.contracts.engine import Delta, Engine, EngineStats, Finish
+from parallax_core.contracts.engine import Delta, Engine, EngineStats, Finish, Measured
 from parallax_core.contracts.status import Described
 from parallax_core.server.errors import KINDS, UNFORESEEN
 from parallax_core.server.openapi import Responses, describe_errors
@@ -176,8 +176,7 @@ class EngineCollector(Collector):
 
 def list_stats(engine: Engine) -> tuple[EngineStats, ...]:
     """Return the statistics of an engine's replicas; empty if it has none or is not ready."""
-    stats = getattr(engine, "stats", None)
-    return stats() if stats else ()
+    return engine.stats() if isinstance(engine, Measured) else ()
 
 
 def _collect_pools(stats: Iterable[EngineStats]) -> Iterator[Metric]:

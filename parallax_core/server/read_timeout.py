@@ -7,7 +7,8 @@ import asyncio
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from parallax_core.server.drain import CLOSING, GO_AWAY, Drain
+from parallax_core.base.errors import SHUTTING_DOWN
+from parallax_core.server.drain import GO_AWAY, Drain
 
 
 class ReadTimeout:
@@ -33,7 +34,7 @@ class ReadTimeout:
                 message = await self._drain.receive_until(receive, deadline)
             except TimeoutError:
                 if self._drain.is_closed:
-                    raise HTTPException(503, CLOSING, GO_AWAY) from None
+                    raise HTTPException(503, SHUTTING_DOWN, GO_AWAY) from None
                 raise HTTPException(408, f"the request did not arrive within {self._limit_s:g} seconds") from None
             is_whole = not message.get("more_body", False)
             return message

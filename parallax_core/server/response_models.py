@@ -9,6 +9,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from parallax_core.contracts.engine import HealthState
+
 StopReason = Literal["stop", "length"]
 
 
@@ -187,7 +189,7 @@ class ModelsReply(ResponseModel):
 class HealthReply(ResponseModel):
     """Whether the server can answer."""
 
-    status: Literal["starting", "ready", "draining", "failed"]
+    status: HealthState
     reason: str
 
 

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import msgspec
 
-from parallax_core.base.errors import BackendFailed, InvalidRequest, ParallaxError, Unavailable
+from parallax_core.base.errors import SHUTTING_DOWN, BackendFailed, InvalidRequest, ParallaxError, Unavailable
 from parallax_core.node.membership.supervisor import WorkerProcess
 from parallax_core.server.body_messages import (
     LENGTH_BYTES,
@@ -28,7 +28,6 @@ from parallax_core.server.body_messages import (
     ReadJob,
     to_frame,
 )
-from parallax_core.server.drain import CLOSING
 
 T = TypeVar("T")
 
@@ -87,7 +86,7 @@ class TokenizerProcess:
             ParallaxError: if the process is lost, or cannot be started.
         """
         if self._is_closed:
-            raise Unavailable(CLOSING)
+            raise Unavailable(SHUTTING_DOWN)
         if self._process is None:
             await self.start()
         assert self._process is not None
@@ -128,7 +127,7 @@ class TokenizerProcess:
 
     def _explain(self, end: str) -> ParallaxError:
         """Return the error for the client whose request was being read when the process ended."""
-        return Unavailable(CLOSING) if self._is_closed else BackendFailed(f"the request could not be read: {end}")
+        return Unavailable(SHUTTING_DOWN) if self._is_closed else BackendFailed(f"the request could not be read: {end}")
 
     async def _end(self, error: BaseException) -> str:
         """Kill the process, and return why."""

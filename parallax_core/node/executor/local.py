@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from parallax_core.base.errors import EngineFailed, StageLost
+from parallax_core.base.ids import HEAD
 from parallax_core.contracts.stage import Stage, StageInfo
 from parallax_core.contracts.transport import Transport, TransportPlan
 from parallax_core.node.channel import Channel
@@ -29,7 +30,6 @@ CLOSE_TIMEOUT_S = 0.7
 
 HANG_S = 1.0
 """Seconds of grace for a thread whose step seems to hang, before the engine fails."""
-HEAD = "head"
 """The head's node name."""
 
 

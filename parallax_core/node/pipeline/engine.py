@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Literal
 
-from parallax_core.base.errors import BackendFailed, EngineFailed, ParallaxError, StageLost, Unavailable
+from parallax_core.base.errors import SHUTTING_DOWN, BackendFailed, EngineFailed, ParallaxError, StageLost, Unavailable
 from parallax_core.base.ids import RequestId
 from parallax_core.contracts.engine import Delta, EngineStats, Finish, Health, Reason, Request
 from parallax_core.contracts.stage import StageInfo
@@ -24,8 +24,6 @@ from parallax_core.node.pipeline.stream import QueueStream
 from parallax_core.node.status import describe_engine, describe_stages
 
 logger = logging.getLogger(__name__)
-
-STOPPED = "the server is shutting down"
 
 
 class PipelineEngine:
@@ -81,8 +79,8 @@ class PipelineEngine:
     async def stop(self) -> None:
         """End every stream with an error and close the stages; wait only a moment for a running step."""
         if self._health.state != "failed":
-            self._health = Health(state="draining", reason=STOPPED)
-        self._end_streams("aborted", STOPPED, list(self._streams))
+            self._health = Health(state="draining", reason=SHUTTING_DOWN)
+        self._end_streams("aborted", SHUTTING_DOWN, list(self._streams))
         await self._close()
 
     def submit(self, request: Request) -> QueueStream:
@@ -148,7 +146,7 @@ class PipelineEngine:
 
     def _begin(self, infos: tuple[StageInfo, ...]) -> None:
         if self._closing is not None:
-            raise Unavailable(STOPPED)
+            raise Unavailable(SHUTTING_DOWN)
         options = self._options
         self._infos = infos
         self._head = Head(infos, self._decode, options.limits, options.batching, options.preemption)
@@ -238,7 +236,7 @@ class PipelineEngine:
         task = asyncio.current_task()
         if isinstance(error, asyncio.CancelledError) and self._health.state == "draining":
             is_cancelled = task is not None and task.cancelling()
-            return None if is_cancelled else Unavailable("the engine was stopped while it started", STOPPED)
+            return None if is_cancelled else Unavailable("the engine was stopped while it started", SHUTTING_DOWN)
         if isinstance(error, ParallaxError) or not isinstance(error, Exception):
             return None
         message = f"the model could not be loaded: {_describe(error)}"

@@ -4,22 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from parallax_core.contracts.engine import Admitting, Delta, Engine, Health
+from parallax_core.contracts.engine import Admitting, Delta, Engine
 from parallax_core.contracts.policy import ArrivalView, ReplicaView
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ReplicaState:
-    """The state of a replica, for operators."""
-
-    rank: int
-    health: Health
-    is_drained: bool
-    """Whether an operator drained it, so that it gets no new requests."""
-    pending_tokens: int
-    """Tokens it has yet to compute at most: prompts without an answer so far, and the rest of all answers."""
-    num_requests: int
-    """Unfinished requests."""
 
 
 @dataclass(slots=True)
@@ -49,16 +35,6 @@ class Replica:
             pending_tokens=self.pending_tokens,
             num_requests=self.num_requests,
             cached_tokens=cached_tokens,
-        )
-
-    def describe(self) -> ReplicaState:
-        """Return the replica's state for operators."""
-        return ReplicaState(
-            rank=self.rank,
-            health=self.engine.health(),
-            is_drained=self.is_drained,
-            pending_tokens=self.pending_tokens,
-            num_requests=self.num_requests,
         )
 
 

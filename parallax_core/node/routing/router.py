@@ -10,20 +10,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from parallax_core.base.errors import ParallaxError, RequestTimeout, Unavailable, UnknownName
-from parallax_core.contracts.engine import Engine, EngineStats, Finish, Health, Request, Stream
+from parallax_core.base.errors import SHUTTING_DOWN, ParallaxError, RequestTimeout, Unavailable, UnknownName
+from parallax_core.contracts.engine import Engine, EngineStats, Finish, Health, Measured, Request, Stream
 from parallax_core.contracts.policy import ArrivalView, RoutingPolicy
 from parallax_core.contracts.status import ReplicaStatus
 from parallax_core.engine.timing import Timeline, Timer
 from parallax_core.node.policy.guard import RoutingGuard
 from parallax_core.node.routing.failover import FailoverStream, RequestProgress, RoutedStream
 from parallax_core.node.routing.prefix_affinity import ReplicaPrefixIndex, make_keys
-from parallax_core.node.routing.replica import Replica, ReplicaState, ReplicaUse
+from parallax_core.node.routing.replica import Replica, ReplicaUse
 from parallax_core.node.status import describe_replica
 
 logger = logging.getLogger(__name__)
 
-STOPPED = "the server is shutting down"
 MOST_MOVES = 3
 """The largest number of times a request begins again after the loss of its replica."""
 REPAIR_S = 60.0
@@ -89,7 +88,7 @@ class Router:
             Exception: the error of the first replica that did not stop, after all others have.
         """
         if self._phase.state != "failed":
-            self._phase = Health(state="draining", reason=STOPPED)
+            self._phase = Health(state="draining", reason=SHUTTING_DOWN)
         for task in self._starts:
             task.cancel()
         if self._starts:
@@ -129,8 +128,9 @@ class Router:
 
     def stats(self) -> tuple[EngineStats, ...]:
         """Return the statistics of each replica; see `Measured`. An engine without statistics counts as idle."""
-        methods = (getattr(replica.engine, "stats", None) for replica in self._replicas)
-        return tuple(next(iter(stats() if stats else ()), EngineStats()) for stats in methods)
+        engines = (replica.engine for replica in self._replicas)
+        found = (engine.stats() if isinstance(engine, Measured) else () for engine in engines)
+        return tuple(next(iter(stats), EngineStats()) for stats in found)
 
     def health(self) -> Health:
         """Return ready if any replica accepts requests; the reason lists the others with their states."""
@@ -152,10 +152,6 @@ class Router:
         closed_states = {health.state for health in closed}
         state = next(state for state in ("starting", "draining", "failed") if state in closed_states)
         return Health(state=state, reason=reason)
-
-    def replicas(self) -> tuple[ReplicaState, ...]:
-        """Return the state of each replica, by rank."""
-        return tuple(replica.describe() for replica in self._replicas)
 
     def describe(self) -> tuple[ReplicaStatus, ...]:
         """Return the status of each replica; see `Described`."""

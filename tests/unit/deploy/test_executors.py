@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from parallax_core.base.errors import ParallaxError, UsageError
-from parallax_core.base.ids import Epoch
+from parallax_core.base.ids import HEAD, Epoch
 from parallax_core.builtin.inprocess import InProcessTransport
 from parallax_core.cluster.placement.parallel import ParallelConfig, StagePlace
 from parallax_core.config.config import Config
@@ -16,7 +16,7 @@ from parallax_core.config.serve import ServeSettings
 from parallax_core.contracts.backend import StagePlan
 from parallax_core.contracts.stage import LayerRange
 from parallax_core.contracts.transport import TransportPlan
-from parallax_core.deploy.executors import HEAD, RemoteStages, WorkerLauncher
+from parallax_core.deploy.executors import RemoteStages, WorkerLauncher
 from parallax_core.deploy.interpreter import read_pythons
 from parallax_core.deploy.layer_weights import place_layers
 from parallax_core.deploy.stage_options import choose_transport_name, read_parallel, read_stage_options, split_backends

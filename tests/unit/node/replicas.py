@@ -114,8 +114,8 @@ async def make_router(num_replicas: int, policy: RoutingPolicy | None = None) ->
 
 
 def pending(router: Router) -> list[int]:
-    return [replica.pending_tokens for replica in router.replicas()]
+    return [replica.pending_tokens for replica in router.describe()]
 
 
 def requests(router: Router) -> list[int]:
-    return [replica.num_requests for replica in router.replicas()]
+    return [replica.num_requests for replica in router.describe()]

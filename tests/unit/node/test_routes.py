@@ -63,8 +63,8 @@ async def test_drained_replica_finishes_what_it_has_and_gets_nothing_new() -> No
     assert [len(engine.requests) for engine in engines] == [1, 3]
     engines[0].streams[0].said.put_nowait(end())
     assert await collect(stream) == [end()]
-    assert router.replicas()[0].num_requests == 0
-    assert router.replicas()[0].is_drained
+    assert router.describe()[0].num_requests == 0
+    assert router.describe()[0].is_drained
     router.readmit(0)
     router.submit(make_request())
     assert [len(engine.requests) for engine in engines] == [2, 3]

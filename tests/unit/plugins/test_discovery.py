@@ -7,7 +7,6 @@ import pytest
 from parallax_core.api import Content
 from parallax_core.base.errors import BrokenPlugin, PluginConflict, UnknownName
 from parallax_core.builtin.inprocess import InProcessTransport
-from parallax_core.models.backends import choose_transport
 from parallax_core.plugins.discovery import PluginRecord
 from parallax_core.plugins.host import PluginHost
 from tests.unit.plugins.site import Site
@@ -322,10 +321,12 @@ def test_policies_of_one_kind_and_name_conflict(site: Site) -> None:
 def test_transport_of_a_plugin_is_chosen_by_name(site: Site) -> None:
     site.install("pigeon", TRANSPORT)
     host = PluginHost.discover()
-    assert choose_transport(host, "pigeon")("a test") == "a transport for a test"  # type: ignore[arg-type, comparison-overlap]
-    assert choose_transport(host) is InProcessTransport
+    transports = host.transports()
+    pigeon, local = transports.get("pigeon"), transports.get("inprocess")
+    assert pigeon.load(pigeon.spec.factory)("a test") == "a transport for a test"  # type: ignore[arg-type, comparison-overlap]
+    assert local.load(local.spec.factory) is InProcessTransport
     with pytest.raises(UnknownName, match="no transport named 'pigeons'"):
-        choose_transport(host, "pigeons")
+        transports.get("pigeons")
 
 
 def test_parser_of_a_plugin_is_found_by_name_and_made_for_each_answer(site: Site) -> None:
