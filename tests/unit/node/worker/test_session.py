@@ -214,7 +214,7 @@ async def test_neighbour_that_is_not_there_is_a_refusal_at_once() -> None:
         await bench.say(Hop(LEASE, Epoch(1), 1, "before", "after", "inprocess://nobody"))
         refusal = await bench.hear()
         assert isinstance(refusal, Refusal)
-        assert "nobody listens at inprocess://nobody" in refusal.message
+        assert "no node listens at inprocess://nobody" in refusal.message
         await link(bench, after, epoch=2)  # what waited for the stage before waits no more
 
 
