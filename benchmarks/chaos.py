@@ -8,12 +8,13 @@ stage chosen at random, whatever it is doing, and the next once a request that w
 is killed (SIGKILL) or stopped (SIGSTOP), is killed and cannot open its stage again once or twice (refuse), or its next
 step fails as `benchmarks.sabotage` says (event, kernel, lock, memory, nan, lost, pages). All happen equally often.
 
-Every request must end: with the right tokens, or with an error event no later than 5 s after the fault was noticed.
-Requests that were not answered when a stage was lost are computed again on the repaired pipeline, and so end with
-tokens. A fault must be noticed within 3 s, and a step that hangs 2 s after the limit for steps, which is set to
-`STEP_TIMEOUTS_S`. Where only a step fails, just its requests end, or where a row is NaN the one whose it is, and no
-process is lost. In the end no process may be left, and when what is only stored for its beginning has been dropped,
-every page is free; one more request has all stages say what they have free, which must be what the head believes.
+Every request must end with the right tokens: when a stage is lost, requests wait for the repaired pipeline, are
+computed again from their prompts and the tokens sent so far, and go on; ``pause_s`` is the longest wait of each for a
+token. Only requests of a step that fails end with an error. A fault must be noticed within 3 s, and a step that hangs
+2 s after the limit for steps, which is set to `STEP_TIMEOUTS_S`. Where only a step fails, just its requests end, or
+where a row is NaN the one whose it is, and no process is lost. In the end no process may be left, and when what is only
+stored for its beginning has been dropped, every page is free; one more request has all stages say what they have free,
+which must be what the head believes.
 """
 
 from __future__ import annotations

@@ -35,6 +35,8 @@ class Asked:
     ended: float = 0.0
     tokens: list[int] = field(default_factory=list)
     reason: str = ""
+    pause_s: float = 0.0
+    """The longest wait for a delta."""
 
 
 class Crowd:
@@ -76,7 +78,9 @@ class Crowd:
             return None
         asked = Asked(prompt, length, now())
         self.asked.append(asked)
+        latest = asked.began
         async for delta in stream:
+            asked.pause_s, latest = max(asked.pause_s, now() - latest), now()
             asked.tokens += delta.tokens
             if delta.finish is not None:
                 asked.reason = delta.finish.reason

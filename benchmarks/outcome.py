@@ -15,8 +15,6 @@ NOTICE_S = 3.0
 """How soon a fault must be noticed,"""
 HANG_NOTICE_S = 2.0
 """and how soon after its limit a step that hangs."""
-END_S = 5.0
-"""How soon after that all requests that are to end with an error must have ended."""
 FAILING = frozenset({"memory", "nan"})
 """The faults by which only requests of a step end, and no stage is lost."""
 HANGING = frozenset({"event", "kernel"})
@@ -38,7 +36,9 @@ class Strike:
 
     @property
     def num_ending(self) -> int:
-        """How many requests end with an error because of a step that fails."""
+        """How many requests end with an error: those of a step that fails, and none where a stage is lost."""
+        if self.kind not in FAILING:
+            return 0
         return 1 if self.kind == "nan" else self.rows
 
     def is_late(self, step_timeout_s: float) -> bool:
@@ -60,23 +60,20 @@ def judge(
     """
     kinds = sorted({strike.kind for strike in strikes})
     losses = [strike for strike in strikes if strike.kind not in FAILING]
-    errors, moved = time_ends(asked, losses)
     return {
         "strikes": dict(Counter(strike.kind for strike in strikes)),
         "ends": dict(Counter(each.reason or "none" for each in asked)),
         "notice_s": {
             kind: summarize(strike.noticed - strike.at for strike in strikes if strike.kind == kind) for kind in kinds
         },
-        "error_after_notice_s": summarize(errors),
-        "tokens_after_repair_s": summarize(moved),
+        "pause_s": summarize(time_pauses(asked, losses)),
         "repair_s": summarize(strike.ready - strike.noticed for strike in losses),
         "stage_named": sum(f"stage {strike.stage} of" in strike.reason for strike in losses),
         "faults": {
             "wrong tokens": sum(is_wrong(each, rights) for each in asked),
             "without an end": sum(each.reason not in {"length", "error"} for each in asked),
             "noticed late": sum(strike.is_late(step_timeout_s) for strike in strikes),
-            "told late": sum(seconds > END_S for seconds in errors),
-            "failing steps that ended other requests than theirs": count_wrong_ends(asked, strikes),
+            "faults that ended other requests than those of a failing step": count_wrong_ends(asked, strikes),
         },
     }
 
@@ -88,24 +85,17 @@ def is_wrong(asked: Asked, rights: dict[tuple[int, ...], list[int]]) -> bool:
     return asked.tokens != right[: len(asked.tokens)] or not is_whole
 
 
-def time_ends(asked: Sequence[Asked], losses: Sequence[Strike]) -> tuple[list[float], list[float]]:
-    """Return the seconds from the notice of a loss to errors, and from its repair to the ends of all other requests."""
-    errors, moved = list[float](), list[float]()
-    for each in asked:
-        if met := [loss for loss in losses if each.began < loss.noticed < each.ended]:
-            last = met[-1]  # of those before it was computed again
-            since = errors if each.reason == "error" else moved
-            since.append(each.ended - (last.noticed if each.reason == "error" else last.ready))
-    return errors, moved
+def time_pauses(asked: Sequence[Asked], losses: Sequence[Strike]) -> list[float]:
+    """Return the longest wait for a token of each request that met a loss."""
+    return [each.pause_s for each in asked if any(each.began < loss.noticed < each.ended for loss in losses)]
 
 
 def count_wrong_ends(asked: Sequence[Asked], strikes: Sequence[Strike]) -> int:
-    """Return after how many steps that failed not just the requests at fault ended with an error."""
+    """Return after how many strikes not just the requests of a failing step ended with an error."""
     ends = sorted(each.ended for each in asked if each.reason == "error")
     starts = [*(strike.at for strike in strikes), float("inf")]
     counts = [sum(begin <= end < stop for end in ends) for begin, stop in pairwise(starts)]
-    failing = [pair for pair in zip(strikes, counts, strict=True) if pair[0].kind in FAILING]
-    return sum(strike.num_ending != num_ended for strike, num_ended in failing)
+    return sum(strike.num_ending != num_ended for strike, num_ended in zip(strikes, counts, strict=True))
 
 
 def summarize(seconds: Iterable[float]) -> dict[str, float]:
