@@ -1,4 +1,4 @@
-"""Which stage of a pipeline was lost, and how, as far as its nodes tell."""
+"""Finds out which stage of a pipeline was lost, and why, from what its nodes report."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from parallax_core.node.membership.supervisor import WorkerSupervisor
 from parallax_core.wire.messages import Failure
 
 TELL_S = 0.1
-"""How long to listen for who it was that was lost,"""
+"""Seconds to wait for the root cause of a loss."""
 MISS_S = 1.0
-"""and how long where one node has lost another: a head may miss that one a little later."""
+"""The same if a node reports that its neighbour is gone: the head may notice that one a little later."""
 
 
 @dataclass(frozen=True, slots=True)
 class LossFinder:
     """The nodes of a pipeline that has lost a stage."""
 
-    roles: Sequence[StageAssignment]
+    assignments: Sequence[StageAssignment]
     nodes: Sequence[JoinedNode]
-    """That of each role."""
+    """The node of each stage."""
     supervisor: WorkerSupervisor | None
-    """None: none of them is a process of ours."""
+    """The supervisor of the nodes' processes; None if an operator started them."""
 
     async def explain(self, loss: StageLost) -> StageLost:
-        """Return which stage has ended, and how, where that can be told; see `Executor.explain`."""
+        """Return which stage ended, and why, if that can be found; see `Executor.explain`."""
         if loss.cause == "invalid_frame":
             return loss
         if loss.stage is not None:
             return type(loss)(self._describe(loss.stage, loss.reason), loss.hint, loss.stage)
         reported: list[Failure] = []
-        stages = range(len(self.roles))
+        stages = range(len(self.assignments))
         listening = [asyncio.create_task(self._await_end(stage, reported)) for stage in stages]
         ending = [
             asyncio.create_task(self._await_process(stage, self.supervisor)) for stage in stages if self.supervisor
@@ -49,7 +49,7 @@ class LossFinder:
     async def _find_first(
         self, loss: StageLost, ending: Sequence[asyncio.Task[StageLost]], listening: Sequence[asyncio.Task[StageLost]]
     ) -> list[StageLost]:
-        """Return how stages ended, if any does soon: a process of ours best knows itself, and then its link to us."""
+        """Return why stages ended, if any ends soon; the exit of a supervised process says more than its link."""
         is_second_hand = loss.peer in {node.name for node in self.nodes}
         limit_s = MISS_S if is_second_hand else TELL_S
         done, _ = await asyncio.wait([*ending, *listening], timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
@@ -58,7 +58,7 @@ class LossFinder:
         return [task.result() for task in (*ending, *listening) if task.done()]
 
     async def _await_end(self, stage: int, reported: list[Failure]) -> StageLost:
-        """Wait until the node of a stage is gone, and return how; note what it reports of losses until then."""
+        """Wait until the node of a stage is gone and return why; collect the losses it reports until then."""
         channel = self.nodes[stage].channel
         try:
             while True:
@@ -69,18 +69,18 @@ class LossFinder:
             return self._make_loss(stage, error.message, error.cause)
 
     async def _await_process(self, stage: int, supervisor: WorkerSupervisor) -> StageLost:
-        """Wait until a process of ours has ended, and return how."""
-        return self._make_loss(stage, await supervisor.wait_end(self.roles[stage].node), "unknown")
+        """Wait until the supervised process of a stage has ended, and return why."""
+        return self._make_loss(stage, await supervisor.wait_end(self.assignments[stage].node), "unknown")
 
     def _make_loss(self, stage: int, reason: str, cause: LossCause) -> StageLost:
         return StageLost(self._describe(stage, reason), cause=cause)
 
     def _describe(self, stage: int, reason: str) -> str:
-        return f"stage {stage} of {len(self.roles)}, on node {self.nodes[stage].name!r}, is lost: {reason}"
+        return f"stage {stage} of {len(self.assignments)}, on node {self.nodes[stage].name!r}, is lost: {reason}"
 
 
 def _choose(loss: StageLost, found: Sequence[StageLost], reported: Sequence[Failure]) -> StageLost:
-    """Return what says most of ``loss``: an invalid frame, else how a stage ended, else all that stages report."""
+    """Return the best explanation of ``loss``: an invalid frame, else the end of a stage, else all reports."""
     reports = [StageLost(each.message, cause=each.cause) for each in reported]
     roots = [each for each in (*found, *reports) if each.cause == "invalid_frame"]
     if best := roots or found:
