@@ -1,8 +1,8 @@
 """Gives MLX a fast BLAS on Linux, where its own is about fifty times slower than the machine.
 
 MLX binds to the first ``cblas_sgemm`` the process has loaded when ``mlx.core`` is imported, so `activate` must run
-before that import; `parallax_backend_mlx.runtime` sees to it. `ProcessSettings.blas` is ``auto`` (the
-default), ``off``, or the path of a library with the C interface of BLAS and 32-bit integers.
+before that import; `parallax_backend_mlx.runtime` sees to it. `ProcessSettings.blas` is ``auto`` (the default),
+``off``, or the path of a library with the C interface of BLAS and 32-bit integers.
 
 No error here is fatal: MLX then runs with its own BLAS, and `Blas.reason` gives the reason.
 """
