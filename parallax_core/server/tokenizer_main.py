@@ -29,9 +29,10 @@ def main() -> None:
     """Read bodies until the standard input ends."""
     asked, answers = sys.stdin.buffer, os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # keep other output out of the results
-    setup = msgspec.msgpack.decode(_receive(asked), type=ReaderSetup)
+    if not (first := _receive(asked)):
+        return  # the server ended before it could say anything
     try:
-        reader = _prepare(setup)
+        reader = _prepare(msgspec.msgpack.decode(first, type=ReaderSetup))
     except ParallaxError as error:
         _send(answers, ReaderReady(RefusedBody.of(error)))
         return
