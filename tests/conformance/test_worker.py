@@ -60,7 +60,7 @@ class Public(StageRuntime):
     """Works for anybody."""
 
     def submit(self, step: Step) -> None:
-        super().submit(copy_step(step, lease=self.place.lease, epoch=max(0, self.epoch), step=self.step + 1))
+        super().submit(copy_step(step, lease=self.key.lease, epoch=max(0, self.epoch), step=self.step + 1))
 
 
 class Dogged(StageRuntime):

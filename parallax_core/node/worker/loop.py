@@ -49,14 +49,14 @@ class StageLoop:
     def __init__(
         self,
         thread: StageThread,
-        host: StageRuntime,
-        place: StageKey,
+        runtime: StageRuntime,
+        key: StageKey,
         channels: StageChannels,
         heartbeat_s: float | None = None,
     ) -> None:
         self._thread = thread
-        self._host = host
-        self._place = place
+        self._runtime = runtime
+        self._key = key
         self._channels = channels
         self._heartbeat_s = heartbeat_s
         self._inbox: deque[Step] = deque()
@@ -101,7 +101,7 @@ class StageLoop:
             message = await source.receive()
             if not isinstance(message, Step):
                 raise self._refuse(source, message)
-            if message.lease == self._place.lease:
+            if message.lease == self._key.lease:
                 self._newest = max(self._newest, message.epoch)
             self._num_queued += 1
             self._inbox.append(message)
@@ -132,34 +132,34 @@ class StageLoop:
     async def _beat(self, interval_s: float) -> None:
         while True:
             await asyncio.sleep(interval_s)
-            host, (lease, stage) = self._host, (self._place.lease, self._place.stage)
-            epoch, step = Epoch(max(0, host.epoch)), host.step or -1
-            counts = (host.num_steps, host.num_tokens, self._num_queued, host.num_open)
-            await self._channels.head.send(Heartbeat(lease, epoch, step, stage, *counts, *host.running))
+            runtime, (lease, stage) = self._runtime, (self._key.lease, self._key.stage)
+            epoch, step = Epoch(max(0, runtime.epoch)), runtime.step or -1
+            counts = (runtime.num_steps, runtime.num_tokens, self._num_queued, runtime.num_open)
+            await self._channels.head.send(Heartbeat(lease, epoch, step, stage, *counts, *runtime.running))
 
     def _compute(self) -> StepOutcome | None:
         """Submit the steps that have come, as many as the stage takes, and finish the oldest; on the stage's thread.
 
         Called once for each step received, so each call returns the outcome of one step, in order.
         """
-        while self._inbox and self._host.num_submitted <= self._host.steps_ahead:
+        while self._inbox and self._runtime.num_submitted <= self._runtime.steps_ahead:
             self._begin(self._inbox.popleft())
-        return self._host.finish()
+        return self._runtime.finish()
 
     def _begin(self, step: Step) -> None:
         if self._is_over or step.epoch < self._newest:
-            self._host.discard()
+            self._runtime.discard()
         else:
-            self._host.submit(step)
+            self._runtime.submit(step)
 
     async def _tell_loss(self, error: Exception) -> None:
         if self._has_told:
             return
         message = error.message if isinstance(error, ParallaxError) else f"{type(error).__name__}: {error}"
         if not isinstance(error, PeerLost):
-            logger.error("stage ends stage=%d: %s", self._place.stage, message, exc_info=error)
-        lease, epoch, step = self._place.lease, Epoch(max(0, self._host.epoch)), self._host.step
-        failure = Failure(lease, epoch, step, self._place.stage, message, lost=True)
+            logger.error("stage ends stage=%d: %s", self._key.stage, message, exc_info=error)
+        lease, epoch, step = self._key.lease, Epoch(max(0, self._runtime.epoch)), self._runtime.step
+        failure = Failure(lease, epoch, step, self._key.stage, message, lost=True)
         if isinstance(error, PeerLost):
             failure = msgspec.structs.replace(failure, at_fault=False, cause=error.cause, peer=error.peer)
         with contextlib.suppress(PeerLost):

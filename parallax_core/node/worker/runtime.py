@@ -61,10 +61,10 @@ class StageRuntime:
     """
 
     def __init__(
-        self, open_stage: Callable[[], Stage], place: StageKey, clock: Callable[[], float] = time.perf_counter
+        self, open_stage: Callable[[], Stage], key: StageKey, clock: Callable[[], float] = time.perf_counter
     ) -> None:
         self._open_stage = open_stage
-        self.place = place
+        self.key = key
         self._clock = clock
         self._stage: Stage | None = None
         self._open: dict[SeqId, None] = {}
@@ -135,7 +135,7 @@ class StageRuntime:
             try:
                 self._edit(self._stage, [Drop(seq) for seq in self._open])
             except StageLost as error:
-                logger.exception("stage cannot forget stage=%d", self.place.stage)
+                logger.exception("stage cannot forget stage=%d", self.key.stage)
                 self.fault = error.message
 
     def reopen(self) -> StageInfo:
@@ -157,9 +157,9 @@ class StageRuntime:
         and so are steps after a failed one, until its number comes again: then the head knows that the stage is as it
         was before. Raises nothing: every error becomes a `Failure`.
         """
-        if step.lease == self.place.lease and step.epoch > self.epoch:
+        if step.lease == self.key.lease and step.epoch > self.epoch:
             self._settle_all()
-        if step.lease != self.place.lease or self.is_lost or self._is_stale(step):
+        if step.lease != self.key.lease or self.is_lost or self._is_stale(step):
             self.discard()
             return
         entry = SubmittedStep(step, self._clock())
@@ -246,14 +246,14 @@ class StageRuntime:
         step, is_first = entry.step, not entry.is_discarded
         if not is_first and isinstance(error, BackendFailed):
             return None  # it follows from the failure of an earlier step
-        logger.error("step failed stage=%d epoch=%d step=%d", self.place.stage, step.epoch, step.step, exc_info=error)
+        logger.error("step failed stage=%d epoch=%d step=%d", self.key.stage, step.epoch, step.step, exc_info=error)
         self._note_failure(step, error)
         self.step = step.step
         for later in self._submitted:
             if isinstance(later, SubmittedStep):
                 later.is_discarded = self._needs_epoch = True
         named = error.sequences if isinstance(error, BackendFailed) else ()
-        key = (step.lease, step.epoch, step.step, self.place.stage)
+        key = (step.lease, step.epoch, step.step, self.key.stage)
         return StepOutcome(Failure(*key, error.message, self.is_lost, named))
 
     def _note_failure(self, step: Step, error: BackendFailed | StageLost) -> None:
@@ -263,7 +263,7 @@ class StageRuntime:
 
     def _conclude(self, step: Step, result: StageResult, seconds: float) -> StepOutcome:
         assert self._stage is not None, "the stage is not open"
-        head, number = (step.lease, step.epoch, step.step), self.place.stage
+        head, number = (step.lease, step.epoch, step.step), self.key.stage
         if is_last(self._stage.info):
             answers, tensors, sampling_s = result.answers, result.tensors, result.sampling_s
             return StepOutcome(Result(*head, number, answers, result.free, seconds, tensors, sampling_s))

@@ -123,11 +123,11 @@ class WorkerSession:
         raise PeerLost(f"node {channel.peer!r} sent a {type(message).__name__}, which is unexpected here")
 
     async def _serve_stage(self, channel: Channel, assign: Assign) -> Message:
-        place = (assign.lease, assign.epoch, assign.stage)
+        ids = (assign.lease, assign.epoch, assign.stage)
         held = await self._try_load(channel, assign)
         if held is None:  # the failed load is freed before this waits
             return await channel.receive()
-        await channel.send(Ready(*place, held.info))
+        await channel.send(Ready(*ids, held.info))
         message = await channel.receive()
         if not isinstance(message, Hop) or message.epoch != assign.epoch:
             return message
@@ -140,9 +140,9 @@ class WorkerSession:
         if not isinstance(links, PeerLinks):
             return links
         try:
-            await channel.send(Linked(*place))
+            await channel.send(Linked(*ids))
             channels = StageChannels(channel, links.before, links.after)
-            control = await StageLoop(held.thread, held.runtime, held.runtime.place, channels, assign.heartbeat_s).run()
+            control = await StageLoop(held.thread, held.runtime, held.runtime.key, channels, assign.heartbeat_s).run()
         finally:
             await links.close()
         if held.runtime.is_lost:
