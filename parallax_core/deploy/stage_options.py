@@ -28,6 +28,7 @@ from parallax_core.deploy.interpreter import read_pythons
 from parallax_core.deploy.layer_weights import cost_layers, place_layers
 from parallax_core.models.backends import choose_backend, find_backends, probe
 from parallax_core.node.executor.weights_check import WeightsCheck
+from parallax_core.node.membership.registry import NodeRegistry
 from parallax_core.node.membership.supervisor import WorkerSupervisor
 from parallax_core.plugins.host import PluginHost
 from parallax_core.plugins.registry import Offer
@@ -130,18 +131,7 @@ class StageOptions:
         )
         registry = make_registry(settings, self.transport, private)
         num_here = self.parallel.num_stages * self.parallel.data_parallel if is_here else 1  # they share the memory
-        launcher = None
-        if is_here:
-            launcher = WorkerLauncher(
-                transport=self.transport.spec.name,
-                registry=registry,
-                place=make_place(self.transport, private),
-                backends=backends,
-                pythons=self.pythons,
-                peer_timeout=settings.peer_timeout,
-                config_file=self.plugins.config_file,
-                verbose=settings.verbose,
-            )
+        launcher = self._make_launcher(registry, private, backends) if is_here else None
         return RemoteStages(
             model=(model or str(plan.model.resolve())) if is_here else settings.model,
             backends=backends,
@@ -158,6 +148,18 @@ class StageOptions:
         if not self._is_uneven():
             return None
         return cost_layers(self.plugins, config, dtype)
+
+    def _make_launcher(self, registry: NodeRegistry, private: Path, backends: tuple[str, ...]) -> WorkerLauncher:
+        return WorkerLauncher(
+            transport=self.transport.spec.name,
+            registry=registry,
+            place=make_place(self.transport, private),
+            backends=backends,
+            pythons=self.pythons,
+            peer_timeout=self.settings.peer_timeout,
+            config_file=self.plugins.config_file,
+            verbose=self.settings.verbose,
+        )
 
     def _is_uneven(self) -> bool:
         """Return whether stages may differ in speed and the user has not assigned the layers."""
