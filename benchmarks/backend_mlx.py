@@ -17,11 +17,11 @@ import statistics
 import subprocess
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from parallax_backend_mlx.account import Account
 from parallax_backend_mlx.backend import MlxBackend, describe_device
 from parallax_backend_mlx.cache_layout import read_layout
 from parallax_backend_mlx.checkpoint import read_checkpoint
@@ -32,6 +32,7 @@ from parallax_backend_mlx.row_groups import Grouping
 from parallax_backend_mlx.runtime import Module, mx
 from parallax_backend_mlx.stage import MlxStage
 from parallax_core.api import (
+    Account,
     Draw,
     Drawn,
     Drop,
@@ -193,11 +194,11 @@ def compare_pools(stage: MlxStage, network: Network, turns: int) -> dict[str, An
     assert layout is not None
     runs = []
     for pages in (PAGES, TIMES * PAGES):
-        account = Account([PoolInfo(kind="full", page_size=16, num_pages=pages)])
+        account = Account(replace(stage.info, pools=(PoolInfo(kind="full", page_size=16, num_pages=pages),)))
         grouping = Grouping(is_batched=True, has_states=False, spare_keys=0)
-        runner = PagedRunner(network, layout, account, grouping)
+        runner = PagedRunner(network, layout, account.pools, grouping)
         runner.reserve(pages)
-        runs.append(Ours(MlxStage(stage.info, account, runner), make_prompts(8, 64, stage.info.vocab_size)))
+        runs.append(Ours(MlxStage(account, runner), make_prompts(8, 64, stage.info.vocab_size)))
     small, large = take_turns(runs[0].step, runs[1].step, 8 * turns, 1)
     ratio = statistics.median(after / before for before, after in zip(small, large, strict=True))
     return {

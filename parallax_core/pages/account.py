@@ -109,14 +109,13 @@ class Account:
     def save(self, rows: Sequence[Row]) -> Callable[[], None]:
         """Record the tokens and pages of the sequences of ``rows``, before `step` is called with them.
 
+        A row of a sequence that is not open is ignored: `step` refuses it.
+
         Returns:
             A function that undoes the step: the sequences get back their earlier tokens and pages. No other sequence
             may have changed in between.
-
-        Raises:
-            KeyError: if a sequence is not open.
         """
-        seqs = [row.seq for row in rows]
+        seqs = [row.seq for row in rows if row.seq in self.entries]
         lengths = {seq: len(self.entries[seq].tokens) for seq in seqs}
         marks = [pool.save(seqs) for pool in self.pools]
 

@@ -6,21 +6,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from parallax_backend_mlx.account import Account
 from parallax_backend_mlx.checkpoint import Checkpoint, read_checkpoint, read_json
 from parallax_backend_mlx.loading import load_network
 from parallax_backend_mlx.malloc import keep_memory
 from parallax_backend_mlx.memory import find_room
 from parallax_backend_mlx.network import PAGE_TOKENS, Network
-from parallax_backend_mlx.results import Runner
 from parallax_backend_mlx.rope import replace_rotations
-from parallax_backend_mlx.runner_choice import MemoryRoom, start_runner
+from parallax_backend_mlx.runner_choice import MemoryRoom, RunnerPlan, plan_runner
 from parallax_backend_mlx.runtime import BLAS, mx
 from parallax_backend_mlx.settings import Kernel, MlxSettings
 from parallax_backend_mlx.stage import MlxStage
 from parallax_backend_mlx.transposed_weights import turn_weights
 from parallax_backend_mlx.window import limit_context
 from parallax_core.api import (
+    Account,
     LayerRange,
     OutOfPages,
     ParallaxError,
@@ -58,7 +57,7 @@ class MlxBackend:
         context_length = limit_context(_find_text(config), network.list_slides(), longest)
         chunk = plan.max_batch_tokens or _choose_batch()
         room = MemoryRoom(num_bytes, weight_bytes, context_length, chunk, plan.max_running)
-        account, runner = _start_runner(network, room, MlxSettings(**plan.options).kernel)
+        runner_plan = _plan_runner(network, room, MlxSettings(**plan.options).kernel)
         identity = identify_weights(plan, network.layers, network.num_layers)
         info = StageInfo(
             layers=network.layers,
@@ -66,7 +65,7 @@ class MlxBackend:
             vocab_size=network.shape.vocab_size,
             context_length=context_length,
             max_batch_tokens=chunk,
-            pools=tuple(pool.info for pool in account.pools),
+            pools=runner_plan.pools,
             device=describe_device(),
             dtype=str(network.shape.dtype).rpartition(".")[2],
             weight_bytes=weight_bytes,
@@ -77,7 +76,8 @@ class MlxBackend:
             gives=network.gives,
             saturation_rows=SATURATION_ROWS,
         )
-        return MlxStage(info, account, runner)
+        account = Account(info)
+        return MlxStage(account, runner_plan.make_runner(account.pools))
 
 
 def open_network(plan: StagePlan, checkpoint: Checkpoint) -> tuple[Network, int]:
@@ -140,9 +140,9 @@ def _find_setting(config: dict[str, Any], names: Sequence[str]) -> int | None:
     return None
 
 
-def _start_runner(network: Network, room: MemoryRoom, kernel: Kernel) -> tuple[Account, Runner]:
+def _plan_runner(network: Network, room: MemoryRoom, kernel: Kernel) -> RunnerPlan:
     try:
-        return start_runner(network, room, kernel)
+        return plan_runner(network, room, kernel)
     except OutOfPages as error:
         page, left = format_bytes(network.shape.page_bytes), format_bytes(room.num_bytes)
         message = f"a page of {PAGE_TOKENS} tokens takes {page}, and there are {left} for all of them"

@@ -90,10 +90,12 @@ class Network:
         return [isinstance(entry, RotatingKVCache) for entry in self.make_cache()]
 
     def list_capabilities(self) -> set[Capability]:
-        """Return the capabilities of a stage with this network."""
-        if not self.is_last:
-            return set()
-        return {"logprobs"} if self._pick is None else {"logprobs", "hidden"}
+        """Return the capabilities of a stage with this network.
+
+        Without the last layer it has those that the stage with it may have: a row that asks for something goes through
+        every stage, and the last answers.
+        """
+        return {"logprobs"} if self.is_last and self._pick is None else {"logprobs", "hidden"}
 
     def run_tokens(self, tokens: Sequence[int], cache: Cache, wanted: Sequence[int]) -> mx.array:
         """Append ``tokens`` of one sequence to ``cache`` and return the logits at some of them; see `run`."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from parallax_backend_mlx.account import Copies
 from parallax_backend_mlx.cache_layout import Layout, Leaf, Part
+from parallax_backend_mlx.results import Copies
 from parallax_backend_mlx.runtime import mx
 from parallax_core.api import Copy, PoolInfo
 

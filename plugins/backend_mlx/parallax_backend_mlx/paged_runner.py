@@ -6,17 +6,16 @@ from array import array
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from parallax_backend_mlx.account import Account, Copies
 from parallax_backend_mlx.cache_layout import Layout, list_leaves
 from parallax_backend_mlx.cache_view import PagedView, SlotView
 from parallax_backend_mlx.network import Network
 from parallax_backend_mlx.page_arrays import PageArrays, Store
 from parallax_backend_mlx.page_index import Places, Stretch
-from parallax_backend_mlx.results import Found, find_wanted, wants_states
+from parallax_backend_mlx.results import Copies, Found, find_wanted, wants_states
 from parallax_backend_mlx.row_groups import Grouping, group_rows
 from parallax_backend_mlx.runtime import CacheList, mx
 from parallax_backend_mlx.soundness import refuse_unsound
-from parallax_core.api import Edit, Row
+from parallax_core.api import Edit, PagePool, Row
 
 View = PagedView | SlotView
 PACE = 3
@@ -24,19 +23,26 @@ PACE = 3
 
 
 class PagedRunner:
-    """Keeps every sequence of a stage in the pages that its account names. Belongs to the thread that made it."""
+    """Keeps every sequence of a stage in the pages that its account names. Belongs to the thread that made it.
 
-    def __init__(self, network: Network, layout: Layout, account: Account, grouping: Grouping) -> None:
+    Args:
+        network: the model.
+        layout: what its caches keep.
+        pools: those of the account of the stage, which takes and frees their pages.
+        grouping: how rows may run together.
+    """
+
+    def __init__(self, network: Network, layout: Layout, pools: Sequence[PagePool], grouping: Grouping) -> None:
         self._network = network
-        self._account = account
+        self._pools = pools
         self._grouping = grouping
-        self._store = Store(layout, [pool.info for pool in account.pools])
+        self._store = Store(layout, [pool.info for pool in pools])
         self._views: list[View] = []
         """The views of the step in progress, which `undo` restores."""
 
     def reserve(self, num_pages: int) -> None:
         """Allocate ``num_pages`` of each pool now instead of on demand."""
-        for index in range(len(self._account.pools)):
+        for index in range(len(self._pools)):
             self._store.reserve(index, [num_pages - 1])
 
     def edit(self, edit: Edit, copies: Copies) -> None:
@@ -77,7 +83,7 @@ class PagedRunner:
         self._store.clean()
 
     def _reserve(self, rows: Sequence[Row]) -> None:
-        for index, pool in enumerate(self._account.pools):
+        for index, pool in enumerate(self._pools):
             self._store.reserve(index, (page for row in rows for page in pool.pages(row.seq)[1]))
 
     def _run_group(
@@ -108,7 +114,7 @@ class PagedRunner:
     def _make_cache(self, rows: Sequence[Row]) -> tuple[list[Any], list[View]]:
         """Return a cache of the network whose own entries are views of pages, and these views."""
         cache: list[Any] = self._network.make_cache()
-        places = [self._find_places(rows, pool) for pool in range(len(self._account.pools))]
+        places = [self._find_places(rows, pool) for pool in range(len(self._pools))]
         views: list[View] = []
         for entry, banks in self._store.banks.items():
             is_eager = len(views) % PACE == PACE - 1
@@ -120,11 +126,11 @@ class PagedRunner:
     def _make_view(self, bank: PageArrays, rows: Sequence[Row], places: Places, *, is_eager: bool) -> View:
         if bank.leaf.kind != "state":
             return PagedView(bank, places, is_eager=is_eager)
-        pool = self._account.pools[bank.pool]
+        pool = self._pools[bank.pool]
         return SlotView(bank, [pool.pages(row.seq)[1][0] for row in rows], is_new=rows[0].start == 0)
 
     def _find_places(self, rows: Sequence[Row], index: int) -> Places:
-        pool = self._account.pools[index]
+        pool = self._pools[index]
         stretches = [Stretch(row.start, len(row.tokens), *pool.pages(row.seq)) for row in rows]
         return Places(stretches, pool.info.page_size, pool.info.window)
 

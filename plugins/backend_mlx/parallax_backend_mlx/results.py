@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from parallax_backend_mlx.account import Copies
 from parallax_backend_mlx.runtime import mx
-from parallax_core.api import Edit, Hidden, Row
+from parallax_core.api import Copy, Edit, Hidden, Row
+
+Copies = Sequence[Sequence[Copy]]
+"""For each pool, the copies to make before any other write."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
-from parallax_backend_mlx.account import Account
 from parallax_backend_mlx.budget import plan_account
 from parallax_backend_mlx.cache_layout import Layout, read_layout
 from parallax_backend_mlx.network import PAGE_TOKENS, Network
@@ -14,7 +15,7 @@ from parallax_backend_mlx.results import Runner
 from parallax_backend_mlx.selftest import choose_grouping
 from parallax_backend_mlx.serial_runner import SerialRunner
 from parallax_backend_mlx.settings import Kernel
-from parallax_core.api import PoolInfo, plan_pools
+from parallax_core.api import PagePool, PoolInfo, plan_pools
 from parallax_core.api import Room as Space
 
 PASSES = 3
@@ -35,8 +36,17 @@ class MemoryRoom:
     """The number of sequences that run at once, if known."""
 
 
-def start_runner(network: Network, room: MemoryRoom, kernel: Kernel = "auto") -> tuple[Account, Runner]:
-    """Return the account of a stage and what runs its rows, in pages where the model allows it.
+@dataclass(frozen=True, slots=True)
+class RunnerPlan:
+    """How the sequences of a model are kept."""
+
+    pools: tuple[PoolInfo, ...]
+    make_runner: Callable[[Sequence[PagePool]], Runner]
+    """Makes the runner of a stage with these pools: those of its account."""
+
+
+def plan_runner(network: Network, room: MemoryRoom, kernel: Kernel = "auto") -> RunnerPlan:
+    """Return the pools of a stage and how to make what runs its rows, in pages where the model allows it.
 
     Args:
         network: the model.
@@ -50,11 +60,11 @@ def start_runner(network: Network, room: MemoryRoom, kernel: Kernel = "auto") ->
     layout = read_layout(network)
     grouping = choose_grouping(network, layout) if layout is not None else None
     if layout is None or grouping is None:
-        return Account(_account_pools(network, room)), SerialRunner(network)
+        return RunnerPlan(_plan_serial(network, room), lambda _: SerialRunner(network))
     space = Space(room.num_bytes, room.context_length, room.chunk, room.sequences)
-    account = Account(plan_pools(layout.list_sizes(), space))
     grouping = replace(grouping, spare_keys=_count_spare(layout, room.weight_bytes))
-    return account, PagedRunner(network, layout, account, grouping)
+    pools = tuple(plan_pools(layout.list_sizes(), space))
+    return RunnerPlan(pools, partial(PagedRunner, network, layout, grouping=grouping))
 
 
 def _count_spare(layout: Layout, weight_bytes: int) -> int:
@@ -63,7 +73,7 @@ def _count_spare(layout: Layout, weight_bytes: int) -> int:
     return weight_bytes // (PASSES * key_bytes) if key_bytes else 0
 
 
-def _account_pools(network: Network, room: MemoryRoom) -> list[PoolInfo]:
+def _plan_serial(network: Network, room: MemoryRoom) -> tuple[PoolInfo, ...]:
     """Return the account of memory, and for models that cannot go back a second one that says so."""
     pool = plan_account(network.shape.page_bytes, PAGE_TOKENS, room.num_bytes, room.context_length)
-    return [pool] if network.can_rewind() else [pool, PoolInfo(kind="state", page_size=1, num_pages=pool.num_pages)]
+    return (pool,) if network.can_rewind() else (pool, PoolInfo(kind="state", page_size=1, num_pages=pool.num_pages))

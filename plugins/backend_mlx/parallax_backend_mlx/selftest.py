@@ -11,7 +11,6 @@ import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from parallax_backend_mlx.account import Account
 from parallax_backend_mlx.cache_layout import Layout, make_hidden
 from parallax_backend_mlx.network import TOLERANCE, Network
 from parallax_backend_mlx.paged_runner import PagedRunner
@@ -19,7 +18,7 @@ from parallax_backend_mlx.results import Runner
 from parallax_backend_mlx.row_groups import Grouping
 from parallax_backend_mlx.runtime import mx
 from parallax_backend_mlx.serial_runner import SerialRunner
-from parallax_core.api import Draw, Open, PoolInfo, PoolKind, Row, Sampling, SeqId, SequenceSpec
+from parallax_core.api import Draw, Open, PagePool, PoolInfo, PoolKind, Row, Sampling, SeqId, SequenceSpec
 
 PAGES = 16
 PAGE_SIZE = 4
@@ -32,13 +31,13 @@ logger = logging.getLogger(__name__)
 
 def choose_grouping(network: Network, layout: Layout) -> Grouping | None:
     """Return how rows may be grouped on pages, or None if pages do not do for this model. Says so in the log."""
-    expected = _try_runner(network, SerialRunner(network), Account([]))
+    expected = _try_runner(network, SerialRunner(network), [])
     errors: list[str] = []
     for is_batched in (True, False):
         grouping = Grouping(is_batched=is_batched, has_states=layout.has_states, spare_keys=0)
-        account = Account([_make_info(*pool) for pool in layout.list_pools()])
+        pools = [PagePool(_make_info(*pool)) for pool in layout.list_pools()]
         try:
-            found = _try_runner(network, PagedRunner(network, layout, account, grouping), account)
+            found = _try_runner(network, PagedRunner(network, layout, pools, grouping), pools)
             error = _find_error(found, expected, network)
         except Exception as failure:  # noqa: BLE001  # model files are of every kind; one that fails runs another way
             error = f"they fail with {type(failure).__name__}: {failure}"
@@ -61,16 +60,16 @@ def _make_info(kind: PoolKind, window: int) -> PoolInfo:
     return PoolInfo(kind=kind, page_size=1 if kind == "state" else PAGE_SIZE, num_pages=PAGES, window=window)
 
 
-def _try_runner(network: Network, runner: Runner, account: Account) -> list[mx.array]:
+def _try_runner(network: Network, runner: Runner, pools: Sequence[PagePool]) -> list[mx.array]:
     """Return the outputs of each step, shape [outputs, width]."""
     mx.random.seed(0)
     spec = SequenceSpec(prompt_length=1, sampling=Sampling())
     for seq in (SeqId(0), SeqId(1), SeqId(2)):
-        runner.edit(Open(seq, spec), account.edit(Open(seq, spec)))
+        runner.edit(Open(seq, spec), [pool.edit(Open(seq, spec)) for pool in pools])
     found = []
     for rows in _list_steps(network.shape.vocab_size):
         hidden = make_hidden(network, 1, sum(len(row.tokens) for row in rows))
-        copies = account.extend(rows, account.save(rows))
+        copies = [[copy for row in rows for copy in pool.extend(row.seq, len(row.tokens))] for pool in pools]
         result = runner.run(rows, None if hidden is None else hidden[0], copies)
         part = result.logits if network.is_last else result.hidden
         assert part is not None

@@ -1,6 +1,8 @@
 """Runs rows one after the other on mlx-lm's own caches: for models whose caches do not fit into pages.
 
-The account of such a stage shares no pages: each sequence has separate memory.
+The account of such a stage shares no pages: each sequence has separate memory. mlx-lm cuts a cache by a number of
+tokens, and not to a length, and the account has the new length when the runner follows an edit; so the runner keeps
+lengths too.
 """
 
 from __future__ import annotations
@@ -8,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from parallax_backend_mlx.account import Copies
 from parallax_backend_mlx.cache import Cache, Mark, copy_cache, cut_cache, list_arrays
 from parallax_backend_mlx.network import Network
-from parallax_backend_mlx.results import Found, find_wanted, wants_states
+from parallax_backend_mlx.results import Copies, Found, find_wanted, wants_states
 from parallax_backend_mlx.runtime import mx
 from parallax_core.api import Drop, Edit, Fork, Open, Row, SeqId, Truncate
 

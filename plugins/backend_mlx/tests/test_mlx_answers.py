@@ -11,6 +11,7 @@ import pytest
 
 from parallax_backend_mlx.backend import MlxBackend
 from parallax_backend_mlx.checkpoint import read_checkpoint
+from parallax_backend_mlx.drafts import list_drafts
 from parallax_backend_mlx.loading import load_network
 from parallax_backend_mlx.network import Network
 from parallax_backend_mlx.runtime import mx
@@ -22,8 +23,10 @@ from parallax_core.api import (
     Draw,
     Drawn,
     Drop,
+    Entry,
     Fork,
     Hidden,
+    LayerRange,
     Open,
     Output,
     Row,
@@ -58,7 +61,7 @@ def shared(llama: Path) -> Iterator[MlxStage]:
 @pytest.fixture
 def stage(shared: MlxStage) -> Iterator[MlxStage]:
     yield shared
-    shared.edit([Drop(seq) for seq in list(shared._contexts)])
+    shared.edit([Drop(seq) for seq in list(shared._account.entries)])
 
 
 def make_spec(sampling: Sampling, prompt_length: int = len(PROMPT)) -> SequenceSpec:
@@ -67,7 +70,8 @@ def make_spec(sampling: Sampling, prompt_length: int = len(PROMPT)) -> SequenceS
 
 def ask(stage: MlxStage, seq: SeqId, tokens: Sequence[int], *outputs: Output) -> tuple[Answer, ...]:
     """Run one row and return its answers."""
-    return stage.step(StageBatch((Row(seq, stage._contexts[seq].length, tuple(tokens), outputs),))).wait().answers
+    start = len(stage._account.entries[seq].tokens)
+    return stage.step(StageBatch((Row(seq, start, tuple(tokens), outputs),))).wait().answers
 
 
 def draw_next(stage: MlxStage, seq: SeqId, tokens: Sequence[int]) -> int:
@@ -234,7 +238,7 @@ def test_what_no_capability_names_is_refused_before_anything_runs(stage: MlxStag
     stage.edit([Open(ONE, make_spec(HOT)), Open(TWO, make_spec(HOT))])
     with pytest.raises(Unsupported, match=words):
         stage.step(StageBatch((Row(TWO, 0, PROMPT), row)))
-    assert stage._contexts[TWO].length == 0
+    assert stage._account.entries[TWO].tokens == []
 
 
 def test_hidden_states_are_those_the_head_is_given(stage: MlxStage, network: Network) -> None:
@@ -252,6 +256,39 @@ def test_hidden_states_are_those_the_head_is_given(stage: MlxStage, network: Net
         assert network.states is not None
         assert tensor.shape == (32,)
         assert mx.allclose(read_tensor(tensor), network.states[0], atol=1e-4).item()
+
+
+def test_first_layers_let_rows_pass_that_ask_the_last_for_more(stage: MlxStage, llama: Path) -> None:
+    row = Row(ONE, 0, PROMPT, (Hidden(3), Score(5, 7), Draw(9, top=2)))
+    stage.edit([Open(ONE, make_spec(HOT))])
+    expected = stage.step(StageBatch((row,))).wait()
+    plans = [StagePlan(model=llama, layers=layers) for layers in (LayerRange(0, 1), LayerRange(1, 3))]
+    first, last = [MlxBackend().open_stage(plan) for plan in plans]
+    for part in (first, last):
+        part.edit([Open(ONE, make_spec(HOT))])
+    between = first.step(StageBatch((row,))).wait()
+    found = last.step(StageBatch((row,), between.tensors)).wait()
+    assert between.answers == ()
+    assert [type(answer) for answer in found.answers] == [State, Scored, Drawn]
+    assert mx.allclose(read_tensor(found.tensors[0]), read_tensor(expected.tensors[0]), atol=1e-4).item()
+    first.close()
+    last.close()
+
+
+def test_draft_has_the_tokens_before_its_draw() -> None:
+    entry = Entry(make_spec(HOT, 3), 2, [10, 11, 12, 13, 14, 15])
+    row = Row(ONE, 1, (11, 12, 13, 14, 15), (Draw(0), Score(1, 5), Draw(3, 2)))
+    drafts = list(list_drafts(row, entry))
+    assert [(list(draft.prompt), list(draft.output)) for draft in drafts] == [
+        ([10, 11], []),
+        ([10, 11, 12], [13, 14]),
+        ([10, 11, 12], [13, 14]),
+    ]
+    assert [draft.choice for draft in drafts] == [2, 2, 3]
+    assert [draft.position for draft in drafts] == [2, 5, 5]
+    assert (drafts[1].output[0], drafts[1].output[-1], drafts[1].prompt[1:]) == (13, 14, [11, 12])
+    with pytest.raises(IndexError):
+        drafts[0].prompt[2]
 
 
 def test_adapter_is_refused(stage: MlxStage) -> None:

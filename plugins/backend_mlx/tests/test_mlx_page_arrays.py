@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from parallax_backend_mlx.account import Account
 from parallax_backend_mlx.cache_layout import read_layout
 from parallax_backend_mlx.checkpoint import read_checkpoint
 from parallax_backend_mlx.loading import load_network
@@ -19,6 +18,7 @@ from parallax_backend_mlx.row_groups import Grouping
 from parallax_backend_mlx.runtime import mx
 from parallax_backend_mlx.stage import MlxStage
 from parallax_core.api import (
+    Account,
     BackendFailed,
     Draw,
     Drop,
@@ -62,10 +62,10 @@ def network(llama: Path) -> Network:
 
 
 def make_stage(network: Network, pool: PoolInfo) -> MlxStage:
-    layout, account = read_layout(network), Account([pool])
+    layout, account = read_layout(network), Account(replace(INFO, pools=(pool,)))
     assert layout is not None
     grouping = Grouping(is_batched=True, has_states=False, spare_keys=0)
-    return MlxStage(replace(INFO, pools=(pool,)), account, PagedRunner(network, layout, account, grouping))
+    return MlxStage(account, PagedRunner(network, layout, account.pools, grouping))
 
 
 @pytest.fixture
@@ -76,7 +76,8 @@ def stage(network: Network) -> MlxStage:
 def run_tokens(stage: MlxStage, **counts: int) -> tuple[int, ...]:
     """Append so many tokens to each sequence, named ``one`` to ``three``, and return the free pages after it."""
     seqs = {"one": ONE, "two": TWO, "three": THREE}
-    rows = [Row(seqs[name], stage._contexts[seqs[name]].length, (5,) * count) for name, count in counts.items()]
+    entries = stage._account.entries
+    rows = [Row(seqs[name], len(entries[seqs[name]].tokens), (5,) * count) for name, count in counts.items()]
     return stage.step(StageBatch(tuple(rows))).wait().free
 
 
@@ -113,7 +114,7 @@ def test_step_beyond_the_pool_touches_nothing(stage: MlxStage) -> None:
     with pytest.raises(OutOfPages) as caught:
         run_tokens(stage, two=1, one=11)
     assert (caught.value.needed, caught.value.free) == (3, 2)
-    assert (stage._contexts[ONE].length, stage._contexts[TWO].length) == (10, 3)
+    assert [len(stage._account.entries[seq].tokens) for seq in (ONE, TWO)] == [10, 3]
     assert run_tokens(stage, two=1, one=10) == (0,)
 
 
@@ -122,7 +123,7 @@ def test_fork_beyond_the_pool_touches_nothing(stage: MlxStage) -> None:
     run_tokens(stage, one=23)
     with pytest.raises(OutOfPages):
         stage.edit([Fork(ONE, TWO, 22)])
-    assert TWO not in stage._contexts
+    assert TWO not in stage._account.entries
     stage.edit([Fork(ONE, TWO, 20)])
     assert run_tokens(stage, one=1) == (0,)
 

@@ -85,7 +85,8 @@ class Histories:
             self.tokens[fresh] = []
             return
         seq = self.random.choice(held)
-        lengths = [at for at in range(len(self.tokens[seq]) + 1) if stage._account.can_rewind(seq, at)]
+        pools, every = stage._account.pools, range(len(self.tokens[seq]) + 1)
+        lengths = [at for at in every if all(pool.can_rewind(seq, at) for pool in pools)]
         length = self.random.choice(lengths)
         match self.random.choice(("fork", "fork", "truncate", "drop")):
             case "fork":

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from parallax_backend_mlx.account import Account
 from parallax_backend_mlx.backend import MlxBackend
 from parallax_backend_mlx.cache_layout import read_layout
 from parallax_backend_mlx.checkpoint import read_checkpoint
@@ -21,6 +20,7 @@ from parallax_backend_mlx.runtime import KVCache, mx
 from parallax_backend_mlx.serial_runner import SerialRunner
 from parallax_backend_mlx.stage import MlxStage
 from parallax_core.api import (
+    Account,
     BackendFailed,
     Draw,
     Drawn,
@@ -58,7 +58,7 @@ def shared(llama: Path) -> Iterator[MlxStage]:
 @pytest.fixture
 def stage(shared: MlxStage) -> Iterator[MlxStage]:
     yield shared
-    shared.edit([Drop(seq) for seq in list(shared._contexts)])
+    shared.edit([Drop(seq) for seq in list(shared._account.entries)])
 
 
 def open_sequence(stage: MlxStage, seq: SeqId, sampling: Sampling = GREEDY) -> None:
@@ -254,12 +254,12 @@ def open_broken(shared: MlxStage, folder: Path) -> tuple[MlxStage, BrokenLayer]:
     model, _ = load_network(StagePlan(model=folder), read_checkpoint(folder).tensors)
     network = Network(model)
     broken = BrokenLayer(model.model.layers[1])
-    account = Account(shared.info.pools)
+    account = Account(shared.info)
     layout = read_layout(network)
     assert layout is not None
     model.model.layers[1] = broken
-    runner = PagedRunner(network, layout, account, Grouping(is_batched=False, has_states=False, spare_keys=0))
-    return MlxStage(shared.info, account, runner), broken
+    runner = PagedRunner(network, layout, account.pools, Grouping(is_batched=False, has_states=False, spare_keys=0))
+    return MlxStage(account, runner), broken
 
 
 @pytest.mark.parametrize("error", [RuntimeError("out of memory"), KeyboardInterrupt()])
@@ -302,7 +302,7 @@ def test_stage_that_cannot_go_back_says_it_is_lost(shared: MlxStage, llama: Path
     stage, broken = open_broken(shared, llama)
     network = stage._runner._network  # type: ignore[union-attr]
     runner = SerialRunner(network)
-    stage = MlxStage(shared.info, Account(shared.info.pools), runner)
+    stage = MlxStage(Account(shared.info), runner)
     open_sequence(stage, ONE)
     runner._held[ONE].cache[2] = SpoiledCache()  # type: ignore[no-untyped-call]
     broken.runs_left = 1
@@ -352,7 +352,7 @@ def test_state_that_cannot_go_back_is_refused(tmp_path: Path) -> None:
     expected = run_whole(stage)
     open_sequence(stage, ONE)
     run_row(stage, ONE, 0, PROMPT[:30])
-    with pytest.raises(Unsupported, match="cannot go back 1 tokens"):
+    with pytest.raises(Unsupported, match="cannot rewind sequence 1 of 30 tokens to 29"):
         stage.edit([Truncate(ONE, 29)])
     with pytest.raises(Unsupported):
         stage.edit([Fork(ONE, TWO, 10)])

@@ -94,7 +94,7 @@ class TorchStage:
         if not batch.rows:
             self._account.step(batch)
             return Outcome(StageResult(free=self._account.free))
-        restore = self._account.save([row for row in batch.rows if row.seq in self._account.entries])
+        restore = self._account.save(batch.rows)
         copies = self._account.step(batch)
         try:
             with torch.inference_mode():

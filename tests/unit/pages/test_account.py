@@ -125,3 +125,15 @@ def test_step_is_taken_back_with_its_tokens_and_pages() -> None:
     assert account.entries[A].tokens == [1, 2, 3, 4, 5]
     for pool in account.pools:
         pool.check()
+
+
+def test_saving_rows_that_a_step_refuses_changes_nothing() -> None:
+    account = make_account(4)
+    run(account, A, 1, 2)
+    rows = (Row(A, 2, (3,)), Row(B, 0, (1,)))
+    restore = account.save(rows)
+    with pytest.raises(KeyError, match="not open"):
+        account.step(StageBatch(rows))
+    restore()
+    assert account.entries[A].tokens == [1, 2]
+    account.pools[0].check()
