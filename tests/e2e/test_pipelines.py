@@ -194,11 +194,8 @@ class Spoilt:
         data = b"\\0\\0\\xc0\\x7f" * (shape[0] * shape[1])
         return dataclasses.replace(result, tensors=(Tensor(tensor.dtype, shape, data),))
 '''
-SPOILT = {
-    "nan": "are not finite",
-    "width": "float32 of width 65",
-    "rows": "a frame cannot be read",
-}
+LOSING = ("width", "rows")
+"""Nonsense for which a stage counts as lost, by the name the plugin has for it."""
 
 
 def follow(client: Client, prompt: str, spoil: Callable[[], object]) -> tuple[list[str], str]:
@@ -216,7 +213,7 @@ def follow(client: Client, prompt: str, spoil: Callable[[], object]) -> tuple[li
     return tokens, ""
 
 
-def test_stage_that_gives_nonsense_ends_the_request_and_makes_no_token(
+def test_stage_that_gives_nonsense_makes_no_token(
     serve: Callable[..., Any], whole: list[list[str]], tmp_path: Path
 ) -> None:
     Site(tmp_path).install("poison", POISON)
@@ -226,11 +223,12 @@ def test_stage_that_gives_nonsense_ends_the_request_and_makes_no_token(
     ) as client:
         right = ask(client, PROMPTS[0], MANY)
         assert right[:LENGTH] == whole[0]
-        for number, (kind, reason) in enumerate(SPOILT.items()):
-            tokens, error = follow(client, PROMPTS[0], partial(order.write_text, kind))
-            assert reason in error
-            assert LENGTH <= len(tokens) < MANY
-            assert tokens == right[: len(tokens)]
+        tokens, error = follow(client, PROMPTS[0], partial(order.write_text, "nan"))
+        assert "are not finite" in error
+        assert LENGTH <= len(tokens) < MANY
+        assert tokens == right[: len(tokens)]
+        for number, kind in enumerate(LOSING, 1):
+            assert follow(client, PROMPTS[0], partial(order.write_text, kind)) == (right, "")
             wait_until(client.is_ready)
             assert ask(client, PROMPTS[0]) == whole[0]
-            assert look(client)[0]["losses"] == max(0, number)
+            assert look(client)[0]["losses"] == number

@@ -90,7 +90,7 @@ def test_every_policy_of_core_can_be_made_and_is_guarded(host: PluginHost, spec:
         ("size:size=", "option 'size' is '', which is no int", ""),
         ("delay:delay_s=soon", "option 'delay_s' is 'soon', which is no float", "delay_s (float)"),
         ("odd:is_on=maybe", "option 'is_on' is 'maybe', which is no bool", ""),
-        ("size:size=0", "batching policy 'size': size is 0, and must be at least 1", ""),
+        ("size:size=0", "batching policy 'size': size is 0; it must be at least 1", ""),
         ("delay:delay_s=nan", "delay_s is nan", ""),
         ("delay:delay_s=-1", "delay_s is -1", ""),
     ],
