@@ -54,7 +54,7 @@ class FleetPlan:
 
 @asynccontextmanager
 async def fleet(plan: FleetPlan, folder: Path) -> AsyncIterator[RemoteExecutor]:
-    """Start the processes, and yield the company of their stages, not yet open; ``folder`` is for keys and sockets."""
+    """Start the processes, and yield the executor of their stages, not yet open; ``folder`` is for keys and sockets."""
     environment = {**os.environ, "PARALLAX_HOME": str(folder)}
     os.environ["PARALLAX_HOME"] = str(folder)
     registry = NodeRegistry(

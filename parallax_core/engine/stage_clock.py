@@ -109,8 +109,7 @@ class StageClock:
 
         It keeps the slowest stage busy: as many steps as it computes in a round trip, however slow the links are. This
         is the bandwidth-delay product of the pipeline, estimated from the least round trip as BBR does for a network
-        (ACM Queue 14(5), 2016). A single stage has one step at a time, and those it
-        takes ahead.
+        (ACM Queue 14(5), 2016). A single stage has one step at a time, and those it takes ahead.
         """
         times.returned = now
         slowest = max(times.seconds.values(), default=0.0)
@@ -125,9 +124,8 @@ class StageClock:
         """Forget round trips: another epoch begins. ``steps_ahead`` is `StageInfo.steps_ahead` of a single stage."""
         self._round_trips: deque[float] = deque(maxlen=WINDOW)
         self._slowest: deque[float] = deque(maxlen=WINDOW)
-        self.most_in_flight = (
-            1 + steps_ahead if self._num_stages == 1 else self._num_stages + 1
-        )  # one is on its way back
+        # With several stages one more: its answers are on their way back.
+        self.most_in_flight = 1 + steps_ahead if self._num_stages == 1 else self._num_stages + 1
         """The number of steps that may be in flight now."""
 
     def forget_limits(self) -> None:

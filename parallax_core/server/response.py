@@ -138,9 +138,8 @@ class ResponseFlow:
     def close(self) -> None:
         """Stop generating, and count nothing as unread any more. Idempotent."""
         self._backlog.take(self, self.unread)
-        for stream, request_metrics in zip(
-            self._streams, self._metrics, strict=False
-        ):  # some may not have been submitted
+        pairs = zip(self._streams, self._metrics, strict=False)  # a request that was refused has no stream
+        for stream, request_metrics in pairs:
             stream.close()
             request_metrics.abandon()
 

@@ -157,9 +157,8 @@ async def _start(site: ServerSite, on_ready: Callable[[], None]) -> None:
     Raises:
         EngineFailed: if the engine fails for good.
     """
-    describing = run_in_threadpool(
-        _describe, site.app
-    )  # a thread pool call also imports the modules Starlette streams with
+    # A call in the thread pool also imports the modules that Starlette streams with.
+    describing = run_in_threadpool(_describe, site.app)
     await asyncio.gather(site.service.engine.start(), site.service.reader.start(), describing)
     settle_memory()
     on_ready()

@@ -84,9 +84,8 @@ class TokenizerPool:
         """
         with self._waiting(len(ask.body)):
             process = await self._take(ask)
-        reading = asyncio.create_task(
-            self._read(process, ask)
-        )  # not cancelled with the caller: the process is free only when it ends
+        # It is not cancelled with the caller: the process is free only when it ends.
+        reading = asyncio.create_task(self._read(process, ask))
         self._reading.add(reading)
         reading.add_done_callback(self._forget)
         return await asyncio.shield(reading)

@@ -17,6 +17,9 @@ from parallax_core.node.channel import Channel
 from parallax_core.node.executor.base import LEASE
 from parallax_core.wire.messages import Failure, Heartbeat, Message, Result, Step
 
+Deliver = Callable[[list[tuple[RequestId, Delta]]], None]
+"""Passes deltas to the streams of their requests."""
+
 
 @dataclass(slots=True)
 class EpochProgress:
@@ -43,7 +46,7 @@ class PipelineDriver:
         self,
         head: Head,
         channels: Sequence[Channel],
-        deliver: Callable[[list[tuple[RequestId, Delta]]], None],
+        deliver: Deliver,
         step_timeout_s: float | None = None,
     ) -> None:
         """Drive ``head`` over ``channels``, one to each stage, and pass the deltas of its requests to ``deliver``.
@@ -105,12 +108,12 @@ class PipelineDriver:
             await asyncio.sleep(0)  # send the step before the readers of the streams get to work
             self._deliver(head.take_deltas())
             try:
-                async with asyncio.timeout(self._patience_s()):
+                async with asyncio.timeout(self._find_wait_s()):
                     await self._news.wait()
             except TimeoutError:
                 continue
 
-    def _patience_s(self) -> float | None:
+    def _find_wait_s(self) -> float | None:
         """Return the seconds until the next hold or deadline ends; None if there is none."""
         waits = [hold] if (hold := self._head.hold_s(_now())) else []
         if (deadline := self._head.next_deadline()) is not None:

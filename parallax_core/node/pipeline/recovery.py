@@ -7,22 +7,17 @@ import logging
 from collections.abc import Callable
 
 from parallax_core.base.errors import EngineFailed, ParallaxError, StageHung, StageLost
-from parallax_core.base.ids import RequestId
 from parallax_core.base.taskgroup import FailFastGroup
-from parallax_core.contracts.engine import Delta
 from parallax_core.contracts.stage import StageInfo
 from parallax_core.engine.head import Head
 from parallax_core.node.executor.base import Executor
+from parallax_core.node.pipeline.driver import Deliver
 from parallax_core.node.pipeline.options import PipelineOptions
 
 logger = logging.getLogger(__name__)
 
 WAITS_S = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
 """Backoff seconds by consecutive failures; the last value repeats."""
-
-
-Deliver = Callable[[list[tuple[RequestId, Delta]]], None]
-"""Passes deltas to the streams of their requests."""
 
 
 class Recovery:
