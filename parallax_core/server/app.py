@@ -17,6 +17,7 @@ from parallax_core.server.body_limit import BodyLimit
 from parallax_core.server.drain import Drain, DrainMiddleware
 from parallax_core.server.errors import add_handlers
 from parallax_core.server.host_check import HostCheck
+from parallax_core.server.ignored_header import HEADER, IgnoredFieldsHeader
 from parallax_core.server.openapi import describe_app, describe_errors, describe_health
 from parallax_core.server.options import ServerOptions
 from parallax_core.server.origin_check import OriginCheck
@@ -24,7 +25,6 @@ from parallax_core.server.rate_limit import RateLimit
 from parallax_core.server.read_timeout import ReadTimeout
 from parallax_core.server.response_models import HealthReply, ModelReply, ModelsReply, VersionReply
 from parallax_core.server.service import Service
-from parallax_core.server.unknown_fields import HEADER, UnknownFields
 
 
 def make_app(service: Service, options: ServerOptions | None = None, drain: Drain | None = None) -> FastAPI:
@@ -47,7 +47,7 @@ def make_app(service: Service, options: ServerOptions | None = None, drain: Drai
 def _add_options(app: FastAPI, options: ServerOptions, drain: Drain) -> None:
     """Add the middleware that may refuse a request, from the innermost to the outermost."""
     if options.is_lenient:
-        app.add_middleware(UnknownFields)
+        app.add_middleware(IgnoredFieldsHeader)
     app.add_middleware(BodyLimit, limit=options.max_body_bytes)
     app.add_middleware(ReadTimeout, drain=drain, limit_s=options.request_s)
     app.add_middleware(DrainMiddleware, drain=drain)

@@ -27,7 +27,7 @@ from parallax_core.server.body_messages import (
 from parallax_core.server.engine_request import check_tokens, read_chat, read_completion
 from parallax_core.server.request_models import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
 from parallax_core.server.strict_json import read_body
-from parallax_core.server.unknown import IGNORED, MOST_NAMED
+from parallax_core.server.unknown_fields import IGNORED, MOST_NAMED
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_core import PydanticCustomError
 
 from parallax_core.contracts.engine import MAX_ANSWERS
-from parallax_core.server.unknown import drop_unknown
+from parallax_core.server.unknown_fields import drop_unknown
 
 MAX_SEED = 2**63 - 1
 MAX_STOPS = 16

@@ -28,7 +28,7 @@ from parallax_core.server.json_pieces import cut, respond
 from parallax_core.server.metrics import RequestMetrics, ServerMetrics
 from parallax_core.server.quota import Quota
 from parallax_core.server.response import ResponseFlow, while_connected
-from parallax_core.server.unknown import IGNORED
+from parallax_core.server.unknown_fields import IGNORED
 
 
 @dataclass(frozen=True, slots=True)

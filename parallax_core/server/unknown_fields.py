@@ -1,39 +1,26 @@
-"""Lets unknown fields pass in the lenient mode, and names them to the client."""
+"""Handles unknown fields of a body: refuses the first, or drops and notes all of them."""
 
 from __future__ import annotations
 
-import logging
-import re
-from itertools import islice
+from collections.abc import Collection
+from contextvars import ContextVar
 
-from starlette.datastructures import MutableHeaders
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
-from parallax_core.server.unknown import IGNORED, MOST_NAMED
-
-HEADER = "X-Ignored-Fields"
-logger = logging.getLogger(__name__)
+MOST_NAMED = 20
+"""The largest number of ignored fields that are named."""
+IGNORED: ContextVar[dict[str, None] | None] = ContextVar("IGNORED", default=None)
+"""The ignored fields of the current request; None: unknown fields are refused."""
 
 
-class UnknownFields:
-    """Middleware that accepts unknown fields; a response header and the log name them."""
+def drop_unknown(body: dict[str, object], known: Collection[str], place: str) -> dict[str, object]:
+    """Return the fields to validate of an object, which is at the path ``place`` in the body.
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on."""
-        ignored: dict[str, None] = {}
-
-        async def tag(message: Message) -> None:
-            if message["type"] == "http.response.start" and ignored:
-                names = [re.sub(r"[^\w.-]", "?", name, flags=re.ASCII)[:64] for name in islice(ignored, MOST_NAMED)]
-                MutableHeaders(scope=message)[HEADER] = ", ".join(names)
-                logger.warning("ignored unknown fields: %s", ", ".join(names))
-            await send(message)
-
-        token = IGNORED.set(ignored)
-        try:
-            await self._app(scope, receive, tag)
-        finally:
-            IGNORED.reset(token)
+    It drops and notes unknown fields if they may be ignored. Otherwise it keeps the first one, to be refused: errors
+    for a million fields would take too long.
+    """
+    unknown = [name for name in body if name not in known]
+    if not unknown:
+        return body
+    if (ignored := IGNORED.get()) is None:
+        return {name: value for name, value in body.items() if name in known or name == unknown[0]}
+    ignored.update(dict.fromkeys(f"{place}{name}" for name in unknown))
+    return {name: value for name, value in body.items() if name in known}
