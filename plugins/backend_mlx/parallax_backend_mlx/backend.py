@@ -12,7 +12,7 @@ from parallax_backend_mlx.malloc import keep_memory
 from parallax_backend_mlx.memory import find_room
 from parallax_backend_mlx.network import PAGE_TOKENS, Network
 from parallax_backend_mlx.rope import replace_rotations
-from parallax_backend_mlx.runner_choice import MemoryRoom, RunnerPlan, plan_runner
+from parallax_backend_mlx.runner_choice import RunnerPlan, plan_runner
 from parallax_backend_mlx.runtime import BLAS, mx
 from parallax_backend_mlx.settings import Kernel, MlxSettings
 from parallax_backend_mlx.stage import MlxStage
@@ -23,6 +23,7 @@ from parallax_core.api import (
     LayerRange,
     OutOfPages,
     ParallaxError,
+    Room,
     StageInfo,
     StagePlan,
     Unsupported,
@@ -56,8 +57,8 @@ class MlxBackend:
         longest = _find_setting(config, LENGTHS) or int(num_bytes // network.shape.page_bytes) * PAGE_TOKENS
         context_length = limit_context(_find_text(config), network.list_slides(), longest)
         chunk = plan.max_batch_tokens or _choose_batch()
-        room = MemoryRoom(num_bytes, weight_bytes, context_length, chunk, plan.max_running)
-        runner_plan = _plan_runner(network, room, MlxSettings(**plan.options).kernel)
+        room = Room(num_bytes, context_length, chunk, plan.max_running)
+        runner_plan = _plan_runner(network, room, weight_bytes, MlxSettings(**plan.options).kernel)
         identity = identify_weights(plan, network.layers, network.num_layers)
         info = StageInfo(
             layers=network.layers,
@@ -140,9 +141,9 @@ def _find_setting(config: dict[str, Any], names: Sequence[str]) -> int | None:
     return None
 
 
-def _plan_runner(network: Network, room: MemoryRoom, kernel: Kernel) -> RunnerPlan:
+def _plan_runner(network: Network, room: Room, weight_bytes: int, kernel: Kernel) -> RunnerPlan:
     try:
-        return plan_runner(network, room, kernel)
+        return plan_runner(network, room, weight_bytes, kernel)
     except OutOfPages as error:
         page, left = format_bytes(network.shape.page_bytes), format_bytes(room.num_bytes)
         message = f"a page of {PAGE_TOKENS} tokens takes {page}, and there are {left} for all of them"

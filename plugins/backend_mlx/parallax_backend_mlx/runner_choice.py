@@ -15,25 +15,10 @@ from parallax_backend_mlx.results import Runner
 from parallax_backend_mlx.selftest import choose_grouping
 from parallax_backend_mlx.serial_runner import SerialRunner
 from parallax_backend_mlx.settings import Kernel
-from parallax_core.api import PagePool, PoolInfo, plan_pools
-from parallax_core.api import Room as Space
+from parallax_core.api import PagePool, PoolInfo, Room, plan_pools
 
 PASSES = 3
 """How often a key that is read for nothing moves through memory: read, written and read again."""
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryRoom:
-    """What there is to plan with."""
-
-    num_bytes: float
-    """Memory for keys, values and states."""
-    weight_bytes: int
-    context_length: int
-    chunk: int
-    """The most tokens in a step."""
-    sequences: int = 0
-    """The number of sequences that run at once, if known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +30,13 @@ class RunnerPlan:
     """Makes the runner of a stage with these pools: those of its account."""
 
 
-def plan_runner(network: Network, room: MemoryRoom, kernel: Kernel = "auto") -> RunnerPlan:
+def plan_runner(network: Network, room: Room, weight_bytes: int, kernel: Kernel = "auto") -> RunnerPlan:
     """Return the pools of a stage and how to make what runs its rows, in pages where the model allows it.
 
     Args:
         network: the model.
-        room: the memory there is.
+        room: the memory there is for keys, values and states.
+        weight_bytes: the memory that the weights take.
         kernel: see `MlxSettings`.
 
     Raises:
@@ -61,9 +47,8 @@ def plan_runner(network: Network, room: MemoryRoom, kernel: Kernel = "auto") -> 
     grouping = choose_grouping(network, layout) if layout is not None else None
     if layout is None or grouping is None:
         return RunnerPlan(_plan_serial(network, room), lambda _: SerialRunner(network))
-    space = Space(room.num_bytes, room.context_length, room.chunk, room.sequences)
-    grouping = replace(grouping, spare_keys=_count_spare(layout, room.weight_bytes))
-    pools = tuple(plan_pools(layout.list_sizes(), space))
+    grouping = replace(grouping, spare_keys=_count_spare(layout, weight_bytes))
+    pools = tuple(plan_pools(layout.list_sizes(), room))
     return RunnerPlan(pools, partial(PagedRunner, network, layout, grouping=grouping))
 
 
@@ -73,7 +58,7 @@ def _count_spare(layout: Layout, weight_bytes: int) -> int:
     return weight_bytes // (PASSES * key_bytes) if key_bytes else 0
 
 
-def _plan_serial(network: Network, room: MemoryRoom) -> tuple[PoolInfo, ...]:
+def _plan_serial(network: Network, room: Room) -> tuple[PoolInfo, ...]:
     """Return the account of memory, and for models that cannot go back a second one that says so."""
     pool = plan_account(network.shape.page_bytes, PAGE_TOKENS, room.num_bytes, room.context_length)
     return (pool,) if network.can_rewind() else (pool, PoolInfo(kind="state", page_size=1, num_pages=pool.num_pages))
