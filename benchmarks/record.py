@@ -11,6 +11,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+CPUINFO = Path("/proc/cpuinfo")
+
+FEATURES = ("avx", "avx2", "fma", "avx512", "amx", "asimd", "bf16", "i8mm", "sve")
+"""How the names of those instructions begin on which the speed of arithmetic depends, on x86 and on ARM."""
+
 
 def describe_run(command: Sequence[str], packages: Iterable[str] = ()) -> dict[str, Any]:
     """Return what a figure needs beside it to be worth anything.
@@ -24,7 +29,8 @@ def describe_run(command: Sequence[str], packages: Iterable[str] = ()) -> dict[s
         "commit": commit,
         "command": " ".join(["python", "-m", *command]),
         "machine": {
-            "cpu": read_processor(Path("/proc/cpuinfo")),
+            "cpu": read_processor(CPUINFO),
+            "features": read_features(CPUINFO),
             "cores": count_cores(),
             "load": round(os.getloadavg()[0], 1),
             "system": platform.platform(),
@@ -48,9 +54,20 @@ def read_report(path: Path | None) -> dict[str, Any]:
 
 def read_processor(path: Path) -> str:
     """Return the name of the processor."""
+    return _read_field(path, "model name") or platform.processor()
+
+
+def read_features(path: Path) -> list[str]:
+    """Return the processor's vector instructions, sorted."""
+    flags = (_read_field(path, "flags") or _read_field(path, "Features")).split()
+    return sorted(flag for flag in flags if flag.startswith(FEATURES))
+
+
+def _read_field(path: Path, name: str) -> str:
+    """Return the first value of a name in a file like ``/proc/cpuinfo``, or an empty text."""
     lines: Iterable[str] = path.read_text().splitlines() if path.exists() else ()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()
+    fields = (line.partition(":") for line in lines)
+    return next((value.strip() for key, _, value in fields if key.strip() == name), "")
 
 
 def count_cores() -> int:
