@@ -192,7 +192,9 @@ class Host:
             self._replicas["mute"] = make_replica(kind, folder, ignore_tokens)
         self._names = count()
         self._lags: list[float] = []
-        self._callbacks = Callbacks()
+        self._callbacks: Callbacks | None = None
+        """None until lags are asked for: to watch every callback would add to the cost that others measure."""
+        self._watches = contextlib.AsyncExitStack()
 
     async def serve(self) -> None:
         """Serve until the standard input ends."""
@@ -209,11 +211,9 @@ class Host:
         serving = asyncio.create_task(server.serve(sockets=[sock]))
         while not server.started:  # noqa: ASYNC110 -- nobody tells
             await asyncio.sleep(0.01)
-        watching = asyncio.create_task(watch_lag(self._note_lag, LAG_PERIOD_S))
         print(sock.getsockname()[1], flush=True)
-        with watched() as self._callbacks:
+        async with contextlib.AsyncExitStack() as self._watches:
             await asyncio.to_thread(sys.stdin.read)
-        watching.cancel()
         server.should_exit = True
         await serving
         await reader.stop()
@@ -273,7 +273,11 @@ class Host:
         self._lags.append(seconds)
 
     async def take_lags(self) -> dict[str, Any]:
-        """Return how late the event loop was each time it was looked at since this was last asked."""
+        """Return how late the event loop was since the last call; the first call begins to measure it."""
+        if self._callbacks is None:
+            self._callbacks = self._watches.enter_context(watched())
+            watching = asyncio.create_task(watch_lag(self._note_lag, LAG_PERIOD_S))
+            self._watches.callback(watching.cancel)
         lags, self._lags = self._lags, []
         edges = [*LAG_EDGES_MS, math.inf]
         counts = Counter(next(edge for edge in edges if lag * 1000 <= edge) for lag in lags)
