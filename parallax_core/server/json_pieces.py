@@ -44,15 +44,21 @@ def cut(text: bytes) -> Iterator[bytes]:
     return (text[start : start + MESSAGE_BYTES] for start in range(0, len(text), MESSAGE_BYTES))
 
 
-async def gather(pieces: Iterable[bytes]) -> AsyncIterator[bytes]:
-    """Yield the pieces joined to messages, and let other tasks run in between."""
-    rest = iter(pieces)
-    while True:
+def join_pieces(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the pieces joined to messages, at least one."""
+    rest, is_last = iter(pieces), False
+    while not is_last:
         message, is_last = _take(rest)
         yield message
-        if is_last:
-            return
+
+
+async def gather(pieces: Iterable[bytes]) -> AsyncIterator[bytes]:
+    """Yield the pieces joined to messages, and let other tasks run in between."""
+    messages = join_pieces(pieces)
+    yield next(messages)
+    for message in messages:
         await asyncio.sleep(0)
+        yield message
 
 
 def respond(pieces: Iterable[bytes]) -> Response:

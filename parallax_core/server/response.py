@@ -16,7 +16,7 @@ from parallax_core.base.errors import BackendFailed, InvalidRequest, ParallaxErr
 from parallax_core.contracts.engine import Delta, Engine, Finish, Request, Stream
 from parallax_core.node.pipeline.unread import UnreadOutput, weigh
 from parallax_core.server.errors import ClientGone, error_response
-from parallax_core.server.json_pieces import gather
+from parallax_core.server.json_pieces import join_pieces
 from parallax_core.server.metrics import RequestMetrics
 from parallax_core.server.sse import DONE, SILENCE_S, KeepAlive, write_event
 
@@ -220,7 +220,10 @@ async def _disconnect(http: fastapi.Request) -> None:
 async def _write_events(events: AsyncIterator[Iterable[bytes]], flow: ResponseFlow) -> AsyncIterator[bytes]:
     try:
         async for pieces in events:
-            async for message in gather(write_event(pieces)):
+            messages = join_pieces(write_event(pieces))
+            yield next(messages)  # most events are one message, for which `gather` would be a generator more per token
+            for message in messages:
+                await asyncio.sleep(0)
                 yield message
     except ParallaxError as error:
         response = error_response(error)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from itertools import chain
+from time import monotonic
 from types import TracebackType
 from typing import Self
 
@@ -30,7 +31,7 @@ class KeepAlive:
         self._send = send
         self._silence_s = silence_s
         self._one_at_a_time = asyncio.Lock()
-        self._latest = self._now()
+        self._latest = monotonic()
 
     async def __aenter__(self) -> Self:
         """Start to watch for silence."""
@@ -47,16 +48,12 @@ class KeepAlive:
         """Send a message of the stream."""
         async with self._one_at_a_time:
             await self._send(message)
-            self._latest = self._now()
+            self._latest = monotonic()
 
     async def _watch(self) -> None:
         while True:
-            await asyncio.sleep(self._latest + self._silence_s - self._now())
+            await asyncio.sleep(self._latest + self._silence_s - monotonic())
             async with self._one_at_a_time:  # else one could follow the end
-                if self._now() - self._latest >= self._silence_s:
+                if monotonic() - self._latest >= self._silence_s:
                     await self._send({"type": "http.response.body", "body": COMMENT, "more_body": True})
-                    self._latest = self._now()
-
-    @staticmethod
-    def _now() -> float:
-        return asyncio.get_running_loop().time()
+                    self._latest = monotonic()
