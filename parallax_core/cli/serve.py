@@ -24,6 +24,7 @@ from parallax_core.contracts.backend import StagePlan
 from parallax_core.contracts.event import StageLoss
 from parallax_core.contracts.stage import StageInfo
 from parallax_core.contracts.status import ReplicaLimits
+from parallax_core.deploy.backend_options import prepare_plugins
 from parallax_core.deploy.deployment import Deployment, find_max_length, read_plan
 from parallax_core.models.generation_config import RequestDefaults
 from parallax_core.node.events.delivery import EventBus
@@ -58,7 +59,7 @@ def serve(settings: ServeSettings, config: Config) -> None:
     check_exposure(settings.host, options.keys, insecure=settings.insecure)
     check_tls(options)
     with claim_output() as output:
-        plugins = PluginHost.prepare(config)
+        plugins = prepare_plugins(settings, config)
         if settings.strict_plugins:
             plugins.require_all()
         try:

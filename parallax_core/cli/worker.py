@@ -23,6 +23,7 @@ from parallax_core.contracts.backend import BackendSpec, StagePlan
 from parallax_core.contracts.progress import Progress
 from parallax_core.contracts.stage import LayerRange, Stage
 from parallax_core.contracts.transport import Transport, TransportPlan, TransportSpec
+from parallax_core.deploy.backend_options import prepare_plugins
 from parallax_core.models.backends import choose_backend, find_backends, probe
 from parallax_core.models.catalog import Catalog
 from parallax_core.models.layer_fetch import LayerFetcher
@@ -64,7 +65,7 @@ def worker(settings: WorkerSettings, config: Config) -> None:
     if settings.supervised:
         end_with_parent()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # shells make background processes of scripts ignore it
-    plugins = PluginHost.prepare(config)
+    plugins = prepare_plugins(settings, config)
     try:
         with contextlib.suppress(KeyboardInterrupt):  # the normal way to end it
             asyncio.run(_work(settings, node, plugins))

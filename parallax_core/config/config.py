@@ -50,6 +50,10 @@ class Config:
         path, sources = read_all(file, environ)
         return cls(_merge(sources), path)
 
+    def override(self, sections: Sections) -> Config:
+        """Return a configuration in which ``sections`` come before all that is given here."""
+        return Config(_merge([self.sections, sections]), self.file)
+
     def read(self, section: str, schema: type[T], flags: Mapping[str, object] | None = None) -> T:
         """Return a section as an object of its type; ``flags`` override all other values.
 

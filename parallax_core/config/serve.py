@@ -29,6 +29,13 @@ class ServeSettings:
             extra={"metavar": "NAME"},
         ),
     ] = None
+    backend_option: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="An option of the backend, such as weights=int8; see `parallax config torch`; may be repeated.",
+            extra={"metavar": "NAME=VALUE"},
+        ),
+    ] = ()
     transport: Annotated[
         str | None,
         Meta(
@@ -72,12 +79,7 @@ class ServeSettings:
     ] = ()
     peer_timeout: Annotated[
         float,
-        Meta(
-            description="Seconds of silence after which a worker counts as lost.",
-            ge=0.2,
-            le=600,
-            extra={"metavar": "S"},
-        ),
+        Meta(description="Seconds of silence after which a worker is lost.", ge=0.2, le=600, extra={"metavar": "S"}),
     ] = 2.5
     step_timeout: Annotated[
         float,

@@ -26,7 +26,7 @@ def read_value(section: str, key: Key, written: WrittenSetting) -> object:
         BrokenPlugin: if the type of the key is not supported.
     """
     value, origin = written.value, written.origin
-    is_text = origin.kind == "environment" and isinstance(value, str)
+    is_text = origin.kind in {"environment", "flag"} and isinstance(value, str)
     folder = Path(origin.name).parent if origin.kind == "file" else Path()
 
     def read_path(wanted: type[Any], given: object) -> object:

@@ -38,6 +38,13 @@ class WorkerSettings:
         str | None,
         Meta(description="Offer only this backend; by default all available ones.", extra={"metavar": "NAME"}),
     ] = None
+    backend_option: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="An option of the backend, such as weights=int8; see `parallax config torch`; may be repeated.",
+            extra={"metavar": "NAME=VALUE"},
+        ),
+    ] = ()
     transport: Annotated[str, Meta(description="The transport between nodes.", extra={"metavar": "NAME"})] = "zmq"
     memory: Annotated[
         float | None,

@@ -19,6 +19,7 @@ from parallax_core.contracts.backend import BackendSpec, StagePlan
 from parallax_core.contracts.progress import Progress
 from parallax_core.contracts.stage import Stage
 from parallax_core.contracts.transport import TransportPlan, TransportSpec
+from parallax_core.deploy.backend_options import FLAG, BackendOptions
 from parallax_core.models.stages import open_stage
 from parallax_core.node.channel import STRANGERS
 from parallax_core.node.executor.base import Executor
@@ -34,7 +35,6 @@ from parallax_core.node.pipeline.options import PipelineOptions
 from parallax_core.plugins.host import PluginHost
 from parallax_core.plugins.registry import Offer
 
-"""The head's node name."""
 INPROCESS = "inprocess"
 """The transport between stages in one process."""
 USUAL = WorkerSettings().transport
@@ -126,6 +126,8 @@ class WorkerLauncher:
     """The backend of each stage of a replica; empty: the best one of its node."""
     pythons: dict[str, str] = field(default_factory=dict)
     """By backend: its Python interpreter, if it is not this one."""
+    options: BackendOptions = field(default_factory=dict)
+    """The options given on the command line, for the workers of each backend."""
     peer_timeout: float
     """Seconds of silence after which a peer counts as lost."""
     config_file: Path | None = None
@@ -144,6 +146,8 @@ class WorkerLauncher:
         ]
         if self.config_file and backend not in self.pythons:
             command += ["--config", str(self.config_file)]
+        for name, value in self.options.get(backend, {}).items():
+            command += [FLAG, f"{name}={value}"]
         return command + (["--backend", backend] if backend else []) + (["--verbose"] if self.verbose else [])
 
 

@@ -16,6 +16,7 @@ from parallax_core.cluster.placement.parallel import ParallelConfig, parse_layer
 from parallax_core.config.serve import ServeSettings
 from parallax_core.contracts.backend import BackendSpec, DType, StagePlan
 from parallax_core.contracts.transport import TransportSpec
+from parallax_core.deploy.backend_options import BackendOptions, read_backend_options
 from parallax_core.deploy.executors import (
     INPROCESS,
     LocalStages,
@@ -97,6 +98,8 @@ class StageOptions:
     """By name in ``backends``: the backends that can run in this environment, the best first."""
     pythons: dict[str, str]
     """By backend: its Python interpreter, if it is not this one."""
+    given: BackendOptions
+    """The options of backends that were given on the command line."""
 
     def place_layers(self, config: dict[str, Any]) -> ParallelConfig:
         """Return the layers of each stage; see `deploy.layer_weights.place_layers`."""
@@ -156,6 +159,7 @@ class StageOptions:
             place=make_place(self.transport, private),
             backends=backends,
             pythons=self.pythons,
+            options=self.given,
             peer_timeout=self.settings.peer_timeout,
             config_file=self.plugins.config_file,
             verbose=self.settings.verbose,
@@ -194,6 +198,7 @@ def read_stage_options(settings: ServeSettings, plugins: PluginHost) -> StageOpt
         backends=backends,
         offers={name: find_backends(plugins, name or None) for name in here},
         pythons=pythons,
+        given=read_backend_options(settings, plugins),
     )
 
 

@@ -29,7 +29,7 @@ from parallax_core.plugins.caller import Caller
 from parallax_core.plugins.discovery import PluginRecord, find_disabled, find_plugins, load_plugins, warn_mistyped
 from parallax_core.plugins.limit import TimedCall
 from parallax_core.plugins.registry import Offer, PluginKind, Registry, Spec
-from parallax_core.plugins.sections import PluginConfig, check_sections
+from parallax_core.plugins.sections import PluginConfig, check_sections, find_section
 
 S = TypeVar("S", bound=Spec)
 H = TypeVar("H", bound=HttpSurface)
@@ -138,6 +138,14 @@ class PluginHost:
             return {}
         found = self._read_settings().section(offer.load(offer.spec.options))
         return {name: getattr(found, name) for name in list_keys(type(found))}
+
+    def find_section(self, offer: Offer[BackendSpec]) -> str:
+        """Return the section of the configuration that holds the options of a backend; empty for one without any.
+
+        Raises:
+            ParallaxError: if its plugin does not declare the section.
+        """
+        return find_section(self.settings(), offer.load(offer.spec.options)) if offer.spec.options else ""
 
     def select_backend(self, model_config: Mapping[str, Any], available: Sequence[str]) -> str | None:
         """Return the first backend of ``available`` that a plugin selects for a model, or None."""

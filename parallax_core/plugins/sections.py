@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from parallax_core.base.errors import UnknownName, UsageError
 from parallax_core.config.config import Config
@@ -35,11 +35,21 @@ class PluginConfig:
 
     def section(self, schema: type[T]) -> T:
         """Return the section declared with this dataclass; see `Settings`."""
-        target = f"{schema.__module__}:{schema.__qualname__}"
-        names = [offer.spec.name for offer in self._registry.offers if offer.spec.schema.target == target]
-        if not names:
-            raise UnknownName(f"no plugin declares a section with {target}", "declare it in parallax_register_settings")
-        return self._config.read(self._registry.get(names[0]).spec.name, schema)
+        return self._config.read(find_section(self._registry, schema), schema)
+
+
+def find_section(registry: Registry[SettingsSpec], schema: type[Any]) -> str:
+    """Return the name of the section declared with a dataclass.
+
+    Raises:
+        UnknownName: if no plugin declares one.
+        PluginConflict: if several plugins declare a section of that name.
+    """
+    target = f"{schema.__module__}:{schema.__qualname__}"
+    names = [offer.spec.name for offer in registry.offers if offer.spec.schema.target == target]
+    if not names:
+        raise UnknownName(f"no plugin declares a section with {target}", "declare it in parallax_register_settings")
+    return registry.get(names[0]).spec.name
 
 
 def check_sections(config: Config, registry: Registry[SettingsSpec], records: Sequence[PluginRecord]) -> None:

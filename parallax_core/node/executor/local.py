@@ -30,7 +30,6 @@ CLOSE_TIMEOUT_S = 0.7
 
 HANG_S = 1.0
 """Seconds of grace for a thread whose step seems to hang, before the engine fails."""
-"""The head's node name."""
 
 
 class LocalExecutor:

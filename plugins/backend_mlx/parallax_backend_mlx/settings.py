@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from msgspec import Meta
 
 Kernel = Literal["auto", "off"]
 
@@ -12,10 +14,12 @@ Kernel = Literal["auto", "off"]
 class MlxSettings:
     """The settings of this backend; `StagePlan.options` has a value for each field."""
 
-    blas: str = "auto"
-    """On Linux: ``auto``, ``off``, or the path of a library with the C interface of BLAS and 32-bit integers."""
-    kernel: Kernel = "auto"
-    """On Metal: whether decodes read keys from their pages with this backend's kernel, if its self-test passes."""
+    blas: Annotated[
+        str, Meta(description="On Linux, the BLAS: auto, off, or the path of a library with 32-bit integers.")
+    ] = "auto"
+    kernel: Annotated[
+        Kernel, Meta(description="On Metal, the paged decode kernel: auto (if its self-test passes) or off.")
+    ] = "auto"
 
 
 @dataclass(slots=True)

@@ -49,6 +49,18 @@ def test_config_shows_each_value_and_where_it_comes_from(site: Site) -> None:
     assert ["[mine]", "speed", "5", "PARALLAX_MINE__SPEED"] in [line.split() for line in table.splitlines()]
 
 
+def test_config_explains_the_settings_of_one_section(site: Site) -> None:
+    site.install("mine", MINE)
+    lines = site.run("config", "mine", PARALLAX_MINE__SPEED="5").stdout.splitlines()
+    assert lines[2:4] == ['[mine] token = "" (from: default)', "  text"]
+    assert lines[5:7] == ["[mine] speed = 5 (from: PARALLAX_MINE__SPEED)", "  an integer"]
+    assert set(show(site, "mine")["settings"]) == {"mine.token", "mine.speed"}
+    done = site.run("config", "mime")
+    assert done.returncode == 1
+    assert "error: no section named 'mime'" in done.stderr
+    assert "hint: did you mean 'mine'?" in done.stderr
+
+
 def test_config_without_a_file_says_so(site: Site) -> None:
     assert show(site)["file"] is None
     assert site.run("config").stdout.startswith("file: none\n")

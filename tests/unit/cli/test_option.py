@@ -21,6 +21,7 @@ from parallax_core.config.source import name_variable
 VALUES: dict[str, Any] = {
     "model": "org/name",
     "backend": "torch",
+    "backend_option": ["weights=int8", "threads=2"],
     "transport": "zmq",
     "stages": 2,
     "layers": "0-1,1-2",
