@@ -84,9 +84,11 @@ class BackendConformance(LifeChecks):
     def test_spec_names_what_it_offers(self) -> None:
         """The name can be typed, the summary is one line, and the references load."""
         name, summary = self.spec.name, self.spec.summary
-        assert name == name.strip().lower(), f"{name!r} is no name for a command line"
-        assert name.replace("-", "").isalnum(), f"{name!r} is no name for a command line"
-        assert summary.strip() and "\n" not in summary, f"the summary is one line, not {summary!r}"  # noqa: PT018
+        assert name == name.strip().lower(), f"{name!r} is not a valid name: use lower-case letters, digits and hyphens"
+        assert name.replace("-", "").isalnum(), (
+            f"{name!r} is not a valid name: use lower-case letters, digits and hyphens"
+        )
+        assert summary.strip() and "\n" not in summary, f"the summary must be one line, not {summary!r}"  # noqa: PT018
         assert callable(self.spec.factory.load()), f"{self.spec.factory.target} cannot be called"
 
     def test_probe_is_quick_and_light(self) -> None:
@@ -99,7 +101,7 @@ class BackendConformance(LifeChecks):
         fault = f"the probe took {trial.seconds:.3f} s"
         assert trial.seconds <= self.probe_s, broken(fault, PROBE)
         assert not trial.imported, broken(f"the probe imported {', '.join(trial.imported)}", PROBE)
-        assert trial.device if trial.ok else trial.reason, "the probe names no device it can use, and no reason why not"
+        assert trial.device if trial.ok else trial.reason, "the probe reports neither a device nor a reason"
 
     def test_backends_of_one_factory_are_independent(self) -> None:
         """Each call of the factory gives a backend; weights have the same version in the stages of both."""
@@ -107,7 +109,7 @@ class BackendConformance(LifeChecks):
         versions = first.info.weights_version, second.info.weights_version
         first.close()
         second.close()
-        assert versions[0] == versions[1], f"the same weights have the versions {versions}"
+        assert versions[0] == versions[1], f"stages of the same weights have the versions {versions}"
 
     def test_layers_that_do_not_exist_are_refused(self) -> None:
         """A range beyond the model, before it, or empty, is an error that says what to ask for instead."""
@@ -147,7 +149,7 @@ class BackendConformance(LifeChecks):
                 with self._copied() as plan:
                     for path in plan.model.glob(pattern):
                         self._damage(path, keep)
-                    what = "gone" if keep is None else f"cut to {keep:.0%}"
+                    what = "missing" if keep is None else f"cut to {keep:.0%}"
                     with expect_hint(f"a folder with {pattern} {what}", DAMAGED):
                         self.open_plan(plan).close()
 
@@ -170,15 +172,15 @@ class BackendConformance(LifeChecks):
 
         def note(task: str, done: int, total: int | None, unit: Unit = "bytes") -> None:
             before, _ = last.get(task, (0, None))
-            assert unit in {"bytes", "items"}, f"{task}: progress in {unit}"
-            assert before <= done, broken(f"{task}: {done} after {before}", FINISHED)
-            assert total is None or done <= total, broken(f"{task}: {done} of {total}", FINISHED)
+            assert unit in {"bytes", "items"}, f"{task}: progress is in {unit!r}, not in bytes or items"
+            assert before <= done, broken(f"{task}: progress went back from {before} to {done}", FINISHED)
+            assert total is None or done <= total, broken(f"{task}: progress reached {done} of {total}", FINISHED)
             last[task] = done, total
 
         self.open_plan(replace(self.make_plan(), progress=note)).close()
         assert last, broken("loading a model reports no progress", FINISHED)
         unfinished = {task: state for task, state in last.items() if state[1] not in {None, state[0]}}
-        assert not unfinished, broken(f"these tasks do not come to their end: {unfinished}", FINISHED)
+        assert not unfinished, broken(f"these tasks did not reach their total: {unfinished}", FINISHED)
 
     def test_progress_that_raises_ends_the_work(self) -> None:
         """What the callback raises comes out of open_stage, no thread goes on, and the next stage opens."""
@@ -190,7 +192,7 @@ class BackendConformance(LifeChecks):
         with expect(Interrupted, "loading, when the progress callback raises Interrupted,", ENDS):
             self.open_plan(replace(self.make_plan(), progress=interrupt)).close()
         left = threading.active_count() - before
-        assert left <= 0, broken(f"{left} threads go on after a load that was interrupted", ENDS)
+        assert left <= 0, broken(f"{left} threads are still running after an interrupted load", ENDS)
         self.open_stage(None).close()
 
     def test_memory_fraction_is_kept(self) -> None:
@@ -201,8 +203,8 @@ class BackendConformance(LifeChecks):
             few = self._count_pages(1e-9)
         except ParallaxError as error:
             hint = error.hint
-        assert few or hint, broken("an error for want of memory has no hint", DAMAGED)
-        assert few < plenty, broken(f"a billionth of the memory gives {few} pages, half of it {plenty}", FRACTION)
+        assert few or hint, broken("the error for too little memory has no hint", DAMAGED)
+        assert few < plenty, broken(f"a billionth of the memory gives {few} pages, and half of it {plenty}", FRACTION)
 
     def _count_pages(self, fraction: float) -> int:
         stage = self.open_plan(replace(self.make_plan(), memory_fraction=fraction))

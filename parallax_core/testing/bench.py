@@ -54,18 +54,18 @@ class PeerEnd:
 
     async def hear(self) -> Message:
         """Return the next message."""
-        return decode(await within(self.patience_s, self.link.receive(), "the worker says nothing", HEARD))
+        return decode(await within(self.patience_s, self.link.receive(), "the worker sent no message", HEARD))
 
     async def hear_result(self) -> Result:
         """Return the next message, which has to be a result."""
         message = await self.hear()
-        assert isinstance(message, Result), broken(f"the worker says {message}, where a result is due", HEARD)
+        assert isinstance(message, Result), broken(f"the worker sent {message} instead of a result", HEARD)
         return message
 
     async def hear_failure(self) -> Failure:
         """Return the next message, which has to be a failure."""
         message = await self.hear()
-        fault = f"the worker says {message}, where a failure is due"
+        fault = f"the worker sent {message} instead of a failure"
         assert isinstance(message, Failure), broken(
             fault, "Reports that a step failed on a stage, directly to the head"
         )

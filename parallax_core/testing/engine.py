@@ -47,7 +47,7 @@ class EngineConformance(EngineLife):
                 for length in (1, 2, self.length):
                     reply = await self.ask(engine, prompt, max_tokens=length)
                     given = len(reply.tokens())
-                    assert given == length, broken(f"{length} tokens were asked for, and {given} came", MOST)
+                    assert given == length, broken(f"{length} tokens were requested, and {given} were returned", MOST)
                     self._check_counts(reply, prompt, "length")
 
     @in_loop
@@ -57,7 +57,7 @@ class EngineConformance(EngineLife):
             for prompt in self.prompts:
                 reply = await self.ask(engine, prompt)
                 text = self.decode(reply.tokens())
-                fault = f"tokens {reply.tokens()} came with the text {reply.text()!r}, and mean {text!r}"
+                fault = f"the tokens {reply.tokens()} came with the text {reply.text()!r} instead of {text!r}"
                 assert reply.text() == text, broken(fault, TEXT)
 
     @in_loop
@@ -68,9 +68,13 @@ class EngineConformance(EngineLife):
             last = tokens[self.length // 2]
             expected = tokens[: tokens.index(last) + 1]
             reply = await self.ask(engine, stop_ids=frozenset({last}))
-            assert reply.tokens() == expected, broken(f"{last} ends {tokens}, and {reply.tokens()} came", STOP_IDS)
+            assert reply.tokens() == expected, broken(
+                f"with stop id {last}, {reply.tokens()} came instead of {expected}", STOP_IDS
+            )
             text = self.decode(expected[:-1])
-            assert reply.text() == text, broken(f"before {last}, {text!r} was said, not {reply.text()!r}", STOP_IDS)
+            assert reply.text() == text, broken(
+                f"with stop id {last}, the text is {reply.text()!r} instead of {text!r}", STOP_IDS
+            )
             self._check_counts(reply, self.prompts[0], "stop")
 
     @in_loop
@@ -82,7 +86,7 @@ class EngineConformance(EngineLife):
                 word = text[start:stop]
                 reply = await self.ask(engine, stop=(word, "\0never"))
                 expected = text[: text.index(word)]
-                fault = f"{word!r} ends {text!r}, and {reply.text()!r} came"
+                fault = f"with stop string {word!r}, the text is {reply.text()!r} instead of {expected!r}"
                 assert reply.text() == expected, broken(fault, STOPS)
                 self._check_counts(reply, self.prompts[0], "stop")
 
@@ -91,7 +95,7 @@ class EngineConformance(EngineLife):
         """The stream ends with the reason ``timeout``, in words, and the engine goes on."""
         async with self.running() as engine:
             finish = (await self.ask(engine, max_tokens=self.long_length, timeout_s=NO_TIME_S)).finish
-            fault = f"a request with {NO_TIME_S:g} s of time ended with {finish}"
+            fault = f"a request with a timeout of {NO_TIME_S:g} s ended with {finish}"
             assert finish.reason == "timeout", broken(fault, TIMEOUT)
             assert finish.message, broken(fault, "What happened, for the client")
             await self.check_well(engine)
@@ -104,7 +108,7 @@ class EngineConformance(EngineLife):
             "an empty prompt": self.make_request(()),
             "a prompt longer than the context": self.make_request(prompt[:1] * self.context),
             "more tokens than the context holds": self.make_request(max_tokens=self.context),
-            "an adapter there is not": self.make_request(adapter="kit-no-such-adapter"),
+            "an adapter that does not exist": self.make_request(adapter="kit-no-such-adapter"),
         }
         async with self.running() as engine:
             for what, request in requests.items():
@@ -122,13 +126,15 @@ class EngineConformance(EngineLife):
                 return
             reply = await self.ask(engine, n=CHOICES, sampling=Sampling(seed=1))
             lengths = [len(reply.tokens(index)) for index in range(CHOICES)]
-            fault = f"{CHOICES} answers of {self.length} tokens were asked for, and came with {lengths}"
+            fault = f"{CHOICES} answers of {self.length} tokens were requested, but their lengths are {lengths}"
             assert lengths == [self.length] * CHOICES, broken(fault, ANSWERS)
             self._check_counts(reply, self.prompts[0], "length")
             if self.seed != "none":
                 first = (await self.ask(engine, sampling=Sampling(seed=1))).tokens()
                 others = [reply.tokens(index) for index in range(CHOICES)]
-                assert others[0] == first, broken(f"the first of several answers is {others[0]}, alone {first}", SEED)
+                assert others[0] == first, broken(
+                    f"the first of several answers is {others[0]}, but alone it is {first}", SEED
+                )
                 assert others != [first] * CHOICES, broken("several answers are all the same", ANSWERS)
 
     @in_loop
@@ -168,13 +174,15 @@ class EngineConformance(EngineLife):
             reply = await self.ask(engine, logprobs=TOP)
             for delta in reply.deltas:
                 tokens = [entry.token for entry in delta.logprobs]
-                assert tokens == list(delta.tokens), broken(f"tokens {delta.tokens} have those of {tokens}", ONE_EACH)
+                assert tokens == list(delta.tokens), broken(
+                    f"the log-probabilities of the tokens {delta.tokens} are for {tokens}", ONE_EACH
+                )
                 for entry in delta.logprobs:
                     is_sane = len(entry.top) == TOP and entry.logprob <= 0 and entry.top[0][1] >= entry.top[1][1]
-                    assert is_sane, broken(f"with {TOP} asked for, {entry} came", LOGPROBS)
+                    assert is_sane, broken(f"with {TOP} best tokens requested, the entry is {entry}", LOGPROBS)
             plain = await self.ask(engine)
             is_plain = not any(delta.logprobs or delta.prompt_logprobs for delta in plain.deltas)
-            assert is_plain, broken("log-probabilities came that nobody asked for", LOGPROBS)
+            assert is_plain, broken("there are log-probabilities, although none were requested", LOGPROBS)
             assert plain.tokens() == reply.tokens(), broken("asking for log-probabilities changes the answer", LOGPROBS)
 
     @in_loop
@@ -184,9 +192,13 @@ class EngineConformance(EngineLife):
             for prompt in self.prompts if self.has_logprobs else ():
                 first, *rest = (await self.ask(engine, prompt, prompt_logprobs=0)).deltas
                 tokens = tuple(entry.token for entry in first.prompt_logprobs)
-                assert tokens == prompt[1:], broken(f"prompt {prompt} has those of {tokens}", PROMPT_LOGPROBS)
+                assert tokens == prompt[1:], broken(
+                    f"the log-probabilities of the prompt {prompt} are for {tokens}", PROMPT_LOGPROBS
+                )
                 is_once = not any(delta.prompt_logprobs for delta in rest)
-                assert is_once, broken("they came again later", "On the first delta, if requested")
+                assert is_once, broken(
+                    "the log-probabilities of the prompt came again later", "On the first delta, if requested"
+                )
 
     async def _check_refused(self, engine: Engine) -> None:
         for request in (self.make_request(logprobs=TOP), self.make_request(prompt_logprobs=TOP)):
@@ -197,7 +209,11 @@ class EngineConformance(EngineLife):
     def _check_counts(self, reply: Reply, prompt: Prompt, reason: str) -> None:
         finish = reply.finish
         given = sum(len(delta.tokens) for delta in reply.deltas)
-        assert finish.reason == reason, broken(f"a stream ended with {finish}, and {reason!r} is right", COUNTS)
-        assert finish.output_tokens == given, broken(f"{given} tokens came, and {finish} counts others", OF_ALL)
+        assert finish.reason == reason, broken(
+            f"a stream ended with {finish}, but the reason should be {reason!r}", COUNTS
+        )
+        assert finish.output_tokens == given, broken(
+            f"{given} tokens were returned, but {finish} has another count", OF_ALL
+        )
         is_right = finish.prompt_tokens == len(prompt) and 0 <= finish.cached_tokens <= len(prompt)
-        assert is_right, broken(f"of {len(prompt)} prompt tokens, {finish} counts others", COUNTS)
+        assert is_right, broken(f"the prompt has {len(prompt)} tokens, but {finish} has another count", COUNTS)

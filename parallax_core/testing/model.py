@@ -78,7 +78,7 @@ class ModelConformance:
         for checkpoint in self._read_all(tmp_path):
             named = checkpoint.config.get("architectures") or []
             is_ours = any(name in self.spec.architectures for name in named)
-            fault = f"{checkpoint.path.name} is a {named}, and the family answers to {self.spec.architectures}"
+            fault = f"{checkpoint.path.name} is a {named}, but this family has {self.spec.architectures}"
             assert is_ours, broken(fault, CALLED)
 
     def test_every_tensor_has_a_part(self, tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ class ModelConformance:
                 assert part in wanted, broken(f"{name!r} belongs to {part!r}, with {num_layers} layers", PARTS)
                 parts.add(part)
             missing = sorted(map(str, wanted - parts))
-            assert not missing, broken(f"no tensor belongs to {missing}", BELONGS)
+            assert not missing, broken(f"no tensor belongs to the parts {missing}", BELONGS)
 
     def test_layers_weigh_what_their_tensors_do(self, tmp_path: Path) -> None:
         """For each layer, ``weights`` is the number of elements of its tensors."""
@@ -119,7 +119,7 @@ class ModelConformance:
             places = [self._find(name) for name, size in checkpoint.tensors.items() if size == matrix]
             assert "before" in places, broken(f"no tensor of {matrix} comes before the layers", BEFORE)
             has_head = "after" in places
-            fault = f"is_tied is {shape.is_tied}, and a head of {matrix} is {'' if has_head else 'not '}there"
+            fault = f"is_tied is {shape.is_tied}, but an output head of {matrix} is {'' if has_head else 'not '}there"
             assert shape.is_tied != has_head, broken(fault, TIED)
 
     def test_numbers_make_sense(self, tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ class ModelConformance:
 def check_layer(layer: LayerShape) -> None:
     """Check that the numbers of a layer fit its kind."""
     is_active = 0 < layer.active_weights <= layer.weights
-    assert is_active, broken(f"a token meets {layer.active_weights} of {layer.weights} parameters", ACTIVE)
+    assert is_active, broken(f"a layer has {layer.active_weights} active weights of {layer.weights}", ACTIVE)
     has_kv = layer.kind != "state"
     assert (layer.kv_width > 0) == has_kv, broken(f"a {layer.kind} layer has kv_width {layer.kv_width}", KV)
     has_state = layer.kind == "state"

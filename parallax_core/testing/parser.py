@@ -60,7 +60,7 @@ class ParserConformance:
                 self._check(begun, list(begun), whole)
                 lost = find_lost(begun, whole, self.marks)
                 assert not lost, broken(
-                    f"of {begun!r}, which broke off, {lost!r} is in no piece: {whole}", NOTHING_LOST
+                    f"after the truncated text {begun!r}, {lost!r} is in no piece: {whole}", NOTHING_LOST
                 )
 
     def test_text_without_marks_is_content(self) -> None:
@@ -83,7 +83,7 @@ class ParserConformance:
         held = max((len(mark) for mark in self.marks), default=1)
         for number, letter in enumerate(PROSE, 1):
             seen += sum(len(piece.text) for piece in parser.feed(letter) if isinstance(piece, Content))
-            fault = f"of {number} characters without a mark only {seen} were returned"
+            fault = f"only {seen} of {number} characters without a mark were returned"
             assert seen >= number - held, broken(fault, CERTAIN)
 
     def test_second_finish_returns_nothing(self) -> None:
@@ -111,7 +111,7 @@ class ParserConformance:
                     try:
                         json.loads(piece.arguments)
                     except ValueError as error:
-                        raise AssertionError(broken(f"the arguments of {piece} are no JSON", JSON)) from error
+                        raise AssertionError(broken(f"the arguments of {piece} are not JSON", JSON)) from error
 
     def test_parsers_share_nothing(self) -> None:
         """Two answers that are parsed at the same time give what each gives alone."""
@@ -127,14 +127,14 @@ class ParserConformance:
                 alone = self._parse([text])
                 found = join_pieces(pieces)
                 assert found == alone, broken(
-                    f"beside {other!r}, {text!r} gives {found}, and alone {alone}", ONE_ANSWER
+                    f"parsed beside {other!r}, {text!r} gives {found}, but alone {alone}", ONE_ANSWER
                 )
 
     def _check(self, text: str, parts: Sequence[str], expected: list[Piece]) -> None:
         found = self._parse(parts)
         is_fine = len(parts) > 1 and all(len(part) == 1 for part in parts)
         cut = "a character at a time" if is_fine else f"as {list(parts)}"
-        assert found == expected, broken(f"{text!r}, fed {cut}, gives {found}, and should give {expected}", CUTS)
+        assert found == expected, broken(f"{text!r}, fed {cut}, gives {found}, but should give {expected}", CUTS)
 
     def _parse(self, parts: Sequence[str]) -> list[Piece]:
         return join_pieces(self._feed(parts))
@@ -204,4 +204,4 @@ def check_calls(calls: Sequence[ToolCall]) -> None:
             current = call.index
         else:
             is_known = call.index == current
-            assert is_known, broken(f"{call} is a part of a call whose name was not given, or that is over", CALL)
+            assert is_known, broken(f"{call} is a part of a call that has no name yet or has ended", CALL)

@@ -54,10 +54,10 @@ class PartialSourceConformance(SourceConformance):
         model = self.make_partial(tmp_path / "models").fetch_without_weights(self.known[0], silent)
         small = {name: content for name, content in whole.items() if not name.endswith(".safetensors")}
         found = {name: content for name, content in read_files(model.path).items() if name in small}
-        assert found == small, broken(f"of {sorted(small)}, these came as they should: {sorted(found)}", WITHOUT)
+        assert found == small, broken(f"of the files {sorted(small)}, only {sorted(found)} are right", WITHOUT)
         with self.go_offline():
             again = self.make_partial(tmp_path / "models").fetch_without_weights(self.known[0], silent)
-        assert again == model, broken(f"the second time, {again} came instead of {model}", WITHOUT)
+        assert again == model, broken(f"the second time, {again} was returned instead of {model}", WITHOUT)
 
     def test_wanted_tensors_are_those_of_the_model(self, tmp_path: Path) -> None:
         """Each half of the tensors, fetched alone, is as in the whole model, and no hole passes for a tensor."""
@@ -77,7 +77,7 @@ class PartialSourceConformance(SourceConformance):
             return
         assert not source.stored(), broken(f"a part of a model is stored: {source.stored()}", NO_MODEL)
         assert [each.path for each in listed] == [model.path], broken(f"parts are listed as {listed}", PARTS)
-        assert one == listed[0], broken(f"{one} is found, and {listed[0]} listed", PARTS)
+        assert one == listed[0], broken(f"{one} is found, but {listed[0]} is listed", PARTS)
         total = listed[0].total_bytes or 0
         assert 0 < listed[0].size_bytes < total, broken(f"a part of a model is described as {listed[0]}", PARTS)
 
@@ -86,7 +86,7 @@ class PartialSourceConformance(SourceConformance):
         with self.go_offline():
             source = self.make_partial(tmp_path / "models")
             found, listed = source.find_partial(self.known[0]), source.stored_partial()
-        assert found is None and not listed, broken(f"before any fetch, {found} is found, {listed} listed", PARTS)  # noqa: PT018
+        assert found is None and not listed, broken(f"before any fetch, {found} is found and {listed} listed", PARTS)  # noqa: PT018
         with expect(ParallaxError, f"finding a part of {self.impossible!r}", IMPOSSIBLE):
             source.find_partial(self.impossible)
 
@@ -120,7 +120,7 @@ class PartialSourceConformance(SourceConformance):
             except Exception as error:
                 fault = f"fetching a part that is here used the network: {type(error).__name__}: {error}"
                 raise AssertionError(broken(fault, OFFLINE)) from error
-        assert again == model, broken(f"the second time, {again} came instead of {model}", FOLDER)
+        assert again == model, broken(f"the second time, {again} was returned instead of {model}", FOLDER)
 
     def test_interrupted_part_has_no_unknown_hole(self, tmp_path: Path) -> None:
         """Wherever it ends: what is there is right or known to be missing, and the next process fetches the rest."""
@@ -150,7 +150,7 @@ class PartialSourceConformance(SourceConformance):
             thread.join(WAIT_S)
         models = [model for model in found if isinstance(model, ModelFolder)]
         is_one = len(models) == len(threads) and models[0] == models[1]
-        assert is_one, broken(f"of two parts at once, these came: {found}", AT_ONCE)
+        assert is_one, broken(f"of two concurrent fetches, these returned: {found}", AT_ONCE)
         self._check_tensors(tmp_path, models[0], halves[0] | halves[1])
 
     def test_part_can_be_removed(self, tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ class PartialSourceConformance(SourceConformance):
         left = count_bytes(folder)
         assert left <= REMAINS_BYTES, broken(f"{left} bytes of a removed part are left", REMOVE)
         is_right = freed >= sum(map(len, half.values()))
-        assert is_right, broken(f"{freed} bytes are said to be freed by removing a part", REMOVE)
+        assert is_right, broken(f"{freed} bytes are reported as freed by removing a part", REMOVE)
         assert not part.stored_partial(), broken("a removed part is listed", REMOVE)
         with expect(UnknownName, "removing a part twice", NOT_STORED):
             source.remove(self.known[0])
@@ -185,11 +185,11 @@ class PartialSourceConformance(SourceConformance):
         first, second = self._halves(tmp_path)
         whole, missing = first | second, find_missing(model.path)
         absent = sorted(missing.intersection(wanted))
-        assert not absent, broken(f"of the tensors that were wanted, {absent} are not there", TENSORS)
+        assert not absent, broken(f"the wanted tensors {absent} are missing", TENSORS)
         if any(model.path.glob("*.safetensors")):
             here = read_contents(model.path, lambda name: name not in missing)
             wrong = sorted(name for name, content in here.items() if content != whole[name])
-            assert not wrong, broken(f"{wrong} are not what they are in the model, and not known to be missing", HOLES)
+            assert not wrong, broken(f"{wrong} differ from the model and are not marked as missing", HOLES)
 
 
 def read_contents(folder: Path, is_wanted: Callable[[str], bool]) -> Tensors:

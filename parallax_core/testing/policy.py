@@ -63,7 +63,7 @@ class PolicyConformance(Generic[C]):
         """A dataclass, whose fields all have defaults that are numbers, strings or booleans."""
         kind: Any = type(self.policy)
         name = kind.__name__
-        assert dataclasses.is_dataclass(kind), broken(f"{name} is no dataclass", DATACLASS)
+        assert dataclasses.is_dataclass(kind), broken(f"{name} is not a dataclass", DATACLASS)
         for field in dataclasses.fields(kind):
             has_default = field.default is not dataclasses.MISSING
             assert has_default, broken(f"{name}.{field.name} has no default", OPTIONS)
@@ -75,7 +75,7 @@ class PolicyConformance(Generic[C]):
         kind = type(self.policy)
         params = getattr(kind, "__dataclass_params__", None)
         is_frozen = params is not None and params.frozen
-        assert is_frozen, broken(f"{kind.__name__} is not a frozen dataclass, so it may remember", PURE)
+        assert is_frozen, broken(f"{kind.__name__} is not a frozen dataclass, so it may keep state", PURE)
 
     def test_same_input_gives_same_answer(self) -> None:
         """Whatever was asked in between, in whatever order, and of a policy just made as of an old one."""
@@ -146,7 +146,7 @@ class BatchingConformance(PolicyConformance[QueueView]):
             waited, asked = 0.0, 0
             while 0 < (wait := self._wait(policy, ready, flying, waited)) < math.inf and asked < MOST_ASKED:
                 waited, asked = waited + wait, asked + 1
-            assert asked < MOST_ASKED, broken(f"{policy!r} never begins a step; it was asked {asked} times", WAIT)
+            assert asked < MOST_ASKED, broken(f"{policy!r} has not begun a step after {asked} calls", WAIT)
             if self.bound_s is not None:
                 is_late = wait > 0 or waited > self.bound_s + 1e-9
                 fault = (

@@ -90,9 +90,9 @@ class FolderSourceConformance:
     def test_unknown_model_is_refused_with_a_hint(self, tmp_path: Path) -> None:
         """A name there is not gives an error that says what to do, and leaves nothing."""
         source = self.make_source(tmp_path / "models")
-        with expect_hint(f"fetching {self.unknown!r}, which there is not,", NO_MODEL):
+        with expect_hint(f"fetching {self.unknown!r}, which does not exist,", NO_MODEL):
             source.fetch(self.unknown, silent)
-        assert not source.stored(), broken(f"after that, {source.stored()} are stored", STORED)
+        assert not source.stored(), broken(f"after a failed fetch, {source.stored()} are stored", STORED)
 
     def test_impossible_name_is_refused(self, tmp_path: Path) -> None:
         """What cannot be a name is no name for any call."""
@@ -119,7 +119,7 @@ class SourceConformance(FolderSourceConformance):
             source = self.make_source(tmp_path / "models")
             for name in (*self.known, self.unknown):
                 found = source.find(name)
-                assert found is None, broken(f"{name!r}, never fetched, is found at {found}", FIND)
+                assert found is None, broken(f"{name!r} was never fetched, but is found at {found}", FIND)
             assert not source.stored(), broken(f"before any fetch, {source.stored()} are stored", STORED)
 
     def test_stored_models_are_sorted_and_complete(self, tmp_path: Path) -> None:
@@ -132,13 +132,13 @@ class SourceConformance(FolderSourceConformance):
             got = [model.name for model in stored]
             assert got == sorted(got), broken(f"stored models are listed as {got}", STORED)
             paths = {model.path for model in stored}
-            assert paths == folders, broken(f"stored are {paths}, and fetched were {folders}", STORED)
+            assert paths == folders, broken(f"the stored models are {paths}, but {folders} were fetched", STORED)
             for model in stored:
                 again = source.fetch(model.name, silent).path
                 assert again == model.path, broken(f"fetching {model.name!r} returned {again}", STORED_NAME)
                 on_disk = count_bytes(model.path)
                 is_right = count_weights(model.path) <= model.size_bytes <= on_disk
-                fault = f"{model.name!r} takes {on_disk} bytes, and {model.size_bytes} are listed"
+                fault = f"{model.name!r} has {on_disk} bytes on disk, but {model.size_bytes} are listed"
                 assert is_right, broken(fault, STORED)
 
     def test_progress_reaches_its_total(self, tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ class SourceConformance(FolderSourceConformance):
                 source = self.make_source(folder)
                 found = source.find(self.known[0])
                 is_whole = found is None or read_files(found.path) == whole
-                assert is_whole, broken("after an interrupted fetch, a part of a model is found", INTERRUPTED)
+                assert is_whole, broken("after an interrupted fetch, find returns an incomplete model", INTERRUPTED)
                 stored = list(source.stored())
                 is_same = bool(stored) == (found is not None)
                 assert is_same, broken(f"after an interrupted fetch, {stored} are stored", INTERRUPTED)
@@ -179,7 +179,7 @@ class SourceConformance(FolderSourceConformance):
         for folder in self._interrupt(tmp_path):
             model = self.make_source(folder).fetch(self.known[0], silent)
             is_whole = read_files(model.path) == whole
-            assert is_whole, broken("after an interrupted fetch, the next one gave other files", FETCH)
+            assert is_whole, broken("after an interrupted fetch, the next one returned different files", FETCH)
 
     def test_remains_of_an_interrupted_fetch_can_be_removed(self, tmp_path: Path) -> None:
         """Remove deletes them; if there are none, it raises UnknownName."""
@@ -192,7 +192,7 @@ class SourceConformance(FolderSourceConformance):
             left = count_bytes(folder)
             assert left <= REMAINS_BYTES, broken(f"{left} bytes are left of an interrupted fetch", REMOVE)
             is_right = freed <= before
-            assert is_right, broken(f"{freed} bytes were freed of {before} there were", REMOVE)
+            assert is_right, broken(f"{freed} bytes were freed of {before}", REMOVE)
 
     def test_damaged_model_is_not_complete(self, tmp_path: Path) -> None:
         """Without its weights, or with a part of them, a model is not found, and fetch mends it."""
@@ -232,10 +232,10 @@ class SourceConformance(FolderSourceConformance):
         for thread in threads:
             thread.join(WAIT_S)
         models = [model for model in found if isinstance(model, ModelFolder)]
-        assert len(models) == len(threads), broken(f"of two fetches at once, these came back: {found}", TWO)
+        assert len(models) == len(threads), broken(f"of two concurrent fetches, these returned: {found}", TWO)
         for model in models:
             is_whole = model.path == models[0].path and read_files(model.path) == whole
-            assert is_whole, broken("two fetches at once gave other files than one", TWO)
+            assert is_whole, broken("two concurrent fetches gave different files than one", TWO)
 
     def test_removed_model_is_gone(self, tmp_path: Path) -> None:
         """Its bytes are freed and counted, others stay, it can be fetched again, and removing it twice is refused."""
@@ -248,11 +248,13 @@ class SourceConformance(FolderSourceConformance):
         freed = source.remove(self.known[0])
         gone = before - count_bytes(folder)
         assert source.find(self.known[0]) is None, broken("a removed model is found", REMOVE)
-        assert [model.path for model in source.stored()] == [other.path], broken("others were removed, too", REMOVE)
+        assert [model.path for model in source.stored()] == [other.path], broken(
+            "other models were removed too", REMOVE
+        )
         left = count_bytes(folder) - kept
         assert left <= REMAINS_BYTES, broken(f"{left} bytes of a removed model are left", REMOVE)
         is_right = weights <= freed <= gone
-        assert is_right, broken(f"{freed} bytes are said to be freed, and {gone} are gone", REMOVE)
+        assert is_right, broken(f"{freed} bytes are reported as freed, but {gone} were", REMOVE)
         with expect(UnknownName, "removing a model twice", NOT_STORED):
             source.remove(self.known[0])
         check_layout(source.fetch(self.known[0], silent))

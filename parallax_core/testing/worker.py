@@ -57,25 +57,27 @@ class WorkerConformance:
     """Seconds that a test waits for an expected event."""
 
     async def work(self, open_stage: Callable[[], Stage], number: int, links: WorkerLinks) -> None:
-        """Open a stage and have it work for the lease `LEASE`, as stage ``number``, until its work is over.
+        """Open a stage and run it for the lease `LEASE`, as stage ``number``, until cancelled or the head is lost.
 
-        It is cancelled in the end, and has to leave nothing running then.
+        It must leave nothing running afterwards.
         """
         raise NotImplementedError
 
     @in_loop
     async def test_answers_are_those_of_the_stage(self) -> None:
-        """A stage that is the whole model draws what the model draws, and says how many pages are free."""
+        """A stage of the whole model draws the tokens of the model, and reports its free pages."""
         stage = TOY.open(WHOLE)
         expected = TOY.continuation(PROMPT, 4)
         async with self._bench(stage) as bench:
             drawn = await self._generate(bench, 4)
             assert drawn == expected, broken(
-                f"the worker answers with {drawn}, and the stage draws {expected}", ANSWERS
+                f"the worker returns the tokens {drawn}, but the stage draws {expected}", ANSWERS
             )
             await bench.head.send(make_step(5, [drop_sequence(1), open_sequence(2)], [(2, 0, PROMPT)]))
             result = await bench.head.hear_result()
-            assert result.free == stage.free, broken(f"free are {stage.free}, and it says {result.free}", FREE)
+            assert result.free == stage.free, broken(
+                f"the stage has {stage.free} pages free, but the worker reports {result.free}", FREE
+            )
 
     @in_loop
     async def test_results_keep_the_order_of_the_steps(self) -> None:
@@ -83,47 +85,47 @@ class WorkerConformance:
         async with self._bench(TOY.open(WHOLE, context=200, num_pages=100)) as bench:
             await bench.head.send(*self._make_steps(STEPS))
             numbers = [(await bench.head.hear_result()).step for _ in range(STEPS)]
-            assert numbers == list(range(1, STEPS + 1)), broken(f"results came of steps {numbers}", CHANNEL)
+            assert numbers == list(range(1, STEPS + 1)), broken(f"the results are those of steps {numbers}", CHANNEL)
             rest = await bench.head.hear_rest()
-            assert not rest, broken(f"after all results, the worker says {rest}", RESULT)
+            assert not rest, broken(f"after all results, the worker sent {rest}", RESULT)
 
     @in_loop
     async def test_step_goes_on_to_the_next_stage(self) -> None:
-        """A stage in the middle hands on edits, rows and its own hidden states, in order, and reports to the head."""
+        """A middle stage forwards edits, rows and its own hidden states, in order, and reports to the head."""
         stage = TOY.open(MIDDLE, context=200, num_pages=100)
         steps = [give_hidden(step) for step in self._make_steps(STEPS)]
         async with self._bench(stage, MIDDLE) as bench:
             await bench.before.send(*steps)
             for step in steps:
                 onward, result = await bench.after.hear(), await bench.head.hear_result()
-                assert isinstance(onward, Step), broken(f"the next stage is told {onward}", CHANNEL)
+                assert isinstance(onward, Step), broken(f"the next stage received {onward} instead of a Step", CHANNEL)
                 same = (onward.lease, onward.epoch, onward.step, onward.edits, onward.rows)
                 wanted = (step.lease, step.epoch, step.step, step.edits, step.rows)
-                assert same == wanted, broken(f"of {wanted}, {same} was handed on", CHANNEL)
+                assert same == wanted, broken(f"{wanted} was forwarded as {same}", CHANNEL)
                 is_new = len(onward.hidden) == len(stage.info.gives) and onward.hidden != step.hidden
-                assert is_new, broken("the hidden states handed on are not those the stage gave", CHANNEL)
+                assert is_new, broken("the forwarded hidden states are not those that the stage returned", CHANNEL)
                 is_bare = not result.answers and (result.step, result.stage) == (step.step, MIDDLE.start)
                 assert is_bare, broken(f"a stage before the last reports {result}", ANSWERS)
 
     @in_loop
     async def test_last_stage_answers_to_the_head(self) -> None:
-        """A stage that has neighbours before it only takes steps from there, and answers to the head."""
+        """The last stage takes steps from the stage before it, and sends its results to the head."""
         async with self._bench(TOY.open(LAST), LAST) as bench:
             await bench.before.send(give_hidden(make_step(1, [open_sequence(1, 3)], [(1, 0, PROMPT)])))
             result = await bench.head.hear_result()
-            assert len(result.answers) == 1, broken(f"one draw is answered with {result.answers}", ANSWERS)
+            assert len(result.answers) == 1, broken(f"a step with one draw has the answers {result.answers}", ANSWERS)
 
     @in_loop
     async def test_step_that_only_edits_takes_its_place(self) -> None:
-        """It is done and handed on like any other, and its result has no answers."""
+        """A step without rows is applied and forwarded like any other, and its result has no answers."""
         async with self._bench(TOY.open(MIDDLE), MIDDLE) as bench:
             steps = [make_step(1, [open_sequence(1)]), make_step(2, [drop_sequence(1)]), make_step(3)]
             await bench.before.send(*steps)
             for step in steps:
                 onward, result = await bench.after.hear(), await bench.head.hear_result()
-                assert onward == step, broken(f"{step} was handed on as {onward}", EDITS_ONLY)
+                assert onward == step, broken(f"{step} was forwarded as {onward}", EDITS_ONLY)
                 is_bare = result.step == step.step and not result.answers
-                assert is_bare, broken(f"a step of edits has the result {result}", EDITS_ONLY)
+                assert is_bare, broken(f"a step without rows has the result {result}", EDITS_ONLY)
 
     @in_loop
     async def test_new_epoch_begins_with_nothing(self) -> None:
@@ -134,7 +136,7 @@ class WorkerConformance:
             await bench.head.send(make_step(1, epoch=1))
             free = (await bench.head.hear_result()).free
             full = tuple(pool.num_pages for pool in stage.info.pools)
-            assert stage.tokens == {}, broken(f"in a new epoch, {stage.tokens} are open", OLDER)
+            assert stage.tokens == {}, broken(f"in a new epoch, the sequences {stage.tokens} are still open", OLDER)
             assert free in ((), full), broken(f"in a new epoch, {free} pages of {full} are free", OLDER)
             await bench.head.send(make_step(2, [open_sequence(1, 3)], [(1, 0, PROMPT)], epoch=1))
             drawn = _read_token(await bench.head.hear_result())
@@ -142,38 +144,44 @@ class WorkerConformance:
 
     @in_loop
     async def test_stale_steps_are_discarded(self) -> None:
-        """What is of an older epoch is not run, not answered and not handed on."""
+        """A step of an older epoch is not run, not answered and not forwarded."""
         stage = TOY.open(MIDDLE)
         stale = give_hidden(make_step(2, [open_sequence(9)], [(9, 0, PROMPT)], epoch=4))
         async with self._bench(stage, MIDDLE) as bench:
             await bench.before.send(make_step(1, [open_sequence(1)], epoch=5), stale, make_step(2, epoch=5))
             await self._check_only(bench, [(5, 1), (5, 2)], STALE)
-            assert list(stage.tokens) == [1], broken(f"after a stale step, {stage.tokens} are open", OLDER)
+            assert list(stage.tokens) == [1], broken(
+                f"after a stale step, the open sequences are {stage.tokens}", OLDER
+            )
 
     @in_loop
     async def test_steps_of_other_leases_are_discarded(self) -> None:
-        """What belongs to another head is not run, not answered and not handed on, whatever its epoch."""
+        """A step of another lease is not run, not answered and not forwarded, whatever its epoch."""
         stage = TOY.open(MIDDLE)
         strange = [make_step(2, [open_sequence(9)], epoch=epoch, lease=OTHER) for epoch in (0, 9)]
         async with self._bench(stage, MIDDLE) as bench:
             await bench.before.send(make_step(1, [open_sequence(1)]), *strange, make_step(2))
             await self._check_only(bench, [(0, 1), (0, 2)], OWN)
-            assert list(stage.tokens) == [1], broken(f"after another head's step, {stage.tokens} are open", OWN)
+            assert list(stage.tokens) == [1], broken(
+                f"after another head's step, the open sequences are {stage.tokens}", OWN
+            )
 
     @in_loop
     async def test_gap_in_the_steps_is_a_loss(self) -> None:
-        """A step that is not the next one of its epoch cannot be right: nothing more is known of the stage."""
+        """A step with a missing or repeated number makes the stage lost, because its state is unknown."""
         for numbers in ((2,), (1, 3), (1, 1), (1, 2, 1)):
             async with self._bench(TOY.open(MIDDLE), MIDDLE) as bench:
                 await bench.before.send(*(make_step(number) for number in numbers))
                 for _ in numbers[:-1]:
                     await bench.head.hear_result()
                 failure = await bench.head.hear_failure()
-                assert failure.lost, broken(f"steps {numbers} came, and the worker says {failure}", GOES_ON)
+                assert failure.lost, broken(
+                    f"after steps {numbers}, the worker reports {failure}, and not a loss", GOES_ON
+                )
 
     @in_loop
     async def test_failed_step_is_told_and_the_stage_goes_on(self) -> None:
-        """One failure with the cause, not lost; what follows in the epoch is discarded, and the next epoch is well."""
+        """One failure with its cause, not a loss; later steps of the epoch are discarded, and a new epoch works."""
         toy = TOY.open(WHOLE)
         stage = FaultStage(toy, Fault("step", at=1, error=BackendFailed("no more of this")))
         async with self._bench(stage) as bench:
@@ -181,21 +189,21 @@ class WorkerConformance:
             await bench.head.hear_result()
             failure = await bench.head.hear_failure()
             place = (failure.lease, failure.epoch, failure.step, failure.stage)
-            assert place == (LEASE, 0, 2, 0), broken(f"step 2 failed, and the worker says {failure}", FAILED)
+            assert place == (LEASE, 0, 2, 0), broken(f"step 2 failed, but the worker reports {failure}", FAILED)
             assert "no more of this" in failure.message, broken(
                 f"{failure} does not say why", "A description of the failure"
             )
-            assert not failure.lost, broken("a step that left all as it was is called a loss", GOES_ON)
+            assert not failure.lost, broken("a failed step that changed nothing is reported as a loss", GOES_ON)
             rest = await bench.head.hear_rest()
-            assert not rest, broken(f"after a step that failed, the worker says {rest}", OLDER)
-            assert len(toy.batches) == 1, broken("steps after one that failed were run", GOES_ON)
+            assert not rest, broken(f"after a failed step, the worker sent {rest}", OLDER)
+            assert len(toy.batches) == 1, broken("steps after the failed one were run", GOES_ON)
             await bench.head.send(make_step(1, [open_sequence(1, 3)], [(1, 0, PROMPT)], epoch=1))
             drawn = _read_token(await bench.head.hear_result())
             assert drawn == TOY.continuation(PROMPT, 1), broken(f"after a failure, {drawn} is drawn", GOES_ON)
 
     @in_loop
     async def test_failed_step_may_be_tried_again(self) -> None:
-        """A head that knows of it sends another step of its number, and the stage has all it had before."""
+        """After a failure, the head sends another step with the same number, and the stage still has its sequences."""
         stage = FaultStage(TOY.open(WHOLE, context=200, num_pages=100), Fault("step", at=1))
         async with self._bench(stage) as bench:
             first, second, *later = self._make_steps(4)
@@ -210,50 +218,54 @@ class WorkerConformance:
 
     @in_loop
     async def test_sequences_at_fault_are_named(self) -> None:
-        """Those that a backend names are named to the head, so that others need not end."""
+        """The sequences that the backend names are reported to the head, so that only their requests end."""
         error = BackendFailed("not a number", sequences=[SeqId(1)])
         stage = FaultStage(TOY.open(WHOLE, context=200, num_pages=100), Fault("step", at=0, error=error))
         async with self._bench(stage) as bench:
             await bench.head.send(make_step(1, [open_sequence(1)], [(1, 0, PROMPT)]))
             failure = await bench.head.hear_failure()
-            assert failure.sequences == (1,), broken(f"sequence 1 is at fault, and the worker says {failure}", AT_FAULT)
+            assert failure.sequences == (1,), broken(
+                f"sequence 1 is at fault, but the worker reports {failure}", AT_FAULT
+            )
 
     @in_loop
     async def test_failed_step_is_not_handed_on(self) -> None:
-        """The next stage hears neither of the step that failed nor of those after it."""
+        """The next stage receives neither the failed step nor those after it."""
         stage = FaultStage(TOY.open(MIDDLE, context=200, num_pages=100), Fault("step", at=1))
         async with self._bench(stage, MIDDLE) as bench:
             await bench.before.send(*(give_hidden(step) for step in self._make_steps(4)))
             await bench.head.hear_result()
             await bench.head.hear_failure()
             numbers = [message.step for message in await bench.after.hear_rest() if isinstance(message, Step)]
-            assert numbers == [1], broken(f"step 2 failed, and the next stage was given steps {numbers}", FAILED)
+            assert numbers == [1], broken(f"step 2 failed, but the next stage received the steps {numbers}", FAILED)
 
     @in_loop
     async def test_failed_edit_is_a_loss(self) -> None:
-        """A stage that could not do an edit is not what its head believes."""
+        """After a failed edit the state of the stage is unknown, so it is lost."""
         async with self._bench(TOY.open(WHOLE)) as bench:
             await bench.head.send(make_step(1, [drop_sequence(9)]))
             failure = await bench.head.hear_failure()
-            assert failure.lost, broken(f"an edit failed, and the worker says {failure}", GOES_ON)
+            assert failure.lost, broken(f"an edit failed, but the worker reports {failure}, and not a loss", GOES_ON)
 
     @in_loop
     async def test_lost_neighbour_is_told_to_the_head(self) -> None:
-        """When a neighbour is gone, the head is told, since nothing more can come of this stage."""
+        """When the link to a neighbour closes, the worker reports a loss to the head."""
         for name in ("before", "after"):
             async with self._bench(TOY.open(MIDDLE), MIDDLE) as bench:
                 await (bench.before if name == "before" else bench.after).link.close()
                 failure = await bench.head.hear_failure()
-                assert failure.lost, broken(f"the stage {name} is gone, and the worker says {failure}", GOES_ON)
+                assert failure.lost, broken(
+                    f"the link to the stage {name} is gone, but the worker reports {failure}, and not a loss", GOES_ON
+                )
 
     @in_loop
     async def test_work_ends_when_the_head_is_lost(self) -> None:
-        """Whoever has no head any more has nothing to do."""
+        """The work ends within the time limit once the link to the head is closed."""
         for layers in (WHOLE, MIDDLE):
             async with self._bench(TOY.open(layers), layers) as bench:
                 await bench.head.link.close()
                 done = asyncio.wait([bench.working])
-                await within(self.patience_s, done, "the worker works on without a head", OWN)
+                await within(self.patience_s, done, "the worker goes on without a head", OWN)
 
     def _bench(self, stage: ToyStage | FaultStage, layers: LayerRange = WHOLE) -> AbstractAsyncContextManager[Bench]:
         return set_up(self.work, stage, layers, self.patience_s)
@@ -279,7 +291,9 @@ class WorkerConformance:
         for post, who in ((bench.head, "the head"), (bench.after, "the next stage")):
             heard = [message for message in await post.hear_rest() if isinstance(message, Result | Step | Failure)]
             found = [(message.epoch, message.step) for message in heard]
-            assert found == list(expected), broken(f"{who} hears of (epoch, step) {found}, not {expected}", promise)
+            assert found == list(expected), broken(
+                f"{who} received (epoch, step) {found} instead of {expected}", promise
+            )
 
 
 def _read_token(result: Result) -> list[int]:

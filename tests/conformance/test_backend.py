@@ -166,21 +166,21 @@ FAULTS: list[tuple[Callable[[], ToyBackend], str, str]] = [
     (AnyDevice, "test_device_that_does_not_exist_is_refused", "did not raise ParallaxError"),
     (TruncatedWeights, "test_damaged_folder_is_refused", "*.safetensors cut to 50% did not raise"),
     (ReadsHoles, "test_hole_is_never_read", "of which no tensor was fetched did not raise"),
-    (RawErrors, "test_damaged_folder_is_refused", "config.json gone raised FileNotFoundError"),
+    (RawErrors, "test_damaged_folder_is_refused", "config.json missing raised FileNotFoundError"),
     (RawErrors, "test_folder_that_does_not_exist_is_refused", "raised FileNotFoundError"),
     (NoHints, "test_dtype_that_does_not_exist_is_refused", "has no hint"),
     (NoHints, "test_architecture_nobody_knows_is_refused", "has no hint"),
     (NoHints, "test_layers_that_do_not_exist_are_refused", "without a hint"),
     (NoHints, "test_memory_fraction_is_kept", "has no hint"),
     (NoProgress, "test_progress_is_told", "reports no progress"),
-    (UnfinishedProgress, "test_progress_is_told", "do not come to their end"),
-    (BackwardProgress, "test_progress_is_told", "0 after 4096"),
+    (UnfinishedProgress, "test_progress_is_told", "did not reach their total"),
+    (BackwardProgress, "test_progress_is_told", "from 4096 to 0"),
     (ProgressTooFar, "test_progress_is_told", "4097 of 4096"),
     (DeafToProgress, "test_progress_that_raises_ends_the_work", "did not raise Interrupted"),
-    (LeavesAThread, "test_progress_that_raises_ends_the_work", "1 threads go on"),
+    (LeavesAThread, "test_progress_that_raises_ends_the_work", "1 threads are still running"),
     (ClampedLayers, "test_layers_that_do_not_exist_are_refused", "layers 0-4 of a model of 3 did not raise"),
     (AllMemory, "test_memory_fraction_is_kept", "a billionth of the memory gives 200 pages"),
-    (OtherVersions, "test_backends_of_one_factory_are_independent", "the same weights have the versions"),
+    (OtherVersions, "test_backends_of_one_factory_are_independent", "stages of the same weights have the versions"),
 ]
 
 
@@ -198,13 +198,13 @@ def test_fault_is_found(backend: Callable[[], ToyBackend], test: str, words: str
 
 
 SPECS: list[tuple[dict[str, Any], str, str]] = [
-    ({"name": "My Backend"}, "test_spec_names_what_it_offers", "no name for a command line"),
-    ({"summary": ""}, "test_spec_names_what_it_offers", "the summary is one line"),
+    ({"name": "My Backend"}, "test_spec_names_what_it_offers", "not a valid name"),
+    ({"summary": ""}, "test_spec_names_what_it_offers", "the summary must be one line"),
     ({"factory": Ref("tests.conformance.toybackend:ROOM")}, "test_spec_names_what_it_offers", "cannot be called"),
     ({"probe": Ref("tests.conformance.toyprobe:probe_slowly")}, "test_probe_is_quick_and_light", "the probe took"),
     ({"probe": Ref("tests.conformance.toyprobe:probe_heavily")}, "test_probe_is_quick_and_light", "imported torch"),
     ({"probe": Ref("tests.conformance.toyprobe:probe_badly")}, "test_probe_is_quick_and_light", "no such device"),
-    ({"probe": Ref("tests.conformance.toyprobe:probe_wordlessly")}, "test_probe_is_quick_and_light", "no reason why"),
+    ({"probe": Ref("tests.conformance.toyprobe:probe_wordlessly")}, "test_probe_is_quick_and_light", "nor a reason"),
     ({"probe": Ref("tests.conformance.toyprobe:nothing")}, "test_probe_is_quick_and_light", "has no attribute"),
 ]
 

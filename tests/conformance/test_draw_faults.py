@@ -377,8 +377,8 @@ FAULTS: list[tuple[Part, str, str]] = [
     (ScoreOfTheBest, "test_scores_are_those_of_draws", "Score(0, 0) gives"),
     (ProbabilityOfTheFirst, "test_top_tokens_come_best_first", "log-probabilities of drawn tokens are wrong"),
     (UnseededNoise, "test_noise_is_that_of_the_reference", "see parallax_core.sampling.draw"),
-    (FirstTensorForAll, "test_hidden_states_are_tensors_of_one_row", "different tokens have one hidden state"),
-    (PositionsIgnored, "test_positions_that_are_given_count", "positions that are given are ignored"),
+    (FirstTensorForAll, "test_hidden_states_are_tensors_of_one_row", "different tokens have the same hidden state"),
+    (PositionsIgnored, "test_positions_that_are_given_count", "the given positions are ignored"),
     (PositionsOfChunksOnly, "test_positions_that_are_given_count", "count otherwise in chunks of 1"),
 ]
 

@@ -72,7 +72,7 @@ DAMAGES = {
         'return "after"',
         'return "before"',
         "test_every_tensor_has_a_part",
-        "no tensor belongs to ['after']",
+        "no tensor belongs to the parts ['after']",
     ),
     "any setting will do": Damage(
         f"{OLMO2}/adapter.py",

@@ -352,17 +352,17 @@ class Open(Shop):
 
 
 FAULTS: list[tuple[type[Shop], str, str]] = [
-    (Bare, "test_everything_but_the_weights_comes_alone", "came as they should: ['config.json']"),
-    (Garbled, "test_wanted_tensors_are_those_of_the_model", "are not what they are in the model"),
-    (Stingy, "test_wanted_tensors_are_those_of_the_model", "['layers.1'] are not there"),
-    (Unmarked, "test_wanted_tensors_are_those_of_the_model", "are not what they are in the model"),
-    (Hasty, "test_interrupted_part_has_no_unknown_hole", "are not what they are in the model"),
+    (Bare, "test_everything_but_the_weights_comes_alone", "only ['config.json'] are right"),
+    (Garbled, "test_wanted_tensors_are_those_of_the_model", "differ from the model"),
+    (Stingy, "test_wanted_tensors_are_those_of_the_model", "the wanted tensors ['layers.1'] are missing"),
+    (Unmarked, "test_wanted_tensors_are_those_of_the_model", "differ from the model"),
+    (Hasty, "test_interrupted_part_has_no_unknown_hole", "differ from the model"),
     (Boastful, "test_part_is_listed_as_such_and_is_no_model", "a model with holes is found"),
     (Silent, "test_part_is_listed_as_such_and_is_no_model", "parts are listed as []"),
     (Moving, "test_more_is_added_to_the_same_folder", "the first part is in"),
     (Restless, "test_fetch_completes_a_part", "and the model is in"),
     (Chatty, "test_part_that_is_here_needs_no_network", "used the network"),
-    (Clashing, "test_two_parts_at_once_go_into_one_folder", "of two parts at once"),
+    (Clashing, "test_two_parts_at_once_go_into_one_folder", "of two concurrent fetches"),
     (Loose, "test_part_can_be_removed", "of a removed part are left"),
     (Eager, "test_nothing_is_here_before_it_is_fetched", "before any fetch"),
     (Open, "test_nothing_is_here_before_it_is_fetched", "did not raise ParallaxError"),

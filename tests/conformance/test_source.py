@@ -335,10 +335,10 @@ class Lenient(Shop):
 
 
 FAULTS: list[tuple[type[Shop], str, str]] = [
-    (Partial, "test_interrupted_fetch_leaves_nothing_that_looks_complete", "a part of a model is found"),
+    (Partial, "test_interrupted_fetch_leaves_nothing_that_looks_complete", "find returns an incomplete model"),
     (Partial, "test_damaged_model_is_not_complete", "is damaged is found"),
     (Stuck, "test_interrupted_fetch_can_be_resumed", "FileExistsError"),
-    (Stale, "test_interrupted_fetch_can_be_resumed", "gave other files"),
+    (Stale, "test_interrupted_fetch_can_be_resumed", "returned different files"),
     (Loose, "test_removed_model_is_gone", "of a removed model are left"),
     (Loose, "test_remains_of_an_interrupted_fetch_can_be_removed", "are left of an interrupted fetch"),
     (Chatty, "test_complete_model_is_found_without_the_network", "used the network"),
@@ -349,8 +349,8 @@ FAULTS: list[tuple[type[Shop], str, str]] = [
     (Curt, "test_unknown_model_is_refused_with_a_hint", "without a hint"),
     (Open, "test_impossible_name_is_refused", "did not raise ParallaxError"),
     (Hollow, "test_fetched_model_is_a_model_folder", "has no tokenizer.json"),
-    (Eager, "test_model_is_not_found_before_it_is_fetched", "never fetched, is found"),
-    (Clashing, "test_two_fetches_at_once_give_one_model", "of two fetches at once"),
+    (Eager, "test_model_is_not_found_before_it_is_fetched", "never fetched, but is found"),
+    (Clashing, "test_two_fetches_at_once_give_one_model", "of two concurrent fetches"),
     (Lenient, "test_only_what_is_stored_can_be_removed", "did not raise UnknownName"),
 ]
 

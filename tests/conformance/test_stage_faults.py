@@ -325,7 +325,7 @@ FAULTS: list[tuple[Part, tuple[PoolKind, ...], str, str]] = [
     (FreeMiscounted, FULL, "test_free_pages_of_every_part_are_those_of_the_account", "split at (1,): free pages are"),
     (PagesReadLate, ("full",), "test_steps_in_flight_keep_their_pages", "a step that is in flight changes"),
     (PagesReadLate, ("full",), "test_edits_after_a_step_do_not_reach_into_it", "the step before them differs"),
-    (FreeReadLate, FULL, "test_free_pages_of_steps_in_flight_are_those_of_their_time", "steps in flight tell"),
+    (FreeReadLate, FULL, "test_free_pages_of_steps_in_flight_are_those_of_their_time", "steps in flight report"),
     (HiddenReversed, FULL, "test_split_batches_and_forks_as_the_whole", "batches and forks differ"),
     (LaterPartsForgetPrompts, FULL, "test_split_draws_as_the_whole", "do not draw as in the whole"),
     (NumberedFromNought, FULL, "test_every_split_equals_the_whole", "split at (1,)"),
@@ -392,8 +392,8 @@ class Resigned(ToyStage):
 @pytest.mark.parametrize(
     ("part", "kinds", "words"),
     [
-        (PagesKept, FULL, "after a step that failed, (12,) pages are free instead of (13,)"),
-        (StatesKept, ("state", "state"), "a sequence differs after a step that failed"),
+        (PagesKept, FULL, "after a failed step, (12,) pages are free instead of (13,)"),
+        (StatesKept, ("state", "state"), "a sequence differs after a failed step"),
         (TokensKept, FULL, "raised ValueError (row of sequence 3: it starts at 3, but the sequence's length is 6)"),
         (Resigned, FULL, "raised StageLost (step 0 fails on purpose), not BackendFailed"),
     ],
@@ -459,7 +459,7 @@ class BlamesAll(FloatToy):
 
 @pytest.mark.parametrize(
     ("part", "words"),
-    [(FloatToy, ""), (BlamesNobody, "and the error names nobody"), (BlamesAll, "and the error names (2, 3)")],
+    [(FloatToy, ""), (BlamesNobody, "and the error names none"), (BlamesAll, "and the error names (2, 3)")],
 )
 def test_blame_for_what_is_no_number_is_looked_at(part: type[FloatToy], words: str) -> None:
     kit = make_kit(part, FULL, Sizes(num_pages=16))

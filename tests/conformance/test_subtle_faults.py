@@ -142,7 +142,7 @@ FAULTS: list[tuple[Part, tuple[PoolKind, ...], str, str]] = [
     (OneBuffer, FULL, "test_decodes_in_flight_equal_decodes_waited_for", "decodes in flight together differ"),
     (SharedPagesFreed, FULL, "test_dropped_fork_leaves_its_source", "changes when its forks are dropped"),
     (RootCopied, FULL, "test_forks_of_forks_are_forks", "a fork of a fork of a fork differs"),
-    (HiddenOfTheBatch, FULL, "test_hidden_states_are_the_same_in_a_batch", "hidden states differ in a batch"),
+    (HiddenOfTheBatch, FULL, "test_hidden_states_are_the_same_in_a_batch", "hidden states in a batch differ"),
     (ForkForgetsOutput, FULL, "test_penalties_hold_for_chunks_and_decodes", "how the history came to the stage"),
     (AnswersPrefill, FULL, "test_prefill_rows_have_no_answers", "3 answers instead of 1"),
     (NeedsRows, FULL, "test_step_without_rows_does_nothing", "there is nothing to do"),

@@ -54,15 +54,15 @@ class FailureChecks(StageSubject):
             chain.row(third, tokens[:1], *chain.draws(1)),
         )
         planted = self.plant_failure(stage)
-        assert planted is not None, "it was there a moment ago"
+        assert planted is not None, "plant_failure returned None the second time"
         with planted:
             for _ in range(TRIALS):
                 with expect(BackendFailed, "a step whose computation fails", FAILED):
                     stage.step(StageBatch(rows)).wait()
         (result,) = chain.run()
-        left = broken(f"after a step that failed, {result.free} pages are free instead of {chain.free[0]}", LEAVES)
+        left = broken(f"after a failed step, {result.free} pages are free instead of {chain.free[0]}", LEAVES)
         assert [result.free] == chain.free, left
-        fault = broken("a sequence differs after a step that failed", LEAVES)
+        fault = broken("a sequence differs after a failed step", LEAVES)
         self.compare(chain.trace(first, tokens[start:]), expected[0][start:], fault)
         self.compare(chain.trace(fork, tokens[start:]), expected[0][start:], fault)
         self.compare(chain.trace(second, others[1:]), expected[1][1:], fault)
@@ -79,13 +79,13 @@ class FailureChecks(StageSubject):
         poisoned = StageBatch(rows, tuple(poison(tensor, 2) for tensor in hidden))
         if (named := find_blamed(chain.stages[1], poisoned)) is None:
             return
-        fault = f"the hidden states of sequence {bad} are NaN, and the error names {named or 'nobody'}"
+        fault = f"the hidden states of sequence {bad} are NaN, and the error names {named or 'none'}"
         assert named == (bad,), broken(fault, AT_FAULT)
         result = chain.stages[1].step(StageBatch(rows, hidden)).wait()
         chain.account(*rows)
         left = f"after a step that failed, {result.free} pages are free instead of {chain.free[1]}"
         assert result.free == chain.free[1], broken(left, LEAVES)
-        fault = broken("a sequence differs after a step that failed", LEAVES)
+        fault = broken("a sequence differs after a failed step", LEAVES)
         self.compare(chain.trace(good, tokens[4:]), expected[4:], fault)
 
 

@@ -89,7 +89,7 @@ class FlightChecks(StageSubject):
                 outputs.append(self._begin(chain, seq, tokens[start : start + size]))
                 wanted.append(chain.free[0])
             found = [output.wait().free for output in outputs]
-            assert found == wanted, f"results of steps in flight tell {found} free pages instead of {wanted}"
+            assert found == wanted, f"results of steps in flight report {found} free pages instead of {wanted}"
 
     def _begin(self, chain: Chain, seq: SeqId, tokens: tuple[int, ...]) -> StageOutput:
         """Begin a step of one row on the only stage."""

@@ -29,7 +29,7 @@ class HiddenChecks(StageSubject):
                 assert len({tensor.shape for tensor in found}) == 1, "hidden states differ in width"
                 assert {tensor.dtype for tensor in found} <= FLOATS, f"hidden states are {found[0].dtype}, not float"
                 assert len(found[0].shape) == 1, f"a hidden state has the shape {found[0].shape}, not [width]"
-                assert len({bytes(tensor.data) for tensor in found}) == 3, "different tokens have one hidden state"  # noqa: PLR2004
+                assert len({bytes(tensor.data) for tensor in found}) == 3, "different tokens have the same hidden state"  # noqa: PLR2004
 
     def test_hidden_states_are_the_same_in_a_batch(self) -> None:
         """Beside other rows, each token has the hidden state it has alone."""
@@ -40,7 +40,7 @@ class HiddenChecks(StageSubject):
                 rows = [chain.row(chain.open(), text, Hidden(1)) for text in texts]
                 result = chain.step(*rows)
                 found = [bytes(find_tensor(result, index).data) for index in range(3)]
-                assert found == alone, "hidden states differ in a batch from alone"
+                assert found == alone, "hidden states in a batch differ from those alone"
 
     def test_positions_that_are_given_count(self) -> None:
         """Those a row has by itself change nothing; others do, and as much in chunks as at once."""
@@ -53,7 +53,7 @@ class HiddenChecks(StageSubject):
                 places = (0, 1, 2, 7, 9, 10)
                 at_once = self._place(chain, tokens, places, 6)
                 self.compare(at_once[:3], plain[:3], "later positions change what is drawn before them")
-                assert at_once[3:] != plain[3:], "positions that are given are ignored"
+                assert at_once[3:] != plain[3:], "the given positions are ignored"
                 for size in (1, 2, 4):
                     found = self._place(chain, tokens, places, size)
                     self.compare(found, at_once, f"given positions count otherwise in chunks of {size}")

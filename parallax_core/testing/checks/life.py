@@ -18,20 +18,24 @@ class LifeChecks(StageSubject):
         """`StageInfo` is complete, and does not change."""
         with self.open_whole() as chain:
             info = chain.first
-            assert info.num_layers == self.num_layers, f"it says that the model has {info.num_layers} layers"
-            assert info.pools, "it has no pool: where does it keep its tokens?"
-            assert info.takes == (), "it begins with layer 0, and takes hidden tensors"
-            assert info.gives == (), "it ends with the last layer, and gives hidden tensors"
-            assert info.weights_version, "its weights have no version: prefixes of other weights would be reused"
-            assert info.device, "it does not say what it runs on"
+            assert info.num_layers == self.num_layers, (
+                f"its info says that the model has {info.num_layers} layers, not {self.num_layers}"
+            )
+            assert info.pools, "its info has no pool, so it cannot store tokens"
+            assert info.takes == (), "it begins with layer 0, but takes hidden tensors"
+            assert info.gives == (), "it ends with the last layer, but gives hidden tensors"
+            assert info.weights_version, "its info has no weights_version, so prefixes of other weights would be reused"
+            assert info.device, "its info names no device"
             for pool in info.pools:
-                assert (pool.window > 0) == (pool.kind == "window"), f"a window belongs to a window pool: {pool}"
-                assert not pool.rewind or pool.kind == "window", f"only windows rewind by a number: {pool}"
+                assert (pool.window > 0) == (pool.kind == "window"), (
+                    f"only a window pool has a window, and it needs one: {pool}"
+                )
+                assert not pool.rewind or pool.kind == "window", f"only a window pool has rewind: {pool}"
             chain.trace_new(self.make_tokens(chain)[:3])
             assert chain.stages[0].info == info, "its info has changed"
 
     def test_close_twice_is_harmless(self) -> None:
-        """With sequences open and without."""
+        """A stage may be closed twice, with open sequences or without."""
         for num_tokens in (0, 2):
             chain = self.open_whole()
             if num_tokens:
@@ -45,9 +49,9 @@ class LifeChecks(StageSubject):
         seq = chain.open()
         chain.feed(seq, self.make_tokens(chain)[:2])
         chain.stages[0].close()
-        assert self._raises(lambda: chain.step(chain.row(seq, (1,)))), "a closed stage steps"
+        assert self._raises(lambda: chain.step(chain.row(seq, (1,)))), "a closed stage accepts a step"
         spec = SequenceSpec(prompt_length=1, sampling=GREEDY)
-        assert self._raises(lambda: chain.edit(Open(chain.new_handle(), spec))), "a closed stage edits"
+        assert self._raises(lambda: chain.edit(Open(chain.new_handle(), spec))), "a closed stage accepts an edit"
 
     def test_two_stages_share_nothing(self) -> None:
         """The same handles on two stages are different sequences, and one stage goes on when the other is closed."""
@@ -71,7 +75,9 @@ class LifeChecks(StageSubject):
         with self.open_whole() as chain:
             result = chain.stages[0].step(StageBatch(())).wait()
             assert result.answers == (), f"a step without rows has answers: {result.answers}"
-            assert list(result.free) == [pool.info.num_pages for pool in chain.pools[0]], "pages are taken by no row"
+            assert list(result.free) == [pool.info.num_pages for pool in chain.pools[0]], (
+                "a step without rows takes pages"
+            )
 
     def test_opened_sequence_takes_no_page(self) -> None:
         """Pages are taken by tokens; many sequences may be open and empty."""

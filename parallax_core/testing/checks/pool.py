@@ -42,7 +42,7 @@ class PoolChecks(StageSubject):
                     self._come_and_go(chain, tokens)
             except OutOfPages as error:
                 raise AssertionError(broken(f"pages of dropped sequences do not come back ({error})", FREE)) from error
-            assert chain.free == before, "the account itself has lost pages"
+            assert chain.free == before, "the reference account has lost pages"
             seq = chain.open()
             self._check_free(chain, chain.run(chain.row(seq, tokens[:1])), rounds)
 

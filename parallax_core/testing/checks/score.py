@@ -69,7 +69,9 @@ class ScoreChecks(StageSubject):
                 wanted = [everything[token] for token in found.tokens]
                 assert self._agree(found.logprobs, wanted), f"log-probabilities of drawn tokens are wrong: {found}"
             found = chain.draw_after(prompt)
-            assert (found.logprobs, found.top) == ((), ()), "log-probabilities come without being asked for"
+            assert (found.logprobs, found.top) == ((), ()), (
+                "log-probabilities are returned although none were requested"
+            )
 
     def test_scores_are_those_of_draws(self) -> None:
         """`Score` gives for any token at any offset what the best tokens of a draw there give."""

@@ -31,14 +31,18 @@ class SplitChecks(StageSubject):
             infos = [stage.info for stage in chain.stages]
             layers = [(info.layers.start, info.layers.stop) for info in infos]
             assert layers == list(pairwise(bounds)), f"split at {cuts}: the layers are {layers}"
-            assert {info.num_layers for info in infos} == {self.num_layers}, "parts differ in the layers of the model"
-            assert len({info.vocab_size for info in infos}) == 1, "parts differ in the size of the vocabulary"
+            assert {info.num_layers for info in infos} == {self.num_layers}, (
+                "parts state different numbers of layers of the model"
+            )
+            assert len({info.vocab_size for info in infos}) == 1, "parts state different sizes of the vocabulary"
             assert not infos[0].takes, "the first part takes hidden tensors"
             assert not infos[-1].gives, "the last part gives hidden tensors"
             for one, other in pairwise(infos):
                 widths = [spec.width for spec in one.gives], [spec.width for spec in other.takes]
-                assert widths[0], f"split at {cuts}: a part before the last gives no hidden tensors"
-                assert widths[0] == widths[1], f"split at {cuts}: widths {widths[0]} are given, {widths[1]} are taken"
+                assert widths[0], f"split at {cuts}: a part before the last one gives no hidden tensors"
+                assert widths[0] == widths[1], (
+                    f"split at {cuts}: a part gives tensors of widths {widths[0]}, but the next one takes {widths[1]}"
+                )
 
     def test_weights_are_named_alike_in_every_split(self) -> None:
         """A layer has one digest, whichever stage holds it; a stage that states none is not compared."""
@@ -48,7 +52,7 @@ class SplitChecks(StageSubject):
             for stage in chain.stages:
                 found = stage.info.weights_parts
                 others = [part for part in found if found[part] != expected.get(part)]
-                assert not others, f"split at {cuts}: {others[0]} is stated otherwise than in the whole"
+                assert not others, f"split at {cuts}: the digest of {others[0]} differs from that in the whole model"
 
     def test_hidden_tensors_are_as_described(self) -> None:
         """A part before the last gives the tensors it named, one row for each token in order, and no answers."""
@@ -59,7 +63,7 @@ class SplitChecks(StageSubject):
                 found = [(tensor.dtype, tensor.shape) for tensor in result.tensors]
                 wanted = [(spec.dtype, (6, spec.width)) for spec in stage.info.gives]
                 assert found == wanted, f"split at {cuts}: hidden tensors of 6 tokens are {found} instead of {wanted}"
-                assert result.answers == (), f"split at {cuts}: a part before the last answers"
+                assert result.answers == (), f"split at {cuts}: a part before the last one returns answers"
 
     def test_every_split_equals_the_whole(self) -> None:
         """A prompt in chunks gives the same tokens, wherever the model is cut."""

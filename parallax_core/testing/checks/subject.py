@@ -102,7 +102,7 @@ class StageSubject:
 
     def _check_sizes(self, info: StageInfo) -> None:
         layers = LayerRange(0, self.num_layers)
-        assert info.layers == layers, f"a stage of the whole model says it has {info.layers} instead of {layers}"
+        assert info.layers == layers, f"the info of a stage of the whole model says {info.layers} instead of {layers}"
         assert info.max_batch_tokens >= SMALLEST_STEP, (
             f"open_stage gives a stage of {info.max_batch_tokens} tokens a step; the tests need {SMALLEST_STEP}"
         )
