@@ -19,7 +19,7 @@ POLICIES = (
     _offer("batching", "size-or-delay", "SizeOrDelay", "a step begins at whichever of size and delay comes first"),
     _offer("preemption", "lowest-priority", "LowestPriority", "the least urgent request is preempted"),
     _offer("preemption", "newest-first", "NewestFirst", "the newest request is preempted"),
-    _offer("preemption", "nobody", "Nobody", "no request is preempted; one without a free page waits"),
+    _offer("preemption", "none", "NoPreemption", "no request is preempted; one without a free page waits"),
     _offer("routing", "least-pending-tokens", "LeastPendingTokens", "the replica with the fewest tokens to compute"),
     _offer("routing", "round-robin", "RoundRobin", "one replica after the other"),
     _offer("routing", "prefix-affinity", "PrefixAffinity", "the replica with most of the prompt cached, within bounds"),

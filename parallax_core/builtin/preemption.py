@@ -28,7 +28,7 @@ class LowestPriority:
 
 
 @dataclass(frozen=True, slots=True)
-class Nobody:
+class NoPreemption:
     """Preempt no request: one without a free page waits until another has finished."""
 
     def choose(self, holders: Sequence[Holder]) -> RequestId | None:

@@ -12,7 +12,7 @@ import pytest
 from parallax_core.api import ArrivalView, Holder, QueueView, ReplicaView, RequestId
 from parallax_core.builtin.batching import Delay, Size, SizeOrDelay, WorkConserving
 from parallax_core.builtin.offers import POLICIES
-from parallax_core.builtin.preemption import LowestPriority, NewestFirst, Nobody
+from parallax_core.builtin.preemption import LowestPriority, NewestFirst, NoPreemption
 from parallax_core.builtin.routing import LeastPendingTokens, PrefixAffinity, RoundRobin
 from parallax_core.testing.policy import (
     BatchingConformance,
@@ -52,7 +52,7 @@ class TestNewestFirst(PreemptionConformance):
 
 
 class TestNobody(PreemptionConformance):
-    policy = Nobody()
+    policy = NoPreemption()
 
 
 class TestLeastPendingTokens(RoutingConformance):

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from parallax_core.api import Holder, PreemptionPolicy, RequestId
-from parallax_core.builtin.preemption import LowestPriority, NewestFirst, Nobody
+from parallax_core.builtin.preemption import LowestPriority, NewestFirst, NoPreemption
 from parallax_core.node.policy.guard import PreemptionGuard
 
 
@@ -18,7 +18,7 @@ HOLDERS = [holder("old", 0, 1), holder("idle", 5, 2), holder("idler", 5, 3), hol
 
 
 @pytest.mark.parametrize(
-    ("policy", "victim"), [(LowestPriority(), "idler"), (NewestFirst(), "new"), (Nobody(), None)], ids=str
+    ("policy", "victim"), [(LowestPriority(), "idler"), (NewestFirst(), "new"), (NoPreemption(), None)], ids=str
 )
 def test_policy_chooses_as_it_says(policy: PreemptionPolicy, victim: str | None) -> None:
     assert policy.choose(HOLDERS) == victim

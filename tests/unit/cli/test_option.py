@@ -38,7 +38,7 @@ VALUES: dict[str, Any] = {
     "dtype": "float16",
     "generation_config": "off",
     "batching": "size",
-    "preemption": "nobody",
+    "preemption": "none",
     "routing": "round-robin",
     "api_key_file": "keys",
     "insecure": True,

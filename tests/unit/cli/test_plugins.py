@@ -31,7 +31,7 @@ def test_plugins_lists_every_kind_of_thing_core_offers(capsys: pytest.CaptureFix
     assert core["offers"]["sources"] == ["file", "hf"]
     assert core["offers"]["transports"] == ["inprocess"]
     assert core["offers"]["batching"] == ["work-conserving", "immediate", "size", "delay", "size-or-delay"]
-    assert core["offers"]["preemption"] == ["lowest-priority", "newest-first", "nobody"]
+    assert core["offers"]["preemption"] == ["lowest-priority", "newest-first", "none"]
     assert core["offers"]["routing"] == ["least-pending-tokens", "round-robin", "prefix-affinity"]
 
 

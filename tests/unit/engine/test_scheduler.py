@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from parallax_core.builtin.preemption import Nobody
+from parallax_core.builtin.preemption import NoPreemption
 from parallax_core.engine.limits import Limits
 from tests.unit.engine.replica import LUCKY, TOY, Replica
 
@@ -57,7 +57,7 @@ def test_preempted_answers_draw_as_before() -> None:
 
 
 def test_without_preemption_who_finds_no_page_ends_and_the_other_goes_on() -> None:
-    replica = Replica(TOY.open(num_pages=4, page_size=2), preemption=Nobody())
+    replica = Replica(TOY.open(num_pages=4, page_size=2), preemption=NoPreemption())
     first = replica.ask([1, 2], 5)
     second = replica.ask([3, 4], 5)
     replica.run()
@@ -66,7 +66,7 @@ def test_without_preemption_who_finds_no_page_ends_and_the_other_goes_on() -> No
 
 
 def test_answers_to_one_request_wait_for_each_other_rather_than_end_it() -> None:
-    replica = Replica(TOY.open(num_pages=4, page_size=2), preemption=Nobody())
+    replica = Replica(TOY.open(num_pages=4, page_size=2), preemption=NoPreemption())
     request_id = replica.ask([1, 2], 6, n=3, sampling=LUCKY)
     replica.run()
     assert replica.reason(request_id) == "length"

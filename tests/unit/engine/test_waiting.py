@@ -15,7 +15,7 @@ import pytest
 
 from parallax_core.api import Holder, RequestId, SeqId, StageResult
 from parallax_core.builtin.batching import Delay
-from parallax_core.builtin.preemption import LowestPriority, Nobody
+from parallax_core.builtin.preemption import LowestPriority, NoPreemption
 from parallax_core.contracts.stage import PoolKind
 from parallax_core.engine.head import Head
 from parallax_core.engine.limits import Limits
@@ -154,7 +154,7 @@ def test_policy_is_asked_on_where_nothing_else_can_be_done() -> None:
     """A step without any row is none: the limit holds only once there is one."""
     replica = Replica(
         TOY.open(num_pages=40, page_size=1, context=32, max_batch_tokens=100),
-        preemption=Nobody(),
+        preemption=NoPreemption(),
         limits=Limits(max_running=100),
     )
     ids = [replica.ask([number], 2) for number in range(40)]
