@@ -10,7 +10,7 @@ from parallax_core.testing.checks.subject import StageSubject
 
 
 class BatchChecks(StageSubject):
-    """However tokens come to a stage, what follows them is the same."""
+    """The continuation of tokens does not depend on how they arrived at the stage."""
 
     def test_logits_are_those_of_the_other_implementation(self) -> None:
         """Where `compute_logits` is given, the log-probabilities and the best token agree with it after every token."""
@@ -31,7 +31,7 @@ class BatchChecks(StageSubject):
                 self.compare([answer], [expected], f"the model is another one after {index + 1} tokens")
 
     def test_chunked_prefill_equals_at_once(self) -> None:
-        """A prompt in chunks of every size gives what it gives in chunks as large as can be."""
+        """A prompt in chunks of every size gives the same tokens as in the largest possible chunks."""
         with self.open_whole() as chain:
             tokens = self.make_tokens(chain, 2)
             expected = chain.trace_new(tokens)
@@ -42,7 +42,7 @@ class BatchChecks(StageSubject):
                 self.compare(found, expected, f"a prompt in chunks of {size} gives other tokens than at once")
 
     def test_prompt_after_a_first_chunk_of_any_size_is_the_same(self) -> None:
-        """A chunk that begins anywhere, as after a prefix that was kept, gives what a chunk from the beginning does."""
+        """A chunk that begins anywhere, as after a cached prefix, gives the same tokens as a chunk from the start."""
         with self.open_whole() as chain:
             tokens = self.make_tokens(chain, 2)
             expected = chain.trace_new(tokens)
@@ -54,7 +54,7 @@ class BatchChecks(StageSubject):
                 self.compare(found, expected[cut:], f"a prompt that goes on at {cut} gives other tokens than at once")
 
     def test_decode_equals_prefill(self) -> None:
-        """The tokens drawn one by one are those that prompt and output together give in one prefill."""
+        """Tokens drawn one by one equal those of a single prefill of prompt and output."""
         with self.open_whole() as chain:
             prompt = self.make_tokens(chain, 2)[:5]
             seq = chain.open(len(prompt))
@@ -67,7 +67,7 @@ class BatchChecks(StageSubject):
             self.compare(drawn, expected, "tokens drawn one by one differ from those of a prefill")
 
     def test_batch_equals_alone(self) -> None:
-        """Rows of one batch, decodes and chunks mixed, give what each gives alone."""
+        """Rows of one batch, decodes and chunks mixed, give the same answers as alone."""
         with self.open_whole() as chain:
             rows, expected = self._prepare_rows(chain)
             found = chain.step(*rows).answers
@@ -83,7 +83,7 @@ class BatchChecks(StageSubject):
                 self.compare(found, expected, f"rows in the order {order} are answered as in another order")
 
     def test_batches_go_on_as_they_began(self) -> None:
-        """Sequences that were in one batch go on alone, and the other way round, through several steps."""
+        """Sequences continue correctly as they move between batches and single rows, over several steps."""
         with self.open_whole() as chain:
             texts = [self.make_tokens(chain, 4, seed)[:8] for seed in range(3)]
             expected = [chain.trace_new(text) for text in texts]
@@ -122,7 +122,7 @@ class BatchChecks(StageSubject):
             self.compare(chain.step(*rows).answers, expected, "a row among rows without outputs is answered otherwise")
 
     def _prepare_rows(self, chain: Chain) -> tuple[list[Row], list[list[Answer]]]:
-        """Return a decode, a chunk and the beginning of a prompt, and what each gives alone."""
+        """Return a decode, a chunk and the beginning of a prompt, with the answers of each alone."""
         rows: list[Row] = []
         expected: list[list[Answer]] = []
         for seed, (length, size) in enumerate(((5, 1), (2, 3), (0, 4))):

@@ -31,7 +31,7 @@ GREEDY = Sampling(temperature=0)
 
 
 class Chain:
-    """Runs sequences over stages, first to last, each step waited for on one stage before the next begins."""
+    """Runs sequences over stages, first to last; waits for each stage before the next one begins."""
 
     def __init__(self, stages: Sequence[Stage]) -> None:
         self.stages = stages
@@ -117,7 +117,7 @@ class Chain:
         return results
 
     def account(self, *rows: Row) -> None:
-        """Enter rows that were run into the account."""
+        """Add the computed rows to the account."""
         for row in rows:
             self.lengths[row.seq] += len(row.tokens)
             self._peaks[row.seq] = max(self._peaks[row.seq], self.lengths[row.seq])
@@ -126,11 +126,11 @@ class Chain:
                     pool.extend(row.seq, len(row.tokens))
 
     def row(self, seq: SeqId, tokens: Sequence[int], *outputs: Output) -> Row:
-        """Return a row that goes on where the sequence is."""
+        """Return a row that continues the sequence."""
         return Row(seq, self.lengths[seq], tuple(tokens), outputs)
 
     def feed(self, seq: SeqId, tokens: Sequence[int], *outputs: Output) -> tuple[Answer, ...]:
-        """Append tokens in chunks as large as can be; ``outputs`` are those of the last token, at offset -1."""
+        """Append tokens in the largest possible chunks; ``outputs`` are those of the last token, at offset -1."""
         size = self.max_tokens
         last = range(0, len(tokens), size)[-1] if tokens else 0
         for start in range(0, last, size):
@@ -148,7 +148,7 @@ class Chain:
         return answers
 
     def draws(self, num_tokens: int) -> list[Output]:
-        """Return a draw after each of some tokens, with the two best of each if they can be asked for."""
+        """Return a draw after each token, with the two best tokens if the stage supports that."""
         return [Draw(offset, 1, 2 if self.can_score else -1) for offset in range(num_tokens)]
 
     def trace_new(self, tokens: Sequence[int], sampling: Sampling = GREEDY, prompt_length: int = 0) -> list[Answer]:

@@ -47,7 +47,7 @@ class DrawChecks(StageSubject):
                 assert found == best, f"top_k 1 draws {found} with seed {seed}; the best token is {best}"
 
     def test_top_k_keeps_so_many(self) -> None:
-        """At a very high temperature top_k draws each of the k best tokens sooner or later, and no other."""
+        """At a very high temperature, top_k eventually draws each of the k best tokens, and no other."""
         with self.open_whole() as chain:
             prompt = self.make_tokens(chain, 2)[:5]
             best = self._list_best(chain, prompt, 3)
@@ -92,7 +92,7 @@ class DrawChecks(StageSubject):
             self.compare(found, alone, "rows with samplings of their own draw otherwise in a batch than alone")
 
     def test_seeds_differ(self) -> None:
-        """Different seeds, those above 32 bits too, draw different tokens now and then."""
+        """Different seeds, also above 32 bits, sometimes draw different tokens."""
         with self.open_whole() as chain:
             prompt = self.make_tokens(chain, 2)[:3]
             for seeds in (range(12), [number << 32 for number in range(12)]):
@@ -102,7 +102,7 @@ class DrawChecks(StageSubject):
                 assert len(drawn) > 3, f"seeds {seeds[0]} to {seeds[-1]} draw only {drawn}"  # noqa: PLR2004
 
     def test_draw_depends_on_seed_and_position_only(self) -> None:
-        """A sequence draws the same in chunks, after a fork, and after other sequences were there before."""
+        """A sequence draws the same tokens in chunks, after a fork, and after other sequences."""
         with self.open_whole() as chain:
             tokens = self.make_tokens(chain, 4)[:8]
             sampling = Sampling(temperature=3.0, seed=99)

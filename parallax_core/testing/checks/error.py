@@ -78,7 +78,7 @@ class ErrorChecks(StageSubject):
             self.compare(chain.trace(seq, tokens), chain.trace_new(tokens), "a step that was refused moved a row")
 
     def test_edits_of_unknown_sequences_are_refused(self) -> None:
-        """Fork, Truncate and Drop of what is not open, and Open and Fork onto what is, raise KeyError."""
+        """Fork, Truncate and Drop of a sequence that is not open, and Open and Fork to one that is, raise KeyError."""
         with self.open_whole() as chain:
             tokens = self.make_tokens(chain, 2)[:6]
             seq, other, gone, never = chain.open(), chain.open(), chain.open(), chain.new_handle()
@@ -94,7 +94,7 @@ class ErrorChecks(StageSubject):
             self.compare(chain.trace(other, tokens), expected, "an edit that was refused changed a sequence")
 
     def test_what_the_stage_cannot_do_is_refused(self) -> None:
-        """What needs a capability the stage does not name raises Unsupported, and is never silently left out."""
+        """A row or edit that needs a missing capability raises Unsupported and is never silently ignored."""
         with self.open_whole() as chain:
             seq = chain.open()
             rows: Mapping[str, Row] = {
@@ -112,7 +112,7 @@ class ErrorChecks(StageSubject):
                     chain.stages[0].edit([Open(chain.new_handle(), spec)])
 
     def test_context_ends_where_the_stage_says(self) -> None:
-        """A token beyond `StageInfo.context_length` raises ValueError, where the pools have room for so many."""
+        """A token beyond `StageInfo.context_length` raises ValueError, if the pools have room for it."""
         with self.open_whole() as chain:
             length = chain.first.context_length
             if length > 4 * self.longest or not self._fits_context(chain, length):
@@ -129,7 +129,7 @@ class ErrorChecks(StageSubject):
         )
 
     def _check_refused(self, chain: Chain, kind: type[Exception], wrong: list[Row], promise: str) -> None:
-        """Put each row beside good ones, before and after, and see that these have not moved."""
+        """Put each row between valid ones, and check that those have not advanced."""
         tokens = self.make_tokens(chain, 4)[:4]
         expected = chain.trace_new(tokens)
         first, second = chain.open(), chain.open()
@@ -153,6 +153,6 @@ class ErrorChecks(StageSubject):
 
 
 def describe(row: Row) -> str:
-    """Return a row in words, short ones."""
+    """Return a short description of a row."""
     tokens = row.tokens if len(row.tokens) < 4 else f"{len(row.tokens)} tokens"  # noqa: PLR2004
     return f"a row of sequence {row.seq} from {row.start}, {tokens}, outputs {list(row.outputs)}"

@@ -18,14 +18,14 @@ FLOATS = ("float32", "float16", "bfloat16")
 
 
 class FailureChecks(StageSubject):
-    """Steps that fail half way, and rows that are at fault."""
+    """Tests of steps that fail half way, and of the sequences that an error names."""
 
     def plant_failure(self, stage: Stage) -> AbstractContextManager[object] | None:  # noqa: ARG002 -- for those who can
         """Return a context in which computed steps of ``stage`` fail, or None if that is impossible."""
         return None
 
     def test_step_that_fails_leaves_everything_as_it_was(self) -> None:
-        """However often it fails, pages are as they were, and every sequence goes on as if it had not been tried."""
+        """After failed steps, the pages are unchanged and every sequence continues as if nothing had happened."""
         with self.open_whole() as chain:
             size = max([1, *(pool.info.page_size for pool in chain.pools[0] if pool.info.kind != "state")])
             length = len(self.make_tokens(chain, 4))
@@ -34,7 +34,7 @@ class FailureChecks(StageSubject):
                     self._check_failure(chain, start)
 
     def test_hidden_states_that_are_no_numbers_are_laid_to_their_sequence(self) -> None:
-        """Where NaN makes a step fail, the error names whose it is, and the sequences beside it are as they were."""
+        """If NaN makes a step fail, the error names its sequence, and the other sequences are unchanged."""
         for cuts in self.list_splits()[:1]:
             with self.open_parts(cuts[:1]) as chain:
                 if all(spec.dtype in FLOATS for spec in chain.last.takes):

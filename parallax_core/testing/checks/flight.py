@@ -16,7 +16,7 @@ class FlightChecks(StageSubject):
     """Steps and edits that come before the result of an earlier step was waited for."""
 
     def test_steps_in_flight_keep_their_pages(self) -> None:
-        """A sequence is dropped and another takes its pages while the first one's step is in flight."""
+        """A step in flight is not affected when its sequence is dropped and another one takes the pages."""
         with self.open_whole() as chain:
             first, second = (self.make_tokens(chain, 2, seed)[: chain.max_tokens] for seed in range(2))
             expected = chain.trace_new(first), chain.trace_new(second)
@@ -61,7 +61,7 @@ class FlightChecks(StageSubject):
                 self.compare(answers, wanted, "decodes in flight together differ from those waited for one by one")
 
     def test_edits_after_a_step_do_not_reach_into_it(self) -> None:
-        """A fork and a truncation that follow a step in flight see its tokens, and it does not see what they bring."""
+        """A fork and a truncation after a step in flight see its tokens, and do not affect that step."""
         with self.open_whole() as chain:
             tokens, others = (self.make_tokens(chain, 3, seed)[:8] for seed in range(2))
             expected = chain.trace_new(tokens)
@@ -79,7 +79,7 @@ class FlightChecks(StageSubject):
             self.compare(found[1], expected[6:], f"{fault}: the fork differs")
 
     def test_free_pages_of_steps_in_flight_are_those_of_their_time(self) -> None:
-        """Each result tells the free pages after its own step, not of when it is waited for."""
+        """Each result reports the free pages after its own step, not those at the time of the wait."""
         with self.open_whole() as chain:
             tokens = self.make_tokens(chain, 2)
             size = max(1, min(chain.max_tokens, len(tokens) // 4))

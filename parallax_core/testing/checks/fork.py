@@ -13,7 +13,7 @@ class ForkChecks(StageSubject):
     """A fork equals a sequence that was computed for itself."""
 
     def test_fork_at_every_length_equals_recomputation(self) -> None:
-        """The fork goes on with what its source was, from every length the pools allow."""
+        """A fork at every length that the pools allow continues like a sequence computed from the start."""
         with self.open_whole() as chain:
             tokens = self.make_tokens(chain, 3)
             expected = chain.trace_new(tokens)
@@ -27,7 +27,7 @@ class ForkChecks(StageSubject):
                     chain.feed(src, tokens[length : length + 1])
 
     def test_fork_behind_the_end_equals_recomputation(self) -> None:
-        """The same for a source that is longer than the fork, as far back as the pools allow."""
+        """The same for forks at lengths before the end of the source, as far back as the pools allow."""
         with self.open_whole() as chain:
             tokens = self.make_tokens(chain, 3)
             expected = chain.trace_new(tokens)
@@ -41,7 +41,7 @@ class ForkChecks(StageSubject):
                     chain.drop(dst)
 
     def test_source_and_fork_do_not_see_each_other(self) -> None:
-        """After a fork both write, alone and in one batch, and each goes on as if it were alone."""
+        """After a fork both sequences grow, alone and in one batch, and neither affects the other."""
         with self.open_whole() as chain:
             tokens, others = self.make_tokens(chain, 4)[:12], self.make_tokens(chain, 4, 1)
             for length in range(1, len(tokens) - 3):
@@ -56,7 +56,7 @@ class ForkChecks(StageSubject):
                 chain.drop(src, dst)
 
     def test_fork_keeps_the_moment_it_was_made(self) -> None:
-        """The tail is copied at once: what the source becomes in the same edits or the next step does not matter."""
+        """The last page is copied at once: later changes of the source do not affect the fork."""
         with self.open_whole() as chain:
             tokens, others = self.make_tokens(chain, 4)[:12], self.make_tokens(chain, 4, 1)
             for length in range(2, len(tokens) - 1):
@@ -72,7 +72,7 @@ class ForkChecks(StageSubject):
                 chain.drop(src, dst)
 
     def test_shared_pages_are_copied_before_they_are_written(self) -> None:
-        """A fork that is cut back into a page it shares takes one of its own before it writes."""
+        """A fork truncated into a shared page takes a page of its own before it writes."""
         with self.open_whole() as chain:
             tokens, others = self.make_tokens(chain, 4), self.make_tokens(chain, 4, 1)
             for length in range(2, len(tokens) - 1):
@@ -91,7 +91,7 @@ class ForkChecks(StageSubject):
                 chain.drop(src)
 
     def test_forks_of_forks_are_forks(self) -> None:
-        """Each of a line of forks, one of the other, goes on as if it were alone, when those before it are gone."""
+        """In a chain of forks, each still continues correctly after the ones before it are dropped."""
         with self.open_whole() as chain:
             tokens = self.make_tokens(chain, 4)[:9]
             line = [chain.open()]
@@ -104,7 +104,7 @@ class ForkChecks(StageSubject):
             self.compare(found, chain.trace_new(tokens)[6:], "a fork of a fork of a fork differs")
 
     def test_fork_outlives_its_source(self) -> None:
-        """A fork goes on when its source is dropped, and the pages of the source are written by others."""
+        """A fork continues correctly after its source is dropped and others have written to the source's pages."""
         with self.open_whole() as chain:
             tokens, others = self.make_tokens(chain, 4)[:11], self.make_tokens(chain, 4, 1)
             expected = chain.trace_new(tokens)[7:]
@@ -117,7 +117,7 @@ class ForkChecks(StageSubject):
             self.compare(chain.trace(dst, tokens[7:]), expected, "a fork changes when its source is dropped")
 
     def test_fork_inherits_the_spec(self) -> None:
-        """Sampling and prompt length of the source hold for a fork that says nothing else."""
+        """A fork without a spec inherits the sampling and the prompt length of its source."""
         with self.open_whole() as chain:
             tokens = self.make_tokens(chain, 4)[:10]
             expected = chain.trace_new(tokens, HOT, 4)
@@ -127,7 +127,7 @@ class ForkChecks(StageSubject):
             self.compare(chain.trace(dst, tokens[5:]), expected[5:], "a fork does not draw as its source would")
 
     def test_fork_takes_a_spec_of_its_own(self) -> None:
-        """The spec given in a fork replaces that of the source: sampling, seed, and where the prompt ends."""
+        """A spec in the fork replaces that of the source: sampling, seed and prompt length."""
         with self.open_whole() as chain:
             tokens = self.make_tokens(chain, 4)[:10]
             bias = Sampling(temperature=0, logit_bias=((1, 2000.0), (2, 1000.0)), presence_penalty=1500.0)
@@ -142,7 +142,7 @@ class ForkChecks(StageSubject):
                 chain.drop(src, dst)
 
     def test_dropped_fork_leaves_its_source(self) -> None:
-        """A source goes on when its forks are dropped in any order, and others take their pages."""
+        """A source continues correctly after its forks are dropped in any order and others take their pages."""
         with self.open_whole() as chain:
             tokens, others = self.make_tokens(chain, 4)[:11], self.make_tokens(chain, 4, 1)
             expected = chain.trace_new(tokens)[6:]

@@ -32,7 +32,7 @@ class HiddenChecks(StageSubject):
                 assert len({bytes(tensor.data) for tensor in found}) == 3, "different tokens have the same hidden state"  # noqa: PLR2004
 
     def test_hidden_states_are_the_same_in_a_batch(self) -> None:
-        """Beside other rows, each token has the hidden state it has alone."""
+        """A token has the same hidden state in a batch as alone."""
         with self.open_whole() as chain:
             if "hidden" in chain.last.capabilities and self.exact:
                 texts = [self.make_tokens(chain, 4, seed)[:2] for seed in range(3)]
@@ -43,7 +43,7 @@ class HiddenChecks(StageSubject):
                 assert found == alone, "hidden states in a batch differ from those alone"
 
     def test_positions_that_are_given_count(self) -> None:
-        """Those a row has by itself change nothing; others do, and as much in chunks as at once."""
+        """Default positions given explicitly change nothing; others change the result, in chunks as at once."""
         with self.open_whole() as chain:
             if "positions" in chain.first.capabilities:
                 tokens = self.make_tokens(chain, 2)[:6]

@@ -12,7 +12,7 @@ MANY = 100
 
 
 class LifeChecks(StageSubject):
-    """Opening, closing, and stages beside each other."""
+    """Tests of opening and closing, and of several stages at a time."""
 
     def test_stage_describes_itself(self) -> None:
         """`StageInfo` is complete, and does not change."""
@@ -44,7 +44,7 @@ class LifeChecks(StageSubject):
             chain.stages[0].close()
 
     def test_closed_stage_refuses_everything(self) -> None:
-        """Edits and steps after close raise, rather than answer from what is left."""
+        """Edits and steps after close raise an error."""
         chain = self.open_whole()
         seq = chain.open()
         chain.feed(seq, self.make_tokens(chain)[:2])
@@ -54,7 +54,7 @@ class LifeChecks(StageSubject):
         assert self._raises(lambda: chain.edit(Open(chain.new_handle(), spec))), "a closed stage accepts an edit"
 
     def test_two_stages_share_nothing(self) -> None:
-        """The same handles on two stages are different sequences, and one stage goes on when the other is closed."""
+        """The same handle on two stages is two sequences, and closing one stage does not affect the other."""
         with self.open_whole() as one:
             tokens, others = (self.make_tokens(one, 4, seed)[:10] for seed in range(2))
             expected = one.trace_new(tokens), one.trace_new(others)
@@ -71,7 +71,7 @@ class LifeChecks(StageSubject):
             self.compare(found[1], expected[1][:8], "a sequence differs when another stage has one of the same handle")
 
     def test_step_without_rows_does_nothing(self) -> None:
-        """An empty batch has an empty result, and the pools are as they were."""
+        """An empty batch has an empty result and leaves the pools unchanged."""
         with self.open_whole() as chain:
             result = chain.stages[0].step(StageBatch(())).wait()
             assert result.answers == (), f"a step without rows has answers: {result.answers}"

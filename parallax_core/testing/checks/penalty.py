@@ -42,7 +42,7 @@ class PenaltyChecks(StageSubject):
             self._expect(chain, gentle, After([THIRD], [FIRST] * 3, FIRST), "a presence penalty counts a token twice")
 
     def test_frequency_penalty_counts_each_time_in_the_output(self) -> None:
-        """It grows with every time the output holds the token, and the prompt does not matter."""
+        """The penalty grows with each occurrence of the token in the output; the prompt does not count."""
         sampling = Sampling(temperature=0, logit_bias=BIAS, frequency_penalty=600.0)
         with self.open_whole() as chain:
             self._expect(chain, sampling, After([FIRST] * 3, [], FIRST), "a frequency penalty counts the prompt")
@@ -57,7 +57,7 @@ class PenaltyChecks(StageSubject):
             )
 
     def test_repetition_penalty_counts_prompt_and_output(self) -> None:
-        """A token that leads by little is overtaken as soon as prompt or output hold it."""
+        """A token that leads by little is overtaken once it occurs in the prompt or the output."""
         with self.open_whole() as chain:
             for after in (
                 After([THIRD, FIRST], [THIRD], SECOND),
@@ -86,7 +86,7 @@ class PenaltyChecks(StageSubject):
                     self._expect(chain, sampling, After([THIRD], [], only), "a token forbidden by bias is drawn")
 
     def test_min_tokens_holds_back_the_stop_tokens(self) -> None:
-        """None of ``stop_ids`` is drawn before the output is that long, and the prompt does not count."""
+        """No token of ``stop_ids`` is drawn before the output has that length; the prompt does not count."""
         sampling = Sampling(temperature=0, logit_bias=((FIRST, 3000.0), *BIAS[1:]), min_tokens=2, stop_ids=(FIRST,))
         with self.open_whole() as chain:
             self._expect(chain, sampling, After([THIRD] * 4, [], SECOND), "min_tokens counts the prompt, or is ignored")
@@ -94,7 +94,7 @@ class PenaltyChecks(StageSubject):
             self._expect(chain, sampling, After([THIRD], [THIRD] * 2, FIRST), "min_tokens ends one token late")
 
     def test_penalties_hold_for_chunks_and_decodes(self) -> None:
-        """The history counts however it came to the stage: at once, in chunks, drawn, or by a fork."""
+        """The history counts, whether it arrived at once, in chunks, by draws, or by a fork."""
         sampling = Sampling(temperature=0, logit_bias=BIAS, frequency_penalty=600.0)
         with self.open_whole() as chain:
             seq = chain.open(2, sampling)

@@ -15,7 +15,7 @@ ROUNDS = 150
 
 
 class PoolChecks(StageSubject):
-    """The pages of a stage are those that `PagePool` hands out for the same edits and rows."""
+    """The pages of a stage are those that `PagePool` assigns for the same edits and rows."""
 
     def test_free_pages_are_those_of_the_account(self) -> None:
         """Through opens, forks, truncations, drops and steps, the free pages of every pool are those of `PagePool`."""
@@ -32,7 +32,7 @@ class PoolChecks(StageSubject):
                     self._check_free(chain, chain.run(chain.row(seq, tokens[start : start + size])), number)
 
     def test_pages_of_dropped_sequences_come_back(self) -> None:
-        """Sequences, forks and truncations, twice as many as would fit at once, leave every page free."""
+        """After twice as many sequences, forks and truncations as fit at once, every page is free again."""
         with self.open_whole() as chain:
             tokens = self.make_tokens(chain, 2)
             rounds = 2 + 2 * min(*(pool.info.num_pages for pool in chain.pools[0]), ROUNDS)
@@ -47,7 +47,7 @@ class PoolChecks(StageSubject):
             self._check_free(chain, chain.run(chain.row(seq, tokens[:1])), rounds)
 
     def test_full_pool_refuses_a_fork_and_changes_nothing(self) -> None:
-        """When no page is left for the copy of a tail, Fork raises OutOfPages; after a Drop there is room again."""
+        """Without a free page for the copy of the last page, Fork raises OutOfPages; after a Drop it works."""
         with self.open_whole() as chain:
             tokens = self.make_tokens(chain, 2)[:8]
             expected = chain.trace_new(tokens)
@@ -65,7 +65,7 @@ class PoolChecks(StageSubject):
                 self.compare(found, expected[start:], "a fork that was refused for want of pages changed something")
 
     def test_full_pool_refuses_a_step_and_changes_nothing(self) -> None:
-        """When the pages do not suffice for all rows, the step raises OutOfPages, and no row has moved."""
+        """Without enough pages for all rows, the step raises OutOfPages, and no sequence has changed."""
         with self.open_whole() as chain:
             tokens = self.make_tokens(chain, 2)[:8]
             expected = chain.trace_new(tokens)
@@ -90,7 +90,7 @@ class PoolChecks(StageSubject):
         return seqs[0], seqs[1:]
 
     def _needs_page(self, chain: Chain, length: int) -> bool:
-        """Whether a fork needs a page of a pool that has none left."""
+        """Whether a fork needs a page of a pool without free pages."""
         return any(
             not pool.num_free and (not pool.info.shares or pool.info.kind == "state" or length % pool.info.page_size)
             for pools in chain.pools

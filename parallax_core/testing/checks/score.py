@@ -44,7 +44,7 @@ class ScoreChecks(StageSubject):
     """Tests of stages with the capability ``logprobs``, and of their draws."""
 
     def test_logprobs_are_those_of_raw_logits(self) -> None:
-        """Temperature, filters, penalties and bias change what is drawn, and not the log-probabilities."""
+        """Temperature, filters, penalties and bias affect the drawn token, but not the log-probabilities."""
         for chain in self._open_scoring():
             prompt, output = self.make_tokens(chain, 2)[:4], [1, 1]
             plain = self._score_all(chain, prompt, output)
@@ -55,7 +55,7 @@ class ScoreChecks(StageSubject):
                 assert apart <= self._slack, f"log-probabilities are not those of raw logits with {sampling}"
 
     def test_top_tokens_come_best_first(self) -> None:
-        """As many as were asked for, the best first; and the log-probability of the token drawn, with none as well."""
+        """``top`` gives the requested number of tokens, best first; the drawn token always has a log-probability."""
         for chain in self._open_scoring():
             prompt = self.make_tokens(chain, 2)[:4]
             everything = self._score_all(chain, prompt)
@@ -74,7 +74,7 @@ class ScoreChecks(StageSubject):
             )
 
     def test_scores_are_those_of_draws(self) -> None:
-        """`Score` gives for any token at any offset what the best tokens of a draw there give."""
+        """`Score` returns the same log-probability for a token as ``top`` of a draw at the same offset."""
         for chain in self._open_scoring():
             tokens = self.make_tokens(chain, 4)[:4]
             for offset in range(4):
@@ -89,7 +89,7 @@ class ScoreChecks(StageSubject):
                     assert self._agree(found, wanted), f"Score({offset}, {token}) gives {found} instead of {wanted}"
 
     def test_draws_are_those_of_the_reference(self) -> None:
-        """For many samplings, the token drawn is that of `parallax_core.sampling.reference` for the same logits."""
+        """For many samplings, the drawn token is that of `parallax_core.sampling.reference` for the same logits."""
         for chain in self._open_scoring():
             prompt = self.make_tokens(chain, 4)[:3]
             for output in ([], [1], [5, 1, 5, 3]):
@@ -101,7 +101,7 @@ class ScoreChecks(StageSubject):
                         self._check_draw(found, logits, Draft(sampling, prompt, output, choice))
 
     def test_golden_draws_come_out(self) -> None:
-        """A bias makes the logits of the golden draws; the tokens are those the golden draws say."""
+        """With the logits of the golden draws, made by a bias, the tokens are those of the golden draws."""
         for chain in self._open_scoring():
             seen: dict[tuple[tuple[int, ...], tuple[int, ...]], dict[int, float]] = {}
             for case in self._list_golden(chain):

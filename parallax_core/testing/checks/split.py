@@ -25,7 +25,7 @@ class SplitChecks(StageSubject):
     """Tests of a model split into several stages."""
 
     def test_parts_say_how_they_fit_together(self) -> None:
-        """Each part names its layers, and gives what the next one takes."""
+        """Each part names its layers, and its output tensors fit the input of the next part."""
         for cuts, chain in self._open_splits():
             bounds = [0, *cuts, self.num_layers]
             infos = [stage.info for stage in chain.stages]
@@ -45,7 +45,7 @@ class SplitChecks(StageSubject):
                 )
 
     def test_weights_are_named_alike_in_every_split(self) -> None:
-        """A layer has one digest, whichever stage holds it; a stage that states none is not compared."""
+        """A layer has the same digest in every stage; stages without digests are not compared."""
         with self.open_whole() as whole:
             expected = whole.first.weights_parts
         for cuts, chain in self._open_splits():
@@ -55,7 +55,7 @@ class SplitChecks(StageSubject):
                 assert not others, f"split at {cuts}: the digest of {others[0]} differs from that in the whole model"
 
     def test_hidden_tensors_are_as_described(self) -> None:
-        """A part before the last gives the tensors it named, one row for each token in order, and no answers."""
+        """A part before the last one returns the tensors in its info, one row per token in order, and no answers."""
         for cuts, chain in self._open_splits():
             tokens = self.make_tokens(chain, 4)[:3]
             results = chain.run(*[chain.row(chain.open(), tokens[: size + 1], *chain.draws(1)) for size in range(3)])
@@ -66,7 +66,7 @@ class SplitChecks(StageSubject):
                 assert result.answers == (), f"split at {cuts}: a part before the last one returns answers"
 
     def test_every_split_equals_the_whole(self) -> None:
-        """A prompt in chunks gives the same tokens, wherever the model is cut."""
+        """A prompt in chunks gives the same tokens for every split of the model."""
         tokens, expected = self._trace_whole()
         for cuts, chain in self._open_splits():
             for size in {1, 3, chain.max_tokens}:
@@ -76,7 +76,7 @@ class SplitChecks(StageSubject):
                 self.compare(found, expected, f"split at {cuts}, chunks of {size}: not the tokens of the whole")
 
     def test_split_draws_as_the_whole(self) -> None:
-        """Seeds, penalties, and where the prompt ends reach the part that draws."""
+        """Seeds, penalties and the prompt length reach the part that draws."""
         hot = Sampling(temperature=50.0, seed=2**33 + 1)
         tokens, expected = self._trace_whole(hot)
         with self.open_whole() as whole:
@@ -93,7 +93,7 @@ class SplitChecks(StageSubject):
             self.compare(self._run_mixture(chain), expected, f"split at {cuts}: batches and forks differ")
 
     def test_free_pages_of_every_part_are_those_of_the_account(self) -> None:
-        """Each part tells the free pages of its own pools."""
+        """Each part reports the free pages of its own pools."""
         for cuts, chain in self._open_splits():
             for number in range(4):
                 results = chain.run(chain.row(chain.open(), self.make_tokens(chain, 4)[: number + 1]))

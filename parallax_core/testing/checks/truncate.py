@@ -12,10 +12,10 @@ COUNTING = Sampling(temperature=0, logit_bias=((1, 2000.0), (2, 1000.0)), freque
 
 
 class TruncateChecks(StageSubject):
-    """A sequence that was truncated is what it was at that length."""
+    """A truncated sequence has the state it had at that length."""
 
     def test_truncated_sequence_goes_on_as_if_nothing_had_been(self) -> None:
-        """From every length the pools allow, what follows is what followed before."""
+        """After truncation to every length that the pools allow, the continuation is the same as before."""
         with self.open_whole() as chain:
             tokens, others = self.make_tokens(chain, 3), self.make_tokens(chain, 3, 1)
             for end in sorted({len(tokens) // 2, len(tokens) - 2}):
@@ -30,7 +30,7 @@ class TruncateChecks(StageSubject):
                     chain.drop(seq)
 
     def test_truncate_forgets_the_output(self) -> None:
-        """What was output before a truncation does not count for penalties after it."""
+        """Output removed by a truncation does not count for penalties."""
         with self.open_whole() as chain:
             tokens = (*self.make_tokens(chain, 2)[:3], 1, 1, 1)
             seq = chain.open(3, COUNTING)
@@ -43,7 +43,7 @@ class TruncateChecks(StageSubject):
                 self.compare(found, expected, "tokens forgotten by a truncation still count for penalties")
 
     def test_truncate_at_the_end_changes_nothing(self) -> None:
-        """To truncate at a sequence's own length is legal in every pool, and has no effect."""
+        """Truncating a sequence to its own length is allowed for every pool and has no effect."""
         with self.open_whole() as chain:
             tokens = self.make_tokens(chain, 2)[:9]
             seq = chain.open()
@@ -53,7 +53,7 @@ class TruncateChecks(StageSubject):
             self.compare(chain.trace(seq, tokens[6:]), expected, "a truncation at the end changes what follows")
 
     def test_length_beyond_the_sequence_is_refused(self) -> None:
-        """Fork and Truncate beyond the end raise ValueError, and the sequence goes on."""
+        """Fork and Truncate beyond the end raise ValueError, and the sequence stays usable."""
         with self.open_whole() as chain:
             tokens = self.make_tokens(chain, 2)[:8]
             seq = chain.open()
@@ -65,7 +65,7 @@ class TruncateChecks(StageSubject):
             self.compare(chain.trace(seq, tokens[5:]), expected, "an edit that was refused changed its sequence")
 
     def test_length_a_pool_cannot_go_back_to_is_refused(self) -> None:
-        """Windows and states do not go back further than they said: that raises Unsupported, and nothing changes."""
+        """Fork and Truncate further back than a window or state pool allows raise Unsupported and change nothing."""
         with self.open_whole() as chain:
             tokens = self.make_tokens(chain, 3)
             cut = len(tokens) - 2

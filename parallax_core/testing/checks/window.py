@@ -18,7 +18,7 @@ class Given:
     hidden: tuple[Tensor, ...]
 
     def swap(self, index: int, other: Given) -> Given:
-        """Return the same with what ``other`` has at one place."""
+        """Return a copy with the token of ``other`` at one position."""
         if not self.hidden:
             return replace(self, tokens=(*self.tokens[:index], other.tokens[index], *self.tokens[index + 1 :]))
         return replace(self, hidden=tuple(map(_swap_row, self.hidden, other.hidden, [index] * len(self.hidden))))
@@ -28,7 +28,7 @@ class WindowChecks(StageSubject):
     """Layers with a sliding window."""
 
     def test_window_layer_sees_exactly_its_window(self) -> None:
-        """What a window layer gives depends on the last ``window`` tokens, and on none before; in one step only."""
+        """Within one step, the output of a window layer depends on the last ``window`` tokens only."""
         for layer in range(self.num_layers if self.list_splits() or self.num_layers == 1 else 0):
             with Chain([self.open_stage(LayerRange(layer, layer + 1))]) as chain:
                 (pool, *_) = chain.first.pools
@@ -41,7 +41,7 @@ class WindowChecks(StageSubject):
                     )
 
     def test_sequence_goes_on_when_its_first_pages_are_forgotten(self) -> None:
-        """Where windows and states are all that is remembered, a sequence outgrows the pools."""
+        """If there are only window and state pools, a sequence may have more tokens than the pools."""
         with self.open_whole() as chain:
             tokens = self.make_tokens(chain)
             if {pool.info.kind for pool in chain.pools[0]} <= {"window", "state"}:
@@ -59,21 +59,21 @@ class WindowChecks(StageSubject):
         return answers
 
     def _probe(self, chain: Chain, layer: int, window: int) -> dict[int, bool]:
-        """Return for each distance from the last token whether what stands there matters to a layer."""
+        """Return for each distance from the last token whether the token there affects a layer's output."""
         first, second = (self._give(layer, self.make_tokens(chain, 4, seed)[: window + 2]) for seed in range(2))
         expected = self._take(chain, first)
         last = len(first.tokens) - 1
         return {last - index: self._take(chain, first.swap(index, second)) != expected for index in range(last + 1)}
 
     def _give(self, layer: int, tokens: tuple[int, ...]) -> Given:
-        """Return what the layers before ``layer`` make of tokens."""
+        """Return the output of the layers before ``layer`` for tokens."""
         if not layer:
             return Given(tokens, ())
         with Chain([self.open_stage(LayerRange(0, layer))]) as chain:
             return Given(tokens, chain.step(chain.row(chain.open(), tokens)).tensors)
 
     def _take(self, chain: Chain, given: Given) -> object:
-        """Return what the layer gives for the last token: hidden states, or what is drawn."""
+        """Return the layer's output for the last token: hidden states, or the drawn token."""
         seq = chain.open()
         draw = Draw(len(given.tokens) - 1, 1, 8 if chain.can_score else -1)
         row = Row(seq, 0, given.tokens, (draw,))
