@@ -25,7 +25,7 @@ app = new_app()
 @app.command()
 def chat(
     message: Annotated[
-        str | None, typer.Argument(help="Ask this one thing and end; without it, a conversation.")
+        str | None, typer.Argument(help="One question to ask; without it, a conversation begins.")
     ] = None,
     url: Annotated[str, typer.Option(help="The API of a running server.")] = DEFAULT_URL,
     system: Annotated[str, typer.Option(help="Instructions for the model, before the conversation.")] = "",

@@ -26,11 +26,14 @@ MARKS = {"ok": "ok     ", "warning": "WARNING", "error": "ERROR  "}
 @app.command()
 def doctor(
     strict_plugins: Annotated[
-        bool, typer.Option("--strict-plugins", help="Name every plugin that is not loaded in one error.")
+        bool,
+        typer.Option(
+            "--strict-plugins", help="End with one error that names every plugin that is broken or incompatible."
+        ),
     ] = False,
     config: ConfigFile = None,
 ) -> None:
-    """Examine this machine and this installation, and say what to do about what is wrong.
+    """Check this machine and this installation, and suggest a remedy for each problem.
 
     Exits with 1 when something is broken.
     """

@@ -16,7 +16,9 @@ KindArgument = Annotated[str, typer.Argument(metavar="KIND", help=f"What it offe
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Its name for users, such as `cuda-graphs`.")]
 Folder = Annotated[
     Path,
-    typer.Option("--folder", metavar="DIR", help="Where the package's own folder goes; the current one by default."),
+    typer.Option(
+        "--folder", metavar="DIR", help="The folder in which to create the package; by default the current one."
+    ),
 ]
 
 

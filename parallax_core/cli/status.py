@@ -29,9 +29,9 @@ app = new_app()
 @app.command()
 def status(
     url: Annotated[str, typer.Option(help="The API of a running server.")] = DEFAULT_URL,
-    as_json: Annotated[bool, typer.Option("--json", help="Print what the server answers.")] = False,
-    watch: Annotated[bool, typer.Option("--watch", help="Show it again and again, until Ctrl-C.")] = False,
-    interval: Annotated[float, typer.Option(help="Seconds between.", min=0.1, max=3600, metavar="S")] = 1.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the server's JSON.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Repeat until Ctrl-C.")] = False,
+    interval: Annotated[float, typer.Option(help="Seconds between two updates.", min=0.1, max=3600, metavar="S")] = 1.0,
 ) -> None:
     """Show the replicas and stages of a running server, and how they fare.
 

@@ -51,8 +51,8 @@ app = new_app()
 def worker(settings: WorkerSettings, config: Config) -> None:
     """Run stages of a model for a server on another machine.
 
-    It joins the server that listens at an address, which gives it layers to run, and it joins again when that server is
-    gone. On the server's machine:
+    It joins the server at --connect, and runs the layers that the server assigns. If the server goes away, it tries to
+    join again. On the server's machine:
 
     parallax serve org/model --stages 2 --listen tcp://0.0.0.0:9000
 
