@@ -41,6 +41,7 @@ from parallax_core.api import (
 from parallax_core.engine.head import Head
 from parallax_core.engine.inflight import PlannedStep
 from parallax_core.engine.limits import Limits
+from parallax_core.engine.options import HeadOptions
 from parallax_core.wire.codec import decode, encode
 from parallax_core.wire.messages import Result, Step
 
@@ -85,7 +86,7 @@ def make_head(num_running: int, num_waiting: int, *, has_pages: bool = True) -> 
         pool = dataclasses.replace(INFO.pools[0], page_size=LARGE_PAGE, num_pages=num_running)
         info, max_running = dataclasses.replace(INFO, pools=(pool,)), num_running + 1
     limits = Limits(max_running=max_running, max_waiting=num_running + num_waiting)
-    head = Head([info], join_words, limits)
+    head = Head([info], join_words, HeadOptions(limits=limits))
     for number in range(num_running):
         head.accept(make_request(number), 0.0)
     while (step := head.plan(0.0)) is not None:
@@ -175,7 +176,7 @@ def measure_evictions() -> dict[str, Any]:
     """Return the longest plan where a long prompt comes to memory full of short ones."""
     pool = dataclasses.replace(INFO.pools[0], num_pages=LONG // PAGE + 1)
     info = dataclasses.replace(INFO, vocab_size=2 * LONG, context_length=2 * LONG, pools=(pool,))
-    head = Head([info], join_words, Limits(max_running=64))
+    head = Head([info], join_words, HeadOptions(limits=Limits(max_running=64)))
     for number in range(STORED):
         prompt = tuple(range(number, number + 2 * PAGE - 1))
         head.accept(dataclasses.replace(make_request(number), prompt=prompt, max_tokens=1), 0.0)
@@ -190,7 +191,7 @@ def measure_preemptions() -> dict[str, Any]:
     """Return the longest plan where as many answers as may run need a page at once, and none is free."""
     num_requests = MANY // ANSWERS
     pool = dataclasses.replace(INFO.pools[0], num_pages=num_requests * 2 + MANY + 1)
-    head = Head([dataclasses.replace(INFO, pools=(pool,))], join_words, Limits(max_running=MANY))
+    head = Head([dataclasses.replace(INFO, pools=(pool,))], join_words, HeadOptions(limits=Limits(max_running=MANY)))
     for number in range(num_requests):
         request = dataclasses.replace(make_request(number), prompt=(number, *range(2 * PAGE - 1)))
         head.accept(dataclasses.replace(request, n=ANSWERS, max_tokens=2 * PAGE), 0.0)

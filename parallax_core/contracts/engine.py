@@ -51,6 +51,15 @@ class Request:
 Reason = Literal["stop", "length", "error", "timeout", "aborted"]
 
 
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """A time in which a request waited for lost stages to be replaced, in seconds."""
+
+    start_s: float
+    """From the request's arrival at its engine."""
+    took_s: float
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Timing:
     """The phases of a request, in seconds; a phase that was not reached is 0."""
@@ -62,7 +71,8 @@ class Timing:
     decode_s: float = 0.0
     """From its first token to its end."""
     stages_s: tuple[float, ...] = ()
-    """For each stage, the time it computed steps with rows of the request, alone or with others."""
+    """For each stage, the time it computed steps with rows of the request, alone or with others. If the pipeline was
+    rebuilt with another number of stages, those at the same place count together."""
     hops_s: tuple[float, ...] = ()
     """For each stage, the time these steps took to reach it: on the link, and waiting there for earlier steps. The
     first hop starts at the head, and the last includes the way back. Steps of a long prompt overlap; each counts."""
@@ -72,6 +82,8 @@ class Timing:
     """The time the head took to turn tokens into text and look for stop strings."""
     recovery_s: float = 0.0
     """Of the first three phases, how long the request waited for lost stages to be replaced."""
+    pauses: tuple[Pause, ...] = ()
+    """The parts of ``recovery_s``, one for each time that a stage was lost."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -200,6 +212,10 @@ class EngineStats:
     """Those prompt tokens that were found in the KV cache."""
     output_tokens: int = 0
     preemptions: int = 0
+    requests_replayed: int = 0
+    """Times that a request was computed again after the loss of a stage."""
+    requests_lost: int = 0
+    """Requests that ended because a lost stage was not replaced in time, or its replacement could not serve them."""
     pools: tuple[PoolUse, ...] = ()
 
 

@@ -47,7 +47,7 @@ class RequestEnded:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageLoss:
-    """A replica has lost a stage, and with it the requests that were running."""
+    """A replica has lost a stage, which is being replaced; its requests are computed again."""
 
     at: float
     model: str

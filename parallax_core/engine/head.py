@@ -9,24 +9,23 @@ from collections.abc import Sequence as Listing
 
 from parallax_core.base.errors import InvalidRequest, Overloaded, StageLost
 from parallax_core.base.ids import Epoch, RequestId, SeqId
-from parallax_core.builtin.batching import WorkConserving
-from parallax_core.builtin.preemption import LowestPriority
 from parallax_core.contracts.engine import Delta, EngineStats, Request
-from parallax_core.contracts.policy import BatchingPolicy, PreemptionPolicy, QueueView
+from parallax_core.contracts.policy import QueueView
 from parallax_core.contracts.stage import Edit, StageBatch, StageInfo, StageResult
 from parallax_core.engine.cache import SequenceCache
 from parallax_core.engine.detokenizer import Decode
 from parallax_core.engine.header_budget import HeaderBudget
 from parallax_core.engine.inflight import InflightStep, PlannedStep
 from parallax_core.engine.ledger import Ledger
-from parallax_core.engine.limits import Limits, find_limits
+from parallax_core.engine.limits import find_limits
+from parallax_core.engine.options import HeadOptions
 from parallax_core.engine.priority import PriorityQueue
 from parallax_core.engine.replay import Replay
 from parallax_core.engine.request import RequestState
 from parallax_core.engine.scheduler import Scheduler, StepBudget
 from parallax_core.engine.sequence import RequestContext, Sequence
 from parallax_core.engine.stage_clock import MOST_IN_FLIGHT, StageClock
-from parallax_core.engine.timing import EngineCounters, Timeline, Timer, stand_still
+from parallax_core.engine.timing import EngineCounters, Timeline
 from parallax_core.engine.validate import RequestValidator
 from parallax_core.engine.waiting import ReadyList, WaitingQueue
 
@@ -42,18 +41,10 @@ class Head:
     decodes: Sarathi-Serve, OSDI 2024.)
     """
 
-    def __init__(
-        self,
-        stages: Listing[StageInfo],
-        decode: Decode,
-        limits: Limits | None = None,
-        batching: BatchingPolicy | None = None,
-        preemption: PreemptionPolicy | None = None,
-    ) -> None:
+    def __init__(self, stages: Listing[StageInfo], decode: Decode, options: HeadOptions | None = None) -> None:
         self._decode = decode
-        self._wanted = limits or Limits()
-        self._batching = batching or WorkConserving()
-        self._preemption = preemption or LowestPriority()
+        self._options = options or HeadOptions()
+        self._wanted = self._options.limits
         self._requests: dict[RequestId, RequestState] = {}
         self._deadlines: PriorityQueue[RequestState] = PriorityQueue()
         self._ready = ReadyList()
@@ -61,8 +52,6 @@ class Head:
         self._deltas: list[tuple[RequestId, Delta]] = []
         self._counters = EngineCounters()
         self.stage_clock = StageClock(len(stages))
-        self.timer: Timer = stand_still
-        """A clock in seconds, to measure detokenizing; the head has none of its own."""
         self.epoch = Epoch(0)
         self._begin_epoch(stages)
 
@@ -89,7 +78,7 @@ class Head:
             max_output=max_output,
             decode=self._decode,
             timeline=Timeline(now, latest=now),
-            timer=self.timer,
+            timer=self._options.timer,
             number=self._num_accepted,
         )
         state = self._requests[request.id] = RequestState(context)
@@ -126,7 +115,7 @@ class Head:
             return 0.0
         oldest = now - first.ready_since
         view = QueueView(num_ready=len(self._ready), oldest_wait_s=oldest, num_in_flight=len(self._in_flight))
-        return max(0.0, min(self._batching.wait_s(view), self._wanted.max_hold_s - oldest))
+        return max(0.0, min(self._options.batching.wait_s(view), self._wanted.max_hold_s - oldest))
 
     def plan(self, now: float) -> PlannedStep | None:
         """Return the next step, or None if there is none now. Results must be absorbed in the order of the steps."""
@@ -227,7 +216,7 @@ class Head:
             sequence.restart()
         self.epoch = Epoch(self.epoch + 1)
         if stages:
-            self.stage_clock.forget_limits()
+            self.stage_clock = self.stage_clock.replace(len(stages))
         self._begin_epoch(stages or self._stages)
 
     def pause(self, now: float) -> None:
@@ -241,12 +230,20 @@ class Head:
         replay = Replay(RequestValidator(self._stages, self.max_length), self._cache.budget)
         for state in list(self._requests.values()):
             if obstacle := replay.resume(state, now):
+                self._counters.requests_lost += 1
                 self._yield(state, state.fail(obstacle))
+            elif state.context.timeline.begun is not None:
+                self._counters.requests_replayed += 1
 
     def expire_all(self, message: str, now: float) -> None:
         """End every request as one whose time is over; ``message`` says why."""
+        self._counters.requests_lost += len(self._requests)
         for state in list(self._requests.values()):
             self._yield(state, state.expire(now, message))
+
+    def note_lost(self, count: int) -> None:
+        """Count requests that the engine itself ended because it was given up after losses."""
+        self._counters.requests_lost += count
 
     def take_deltas(self) -> list[tuple[RequestId, Delta]]:
         """Return the deltas of all requests since the last call, in order."""
@@ -287,7 +284,7 @@ class Head:
         share = -(-max(len(self._cache.running), 1) // len(self._stages))
         limits = self.limits
         room = StepBudget(max_tokens=limits.max_batch_tokens, max_decodes=share, max_running=limits.max_running)
-        scheduler = Scheduler(self._cache, self._preemption, now)
+        scheduler = Scheduler(self._cache, self._options.preemption, now)
         chosen = scheduler.choose(room)
         self._counters.preemptions += scheduler.num_preempted
         return chosen

@@ -67,14 +67,14 @@ class StageClock:
 
     def __init__(self, num_stages: int) -> None:
         self.steps = [0] * num_stages
-        """Finished steps with rows by stage, since the head started."""
+        """Finished steps with rows by stage, since the head started or the number of stages changed."""
         self.tokens = [0] * num_stages
-        """Computed tokens by stage, since the head started."""
+        """Computed tokens by stage, since the same time."""
         self._num_stages = num_stages
         self._seconds: list[deque[float]] = [deque(maxlen=RECENT) for _ in range(num_stages)]
         self._hops: deque[float] = deque(maxlen=RECENT)
         self.restart()
-        self.forget_limits()
+        self._forget_limits()
 
     @property
     def hop_s(self) -> float | None:
@@ -128,8 +128,14 @@ class StageClock:
         self.most_in_flight = 1 + steps_ahead if self._num_stages == 1 else self._num_stages + 1
         """The number of steps that may be in flight now."""
 
-    def forget_limits(self) -> None:
-        """Forget how long steps may take: the stages were replaced."""
+    def replace(self, num_stages: int) -> StageClock:
+        """Return the clock of the stages that replace these, for which nothing is known of how long steps may take."""
+        if num_stages != self._num_stages:
+            return StageClock(num_stages)
+        self._forget_limits()
+        return self
+
+    def _forget_limits(self) -> None:
         self._limits = [StepLimit() for _ in range(self._num_stages)]
 
     def _conclude(self, times: StepTimes) -> None:

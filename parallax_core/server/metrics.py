@@ -35,6 +35,8 @@ COUNTERS = {
     "cached_tokens": "Of these, tokens that a cache held.",
     "output_tokens": "Tokens drawn.",
     "preemptions": "Requests that gave way and were computed again.",
+    "requests_replayed": "Times that a request was computed again after the loss of a stage.",
+    "requests_lost": "Requests that ended because a stage was lost.",
 }
 GAUGES = {"running": "Requests on the stages.", "waiting": "Requests that wait."}
 
@@ -65,6 +67,7 @@ class ServerMetrics:
         self.computing = self._histogram("stages", "Of prefill and decode, computing on stages.", SECONDS)
         self.hops = self._histogram("hops", "Of prefill and decode, on the way to stages and back.", SECONDS)
         self.sampling = self._histogram("sampling", "Of computing on stages, choosing tokens.", SECONDS)
+        self.recovery = self._histogram("recovery", "Of a request, waiting for a lost stage to be replaced.", SECONDS)
         self.detokenize = self._histogram("detokenize", "Turning tokens into text.", SHORT_SECONDS)
         self.loop_lag = self._histogram("loop_lag", "How late the event loop was.", SHORT_SECONDS)
         self.worst_loop_lag = Gauge(
@@ -147,6 +150,8 @@ class RequestMetrics:
             self.server_metrics.hops.observe(sum(timing.hops_s))
             self.server_metrics.sampling.observe(timing.sampling_s)
             self.server_metrics.detokenize.observe(timing.detokenize_s)
+            for pause in timing.pauses:
+                self.server_metrics.recovery.observe(pause.took_s)
         if self.server_metrics.tracer is not None:
             self.server_metrics.tracer.record(now - self.arrived, finish, self.parent)
 

@@ -1,4 +1,4 @@
-"""Sends a trace in OpenTelemetry's format for each request: its queue, prefill and decode, and their parts.
+"""Sends a trace in OpenTelemetry's format for each request: its queue, prefill, decode and recoveries, and their parts.
 
 Needs the extra ``otel``. Spans are made after a request has ended, from the times its engine measured, so that they
 cost nothing while it runs.
@@ -46,9 +46,9 @@ class TracePart:
 def split_time(took_s: float, finish: Finish) -> list[TracePart]:
     """Return the known parts of a request's time.
 
-    The engine's part ends with the request; the time before it is the server's own, for reading and tokenizing. The
-    times of stages, hops, sampling and detokenizing are sums over steps, each shown as one part that begins at the end
-    of the queue.
+    The engine's part ends with the request; the time before it is the server's own, for reading and tokenizing.
+    Recoveries are within the queue, prefill and decode. The times of stages, hops, sampling and detokenizing are sums
+    over steps, each shown as one part that begins at the end of the queue.
     """
     timing = finish.timing
     if timing is None:
@@ -61,6 +61,7 @@ def split_time(took_s: float, finish: Finish) -> list[TracePart]:
         TracePart("prefill", begun, timing.prefill_s),
         TracePart("decode", begun + timing.prefill_s, timing.decode_s),
     ]
+    parts += [TracePart("recovery", begin + pause.start_s, pause.took_s) for pause in timing.pauses]
     parts += [TracePart(f"stage {index}", begun, seconds) for index, seconds in enumerate(timing.stages_s)]
     parts += [TracePart(f"hop {index}", begun, seconds) for index, seconds in enumerate(timing.hops_s)]
     return [

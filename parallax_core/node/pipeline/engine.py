@@ -147,10 +147,8 @@ class PipelineEngine:
     def _begin(self, infos: tuple[StageInfo, ...]) -> None:
         if self._closing is not None:
             raise Unavailable(SHUTTING_DOWN)
-        options = self._options
         self._infos = infos
-        self._head = Head(infos, self._decode, options.limits, options.batching, options.preemption)
-        self._head.timer = time.perf_counter
+        self._head = Head(infos, self._decode, self._options.head_options(time.perf_counter))
         self._driver = self._make_driver(self._head)
         self._serving = asyncio.get_running_loop().create_task(self._serve(self._head, self._driver))
         self._health = Health(state="ready")
@@ -172,6 +170,7 @@ class PipelineEngine:
                     logger.info("pipeline is ready again")
         except EngineFailed as error:
             logger.critical("engine failed: %s", error.message)
+            head.note_lost(sum(stream.has_begun for stream in self._streams.values()))
             self._fail(error.message)
         except Exception as error:  # every stream has to end, whatever the error is
             logger.exception("engine failed")

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from parallax_core.builtin.batching import WorkConserving
 from parallax_core.builtin.inprocess import SCHEME, InProcessTransport
+from parallax_core.builtin.preemption import LowestPriority
 from parallax_core.contracts.policy import BatchingPolicy, PreemptionPolicy
 from parallax_core.contracts.transport import Transport, TransportPlan
 from parallax_core.engine.limits import Limits
+from parallax_core.engine.options import HeadOptions
+from parallax_core.engine.timing import Timer
 from parallax_core.node.pipeline.unread import UnreadOutput
 
 
@@ -17,10 +21,10 @@ class PipelineOptions:
     """The options of a pipeline engine, apart from its stages."""
 
     limits: Limits = field(default_factory=Limits)
-    batching: BatchingPolicy | None = None
-    """Decides when a step begins; None: as soon as it can."""
-    preemption: PreemptionPolicy | None = None
-    """Chooses the request to preempt when memory runs out; None: the one of lowest priority."""
+    batching: BatchingPolicy = field(default_factory=WorkConserving)
+    """Decides when a step begins."""
+    preemption: PreemptionPolicy = field(default_factory=LowestPriority)
+    """Chooses the request to preempt when memory runs out."""
     transport: Callable[[TransportPlan], Transport] = InProcessTransport
     """Makes the links between head and stages."""
     listen: str = SCHEME
@@ -38,3 +42,7 @@ class PipelineOptions:
     """Seconds without a progress report after which loading counts as hung."""
     backlog: UnreadOutput = field(default_factory=UnreadOutput)
     """Bounds the output that clients have not read; all engines with these options share it."""
+
+    def head_options(self, timer: Timer) -> HeadOptions:
+        """Return the options of the engine's head, with a clock in seconds."""
+        return HeadOptions(limits=self.limits, batching=self.batching, preemption=self.preemption, timer=timer)

@@ -44,7 +44,8 @@ class RequestProgress:
         """Return ``finish`` with a timing, which includes the time on lost replicas."""
         timing = finish.timing or self.timeline.read()
         if self.moved_s and finish.timing is not None:
-            timing = replace(timing, queued_s=timing.queued_s + self.moved_s)
+            pauses = tuple(replace(pause, start_s=pause.start_s + self.moved_s) for pause in timing.pauses)
+            timing = replace(timing, queued_s=timing.queued_s + self.moved_s, pauses=pauses)
         return replace(finish, timing=timing)
 
     def abandon(self) -> Finish:

@@ -11,6 +11,7 @@ from parallax_core.builtin.batching import Delay, Size, SizeOrDelay, WorkConserv
 from parallax_core.builtin.offers import POLICIES
 from parallax_core.engine.head import Head
 from parallax_core.engine.limits import Limits
+from parallax_core.engine.options import HeadOptions
 from parallax_core.node.policy.guard import BatchingGuard
 from parallax_core.node.policy.parse import make_policy
 from parallax_core.plugins.host import PluginHost
@@ -38,7 +39,7 @@ def decode(tokens: Sequence[int]) -> str:
 
 def first_step(policy: BatchingPolicy, num_requests: int = 1) -> float:
     """Return when a head begins its first step for requests that come at 0, in steps of a tenth of its limit."""
-    head = Head([Toy().open().info], decode, limits=Limits(max_hold_s=HOLD_S), batching=policy)
+    head = Head([Toy().open().info], decode, HeadOptions(limits=Limits(max_hold_s=HOLD_S), batching=policy))
     for number in range(num_requests):
         head.accept(
             Request(id=RequestId(str(number)), prompt=(1, 2), max_tokens=3, sampling=Sampling(temperature=0)), 0.0

@@ -27,6 +27,7 @@ from parallax_core.api import (
 from parallax_core.engine.head import Head
 from parallax_core.engine.inflight import PlannedStep
 from parallax_core.engine.limits import Limits
+from parallax_core.engine.options import HeadOptions
 from parallax_core.testing.toy import GREEDY, Toy, ToyStage
 from parallax_core.wire.codec import encode
 from parallax_core.wire.messages import Result
@@ -111,7 +112,7 @@ class Replica:
         self.toy = self.stage.toy
         self.chain = Chain(self.stages)
         options = {"limits": Limits(max_running=32), **options}
-        self.head = Head([stage.info for stage in self.stages], decode, **options)
+        self.head = Head([stage.info for stage in self.stages], decode, HeadOptions(**options))
         self.now = 0.0
         self.requests: dict[RequestId, Request] = {}
         self.deltas: dict[RequestId, list[Delta]] = {}

@@ -31,6 +31,7 @@ from parallax_core.engine.head import Head
 from parallax_core.engine.header_budget import FIXED, HeaderBudget, RowCost
 from parallax_core.engine.inflight import PlannedStep
 from parallax_core.engine.limits import Limits
+from parallax_core.engine.options import HeadOptions
 from parallax_core.wire.codec import encode
 from parallax_core.wire.messages import Result
 from parallax_core.wire.messages import Step as StepMessage
@@ -78,7 +79,7 @@ def make_answer(output: Output) -> Answer:
 
 
 def make_head() -> Head:
-    return Head([INFO], decode, Limits(max_running=1024, max_waiting=1024))
+    return Head([INFO], decode, HeadOptions(limits=Limits(max_running=1024, max_waiting=1024)))
 
 
 def test_many_answers_with_many_biases_fit_into_the_frames_of_steps() -> None:
@@ -122,12 +123,12 @@ def test_long_prompt_with_the_best_tokens_at_each_place_fits_into_the_frames_of_
     ],
 )
 def test_request_that_no_frame_could_carry_is_refused_by_name(field: str, fields: dict[str, Any]) -> None:
-    head = Head([INFO], decode, Limits(max_running=10, header_bytes=4096))
+    head = Head([INFO], decode, HeadOptions(limits=Limits(max_running=10, header_bytes=4096)))
     with pytest.raises(InvalidRequest, match="of the request are too large") as caught:
         head.accept(make_request([1, 2, 3], **fields), 0.0)
     assert caught.value.param == field
     assert head.stats().waiting == 0
-    Head([INFO], decode, Limits(max_running=10)).accept(make_request([1, 2, 3], **fields), 0.0)
+    Head([INFO], decode, HeadOptions(limits=Limits(max_running=10))).accept(make_request([1, 2, 3], **fields), 0.0)
 
 
 def test_room_for_many_is_made_over_several_steps_when_one_cannot_name_them_all() -> None:

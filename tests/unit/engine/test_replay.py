@@ -119,6 +119,11 @@ def test_request_that_never_gains_a_token_ends_before_those_that_run_beside_it()
         replica.head.plan(replica.now)
         replica.lose(*open_wide())
         assert bool(replica.deltas[unstarted]) == (number > MOST_UNSTARTED_REPLAYS)
+    stats = replica.head.stats()
+    assert (stats.requests_replayed, stats.requests_lost) == (
+        MOST_REPLAYS + MOST_UNSTARTED_REPLAYS + 2,
+        2,
+    )  # the queued one begins in between
     assert read_end(replica, unstarted).message == "a stage was lost 3 times in a row while it computed this request"
     assert read_end(replica, begun).message == "a stage was lost 5 times in a row while it computed this request"
     replica.run()
@@ -185,7 +190,39 @@ def test_time_of_the_recovery_is_attributed_and_ends_requests() -> None:
     for end, expected in zip(ends, (1.0, 0.5), strict=True):
         assert end.timing is not None
         assert end.timing.recovery_s == pytest.approx(expected)
+        [pause] = end.timing.pauses
+        assert pause.start_s > 0
+        assert pause.took_s == end.timing.recovery_s
         assert end.timing.decode_s > expected
+
+
+def test_request_lives_through_pipelines_of_different_lengths() -> None:
+    request = make_request(PROMPT, 30, sampling=LUCKY, n=2)
+    whole, replica = begin(request, 1), begin(request, 3)
+    whole.run()
+    sums = [0.0] * 4
+    for num_stages in (3, 1, 4, 2):
+        replica.lose(*open_again(num_stages))
+        for _ in range(6):
+            step = replica.head.plan(replica.now)
+            assert step is not None
+            *before, last = replica.chain.run(step)
+            for stage, result in enumerate((*before, last)):
+                seconds = float(stage + 1)
+                replica.head.confirm(stage, step.batch.step, result.free, seconds, replica.now)
+                sums[stage] += seconds
+            replica.head.absorb(last, replica.now)
+    replica.collect()
+    assert len(replica.tokens(request.id)) > 1
+    replica.run()
+    assert summarize(replica, request) == summarize(whole, request)
+    timing = read_end(replica, request.id).timing
+    assert timing is not None
+    assert timing.stages_s == tuple(sums)
+    assert len(timing.hops_s) == len(sums)
+    assert [pause.took_s for pause in timing.pauses] == pytest.approx([1.0] * 4)
+    assert timing.recovery_s == pytest.approx(4.0)
+    assert len(replica.head.stage_clock.steps) == 2
 
 
 def test_all_requests_expire_when_the_recovery_takes_too_long() -> None:
@@ -197,6 +234,7 @@ def test_all_requests_expire_when_the_recovery_takes_too_long() -> None:
     replica.collect()
     ends = [read_end(replica, each) for each in ids]
     assert {(end.reason, end.message) for end in ends} == {("timeout", "it was not replaced")}
+    assert replica.head.stats().requests_lost == 2
     replica.lose(*open_again(2))
     assert not replica.step()
 

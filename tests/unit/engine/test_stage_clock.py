@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from parallax_core.contracts.status import StepTime
 from parallax_core.engine.head import Head
+from parallax_core.engine.options import HeadOptions
 from parallax_core.engine.stage_clock import MOST_IN_FLIGHT, RECENT, StageClock, StepTimes
 from parallax_core.engine.step_limit import LEAST_S, TIMES
 from tests.unit.engine.replica import TOY, Chain, Replica, decode, make_request, open_stages
@@ -68,7 +69,7 @@ def test_limit_follows_the_steps_of_these_stages_only() -> None:
     clock.restart()
     assert clock.limit_s(1, 1) == TIMES * 100.0
     assert clock.limit_s(0, 1) < 2 * LEAST_S
-    clock.forget_limits()
+    clock.replace(2)
     assert clock.limit_s(1, 1) == clock.limit_s(0, 1)
 
 
@@ -133,9 +134,9 @@ def test_way_to_a_stage_whose_report_is_late_is_part_of_the_next() -> None:
 
 def test_head_measures_the_steps_it_plans() -> None:
     stages = open_stages(TOY, 2, num_pages=40, context=64)
-    head, chain = Head([stage.info for stage in stages], decode), Chain(stages)
     ticks = iter(range(100))
-    head.timer = lambda: float(next(ticks))
+    options = HeadOptions(timer=lambda: float(next(ticks)))
+    head, chain = Head([stage.info for stage in stages], decode, options), Chain(stages)
     head.accept(make_request([1, 2, 3], max_tokens=3), 0.0)
     now = 0.0
     while (step := head.plan(now)) is not None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import threading
+from itertools import count
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from parallax_core.base.errors import StageLost
 from parallax_core.contracts.engine import EngineStats
+from parallax_core.node.pipeline import recovery
 from parallax_core.server.api_keys import ApiKeys
 from parallax_core.server.options import ServerOptions
-from tests.unit.server.letters import Site, events
+from tests.unit.server.letters import TOY, Site, answer, events
 
 
 def read(site: Site) -> dict[tuple[str, str], float]:
@@ -58,6 +61,42 @@ def test_tokens_and_steps_are_those_of_the_engine(site: Site) -> None:
     assert found["parallax_preemptions_total", "0"] == 0
     assert found["parallax_requests_running", "0"] == found["parallax_requests_waiting", "0"] == 0
     assert 0 < found["parallax_pages_used", "full,0,0"] <= found["parallax_pages_total", "full,0,0"] == 200
+
+
+def test_request_whose_stage_is_lost_is_counted_as_replayed_with_its_pause(site: Site) -> None:
+    steps = count()
+
+    def lose(batch: object) -> None:
+        if next(steps) == 2:
+            site.stage = TOY.open(num_pages=200, context=400, max_batch_tokens=64)
+            raise StageLost("out of order")
+
+    site.stage.before_step = lose
+    assert site.ask("hello", max_tokens=6).json()["choices"][0]["message"]["content"] == answer("hello", 6)
+    found = read(site)
+    assert found["parallax_recovery_seconds_count", ""] == 1
+    assert 0 < found["parallax_recovery_seconds_sum", ""] < found["parallax_request_seconds_sum", ""]
+    assert found["parallax_requests_replayed_total", "0"] == found["parallax_stage_losses_total", "0"] == 1
+    assert found["parallax_requests_lost_total", "0"] == 0
+
+
+def test_requests_of_an_engine_that_is_given_up_are_counted_as_lost(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recovery, "WAITS_S", (0.0,))
+
+    def lose(batch: object) -> None:
+        site.stage = TOY.open(num_pages=200, context=400, max_batch_tokens=64)
+        site.stage.before_step = fail
+        raise StageLost("out of order")
+
+    def fail(batch: object) -> None:
+        raise StageLost("out of order again")
+
+    steps = count()
+    site.stage.before_step = lambda batch: lose(batch) if next(steps) == 2 else None
+    site.ask("hello", max_tokens=6)
+    assert read(site)["parallax_requests_lost_total", "0"] == 1
 
 
 def test_stream_that_fails_is_counted_as_an_error(site: Site) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from parallax_core.api import Finish
-from parallax_core.contracts.engine import Timing
+from parallax_core.contracts.engine import Pause, Timing
 from parallax_core.server.metrics import ServerMetrics
 from parallax_core.server.tracing import OtelTracer, split_time
 from tests.unit.server.letters import Site
@@ -95,13 +95,23 @@ def test_collector_that_does_not_answer_does_not_keep_the_server_from_its_end() 
 
 
 def test_parts_follow_each_other_up_to_the_end() -> None:
-    timing = Timing(queued_s=1, prefill_s=2, decode_s=3, stages_s=(1.5, 0.5), hops_s=(0.25, 0.75), sampling_s=0.125)
+    timing = Timing(
+        queued_s=1,
+        prefill_s=2,
+        decode_s=3,
+        stages_s=(1.5, 0.5),
+        hops_s=(0.25, 0.75),
+        sampling_s=0.125,
+        pauses=(Pause(2.5, 0.5), Pause(4, 1)),
+    )
     parts = split_time(7, Finish(reason="stop", prompt_tokens=1, output_tokens=1, timing=timing))
     assert [(part.name, part.start_s, part.took_s) for part in parts] == [
         ("read", 0, 1),
         ("queue", 1, 1),
         ("prefill", 2, 2),
         ("decode", 4, 3),
+        ("recovery", 3.5, 0.5),
+        ("recovery", 5, 1),
         ("stage 0", 2, 1.5),
         ("stage 1", 2, 0.5),
         ("hop 0", 2, 0.25),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from parallax_core.base.ids import RequestId
-from parallax_core.contracts.engine import Finish, Request, Timing
+from parallax_core.contracts.engine import Finish, Pause, Request, Timing
 from parallax_core.contracts.sample import Sampling
 from parallax_core.engine.timing import Timeline
 from parallax_core.node.routing.failover import RequestProgress
@@ -20,10 +20,10 @@ def finish(timing: Timing | None) -> Finish:
 
 
 def test_time_on_a_replica_that_was_lost_counts_as_queue() -> None:
-    timing = Timing(queued_s=1.0, prefill_s=2.0, decode_s=3.0)
+    timing = Timing(queued_s=1.0, prefill_s=2.0, decode_s=3.0, pauses=(Pause(1.5, 0.5),))
     assert make_progress(None, 16.0).complete(finish(timing)).timing == timing
     moved = make_progress(None, 21.0, moved_s=5.0).complete(finish(timing)).timing
-    assert moved == Timing(queued_s=6.0, prefill_s=2.0, decode_s=3.0)
+    assert moved == Timing(queued_s=6.0, prefill_s=2.0, decode_s=3.0, pauses=(Pause(6.5, 0.5),))
 
 
 def test_engine_that_does_not_measure_is_timed_from_outside() -> None:

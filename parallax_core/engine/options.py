@@ -1,0 +1,24 @@
+"""Holds the options of a head."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from parallax_core.builtin.batching import WorkConserving
+from parallax_core.builtin.preemption import LowestPriority
+from parallax_core.contracts.policy import BatchingPolicy, PreemptionPolicy
+from parallax_core.engine.limits import Limits
+from parallax_core.engine.timing import Timer, stand_still
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HeadOptions:
+    """The options of a head, apart from its stages and its tokenizer."""
+
+    limits: Limits = field(default_factory=Limits)
+    batching: BatchingPolicy = field(default_factory=WorkConserving)
+    """Decides when a step begins."""
+    preemption: PreemptionPolicy = field(default_factory=LowestPriority)
+    """Chooses the request to preempt when memory runs out."""
+    timer: Timer = stand_still
+    """Measures detokenizing, in seconds; the head has no clock of its own."""
