@@ -24,7 +24,18 @@ from parallax_core.checkpoint.weights_version import identify_weights
 from parallax_core.config.home import cache_folder, keys_folder
 from parallax_core.contracts.backend import Availability, Backend, BackendSpec, DType, StagePlan
 from parallax_core.contracts.capability import Capability
-from parallax_core.contracts.engine import Delta, Engine, Finish, Health, Reason, Request, Stream, Timing, TokenLogprob
+from parallax_core.contracts.engine import (
+    Delta,
+    Engine,
+    Finish,
+    Health,
+    Pause,
+    Reason,
+    Request,
+    Stream,
+    Timing,
+    TokenLogprob,
+)
 from parallax_core.contracts.event import EngineReady, Event, RequestBegan, RequestEnded, StageLoss
 from parallax_core.contracts.finding import Finding
 from parallax_core.contracts.model import LayerShape, ModelAdapter, ModelShape, ModelSpec, Part
@@ -80,7 +91,16 @@ from parallax_core.contracts.stage import (
 )
 from parallax_core.contracts.surface import HttpSurface
 from parallax_core.contracts.tensor import ITEM_BYTES, Data, Tensor, TensorSpec
-from parallax_core.contracts.transport import Frame, FrameLimits, Guarded, Link, Transport, TransportPlan, TransportSpec
+from parallax_core.contracts.transport import (
+    Frame,
+    FrameLimits,
+    Guarded,
+    Link,
+    Monitored,
+    Transport,
+    TransportPlan,
+    TransportSpec,
+)
 from parallax_core.hookspecs import PLUGIN_API, hookimpl
 from parallax_core.pages.account import Account, Entry, Outcome
 from parallax_core.pages.budget import PAGE_SIZE, Room, format_bytes, plan_pools
@@ -216,6 +236,7 @@ __all__ = [  # noqa: RUF022 -- in groups
     "Guarded",
     "Link",
     "LossCause",
+    "Monitored",
     "PeerLost",
     "Transport",
     "TransportPlan",
@@ -243,6 +264,7 @@ __all__ = [  # noqa: RUF022 -- in groups
     "Event",
     "Finish",
     "HttpSurface",
+    "Pause",
     "Reason",
     "RequestBegan",
     "RequestEnded",

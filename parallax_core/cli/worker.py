@@ -161,7 +161,8 @@ async def _work(settings: WorkerSettings, node: str, plugins: PluginHost) -> Non
     gc.freeze()  # modules stay: scanning them, and freeing them at the end, takes seconds
     spec = plugins.transports().get(settings.transport)
     listen = settings.listen or _place(spec, settings.connect, node)
-    plan = TransportPlan(node=node, listen=listen, timeout_s=settings.peer_timeout, strangers=STRANGERS)
+    timeout_s = settings.peer_timeout or spec.spec.timeout_s
+    plan = TransportPlan(node=node, listen=listen, timeout_s=timeout_s, strangers=STRANGERS)
     transport = spec.load(spec.spec.factory)(plan)
     await transport.start()
     session = WorkerSession(transport, node, opener.open_stage)

@@ -78,9 +78,12 @@ class ServeSettings:
         ),
     ] = ()
     peer_timeout: Annotated[
-        float,
-        Meta(description="Seconds of silence after which a worker is lost.", ge=0.2, le=600, extra={"metavar": "S"}),
-    ] = 2.5
+        float | None,
+        Meta(description="The most seconds a worker may be silent (zmq: 2.5).", ge=0.2, le=600, extra={"metavar": "S"}),
+    ] = None
+    min_peer_timeout: Annotated[
+        float, Meta(description="The seconds every worker may be silent.", ge=0.2, le=600, extra={"metavar": "S"})
+    ] = 0.8
     step_timeout: Annotated[
         float,
         Meta(

@@ -62,11 +62,14 @@ class WorkerSettings:
         ),
     ] = ()
     peer_timeout: Annotated[
-        float,
+        float | None,
         Meta(
-            description="Seconds of silence after which a node counts as lost.", ge=0.2, le=600, extra={"metavar": "S"}
+            description="Seconds of silence after which a node is lost; by default the transport's (2.5).",
+            ge=0.2,
+            le=600,
+            extra={"metavar": "S"},
         ),
-    ] = 2.5
+    ] = None
     supervised: Annotated[
         bool, Meta(description="Exit when standard input closes, and do not rejoin; used by `parallax serve`.")
     ] = False

@@ -118,6 +118,22 @@ class Guarded(Protocol):
         """Raise the peer's limits to those of the plan, once it has introduced itself. A second call does nothing."""
 
 
+@runtime_checkable
+class Monitored(Protocol):
+    """An optional protocol of a `Link` whose transport sends heartbeats, also while the event loop of a node is busy.
+
+    Core measures the intervals between them, and takes a peer for lost sooner than the transport does: the more often
+    they come, the sooner. Without it, a hung peer is lost after the transport's own timeout.
+    """
+
+    @property
+    def timeout_s(self) -> float:
+        """Seconds of silence after which the transport itself takes the peer for lost."""
+
+    def monitor(self, hear: Callable[[], None]) -> None:
+        """Call ``hear`` on the event loop when a heartbeat or a part of a frame arrives; it replaces an earlier one."""
+
+
 class Transport(Protocol):
     """The connections of a node. Belongs to one event loop."""
 
@@ -168,3 +184,5 @@ class TransportSpec:
     place_near: Ref[Callable[[str, str], str]] | None = None
     """Returns the address at which a node listens for nodes on the same network as a given address, given that address
     and the node's name; None: users have to give an address."""
+    timeout_s: float = 2.5
+    """`TransportPlan.timeout_s` unless the user sets ``--peer-timeout``: longer than heartbeats are ever delayed."""

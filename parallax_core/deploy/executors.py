@@ -11,6 +11,7 @@ from pathlib import Path
 
 from parallax_core.base.errors import UsageError
 from parallax_core.base.ids import HEAD
+from parallax_core.cluster.failure_detector import MIN_TIMEOUT_S
 from parallax_core.cluster.placement.layer_cost import LayerCosts
 from parallax_core.cluster.placement.parallel import StagePlace
 from parallax_core.config.serve import ServeSettings
@@ -80,6 +81,8 @@ class RemoteStages:
     """None: an operator starts the nodes."""
     heartbeat_s: float
     """Seconds between the heartbeats of a stage."""
+    min_peer_timeout: float = MIN_TIMEOUT_S
+    """Seconds of silence that never count as the loss of a stage."""
     weights: WeightsCheck = field(default_factory=WeightsCheck)
     """Shared by all replicas."""
     layer_costs: LayerCosts | None = None
@@ -103,6 +106,7 @@ class RemoteStages:
             max_batch_tokens=self.plan.max_batch_tokens,
             max_running=self.plan.max_running,
             heartbeat_s=self.heartbeat_s,
+            min_timeout_s=self.min_peer_timeout,
             load_timeout_s=options.load_timeout_s,
             node=name_worker(rank, stage) if self.supervisor else "",
         )
@@ -158,7 +162,8 @@ def make_registry(settings: ServeSettings, offer: Offer[TransportSpec], folder: 
         UsageError: if the transport has no addresses for nodes of one machine.
     """
     listen = settings.listen or make_place(offer, folder)(HEAD)
-    plan = TransportPlan(node=HEAD, listen=listen, timeout_s=settings.peer_timeout, strangers=STRANGERS)
+    timeout_s = settings.peer_timeout or offer.spec.timeout_s
+    plan = TransportPlan(node=HEAD, listen=listen, timeout_s=timeout_s, strangers=STRANGERS)
     command = "parallax worker" if (name := offer.spec.name) == USUAL else f"parallax worker --transport {name}"
     return NodeRegistry(offer.load(offer.spec.factory)(plan), HEAD, command)
 

@@ -110,6 +110,11 @@ class StageOptions:
         return tuple(self._choose(name, config) for name in self.backends)
 
     @property
+    def peer_timeout(self) -> float:
+        """Seconds of silence after which a peer counts as lost at the latest."""
+        return self.settings.peer_timeout or self.transport.spec.timeout_s
+
+    @property
     def uses_workers(self) -> bool:
         """Whether stages run in worker processes."""
         return self.transport.spec.name != INPROCESS
@@ -141,7 +146,8 @@ class StageOptions:
             plan=dataclasses.replace(plan, memory_fraction=plan.memory_fraction / num_here),
             registry=registry,
             supervisor=WorkerSupervisor(launcher.make_command) if launcher else None,
-            heartbeat_s=min(1.0, settings.peer_timeout / 2),
+            heartbeat_s=min(1.0, self.peer_timeout / 2),
+            min_peer_timeout=settings.min_peer_timeout,
             weights=WeightsCheck(partial(state_weights, plan)),
             layer_costs=self._cost_layers(config, plan.dtype),
         )
@@ -160,7 +166,7 @@ class StageOptions:
             backends=backends,
             pythons=self.pythons,
             options=self.given,
-            peer_timeout=self.settings.peer_timeout,
+            peer_timeout=self.peer_timeout,
             config_file=self.plugins.config_file,
             verbose=self.settings.verbose,
         )

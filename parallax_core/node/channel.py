@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 
 from parallax_core.base.errors import PeerLost
-from parallax_core.contracts.transport import FrameLimits, Guarded, Link, NodeRole
+from parallax_core.contracts.transport import FrameLimits, Guarded, Link, Monitored, NodeRole
+from parallax_core.node.peer_watch import PeerWatch
 from parallax_core.node.printable import tidy
 from parallax_core.wire.codec import DEFAULT_LIMITS, decode, encode
 from parallax_core.wire.errors import BadFrame, WireVersionMismatch
@@ -25,6 +26,8 @@ class Channel:
         self._limits = limits
         self._fault: PeerLost | None = None
         """The error by which the peer was disconnected; later calls raise it again."""
+        self._watch: PeerWatch | None = None
+        self._leaving: asyncio.Task[None] | None = None
 
     @property
     def peer(self) -> str:
@@ -49,6 +52,20 @@ class Channel:
         if isinstance(self._link, Guarded):
             self._link.admit()
 
+    def watch(self, min_timeout_s: float) -> None:
+        """Disconnect the peer once its heartbeats stop, as `FailureDetector` judges; needs a link that is `Monitored`.
+
+        Not for a peer that may keep Python's interpreter lock for long, such as one that loads a stage.
+        """
+        self.unwatch()
+        if isinstance(self._link, Monitored) and self._fault is None:
+            self._watch = PeerWatch(self._link, min_timeout_s, self._lose)
+
+    def unwatch(self) -> None:
+        """Leave it to the transport again to notice that the peer is lost. Idempotent."""
+        if self._watch is not None:
+            self._watch.stop()
+
     async def send(self, message: Message) -> None:
         """Send a message, waiting while the receiver has too many unread ones.
 
@@ -59,8 +76,7 @@ class Channel:
         try:
             await self._link.send(encode(tidy(message)))
         except PeerLost as error:
-            error.peer = error.peer or self.peer
-            raise
+            raise self._explain(error) from error.__cause__
 
     async def receive(self) -> Message:
         """Return the next message. Cancelling the call loses no message.
@@ -73,8 +89,7 @@ class Channel:
         try:
             frame = await self._link.receive()
         except PeerLost as error:
-            error.peer = error.peer or self.peer
-            raise
+            raise self._explain(error) from error.__cause__
         try:
             return tidy(decode(frame, self._limits))
         except (BadFrame, WireVersionMismatch) as error:
@@ -85,10 +100,22 @@ class Channel:
 
     async def close(self) -> None:
         """End the link; the peer still receives all earlier messages."""
+        self.unwatch()
         await self._link.close()
 
     async def leave(self) -> None:
         """End the link, and wait only a moment for the peer's goodbye, since a peer that hangs sends none."""
+        self.unwatch()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LEAVE_S):
                 await self._link.close()
+
+    def _lose(self, silence_s: float) -> None:
+        message = f"node {self.peer!r} is cut off: no sign of life for {silence_s:.2g} s"
+        self._fault = PeerLost(message, "look at what it says last", peer=self.peer)
+        self._leaving = asyncio.get_running_loop().create_task(self.leave())
+
+    def _explain(self, error: PeerLost) -> PeerLost:
+        """Return why the peer is lost: the error by which it was disconnected, else ``error``."""
+        error.peer = error.peer or self.peer
+        return self._fault or error

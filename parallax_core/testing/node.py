@@ -2,6 +2,7 @@
 
 For tests of pipelines whose processes are killed: they start quickly, and what they must
 draw is known. PLAN is a `NodePlan` as JSON. The process ends when its standard input does, or when its head is gone.
+SIGUSR1 blocks its event loop for `NodePlan.block_s` seconds.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 import socket
 import sys
+import time
 from collections.abc import Callable
 
 import msgspec
@@ -44,6 +47,7 @@ class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
     lie: Lie | None = None
     """The invalid message it sends; see `Plot`."""
     after: int = 0
+    block_s: float = 5.0
 
 
 def name_toy(toy: Toy) -> str:
@@ -79,6 +83,7 @@ async def serve_head(plan: NodePlan, open_stage: Callable[[Assign, Progress], St
     """Serve a head until it is gone, with stages that ``open_stage`` opens."""
     transport = make_transport(plan)
     await transport.start()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, time.sleep, plan.block_s)
     member = WorkerSession(transport, plan.node, open_stage)
     join = Join(transport.address, (BACKEND,), socket.gethostname()[:256], os.getpid())
     try:

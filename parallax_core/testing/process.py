@@ -17,7 +17,7 @@ import msgspec
 
 from parallax_core.base.errors import PeerLost
 from parallax_core.base.refs import Ref
-from parallax_core.contracts.transport import Frame, Link, Transport, TransportPlan
+from parallax_core.contracts.transport import Frame, Link, Monitored, Transport, TransportPlan
 from parallax_core.testing.pair import CONNECT, NO_LINK, QUIET_S, make_bytes
 from parallax_core.testing.peer import BUSY, ECHO, EXCESS, FLOOD, HUSH, PeerPlan
 from parallax_core.testing.promise import broken, expect, keep
@@ -34,8 +34,31 @@ GARBAGE = (
 """The bytes that strangers send: HTTP, TLS, the largest and the smallest lengths, and nothing."""
 STRANGERS = 20
 CONNECTS = 3
+HEARTBEATS = 3
+"""The number of heartbeats that are waited for."""
+MONITORED = "Seconds of silence after which the transport itself takes the peer for lost"
 BESIDE = "so that peers do not take the node for hung"
 ADDRESS_PARTS = "override reach_raw: this kit reads only addresses with a host and a port"
+
+
+class HeartbeatCounter:
+    """Counts what a `Monitored` link reports."""
+
+    def __init__(self) -> None:
+        self._left = 0
+        self._are_enough = asyncio.Event()
+
+    def note(self) -> None:
+        """Count a report."""
+        self._left -= 1
+        if self._left <= 0:
+            self._are_enough.set()
+
+    async def wait(self) -> None:
+        """Wait for `HEARTBEATS` more reports."""
+        self._left = HEARTBEATS
+        self._are_enough.clear()
+        await self._are_enough.wait()
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +169,20 @@ class ProcessTransportConformance(TransportConformance):
             time.sleep(3 * self.timeout_s)  # noqa: ASYNC251 -- so that nothing else is done
             with keep(PeerLost, "a node whose loop was busy", BESIDE):
                 await self._check_echo(link)
+
+    @in_loop
+    async def test_heartbeats_are_reported(self) -> None:
+        """A link that is `Monitored` reports heartbeats of a peer that sends nothing, also while its loop is busy."""
+        async with self.started("alpha", timeout_s=self.timeout_s) as alpha, self._forked() as child:
+            link = await self._reach_busy(alpha, child.address)
+            if not isinstance(link, Monitored):
+                return
+            assert link.timeout_s == self.timeout_s, broken(f"its timeout is {link.timeout_s:g} s", MONITORED)
+            beats = HeartbeatCounter()
+            link.monitor(beats.note)
+            await within(self.patience_s, beats.wait(), "no heartbeat of an idle peer was reported", MONITORED)
+            await self.send(link, Frame(BUSY + b"%d" % round(1000 * (self.timeout_s + self.grace_s))))
+            await within(self.patience_s, beats.wait(), "no heartbeat of a busy peer was reported", MONITORED)
 
     @in_loop
     async def test_waiting_sender_learns_that_its_peer_hangs(self) -> None:

@@ -82,10 +82,20 @@ class Endless(TcpTransport):
         return await super().connect(address, node)
 
 
+class Mute(TcpLink):
+    """Has heartbeats, and reports none."""
+
+    timeout_s = 0.5
+
+    def monitor(self, hear: Callable[[], None]) -> None:
+        del hear
+
+
 FAULTS = [
     (Truncating, TcpTransport, "test_frames_cross_to_another_process", "came back changed"),
     (Deaf, TcpTransport, "test_killed_peer_is_lost_in_time", "not noticed by receive"),
     (Numb, TcpTransport, "test_hung_peer_is_lost_in_time", "not noticed by receive"),
+    (Mute, TcpTransport, "test_heartbeats_are_reported", "no heartbeat of an idle peer was reported"),
     (Numb, TcpTransport, "test_waiting_sender_learns_that_its_peer_hangs", "not noticed by a waiting send"),
     (Numb, TcpTransport, "test_peer_that_hangs_in_the_middle_is_lost", "a hung peer was not noticed"),
     (TcpLink, TcpTransport, "test_peer_whose_loop_is_busy_is_not_lost", "a node whose loop was busy was lost"),

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from parallax_transport_zmq.keyring import Keyring
+
 ROOT = Path(__file__).parents[2]
 PROJECTS = [path.parent for path in (ROOT / "pyproject.toml", *sorted(ROOT.glob("plugins/*/pyproject.toml")))]
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
@@ -29,6 +31,13 @@ def environment(home: Path, **changes: str) -> dict[str, str]:
     """Return an environment in which Parallax knows nothing of this user but ``home``."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PARALLAX_")}
     return {**kept, "PARALLAX_HOME": str(home), **changes}
+
+
+@pytest.fixture
+def with_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a key, so that everything over TCP is encrypted."""
+    monkeypatch.setenv("PARALLAX_HOME", str(tmp_path / "home"))
+    Keyring(tmp_path / "home" / "keys").make("default")
 
 
 @dataclass

@@ -4,142 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import re
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 
-from parallax_core.api import Finish, LayerRange, Request, RequestId, TransportPlan
-from parallax_core.node.executor.remote import RemoteExecutor
-from parallax_core.node.membership.assignment import StageAssignment
-from parallax_core.node.membership.registry import NodeRegistry
-from parallax_core.node.membership.supervisor import WorkerSupervisor
-from parallax_core.node.pipeline.engine import PipelineEngine
-from parallax_core.testing.node import name_toy
-from parallax_core.testing.toy import GREEDY, Toy
-from parallax_transport_zmq.address import place_local
-from parallax_transport_zmq.keyring import Keyring
-from parallax_transport_zmq.transport import ZmqTransport
 from tests.e2e.conftest import END_TIMEOUT_S, MODEL, PARALLAX, Server, environment, start_server
+from tests.support.process_pipeline import PATIENCE_S, TIMEOUT_S, TOY, Pipeline, is_alive, running
 
-TOY = Toy(("full", "window", "full"))
-TIMEOUT_S = 1.0
-"""The silence after which a worker of the toy counts as lost."""
 GRACE_S = 5.0
 """How much later than it should a thing may happen on a machine that is busy with tests."""
-PATIENCE_S = 60.0
-NUMBERS = count()
 SPLITS = ((3,), (1, 2), (2, 1), (1, 1, 1))
-
-
-@dataclass
-class Pipeline:
-    """An engine over processes that run a toy."""
-
-    folder: Path
-    sizes: Sequence[int] = (1, 1, 1)
-    is_tcp: bool = False
-    lies: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """What nodes say that is not so, by name; the processes that take their place do not."""
-
-    def __post_init__(self) -> None:
-        plan = TransportPlan(node="head", listen=self.place("head"), timeout_s=TIMEOUT_S)
-        self.registry = NodeRegistry(ZmqTransport(plan), "head")
-        self.supervisor = WorkerSupervisor(self.make_command)
-        stops = [sum(self.sizes[: index + 1]) for index in range(len(self.sizes))]
-        layers = [LayerRange(stop - size, stop) for stop, size in zip(stops, self.sizes, strict=True)]
-        roles = [
-            StageAssignment(stage=index, layers=each, model=name_toy(TOY), node=f"worker/{index}", heartbeat_s=0.2)
-            for index, each in enumerate(layers)
-        ]
-        self.reasons: list[str] = []
-        executor = RemoteExecutor(roles, self.registry, self.supervisor)
-        self.engine = PipelineEngine(executor, lambda tokens: "x" * len(tokens), on_lost=self.reasons.append)
-
-    def place(self, node: str) -> str:
-        return "tcp://127.0.0.1:0" if self.is_tcp else place_local(self.folder, node)
-
-    def make_command(self, node: str) -> list[str]:
-        plan = {
-            "node": node,
-            "transport": "parallax_transport_zmq.transport:ZmqTransport",
-            "connect": self.registry.address,
-            "listen": self.place(node),
-            "timeout_s": TIMEOUT_S,
-            **self.lies.pop(node, {}),
-        }
-        return [sys.executable, "-m", "parallax_core.testing.node", json.dumps(plan)]
-
-    @property
-    def pids(self) -> list[int]:
-        return [post.pid for post in self.engine.locations()]
-
-    async def ask(self, prompt: Sequence[int], length: int) -> tuple[list[int], Finish]:
-        tokens: list[int] = []
-        name = RequestId(str(next(NUMBERS)))
-        request = Request(id=name, prompt=tuple(prompt), max_tokens=length, sampling=GREEDY)
-        async with asyncio.timeout(PATIENCE_S):
-            async for delta in self.engine.submit(request):
-                tokens += delta.tokens
-        assert delta.finish is not None
-        return tokens, delta.finish
-
-    async def check(self) -> None:
-        """Ask several things at once, and compare with the toy computed alone."""
-        prompts = [[number] * (1 + 7 * number) for number in range(5)]
-        answers = await asyncio.gather(*(self.ask(prompt, 20) for prompt in prompts))
-        assert [tokens for tokens, _ in answers] == [TOY.continuation(prompt, 20) for prompt in prompts]
-
-    async def check_pages(self) -> None:
-        """Check that all pages are free but those that are stored; every stage has confirmed the head's account."""
-        head = self.engine._head
-        assert head is not None
-        head.check()
-        while head._cache.evict(None):
-            pass
-        assert {pool.used for pool in self.engine.stats()[0].pools} == {0}
-
-    async def until(self, state: str) -> None:
-        async with asyncio.timeout(PATIENCE_S):
-            while self.engine.health().state != state:  # noqa: ASYNC110 -- nobody tells
-                await asyncio.sleep(0.01)
-
-
-@asynccontextmanager
-async def running(pipeline: Pipeline) -> AsyncIterator[Pipeline]:
-    """Start the processes; in the end none may be left."""
-    pids: set[int] = set()
-    await pipeline.registry.start()
-    try:
-        await pipeline.engine.start()
-        pids.update(pipeline.pids)
-        yield pipeline
-        pids.update(pipeline.pids)
-    finally:
-        await pipeline.engine.stop()
-        await pipeline.registry.stop()
-    assert not [pid for pid in pids if is_alive(pid)]
-
-
-def is_alive(pid: int) -> bool:
-    """Return whether a process is there, and more than an entry that its parent has not looked at."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = PATIENCE_S) -> None:
@@ -147,13 +30,6 @@ def wait_until(condition: Callable[[], bool], seconds: float = PATIENCE_S) -> No
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.05)
-
-
-@pytest.fixture
-def with_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have a key, so that everything over TCP is encrypted."""
-    monkeypatch.setenv("PARALLAX_HOME", str(tmp_path / "home"))
-    Keyring(tmp_path / "home" / "keys").make("default")
 
 
 @pytest.mark.parametrize("sizes", SPLITS)

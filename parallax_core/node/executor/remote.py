@@ -85,6 +85,8 @@ class RemoteExecutor:
         """
         self._attempt = Epoch(self._attempt + 1)
         self._weights.begin()
+        for channel in self.channels:
+            channel.unwatch()  # loading may keep a node's threads from running
         async with reminding(self.needs), FailFastGroup() as group:
             filling = [group.start(self._fill(assignment)) for assignment in self._assignments]
         infos = tuple(task.result() for task in filling)
@@ -96,6 +98,8 @@ class RemoteExecutor:
             for assignment in self._assignments:
                 group.start(self._link(assignment))
         self.channels = tuple(self._get_node(assignment).channel for assignment in self._assignments)
+        for assignment, channel in zip(self._assignments, self.channels, strict=True):
+            channel.watch(assignment.min_timeout_s)
         return infos
 
     async def gather(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from parallax_core.base.ids import Epoch
+from parallax_core.cluster.failure_detector import MIN_TIMEOUT_S
 from parallax_core.contracts.backend import DType
 from parallax_core.contracts.stage import LayerRange
 from parallax_core.node.executor.base import LEASE
@@ -28,6 +29,8 @@ class StageAssignment:
     max_batch_tokens: int = 0
     max_running: int = 0
     heartbeat_s: float = 1.0
+    min_timeout_s: float = MIN_TIMEOUT_S
+    """Seconds of silence that never count as a loss of its node; see `FailureDetector`."""
     load_timeout_s: float = 900.0
     """Seconds without a progress report after which loading counts as hung."""
     node: str = ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -53,7 +54,7 @@ class Line(Protocol):
 
 
 class ZmqLink:
-    """One end of a link; see `parallax_core.api.Link` and `Guarded`."""
+    """One end of a link; see `parallax_core.api.Link`, `Guarded` and `Monitored`."""
 
     def __init__(self, plan: TransportPlan, line: Line, peer: Peer, limits: FrameLimits | None = None) -> None:
         """Begin a link to ``peer``, which may send frames up to ``limits`` until it is admitted."""
@@ -78,6 +79,16 @@ class ZmqLink:
         """Held while messages are posted that must follow each other, such as the parts of a frame."""
         self._was_heard = True
         self._silence_s = 0.0
+        self._tell: Callable[[], None] | None = None
+
+    @property
+    def timeout_s(self) -> float:
+        """Seconds of silence after which the peer is lost; see `Monitored`."""
+        return self._plan.timeout_s
+
+    def monitor(self, hear: Callable[[], None]) -> None:
+        """Call ``hear`` whenever a message of the peer arrives; see `Monitored`."""
+        self._tell = hear
 
     @property
     def peer(self) -> str:
@@ -154,6 +165,8 @@ class ZmqLink:
         if self.is_over:
             return
         self._was_heard = True
+        if self._tell is not None:
+            self._tell()
         try:
             self._read(message.buffer)
         except BadMessage as error:

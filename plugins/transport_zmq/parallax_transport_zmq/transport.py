@@ -27,8 +27,10 @@ MOST_WAITING, MOST_WAITING_OF_ONE = 64, 16
 """The most links not accepted yet: of all nodes, and of the nodes of one machine."""
 WAITING_S = 30.0
 """Seconds for which a link waits to be accepted, approximately."""
-BEAT_S = 1.0
-"""Signs of life come at least so often."""
+BEAT_S = 0.1
+"""Seconds between heartbeats, at most."""
+KEYS_S = 0.9
+"""Seconds between checks that the keys of peers are still allowed, approximately."""
 STOP_S = 2.0
 """Seconds for which a stop waits to send goodbyes: the process has to end within three seconds."""
 
@@ -52,6 +54,7 @@ class ZmqTransport:
         self._is_stopped = False
         self._clock: asyncio.TimerHandle | None = None
         self._beat_s = min(BEAT_S, plan.timeout_s / 10)
+        self._keys_checked = 0.0
         self._last_beat = 0.0
         """When the loop last gave signs of life, on its clock, which is `time.monotonic`."""
         self._ended = threading.Event()
@@ -220,7 +223,9 @@ class ZmqTransport:
         loop = asyncio.get_running_loop()
         now = loop.time()
         listened_s = min(now - self._last_beat, 2 * self._beat_s)  # more than that was silence of our own
-        self._check_keys()
+        if now - self._keys_checked >= KEYS_S:
+            self._keys_checked = now
+            self._check_keys()
         self._drop_waiting(now)
         self._links = {link for link in self._links if not link.is_over}
         for link in self._links:

@@ -30,6 +30,7 @@ VALUES: dict[str, Any] = {
     "listen": "tcp://127.0.0.1:0",
     "python": ["torch=/usr/bin/python"],
     "peer_timeout": 4.5,
+    "min_peer_timeout": 1.5,
     "step_timeout": 7.5,
     "recovery_timeout": 90.5,
     "load_timeout": 60.5,

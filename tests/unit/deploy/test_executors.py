@@ -10,6 +10,7 @@ import pytest
 from parallax_core.base.errors import ParallaxError, UsageError
 from parallax_core.base.ids import HEAD, Epoch
 from parallax_core.builtin.inprocess import InProcessTransport
+from parallax_core.cluster.failure_detector import MIN_TIMEOUT_S
 from parallax_core.cluster.placement.parallel import ParallelConfig, StagePlace
 from parallax_core.config.config import Config
 from parallax_core.config.serve import ServeSettings
@@ -186,3 +187,13 @@ def test_worker_is_started_with_what_it_has_to_know(tmp_path: Path) -> None:
     assert [post.node for post in executor.locations()] == ["worker/1/0", "worker/1/1"]
     said = [role.assign(Epoch(1)) for role in executor._assignments]
     assert [(each.memory_fraction, each.max_batch_tokens, each.max_running) for each in said] == [(0.25, 99, 7)] * 2
+
+
+def test_timeouts_of_peers_are_those_of_the_transport_and_the_detector_unless_a_user_says_otherwise() -> None:
+    plugins = PluginHost.prepare(Config.load())
+    usual, changed = (
+        read_stage_options(settings(stages=2, **given), plugins)
+        for given in ({}, {"peer_timeout": 7.0, "min_peer_timeout": 3.0})
+    )
+    assert (usual.peer_timeout, changed.peer_timeout) == (2.5, 7.0)
+    assert (usual.settings.min_peer_timeout, changed.settings.min_peer_timeout) == (MIN_TIMEOUT_S, 3.0)

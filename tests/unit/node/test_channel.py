@@ -1,17 +1,40 @@
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
 
 from parallax_core.api import Epoch, Frame, FrameLimits, LeaseId, Link, PeerLost, Tensor, TransportPlan
 from parallax_core.builtin.inprocess import InProcessTransport
+from parallax_core.cluster.failure_detector import MIN_INTERVALS
 from parallax_core.node.channel import Channel
 from parallax_core.wire.codec import VERSION_BYTE
 from parallax_core.wire.messages import Failure, Step
 
+MIN_TIMEOUT_S, TIMEOUT_S = 0.2, 600.0
+"""Of silence: what is noticed before the test itself times out was noticed by heartbeats."""
 STEP = Step(LeaseId(1), Epoch(2), 3, hidden=(Tensor("float32", (0, 2), b""),))
+
+
+class MonitoredLink:
+    """A link whose heartbeats come when a test says so."""
+
+    timeout_s = TIMEOUT_S
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self.peer, self.send, self.receive, self.close = link.peer, link.send, link.receive, link.close
+
+    def monitor(self, hear: Callable[[], None]) -> None:
+        self.hear = hear
+
+    async def beat(self) -> None:
+        """Have enough heartbeats come to adapt to."""
+        for _ in range(2 * MIN_INTERVALS):
+            self.hear()
+            await asyncio.sleep(0.01)
 
 
 @asynccontextmanager
@@ -55,3 +78,53 @@ async def test_message_beyond_the_limits_is_refused_and_the_channel_goes_on() ->
             with pytest.raises(PeerLost) as caught:
                 await work
             assert (caught.value.cause, caught.value.peer) == ("link", "far")
+
+
+async def test_watched_peer_whose_heartbeats_stop_is_cut_off() -> None:
+    async with linked() as (near, far):
+        link = MonitoredLink(near)
+        channel = Channel(link)
+        channel.watch(MIN_TIMEOUT_S)
+        receiving = asyncio.create_task(channel.receive())
+        await link.beat()
+        assert not receiving.done()
+        for work in (receiving, channel.receive(), channel.send(STEP)):
+            with pytest.raises(PeerLost, match=r"node 'far' is cut off: no sign of life for 0\.") as caught:
+                await work
+            assert (caught.value.cause, caught.value.peer) == ("link", "far")
+        with pytest.raises(PeerLost):
+            await far.receive()
+
+
+@pytest.mark.parametrize("end", [Channel.unwatch, Channel.leave])
+async def test_peer_that_is_watched_no_longer_is_not_judged(end: Callable[[Channel], object]) -> None:
+    async with linked() as (near, _):
+        link = MonitoredLink(near)
+        channel = Channel(link)
+        channel.watch(MIN_TIMEOUT_S)
+        await link.beat()
+        if (ending := end(channel)) is not None:
+            await ending  # type: ignore[misc]
+        await asyncio.sleep(3 * MIN_TIMEOUT_S)
+        assert channel._fault is None
+
+
+async def test_peer_is_judged_anew_when_it_is_watched_again() -> None:
+    async with linked() as (near, far):
+        link = MonitoredLink(near)
+        channel = Channel(link)
+        channel.watch(MIN_TIMEOUT_S)
+        await link.beat()
+        channel.watch(MIN_TIMEOUT_S)
+        await asyncio.sleep(3 * MIN_TIMEOUT_S)
+        await Channel(far).send(STEP)
+        assert await channel.receive() == STEP
+
+
+async def test_link_without_heartbeats_of_its_own_is_left_to_its_transport() -> None:
+    async with linked() as (near, far):
+        channel = Channel(near)
+        channel.watch(MIN_TIMEOUT_S)
+        channel.unwatch()
+        await Channel(far).send(STEP)
+        assert await channel.receive() == STEP
