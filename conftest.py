@@ -64,7 +64,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Where processes share the tests, have one of them begin with those that start servers.
 
-    They take longest, wait most, and use fixtures that a process makes once. No process takes a test that another has begun.
+    They take longest, wait most, and use fixtures that a process makes once. No process takes a test that another has
+    begun.
     """
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: not item.nodeid.startswith("tests/e2e/"))
