@@ -220,13 +220,13 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     stage = MlxBackend().open_stage(StagePlan(model=options.model))
-    carving, _ = load_network(StagePlan(model=options.model), read_checkpoint(options.model).tensors)
+    model_slice, _ = load_network(StagePlan(model=options.model), read_checkpoint(options.model).tensors)
     report: dict[str, Any] = describe_machine(options.model.name)
     report["decode"] = [
-        compare_decode(stage, carving.model, rows, options.longest, options.turns) for rows in options.rows
+        compare_decode(stage, model_slice.model, rows, options.longest, options.turns) for rows in options.rows
     ]
-    report["prefill"] = compare_prefill(stage, carving.model, options.turns)
-    report["pool"] = compare_pools(stage, Network(carving), options.turns)
+    report["prefill"] = compare_prefill(stage, model_slice.model, options.turns)
+    report["pool"] = compare_pools(stage, Network(model_slice), options.turns)
     text = json.dumps(report, indent=2)
     print(text)
     if options.out:

@@ -27,7 +27,7 @@ from typing import Any
 
 from benchmarks.record import describe_run, write_report
 from parallax_backend_mlx.runtime import BLAS, mx
-from parallax_bench.client import Target, run_tasks
+from parallax_bench.client import Target, send_requests
 from parallax_bench.dataset import Sizes, make_random
 from parallax_bench.request import BenchRequest, BenchResult
 from parallax_bench.summary import summarize
@@ -86,7 +86,7 @@ def wait_for(url: str, process: subprocess.Popen[bytes]) -> None:
 def ask(url: str, model: str, tasks: Sequence[BenchRequest], concurrency: int) -> list[BenchResult]:
     """Send ``tasks``, so many at once, and return what came of them; greedy, of full length."""
     target = Target(url=url, model=model, ignores_eos=False)
-    outcomes = asyncio.run(run_tasks(target, tasks, [0.0] * len(tasks), concurrency, lambda _: None))
+    outcomes = asyncio.run(send_requests(target, tasks, [0.0] * len(tasks), concurrency, lambda _: None))
     if errors := [each.error for each in outcomes if each.error]:
         raise RuntimeError(errors[0])
     return outcomes

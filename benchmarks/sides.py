@@ -24,7 +24,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Any, Protocol
 
-from parallax_bench.client import Target, run_tasks
+from parallax_bench.client import Target, send_requests
 from parallax_bench.request import BenchRequest
 from parallax_bench.summary import summarize
 
@@ -63,7 +63,7 @@ class HttpSide:
             BenchRequest(route="/v1/completions", body={"prompt": list(prompt), "max_tokens": tokens})
             for prompt in prompts
         ]
-        outcomes = asyncio.run(run_tasks(self.target, tasks, [0.0] * len(tasks), 0, lambda _: None))
+        outcomes = asyncio.run(send_requests(self.target, tasks, [0.0] * len(tasks), 0, lambda _: None))
         found = summarize(outcomes, {})
         wanted = tokens * len(prompts)
         cached = found.cached_tokens / max(found.prompt_tokens, 1)

@@ -1,8 +1,8 @@
-"""Compiles the kernels when a wheel or an editable installation is made; run as a script, compiles them in place.
+"""Compiles the kernels for a wheel or an editable installation; run as a script, compiles them in place.
 
-``CXX`` names the compiler, which may be one for another machine. ``PARALLAX_BUILD_KERNELS`` says what to do without a
-compiler: ``auto``, the default, makes a distribution without kernels, in which torch computes; ``require`` fails, as
-every release does. Kernels that do not compile are an error in both; ``off`` does not try.
+``CXX`` names the compiler, which may be a cross compiler. ``PARALLAX_BUILD_KERNELS`` selects the behaviour without a
+compiler: ``auto``, the default, builds a distribution without kernels, in which torch computes; ``require``, used for
+releases, fails. Kernels that do not compile are an error in both modes; ``off`` does not compile them.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ X86 = {
     "avx512_bf16": [*AVX512, "-mavx512vnni", "-mavx512bf16"],
 }
 VARIANTS = {"x86_64": X86}
-"""For each kind of machine: the instruction sets that not all of them have, for each of which the kernels are compiled
-once more. Which to use is chosen when the library is loaded."""
+"""For each machine type, the optional instruction sets: the kernels are compiled again for each of them, and the best
+one is chosen when the library is loaded."""
 MODE = "PARALLAX_BUILD_KERNELS"
 
 
 class KernelHook(BuildHookInterface[Any]):
-    """Adds the compiled library to what is built, if there is a compiler."""
+    """Adds the compiled library to the distribution, if there is a compiler."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Compile in place for an editable installation, and beside it for a wheel."""
+        """Compile in place for an editable installation, and in a temporary folder for a wheel."""
         if version == "editable":
             compile_library(HERE / FOLDER / NAME)
             return
@@ -56,10 +56,10 @@ class KernelHook(BuildHookInterface[Any]):
 
 
 def compile_library(target: Path, extra: list[str] | None = None) -> bool:
-    """Compile ``csrc`` into one shared library; return whether there is one, and say so if not.
+    """Compile ``csrc`` into one shared library; return whether it was built, and print the reason if not.
 
     Raises:
-        RuntimeError: if the kernels do not compile, or there is no compiler and has to be one.
+        RuntimeError: if the kernels do not compile, or a compiler is required and missing.
     """
     mode, compiler = os.environ.get(MODE) or "auto", find_compiler()
     if mode not in {"auto", "require", "off"}:
@@ -74,28 +74,28 @@ def compile_library(target: Path, extra: list[str] | None = None) -> bool:
         built = Path(folder) / NAME
         if error := _run_compiler(compiler, built, extra or []):
             raise RuntimeError(f"the kernels do not compile; {MODE}=off builds without them, which is slower\n{error}")
-        # A process that has the old file open keeps it; writing into it would change code that is running.
+        # Replaced, not overwritten: a running process keeps the old file, whose code must not change.
         shutil.move(built, target.with_suffix(".new"))
         target.with_suffix(".new").replace(target)
     return True
 
 
 def find_compiler() -> list[str]:
-    """Return the command of ``CXX``, or of the compiler of this machine; nothing if there is none.
+    """Return the command of ``CXX``, or of this machine's compiler; empty if there is none.
 
     Raises:
-        RuntimeError: if ``CXX`` names one that is not there.
+        RuntimeError: if ``CXX`` names a compiler that does not exist.
     """
     named = shlex.split(os.environ.get("CXX", ""))
     if named and not shutil.which(named[0]):
-        raise RuntimeError(f"CXX names the compiler {named[0]}, which is not there")
+        raise RuntimeError(f"CXX names the compiler {named[0]}, which does not exist")
     if named:
         return named
     return next(([name] for name in ("c++", "g++", "clang++") if shutil.which(name)), [])
 
 
 def find_machine(compiler: list[str]) -> str:
-    """Return the kind of machine a compiler makes code for, such as ``x86_64`` or ``aarch64``."""
+    """Return the machine type that a compiler generates code for, such as ``x86_64`` or ``aarch64``."""
     asked = subprocess.run([*compiler, "-dumpmachine"], capture_output=True, text=True, check=False)
     machine = asked.stdout.strip().partition("-")[0]
     return {"amd64": "x86_64", "arm64": "aarch64"}.get(machine, machine)
@@ -105,18 +105,18 @@ def find_platform(machine: str) -> str:
     """Return the platform tag of a wheel with code for ``machine``.
 
     Raises:
-        RuntimeError: if the wheel would be taken for one of another kind of machine.
+        RuntimeError: if the wheel would get the tag of another machine type.
     """
     tag = next(sys_tags()).platform
     known = {"x86_64": ("x86_64", "amd64"), "aarch64": ("aarch64", "arm64")}
     if machine in known and not tag.endswith(known[machine]):
-        hint = f"say what the wheel is for, as _PYTHON_HOST_PLATFORM=linux-{machine}"
-        raise RuntimeError(f"the compiler makes code for {machine}, and the wheel would be one for {tag}; {hint}")
+        hint = f"set _PYTHON_HOST_PLATFORM=linux-{machine}"
+        raise RuntimeError(f"the compiler generates code for {machine}, and the wheel is tagged {tag}; {hint}")
     return tag
 
 
 def list_units(machine: str) -> list[tuple[Path, list[str]]]:
-    """Return each source file with its own flags; the kernels once for each kind of instructions of ``machine``."""
+    """Return each source file with its flags; the kernels once for each instruction set of ``machine``."""
     once = [(path, []) for path in sorted((HERE / "csrc").glob("*.cpp"))]
     again = [
         (path, [f"-DPLX_ISA={name}", *flags])
@@ -128,7 +128,7 @@ def list_units(machine: str) -> list[tuple[Path, list[str]]]:
 
 
 def _run_compiler(compiler: list[str], built: Path, extra: list[str]) -> str:
-    """Compile and link; return what the compiler said if it failed."""
+    """Compile and link; return the compiler's errors, empty if it succeeded."""
 
     def compile_unit(numbered: tuple[int, tuple[Path, list[str]]]) -> tuple[Path, str]:
         number, (source, flags) = numbered
@@ -144,7 +144,7 @@ def _run_compiler(compiler: list[str], built: Path, extra: list[str]) -> str:
 
 
 def run_command(command: list[str]) -> str:
-    """Run a compiler; return what it said if it failed."""
+    """Run a compiler; return its errors, empty if it succeeded."""
     ran = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
     return (ran.stderr or f"{command[0]} ended with {ran.returncode}") if ran.returncode else ""
 

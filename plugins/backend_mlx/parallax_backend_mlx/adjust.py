@@ -1,7 +1,7 @@
 """Applies penalties, bias and bans to many rows at once, in MLX arrays: `parallax_core.api.adjust`.
 
-No state is kept between steps: one scatter makes the counts of a row from its history, which costs little compared
-to the step, and a failed step needs no undo.
+No state is kept between steps: one scatter counts the tokens of a row's history, which costs little compared to the
+step, and a failed step needs no undo.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _discourage(logits: mx.array, drafts: Sequence[Draft]) -> mx.array:
 
 
 def _bias(logits: mx.array, drafts: Sequence[Draft]) -> mx.array:
-    """Add the bias, and forbid the tokens that come too early."""
+    """Add the bias, and forbid the tokens that may not end the text yet."""
     size = logits.shape[-1]
     changes = [
         (row, token, change)
@@ -89,8 +89,8 @@ def _count(histories: Sequence[Sequence[int]], size: int) -> mx.array:
 
 
 def _upload(words: array[int]) -> mx.array:
-    """Return ``words`` as uint32, taken from their buffer and not one by one."""
-    return mx.array(words)  # type: ignore[arg-type]  # MLX takes buffers, and does not say so
+    """Return ``words`` as uint32, copied from their buffer and not one by one."""
+    return mx.array(words)  # type: ignore[arg-type]  # MLX takes buffers, which its type hints omit
 
 
 def _put(logits: mx.array, rows: Sequence[int], part: mx.array) -> mx.array:

@@ -1,4 +1,4 @@
-"""From the logits of a step to the answers of its outputs."""
+"""Answers the outputs of a step from its logits."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from parallax_core.api import Draft, Draw, Output
 
 
 def draw_tokens(sampler: Sampler, logits: mx.array, outputs: Sequence[Output], drafts: Sequence[Draft]) -> list[int]:
-    """Return the token ids drawn, one for each draft.
+    """Return the drawn token ids, one for each draft.
 
     Args:
         sampler: of the vocabulary.
         logits: shape [outputs, vocab_size].
-        outputs: the output asked for at each row of ``logits``.
-        drafts: the drafts of the draws among the outputs, in order; `Draw.count` each.
+        outputs: the output of each row of ``logits``.
+        drafts: those of the outputs that are draws, in order: `Draw.count` for each.
     """
     if not drafts:
         return []

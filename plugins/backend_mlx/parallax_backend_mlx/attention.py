@@ -1,6 +1,6 @@
-"""Attention that is faster than mlx-lm's on a CPU; `paged_decode` has that of decodes on Metal.
+"""Attention that is faster than mlx-lm's on a CPU; `paged_decode` has the attention of decodes on Metal.
 
-On a CPU mlx-lm computes every query head alone. Here heads that share keys become the rows of one matrix, so that a
+On a CPU mlx-lm computes each query head by itself. Here heads that share keys become the rows of one matrix, so that
 BLAS reads the keys once for all of them: 1.4 to 2 times faster. With many scores, as in a prefill, softmax uses the
 exponentials of `exponential`, and divides by their sum at the end. All other cases use mlx-lm.
 """
@@ -17,7 +17,7 @@ from parallax_backend_mlx.runtime import mx, plain_attention
 from parallax_backend_mlx.settings import Kernel
 
 MANY = 2**14
-"""Scores for which their softmax in many operations takes less time than in MLX's one."""
+"""The number of scores from which softmax as several operations is faster than MLX's single one."""
 
 
 def choose_attention(kernel: Kernel = "auto") -> Attention | None:
@@ -35,7 +35,7 @@ def attend(queries: mx.array, keys: mx.array, values: mx.array, *options: Any, *
         keys: shape [rows, heads, span, width].
         values: as ``keys``, where the width may differ.
         options: see `Options`.
-        named: likewise.
+        named: see `Options`.
     """
     asked = Options(*options, **named)
     if _is_ours(queries, keys, asked):
@@ -45,7 +45,7 @@ def attend(queries: mx.array, keys: mx.array, values: mx.array, *options: Any, *
 
 
 def _is_ours(queries: mx.array, keys: mx.array, asked: Options) -> bool:
-    """Whether this is attention to what is in pages, with one mask for all heads, and worth computing otherwise."""
+    """Whether this is attention to pages, with one mask for all heads, and faster here than in mlx-lm."""
     view = asked.cache
     if asked.sinks is not None or not isinstance(view, PagedView):
         return False

@@ -33,11 +33,12 @@ from parallax_core.api import (
 )
 
 LENGTHS = ("max_position_embeddings", "max_sequence_length", "max_seq_len", "n_positions", "n_ctx", "seq_length")
-"""How config.json may call the longest sequence a model was made for."""
+"""The names in config.json of the longest sequence that a model was made for."""
 BATCH_TOKENS = {"gpu": 2048, "fast": 128, "slow": 16}
-"""Tokens in a step of about a second or less: on a GPU, on a CPU with a fast BLAS, on one without."""
+"""Tokens of a step that takes about a second or less: on a GPU, on a CPU with a fast BLAS, and without one."""
 SATURATION_ROWS = 64
-"""Decodes in a step beyond which nothing is gained: on a CPU and on Apple's GPUs, weights are read for as many."""
+"""Decodes in a step beyond which throughput does not grow: on a CPU and on Apple's GPUs, arithmetic then takes longer
+than reading the weights."""
 
 
 class MlxBackend:
@@ -48,7 +49,7 @@ class MlxBackend:
         config = read_json(plan.model / "config.json")
         num_layers = count_layers(config)
         if num_layers is None:
-            message = "config.json does not say how many layers the model has"
+            message = "config.json does not give the number of layers of the model"
             raise Unsupported(message, "check that it is the config.json of a language model")
         plan = _check_layers(plan, num_layers)
         checkpoint = read_checkpoint(plan.model, is_part=plan.layers is not None)
@@ -82,18 +83,21 @@ class MlxBackend:
 
 
 def open_network(plan: StagePlan, checkpoint: Checkpoint) -> tuple[Network, int]:
-    """Load the layers that ``plan`` names, ready to run any number of sequences; return the bytes of their weights too.
+    """Load the layers of ``plan``, ready to run any number of sequences; return the bytes of their weights too.
 
     Args:
-        plan: what to load.
-        checkpoint: of its folder; `load_network` says what is raised.
+        plan: the model, its layers and options.
+        checkpoint: the checkpoint in the model's folder.
+
+    Raises:
+        ParallaxError, Unsupported: as `load_network`.
     """
-    carving, weight_bytes = load_network(plan, checkpoint.tensors, checkpoint.holes)
+    model_slice, weight_bytes = load_network(plan, checkpoint.tensors, checkpoint.holes)
     if not _is_gpu():
         keep_memory()
-        turn_weights(carving.model)
-        replace_rotations(carving.model)
-    network = Network(carving)
+        turn_weights(model_slice.model)
+        replace_rotations(model_slice.model)
+    network = Network(model_slice)
     network.install_pick()
     return network, weight_bytes
 
@@ -117,18 +121,18 @@ def _choose_batch() -> int:
 
 
 def _check_layers(plan: StagePlan, count: int) -> StagePlan:
-    """Return ``plan`` with layers only if it asks for some and not for all."""
+    """Return ``plan``, without ``layers`` if they are all layers of the model."""
     layers = plan.layers
     if layers is None or layers == LayerRange(0, count):
         return replace(plan, layers=None)
     if not 0 <= layers.start < layers.stop <= count:
         message = f"there are no layers {layers.start}-{layers.stop} in {plan.model.name}, which has 0-{count}"
-        raise Unsupported(message, f"choose layers within 0-{count}; the last number is the first that is left out")
+        raise Unsupported(message, f"choose layers within 0-{count}; the last number is excluded")
     return plan
 
 
 def _find_text(config: dict[str, Any]) -> dict[str, Any]:
-    """Return the part of ``config`` that speaks of the language model."""
+    """Return the part of ``config`` that describes the language model."""
     part = config.get("text_config")
     return part if isinstance(part, dict) else config
 
@@ -146,5 +150,5 @@ def _plan_runner(network: Network, room: Room, weight_bytes: int, kernel: Kernel
         return plan_runner(network, room, weight_bytes, kernel)
     except OutOfPages as error:
         page, left = format_bytes(network.shape.page_bytes), format_bytes(room.num_bytes)
-        message = f"a page of {PAGE_TOKENS} tokens takes {page}, and there are {left} for all of them"
+        message = f"a page of {PAGE_TOKENS} tokens takes {page}, and {left} are free for all pages"
         raise ParallaxError(message, "close other programs, or choose a smaller model") from error

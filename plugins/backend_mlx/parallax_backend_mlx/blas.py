@@ -1,7 +1,7 @@
-"""Gives MLX a fast BLAS on Linux, where its own is about fifty times slower than the machine.
+"""Gives MLX a fast BLAS on Linux, where its own is about fifty times slower than the hardware allows.
 
 MLX binds to the first ``cblas_sgemm`` the process has loaded when ``mlx.core`` is imported, so `activate` must run
-before that import; `parallax_backend_mlx.runtime` sees to it. `ProcessSettings.blas` is ``auto`` (the default),
+before that import, as `parallax_backend_mlx.runtime` ensures. `ProcessSettings.blas` is ``auto`` (the default),
 ``off``, or the path of a library with the C interface of BLAS and 32-bit integers.
 
 No error here is fatal: MLX then runs with its own BLAS, and `Blas.reason` gives the reason.
@@ -24,7 +24,7 @@ from parallax_core.api import Machine, Unsupported, cache_folder
 
 BUNDLED = "bundled BLAS"
 VARIABLE = "PARALLAX_MLX__BLAS"
-"""How users set it; ``blas`` in ``[mlx]`` of a file does the same."""
+"""The environment variable that sets it; ``blas`` in ``[mlx]`` of the configuration file does the same."""
 
 logger = logging.getLogger(__name__)
 
@@ -34,21 +34,21 @@ class Blas:
     """The result of `activate`."""
 
     name: str
-    """In words: ``OpenBLAS 0.3.34``."""
+    """The name and version, such as ``OpenBLAS 0.3.34``."""
     path: Path | None = None
-    """The library we loaded; None: we loaded none."""
+    """The library that was loaded; None if none was."""
     reason: str = ""
-    """Why none was loaded."""
+    """The reason why no library was loaded."""
 
     @property
     def is_slow(self) -> bool:
-        """Whether matrix products run on the reference BLAS that MLX brings for Linux."""
+        """Whether matrix products run on the slow reference BLAS in MLX's wheel for Linux."""
         return self.name == BUNDLED
 
 
 @functools.cache
 def activate() -> Blas:
-    """Load a fast BLAS into the process, once; later calls return what the first did."""
+    """Load a fast BLAS into the process, once; later calls return the first result."""
     wanted = PROCESS.blas
     if wanted == "off":
         return Blas(BUNDLED, reason=f"{VARIABLE} is off")
@@ -56,7 +56,7 @@ def activate() -> Blas:
         return Blas("Accelerate", reason="MLX uses the BLAS of this system")
     try:
         return _load_library(_choose_library(wanted))
-    except Exception as error:  # noqa: BLE001  # whatever goes wrong here costs speed, never the model
+    except Exception as error:  # noqa: BLE001  # any failure here costs speed, never the model
         logger.warning("fast BLAS not loaded, running slowly reason=%s", error)
         return Blas(BUNDLED, reason=str(error))
 
@@ -82,18 +82,18 @@ def _load_library(path: Path) -> Blas:
 
 
 def _check_interface(path: Path) -> None:
-    """Look before loading it for everybody: a library that is loaded globally cannot be taken back."""
+    """Check a library before it is loaded globally, which cannot be undone."""
     if not hasattr(ctypes.CDLL(str(path), mode=ctypes.RTLD_LOCAL), "cblas_sgemm"):
         message = f"{path} has no function cblas_sgemm"
         raise Unsupported(message, f"unset {VARIABLE}, or name another library in it")
 
 
 def _limit_threads(library: ctypes.CDLL) -> None:
-    """Tell OpenBLAS to leave one of our cores to the rest of the process.
+    """Limit OpenBLAS to one thread less than the cores of this process.
 
-    Its threads wait for each other by spinning. With as many threads as cores, one busy neighbour, such as the server,
-    makes every product wait for a time slice: measured on two cores, prefill fell from 190 to 20 tokens a second, while
-    one thread stayed at 150 and, left in peace, was as fast as two.
+    Its threads wait for each other by spinning. With one thread per core, another busy process, such as the server,
+    makes every product wait for a time slice: measured on two cores, prefill fell from 190 to 20 tokens per second,
+    while one thread stayed at 150, and was as fast as two on an idle machine.
     """
     for name in (f"{PREFIX}openblas_set_num_threads", "openblas_set_num_threads"):
         if hasattr(library, name):
@@ -107,6 +107,6 @@ def _describe_library(library: ctypes.CDLL, path: Path) -> str:
             describe = getattr(library, name)
             describe.restype = ctypes.c_char_p
             product, version = describe().decode().split()[:2]
-            # Builds append numbers of their own to the three of OpenBLAS.
+            # Builds append their own numbers to the three of OpenBLAS.
             return f"{product} {'.'.join(version.split('.')[:3])}"
     return path.name

@@ -1,4 +1,4 @@
-"""The account of sequences that have memory of their own."""
+"""Plans the pool that accounts for sequences with separate memory."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import math
 from parallax_core.api import OutOfPages, PoolInfo
 
 MOST_SEQUENCES = 256
-"""More of full length are of no use."""
+"""The most sequences of full length to plan memory for."""
 
 
 def plan_account(page_bytes: int, page_size: int, num_bytes: float, context_length: int) -> PoolInfo:
-    """Return the pool that accounts for sequences with memory of their own, which share nothing.
+    """Return the pool that accounts for sequences with separate memory, which share no pages.
 
     Raises:
         OutOfPages: if not even one page fits.

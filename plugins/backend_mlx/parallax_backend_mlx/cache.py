@@ -1,7 +1,7 @@
-"""The key-value caches of one sequence, as mlx-lm makes them: one a layer.
+"""The key-value caches of one sequence, as mlx-lm makes them: one per layer.
 
-`KVCache` writes into its arrays through the Python object that holds them, so two caches must never hold one object.
-The arrays behind two objects may be one: MLX copies on the first write.
+`KVCache` writes into its arrays through the Python object that holds them, so two caches must never share an object.
+Two objects may share the array behind them: MLX copies it on the first write.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class Entry(Protocol):
         """The bytes its arrays take."""
 
     def is_trimmable(self) -> bool:
-        """Whether it can go back."""
+        """Whether tokens at its end can be removed."""
 
     def trim(self, n: int) -> int:
-        """Forget the last ``n`` tokens."""
+        """Remove the last ``n`` tokens."""
 
     @classmethod
     def from_state(cls, state: State) -> Self:
@@ -37,25 +37,25 @@ class Entry(Protocol):
 
 
 Cache = list[Entry]
-"""One entry a layer, in layer order."""
+"""One entry per layer, in layer order."""
 
 
 def copy_cache(cache: Cache) -> Cache:
-    """Return a cache with the same content, independent from now on."""
+    """Return an independent cache with the same content."""
     return [_copy_entry(entry) for entry in cache]
 
 
 def cut_cache(cache: Cache, excess: int) -> None:
-    """Forget the last ``excess`` tokens.
+    """Remove the last ``excess`` tokens.
 
     Raises:
-        Unsupported: if an entry cannot go back, with the cache unchanged.
+        Unsupported: if an entry cannot be truncated; the cache is then unchanged.
     """
     if excess == 0:
         return
     for entry in cache:
         if not entry.is_trimmable():
-            message = f"this model keeps state that cannot go back {excess} tokens ({type(entry).__name__})"
+            message = f"this model keeps state that cannot be truncated by {excess} tokens ({type(entry).__name__})"
             raise Unsupported(message, "fork or truncate its sequences at their current length only")
     for entry in cache:
         entry.trim(excess)
@@ -68,9 +68,9 @@ def list_arrays(caches: Sequence[Cache]) -> list[mx.array]:
 
 
 class Mark:
-    """A point a cache can be taken back to when a step fails.
+    """The state of a cache before a step, to restore if the step fails.
 
-    A plain cache is cut back, for a copy would make its next write copy everything; others are small and are kept.
+    A plain cache is truncated, since a copy would make its next write copy everything; others are small and are copied.
     """
 
     def __init__(self, cache: Cache) -> None:

@@ -1,4 +1,4 @@
-"""Derives a model's cache layout from the caches mlx-lm makes for it: the arrays, and the kinds of their pools."""
+"""Derives a model's cache layout from the caches that mlx-lm makes for it: the arrays, and the kinds of their pools."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from parallax_core.api import PoolKind
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One array of one layer: of keys, of values, or of a state."""
+    """One array in the cache of a layer: keys, values, or a state."""
 
     shape: tuple[int, ...]
-    """Of a token: [heads, width]. Of a state: whatever the model gives it."""
+    """The shape for one token, [heads, width], or of one state, as the model makes it."""
     dtype: mx.Dtype
 
     @property
     def num_bytes(self) -> int:
-        """Of one token, or of one state."""
+        """The bytes of one token, or of one state."""
         return math.prod(self.shape) * self.dtype.size
 
 
@@ -42,17 +42,17 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """All that a model keeps: leaves by the entry of the cache they belong to."""
+    """The cache layout of a model: the leaves of each entry of its cache."""
 
     leaves: dict[int, tuple[Leaf, ...]]
-    """By the index of an entry that a layer owns, in the order of `list_leaves`."""
+    """The leaves by the index of the entry, in the order of `list_leaves`; only entries that a layer owns."""
 
     def list_pools(self) -> list[tuple[PoolKind, int]]:
-        """Return the kind and the window of each pool there must be, in a fixed order."""
+        """Return the kind and the window of each pool that is needed, in a fixed order."""
         return sorted({leaf.pool for leaf in self.list_all()}, key=lambda pool: (pool[0] == "state", *pool))
 
     def list_sizes(self) -> dict[tuple[PoolKind, int], int]:
-        """Return the bytes that a token, or a state, takes in each pool."""
+        """Return the bytes of a token, or of a state, in each pool."""
         return {pool: self.count_bytes(pool) for pool in self.list_pools()}
 
     def list_all(self) -> list[Leaf]:
@@ -60,32 +60,32 @@ class Layout:
         return [leaf for index in sorted(self.leaves) for leaf in self.leaves[index]]
 
     def count_bytes(self, pool: tuple[PoolKind, int]) -> int:
-        """Return the bytes a token, or a state, takes in ``pool`` over all layers."""
+        """Return the bytes of a token, or of a state, in ``pool``, over all layers."""
         return sum(part.num_bytes for leaf in self.list_all() if leaf.pool == pool for part in leaf.parts)
 
     @property
     def has_states(self) -> bool:
-        """Whether some layer keeps a state, which padding would spoil."""
+        """Whether some layer keeps a state, which padding would change."""
         return any(leaf.kind == "state" for leaf in self.list_all())
 
 
 def make_hidden(network: Network, rows: int, columns: int) -> mx.array | None:
-    """Return hidden states for ``network``, as large as real ones, or None if it begins with token ids."""
+    """Return hidden states of the right shape for ``network``, or None if it takes token ids."""
     if network.is_first:
         return None
     return mx.random.normal((rows, columns, network.shape.width)).astype(network.shape.dtype)
 
 
 def list_leaves(entry: object) -> Iterator[Any]:
-    """Yield ``entry`` itself, or what it is made of if it is a list of entries."""
+    """Yield ``entry`` itself, or its parts if it is a list of entries."""
     yield from entry.caches if type(entry) is CacheList else [entry]
 
 
 def read_layout(network: Network) -> Layout | None:
-    """Return what ``network`` keeps of a sequence, or None if some of it has no place in pages.
+    """Return the cache layout of ``network``, or None if some of its caches do not fit into pages.
 
-    Runs one token and then two more, of which nothing is evaluated: a state whose shape depends on the length of its
-    sequence fits no slot.
+    Runs one token and then two more, without evaluating them, to find states whose shape depends on the length of the
+    sequence: those fit no slot.
     """
     short, long = network.make_cache(), network.make_cache()
     for cache, num in ((short, 1), (long, 2)):
@@ -101,7 +101,7 @@ def read_layout(network: Network) -> Layout | None:
 
 
 def read_leaf(leaf: object) -> Leaf | None:
-    """Return what an entry of one sequence that holds tokens keeps, or None for one of an unknown kind."""
+    """Return the layout of an entry that holds tokens of one sequence, or None for an entry of unknown kind."""
     if type(leaf) is KVCache:
         parts = _read_tokens(leaf)
         return Leaf("full", parts) if parts else None
@@ -121,7 +121,7 @@ def _read_tokens(leaf: KVCache | RotatingKVCache) -> tuple[Part, ...]:
 
 
 def _join_latents(leaves: dict[int, tuple[Leaf, ...]]) -> dict[int, tuple[Leaf, ...]]:
-    """Call full pools latent if no layer keeps keys and values of equal width in them."""
+    """Turn full pools into latent ones if no layer keeps keys and values of equal width in them."""
     full = [leaf for entry in leaves.values() for leaf in entry if leaf.kind == "full"]
     if not full or not any(_is_latent(leaf) for leaf in full):
         return leaves

@@ -1,4 +1,4 @@
-"""Pages behind the interface of mlx-lm's caches, so that its model files run on them as they are."""
+"""Gives pages the interface of mlx-lm's caches, so that its model files run on them unchanged."""
 
 from __future__ import annotations
 
@@ -15,40 +15,40 @@ PARTS = ("keys", "values")
 class PagedView:
     """The keys and values of one layer for the rows of one rectangle; takes the place of a `KVCache`.
 
-    What it writes is put into its bank at once, and computed later. A step that fails leaves nothing to be undone but
-    the lengths of its sequences: it writes behind their ends, and to no page they share.
+    Writes are recorded in the arrays at once, and computed later. A failed step needs no undo except for the lengths of
+    its sequences: it writes after their ends, and to no shared page.
 
     Args:
-        bank: of the layer.
-        places: of the rows.
-        is_eager: have MLX compute what leads to the keys of this layer while Python goes on to the next ones.
+        layer_cache: the arrays of the layer.
+        places: the pages of the rows.
+        is_eager: make MLX compute up to the keys of this layer while Python prepares the next layers.
     """
 
-    def __init__(self, bank: PageArrays, places: Places, *, is_eager: bool = False) -> None:
-        self._bank = bank
+    def __init__(self, layer_cache: PageArrays, places: Places, *, is_eager: bool = False) -> None:
+        self._layer_cache = layer_cache
         self._places = places
         self._is_eager = is_eager
         self._changed: list[mx.array] = []
         self._new: tuple[mx.array, ...] = ()
         self.offset = places.offset
         self.keys: mx.array | None = None
-        """All keys of the rows, shape [rows, heads, span, width], once there are some. Model files may assign to it."""
+        """All keys of the rows, shape [rows, heads, span, width]; None before the first. Model files may assign it."""
         self.values: mx.array | None = None
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        """Write the keys and values of new tokens, and return those with all before them, not evaluated.
+        """Write the keys and values of new tokens; return them after all earlier ones, not evaluated.
 
         Args:
             keys: shape [rows, heads, columns, width].
-            values: likewise, where heads and width may differ.
+            values: likewise; heads and width may differ.
 
         Returns:
-            Both of shape [rows, heads, span, width]; `make_mask` says what of it a row may look at.
+            Both of shape [rows, heads, span, width]; `make_mask` gives the part that each row may see.
         """
         self._new = keys, values
         if self._is_eager:
             mx.async_eval(keys)  # type: ignore[no-untyped-call]
-        arrays = self._bank.arrays
+        arrays = self._layer_cache.arrays
         self._changed = [self._write(array, new) for array, new in zip(arrays, (keys, values), strict=True)]
         # With no other reference to the old arrays, MLX writes into them instead of copying them.
         arrays[:] = self._changed
@@ -66,18 +66,18 @@ class PagedView:
         return keys & values
 
     def find_pages(self, mask: mx.array | str | None) -> Pages | None:
-        """Return where the keys and values lie that rows of one column see, or None if that cannot be told.
+        """Return the pages of the keys and values that rows of one column see, or None if ``mask`` is unknown.
 
         Args:
-            mask: who sees whom, as `make_mask` of any view of the same places returned it.
+            mask: the attention mask, as returned by `make_mask` of any view of the same places.
         """
         reach = self._places.find_reach(mask)
         if reach is None or self._places.columns != 1 or len(self._changed) != len(PARTS):
             return None
         keys, values = self._changed
-        heads = self._bank.leaf.parts[0].shape[0]
+        heads = self._layer_cache.leaf.parts[0].shape[0]
         table, bounds = self._places.pages, self._places.bounds(reach)
-        return Pages(keys, values, table, bounds, heads, self._bank.page_size)
+        return Pages(keys, values, table, bounds, heads, self._layer_cache.page_size)
 
     def keys_and_values(self) -> tuple[mx.array | None, mx.array | None]:
         """Return the result of the last `update_and_fetch`."""
@@ -104,11 +104,11 @@ class PagedView:
         return self.keys is None
 
     def commit(self) -> list[mx.array]:
-        """Forget what was fetched, and return the arrays of the bank for evaluation."""
+        """Release the fetched keys and values, and return the arrays of the layer for evaluation."""
         self._changed = []
         self._new = ()
         self.keys = self.values = None
-        return self._bank.arrays
+        return self._layer_cache.arrays
 
     def _write(self, array: mx.array, new: mx.array) -> mx.array:
         changed = array[...]
@@ -117,35 +117,35 @@ class PagedView:
 
     def _read(self, array: mx.array, new: mx.array) -> mx.array:
         rows, heads, _, width = new.shape
-        pages = array.reshape(-1, self._bank.page_size * width)[self._places.table(heads)]
+        pages = array.reshape(-1, self._layer_cache.page_size * width)[self._places.table(heads)]
         return pages.reshape(rows, heads, -1, width)[:, :, : self._places.span]
 
 
 class SlotView(ArraysCache):
-    """The states of one layer for the rows of one rectangle, which are all new or all not."""
+    """The states of one layer for the rows of one rectangle; the sequences are all new, or none is."""
 
-    def __init__(self, bank: PageArrays, slots: Sequence[int], *, is_new: bool) -> None:
-        super().__init__(len(bank.arrays))
-        self._bank = bank
+    def __init__(self, layer_cache: PageArrays, slots: Sequence[int], *, is_new: bool) -> None:
+        super().__init__(len(layer_cache.arrays))
+        self._layer_cache = layer_cache
         self._slots = mx.array([slot + 1 for slot in slots], dtype=mx.uint32)
-        self.saved: list[mx.array] = [] if is_new else [array[self._slots] for array in bank.arrays]
+        self.saved: list[mx.array] = [] if is_new else [array[self._slots] for array in layer_cache.arrays]
         """The states before the step, not evaluated."""
         if not is_new:
             for index, state in enumerate(self.saved):
                 self[index] = state
 
     def commit(self) -> list[mx.array]:
-        """Put the states into the bank, and return it for evaluation, with what `undo` needs."""
+        """Write the states to the arrays of the layer; return them for evaluation, and those that `undo` needs."""
         self._put(self.cache)
-        return [*self._bank.arrays, *self.saved]
+        return [*self._layer_cache.arrays, *self.saved]
 
     def undo(self) -> None:
-        """Put the old states back, if there were any. Not evaluated."""
+        """Restore the old states, if there were any. Not evaluated."""
         if self.saved:
             self._put(self.saved)
 
     def _put(self, states: Sequence[mx.array | None]) -> None:
         for index, state in enumerate(states):
             if state is not None:
-                changed = self._bank.arrays[index]
+                changed = self._layer_cache.arrays[index]
                 changed[self._slots] = state

@@ -1,7 +1,7 @@
 """Reads the headers of a model folder's weight files.
 
 The format is described at https://huggingface.co/docs/safetensors: eight bytes of header length (little endian), a
-JSON header that gives each tensor's dtype, shape and place, then the data.
+JSON header that gives each tensor's dtype, shape and offsets, then the data.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ REFETCH = "the folder is incomplete or damaged; remove it and fetch the model ag
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The weights of a folder, complete according to their headers."""
+    """The tensors of a model folder, by the headers of its files and its index."""
 
     tensors: dict[str, str]
-    """The names of all tensors, each with the name of its file."""
+    """The file of each tensor, by the tensor's name."""
     holes: frozenset[str] = frozenset()
-    """The tensors in files that are here whose bytes are not, since the files were fetched in part."""
+    """The tensors whose bytes are missing in files that are present, since the files were fetched in part."""
 
 
 def read_checkpoint(folder: Path, *, is_part: bool = False) -> Checkpoint:
     """Read the headers of the weight files of ``folder``.
 
     Args:
-        folder: of a model.
-        is_part: whether tensors may be missing, and whole files that its index names.
+        folder: the model folder.
+        is_part: whether tensors, and whole files named by the index, may be missing.
 
     Raises:
-        ParallaxError: if something is missing, a file is cut short or not safetensors, or the index is damaged.
+        ParallaxError: if a file is missing, cut short or not safetensors, or the index is damaged.
     """
     files = sorted(folder.glob("model*.safetensors"))
     if not files:
@@ -49,7 +49,7 @@ def read_checkpoint(folder: Path, *, is_part: bool = False) -> Checkpoint:
     if not is_part:
         _check_files(folder, set(index.values()) - here)
         _check_tensors(folder, missing)
-    tensors = {name: file for name, file in index.items() if file not in here}  # of the others, their headers tell
+    tensors = {name: file for name, file in index.items() if file not in here}  # files that are here have headers
     for file in files:
         tensors |= dict.fromkeys(json.loads(_read_header(file)).keys() - {"__metadata__"}, file.name)
     holes = frozenset(name for name in missing if tensors.get(name) in here)
@@ -74,13 +74,13 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def _read_index(folder: Path) -> dict[str, str]:
-    """Return the tensors that the index of ``folder`` names, each with its file; nothing if there is no index."""
+    """Return the file of each tensor from the index of ``folder``; empty if there is no index."""
     index = folder / "model.safetensors.index.json"
     if not index.exists():
         return {}
     files = read_json(index).get("weight_map")
     if not isinstance(files, dict) or not all(isinstance(file, str) for file in files.values()):
-        message = f"{index} does not say which tensor is in which file"
+        message = f"{index} does not give the file of each tensor"
         raise ParallaxError(message, REFETCH)
     return files
 
@@ -99,7 +99,7 @@ def _check_tensors(folder: Path, missing: Collection[str]) -> None:
 
 
 def _read_header(file: Path) -> bytes:
-    """Return the JSON header of ``file``, after checking that all the data it speaks of is there."""
+    """Return the JSON header of ``file``, after checking that the file has all the data in the header."""
     try:
         size = file.stat().st_size
         with file.open("rb") as stream:

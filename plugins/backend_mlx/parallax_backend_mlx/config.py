@@ -1,8 +1,8 @@
 """Translates a model's config.json into the fields mlx-lm reads.
 
 transformers 5 writes the settings of rotary embeddings into ``rope_parameters``. Most model files of mlx-lm read only
-``rope_theta`` and ``rope_scaling`` and silently fall back to defaults. Here they are copied to where mlx-lm looks,
-as transformers itself reads them; ambiguous settings are refused.
+``rope_theta`` and ``rope_scaling`` and silently fall back to defaults. Here they are copied to where mlx-lm reads
+them, with the meaning they have in transformers; ambiguous settings are refused.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ ROPE_TYPES = frozenset(
         "mrope",
     ]
 )
-"""The kinds of rotary embedding mlx-lm computes."""
+"""The kinds of rope that mlx-lm computes."""
 STRETCHED = ("llama3", "yarn", "longrope")
 """Kinds that need ``original_max_position_embeddings``, which transformers fills in where it is missing."""
 SPELLINGS = {
     "rope_theta": ("rope_theta", "rotary_emb_base"),
     "partial_rotary_factor": ("partial_rotary_factor", "rotary_pct"),
 }
-"""How the model files of mlx-lm call a setting of ``rope_parameters``."""
+"""The names of settings of ``rope_parameters`` in the model files of mlx-lm."""
 NEUTRAL = {"rope_theta": 10000.0, "partial_rotary_factor": 1.0}
-"""Values a model file that has no such setting computes with."""
+"""The values that a model file uses if it does not read the setting."""
 
 RENAMED = {"num_experts": "num_local_experts", "n_ctx": "n_positions"}
-"""Settings mlx-lm reads by the name they had before transformers 5."""
+"""Settings that mlx-lm reads by their names before transformers 5."""
 PERIODIC = frozenset(["gemma3_text", "cohere2"])
 """Models whose ``sliding_window_pattern`` mlx-lm reads as a period."""
 
 OBJECTS = ("quantization", "quantization_config", "rope_parameters", "rope_scaling")
-"""Settings that have settings of their own."""
+"""Settings that are objects with further settings."""
 SILU = frozenset(
     (
         *("llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "qwen3_next", "deepseek_v3"),
@@ -58,10 +58,10 @@ ACTIVATIONS = {"hidden_act": (SILU, ("silu", "swish")), "hidden_activation": (GE
 
 
 def check_objects(config: Json) -> None:
-    """Refuse a config.json that has something else where further settings belong.
+    """Refuse a config.json with another value where an object of settings belongs.
 
     Raises:
-        Unsupported: naming it.
+        Unsupported: naming the setting.
     """
     for name in OBJECTS:
         if config.get(name) and not isinstance(config[name], Mapping):
@@ -70,19 +70,19 @@ def check_objects(config: Json) -> None:
 
 
 def normalise(config: Json, fields: frozenset[str], tensors: Collection[str]) -> dict[str, Any]:
-    """Return the keys to lay over ``config``.
+    """Return the keys to add to ``config``, or to replace in it.
 
     Args:
         config: config.json.
-        fields: the settings the model file of mlx-lm reads, of all its parts.
+        fields: the settings that the model file of mlx-lm reads, in all its parts.
         tensors: the names of the tensors in the checkpoint.
 
     Raises:
-        Unsupported: if a setting of ``rope_parameters`` has no certain counterpart, or an activation none at all.
+        Unsupported: if mlx-lm has no exact counterpart for a setting of ``rope_parameters``, or for an activation.
     """
     changes = _place_part(config, fields)
     if "tie_word_embeddings" not in config and "tie_word_embeddings" in fields and "text_config" not in config:
-        # The defaults of mlx-lm and transformers differ; a checkpoint with a head of its own is not tied.
+        # The defaults of mlx-lm and transformers differ; a checkpoint with a separate head is not tied.
         changes["tie_word_embeddings"] = "lm_head.weight" not in tensors
     text = config.get("text_config")
     if isinstance(text, Mapping) and (inner := _place_part(text, fields)):
@@ -101,19 +101,19 @@ def _check_activation(config: Json, fields: frozenset[str]) -> None:
     for name, (models, computed) in ACTIVATIONS.items():
         given = config.get(name)
         if given is not None and name not in fields and config.get("model_type") in models and given not in computed:
-            message = f"{name} of this model is {given!r}, and mlx-lm computes {computed[0]} whatever that says"
+            message = f"{name} of this model is {given!r}, and mlx-lm always computes {computed[0]}"
             raise Unsupported(message, "try another backend")
 
 
 def _place_pattern(config: Json, fields: frozenset[str]) -> dict[str, Any]:
-    """Say ``layer_types`` as the period mlx-lm wants, after which a layer attends to everything."""
+    """Translate ``layer_types`` to mlx-lm's period: every period-th layer has full attention."""
     kinds = config.get("layer_types")
     if not kinds or "layer_types" in fields or config.get("model_type") not in PERIODIC:
         return {}
     period = kinds.index("full_attention") + 1 if "full_attention" in kinds else len(kinds) + 1
     if any((index % period == period - 1) != (kind == "full_attention") for index, kind in enumerate(kinds)):
         message = f"layer_types of {config['model_type']} have no period"
-        raise Unsupported(message, "mlx-lm has no place for them; try another backend")
+        raise Unsupported(message, "mlx-lm has no setting for them; try another backend")
     return {"sliding_window_pattern": period}
 
 
@@ -132,13 +132,13 @@ def _place_rope(config: Json, fields: frozenset[str]) -> dict[str, Any]:
     if str(config.get("model_type")) == "gemma3_text":
         return _place_gemma3(config, kinds, fields)
     message = f"rope_parameters of {config.get('model_type')} differ between layer types: {', '.join(sorted(kinds))}"
-    raise Unsupported(message, "mlx-lm has no place for them; try another backend")
+    raise Unsupported(message, "mlx-lm has no setting for them; try another backend")
 
 
 def _place_gemma3(config: Json, kinds: Json, fields: frozenset[str]) -> dict[str, Any]:
-    """Gemma 3 has one rotary embedding for its global layers and a plain one for its local layers."""
+    """Translate the rope of Gemma 3: one for its global layers, and a plain one for its local layers."""
     if kinds.keys() != {"full_attention", "sliding_attention"} or _read_type(kinds["sliding_attention"]) != "default":
-        message = f"rope_parameters of gemma3_text name {', '.join(sorted(kinds))} in a way this backend does not know"
+        message = f"rope_parameters of gemma3_text have unknown settings for {', '.join(sorted(kinds))}"
         raise Unsupported(message, "try another backend")
     changes = _place_flat(config, kinds["full_attention"], fields)
     if "rope_theta" in kinds["sliding_attention"]:
@@ -148,7 +148,7 @@ def _place_gemma3(config: Json, kinds: Json, fields: frozenset[str]) -> dict[str
 
 def _place_flat(config: Json, rope: Json, fields: frozenset[str]) -> dict[str, Any]:
     if "rope_parameters" in fields:
-        # The model file reads them itself, though it may demand the plain key as well.
+        # The model file reads them itself, but may require the plain key too.
         return {"rope_theta": rope["rope_theta"]} if "rope_theta" in rope and "rope_theta" not in config else {}
     changes: dict[str, Any] = {}
     for setting, spellings in SPELLINGS.items():
@@ -167,16 +167,16 @@ def _place_setting(setting: str, value: object, spellings: frozenset[str]) -> di
 def _place_scaling(config: Json, rope: Json, fields: frozenset[str]) -> dict[str, Any]:
     kind = _read_type(rope)
     if kind not in ROPE_TYPES:
-        message = f"mlx-lm does not know rotary embeddings of type {kind}"
+        message = f"mlx-lm does not compute rope of the type {kind}"
         raise Unsupported(message, "try another backend")
     scaling = {key: value for key, value in rope.items() if key not in SPELLINGS}
-    # Model files look for either name.
+    # Model files read one name or the other.
     scaling |= {"rope_type": kind, "type": kind}
     if kind == "default" and scaling.keys() == {"rope_type", "type"}:
         # Some model files need an explicit None.
         return _refuse_second(config, None) | ({"rope_scaling": None} if "rope_scaling" in fields else {})
     if "rope_scaling" not in fields:
-        message = f"mlx-lm does not read rope_scaling for this model, which has rotary embeddings of type {kind}"
+        message = f"mlx-lm does not read rope_scaling for this model, which has rope of the type {kind}"
         raise Unsupported(message, "try another backend")
     length = config.get("original_max_position_embeddings", config.get("max_position_embeddings"))
     if kind in STRETCHED and length is not None:

@@ -1,4 +1,4 @@
-"""The report of ``parallax doctor`` about MLX on this machine."""
+"""Reports on MLX and its BLAS for ``parallax doctor``."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from parallax_backend_mlx.symbol_owner import find_library, find_owner
 from parallax_core.api import Finding
 
 SIDE = 1024
-"""Rows and columns of the matrices that are multiplied to measure speed."""
+"""Rows and columns of the matrices that are multiplied to measure the speed."""
 SLOW_GFLOPS = 10.0
-"""The bundled BLAS does 2.5 to 5, OpenBLAS 80 and more for each pair of cores."""
+"""Below this speed, the bundled BLAS is in use: it reaches 2.5 to 5 GFLOP/s, OpenBLAS 80 and more on two cores."""
 
 
 def list_findings() -> Iterable[Finding]:
@@ -22,7 +22,7 @@ def list_findings() -> Iterable[Finding]:
     findings = [_check("mlx-lm", lambda: metadata.version("mlx-lm"))]
     try:
         importlib.import_module("parallax_backend_mlx.runtime")
-    except Exception as error:  # noqa: BLE001  # the report is about what is broken here, whatever it is
+    except Exception as error:  # noqa: BLE001  # report any error
         remedy = "reinstall it: pip install --force-reinstall parallax-backend-mlx"
         return [*findings, Finding(topic="mlx", status="error", message=f"cannot be imported: {error}", remedy=remedy)]
     findings.append(_check("mlx", _describe_mlx))
@@ -45,14 +45,14 @@ def _describe_mlx() -> str:
 
 
 def _examine_blas() -> Finding:
-    """Report the library MLX really calls, and how fast it is."""
+    """Report the library that MLX really calls, and its speed."""
     from parallax_backend_mlx.runtime import BLAS
 
     topic, gflops = "mlx BLAS", measure_gflops()
     try:
         owner = find_owner(find_library("libmlx.so"), "cblas_sgemm")
     except LookupError as error:
-        return Finding(topic=topic, status="warning", message=f"cannot tell which is in use: {error}")
+        return Finding(topic=topic, status="warning", message=f"cannot find out which BLAS is in use: {error}")
     speed = f"{gflops:.0f} GFLOP/s in float32"
     if BLAS.path is not None and owner.samefile(BLAS.path):
         return Finding(topic=topic, status="ok", message=f"{BLAS.name} is in use, {speed} ({owner})")
@@ -65,7 +65,7 @@ def _examine_blas() -> Finding:
 
 
 def measure_gflops() -> float:
-    """Return the speed of a float32 matrix product on the CPU, in 10**9 operations a second; the better of two runs."""
+    """Return the speed of a float32 matrix product on the CPU, in 10**9 operations per second; best of two runs."""
     from parallax_backend_mlx.runtime import mx
 
     with mx.stream(mx.cpu):

@@ -1,4 +1,4 @@
-"""The inputs of the draws of a row, without a copy of the tokens before them."""
+"""Makes the inputs of a row's draws, without copying the tokens before them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from parallax_core.api import Draft, Draw, Entry, Row
 
 @dataclass(frozen=True, slots=True)
 class TokenSlice(Sequence[int]):
-    """Consecutive tokens of a sequence, copied only when they are read: most draws need no more than their number."""
+    """Consecutive tokens of a sequence, copied only when they are read: most draws need only their number."""
 
     tokens: Sequence[int]
     start: int
@@ -32,7 +32,7 @@ class TokenSlice(Sequence[int]):
 
 
 def list_drafts(row: Row, entry: Entry) -> Iterator[Draft]:
-    """Yield the draft of each draw of a row, whose tokens the entry holds already."""
+    """Yield the draft of each draw of a row, whose tokens are in ``entry`` already."""
     for output in row.outputs:
         if isinstance(output, Draw):
             position = row.start + output.offset + 1

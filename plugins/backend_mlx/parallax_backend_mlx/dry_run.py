@@ -1,9 +1,9 @@
 """Runs a model of mlx-lm without computing, to observe its modules before, between and after its layers.
 
-Every layer and every other module with weights is replaced by a recorder. Only the layers' inputs besides hidden
-states, such as masks, are computed. The model is run several times: with other tokens, other outputs of every module
-and other positions. The layers' inputs must not change, or a stage could not know them. So no list of architectures
-that can be split is needed.
+Every layer and every other module with weights is replaced by a recorder. Only the layers' inputs other than hidden
+states, such as masks, are computed. The model is run several times, with other tokens, other outputs of every module
+and other positions: the layers' inputs must not change, since a stage could not compute them. So no list of
+architectures that can be split is needed.
 """
 
 from __future__ import annotations
@@ -31,51 +31,51 @@ class DryRun:
     """The findings of a dry run."""
 
     uses: dict[str, frozenset[int]]
-    """By the path of a module that is not a layer: the number of layers before its use."""
+    """The number of layers before each use of a module that is not a layer, by the module's path."""
     entries: tuple[int | None, ...]
-    """For each layer, which entry of the cache it is given."""
+    """For each layer, the index of its entry in the cache."""
     needs: tuple[frozenset[str], ...]
-    """For each layer, of which kinds of entries the length decides what it is given; see `name_kind`."""
+    """For each layer, the kinds of entries whose length changes its inputs; see `name_kind`."""
     width: int
     vocab_size: int
 
 
 @dataclass(slots=True)
 class Watch:
-    """The notes of one run."""
+    """The observations of one run."""
 
     cache: Sequence[Any]
     count: int
-    """Layers there are."""
+    """The number of layers."""
     fill: float
     passed: int = 0
-    """Layers that have run."""
+    """The number of layers that have run."""
     last: mx.array | None = None
     """The output of the last layer."""
     width: int = 0
     entries: list[int | None] = field(default_factory=list)
     given: list[list[Any]] = field(default_factory=list)
-    """What each layer was given beside hidden states and its entry, then what each module behind the layers was."""
+    """The inputs of each layer other than hidden states and its entry, then those of each module after the layers."""
     uses: dict[str, set[int]] = field(default_factory=dict)
 
     def continues(self, hidden: mx.array) -> bool:
-        """Whether ``hidden`` is what the layer before gave, or there is none before."""
+        """Whether ``hidden`` is the output of the previous layer, or there is no previous layer."""
         return self.last is None or self.last is hidden
 
     def note_use(self, path: str) -> None:
-        """Note that the module at ``path`` is used now."""
+        """Record that the module at ``path`` is used now."""
         self.uses.setdefault(path, set()).add(self.passed)
 
     def replace(self, leaf: object) -> object:
-        """Return ``leaf``, or if it is an array one that looks like it."""
+        """Return ``leaf``, or an array of the same shape and dtype if it is an array."""
         return self.fill_like(leaf) if isinstance(leaf, mx.array) else leaf
 
     def fill_like(self, array: mx.array) -> mx.array:
-        """Return an array like ``array``; behind the layers the same in every run, so that other ways there show."""
+        """Return a filled array like ``array``; after the layers the same in all runs, to reveal any other input."""
         return mx.full(array.shape, self.fill if self.passed < self.count else BEHIND, array.dtype)
 
     def find_entry(self, part: object) -> int | None:
-        """Return the index of the entry that ``part`` is, or belongs to."""
+        """Return the index of the entry that is, or contains, ``part``."""
         for index, entry in enumerate(self.cache):
             if part is entry or any(part is inner for inner in getattr(entry, "caches", ())):
                 return index
@@ -83,42 +83,42 @@ class Watch:
 
 
 class Witness(LayerPlaceholder):
-    """Stands for a module that is no layer, and notes when it is used."""
+    """Replaces a module that is not a layer, and records its uses."""
 
     def __init__(self, place: ModulePath, watch: Watch) -> None:
         super().__init__(place.module)
         self.path, self.watch = place.path, watch
 
     def __getattr__(self, name: str) -> object:
-        """Note the use: a tied head calls no module but a method of one."""
+        """Record the use: a tied head calls a method of the module, not the module."""
         self.watch.note_use(self.path)
         return super().__getattr__(name)
 
     def __call__(self, *args: object, **kwargs: object) -> object:
-        """Return what has the form of the module's output and a content of ours."""
+        """Return an output of the module's shape and dtype, with filled values."""
         self.watch.note_use(self.path)
         if self.watch.passed == self.watch.count:
             self.watch.given.append([*args, *kwargs.values()])
-        return tree_map(self.watch.replace, self.shelled(*args, **kwargs))
+        return tree_map(self.watch.replace, self.replaced(*args, **kwargs))
 
 
 class Recorder(LayerPlaceholder):
-    """Stands for a layer, and notes what it is given."""
+    """Replaces a layer, and records its inputs."""
 
     def __init__(self, layer: Module, watch: Watch) -> None:
         super().__init__(layer)
         self.watch = watch
 
     def __call__(self, *args: object, **kwargs: object) -> mx.array:
-        """Return hidden states of our own; those given come first, by whatever name.
+        """Return filled hidden states; the first argument, under any name, is the input.
 
         Raises:
-            Unsupported: if what comes in is not what the layer before gave out.
+            Unsupported: if the input is not the output of the previous layer.
         """
         watch = self.watch
         hidden, *parts = *args, *kwargs.values()
         if not isinstance(hidden, mx.array) or hidden.ndim != AXES or not watch.continues(hidden):
-            message = f"layer {watch.passed} is given something else than the hidden states of the layer before"
+            message = f"layer {watch.passed} does not take the hidden states of the previous layer"
             raise Unsupported(message, HINT)
         found = [watch.find_entry(part) for part in parts]
         watch.entries.append(next((index for index in found if index is not None), None))
@@ -130,16 +130,16 @@ class Recorder(LayerPlaceholder):
 
 
 def dry_run_model(model: Module, module_map: ModuleMap) -> DryRun:
-    """Watch ``model`` run.
+    """Run ``model`` with recorders, and return the findings.
 
     Raises:
-        Unsupported: if its layers need more from each other, or from what is before them, than hidden states.
+        Unsupported: if its layers need more than hidden states from each other, or from the modules before them.
     """
     first, vocab_size = _watch_run(model, module_map, 0)
     second, _ = _watch_run(model, module_map, 1)
     _check_entries(first, model)
     if first.entries != second.entries or not _is_same(first.given, second.given):
-        message = "layers of this model are given more than hidden states, or what follows them is"
+        message = "layers of this model, or the modules after them, take more than hidden states"
         raise Unsupported(message, HINT)
     return DryRun(
         uses={path: frozenset(phases) for path, phases in first.uses.items()},
@@ -151,7 +151,7 @@ def dry_run_model(model: Module, module_map: ModuleMap) -> DryRun:
 
 
 def _watch_run(model: Module, module_map: ModuleMap, number: int, shifted: str = "") -> tuple[Watch, int]:
-    """Run ``model`` with layers and others replaced; return the notes, and the last axis of what came out."""
+    """Run ``model`` with its modules replaced; return the observations, and the last axis of the output."""
     cache = make_prompt_cache(model)
     for entry in cache:
         if name_kind(entry) == shifted:
@@ -168,30 +168,30 @@ def _watch_run(model: Module, module_map: ModuleMap, number: int, shifted: str =
     except Unsupported:
         raise
     except Exception as error:  # model files are of every kind, and fail in every way
-        raise Unsupported(f"the layers of this model cannot be run apart: {error}", HINT) from error
+        raise Unsupported(f"the layers of this model cannot be run separately: {error}", HINT) from error
     finally:
         for place, module in kept:
             place.put(module)
 
 
 def _check_entries(watch: Watch, model: Module) -> None:
-    """Refuse layers that run twice or share an entry, and memory that belongs to no layer."""
+    """Refuse layers that run twice or share an entry, and entries that belong to no layer."""
     if watch.passed != watch.count:
         message = f"this model has {watch.count} layers and runs {watch.passed}"
         raise Unsupported(message, HINT)
     owned = [index for index in watch.entries if index is not None]
     if len(set(owned)) < len(owned):
-        message = "layers of this model share what they remember"
+        message = "layers of this model share a cache"
         raise Unsupported(message, HINT)
     fresh = make_prompt_cache(model)
     for index in set(range(len(fresh))) - set(owned):
         if len(_list_arrays(watch.cache[index])) > len(_list_arrays(fresh[index])):
-            message = "this model remembers something before its first layer"
+            message = "this model keeps a cache before its first layer"
             raise Unsupported(message, HINT)
 
 
 def _find_needs(model: Module, module_map: ModuleMap, watch: Watch) -> tuple[frozenset[str], ...]:
-    """Return for each layer the kinds of entries whose length changes what it is given."""
+    """Return for each layer the kinds of entries whose length changes its inputs."""
     needs: list[set[str]] = [set() for _ in module_map.layers]
     for kind in {name_kind(entry) for entry in watch.cache}:
         shifted, _ = _watch_run(model, module_map, 0, kind)

@@ -1,10 +1,10 @@
 """Exponentials of arrays, computed by sums and products.
 
-MLX computes them one by one on x86: 14 ns each, a quarter of a prefill's time. A product of arrays takes
-0.3 ns a number, so twenty of them in its place are more than twice as fast, and six times where they are compiled.
+MLX computes them one by one on x86: 14 ns each, a quarter of a prefill's time. A product of arrays takes 0.3 ns per
+number, so twenty products are more than twice as fast, and six times as fast if they are compiled.
 
-With ``x / ln 2 = k + f``, k whole and f at most a half, ``e^x`` is ``2^k`` times the Taylor series of ``2^f``, whose
-first term left out is 1.2e-7 at most: about the last bit of a float32.
+With ``x / ln 2 = k + f``, k an integer and f at most a half, ``e^x`` is ``2^k`` times the Taylor series of ``2^f``,
+whose first omitted term is 1.2e-7 at most: about the last bit of a float32.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import math
 from parallax_backend_mlx.runtime import mx
 
 LARGEST = 88.0
-"""The largest exponent whose power is a float32."""
+"""The largest exponent whose power fits a float32."""
 LEAST_POWER = -126.0
 """The exponent, to base 2, of the smallest float32 of full precision."""
 BIAS = 127
 """The exponent bias of float32; the exponent begins at bit `FRACTION`."""
 FRACTION = 23
 ROUNDER = 1.5 * 2**FRACTION
-"""A float32 plus this has no room for a fraction: it is rounded to a whole number, found in the lowest bits."""
+"""Adding this to a float32 rounds it to an integer, which is then in the lowest bits: no bit is left for a fraction."""
 TERMS = [math.log(2) ** power / math.factorial(power) for power in range(7)]
 
 
@@ -29,7 +29,7 @@ def exponentiate(x: mx.array) -> mx.array:
     """Return ``e**x``, not evaluated, within 3e-7 of its size where ``x`` is near 0, and 1e-5 near -87.
 
     Args:
-        x: float32 of any shape, nothing above `LARGEST`. What is below -87 counts as that, and NaN stays NaN.
+        x: float32 of any shape, at most `LARGEST`. Values below -87 count as -87, and NaN stays NaN.
     """
     doublings = mx.maximum(x * (1 / math.log(2)), LEAST_POWER)
     rounded = doublings + ROUNDER

@@ -1,8 +1,8 @@
-"""Which tokens top_k, top_p and min_p keep, for many rows at once.
+"""Finds the tokens that top_k, top_p and min_p keep, for many rows at once.
 
-Filters are thresholds on the logits, found by bisection over the bits of a float32: 32 rounds, each one sum, with no
-sort. Probabilities are summed as 64-bit integers, so the sum does not depend on its order, and a row keeps the same
-alone and in a batch.
+Filters are thresholds on the logits, found by bisection over the bits of a float32: 32 rounds of one sum each, without
+a sort. Probabilities are summed as 64-bit integers, so the sum does not depend on its order, and a row keeps the same
+tokens alone and in a batch.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from parallax_backend_mlx.runtime import mx
 from parallax_core.api import Sampling
 
 UNIT = 2.0**40
-"""What probability 1 of the best token counts in sums; up to 2**24 tokens fit 64 bits."""
+"""The weight of the best token in sums; the sum of up to 2**24 tokens fits 64 bits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """Tokens to choose among: all of the vocabulary, or the best ones of it."""
+    """Tokens to choose among: the whole vocabulary, or its best tokens."""
 
     keys: mx.array
     """Logits as integers of the same order, uint32 of shape [rows, tokens]."""
     scaled: mx.array
-    """Logits less the largest, over the temperature, float32 of the same shape."""
+    """Logits minus the largest one, divided by the temperature, float32 of the same shape."""
 
     @property
     def weights(self) -> mx.array:
@@ -40,12 +40,12 @@ class Field:
 
 
 def find_border(field: Field, whole: Field, samplings: Sequence[Sampling]) -> mx.array:
-    """Return the key of the least logit that top_k and top_p keep, uint32 of shape [rows, 1].
+    """Return the key of the smallest logit that top_k and top_p keep, uint32 of shape [rows, 1].
 
     Args:
-        field: where to look for it: ``whole``, or the best tokens of it; then a border that is not above the least
-            key of the field may be wrong.
-        whole: all of the vocabulary.
+        field: the tokens to search: ``whole``, or its best tokens; then a border that is not above the smallest key of
+            the field may be wrong.
+        whole: the whole vocabulary.
         samplings: one for each row.
     """
     size = whole.keys.shape[-1]
@@ -71,12 +71,12 @@ def keep_probable(scaled: mx.array, samplings: Sequence[Sampling]) -> mx.array |
 
 
 def _add_weights(field: Field, border: mx.array) -> mx.array:
-    """Return the sum of the weights of what is not below ``border``, uint64 of shape [rows, 1]."""
+    """Return the sum of the weights of tokens not below ``border``, uint64 of shape [rows, 1]."""
     return mx.sum(mx.where(field.keys >= border, field.weights, 0).astype(mx.uint64), axis=-1, keepdims=True)
 
 
 def _find_nucleus(field: Field, total: mx.array, border: mx.array, shares: mx.array) -> mx.array:
-    """Return the largest key for which the weights from there up sum to at least their share of ``total``."""
+    """Return the largest key so that the weights from it up sum to at least their share of ``total``."""
     weights = mx.where(field.keys >= border, field.weights, 0).astype(mx.uint64)
     goal = mx.ceil(total.astype(mx.float32) * shares).astype(mx.uint64)
     goal = mx.clip(goal, mx.array(1, dtype=mx.uint64), total)
@@ -85,7 +85,7 @@ def _find_nucleus(field: Field, total: mx.array, border: mx.array, shares: mx.ar
 
 
 def _bisect(holds: Callable[[mx.array], mx.array]) -> mx.array:
-    """Return the largest key for which ``holds``, which is true up to some key and false above; a bit at a time."""
+    """Return the largest key for which ``holds`` is true, bit by bit; ``holds`` is true up to that key, false above."""
     key = mx.array(0, dtype=mx.uint32)
     for bit in range(31, -1, -1):
         higher = key | mx.array(1 << bit, dtype=mx.uint32)

@@ -1,4 +1,4 @@
-"""Float32 values as integers of the same order."""
+"""Maps float32 values to integers of the same order."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from parallax_backend_mlx.runtime import mx
 
 SIGN_BIT = 0x80000000
 LEAST_FINITE = 0x00800000
-"""What the least finite value is mapped to; only minus infinity is below."""
+"""The integer of the smallest finite value; only minus infinity is below."""
 
 
 def map_floats(values: mx.array) -> mx.array:

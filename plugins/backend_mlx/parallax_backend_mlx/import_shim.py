@@ -1,7 +1,7 @@
-"""The way into mlx_lm past its command line.
+"""Imports modules of mlx_lm without its generator and tokenizers.
 
-``import mlx_lm`` brings its generator and its tokenizers, and with them transformers and, where it is installed, torch.
-That costs each process that serves layers one to three seconds, and it has no use for any of them.
+``import mlx_lm`` imports both, and with them transformers and, if installed, torch. That takes one to three seconds in
+each process that serves layers, which uses none of them.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ TOKENIZERS = f"{PACKAGE}.tokenizer_utils"
 
 
 class Package(ModuleType):
-    """A package whose modules can be imported; itself it is loaded once something else is looked for in it."""
+    """A package whose modules can be imported; the package itself is loaded on the first other attribute."""
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 -- whatever the package holds
-        """Load the package, and look again."""
+        """Load the package, and return its attribute."""
         if name.startswith("__") or self.__spec__ is None or self.__spec__.loader is None:
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
-        self.__class__ = ModuleType  # type: ignore[assignment]  # what is loaded needs no loading
+        self.__class__ = ModuleType  # type: ignore[assignment]  # loaded: no further hook is needed
         self.__spec__.loader.exec_module(self)
         return getattr(self, name)
 
 
 @contextmanager
 def skip_tokenizers() -> Iterator[None]:
-    """Have modules of mlx_lm imported without its tokenizers; who uses those afterwards, loads them.
+    """Import modules of mlx_lm without its tokenizers, which are loaded on their first use.
 
-    Whoever has imported the package before keeps all of it.
+    Does nothing if the package was imported before.
     """
     spec = find_spec(PACKAGE) if PACKAGE not in sys.modules else None
     if spec is None:
@@ -42,7 +42,7 @@ def skip_tokenizers() -> Iterator[None]:
         return
     sys.modules[PACKAGE] = module_from_spec(spec)
     sys.modules[PACKAGE].__class__ = Package
-    # `mlx_lm.utils` takes these two by name: one to call, and one for its annotations.
+    # `mlx_lm.utils` imports these two names: one to call, and one for its annotations.
     sys.modules[TOKENIZERS] = ModuleType(TOKENIZERS)
     vars(sys.modules[TOKENIZERS]).update(load=_load_tokenizer, TokenizerWrapper=object)
     try:

@@ -17,31 +17,31 @@ from parallax_backend_mlx.memory import find_room
 from parallax_backend_mlx.missing_tensors import Weights, fill_absent, fill_holes, find_spoilt
 from parallax_backend_mlx.model_file import find_classes, list_fields
 from parallax_backend_mlx.model_fixes import correct_model
-from parallax_backend_mlx.model_slice import ModelSlice, carve_model, keep_model
+from parallax_backend_mlx.model_slice import ModelSlice, keep_model, slice_model
 from parallax_backend_mlx.runtime import Module, dequantize_model, flatten_tree, load_model, mx, tree_unflatten
 from parallax_backend_mlx.tensors import name_dtype
 from parallax_core.api import DType, LayerRange, ParallaxError, StagePlan, Unsupported, format_bytes
 
 Classes = Callable[[Mapping[str, Any]], tuple[Any, type]]
-"""Finds what builds a model, and the class of its arguments, by its config.json."""
+"""Returns the class that builds a model, and the class of its arguments, for a config.json."""
 DTYPES: dict[DType, mx.Dtype] = {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}
 MISFIT = "the files may be incomplete, or of a form mlx-lm does not read: fetch the model again, or try another backend"
 MAX_REASON = 300
-"""The most characters quoted from an error of mlx-lm, which may name every tensor."""
+"""The most characters quoted from an error of mlx-lm, which may list every tensor."""
 
 logger = logging.getLogger(__name__)
 
 
-class Carver:
-    """Builds a model for mlx-lm to load, and carves it once the names of all weights are known.
+class SliceBuilder:
+    """Builds a model for mlx-lm to load, and cuts out its slice once the names of all weights are known.
 
-    A model may become another by what its checkpoint holds, such as one with a tied head.
+    The tensors of a checkpoint may change the model, as for a tied head.
 
     Args:
-        layers: to keep.
-        tensors: all of the checkpoint, each with its file.
-        holes: those in files that are here whose bytes are not.
-        classes: finds what builds the model; see `find_classes` of the architectures.
+        layers: the layers to keep.
+        tensors: the file of each tensor of the checkpoint.
+        holes: tensors whose bytes are missing in files that are present.
+        classes: finds the classes of the model; see `find_classes`.
     """
 
     def __init__(
@@ -49,11 +49,11 @@ class Carver:
     ) -> None:
         self._layers, self._tensors, self._holes, self._classes = layers, tensors, holes, classes
         self._model: Any = None
-        self._carving: ModelSlice | None = None
+        self._model_slice: ModelSlice | None = None
         self.has_absent = False
 
     def find_classes(self, config: Mapping[str, Any]) -> tuple[Any, type]:
-        """Return what builds the model, and the class of its arguments."""
+        """Return the function that builds the model, and the class of its arguments."""
         model_class, arguments_class = self._classes(config)
 
         def build(arguments: object) -> Module:
@@ -64,54 +64,54 @@ class Carver:
         return build, arguments_class
 
     def _sanitize(self, weights: Weights) -> Weights:
-        """Rename and join weights as the model wants them, and keep those of the layers."""
+        """Rename and join weights for the model, and keep those of the layers."""
         del self._model.sanitize
         absent = fill_holes(weights, self._holes) | fill_absent(self._tensors, weights, self._model)
         self.has_absent = bool(absent)
         everything = weights | absent
         if hasattr(self._model, "sanitize"):
             everything = self._model.sanitize(everything)
-        self._carving = carve_model(self._model, self._layers)
-        return {name: array for name, array in everything.items() if self._carving.owns(name)}
+        self._model_slice = slice_model(self._model, self._layers)
+        return {name: array for name, array in everything.items() if self._model_slice.owns(name)}
 
-    def take_carving(self) -> ModelSlice:
-        """Return the model that was carved."""
-        assert self._carving is not None
-        return self._carving
+    def take_slice(self) -> ModelSlice:
+        """Return the slice of the model."""
+        assert self._model_slice is not None
+        return self._model_slice
 
 
 def load_network(
     plan: StagePlan, tensors: Mapping[str, str], holes: Collection[str] = frozenset()
 ) -> tuple[ModelSlice, int]:
-    """Return the layers that ``plan`` names, evaluated, and the bytes their weights take.
+    """Return the layers of ``plan``, evaluated, and the bytes of their weights.
 
-    Only the weights of these layers are read, and of what comes before and after them if they need it.
+    Only the weights of these layers are read, and those of the embedding and the head if the stage has them.
 
     Args:
-        plan: what to load.
-        tensors: all of the checkpoint, each with its file; for a part of the model, not all files need to be there.
-        holes: those in files that are there whose bytes are not; only for a part of the model.
+        plan: the model, its layers and options.
+        tensors: the file of each tensor of the checkpoint; for a part of the model, files may be missing.
+        holes: tensors whose bytes are missing in files that are present; only for a part of the model.
 
     Raises:
-        Unsupported: if mlx-lm cannot run the architecture as config.json describes it, or not these layers alone.
-        ParallaxError: if weights of these layers are not there, or do not fit the architecture or the memory.
+        Unsupported: if mlx-lm cannot run the architecture as in config.json, or not these layers alone.
+        ParallaxError: if weights of these layers are missing, or do not fit the architecture or the memory.
     """
     _check_holes(plan, holes)
     config = read_json(plan.model / "config.json")
     check_objects(config)
     if (config.get("quantization_config") or {}).get("quant_method") == "gguf":
-        message = f"{plan.model.name} keeps the weights of a GGUF file packed, which mlx-lm does not read"
-        raise Unsupported(message, "choose --backend torch, or the original model the GGUF was made from")
+        message = f"{plan.model.name} has the packed weights of a GGUF file, which mlx-lm does not read"
+        raise Unsupported(message, "choose --backend torch, or the original model that the GGUF was made from")
     changes = normalise(config, list_fields(config, plan.blocks), tensors.keys())
-    classes: Classes = partial(find_classes, brought=plan.blocks)
+    classes: Classes = partial(find_classes, adapter_file=plan.blocks)
     if plan.layers is None:
-        carving = keep_model(_build_model(plan.model, changes, classes, tensors))
+        model_slice = keep_model(_build_model(plan.model, changes, classes, tensors))
         has_absent = False
     else:
-        carver = Carver(plan.layers, tensors, holes, classes)
-        _build_model(plan.model, changes, carver.find_classes, tensors)
-        carving, has_absent = carver.take_carving(), carver.has_absent
-    model = carving.model
+        builder = SliceBuilder(plan.layers, tensors, holes, classes)
+        _build_model(plan.model, changes, builder.find_classes, tensors)
+        model_slice, has_absent = builder.take_slice(), builder.has_absent
+    model = model_slice.model
     _check_dtypes(model, plan.model)
     _convert_model(model, plan.dtype)
     correct_model(model, {**config, **changes})
@@ -124,11 +124,11 @@ def load_network(
     _evaluate_parameters(model, plan, total)
     if has_absent and (name := find_spoilt(_list_parameters(model))):
         raise ParallaxError(_describe_absent(name, plan, tensors), FETCH_REST if holes else REFETCH)
-    return carving, total
+    return model_slice, total
 
 
 def _check_holes(plan: StagePlan, holes: Collection[str]) -> None:
-    """Refuse layers of which a tensor is not there; what is no layer shows once it is known what it is made of."""
+    """Refuse layers with a missing tensor; other modules are checked when their tensors are known."""
     layers = plan.layers or LayerRange(0, 0)
     found = {name: re.search(r"\blayers\.(\d+)\.", name) for name in holes}
     own = [name for name, layer in found.items() if layer and layers.start <= int(layer[1]) < layers.stop]
@@ -152,9 +152,9 @@ def _build_model(folder: Path, changes: Mapping[str, Any], classes: Classes, ten
 
 
 def _check_dtypes(model: Module, folder: Path) -> None:
-    """Refuse weights that MLX takes for whole numbers, as it does with floats of 8 bits, though they stand alone.
+    """Refuse weights that MLX reads as integers, as it does 8-bit floats, unless they belong to a quantised layer.
 
-    Those of quantised layers have scales beside them.
+    Quantised layers have scales too.
     """
     parameters = _list_parameters(model)
     scaled = {name.rpartition(".")[0] for name, _ in parameters if "scale" in name.rpartition(".")[2]}
@@ -181,7 +181,7 @@ def _convert_model(model: Module, dtype: DType) -> None:
 
 
 def _cast_parameters(model: Module, dtype: mx.Dtype) -> None:
-    # A model file names what must stay in float32, whatever the rest is.
+    # A model file names the parameters that must stay in float32.
     predicate = getattr(model, "cast_predicate", None) if dtype != mx.float32 else None
     casts = [
         (name, array.astype(dtype))
@@ -192,7 +192,7 @@ def _cast_parameters(model: Module, dtype: mx.Dtype) -> None:
 
 
 def _evaluate_parameters(model: Module, plan: StagePlan, total: int) -> None:
-    """Read the weights a layer at a time, so that what is converted is never in memory twice."""
+    """Read the weights one layer at a time, so that only one layer is in memory in both dtypes."""
     task, done = f"load {plan.model.name}", 0
     plan.progress(task, 0, total)
     for _, group in itertools.groupby(_list_parameters(model), key=lambda item: _name_layer(item[0])):
@@ -207,18 +207,18 @@ def _list_parameters(model: Module) -> list[tuple[str, mx.array]]:
 
 
 def _describe_absent(name: str, plan: StagePlan, tensors: Mapping[str, str]) -> str:
-    """Say which file is missing: one that holds a tensor of the same layer, or of the same name."""
+    """Return an error that names the missing file: one with a tensor of the same layer, or of the same name."""
     layer = _name_layer(name)
     part = layer[layer.find("layers.") :] if layer != name else name
     absent = {tensor: file for tensor, file in tensors.items() if not (plan.model / file).exists()}
     files = [file for tensor, file in absent.items() if part in tensor]
     if not absent:
-        return f"only a part of {plan.model} is on this machine, without {name}, which layers asked for need"
-    return f"{plan.model} lacks {[*files, *absent.values()][0]}, which holds weights of the layers asked for"
+        return f"only a part of {plan.model} is on this machine, without {name}, which the wanted layers need"
+    return f"{plan.model} lacks {[*files, *absent.values()][0]}, which has weights of the wanted layers"
 
 
 def _name_file(reason: str, tensors: Mapping[str, str]) -> str:
-    """Return where a tensor is that ``reason`` speaks of, or nothing if it names none of the checkpoint."""
+    """Return the file of the first tensor named in ``reason``, in parentheses; empty if it names none."""
     found = next((name for name in re.findall(r"[\w.]+\w", reason) if name in tensors), None)
     return f" (in {tensors[found]})" if found else ""
 

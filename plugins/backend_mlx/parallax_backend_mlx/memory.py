@@ -7,7 +7,7 @@ from parallax_core.api import Machine
 
 
 def find_room() -> int:
-    """Return the bytes that weights and caches may still take on the device in use."""
+    """Return the bytes that are free for weights and caches on the device in use."""
     if mx.default_device() != mx.Device(mx.gpu):
         room = Machine().free_memory()
         return int(mx.device_info()["memory_size"]) if room is None else room

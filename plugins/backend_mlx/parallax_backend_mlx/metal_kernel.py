@@ -1,10 +1,10 @@
-"""Attention of one query a row over keys and values in pages, as a Metal kernel: nothing is gathered first.
+"""Attention of one query per row over keys and values in pages, as a Metal kernel that gathers nothing first.
 
-A threadgroup serves one head of one row. Its simdgroups take every `PARTS`-th key each, with a softmax that is kept
-while it goes (online softmax: arXiv 1805.02867; pages: vLLM, SOSP 2023), and are joined at the end.
+A threadgroup computes one head of one row. Each of its simdgroups takes every `PARTS`-th key, with an online softmax
+(arXiv 1805.02867; pages: vLLM, SOSP 2023), and their results are joined at the end.
 
-Metal was not run where this was written. Its arithmetic is tested on Linux, where the same text is compiled as C++, and
-on a Mac it is compared with the gathered computation before it is used, by `check_kernel`.
+The kernel was not run on Metal when it was written. Its arithmetic is tested on Linux, where the same text is compiled
+as C++, and on a Mac `check_kernel` compares it with the gathered computation before it is used.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ LANES = 32
 PARTS = 8
 """Simdgroups of a threadgroup."""
 MAX_WIDTH = 512
-"""Wider heads would not fit the memory of a threadgroup, which is 32 KiB."""
+"""The widest head that fits the memory of a threadgroup, 32 KiB."""
 
 TOLERANCE = {mx.float32: 1e-4, mx.float16: 5e-3, mx.bfloat16: 4e-2}
-"""How far the kernel may be from the gathered computation."""
+"""The largest difference allowed between the kernel and the gathered computation, by dtype."""
 
 SOURCE = """
     uint lane = thread_index_in_simdgroup;
@@ -96,22 +96,22 @@ INPUTS = ("queries", "keys", "values", "table", "bounds", "num_pages", "scale")
 
 @dataclass(frozen=True, slots=True)
 class Pages:
-    """Keys and values in pages, and where those of some rows lie."""
+    """Keys and values in pages, and the pages of some rows."""
 
     keys: mx.array
     """Shape [pages * heads * page_size, width]; row ``(page * heads + head) * page_size + slot`` is one key."""
     values: mx.array
-    """Likewise; its width may differ."""
+    """The values, in the same layout; their width may differ."""
     table: mx.array
     """The pages of each row in order, uint32 of shape [rows, pages]."""
     bounds: mx.array
-    """The first key each row sees and the one after the last, as places in its pages, int32 of shape [rows, 2]."""
+    """The first key that each row sees and the one after the last, as slots of its pages, int32 of shape [rows, 2]."""
     heads: int
     page_size: int
 
 
 class DecodeKernel:
-    """The kernel, for all shapes; compiled when it is first called. Only where MLX has Metal."""
+    """The kernel, for all shapes; compiled on the first call. Needs Metal."""
 
     @cached_property
     def _kernel(self) -> Any:  # noqa: ANN401  # MLX gives it no type
@@ -120,12 +120,12 @@ class DecodeKernel:
         )
 
     def run(self, queries: mx.array, pages: Pages, scale: float) -> mx.array:
-        """Return the attention of one query a row, not evaluated yet.
+        """Return the attention of one query per row, not evaluated yet.
 
         Args:
             queries: shape [rows, query heads, 1, width].
-            pages: where keys and values are.
-            scale: what scores are multiplied with.
+            pages: the keys and values.
+            scale: the factor of the scores.
 
         Returns:
             Shape [rows, query heads, 1, value width], of the dtype of ``queries``.
@@ -179,7 +179,7 @@ def check_kernel(kernel: DecodeKernel, dtype: mx.Dtype) -> str:
     try:
         found = kernel.run(queries, pages, 0.125)
         error = float(mx.max(mx.abs(found - attend_plainly(queries, pages, 0.125))).item())  # type: ignore[arg-type]
-    except Exception as failure:  # noqa: BLE001  # whatever Metal's compiler says
+    except Exception as failure:  # noqa: BLE001  # any error of Metal's compiler
         return f"{type(failure).__name__}: {failure}"
     return "" if error <= TOLERANCE[dtype] else f"it is off by {error:.2g}"
 

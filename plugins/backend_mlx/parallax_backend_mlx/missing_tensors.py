@@ -1,10 +1,10 @@
-"""Placeholders for tensors in missing files, while mlx-lm renames and joins the others.
+"""Makes placeholders for tensors in missing files, while mlx-lm renames and joins the others.
 
-``sanitize`` of a model file looks at all names: one expert of layer 0 tells it that the experts of every layer are to
-be stacked, and the shape of one convolution that norms of every layer are still to be shifted by one. So it is shown
-the whole checkpoint. Files that are here need nothing: MLX reads their data only when it is computed with. Where they
-were fetched in part, holes in them would read as zeros, and are treated as tensors that are not here.
-The placeholders are NaN, so that none of them can pass for a weight unnoticed.
+``sanitize`` of a model file looks at all names: from one expert of layer 0 it concludes that the experts of every layer
+are to be stacked, and from the shape of one convolution that the norms of every layer are to be shifted by one. So it
+is given the whole checkpoint. Files that are present need no placeholders: MLX reads their data only when it computes.
+Holes in files that were fetched in part would read as zeros, and are treated as missing tensors.
+The placeholders are NaN, so that none of them can be used as a weight unnoticed.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ Weights = dict[str, mx.array]
 
 
 def fill_absent(names: Mapping[str, str], weights: Mapping[str, mx.array], model: Module) -> Weights:
-    """Return something of the right shape and dtype for each tensor that is not in ``weights``.
+    """Return a placeholder of the right shape and dtype for each tensor that is not in ``weights``.
 
     Args:
-        names: all tensors of the checkpoint, each with its file.
-        weights: those that are here.
-        model: as mlx-lm built it.
+        names: the file of each tensor of the checkpoint.
+        weights: the tensors that are present.
+        model: the model that mlx-lm built.
 
     Raises:
-        ParallaxError: if a tensor has a shape that decides over others, and nothing here tells it.
+        ParallaxError: if the shape of a tensor affects others, and cannot be found without its file.
     """
     siblings = {_mask_numbers(name): array for name, array in weights.items()}
     shapes = _list_shapes(model)
@@ -43,15 +43,15 @@ def fill_absent(names: Mapping[str, str], weights: Mapping[str, mx.array], model
 
 
 def fill_holes(weights: Mapping[str, mx.array], holes: Collection[str]) -> Weights:
-    """Return something of the same shape and dtype for each of ``weights`` that is in ``holes``."""
+    """Return a placeholder of the same shape and dtype for each of ``weights`` that is in ``holes``."""
     return {name: _fill_like(array.shape, array.dtype) for name, array in weights.items() if name in holes}
 
 
 def find_spoilt(arrays: Iterable[tuple[str, mx.array]]) -> str:
-    """Return the name of an array that was made from something absent, or nothing. The arrays must be evaluated."""
+    """Return the name of an array made from a placeholder; empty if there is none. The arrays must be evaluated."""
     for name, array in arrays:
         if mx.issubdtype(array.dtype, mx.floating) and array.size:
-            # Of arrays that were joined, one number of each part is enough.
+            # One number of each part is enough for joined arrays.
             sample = array.reshape(array.shape[0], -1)[:, 0] if array.ndim else array
             if bool(mx.any(mx.isnan(sample)).item()):
                 return name
@@ -63,7 +63,7 @@ def _fill_tensor(name: str, file: str, sibling: mx.array | None, shapes: Mapping
         return _fill_like(sibling.shape, sibling.dtype)
     shape = shapes.get(_cut_tail(name), (1, 1))
     if len(shape) > MATRIX:
-        message = f"the layout of this checkpoint shows in {name} only, which is in {file}, and that is not here"
+        message = f"the layout of this checkpoint depends on {name}, which is in {file}, and that file is missing"
         raise ParallaxError(message, f"fetch {file} as well, or choose other layers")
     return _fill_like(shape, mx.float32)
 
@@ -78,10 +78,10 @@ def _list_shapes(model: Module) -> dict[str, tuple[int, ...]]:
 
 
 def _mask_numbers(name: str) -> str:
-    """Return what tensors of one role in all layers, and all experts, have in common."""
+    """Return a name without numbers, which is equal for the same tensor of all layers and experts."""
     return NUMBER.sub("*", name)
 
 
 def _cut_tail(name: str) -> str:
-    """Return the name within a layer, or the last two parts of it: before the layers every model has its own prefix."""
+    """Return the name within its layer, or its last two parts: the prefix before the layers differs between models."""
     return ".".join(NUMBER.split(name)[-1].strip(".").split(".")[-2:])

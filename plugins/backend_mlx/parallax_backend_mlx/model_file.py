@@ -15,36 +15,36 @@ from parallax_backend_mlx.weight_names import spell_weights
 from parallax_core.api import Unsupported
 
 CRASHING = frozenset({"phi3small"})
-"""Model files of mlx-lm that end the whole process when they run, so that no error could be reported."""
+"""Model files of mlx-lm that crash the process when they run, so that no error could be reported."""
 
 
-def find_classes(config: Mapping[str, Any], brought: object = None) -> tuple[type, type]:
+def find_classes(config: Mapping[str, Any], adapter_file: object = None) -> tuple[type, type]:
     """Return the classes ``Model`` and ``ModelArgs`` for ``config``.
 
-    An import that fails inside a model file is raised as it is: it is a fault of the installation.
+    An import that fails inside a model file is raised unchanged: the installation is broken.
 
     Args:
-        config: of the model.
-        brought: a model file as those of mlx-lm, if the model's adapter brings one; it goes before what mlx-lm has.
+        config: the model's config.json.
+        adapter_file: a model file in the form of mlx-lm's, if the model's adapter has one; it replaces mlx-lm's.
 
     Raises:
-        Unsupported: if mlx-lm has no model file for it, or it wants to run code of its own.
+        Unsupported: if mlx-lm has no model file for it, or the model requires code from its folder.
     """
-    module: Any = brought or _import_module(_name_module(config))
+    module: Any = adapter_file or _import_module(_name_module(config))
     return spell_weights(module.Model), module.ModelArgs
 
 
-def list_fields(config: Mapping[str, Any], brought: object = None) -> frozenset[str]:
+def list_fields(config: Mapping[str, Any], adapter_file: object = None) -> frozenset[str]:
     """Return the settings that the model file for ``config``, or that of its text part, reads from config.json.
 
     Args:
-        config: of the model.
-        brought: as for `find_classes`.
+        config: the model's config.json.
+        adapter_file: as for `find_classes`.
 
     Raises:
         Unsupported: as `find_classes`.
     """
-    fields = _list_settings(brought or _import_module(_name_module(config)))
+    fields = _list_settings(adapter_file or _import_module(_name_module(config)))
     text = config.get("text_config")
     if isinstance(text, Mapping) and _is_known(str(text.get("model_type"))):
         fields |= _list_settings(_import_module(str(text["model_type"])))
@@ -54,8 +54,8 @@ def list_fields(config: Mapping[str, Any], brought: object = None) -> frozenset[
 def _name_module(config: Mapping[str, Any]) -> str:
     """Return the name of the model file, found by the rules of ``mlx_lm.utils``."""
     if config.get("model_file"):
-        message = f"this model wants to run code of its own: {config['model_file']}"
-        raise Unsupported(message, "only architectures that mlx-lm brings are run")
+        message = f"this model requires code from its folder, which is not run: {config['model_file']}"
+        raise Unsupported(message, "choose a model of an architecture that mlx-lm has")
     kind = str(config.get("model_type"))
     named = config.get("architectures") or ()
     named = (named,) if isinstance(named, str) else named
@@ -80,7 +80,7 @@ def _import_module(name: str) -> ModuleType:
 
 
 def _list_settings(module: object) -> frozenset[str]:
-    """Return the settings of every class in ``module``, and in the model files it builds on, that reads a config."""
+    """Return the settings of every class in ``module``, and in the model files it imports, that reads a config."""
     values = list(vars(module).values())
     for part in values.copy():
         if isinstance(part, ModuleType) and part.__name__.startswith("mlx_lm.models."):

@@ -1,6 +1,6 @@
 """Corrects model files of mlx-lm that deviate from config.json or from the authors of a model.
 
-Each was found by comparing logits with those of transformers, and is tested that way.
+Each deviation was found by comparing logits with those of transformers, and is tested that way.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any
 from parallax_backend_mlx.runtime import Embedding, Module, YarnRoPE, mx
 
 ROTATIONS = {"beta_fast": 32.0, "beta_slow": 1.0}
-"""Where a YaRN embedding begins and ends to blend, unless config.json says otherwise."""
+"""The rotations at which YaRN begins and ends to blend, unless config.json gives others."""
 SMALLEST_RANGE = 0.001
 
 
 class ScaledEmbedding(Embedding):
-    """An embedding whose rows, but not what it gives as a head, are multiplied by a factor."""
+    """An embedding whose rows are multiplied by a factor; as a head, it is not."""
 
     def __init__(self, plain: Embedding, factor: float) -> None:
         super().__init__(1, 1)
@@ -34,8 +34,8 @@ def correct_model(model: Module, config: Mapping[str, Any]) -> None:
     """Correct ``model``, whose weights need not be evaluated.
 
     Args:
-        model: built by mlx-lm.
-        config: what it was built from, in mlx-lm's words.
+        model: the model that mlx-lm built.
+        config: its config.json, with the settings that mlx-lm reads.
     """
     text = config.get("text_config")
     config = text if isinstance(text, Mapping) else config
@@ -48,9 +48,10 @@ def correct_model(model: Module, config: Mapping[str, Any]) -> None:
 
 
 def find_frequencies(dims: int, base: float, scaling: Mapping[str, Any]) -> mx.array:
-    """Return the periods of a YaRN embedding whose range is not truncated, float32 of shape [dims / 2].
+    """Return the periods of YaRN rope whose range is not truncated, float32 of shape [dims / 2].
 
-    mlx-lm rounds the range outwards to whole dimensions whatever ``truncate`` says. See arXiv 2309.00071, section 3.2.
+    mlx-lm always rounds the range outwards to whole dimensions, and ignores ``truncate``. See arXiv 2309.00071,
+    section 3.2.
     """
     low, high = (
         dims
@@ -66,7 +67,7 @@ def find_frequencies(dims: int, base: float, scaling: Mapping[str, Any]) -> mx.a
 
 
 def _correct_scale(body: Any) -> None:  # noqa: ANN401  # a class of mlx-lm
-    """Undo that Gemma 3 rounds the scale of its embeddings to bfloat16, in float32: by up to one in 500."""
+    """Set the exact scale of Gemma 3's embeddings in float32; mlx-lm rounds it to bfloat16, by up to one in 500."""
     plain, exact = body.embed_tokens, math.sqrt(body.args.hidden_size)
     if type(plain) is Embedding and plain.weight.dtype == mx.float32:
         rounded: Any = mx.array(exact, mx.bfloat16).item()

@@ -1,8 +1,8 @@
 """Cuts the layers of one stage out of a model of mlx-lm.
 
-The model keeps its code, a list of layers of full length, and the numbering of the whole model, so that
-masks, settings of single layers and names of weights need no translation. Modules that this stage does not run are
-replaced by shells without weights; see `parallax_backend_mlx.placeholders`.
+The model keeps its code, its full list of layers and their numbers, so that masks, settings of single layers and names
+of weights need no translation. Modules that this stage does not run are replaced by placeholders without weights; see
+`parallax_backend_mlx.placeholders`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from parallax_backend_mlx.dry_run import HINT, DryRun, dry_run_model
 from parallax_backend_mlx.module_map import ModulePath, draw_module_map, name_kind
-from parallax_backend_mlx.placeholders import Exit, Hole, LayerPlaceholder, UnusedPlaceholder
+from parallax_backend_mlx.placeholders import Exit, LayerPlaceholder, PassThrough, UnusedPlaceholder
 from parallax_backend_mlx.runtime import Module, make_prompt_cache, mx
 from parallax_core.api import LayerRange, Unsupported
 
@@ -22,37 +22,37 @@ S = TypeVar("S", bound=LayerPlaceholder)
 
 @dataclass(frozen=True, slots=True)
 class ModelSlice:
-    """A model of which some layers are left, or all."""
+    """A model with some of its layers, or all."""
 
     model: Module
     layers: LayerRange
     num_layers: int
-    """Of the whole model."""
+    """The number of layers of the whole model."""
     dry_run: DryRun | None = None
-    """None if all are left: then nothing needs to be known."""
+    """The findings of the dry run; None for a whole model, which needs none."""
     dropped: tuple[str, ...] = ()
     """The paths of the removed modules."""
     spare: tuple[UnusedPlaceholder, ...] = ()
     """The placeholders of removed modules other than layers."""
-    entry: Hole | None = None
-    """Where hidden states of the stage before come in."""
+    entry: PassThrough | None = None
+    """The placeholder that takes the hidden states of the previous stage."""
     end: ModulePath | None = None
-    """Where the model is to be left: its last layer, unless that is the model's."""
+    """The last layer of the slice, after which the model is left; None if it is the last of the model."""
 
     def owns(self, name: str) -> bool:
-        """Whether a parameter of this name is of a module that is left."""
+        """Whether the parameter of this name belongs to a module of the slice."""
         parts = name.split(".")
         return not any(".".join(parts[:length]) in self.dropped for length in range(1, len(parts)))
 
     def close(self, dtype: mx.Dtype) -> None:
-        """Make it ready to run, once weights are loaded; its last layer no longer shows its parameters then.
+        """Make the slice ready to run, once weights are loaded; its last layer then no longer shows its parameters.
 
         Args:
-            dtype: of hidden states. What embeddings that are gone would give is never computed, but masks may be
+            dtype: the dtype of hidden states. The output of a removed embedding is never computed, but masks may be
                 made in its dtype.
         """
         for placeholder in self.spare:
-            placeholder.shelled.set_dtype(dtype)
+            placeholder.replaced.set_dtype(dtype)
         if self.end is not None and not isinstance(self.end.module, Exit):
             self.end.put(Exit(self.end.module))
 
@@ -63,22 +63,22 @@ def keep_model(model: Module) -> ModelSlice:
     return ModelSlice(model, LayerRange(0, count), count)
 
 
-def carve_model(model: Module, layers: LayerRange) -> ModelSlice:
+def slice_model(model: Module, layers: LayerRange) -> ModelSlice:
     """Drop the modules of ``model`` that a stage of ``layers`` does not run, and return the rest.
 
     Raises:
-        Unsupported: if its layers cannot be run apart.
+        Unsupported: if its layers cannot be run separately.
     """
     module_map = draw_module_map(model)
     count = len(module_map.layers)
     if layers.stop > count:
-        message = f"this model has {count} layers, and config.json speaks of more"
+        message = f"this model has {count} layers, and config.json has more"
         raise Unsupported(message, HINT)
     dry_run = dry_run_model(model, module_map)
     _check_needs(dry_run, layers, model)
     outside = [place for index, place in enumerate(module_map.layers) if not layers.start <= index < layers.stop]
     unused = [place for place in module_map.others if not _is_used(dry_run.uses.get(place.path, ()), layers, count)]
-    holes = {place.path: _empty(place, Hole(place.module)) for place in outside}
+    holes = {place.path: _empty(place, PassThrough(place.module)) for place in outside}
     return ModelSlice(
         model,
         layers,
@@ -97,12 +97,12 @@ def _empty(place: ModulePath, placeholder: S) -> S:
 
 
 def _is_used(phases: Iterable[int], layers: LayerRange, count: int) -> bool:
-    """Whether a stage runs what is used after so many layers: before its own, between them, or at the very end."""
+    """Whether a stage runs a module used after ``phases`` layers: before its own, between them, or after the last."""
     return any(layers.start <= phase < layers.stop or phase == layers.stop == count for phase in phases)
 
 
 def _check_needs(dry_run: DryRun, layers: LayerRange, model: Module) -> None:
-    """Refuse a stage whose layers must know positions that none of its entries keeps."""
+    """Refuse a stage whose layers need positions that none of its entries keeps."""
     cache = make_prompt_cache(model)
     numbers = range(layers.start, layers.stop)
     kinds = {name_kind(cache[index]) for index in map(dry_run.entries.__getitem__, numbers) if index is not None}

@@ -1,4 +1,4 @@
-"""Where a model of mlx-lm keeps its layers, and its other modules that have weights."""
+"""Finds the layers of a model of mlx-lm, and its other modules with weights."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ Holder = list[Any] | dict[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class ModulePath:
-    """Where a module is: in another one, or in a list or dictionary of it."""
+    """The position of a module: in another module, or in a list or dictionary of one."""
 
     holder: Any
     key: Any
     path: str
-    """As in the names of its parameters."""
+    """The path, as in the names of its parameters."""
 
     @property
     def module(self) -> Module:
-        """What is there."""
+        """The module at this position."""
         module: Module = self.holder[self.key]
         return module
 
     def put(self, module: Module) -> None:
-        """Put ``module`` there."""
+        """Put ``module`` at this position."""
         self.holder[self.key] = module
 
 
 @dataclass(frozen=True, slots=True)
 class ModuleMap:
-    """The modules of a model: its layers in order, and those with weights that are neither layers nor hold them."""
+    """The modules of a model: its layers in order, and the modules with weights that neither are nor contain layers."""
 
     layers: tuple[ModulePath, ...]
     others: tuple[ModulePath, ...]
@@ -52,7 +52,7 @@ def draw_module_map(model: Module) -> ModuleMap:
 
 
 def name_kind(entry: object) -> str:
-    """Return the key shared by entries of one kind: the same tokens give them the same length and mask."""
+    """Return the key of entries of one kind, which have the same length and mask after the same tokens."""
     parts = [name_kind(inner) for inner in getattr(entry, "caches", ())]
     sizes = [str(getattr(entry, name)) for name in ("max_size", "keep", "chunk_size") if hasattr(entry, name)]
     return " ".join([type(entry).__name__, *sizes, *parts])

@@ -1,4 +1,4 @@
-"""A loaded model of mlx-lm, or some of its layers: tokens or hidden states and a cache in, logits or the like out."""
+"""Runs a loaded model of mlx-lm, or some of its layers: from tokens or hidden states to logits or hidden states."""
 
 from __future__ import annotations
 
@@ -19,69 +19,69 @@ from parallax_core.api import BackendFailed, Capability, TensorSpec, Unsupported
 PAGE_TOKENS = KVCache.step
 """The tokens by which mlx-lm's caches grow."""
 TOLERANCE = {mx.float32: 1e-4, mx.float16: 2e-2, mx.bfloat16: 1e-1}
-"""How far the picked logits of the check may be from the others, as a share of the largest."""
+"""The largest difference allowed between picked logits and all logits, as a share of the largest logit, by dtype."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Properties learnt from passing one token through the layers, without computing."""
+    """Properties found by passing one token through the layers, without evaluating it."""
 
     vocab_size: int
     width: int
-    """Of hidden states between stages; 0 for a whole model, which has no neighbours."""
+    """The width of hidden states between stages; 0 for a whole model."""
     page_bytes: int
-    """Of one sequence's caches over all layers when they hold up to `PAGE_TOKENS` tokens."""
+    """The bytes of one sequence's caches, over all layers, with up to `PAGE_TOKENS` tokens."""
     dtype: mx.Dtype
     """The dtype of activations."""
 
 
 class Network:
-    """Layers of a model and how to run them. Belongs to the thread that loaded them."""
+    """Runs the layers of a model. Belongs to the thread that loaded them."""
 
-    def __init__(self, carving: ModelSlice) -> None:
-        self._model: Any = carving.model
-        self._carving = carving
+    def __init__(self, model_slice: ModelSlice) -> None:
+        self._model: Any = model_slice.model
+        self._model_slice = model_slice
         self._pick: Pick | None = None
-        self.layers = carving.layers
-        self.num_layers = carving.num_layers
+        self.layers = model_slice.layers
+        self.num_layers = model_slice.num_layers
         self._owned, self._aliases = self._place_entries()
         dtype = self._guess_dtype()
-        carving.close(dtype)
+        model_slice.close(dtype)
         self.shape = self._measure_shape(dtype)
 
     @property
     def is_first(self) -> bool:
-        """Whether it begins with layer 0, and so with token ids."""
+        """Whether it begins with layer 0, and so takes token ids."""
         return self.layers.start == 0
 
     @property
     def is_last(self) -> bool:
-        """Whether it ends with the last layer, and so with logits."""
+        """Whether it ends with the last layer, and so returns logits."""
         return self.layers.stop == self.num_layers
 
     @property
     def takes(self) -> tuple[TensorSpec, ...]:
-        """The hidden states it wants of the stage before."""
+        """The hidden states that it takes from the previous stage."""
         return () if self.is_first else (self._describe_hidden(),)
 
     @property
     def gives(self) -> tuple[TensorSpec, ...]:
-        """The hidden states it has for the next stage."""
+        """The hidden states that it gives to the next stage."""
         return () if self.is_last else (self._describe_hidden(),)
 
     def make_cache(self) -> Cache:
-        """Return the empty cache of a new sequence, of full length: entries of layers elsewhere stay empty."""
+        """Return the empty cache of a new sequence, of full length: entries of other stages' layers stay empty."""
         cache: Cache = make_prompt_cache(self._model)
         return cache
 
     def list_entries(self) -> list[int]:
-        """Return which entries of a cache the layers of this network own, in ascending order."""
+        """Return the indices of the cache entries that layers of this network own, in ascending order."""
         return self._owned
 
     def can_rewind(self) -> bool:
-        """Whether a sequence can go back to any length; states and sliding windows cannot."""
+        """Whether a sequence can be truncated to any length; states and sliding windows cannot."""
         cache = self.make_cache()
         return all(type(cache[index]) is KVCache for index in self._owned)
 
@@ -92,8 +92,8 @@ class Network:
     def list_capabilities(self) -> set[Capability]:
         """Return the capabilities of a stage with this network.
 
-        Without the last layer it has those that the stage with it may have: a row that asks for something goes through
-        every stage, and the last answers.
+        Without the last layer, they are those that the last stage may have: a row passes through every stage, and the
+        last one answers it.
         """
         return {"logprobs"} if self.is_last and self._pick is None else {"logprobs", "hidden"}
 
@@ -103,21 +103,21 @@ class Network:
         return self.run(mx.array([list(tokens)], dtype=mx.int32), None, cache, places)
 
     def run(self, tokens: mx.array, hidden: mx.array | None, cache: Sequence[Any], wanted: mx.array | None) -> mx.array:
-        """Append ``tokens`` to ``cache`` and return what comes of them, not evaluated yet.
+        """Append ``tokens`` to ``cache`` and return the logits or hidden states, not evaluated yet.
 
         Args:
             tokens: int32 of shape [rows, columns].
-            hidden: what the stage before gave, shape [rows, columns, width]; None if this one begins with layer 0.
-            cache: as long as that of `make_cache`, and with the interface of its entries; its own are advanced at once.
-                Of the others, those of a kind with one of its own are not looked at.
-            wanted: int32 of shape [places]: of which tokens logits are wanted, as row * columns + column; None if of
-                none. A network without the last layer does not look at it.
+            hidden: the output of the previous stage, shape [rows, columns, width]; None if there is no previous stage.
+            cache: as long as that of `make_cache`, and with the interface of its entries; entries of this network are
+                advanced at once. Other entries of the same kinds are not read.
+            wanted: int32 of shape [places]: the tokens whose logits are wanted, as row * columns + column; None if no
+                logits are. Ignored without the last layer.
 
         Returns:
             Logits of shape [places, vocab_size]; without the last layer, hidden states of shape [rows, columns, width];
-            if no logits are wanted, an array whose evaluation brings every layer and so the cache up to date.
+            if no logits are wanted, an array whose evaluation computes every layer, and so the cache.
         """
-        entry = self._carving.entry
+        entry = self._model_slice.entry
         if entry is not None:
             entry.incoming = hidden
         if self._pick is not None:
@@ -134,14 +134,14 @@ class Network:
 
     @property
     def states(self) -> mx.array | None:
-        """What the last `run` gave its head: hidden states after the final norm, shape [places, width].
+        """The hidden states after the final norm in the last `run`, shape [places, width], not evaluated.
 
-        None if the model's head cannot be told from the rest. Not evaluated.
+        None if the head of the model could not be found.
         """
         return self._pick.states if self._pick is not None else None
 
     def install_pick(self) -> None:
-        """Have the head compute only the wanted positions, where the model allows it; checked by running it."""
+        """Make the head compute only the wanted positions, if the model allows it; checked by running it."""
         if not self.is_last:
             return
         expected = self._run_probe()
@@ -160,7 +160,7 @@ class Network:
                 return False
             error = mx.max(mx.abs(found - expected)) / mx.max(mx.abs(expected))
             return bool((error <= TOLERANCE[self.shape.dtype]).item())
-        except Exception:  # noqa: BLE001  # model files are of every kind; one that cannot be picked from just costs more
+        except Exception:  # noqa: BLE001  # model files differ: without picking, the head just computes more
             return False
 
     def _run_probe(self) -> mx.array:
@@ -170,35 +170,35 @@ class Network:
         return self.run(tokens, None if self.is_first else noise, self.make_cache(), mx.array([0, 2], dtype=mx.int32))
 
     def _place_entries(self) -> tuple[list[int], list[int]]:
-        """Return the entries of its own, and for each entry that whose position and mask is the same here."""
+        """Return the indices of its own entries, and for each entry the index of an own one with the same mask."""
         cache = self.make_cache()
-        dry_run = self._carving.dry_run
+        dry_run = self._model_slice.dry_run
         if dry_run is None:
             everything = list(range(len(cache)))
             return everything, everything
         held = dry_run.entries[self.layers.start : self.layers.stop]
         owned = sorted(index for index in held if index is not None)
         first = {name_kind(cache[index]): index for index in reversed(owned)}
-        # Models read masks off the first entry of a kind, wherever its layer is.
+        # Models make masks from the first entry of a kind, which may belong to a layer of another stage.
         return owned, [
             index if index in owned else first.get(name_kind(entry), index) for index, entry in enumerate(cache)
         ]
 
     def _guess_dtype(self) -> mx.Dtype:
-        """Return the dtype of most of its weights, in which hidden states should come."""
+        """Return the dtype of most of its weights, which is that of hidden states too."""
         found = Counter(array.dtype for _, array in flatten_tree(self._model.parameters()))
         floats = [dtype for dtype, _ in found.most_common() if mx.issubdtype(dtype, mx.floating)]
         return floats[0] if floats else mx.float32
 
     def _measure_shape(self, dtype: mx.Dtype) -> Shape:
-        dry_run, cache = self._carving.dry_run, self.make_cache()
+        dry_run, cache = self._model_slice.dry_run, self.make_cache()
         width = dry_run.width if dry_run else 0
         hidden = None if self.is_first else mx.zeros((1, 1, width), dtype=dtype)
         try:
             output = self.run(mx.zeros((1, 1), dtype=mx.int32), hidden, cache, None)
         except Unsupported:
             raise
-        except Exception as error:  # model files are of every kind, and fail in every way
+        except Exception as error:  # model files differ, and may raise anything
             hint = "check config.json, update mlx-lm, or try another backend"
             raise BackendFailed(f"mlx-lm cannot run this model: {error}", hint) from error
         own = [cache[index] for index in self._owned]

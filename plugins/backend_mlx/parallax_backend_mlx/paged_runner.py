@@ -1,4 +1,4 @@
-"""Runs the rows of a batch on pages: those of equal length together, as one rectangle."""
+"""Runs the rows of a batch on pages; rows of similar length run together, as one rectangle."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from parallax_backend_mlx.cache_layout import Layout, list_leaves
 from parallax_backend_mlx.cache_view import PagedView, SlotView
 from parallax_backend_mlx.network import Network
 from parallax_backend_mlx.page_arrays import PageArrays, Store
-from parallax_backend_mlx.page_index import Places, Stretch
-from parallax_backend_mlx.results import Copies, Found, find_wanted, wants_states
+from parallax_backend_mlx.page_index import Places, RowRange
+from parallax_backend_mlx.results import Copies, RunResult, find_wanted, wants_states
 from parallax_backend_mlx.row_groups import Grouping, group_rows
 from parallax_backend_mlx.runtime import CacheList, mx
 from parallax_backend_mlx.soundness import refuse_unsound
@@ -19,17 +19,17 @@ from parallax_core.api import Edit, PagePool, Row
 
 View = PagedView | SlotView
 PACE = 3
-"""The number of views after which MLX begins to compute, while Python prepares the later layers."""
+"""The number of views (mostly one per layer) after which MLX begins to compute while Python prepares the next."""
 
 
 class PagedRunner:
-    """Keeps every sequence of a stage in the pages that its account names. Belongs to the thread that made it.
+    """Keeps every sequence of a stage in the pages that its account allocates. Belongs to the thread that made it.
 
     Args:
         network: the model.
-        layout: what its caches keep.
-        pools: those of the account of the stage, which takes and frees their pages.
-        grouping: how rows may run together.
+        layout: the layout of its caches.
+        pools: the pools of the stage's account, which allocates and frees their pages.
+        grouping: the rules by which rows run together.
     """
 
     def __init__(self, network: Network, layout: Layout, pools: Sequence[PagePool], grouping: Grouping) -> None:
@@ -46,14 +46,14 @@ class PagedRunner:
             self._store.reserve(index, [num_pages - 1])
 
     def edit(self, edit: Edit, copies: Copies) -> None:
-        """Follow an edit that the account has made."""
+        """Apply an edit that the account has made."""
         del edit
         if any(copies):
             self._store.copy(copies)
             mx.eval(self._store.list_arrays())
 
-    def run(self, rows: Sequence[Row], hidden: mx.array | None, copies: Copies) -> Found:
-        """Run ``rows``, a rectangle at a time."""
+    def run(self, rows: Sequence[Row], hidden: mx.array | None, copies: Copies) -> RunResult:
+        """Run ``rows``, one rectangle at a time."""
         self._views = []
         self._reserve(rows)
         self._store.copy(copies)
@@ -71,7 +71,7 @@ class PagedRunner:
             wanted = [len(find_wanted(row, is_last=is_last)) for row in members]
             order += [places[index] + number for index, num in zip(group, wanted, strict=True) for number in range(num)]
         joined = _sort(picked, order)
-        return Found(joined, _sort(states, order)) if is_last else Found(hidden=joined)
+        return RunResult(joined, _sort(states, order)) if is_last else RunResult(hidden=joined)
 
     def undo(self) -> None:
         """After a run that raised: restore the states, which are not kept in pages, and evaluate the arrays."""
@@ -89,7 +89,7 @@ class PagedRunner:
     def _run_group(
         self, rows: Sequence[Row], hidden: mx.array | None, *, has_states: bool
     ) -> tuple[list[mx.array], list[mx.array]]:
-        """Run a rectangle; return what is wanted of it and, if asked for, the states there: no array, or one each."""
+        """Run a rectangle; return its outputs and, if a row asks for them, its states: each a list of 0 or 1 arrays."""
         columns = max(len(row.tokens) for row in rows)
         tokens, wanted = array("i"), array("i")
         for index, row in enumerate(rows):
@@ -116,33 +116,33 @@ class PagedRunner:
         cache: list[Any] = self._network.make_cache()
         places = [self._find_places(rows, pool) for pool in range(len(self._pools))]
         views: list[View] = []
-        for entry, banks in self._store.banks.items():
+        for entry, layer_caches in self._store.layer_caches.items():
             is_eager = len(views) % PACE == PACE - 1
-            made = [self._make_view(bank, rows, places[bank.pool], is_eager=is_eager) for bank in banks]
+            made = [self._make_view(each, rows, places[each.pool], is_eager=is_eager) for each in layer_caches]
             views += made
             cache[entry] = _nest(cache[entry], made)
         return cache, views
 
-    def _make_view(self, bank: PageArrays, rows: Sequence[Row], places: Places, *, is_eager: bool) -> View:
-        if bank.leaf.kind != "state":
-            return PagedView(bank, places, is_eager=is_eager)
-        pool = self._pools[bank.pool]
-        return SlotView(bank, [pool.pages(row.seq)[1][0] for row in rows], is_new=rows[0].start == 0)
+    def _make_view(self, layer_cache: PageArrays, rows: Sequence[Row], places: Places, *, is_eager: bool) -> View:
+        if layer_cache.leaf.kind != "state":
+            return PagedView(layer_cache, places, is_eager=is_eager)
+        pool = self._pools[layer_cache.pool]
+        return SlotView(layer_cache, [pool.pages(row.seq)[1][0] for row in rows], is_new=rows[0].start == 0)
 
     def _find_places(self, rows: Sequence[Row], index: int) -> Places:
         pool = self._pools[index]
-        stretches = [Stretch(row.start, len(row.tokens), *pool.pages(row.seq)) for row in rows]
-        return Places(stretches, pool.info.page_size, pool.info.window)
+        row_ranges = [RowRange(row.start, len(row.tokens), *pool.pages(row.seq)) for row in rows]
+        return Places(row_ranges, pool.info.page_size, pool.info.window)
 
 
 def _check_last(views: Sequence[View]) -> list[mx.array]:
-    """Return which rows are sound so far, or nothing: NaN in one layer is NaN in the keys of the next."""
+    """Return which rows are finite so far, or an empty list: NaN in one layer is NaN in the keys of the next."""
     found = (view.check_new() for view in reversed(views) if isinstance(view, PagedView))
     return [each for each in found if each is not None][:1]
 
 
 def _nest(entry: object, views: Sequence[View]) -> object:
-    """Return ``views`` in the form of ``entry``: one alone, or a list of them."""
+    """Return ``views`` in the form of ``entry``: a single view, or a list of views."""
     if len(list(list_leaves(entry))) == 1 and type(entry) is not CacheList:
         return views[0]
     return CacheList(*views)  # type: ignore[no-untyped-call]
@@ -171,7 +171,7 @@ def _take_rows(
 
 
 def _sort(parts: Sequence[mx.array], order: Sequence[int]) -> mx.array | None:
-    """Return the rows of ``parts``, the i-th of which goes to ``order[i]``; None if there are no parts."""
+    """Return the rows of ``parts``, with the i-th moved to ``order[i]``; None if there are no parts."""
     if not parts:
         return None
     joined = parts[0] if len(parts) == 1 else mx.concatenate(list(parts))
@@ -182,4 +182,4 @@ def _sort(parts: Sequence[mx.array], order: Sequence[int]) -> mx.array | None:
 
 
 def _upload(numbers: array[int]) -> mx.array:
-    return mx.array(numbers)  # type: ignore[arg-type]  # MLX takes buffers, and does not say so
+    return mx.array(numbers)  # type: ignore[arg-type]  # MLX takes buffers, which its type hints omit

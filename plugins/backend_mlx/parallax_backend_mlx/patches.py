@@ -1,4 +1,4 @@
-"""Replaces functions of mlx-lm by faster ones."""
+"""Replaces functions of mlx-lm with faster ones."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ GATE = "swiglu"
 
 
 def replace_functions(kernel: Kernel = "auto") -> None:
-    """Have the model files of mlx-lm that are imported call ours, where there is one for this device.
+    """Replace functions in the imported model files of mlx-lm, where this backend has a faster one for this device.
 
     Args:
-        kernel: see `MlxSettings`; what is replaced stays replaced for later stages of the process.
+        kernel: see `MlxSettings`; replaced functions stay replaced for later stages of the process.
     """
     if (attention := choose_attention(kernel)) is not None:
         _replace(ATTENTION, plain_attention, attention)
@@ -28,7 +28,7 @@ def replace_functions(kernel: Kernel = "auto") -> None:
 
 
 def _replace(name: str, plain: object, ours: Callable[..., Any]) -> None:
-    """Put ``ours`` wherever ``plain`` is: each file has it under that name of its own, so there is no one place."""
+    """Replace ``plain`` by ``ours`` in every model file: each has imported it under that name."""
     for path, module in list(sys.modules.items()):
         if path.startswith("mlx_lm.models.") and getattr(module, name, None) is plain:
             setattr(module, name, ours)

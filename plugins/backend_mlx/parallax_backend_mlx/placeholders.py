@@ -1,6 +1,6 @@
 """Placeholders for the modules of other stages in a model.
 
-They are modules without parameters, so that loading neither misses nor reads the weights of the replaced modules.
+They are modules without parameters, so that loading neither requires nor reads the weights of the replaced modules.
 Those were built but are never computed: MLX is lazy, so they take no memory.
 """
 
@@ -12,10 +12,10 @@ from parallax_backend_mlx.runtime import Module, mx
 from parallax_core.api import Unsupported
 
 AXES = 3
-"""Of hidden states: rows, columns, width."""
+"""The axes of hidden states: rows, columns, width."""
 
 
-class Finished(Exception):  # it is no error
+class Finished(Exception):  # not an error
     """Leaves the model after the last layer of a stage, with its hidden states."""
 
     def __init__(self, hidden: mx.array) -> None:
@@ -24,53 +24,53 @@ class Finished(Exception):  # it is no error
 
 
 class LayerPlaceholder(Module):
-    """Has every attribute of a module but its parameters."""
+    """Has every attribute of a module except its parameters."""
 
     def __init__(self, module: Module) -> None:
-        self.shelled: Any = module
+        self.replaced: Any = module
         super().__init__()  # type: ignore[no-untyped-call]
 
     def __setattr__(self, name: str, value: object) -> None:
-        """Keep what is set out of the parameters, where a module would put arrays and modules."""
+        """Set an attribute without adding it to the parameters, as a module would for arrays and modules."""
         object.__setattr__(self, name, value)
 
     def __getattr__(self, name: str) -> object:
-        """Return what the module has: what kind of layer it is, how wide its window is."""
-        return getattr(object.__getattribute__(self, "shelled"), name)
+        """Return an attribute of the module, such as its kind of layer or its window."""
+        return getattr(object.__getattribute__(self, "replaced"), name)
 
 
 class UnusedPlaceholder(LayerPlaceholder):
-    """Stands for what is no layer: it is called in vain, before hidden states of the stage before replace its own."""
+    """Replaces a module before the layers: its output is discarded for the hidden states of the previous stage."""
 
     def __call__(self, *args: object, **kwargs: object) -> object:
-        """Run the module as it was built."""
-        return self.shelled(*args, **kwargs)
+        """Run the module unchanged."""
+        return self.replaced(*args, **kwargs)
 
 
-class Hole(LayerPlaceholder):
-    """Stands for a layer of another stage: hidden states pass; the one before the first layer here brings its own."""
+class PassThrough(LayerPlaceholder):
+    """Replaces a layer of another stage: passes hidden states on; the last before this stage brings the input."""
 
     def __init__(self, layer: Module) -> None:
         super().__init__(layer)
         self.incoming: mx.array | None = None
 
     def __call__(self, *args: object, **kwargs: object) -> object:
-        """Return the hidden states that came from the stage before, or what is given first as it is."""
+        """Return the hidden states of the previous stage if set, else the first argument unchanged."""
         # A separate view: some models scale hidden states in place.
         return next(iter((*args, *kwargs.values()))) if self.incoming is None else self.incoming[...]
 
 
 class Exit(LayerPlaceholder):
-    """Replaces the last layer of a stage that is not the last: modules after it are not run."""
+    """Replaces the last layer of a stage other than the last: modules after it are not run."""
 
     def __call__(self, *args: object, **kwargs: object) -> None:
         """Run the layer.
 
         Raises:
-            Finished: with what it returns.
-            Unsupported: if that is something else than hidden states of shape [rows, columns, width].
+            Finished: with the layer's output.
+            Unsupported: if the output is not hidden states of shape [rows, columns, width].
         """
-        hidden = self.shelled(*args, **kwargs)
+        hidden = self.replaced(*args, **kwargs)
         if not isinstance(hidden, mx.array) or hidden.ndim != AXES:
             message = "the layers of this model return more than hidden states"
             raise Unsupported(message, "serve it whole, or try another backend")

@@ -1,4 +1,4 @@
-"""Whether this machine can run MLX, found out without importing it."""
+"""Finds out whether this machine can run MLX, without importing it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FASTER = (
 
 
 def probe_machine() -> Availability:
-    """Answer from the installed packages and the kind of machine; loads nothing."""
+    """Return the availability by the installed packages and the kind of machine; loads nothing."""
     if sys.platform not in ("darwin", "linux"):
         return Availability(ok=False, reason=f"MLX runs on macOS and Linux, not on {sys.platform}")
     if sys.platform == "darwin" and platform.machine() != "arm64":

@@ -1,4 +1,4 @@
-"""Log-probabilities, and the most probable tokens."""
+"""Computes log-probabilities, and finds the most probable tokens."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from parallax_backend_mlx.runtime import mx
 from parallax_core.api import Inquiry, Ranking
 
 SLICE = 64
-"""Rows ranked at a time: each takes 8 bytes a token of the vocabulary, and then some."""
+"""Rows ranked at a time: each takes more than 8 bytes per token of the vocabulary."""
 
 
 def rank_tokens(logits: mx.array, inquiries: Sequence[Inquiry]) -> list[Ranking]:
-    """Return the log-softmax of raw ``logits``, of shape [rows, vocab_size], where it is asked for."""
+    """Return the log-softmax of raw ``logits``, of shape [rows, vocab_size], for each inquiry."""
     slices = [inquiries[start : start + SLICE] for start in range(0, len(inquiries), SLICE)]
     return [ranking for part in slices for ranking in _rank_slice(logits, part)]
 
@@ -38,8 +38,8 @@ def _rank_slice(logits: mx.array, inquiries: Sequence[Inquiry]) -> list[Ranking]
 def _find_best(logits: mx.array, num: int) -> mx.array:
     """Return the ids of the ``num`` largest logits of each row in order, uint32 of shape [rows, num].
 
-    A logit and its id are packed into one integer, so that no two are equal and a partition, which is no full sort,
-    settles ties as it should.
+    A logit and its id are packed into one integer, so that no two are equal, and a partition, cheaper than a full sort,
+    breaks ties by id.
     """
     size = logits.shape[-1]
     if num < 1:

@@ -1,4 +1,4 @@
-"""The outputs of a batch, and the interface of runners."""
+"""The interface of runners, and the results of a run."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from parallax_backend_mlx.runtime import mx
 from parallax_core.api import Copy, Edit, Hidden, Row
 
 Copies = Sequence[Sequence[Copy]]
-"""For each pool, the copies to make before any other write."""
+"""The copies to make before any other write, for each pool."""
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class RunResult:
     """The outputs of a run, evaluated."""
 
     logits: mx.array | None = None
-    """At each output of each row, in row order, shape [outputs, vocab_size]; None without outputs."""
+    """The logits of each output of each row, in row order, shape [outputs, vocab_size]; None without outputs."""
     states: mx.array | None = None
-    """At the same places, hidden states after the final norm, shape [outputs, width]; None if no row asks for one."""
+    """The hidden states after the final norm of these outputs, shape [outputs, width]; None if no row asks for one."""
     hidden: mx.array | None = None
-    """From a network without the last layer: shape [tokens of all rows in order, width]."""
+    """The hidden states of a network without the last layer: shape [tokens of all rows in order, width]."""
 
 
 class Runner(Protocol):
     """Keeps the sequences of a stage, and runs rows of them. Belongs to the thread that made it."""
 
     def edit(self, edit: Edit, copies: Copies) -> None:
-        """Follow an edit that the account has made, with the copies it wants."""
+        """Apply an edit that the account has made, and the copies for it."""
 
-    def run(self, rows: Sequence[Row], hidden: mx.array | None, copies: Copies) -> Found:
-        """Run ``rows``, for which the account has made room, and evaluate the caches.
+    def run(self, rows: Sequence[Row], hidden: mx.array | None, copies: Copies) -> RunResult:
+        """Run ``rows``, whose pages the account has allocated, and evaluate the caches.
 
         Args:
-            rows: of different sequences.
-            hidden: what the stage before gave, shape [tokens of all rows in order, width].
-            copies: to make before anything is written.
+            rows: rows of different sequences.
+            hidden: the output of the previous stage, shape [tokens of all rows in order, width].
+            copies: the copies to make before any other write.
         """
 
     def undo(self) -> None:
@@ -45,7 +45,7 @@ class Runner(Protocol):
 
 
 def find_wanted(row: Row, *, is_last: bool) -> Sequence[int]:
-    """Return the offsets in ``row`` of which something is given on: those of outputs, or all to the next stage."""
+    """Return the offsets of the tokens of ``row`` with results: those with outputs, or all if another stage follows."""
     return [output.offset for output in row.outputs] if is_last else range(len(row.tokens))
 
 

@@ -1,8 +1,8 @@
-"""Rotary position embeddings whose sines and cosines are computed once in a step, and not in every layer.
+"""Rotary position embeddings (rope) whose sines and cosines are computed once per step, and not in every layer.
 
-On a CPU MLX makes them of two dozen operations in each layer, twice; which take no less time for being small. All
-layers turn by the same angles, and so what is left for each is a product, another with the halves swapped, and a sum.
-The arithmetic is MLX's own, and so are the results. See arXiv 2104.09864, section 3.4.2.
+On a CPU MLX computes them with two dozen operations in each layer, twice, and small operations take time too. All
+layers rotate by the same angles, so each needs only a product, another with the halves swapped, and a sum. The
+arithmetic is MLX's own, and so are the results. See arXiv 2104.09864, section 3.4.2.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from typing import Any
 from parallax_backend_mlx.runtime import Llama3RoPE, Module, RoPE, YarnRoPE, mx
 
 Offset = int | mx.array
-"""Tokens before those in a step: one number, or int32 of shape [rows]."""
+"""The number of tokens before those of a step: an int, or int32 of shape [rows]."""
 
 
 @dataclass(eq=False)
 class Angles:
-    """Sines and cosines of the last step, for all layers that turn alike."""
+    """Sines and cosines of the last step, for all layers with the same frequencies."""
 
     rates: mx.array
-    """The angle by which a position turns each pair, in radians: float32 of shape [dims / 2]."""
+    """The angle per position of each pair, in radians: float32 of shape [dims / 2]."""
     _offset: Offset = -1
     _size: tuple[int, int] = (0, 0)
     _turns: tuple[mx.array, ...] = ()
     _wide: dict[int, tuple[mx.array, ...]] = field(default_factory=dict)
 
     def find(self, offset: Offset, shape: tuple[int, ...]) -> tuple[mx.array, ...]:
-        """Return what to multiply by, and what to multiply the swapped halves by, float32 of shape [..., dims].
+        """Return the factors of an array, and those of the array with swapped halves, float32 of shape [..., dims].
 
         Args:
-            offset: one number, or in all layers of a step the same array; one that nobody changes in place.
-            shape: of what is to be turned, [rows, heads, columns, width].
+            offset: an int, or the same array in all layers of a step, which must not be changed in place.
+            shape: the shape of the array to rotate, [rows, heads, columns, width].
         """
         rows, heads, columns, _ = shape
         if not self._is_last(offset) or self._size != (rows, columns):
@@ -61,9 +61,9 @@ class Rotation(Module):
     """Replaces a rotary embedding of mlx-lm, which still handles the other cases.
 
     Args:
-        plain: the one that was there.
-        angles: of all layers that turn as this one does.
-        factor: what is turned is multiplied by it.
+        plain: the embedding of mlx-lm.
+        angles: the angles, shared by all layers with the same frequencies.
+        factor: the factor of rotated dimensions.
     """
 
     def __init__(self, plain: Module, angles: Angles, factor: float = 1.0) -> None:
@@ -72,7 +72,7 @@ class Rotation(Module):
         self._angles, self._factor = angles, factor
 
     def __call__(self, x: mx.array, offset: Offset = 0, **named: Any) -> mx.array:  # noqa: ANN401  # of mlx-lm
-        """Turn ``x``, of shape [rows, heads, columns, width], each row by its positions."""
+        """Rotate ``x``, of shape [rows, heads, columns, width], each row by its positions."""
         dims = 2 * self._angles.rates.size
         if named or x.dtype != mx.float32 or x.ndim != 4 or x.shape[-1] != dims:  # noqa: PLR2004  # as above
             plain: mx.array = self._plain(x, offset=offset, **named)
@@ -85,7 +85,7 @@ class Rotation(Module):
 
 
 def replace_rotations(model: Module) -> None:
-    """Put a `Rotation` in the place of each rotary embedding of ``model`` that one can stand for."""
+    """Replace each rotary embedding of ``model`` by a `Rotation`, if it is of a supported kind."""
     found: dict[bytes, Angles] = {}
     for module in model.modules():  # type: ignore[no-untyped-call]
         for name, child in list(module.items()):
@@ -97,7 +97,7 @@ def replace_rotations(model: Module) -> None:
 
 
 def _find_rates(module: Any) -> mx.array | None:  # noqa: ANN401  # anything a module may hold
-    """Return how fast an embedding turns each pair, or None if it is none, or one of another kind."""
+    """Return the angle per position of each pair of a rotary embedding; None for any other module."""
     if type(module) not in (RoPE, Llama3RoPE, YarnRoPE) or module.traditional:
         return None
     if type(module) is not RoPE:

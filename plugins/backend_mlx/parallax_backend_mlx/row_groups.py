@@ -1,4 +1,4 @@
-"""Which rows of a batch run together, as one rectangle."""
+"""Groups the rows of a batch that run together, as one rectangle."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from parallax_core.api import Row
 
 Key = tuple[bool, Hashable]
 MAX_WASTE = 0.25
-"""Padding in a rectangle of prefill chunks, as a share of the tokens in it."""
+"""The most padding in a rectangle of prefill chunks, as a share of its tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """How rows may be put together."""
+    """The rules by which rows run together."""
 
     is_batched: bool
-    """False: each row runs alone."""
+    """Whether rows run together at all; otherwise each row runs alone."""
     has_states: bool
-    """Padding would go into the states, and new sequences have none: rows of equal length only, all new or none."""
+    """Whether layers keep states, which padding would change: then only rows of equal length, all new or none new."""
     spare_keys: int
-    """Keys that may be read in vain before it is cheaper to run the model once more for the shorter rows."""
+    """Keys of padding that may be read before it is cheaper to run the model once more for the shorter rows."""
 
 
 def group_rows(rows: Sequence[Row], grouping: Grouping) -> list[list[int]]:
@@ -48,7 +48,7 @@ def _rank(row: Row, grouping: Grouping) -> tuple[tuple[int, bool], int, int]:
 
 
 def _split(order: Sequence[int], is_wasteful: Callable[[list[int]], bool]) -> Iterator[list[int]]:
-    """Yield runs of ``order``, each as long as it is not wasteful."""
+    """Yield consecutive parts of ``order``, each as long as possible without being wasteful."""
     group: list[int] = []
     for index in order:
         if group and is_wasteful([*group, index]):

@@ -1,4 +1,4 @@
-"""Chooses how the sequences of a loaded model are kept, and makes the runner."""
+"""Chooses the runner of a loaded model, and plans its pools."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from parallax_backend_mlx.settings import Kernel
 from parallax_core.api import PagePool, PoolInfo, Room, plan_pools
 
 PASSES = 3
-"""How often a key that is read for nothing moves through memory: read, written and read again."""
+"""Memory passes per padded key: read, write, read."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunnerPlan:
-    """How the sequences of a model are kept."""
+    """The pools of a stage, and its runner."""
 
     pools: tuple[PoolInfo, ...]
     make_runner: Callable[[Sequence[PagePool]], Runner]
-    """Makes the runner of a stage with these pools: those of its account."""
+    """Makes the runner of a stage, given the pools of its account."""
 
 
 def plan_runner(network: Network, room: Room, weight_bytes: int, kernel: Kernel = "auto") -> RunnerPlan:
-    """Return the pools of a stage and how to make what runs its rows, in pages where the model allows it.
+    """Return the pools of a stage and its runner, which uses pages if the model allows it.
 
     Args:
         network: the model.
-        room: the memory there is for keys, values and states.
-        weight_bytes: the memory that the weights take.
+        room: the memory for keys, values and states.
+        weight_bytes: the bytes of the weights.
         kernel: see `MlxSettings`.
 
     Raises:
-        OutOfPages: if there is not memory for a page.
+        OutOfPages: if there is no memory for a single page.
     """
     replace_functions(kernel)
     layout = read_layout(network)
@@ -53,12 +53,12 @@ def plan_runner(network: Network, room: Room, weight_bytes: int, kernel: Kernel 
 
 
 def _count_spare(layout: Layout, weight_bytes: int) -> int:
-    """Return the number of keys that move through memory in the time all weights do."""
+    """Return the number of padded keys that take as much memory traffic as all weights."""
     key_bytes = sum(layout.count_bytes(pool) for pool in layout.list_pools() if pool[0] != "state")
     return weight_bytes // (PASSES * key_bytes) if key_bytes else 0
 
 
 def _plan_serial(network: Network, room: Room) -> tuple[PoolInfo, ...]:
-    """Return the account of memory, and for models that cannot go back a second one that says so."""
+    """Return the pool that accounts for memory, and a pool of states for models that cannot be truncated."""
     pool = plan_account(network.shape.page_bytes, PAGE_TOKENS, room.num_bytes, room.context_length)
     return (pool,) if network.can_rewind() else (pool, PoolInfo(kind="state", page_size=1, num_pages=pool.num_pages))

@@ -1,6 +1,6 @@
-"""The one place that imports MLX, so that the fast BLAS is always there before it.
+"""Imports MLX after the fast BLAS is loaded; no other module of this package imports MLX.
 
-Every other module of this package takes MLX from here; a test reads their imports.
+All other modules take MLX from here; a test reads their imports.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from mlx.utils import tree_flatten, tree_map, tree_unflatten  # noqa: E402
 
 @contextlib.contextmanager
 def _keep_limits() -> Iterator[None]:
-    """Put the limit on open files back: importing mlx_lm lowers it for the whole process, a server included."""
+    """Restore the limit on open files, which importing mlx_lm lowers for the whole process, including the server."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     yield
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         return
-    # Only a privileged process may raise the hard limit again; then as much as is left.
+    # Only a privileged process may raise the hard limit again; others restore up to the lowered one.
     ceiling = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, ceiling), ceiling))
 
@@ -52,7 +52,7 @@ with _keep_limits(), skip_tokenizers():
 
 def flatten_tree(tree: object) -> list[tuple[str, Any]]:
     """Return the leaves of nested lists, tuples and dictionaries, each with its path."""
-    return list(tree_flatten(tree))  # type: ignore[arg-type]  # it is a list unless a dictionary is asked for
+    return list(tree_flatten(tree))  # type: ignore[arg-type]  # it returns a list unless asked for a dictionary
 
 
 __all__ = [

@@ -13,10 +13,10 @@ from parallax_core.api import GOLDEN32, Draft, Sampling, draw_key
 LOWEST = -3.4e38
 """Below every score, and above minus infinity."""
 BEST = 1024
-"""Where filters leave no more than this many tokens, noise is made for these only."""
+"""If filters keep at most this many tokens, noise is computed only for these."""
 
 ONE = Sampling(top_k=1)
-"""Keeps the best token only, at a temperature that can be divided by."""
+"""Keeps only the best token, at a temperature other than 0, which cannot be divided by."""
 
 
 class Sampler:
@@ -29,7 +29,7 @@ class Sampler:
         mx.eval(self._hashes)
 
     def sample(self, logits: mx.array, drafts: Sequence[Draft]) -> mx.array:
-        """Return the token ids drawn, uint32 of shape [rows].
+        """Return the drawn token ids, uint32 of shape [rows].
 
         Args:
             logits: shape [rows, vocab_size], any floating dtype.
@@ -40,10 +40,10 @@ class Sampler:
         plain = mx.argmax(logits, axis=-1)
         if all(greedy):
             return plain
-        # A greedy row draws among its best token only, whatever its noise.
+        # A greedy row draws among its best token only, for any noise.
         samplings = [ONE if is_greedy else draft.sampling for is_greedy, draft in zip(greedy, drafts, strict=True)]
         temperature = make_column([sampling.temperature for sampling in samplings])
-        # The best token sits at zero, where float32 is finest; adding a constant changes no draw.
+        # The best token is moved to zero, where float32 is most precise; adding a constant changes no draw.
         scaled = (logits - mx.maximum(mx.max(logits, axis=-1, keepdims=True), LOWEST)) / temperature
         whole = Field(map_floats(logits), scaled)
         drawn = self._draw_best(whole, samplings, drafts)
@@ -52,10 +52,10 @@ class Sampler:
         return mx.where(mx.array(greedy), plain, drawn)
 
     def _draw_best(self, whole: Field, samplings: Sequence[Sampling], drafts: Sequence[Draft]) -> mx.array | None:
-        """Draw among the `BEST` tokens of each row, or return None if filters leave others too."""
+        """Draw among the `BEST` tokens of each row, or return None if filters keep others too."""
         if self._vocab_size <= BEST or not all(sampling.top_k or sampling.top_p < 1 for sampling in samplings):
             return None
-        # In the order of their ids, so that of equal scores the lowest id wins here too.
+        # Ordered by id, so that the lowest id wins among equal scores here too.
         ids = mx.sort(mx.argpartition(whole.keys, kth=-BEST, axis=-1)[:, -BEST:], axis=-1)
         best = whole.pick(ids)
         border = find_border(best, whole, samplings)
@@ -65,7 +65,7 @@ class Sampler:
         return mx.take_along_axis(ids, place[:, None], axis=-1)[:, 0]
 
     def _draw(self, field: Field, border: mx.array, samplings: Sequence[Sampling], noise: mx.array) -> mx.array:
-        """Return the place in ``field`` of the best score that filters keep, uint32 of shape [rows]."""
+        """Return the index in ``field`` of the best score that filters keep, uint32 of shape [rows]."""
         scores = mx.maximum(field.scaled + noise, LOWEST)
         kept = field.keys >= border
         probable = keep_probable(field.scaled, samplings)

@@ -1,7 +1,7 @@
-"""Tests whether a loaded model gives the same results for rows together as alone; some of mlx-lm's do not.
+"""Tests whether a loaded model gives the same results for rows together as alone; some models of mlx-lm do not.
 
-Three sequences of different lengths are prefilled, decoded and mixed: once on mlx-lm's own caches, a row at a time,
-once on pages, and once on pages with the rows together. The outputs are compared.
+Three sequences of different lengths are prefilled, decoded and mixed: on mlx-lm's own caches, one row at a time; on
+pages; and on pages with the rows together. The outputs are compared.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from parallax_core.api import Draw, Open, PagePool, PoolInfo, PoolKind, Row, Sam
 
 PAGES = 16
 PAGE_SIZE = 4
-"""So small that these few tokens take several pages."""
+"""Tokens per page, few enough that the sequences take several pages."""
 STEPS = (((0, 5), (1, 3), (2, 5)), ((0, 1), (1, 1), (2, 2)), ((0, 1), (1, 1), (2, 1)))
-"""In each step: which sequence goes on by how many tokens."""
+"""The rows of each step: the index of the sequence and the number of its new tokens."""
 
 logger = logging.getLogger(__name__)
 
 
 def choose_grouping(network: Network, layout: Layout) -> Grouping | None:
-    """Return how rows may be grouped on pages, or None if pages do not do for this model. Says so in the log."""
+    """Return how rows may be grouped on pages, or None if this model does not work on pages; logs the choice."""
     expected = _try_runner(network, SerialRunner(network), [])
     errors: list[str] = []
     for is_batched in (True, False):
@@ -39,7 +39,7 @@ def choose_grouping(network: Network, layout: Layout) -> Grouping | None:
         try:
             found = _try_runner(network, PagedRunner(network, layout, pools, grouping), pools)
             error = _find_error(found, expected, network)
-        except Exception as failure:  # noqa: BLE001  # model files are of every kind; one that fails runs another way
+        except Exception as failure:  # noqa: BLE001  # model files differ; one that fails runs another way
             error = f"they fail with {type(failure).__name__}: {failure}"
         if not error:
             _report(errors)
@@ -53,7 +53,7 @@ def _report(errors: Sequence[str]) -> None:
     if errors:
         logger.warning("rows run one by one, on pages: together %s", errors[0])
     else:
-        logger.info("rows run together: they give what they give alone")
+        logger.info("rows run together: they give the same results as alone")
 
 
 def _make_info(kind: PoolKind, window: int) -> PoolInfo:
@@ -92,7 +92,7 @@ def _list_steps(vocab_size: int) -> Iterator[tuple[Row, ...]]:
 def _find_error(found: Sequence[mx.array], expected: Sequence[mx.array], network: Network) -> str:
     """Return the error in ``found``, if any.
 
-    In the smaller dtypes a single place may differ by much, as where another expert is chosen; so the middle counts.
+    In the smaller dtypes a single output may differ by much, as when another expert is chosen; so the median counts.
     """
     errors: list[float] = []
     for part, wanted in zip(found, expected, strict=True):

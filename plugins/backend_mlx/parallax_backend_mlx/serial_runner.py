@@ -1,8 +1,8 @@
 """Runs rows one after the other on mlx-lm's own caches: for models whose caches do not fit into pages.
 
-The account of such a stage shares no pages: each sequence has separate memory. mlx-lm cuts a cache by a number of
-tokens, and not to a length, and the account has the new length when the runner follows an edit; so the runner keeps
-lengths too.
+The account of such a stage shares no pages: each sequence has separate memory. mlx-lm truncates a cache by a number of
+tokens, and not to a length, and the account has the new length already when the runner applies an edit; so the runner
+keeps lengths too.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 from parallax_backend_mlx.cache import Cache, Mark, copy_cache, cut_cache, list_arrays
 from parallax_backend_mlx.network import Network
-from parallax_backend_mlx.results import Copies, Found, find_wanted, wants_states
+from parallax_backend_mlx.results import Copies, RunResult, find_wanted, wants_states
 from parallax_backend_mlx.runtime import mx
 from parallax_core.api import Drop, Edit, Fork, Open, Row, SeqId, Truncate
 
 
 @dataclass(slots=True)
-class Held:
+class SequenceCache:
     """The cache of one sequence."""
 
     cache: Cache
@@ -30,21 +30,21 @@ class SerialRunner:
 
     def __init__(self, network: Network) -> None:
         self._network = network
-        self._held: dict[SeqId, Held] = {}
+        self._held: dict[SeqId, SequenceCache] = {}
         self._marks: dict[SeqId, tuple[Mark, int]] = {}
-        """Of the run in progress."""
+        """The marks of the run in progress, by sequence."""
 
     def edit(self, edit: Edit, copies: Copies) -> None:
         """Follow ``edit``."""
-        del copies  # every sequence has its own memory, and mlx-lm copies it when it is first written
+        del copies  # every sequence has separate memory, which mlx-lm copies on the first write
         match edit:
             case Open(seq):
-                self._held[seq] = Held(self._network.make_cache())
+                self._held[seq] = SequenceCache(self._network.make_cache())
             case Fork(src, dst, length):
                 source = self._held[src]
                 cache = copy_cache(source.cache)
                 cut_cache(cache, source.length - length)
-                self._held[dst] = Held(cache, length)
+                self._held[dst] = SequenceCache(cache, length)
             case Truncate(seq, length):
                 held = self._held[seq]
                 cut_cache(held.cache, held.length - length)
@@ -52,7 +52,7 @@ class SerialRunner:
             case Drop(seq):
                 del self._held[seq]
 
-    def run(self, rows: Sequence[Row], hidden: mx.array | None, copies: Copies) -> Found:
+    def run(self, rows: Sequence[Row], hidden: mx.array | None, copies: Copies) -> RunResult:
         """Run ``rows`` in order."""
         del copies
         self._marks = {row.seq: (Mark(self._held[row.seq].cache), row.start) for row in rows}
@@ -69,11 +69,11 @@ class SerialRunner:
         mx.eval(picked, states, list_arrays(caches))
         joined = mx.concatenate(picked) if picked else None
         if not self._network.is_last:
-            return Found(hidden=joined)
-        return Found(joined, mx.concatenate(states) if states else None)
+            return RunResult(hidden=joined)
+        return RunResult(joined, mx.concatenate(states) if states else None)
 
     def undo(self) -> None:
-        """Put the caches back, and compute them."""
+        """Restore the caches, and evaluate them."""
         for seq, (mark, length) in self._marks.items():
             mark.restore()
             self._held[seq].length = length
@@ -82,7 +82,7 @@ class SerialRunner:
     def _run_row(self, row: Row, hidden: mx.array | None) -> mx.array | None:
         held = self._held[row.seq]
         wanted = find_wanted(row, is_last=self._network.is_last)
-        # Of a row without outputs nothing is evaluated but its cache.
+        # For a row without outputs, only its cache is evaluated.
         places = mx.array(list(wanted), dtype=mx.int32) if wanted else None
         tokens = mx.array([list(row.tokens)], dtype=mx.int32)
         found = self._network.run(tokens, hidden, held.cache, places)

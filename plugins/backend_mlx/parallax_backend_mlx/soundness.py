@@ -1,4 +1,4 @@
-"""Checks that inputs and outputs of a stage are finite: overflow, broken weights or a neighbour may spoil them.
+"""Checks that inputs and outputs of a stage are finite: overflow, damaged weights or another stage may break that.
 
 NaN spreads: a token drawn from it is meaningless, and in padded rectangles a NaN key makes NaN scores in every other
 row. So a step with NaN fails, and is undone.
@@ -20,11 +20,11 @@ def check_states(states: mx.array, rows: Sequence[Row], name: str) -> None:
 
     Args:
         states: shape [tokens of all rows, width].
-        rows: whose they are.
-        name: what the error calls them.
+        rows: the rows of the states.
+        name: the name of the states in the error.
 
     Raises:
-        BackendFailed: if one of them is NaN or infinite.
+        BackendFailed: if a number is NaN or infinite.
     """
     refuse_unsound(mx.all(mx.isfinite(states), axis=-1), [row.seq for row in rows for _ in row.tokens], name)
 
@@ -32,7 +32,7 @@ def check_states(states: mx.array, rows: Sequence[Row], name: str) -> None:
 def check_scores(logits: mx.array) -> mx.array:
     """Return which rows can be drawn from, bool of shape [outputs], not evaluated.
 
-    Some models forbid tokens by minus infinity, but not all of them.
+    Some models give forbidden tokens minus infinity, which is allowed for some tokens, but not for all.
 
     Args:
         logits: shape [outputs, vocab_size].
@@ -45,11 +45,11 @@ def refuse_unsound(sound: mx.array, seqs: Sequence[SeqId], name: str) -> None:
 
     Args:
         sound: bool of shape [rows].
-        seqs: whose each row is.
-        name: what the error calls them.
+        seqs: the sequence of each row.
+        name: the name of the numbers in the error.
 
     Raises:
-        BackendFailed: if there is one, naming the sequences.
+        BackendFailed: if a row is unsound, naming the sequences.
     """
     flags: Any = sound.tolist()
     if all(flags):

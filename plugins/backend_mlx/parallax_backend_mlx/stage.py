@@ -1,4 +1,4 @@
-"""Layers of a model behind the stage contract."""
+"""Implements the stage contract with the layers of a model."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import partial
 from parallax_backend_mlx.answer import draw_tokens
 from parallax_backend_mlx.drafts import list_drafts
 from parallax_backend_mlx.ranking import rank_tokens
-from parallax_backend_mlx.results import Copies, Found, Runner
+from parallax_backend_mlx.results import Copies, Runner, RunResult
 from parallax_backend_mlx.runtime import mx
 from parallax_backend_mlx.sampling import Sampler
 from parallax_backend_mlx.soundness import check_scores, check_states, refuse_unsound
@@ -36,11 +36,11 @@ class MlxStage:
     """See `parallax_core.api.Stage`.
 
     Core's account has the tokens and pages of sequences, checks batches and edits, and undoes a failed step. The runner
-    has the tensors: it undoes what such a step did to states, which every step overwrites, and to mlx-lm's own caches.
+    has the tensors: it restores states, which every step overwrites, and mlx-lm's own caches after a failed step.
 
     Args:
-        account: of the stage's sequences.
-        runner: keeps the tensors of the sequences where ``account`` says, and runs rows of them.
+        account: the account of the stage's sequences.
+        runner: keeps the tensors of the sequences in the pages of ``account``, and runs their rows.
     """
 
     def __init__(self, account: Account, runner: Runner) -> None:
@@ -70,7 +70,7 @@ class MlxStage:
             try:
                 runner.edit(edit, copies)
             except Exception as error:
-                self._lose(f"it could not copy what a sequence holds: {error}")
+                self._lose(f"the cache of a sequence could not be copied: {error}")
                 raise StageLost(self._lost, "open the stage again") from error
         if any(isinstance(edit, Drop) for edit in edits):
             mx.clear_cache()
@@ -81,11 +81,10 @@ class MlxStage:
         Raises:
             KeyError: for a sequence that is not open.
             ValueError: for a row or batch that is malformed.
-            Unsupported: for what the stage's capabilities do not name.
+            Unsupported: for a request that the stage's capabilities do not include.
             OutOfPages: if the pool has too few free pages.
-            BackendFailed: if MLX failed, or computed or was given what are no finite numbers; the sequences are as
-                before.
-            StageLost: if they cannot be put back.
+            BackendFailed: if MLX failed, or an input or result is not finite; the sequences are as before.
+            StageLost: if the sequences cannot be restored.
         """
         runner = self._get_runner()
         restore = self._account.save(batch.rows)
@@ -94,7 +93,7 @@ class MlxStage:
             return Outcome(StageResult(free=self._account.free))
         try:
             return Outcome(self._run(runner, batch, copies))
-        except BaseException as error:  # an interrupt too must leave the sequences as they were
+        except BaseException as error:  # after an interrupt too, the sequences must be unchanged
             self._take_back(runner, restore)
             if self._lost:
                 raise StageLost(self._lost, "open the stage again") from error
@@ -104,7 +103,7 @@ class MlxStage:
             raise BackendFailed(f"{type(error).__name__}: {error}", hint) from error
 
     def close(self) -> None:
-        """Release the model and every sequence. Calling it twice is harmless."""
+        """Release the model and every sequence. Idempotent."""
         self._runner = None
         self._account = Account(self.info)
         mx.clear_cache()
@@ -130,8 +129,8 @@ class MlxStage:
             return StageResult(free=free)
         return self._answer(batch.rows, found, found.logits, free)
 
-    def _answer(self, rows: Sequence[Row], found: Found, logits: mx.array, free: tuple[int, ...]) -> StageResult:
-        begun = time.perf_counter()  # what the runner found is computed
+    def _answer(self, rows: Sequence[Row], found: RunResult, logits: mx.array, free: tuple[int, ...]) -> StageResult:
+        begun = time.perf_counter()  # the runner's results are evaluated
         outputs = [output for row in rows for output in row.outputs]
         drafts = [draft for row in rows for draft in list_drafts(row, self._account.entries[row.seq])]
         sound = check_scores(logits)
@@ -147,8 +146,8 @@ class MlxStage:
         restore()
         try:
             runner.undo()
-        except Exception as error:  # noqa: BLE001  # whatever it is, what the sequences hold can no longer be trusted
-            self._lose(f"its caches could not be put back after a failed step: {error}")
+        except Exception as error:  # noqa: BLE001  # after any error the caches cannot be trusted
+            self._lose(f"its caches could not be restored after a failed step: {error}")
 
     def _lose(self, reason: str) -> None:
         self._lost = f"the stage is lost: {reason}"

@@ -1,7 +1,7 @@
-"""Finds the library that a loaded library really calls: the evidence for the reported BLAS.
+"""Finds the library that a loaded library really calls, to report the BLAS in use.
 
-The dynamic linker writes the address of each foreign function into a slot of the calling library. This reads that
-slot (ELF-64, glibc; see elf(5) and dlinfo(3)), so it reports what happened and not what should have happened.
+The dynamic linker writes the address of each external function into a slot of the calling library. This reads that
+slot (ELF-64, glibc; see elf(5) and dlinfo(3)), so it reports the library that is called, not the one intended.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def find_library(name: str) -> Path:
     """Return the path of the library file called ``name`` that this process has mapped.
 
     Raises:
-        LookupError: if none is.
+        LookupError: if no such file is mapped.
     """
     for line in Path("/proc/self/maps").read_text().splitlines():
         path = Path(line.partition("/")[2])
@@ -69,7 +69,7 @@ def _find_link(library: Path) -> _LinkMap:
     dlinfo = ctypes.CDLL(None).dlinfo
     dlinfo.argtypes = (ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)
     if dlinfo(handle._handle, RTLD_DI_LINKMAP, ctypes.byref(link)) != 0:  # noqa: SLF001  # there is no other way to the handle
-        message = f"the linker tells nothing about {library.name}"
+        message = f"the linker has no information about {library.name}"
         raise LookupError(message)
     return link.contents
 

@@ -1,4 +1,4 @@
-"""Between the arrays of MLX and the tensors that cross between stages."""
+"""Converts between the arrays of MLX and the tensors sent between stages."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from parallax_core.api import Tensor
 
 DTYPES: dict[str, mx.Dtype] = {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}
 WORD = 4
-"""Bytes of a float32. Items cross as unsigned integers, for `struct` has no name for bfloat16."""
+"""Bytes of a float32. Items are read as unsigned integers, since `struct` has no name for bfloat16."""
 
 
 def read_tensor(tensor: Tensor) -> mx.array:
     """Return ``tensor`` as an array of its own dtype and shape.
 
     Raises:
-        ValueError: if its dtype is none of float32, float16 and bfloat16.
+        ValueError: if its dtype is not float32, float16 or bfloat16.
     """
     if tensor.dtype not in DTYPES:
         message = f"hidden states are {tensor.dtype}; they must be one of {', '.join(DTYPES)}"

@@ -1,8 +1,8 @@
-"""Stores weights the way a CPU multiplies by them fastest.
+"""Stores weights transposed, in which layout a CPU multiplies by them fastest.
 
 A linear layer computes ``x @ weight.T``, and for a few rows of ``x`` a BLAS is 1.1 to 1.5 times faster if the
-transposed matrix is the one that lies in memory in one piece. The weight keeps its shape: only its strides change.
-A layer also keeps it as it is multiplied by, so that a step has one operation less for each.
+transposed matrix is contiguous in memory. The weight keeps its shape: only its strides change. The layer also keeps the
+transposed matrix, which saves one operation per layer and step.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from parallax_backend_mlx.runtime import Embedding, Linear, Module, mx
 
 
 class TransposedWeight(Linear):
-    """A linear layer that multiplies by the transposed weight, which lies in one piece.
+    """A linear layer that multiplies by the transposed weight, which is contiguous.
 
     Args:
-        plain: the layer that was there; its weight is turned.
+        plain: the layer to replace; its weight is transposed.
     """
 
     def __init__(self, plain: Linear) -> None:
@@ -31,9 +31,9 @@ class TransposedWeight(Linear):
 
 
 def turn_weights(model: Module) -> None:
-    """Turn the weights of linear layers, and of embeddings, which may be the head; a matrix at a time.
+    """Transpose the weights of linear layers, and of embeddings, which may be the head; one matrix at a time.
 
-    For dtypes no BLAS has, nothing changes.
+    Does nothing for dtypes that BLAS does not have.
     """
     for module in model.modules():  # type: ignore[no-untyped-call]
         for name, child in list(module.items()):

@@ -1,4 +1,4 @@
-"""Has the head of a model compute only the positions that are wanted."""
+"""Makes the head of a model compute only the wanted positions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ BODIES = ("model", "transformer", "backbone", "language_model")
 
 
 class Pick:
-    """Stands where the body of a model was, and hands the head the hidden states of the wanted places only."""
+    """Replaces the body of a model, and gives the head only the hidden states of the wanted positions."""
 
     def __init__(self, holder: Module, name: str) -> None:
         self._holder, self._name = holder, name
@@ -21,7 +21,7 @@ class Pick:
         setattr(holder, name, self)
 
     def remove(self) -> None:
-        """Put the body back."""
+        """Restore the body."""
         setattr(self._holder, self._name, self._body)
 
     def __call__(self, *args: object, **kwargs: object) -> object:
@@ -34,12 +34,12 @@ class Pick:
         return self.states[None]
 
     def __getattr__(self, name: str) -> object:
-        """Return what the body has: the head may be its embedding."""
+        """Return an attribute of the body, such as the embedding of a tied head."""
         return getattr(self._body, name)
 
 
 def list_bodies(model: Module) -> Iterator[tuple[Module, str]]:
-    """Yield places where a model of mlx-lm may keep what comes before its head: holder and attribute."""
+    """Yield the attributes that may hold the body of a model, the modules before its head: holder and name."""
     for path in HOLDERS:
         holder = getattr(model, path, None) if path else model
         for name in BODIES:

@@ -11,7 +11,7 @@ Weights = dict[str, mx.array]
 
 EXPERTS = ".mlp.experts."
 PLAIN = f"{EXPERTS}gate_up_proj"
-"""How the name of a tensor of gpt_oss ends if its experts are not packed to four bits."""
+"""The suffix of a gpt_oss tensor's name if its experts are not packed to four bits."""
 
 
 def spell_weights(model_class: type) -> type:
@@ -23,7 +23,7 @@ def spell_weights(model_class: type) -> type:
 def _extend_class(model_class: Any, spell: Callable[[Mapping[str, mx.array]], Weights]) -> type:  # noqa: ANN401  # of mlx-lm
     class Spelled(model_class):  # type: ignore[misc]
         def sanitize(self, weights: Weights) -> Weights:
-            """Rename and join weights as the model wants them."""
+            """Rename and join weights for the model."""
             sanitized: Weights = super().sanitize(spell(weights))
             return sanitized
 
@@ -31,9 +31,9 @@ def _extend_class(model_class: Any, spell: Callable[[Mapping[str, mx.array]], We
 
 
 def _spell_gpt_oss(weights: Mapping[str, mx.array]) -> Weights:
-    """Split and turn the experts as transformers saves them in full precision; mlx-lm knows packed ones.
+    """Split and transpose experts that transformers saved in full precision; mlx-lm only reads packed ones.
 
-    There a matrix has the shape [experts, inputs, outputs], and gates alternate with what they are multiplied with.
+    In these files a matrix has the shape [experts, inputs, outputs], and columns of gate and up alternate.
     """
     if not any(name.endswith(PLAIN) for name in weights):
         return dict(weights)
@@ -57,4 +57,4 @@ def _split_expert(name: str, array: mx.array) -> Iterator[tuple[str, mx.array]]:
 
 
 SPELLINGS: dict[str, Callable[[Mapping[str, mx.array]], Weights]] = {"gpt_oss": _spell_gpt_oss}
-"""By the model file of mlx-lm."""
+"""The function that translates weights, by the model file of mlx-lm."""

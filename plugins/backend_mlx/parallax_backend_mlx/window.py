@@ -1,7 +1,7 @@
-"""Sliding windows: how far a model may go before mlx-lm would let it see too much.
+"""Limits the context of models whose sliding window mlx-lm ignores.
 
-Some model files of mlx-lm ignore the sliding window of config.json and attend to everything. Up to the length of the
-window that is the same thing, so the context ends there.
+Some model files of mlx-lm ignore the sliding window of config.json and attend to all tokens. Up to the length of the
+window that is the same, so the context ends there.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ logger = logging.getLogger(__name__)
 
 
 def limit_context(config: Mapping[str, Any], slides: Sequence[bool], length: int) -> int:
-    """Return the longest context, of at most ``length`` tokens, that mlx-lm computes as config.json says.
+    """Return the longest context, of at most ``length`` tokens, that mlx-lm computes correctly.
 
     Args:
         config: config.json, or its text part.
-        slides: for each layer, whether mlx-lm gave it a cache that slides.
-        length: what the model was made for.
+        slides: for each layer, whether mlx-lm gave it a cache with a sliding window.
+        length: the context length of the model.
 
     Raises:
-        Unsupported: if other layers slide than config.json says.
+        Unsupported: if other layers have sliding windows in mlx-lm than in config.json.
     """
     window, kinds = config.get("sliding_window"), config.get("layer_types")
     wanted = [kind == SLIDING for kind in kinds] if kinds else None

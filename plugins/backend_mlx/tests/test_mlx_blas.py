@@ -114,7 +114,7 @@ def test_copy_others_could_have_written_is_made_again(tmp_path: Path) -> None:
 def test_folder_others_can_write_is_refused(tmp_path: Path) -> None:
     folder = make_private(tmp_path / "blas")
     folder.chmod(0o777)
-    with pytest.raises(Unsupported, match="not ours alone"):
+    with pytest.raises(Unsupported, match="other users can write"):
         prepare_library(folder)
 
 

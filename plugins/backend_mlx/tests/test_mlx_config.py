@@ -139,8 +139,8 @@ def test_model_with_a_head_of_its_own_is_not_tied() -> None:
 def test_theta_reaches_the_rotary_embedding_of_the_loaded_model(llama: Path) -> None:
     config = read_json(llama / "config.json")
     assert "rope_theta" not in config
-    carving, _ = load_network(StagePlan(model=llama), read_checkpoint(llama).tensors)
-    assert carving.model.layers[0].self_attn.rope.base == config["rope_parameters"]["rope_theta"] == 250.0
+    model_slice, _ = load_network(StagePlan(model=llama), read_checkpoint(llama).tensors)
+    assert model_slice.model.layers[0].self_attn.rope.base == config["rope_parameters"]["rope_theta"] == 250.0
 
 
 @pytest.mark.parametrize("name", ["llama", "mistral", "qwen2", "qwen3", "gemma3_text", "qwen3_moe", "smollm3"])

@@ -81,7 +81,7 @@ def test_all_layers_are_the_whole_model(llama: Path) -> None:
 def test_packed_weights_of_a_gguf_file_are_refused(broken: Path) -> None:
     config = json.loads((broken / "config.json").read_text())
     (broken / "config.json").write_text(json.dumps(config | {"quantization_config": {"quant_method": "gguf"}}))
-    with pytest.raises(Unsupported, match="keeps the weights of a GGUF file packed") as caught:
+    with pytest.raises(Unsupported, match="has the packed weights of a GGUF file") as caught:
         MlxBackend().open_stage(StagePlan(model=broken))
     assert "--backend torch" in caught.value.hint
 
@@ -146,13 +146,13 @@ def lose_shard(folder: Path) -> None:
         (lambda folder: (folder / "config.json").write_text("{"), "config.json"),
         (lambda folder: (folder / "config.json").write_text("[]"), "JSON object"),
         (lambda folder: change_config(folder, hidden_size=64, head_dim=16), "do not fit together"),
-        (lambda folder: change_config(folder, num_hidden_layers=None), "how many layers"),
+        (lambda folder: change_config(folder, num_hidden_layers=None), "the number of layers"),
         (lambda folder: change_config(folder, num_hidden_layers=10**12), "has 1000000000000 layers"),
         (lambda folder: change_config(folder, num_attention_heads=10**12), "do not fit together"),
         (lambda folder: change_tensor(folder, lambda array: array[1:]), r"up_proj.weight \(in model.safetensors\)"),
         (lambda folder: change_tensor(folder, lambda array: array.astype(mx.uint8)), "up_proj.weight .* as uint8"),
         (put_folder, "cannot read .*model.safetensors: Is a directory"),
-        (lambda folder: (folder / INDEX).write_text('{"weight_map": [1]}'), "does not say which tensor is in"),
+        (lambda folder: (folder / INDEX).write_text('{"weight_map": [1]}'), "does not give the file of each"),
     ],
 )
 def test_damaged_folder_is_an_error_with_a_hint(broken: Path, damage: Callable[[Path], None], words: str) -> None:
@@ -204,12 +204,12 @@ def test_quantised_weights_are_dequantised_on_a_cpu(
 ) -> None:
     quantise(broken)
     with caplog.at_level(logging.INFO, logger="parallax_backend_mlx"):
-        carving, _ = load_network(StagePlan(model=broken), read_checkpoint(broken).tensors)
+        model_slice, _ = load_network(StagePlan(model=broken), read_checkpoint(broken).tensors)
     assert sum("dequantised" in record.message for record in caplog.records) == 1
-    parameters = carving.model.parameters()  # type: ignore[no-untyped-call]
+    parameters = model_slice.model.parameters()  # type: ignore[no-untyped-call]
     assert {array.dtype for _, array in flatten_tree(parameters)} == {mx.float32}
     exact, _ = load_network(StagePlan(model=llama), read_checkpoint(llama).tensors)
-    left, right = Network(carving), Network(exact)
+    left, right = Network(model_slice), Network(exact)
     found = left.run_tokens(TOKENS, left.make_cache(), range(40))
     expected = right.run_tokens(TOKENS, right.make_cache(), range(40))
     error: Any = mx.mean(mx.abs(found - expected)) / mx.mean(mx.abs(expected))

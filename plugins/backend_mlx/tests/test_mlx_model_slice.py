@@ -14,7 +14,7 @@ from parallax_backend_mlx.backend import MlxBackend
 from parallax_backend_mlx.checkpoint import read_checkpoint
 from parallax_backend_mlx.loading import load_network
 from parallax_backend_mlx.model_file import find_classes
-from parallax_backend_mlx.model_slice import carve_model, keep_model
+from parallax_backend_mlx.model_slice import keep_model, slice_model
 from parallax_backend_mlx.network import Network
 from parallax_backend_mlx.runtime import Module, flatten_tree, mx
 from parallax_core.api import LayerRange, StagePlan, TensorSpec, Unsupported
@@ -44,8 +44,8 @@ class Loader:
         return Network(self._load(kind, start, stop)[0])
 
     def _load_weights(self, kind: str, start: int, stop: int) -> tuple[dict[str, mx.array], int]:
-        carving, num_bytes = self._load(kind, start, stop)
-        return dict(flatten_tree(carving.model.parameters())), num_bytes
+        model_slice, num_bytes = self._load(kind, start, stop)
+        return dict(flatten_tree(model_slice.model.parameters())), num_bytes
 
     def _load(self, kind: str, start: int, stop: int) -> Any:
         folder = self.find_folder(kind)
@@ -194,10 +194,10 @@ BAILING = {
 }
 
 
-@pytest.mark.parametrize(("config", "words"), [(RWKV7, "run apart"), (AFM7, "not in one list")])
+@pytest.mark.parametrize(("config", "words"), [(RWKV7, "run separately"), (AFM7, "not in one list")])
 def test_layers_that_share_more_than_hidden_states_are_refused(config: dict[str, Any], words: str) -> None:
     with pytest.raises(Unsupported, match=words) as caught:
-        carve_model(make_model(config), LayerRange(0, 2))
+        slice_model(make_model(config), LayerRange(0, 2))
     assert "serve it whole" in caught.value.hint
     whole = Network(keep_model(make_model(config)))
     assert whole.run_tokens([1, 2, 3], whole.make_cache(), [2]).shape == (1, 97)
@@ -206,8 +206,8 @@ def test_layers_that_share_more_than_hidden_states_are_refused(config: dict[str,
 def test_layers_that_need_positions_are_refused_without_them() -> None:
     """Its linear layers are told the position, which only a cache of keys and values knows."""
     with pytest.raises(Unsupported, match="layer 0 must be in one stage with a layer that has a KVCache"):
-        carve_model(make_model(BAILING), LayerRange(0, 1))
-    assert carve_model(make_model(BAILING), LayerRange(0, 2)).layers == LayerRange(0, 2)
+        slice_model(make_model(BAILING), LayerRange(0, 1))
+    assert slice_model(make_model(BAILING), LayerRange(0, 2)).layers == LayerRange(0, 2)
 
 
 def damage_pass(layers: list[Any], hidden: mx.array, cache: list[Any]) -> mx.array:
@@ -245,11 +245,11 @@ def damage_end(layers: list[Any], hidden: mx.array, cache: list[Any]) -> mx.arra
 @pytest.mark.parametrize(
     ("run", "words"),
     [
-        (damage_pass, "layer 1 is given something else"),
-        (damage_share, "share what they remember"),
+        (damage_pass, "layer 1 does not take the hidden states"),
+        (damage_share, "share a cache"),
         (damage_repeat, "4 layers and runs 8"),
         (damage_extra, "more than hidden states"),
-        (damage_end, "or what follows them"),
+        (damage_end, "or the modules after them"),
     ],
 )
 def test_what_a_stage_could_not_know_is_found(
@@ -265,5 +265,5 @@ def test_what_a_stage_could_not_know_is_found(
 
     monkeypatch.setattr(type(body), "__call__", call)
     with pytest.raises(Unsupported, match=words):
-        carve_model(model, LayerRange(0, 2))
+        slice_model(model, LayerRange(0, 2))
     assert all(type(layer).__module__ == type(body).__module__ for layer in body.layers)

@@ -21,7 +21,7 @@ from parallax_backend_mlx.cache_layout import Leaf, Part
 from parallax_backend_mlx.cache_view import PagedView
 from parallax_backend_mlx.metal_kernel import Pages, attend_plainly
 from parallax_backend_mlx.page_arrays import PageArrays
-from parallax_backend_mlx.page_index import Places, Stretch
+from parallax_backend_mlx.page_index import Places, RowRange
 from parallax_backend_mlx.paged_decode import PagedAttention, find_attention
 from parallax_backend_mlx.patches import ATTENTION, replace_functions
 from parallax_backend_mlx.runtime import KVCache, mx, plain_attention
@@ -44,29 +44,29 @@ class Plain:
         return attend_plainly(queries, pages, scale)
 
 
-def make_view(stretches: list[Stretch], window: int = 0) -> PagedView:
-    """Return a view of rows in a bank of noise; what stands in front of all pages is huge."""
-    bank = PageArrays(Leaf("window" if window else "full", (PART, PART), window), 0, PAGE)
-    bank.grow(40)
-    for index, array in enumerate(bank.arrays):
+def make_view(row_ranges: list[RowRange], window: int = 0) -> PagedView:
+    """Return a view of rows in page arrays of noise; the page before all others has huge numbers."""
+    layer_cache = PageArrays(Leaf("window" if window else "full", (PART, PART), window), 0, PAGE)
+    layer_cache.grow(40)
+    for index, array in enumerate(layer_cache.arrays):
         noise = mx.random.normal(array.shape, key=mx.random.key(index))
         noise[: HEADS * PAGE] = 1000.0
-        bank.arrays[index] = noise
-    return PagedView(bank, Places(stretches, PAGE, window))
+        layer_cache.arrays[index] = noise
+    return PagedView(layer_cache, Places(row_ranges, PAGE, window))
 
 
-CASES: dict[str, tuple[list[Stretch], int]] = {
-    "first token": ([Stretch(0, 1, 0, (5,))], 0),
-    "one row": ([Stretch(9, 1, 0, (5, 2, 7))], 0),
-    "page just full": ([Stretch(7, 1, 0, (5, 2))], 0),
-    "page just begun": ([Stretch(8, 1, 0, (5, 2, 9))], 0),
-    "equal rows": ([Stretch(9, 1, 0, (5, 2, 7)), Stretch(9, 1, 0, (1, 0, 3))], 0),
-    "ragged rows": ([Stretch(9, 1, 0, (5, 2, 7)), Stretch(0, 1, 0, (1,)), Stretch(17, 1, 0, (3, 4, 6, 8, 9))], 0),
-    "shared pages": ([Stretch(9, 1, 0, (5, 2, 7)), Stretch(10, 1, 0, (5, 2, 3)), Stretch(8, 1, 0, (5, 2, 4))], 0),
-    "window not full": ([Stretch(2, 1, 0, (5,)), Stretch(4, 1, 0, (1, 0))], 6),
-    "window": ([Stretch(9, 1, 0, (5, 2, 7)), Stretch(17, 1, 1, (4, 6, 8, 9)), Stretch(0, 1, 0, (0,))], 6),
-    "window that forgot": ([Stretch(29, 1, 6, (5, 2)), Stretch(30, 1, 5, (1, 0, 3))], 5),
-    "window as wide as a row": ([Stretch(5, 1, 0, (5, 2)), Stretch(5, 1, 0, (1, 0))], 6),
+CASES: dict[str, tuple[list[RowRange], int]] = {
+    "first token": ([RowRange(0, 1, 0, (5,))], 0),
+    "one row": ([RowRange(9, 1, 0, (5, 2, 7))], 0),
+    "page just full": ([RowRange(7, 1, 0, (5, 2))], 0),
+    "page just begun": ([RowRange(8, 1, 0, (5, 2, 9))], 0),
+    "equal rows": ([RowRange(9, 1, 0, (5, 2, 7)), RowRange(9, 1, 0, (1, 0, 3))], 0),
+    "ragged rows": ([RowRange(9, 1, 0, (5, 2, 7)), RowRange(0, 1, 0, (1,)), RowRange(17, 1, 0, (3, 4, 6, 8, 9))], 0),
+    "shared pages": ([RowRange(9, 1, 0, (5, 2, 7)), RowRange(10, 1, 0, (5, 2, 3)), RowRange(8, 1, 0, (5, 2, 4))], 0),
+    "window not full": ([RowRange(2, 1, 0, (5,)), RowRange(4, 1, 0, (1, 0))], 6),
+    "window": ([RowRange(9, 1, 0, (5, 2, 7)), RowRange(17, 1, 1, (4, 6, 8, 9)), RowRange(0, 1, 0, (0,))], 6),
+    "window that forgot": ([RowRange(29, 1, 6, (5, 2)), RowRange(30, 1, 5, (1, 0, 3))], 5),
+    "window as wide as a row": ([RowRange(5, 1, 0, (5, 2)), RowRange(5, 1, 0, (1, 0))], 6),
 }
 
 
@@ -74,12 +74,12 @@ CASES: dict[str, tuple[list[Stretch], int]] = {
 @pytest.mark.parametrize("heads", [2, 6])
 @pytest.mark.parametrize("case", CASES)
 def test_pages_hold_what_is_gathered(case: str, heads: int, narrower: int | None) -> None:
-    stretches, window = CASES[case]
-    view = make_view(stretches, window)
-    fresh = mx.random.normal((len(stretches), HEADS, 1, WIDTH), key=mx.random.key(5))
+    row_ranges, window = CASES[case]
+    view = make_view(row_ranges, window)
+    fresh = mx.random.normal((len(row_ranges), HEADS, 1, WIDTH), key=mx.random.key(5))
     mask: Any = view.make_mask(1, window_size=narrower)
     keys, values = view.update_and_fetch(fresh, fresh * 2)
-    queries = mx.random.normal((len(stretches), heads, 1, WIDTH), key=mx.random.key(6))
+    queries = mx.random.normal((len(row_ranges), heads, 1, WIDTH), key=mx.random.key(6))
     kernel = Plain()
     found = PagedAttention(kernel, DTYPES)(queries, keys, values, view, 0.3, mask)
     expected = base.scaled_dot_product_attention(queries, keys, values, KVCache(), 0.3, mask)  # type: ignore[no-untyped-call]
@@ -90,8 +90,8 @@ def test_pages_hold_what_is_gathered(case: str, heads: int, narrower: int | None
 
 def test_mask_of_another_view_of_the_same_places_is_known() -> None:
     """A model takes the masks of all layers from the first one of a kind."""
-    first = make_view([Stretch(9, 1, 0, (5, 2, 7)), Stretch(4, 1, 0, (1, 0))])
-    second = PagedView(first._bank, first._places)
+    first = make_view([RowRange(9, 1, 0, (5, 2, 7)), RowRange(4, 1, 0, (1, 0))])
+    second = PagedView(first._layer_cache, first._places)
     fresh = mx.zeros((2, HEADS, 1, WIDTH))
     second.update_and_fetch(fresh, fresh)
     assert second.find_pages(first.make_mask(1)) is not None
@@ -100,7 +100,7 @@ def test_mask_of_another_view_of_the_same_places_is_known() -> None:
 @pytest.mark.parametrize("case", ["sinks", "own mask", "no mask", "other keys", "chunk", "dtype", "cache"])
 def test_everything_else_is_left_to_mlx_lm(case: str) -> None:
     columns = 2 if case == "chunk" else 1
-    view = make_view([Stretch(9, columns, 0, (5, 2, 7)), Stretch(4, columns, 0, (1, 0))])
+    view = make_view([RowRange(9, columns, 0, (5, 2, 7)), RowRange(4, columns, 0, (1, 0))])
     fresh = mx.random.normal((2, HEADS, columns, WIDTH), key=mx.random.key(5))
     mask: Any = view.make_mask(columns)
     keys, values = view.update_and_fetch(fresh, fresh)

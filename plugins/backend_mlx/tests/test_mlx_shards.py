@@ -45,8 +45,8 @@ def make_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pat
 def load_weights(folder: Path, layers: tuple[int, int] | None = None) -> Weights:
     plan = StagePlan(model=folder, layers=LayerRange(*layers) if layers else None)
     checkpoint = read_checkpoint(folder, is_part=layers is not None)
-    carving, _ = load_network(plan, checkpoint.tensors, checkpoint.holes)
-    return dict(flatten_tree(carving.model.parameters()))  # type: ignore[no-untyped-call]
+    model_slice, _ = load_network(plan, checkpoint.tensors, checkpoint.holes)
+    return dict(flatten_tree(model_slice.model.parameters()))  # type: ignore[no-untyped-call]
 
 
 def find_files(folder: Path, start: int, stop: int) -> set[str]:
@@ -162,7 +162,7 @@ def test_layout_that_no_file_tells_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "model"
     save_random("qwen3_5", folder, 100)
     left = copy_files(folder, find_files(folder, 1, 2), tmp_path / "left")
-    with pytest.raises(ParallaxError, match=r"conv1d.*that is not here") as caught:
+    with pytest.raises(ParallaxError, match=r"conv1d.*that file is missing") as caught:
         load_weights(left, (1, 2))
     wanted = caught.value.hint.split()[1]
     shutil.copy(folder / wanted, left)

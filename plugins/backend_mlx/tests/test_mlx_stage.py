@@ -306,7 +306,7 @@ def test_stage_that_cannot_go_back_says_it_is_lost(shared: MlxStage, llama: Path
     open_sequence(stage, ONE)
     runner._held[ONE].cache[2] = SpoiledCache()  # type: ignore[no-untyped-call]
     broken.runs_left = 1
-    with pytest.raises(StageLost, match="could not be put back"):
+    with pytest.raises(StageLost, match="could not be restored"):
         run_row(stage, ONE, 0, PROMPT)
     with pytest.raises(StageLost, match="the stage is lost"):
         open_sequence(stage, TWO)

@@ -1,7 +1,7 @@
 """Applies penalties, bias and bans to many rows at once: `parallax_core.api.adjust`.
 
-No state is kept between steps: one scatter makes the counts of a row from its history, which costs little compared
-to the step. Rows without such sampling cost nothing.
+No state is kept between steps: one scatter counts the tokens of a row's history, which costs little compared to the
+step. Rows without such sampling cost nothing.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _discourage(logits: torch.Tensor, rows: Sequence[int], tickets: Sequence[Dra
 
 
 def _list_changes(tickets: Sequence[DrawInput], size: int) -> Iterator[tuple[int, int, float]]:
-    """Yield what is added: row, token and number."""
+    """Yield the row, the token and the number to add to its logit."""
     for row, draw_input in enumerate(tickets):
         sampling = draw_input.sampling
         if not (sampling.logit_bias or sampling.min_tokens):

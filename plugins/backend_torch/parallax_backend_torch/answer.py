@@ -1,4 +1,4 @@
-"""From the logits of a step to the answers of its outputs."""
+"""Answers the outputs of a step from its logits."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from parallax_core.api import Draw, Hidden, Output, StageResult, Tensor, make_an
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """The outcome of a step, possibly still being computed on another device."""
+    """The result of a step, which may still be computing on another device."""
 
     found: Found
     outputs: Sequence[Output]
     drawn: torch.Tensor | None
-    """The token ids drawn, in the order of the outputs."""
+    """The drawn token ids, in the order of the outputs."""
     free: tuple[int, ...]
     """Free pages of each pool after the step."""
 
@@ -45,5 +45,5 @@ class Pending:
 
 
 def place_draws(outputs: Sequence[Output]) -> list[int]:
-    """Return for each draw at which of ``outputs`` it is."""
+    """Return for each draw the index of its output in ``outputs``."""
     return [place for place, output in enumerate(outputs) if isinstance(output, Draw) for _ in range(output.count)]

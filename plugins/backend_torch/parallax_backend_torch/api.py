@@ -1,7 +1,7 @@
-"""Building blocks of layers, for the blocks that a model's adapter provides for this backend.
+"""Building blocks of layers, for the ``blocks`` that a model's adapter has for this backend.
 
 `ModelSpec.blocks` names for ``torch`` a class, or a function, that is called with a `Config` and returns a `Model`.
-Names in this module keep their meaning until the second number of this distribution's version changes.
+Names in this module keep their meaning until the minor version of this distribution changes.
 """
 
 from __future__ import annotations

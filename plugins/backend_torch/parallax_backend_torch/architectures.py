@@ -1,4 +1,4 @@
-"""Tells from config.json, without importing torch, whether this backend's blocks run a model."""
+"""Finds out from config.json, without importing torch, whether this backend's blocks run a model."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ BLOCKS = {
     "DeepseekV3ForCausalLM": "deepseek_v3:DeepseekV3",
     "Qwen3NextForCausalLM": "qwen3_next:Qwen3Next",
 }
-"""By what config.json calls the architecture: the module in ``blocks``, and the class in it."""
+"""The module in ``blocks``, and its class, by the architecture in config.json."""
 QUANTIZED = {("GptOssForCausalLM", "mxfp4")}
-"""Architectures and forms of quantised weights that are read, beside the blocks of GGUF files."""
+"""The architectures and quantisation methods that are read, in addition to the blocks of GGUF files."""
 
 
 def reads_weights(config: Config) -> bool:
-    """Return whether the form that weights are stored in is read here."""
+    """Return whether this backend reads the form in which weights are stored."""
     method = name_method(config)
     return not config.quantization or method == GGUF or (config.architecture, method) in QUANTIZED
 
@@ -36,10 +36,10 @@ def name_method(config: Config) -> str:
 
 
 def choose_backend(model_config: Mapping[str, Any], available: Sequence[str]) -> str | None:
-    """Return the backend for a model; None leaves it to the ranks of those that are available.
+    """Return the backend for a model; None leaves the choice to the ranks of available backends.
 
-    What keeps the blocks of a GGUF file runs here, since others do not read them. What can only run on the code of
-    transformers, or not at all, is left to another backend, unless a GPU makes up for it.
+    Models with the blocks of a GGUF file run on this backend, since others do not read them. Models that run only on
+    the code of transformers, or not at all, are left to another backend, unless a GPU outweighs that.
     """
     config = Config(model_config)
     others = [name for name in available if name != "torch"]

@@ -22,10 +22,10 @@ class Norm:
     """float32 of shape [width]."""
     eps: float
     offset: float = 0.0
-    """1 where the weight is kept as its difference from 1."""
+    """1 if the weight is stored as its difference from 1, else 0."""
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """Normalise; float32 in between."""
+        """Normalise, in float32."""
         if x.device.type == "cpu":
             return parts.normalize_rms(x, self.weight, self.eps, self.offset)
         wide = x.float()
@@ -47,13 +47,13 @@ def rotate(x: torch.Tensor, angles: tuple[torch.Tensor, torch.Tensor]) -> None:
 
 
 def attend(query: torch.Tensor, pool: Pool, places: Places, rule: Rule) -> torch.Tensor:
-    """Return the attention of each query to its row's keys and values in the pool, new tokens included.
+    """Return the attention of each query to its row's keys and values in the pool, including new tokens.
 
     Args:
         query: [tokens, heads, width].
         pool: keys and values of a layer.
-        places: where the rows lie in it.
-        rule: what a query sees.
+        places: the slots of the rows in the pool.
+        rule: the tokens that a query sees.
     """
     if query.device.type == "cpu":
         return attention.attend(query, pool, places.rows, rule)
@@ -62,7 +62,7 @@ def attend(query: torch.Tensor, pool: Pool, places: Places, rule: Rule) -> torch
 
 
 def store(pool: Pool, keys: torch.Tensor, values: torch.Tensor, places: Places) -> None:
-    """Write the keys and values of the new tokens, [tokens, heads, width] each, where they belong."""
+    """Write the keys and values of the new tokens, [tokens, heads, width] each, to their slots."""
     if keys.device.type == "cpu":
         attention.store(pool, keys, values, places.slots)
         return
@@ -71,7 +71,7 @@ def store(pool: Pool, keys: torch.Tensor, values: torch.Tensor, places: Places) 
 
 
 def attend_rectangles(query: torch.Tensor, pool: Pool, grid: Grid, rule: Rule) -> torch.Tensor:
-    """Compute what `attend` says by PyTorch's own attention, a rectangle of rows of one length at a time."""
+    """Compute `attend` with PyTorch's own attention, one rectangle of rows of equal length at a time."""
     parts, done = [], 0
     for sight in grid.find_sights(rule.window):
         rows, tokens, _ = sight.mask.shape
@@ -82,7 +82,7 @@ def attend_rectangles(query: torch.Tensor, pool: Pool, grid: Grid, rule: Rule) -
 
 
 def _attend_group(query: torch.Tensor, pool: Pool, sight: Sight, rule: Rule) -> torch.Tensor:
-    """Return the attention of rows of one length: [rows, tokens, heads, width]."""
+    """Return the attention of rows of equal length: [rows, tokens, heads, width]."""
     keys, values = (each[sight.slots].to(query.dtype).transpose(1, 2) for each in (pool.keys, pool.values))
     turned, mask = query.transpose(1, 2), sight.mask[:, None]
     if rule.sinks is not None or rule.soft_cap:
@@ -90,7 +90,7 @@ def _attend_group(query: torch.Tensor, pool: Pool, sight: Sight, rule: Rule) -> 
     if query.shape[1] > 1:
         found = functional.scaled_dot_product_attention(turned, keys, values, mask, scale=rule.scale, enable_gqa=True)
         return found.transpose(1, 2)
-    # Of one token, heads that share keys are as tokens of one head: so no keys are repeated, and every kernel will do.
+    # With one token per row, heads that share keys become tokens of one head: no key is repeated, and any kernel works.
     shared = query[:, 0].unflatten(1, (keys.shape[1], -1))
     return functional.scaled_dot_product_attention(shared, keys, values, mask, scale=rule.scale).flatten(1, 2)[:, None]
 

@@ -1,4 +1,4 @@
-"""Has models of transformers attend over our pages: an entry in its registry of attention functions."""
+"""Makes models of transformers attend over pages, by an entry in its registry of attention functions."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ NAME = "parallax"
 
 @dataclass(frozen=True, eq=False, slots=True)
 class AttentionCall:
-    """The attention that a layer requests, for one line of tokens."""
+    """A layer's call of attention, for the tokens of all rows."""
 
     layer: int
-    """In the numbering of the whole model."""
+    """The index of the layer in the whole model."""
     query: torch.Tensor
     """[tokens, heads, width]."""
     key: torch.Tensor
@@ -27,7 +27,7 @@ class AttentionCall:
     """[tokens, heads of keys, width]."""
     scale: float
     window: int
-    """The number of tokens a token sees, itself included; 0: all."""
+    """The number of tokens that a token sees, including itself; 0: all."""
     soft_cap: float
     sinks: torch.Tensor | None
 
@@ -43,7 +43,7 @@ _current: ContextVar[Attender] = ContextVar("attender")
 
 
 def register_attention() -> None:
-    """Put the function into the registry; twice is harmless."""
+    """Register the attention function; idempotent."""
     from transformers import AttentionInterface
 
     AttentionInterface.register(NAME, run_attention)
@@ -51,7 +51,7 @@ def register_attention() -> None:
 
 @contextmanager
 def answer_calls(attender: Attender) -> Iterator[None]:
-    """Have ``attender`` compute the attention of models in this thread, inside the block."""
+    """Make ``attender`` compute the attention of models in this thread, inside the ``with`` block."""
     token = _current.set(attender)
     try:
         yield
@@ -65,12 +65,12 @@ def run_attention(
     key: torch.Tensor,
     value: torch.Tensor,
     *_: object,
-    **options: Any,  # noqa: ANN401 -- models pass what they like
+    **options: Any,  # noqa: ANN401 -- depends on the model
 ) -> tuple[torch.Tensor, None]:
-    """Answer a layer; tensors are [1, heads, tokens, width], and the result is [1, tokens, heads, width].
+    """Compute a layer's attention; tensors are [1, heads, tokens, width], and the result is [1, tokens, heads, width].
 
     Raises:
-        ValueError: if it asks for what is not attention to earlier tokens.
+        ValueError: if the attention is not causal.
     """
     if not getattr(module, "is_causal", True) or options.get("is_causal") is False:
         raise ValueError("a layer attends to later tokens")

@@ -40,18 +40,18 @@ from parallax_core.api import (
 CORE_FLOPS = 4e10
 """Approximate operations per second of a CPU core."""
 FEWEST, MOST, ON_GPU = 16, 512, 4096
-"""Tokens of a step."""
+"""Tokens of a step: the least and the most on a CPU, and the number on a GPU."""
 SATURATION_ROWS = {"cpu": 64}
-"""Decodes in a step beyond which nothing is gained: measured on a CPU, from 64 on a token costs the same."""
+"""Decodes in a step beyond which throughput does not grow: measured on a CPU, a token costs the same from 64 on."""
 SATURATION_ON_GPU = 256
-"""On a GPU more is gained, but attention gathers the rows padded to the longest, which takes memory for each."""
+"""The same on a GPU, where throughput grows further, but attention pads all rows to the longest, which takes memory."""
 
 
 class TorchBackend:
     """The backend ``torch``."""
 
     def open_stage(self, plan: StagePlan) -> TorchStage:
-        """Load the layers that are asked for; see `parallax_core.api.Backend.open_stage`."""
+        """Load the layers of ``plan``; see `parallax_core.api.Backend.open_stage`."""
         config = Config(read_config(plan.model))
         choose_device(plan)
         model = _find_model(plan, config)
@@ -61,7 +61,7 @@ class TorchBackend:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The properties of a stage's layers, known once they are loaded."""
+    """The properties of a stage's layers after loading."""
 
     plan: StagePlan
     shape: Shape
@@ -70,7 +70,7 @@ class Loaded:
 
 
 def make_stage(loaded: Loaded, runner: Runner, kept: Sequence[Kept]) -> TorchStage:
-    """Return a stage of ``runner``, whose layers keep what ``kept`` says."""
+    """Return a stage of ``runner``, whose layers have the caches ``kept``."""
     shape, selection, factory = loaded.shape, loaded.selection, loaded.weights.factory
     kept = [each if each.kind == "state" else replace(each, dtype=factory.kept) for each in kept]
     weight_bytes = loaded.weights.file.kept
@@ -103,10 +103,10 @@ def make_stage(loaded: Loaded, runner: Runner, kept: Sequence[Kept]) -> TorchSta
 
 
 def _find_model(plan: StagePlan, config: Config) -> Model | None:
-    """Return the blocks of a model, or None if it is to run on the code of transformers.
+    """Return the blocks of a model, or None if it runs on the code of transformers.
 
     Raises:
-        Unsupported: if its weights are quantised in a way that is not read here.
+        Unsupported: if this backend does not read the quantisation method of its weights.
     """
     if not reads_weights(config):
         raise Unsupported(f"the weights are quantized by {name_method(config)!r}", "choose the model in full precision")
@@ -114,7 +114,7 @@ def _find_model(plan: StagePlan, config: Config) -> Model | None:
 
 
 def _open_blocks(plan: StagePlan, model: Model) -> TorchStage:
-    """Open a stage of blocks of our own."""
+    """Open a stage of this backend's blocks."""
     shape = model.shape
     selection = Selection(choose_layers(plan, shape.num_layers), shape.num_layers, shape.is_tied)
     weights = _open_weights(plan, selection)
@@ -127,7 +127,7 @@ def _open_generic(plan: StagePlan, config: Config) -> TorchStage:
     """Open a stage on the code of transformers.
 
     Raises:
-        Unsupported: if that is turned off, transformers is not installed, or does not know the model.
+        Unsupported: if that is turned off, or transformers is not installed or does not have the model.
     """
     if _read_options(plan).generic == "off" or find_spec("transformers") is None:
         message = f"there are no blocks for {config.architecture or 'a model without architectures'}"
@@ -143,10 +143,10 @@ def _open_generic(plan: StagePlan, config: Config) -> TorchStage:
 
 
 def _open_weights(plan: StagePlan, selection: Selection) -> Weights:
-    """Return the tensors of a stage, unread.
+    """Return the tensors of a stage, not yet read.
 
     Raises:
-        ParallaxError: if there is not memory for them.
+        ParallaxError: if there is not enough memory for them.
     """
     file = open_file(plan.model, selection, plan.progress)
     factory = choose_factory(plan, _read_options(plan), file.tensors.values())
@@ -162,7 +162,7 @@ def _read_options(plan: StagePlan) -> TorchSettings:
 
 
 def _choose_batch(factory: LayerFactory, numbers: int) -> int:
-    """Return the most tokens in a step of about a second."""
+    """Return the number of tokens in a step of about a second."""
     if factory.device.type != "cpu":
         return ON_GPU
     return max(FEWEST, min(MOST, int(Machine().count_cores() * CORE_FLOPS / max(2 * numbers, 1))))

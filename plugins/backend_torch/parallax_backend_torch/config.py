@@ -14,7 +14,7 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 
 
 class Config(ConfigReader):
-    """The settings of a model, with what this backend asks besides."""
+    """The settings of a model, with those that only this backend reads."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__(config, HINT)
@@ -26,9 +26,9 @@ class Config(ConfigReader):
         )
 
     def list_forms(self) -> Mapping[str, str]:
-        """Return the types of those tensors that are blocks of a GGUF file, by their names in the checkpoint."""
+        """Return the types of the tensors that are blocks of a GGUF file, by their names in the checkpoint."""
         found = self.quantization or {}
         forms = found.get("types") if found.get("quant_method") == GGUF else {}
         if not isinstance(forms, Mapping) or any(type(form) is not str for form in forms.values()):
-            raise Unsupported(f"'types' in config.json is {forms!r}, not a table of words", HINT)
+            raise Unsupported(f"'types' in config.json is {forms!r}, not a table of strings", HINT)
         return forms

@@ -1,4 +1,4 @@
-"""The layer most families are made of: many in one call of the kernels where they can, part by part elsewhere."""
+"""The decoder layer of most families: several layers in one call of the kernels if possible, else part by part."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class PlainLayer:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class WholeLayer:
-    """The same in one call."""
+    """A `PlainLayer` in one call of the kernels."""
 
     fused: FusedLayer
     rope: Rope
@@ -49,13 +49,13 @@ class WholeLayer:
 
 
 class Joined:
-    """Several of them in one call; their tokens lie in the same places, and are turned by the same angles."""
+    """Several layers in one call of the kernels; all have the same slots and the same rope."""
 
     def __init__(self, layers: Sequence[WholeLayer]) -> None:
         self._fused, self._rope = FusedLayers([layer.fused for layer in layers]), layers[0].rope
 
     def __call__(self, hidden: torch.Tensor, step: Step, spots: Sequence[Spot]) -> torch.Tensor:
-        """Return the hidden states after the last of the layers; ``spots`` are those of each."""
+        """Return the hidden states after the last layer; ``spots`` has one spot for each."""
         places = spots[0].places
         assert isinstance(places, Places)
         place = Place(places.rows, places.slots, *step.find_angles(self._rope))
@@ -64,7 +64,7 @@ class Joined:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Alone:
-    """Another layer, called in the same way."""
+    """A single layer, with the interface of `Joined`."""
 
     layer: Layer
 
@@ -74,11 +74,11 @@ class Alone:
 
 
 def join_layers(layers: Sequence[Layer], spots: Sequence[Spot]) -> list[tuple[slice, Joined | Alone]]:
-    """Return the layers of a stage in as few calls as there can be, each with the spots that are given to it.
+    """Return the layers of a stage, joined to as few calls as possible, each with the slice of its spots.
 
     Args:
-        layers: in their order.
-        spots: of any step; in every step, layers share places that do so in this one.
+        layers: the layers in order.
+        spots: those of any step; layers that share places in one step do so in every step.
     """
 
     def find_key(index: int) -> object:
@@ -97,13 +97,13 @@ def join_layers(layers: Sequence[Layer], spots: Sequence[Spot]) -> list[tuple[sl
 def build_plain(
     weights: Weights, norms: tuple[float, float], attention: Looker, mixer: Mixer
 ) -> PlainLayer | WholeLayer:
-    """Return a layer of these two, with the norms ``input_layernorm`` and ``post_attention_layernorm``.
+    """Return a layer of attention and mixer, with the norms ``input_layernorm`` and ``post_attention_layernorm``.
 
     Args:
-        weights: of the layer.
-        norms: their eps, and their offset; see `Norm`.
-        attention: comes first.
-        mixer: comes second.
+        weights: the weights of the layer.
+        norms: the eps and the offset of the norms; see `Norm`.
+        attention: the first part.
+        mixer: the second part.
     """
     first, second = (
         Norm(weights.read_vector(f"{name}.weight"), *norms) for name in ("input_layernorm", "post_attention_layernorm")
@@ -113,7 +113,7 @@ def build_plain(
 
 
 def _fuse_layer(plain: PlainLayer, attention: Looker, mixer: Mixer) -> WholeLayer | None:
-    """Return the layer as one call, if the kernels can run it so."""
+    """Return the layer as one call, or None if the kernels cannot run it."""
     if not isinstance(attention, Attention) or attention.gates or not isinstance(mixer, GatedMlp):
         return None
     query_norm, key_norm = (_scale(norm) for norm in attention.norms) if attention.norms else (None, None)

@@ -19,7 +19,7 @@ EPS = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class NetSizes:
-    """Of a gated delta net."""
+    """The sizes of a gated delta net."""
 
     num_keys: int
     """Heads of queries and keys."""
@@ -28,11 +28,11 @@ class NetSizes:
     key: int
     value: int
     kernel: int
-    """Tokens the convolution sees."""
+    """The number of tokens that the convolution sees."""
 
     @property
     def parts(self) -> tuple[int, int, int, int, int, int]:
-        """Of what a token is projected to: queries, keys, values, gates of the output, betas and decays."""
+        """The widths of a token's projections: queries, keys, values, gates of the output, betas and decays."""
         keys, values = self.num_keys * self.key, self.num_values * self.value
         return keys, keys, values, values, self.num_values, self.num_values
 
@@ -47,12 +47,12 @@ class NetSizes:
 
 
 class DeltaNet:
-    """The net of one layer.
+    """The gated delta net of one layer.
 
     Args:
-        weights: of it.
-        sizes: of its parts.
-        eps: of the norm of its output.
+        weights: the weights of the net.
+        sizes: the sizes of its parts.
+        eps: the eps of the norm of its output.
     """
 
     def __init__(self, weights: Weights, sizes: NetSizes, eps: float) -> None:
@@ -61,7 +61,7 @@ class DeltaNet:
         mixed = weights.read_plain("in_proj_qkvz.weight").unflatten(0, (sizes.num_keys, -1))
         wide = mixed.split((sizes.key, sizes.key, each * sizes.value, each * sizes.value), dim=1)
         narrow = weights.read_plain("in_proj_ba.weight").unflatten(0, (sizes.num_keys, -1)).split((each, each), dim=1)
-        # Files hold a head after the other; here each part is in one piece.
+        # Files store the parts head by head; here each part is contiguous.
         self._into = weights.keep_linear(torch.cat([part.flatten(0, 1) for part in (*wide, *narrow)]), None)
         self._kernel = weights.read_vector("conv1d.weight")[:, 0].T.contiguous()
         self._decay = -weights.read_vector("A_log").exp()
@@ -88,13 +88,13 @@ class DeltaNet:
         return self._back.apply(found.flatten(1).to(x.dtype), residual)
 
     def _spread(self, x: torch.Tensor) -> torch.Tensor:
-        """Make each head of queries or keys one long, and repeat it for the heads of values that share it."""
+        """Normalise each head of queries or keys to length 1, and repeat it for the heads of values that share it."""
         heads = x.unflatten(1, (self._sizes.num_keys, -1))
         heads = heads * torch.rsqrt(heads.square().sum(-1, keepdim=True) + EPS)
         return heads.repeat_interleave(self._sizes.num_values // self._sizes.num_keys, dim=1)
 
     def _convolve(self, inputs: torch.Tensor, places: Slots, kept: torch.Tensor) -> torch.Tensor:
-        """Return the convolution of each token with those before, [tokens, channels], and have the last inputs kept."""
+        """Return the convolution of each token with those before, [tokens, channels], and keep the last inputs."""
         seen, line = self._sizes.kernel - 1, places.line
         before = torch.where(places.is_old[:, None, None], kept[places.slots], 0.0)
         at, starts = place_inputs(line, seen)
@@ -110,10 +110,10 @@ class DeltaNet:
 
 
 def place_inputs(line: Line, seen: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return where rows lie that have ``seen`` earlier inputs each in front of their tokens.
+    """Return the indices of tokens when each row is preceded by ``seen`` earlier inputs.
 
     Returns:
-        The place of each token, int64 of shape [tokens], and of each earlier input, int64 of shape [rows, seen].
+        The index of each token, int64 of shape [tokens], and of each earlier input, int64 of shape [rows, seen].
     """
     counts = torch.tensor(line.counts)
     at = torch.arange(sum(line.counts)) + (line.number + 1) * seen
@@ -122,7 +122,7 @@ def place_inputs(line: Line, seen: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def run_rows(tokens: Tokens, places: Slots, kept: torch.Tensor) -> torch.Tensor:
-    """Return what the delta rule gives for each token, [tokens, heads, value width], and have the new states kept."""
+    """Return the delta rule's output for each token, [tokens, heads, value width], and keep the new states."""
     states = torch.where(places.is_old[:, None, None, None], kept[places.slots], 0.0)
     out, start = torch.empty_like(tokens.value), 0
     singles, rows = [], []

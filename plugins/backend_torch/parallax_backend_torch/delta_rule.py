@@ -1,6 +1,6 @@
-"""The gated delta rule (arXiv 2412.06464): attention with a state in place of keys and values.
+"""The gated delta rule (arXiv 2412.06464): attention with a state instead of keys and values.
 
-For each token the state decays, then is corrected by the share beta towards giving the token's value for its key; the
+For each token the state decays, then is corrected by the share beta so that it maps the token's key to its value; the
 output is the state's value for the query.
 """
 
@@ -11,12 +11,12 @@ from dataclasses import dataclass
 import torch
 
 CHUNK = 32
-"""Tokens of a sequence that are computed at once."""
+"""The number of tokens of a sequence that are computed at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """What the rule is given of some tokens; everything in float32, all axes but the named ones in front."""
+    """The inputs of the rule for some tokens, in float32; further axes may precede the named ones."""
 
     query: torch.Tensor
     """[tokens, heads, key width], scaled."""
@@ -30,7 +30,7 @@ class Tokens:
     """[tokens, heads]: the share of the difference that is corrected."""
 
     def pick(self, which: slice | torch.Tensor) -> Tokens:
-        """Return some of them."""
+        """Return some of the tokens."""
         return Tokens(self.query[which], self.key[which], self.value[which], self.decay[which], self.beta[which])
 
 
@@ -39,7 +39,7 @@ def run_single(tokens: Tokens, states: torch.Tensor) -> tuple[torch.Tensor, torc
 
     Args:
         tokens: one of each sequence.
-        states: of each sequence, [sequences, heads, key width, value width].
+        states: the state of each sequence, [sequences, heads, key width, value width].
 
     Returns:
         The outputs, [sequences, heads, value width], and the new states.
@@ -52,7 +52,7 @@ def run_single(tokens: Tokens, states: torch.Tensor) -> tuple[torch.Tensor, torc
 
 
 def run_sequence(tokens: Tokens, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Apply the rule to consecutive tokens of one sequence, a chunk at a time.
+    """Apply the rule to consecutive tokens of one sequence, one chunk at a time.
 
     Args:
         tokens: in order.
@@ -69,7 +69,7 @@ def run_sequence(tokens: Tokens, state: torch.Tensor) -> tuple[torch.Tensor, tor
 
 
 def _run_chunk(tokens: Tokens, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Apply the rule to a chunk: what each token corrects follows from a triangular system (section 3.3)."""
+    """Apply the rule to a chunk: the corrections of its tokens solve a triangular system (section 3.3)."""
     query, key, value = (part.transpose(0, 1) for part in (tokens.query, tokens.key, tokens.value))
     beta, total = tokens.beta.T[..., None], tokens.decay.T.cumsum(-1)
     later = torch.ones(len(tokens.decay), len(tokens.decay), dtype=torch.bool, device=key.device).triu(1)

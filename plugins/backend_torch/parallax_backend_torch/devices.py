@@ -30,10 +30,10 @@ def list_devices() -> list[str]:
 
 
 def choose_device(plan: StagePlan) -> torch.device:
-    """Return the device that a plan names, or the best one.
+    """Return the device of a plan, or the best one if it names none.
 
     Raises:
-        Unsupported: if there is none of that name, or it does not compute in the dtype asked for.
+        Unsupported: if there is no device of that name, or it does not support the plan's dtype.
     """
     names = list_devices()
     check_device(plan, (*CPU_DTYPES, "float16"), names)
@@ -43,12 +43,12 @@ def choose_device(plan: StagePlan) -> torch.device:
 
 
 def choose_factory(plan: StagePlan, settings: TorchSettings, tensors: Iterable[Tensor]) -> LayerFactory:
-    """Return where a stage computes, and in what; on a CPU, say how many threads may be used.
+    """Return the device and the dtypes of a stage; on a CPU, set the number of threads too.
 
     Args:
-        plan: what is asked for.
-        settings: what a user decides about this backend.
-        tensors: those of the checkpoint that are to be loaded.
+        plan: the plan of the stage.
+        settings: the options of this backend.
+        tensors: the tensors of the checkpoint to load.
     """
     device = choose_device(plan)
     stored = find_stored(tensors)
@@ -69,27 +69,27 @@ def choose_factory(plan: StagePlan, settings: TorchSettings, tensors: Iterable[T
 
 
 def estimate_bytes(file: TensorFile, factory: LayerFactory) -> int:
-    """Return the approximate memory of tensors in the form they are kept in."""
+    """Return the approximate bytes of tensors after loading."""
     return int(sum(math.prod(file.read_shape(name)) * _choose_bytes(file, name, factory) for name in file.tensors))
 
 
 def use_kernels(settings: TorchSettings) -> None:
-    """Use the compiled kernels as the user says. Where nothing is said they are used already, if they can be."""
+    """Apply the setting of the compiled kernels. With the default, they are in use already if they load."""
     if settings.kernels != "auto":
         choose_kernels(settings.kernels)
 
 
 def start_threads(count: int) -> None:
-    """Have so many threads compute in this process: those of the kernels, or without them, those of PyTorch.
+    """Set the number of threads that compute in this process: those of the kernels, or without kernels, PyTorch's.
 
-    Not both: threads that wait for work keep a core busy for a while, and would take it from the others.
+    Not both: waiting threads keep a core busy for a while, and would take it from the others.
     """
     torch.set_num_threads(1 if find_library() is not None else count)
     set_threads(count)
 
 
 def find_stored(tensors: Iterable[Tensor]) -> torch.dtype:
-    """Return the floating dtype that most numbers in matrices are stored in."""
+    """Return the floating dtype of most numbers in matrices."""
     sizes: Counter[str] = Counter()
     for tensor in tensors:
         if len(tensor.shape) >= MATRIX and "float" in tensor.dtype:
@@ -98,7 +98,7 @@ def find_stored(tensors: Iterable[Tensor]) -> torch.dtype:
 
 
 def describe_device(factory: LayerFactory, forms: Iterable[str] = ()) -> str:
-    """Return what a stage computes on, in words; ``forms`` are the types of what are blocks of a GGUF file."""
+    """Return a description of a stage's device and dtypes; ``forms`` are the types of its GGUF tensors."""
     if factory.device.type == "cuda":
         return f"CUDA ({torch.cuda.get_device_name(factory.device)})"
     kept = sorted(set(forms)) if factory.keeps_blocks else []
@@ -106,7 +106,7 @@ def describe_device(factory: LayerFactory, forms: Iterable[str] = ()) -> str:
 
 
 def find_room(device: torch.device) -> int:
-    """Return the bytes that weights and pages may still take on a device."""
+    """Return the bytes that are free for weights and pages on a device."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     machine = Machine()
@@ -115,7 +115,7 @@ def find_room(device: torch.device) -> int:
 
 
 def free_memory(device: torch.device) -> None:
-    """Give back to the device what is kept of it for later: whoever asks how much is free counts that as taken."""
+    """Return cached memory to the device, so that it counts as free."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
@@ -125,15 +125,15 @@ def check_device_works(device: torch.device) -> None:
     """Compute something on a device, and wait for it.
 
     Raises:
-        RuntimeError: if it does not compute any more.
+        RuntimeError: if the device fails.
     """
     total = int(torch.ones(8, device=device).sum())
-    if total != 8:  # noqa: PLR2004 -- as many as there are
-        raise RuntimeError(f"eight ones make {total}")
+    if total != 8:  # noqa: PLR2004 -- the number of ones
+        raise RuntimeError(f"the sum of eight ones is {total}")
 
 
 def _choose_kind(plan: StagePlan, settings: TorchSettings, stored: torch.dtype) -> WeightKind:
-    """Return how matrices are kept. What is stored in bfloat16 loses nothing by being kept so, and is read faster."""
+    """Return the form of matrices in memory. Weights stored in bfloat16 stay so: that is exact, and is read faster."""
     if settings.weights != "auto":
         return settings.weights
     is_short = stored == torch.bfloat16 and find_library() is not None

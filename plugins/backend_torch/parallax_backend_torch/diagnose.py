@@ -1,4 +1,4 @@
-"""The report of ``parallax doctor`` about PyTorch on this machine."""
+"""Reports on PyTorch and the kernels for ``parallax doctor``."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from parallax_backend_torch.settings import TorchSettings
 from parallax_core.api import Finding
 
 SIDE = 1024
-"""Rows and columns of the matrices that are multiplied to measure speed."""
+"""Rows and columns of the matrices that are multiplied to measure the speed."""
 
 
 def list_findings(settings: TorchSettings) -> Iterable[Finding]:
     """Return the version, the device, and whether the compiled kernels are in use, each with a hint."""
     try:
         importlib.import_module("torch")
-    except Exception as error:  # noqa: BLE001  # the report is about what is broken here, whatever it is
+    except Exception as error:  # noqa: BLE001  # report any error
         remedy = "reinstall it: pip install --force-reinstall torch"
         return [Finding(topic="torch", status="error", message=f"cannot be imported: {error}", remedy=remedy)]
     return [_describe_torch(), _describe_kernels(settings), _describe_generic()]
 
 
 def measure_gflops() -> float:
-    """Return the speed of a float32 matrix product on the CPU, in 10**9 operations a second; the better of two runs."""
+    """Return the speed of a float32 matrix product on the CPU, in 10**9 operations per second; best of two runs."""
     import torch
 
     left, right = torch.randn(SIDE, SIDE), torch.randn(SIDE, SIDE)
@@ -61,6 +61,6 @@ def _describe_generic() -> Finding:
     try:
         version = metadata.version("transformers")
     except metadata.PackageNotFoundError:
-        message = "transformers is not installed, so only the families with blocks of their own can be served"
+        message = "transformers is not installed, so only the families with blocks can be served"
         return Finding(topic=topic, status="warning", message=message, remedy="pip install transformers")
-    return Finding(topic=topic, status="ok", message=f"transformers {version} builds what has no blocks of its own")
+    return Finding(topic=topic, status="ok", message=f"transformers {version} runs the models without blocks")

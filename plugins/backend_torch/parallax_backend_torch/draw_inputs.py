@@ -1,4 +1,4 @@
-"""The inputs of a draw, without a copy of the tokens before it."""
+"""Makes the inputs of draws, without copying the tokens before them."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ class DrawInput:
 
     sampling: Sampling
     choice: int
-    """Whose draws it belongs to; see `parallax_core.api.draw_key`."""
+    """The index of the choice that it draws for; see `parallax_core.api.draw_key`."""
     tokens: Sequence[int]
-    """Those of the sequence, from its first on, and perhaps more than come before the draw."""
+    """The tokens of the sequence from the first, including some after the draw if there are any."""
     position: int
-    """The number of tokens before it, which is the position of the drawn token."""
+    """The number of tokens before the draw, which is the position of the drawn token."""
     prompt_length: int
 
     @property
     def num_output(self) -> int:
-        """The number of output tokens before it."""
+        """The number of output tokens before the draw."""
         return max(0, self.position - self.prompt_length)
 
     @property
     def history(self) -> Sequence[int]:
-        """All tokens before."""
+        """All tokens before the draw."""
         return self.tokens[: self.position]
 
     @property
     def output(self) -> Sequence[int]:
-        """Those of them that are no part of the prompt."""
+        """The output tokens before the draw."""
         return self.tokens[self.prompt_length : self.position]
 
 
 def list_tickets(row: Row, entry: Entry) -> Iterator[DrawInput]:
-    """Yield the inputs of each draw of a row, whose tokens the entry holds already."""
+    """Yield the inputs of each draw of a row, whose tokens are in ``entry`` already."""
     spec = entry.spec
     for output in row.outputs:
         if isinstance(output, Draw):

@@ -1,4 +1,4 @@
-"""Experts: each token goes through a few of many small networks, which a router chooses."""
+"""Mixtures of experts: a router chooses a few of many small MLPs for each token."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from parallax_backend_torch.kernels.linear import Packed
 from parallax_backend_torch.weights import Weights
 
 Route = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
-"""From the scores of a router, float32 of shape [tokens, experts], to what each token is given: which experts, int64,
-and the share of each, float32, both of shape [tokens, chosen]."""
+"""A function of the router's scores, float32 of shape [tokens, experts], that returns the chosen experts of each token,
+int64, and their shares, float32, both of shape [tokens, chosen]."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expert:
-    """One of them: gate, up and down."""
+    """An expert: gate, up and down."""
 
     into: Packed
-    """The rows of the gate, then those of up."""
+    """The rows of gate, then those of up."""
     back: Packed
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
@@ -30,13 +30,13 @@ class Expert:
 
 
 class Experts:
-    """A router and experts, of which only those run that some token of a step was given.
+    """A router and its experts; a step runs only the experts chosen for some token.
 
     Args:
-        router: gives the scores.
-        experts: in the order of the scores.
-        route: chooses.
-        shared: what every token goes through beside them, if there is such.
+        router: computes the scores.
+        experts: the experts in the order of the scores.
+        route: chooses experts by the scores.
+        shared: the shared expert, which runs for every token, if the model has one.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Experts:
         self._router, self._experts, self._route, self._shared = router, experts, route, shared
 
     def __call__(self, x: torch.Tensor, residual: torch.Tensor | None) -> torch.Tensor:
-        """Return the sum of their outputs plus ``residual``: [tokens, width]."""
+        """Return the sum of the experts' outputs plus ``residual``: [tokens, width]."""
         chosen, shares = self._route(self._router.apply(x).float())
         order = chosen.flatten().argsort(stable=True)
         tokens = order // chosen.shape[1]
@@ -66,18 +66,18 @@ class Experts:
 
 
 def build_experts(weights: Weights, num: int) -> list[Expert]:
-    """Return the experts of a checkpoint that holds each by itself: ``experts.0.gate_proj`` and so on."""
+    """Return the experts of a checkpoint with separate tensors for each: ``experts.0.gate_proj`` and so on."""
     parts = [weights.within(f"experts.{number}") for number in range(num)]
     return [Expert(part.make_linear("gate_proj", "up_proj"), part.make_linear("down_proj")) for part in parts]
 
 
 @dataclass(frozen=True, slots=True)
 class SoftmaxRoute:
-    """Takes the most probable experts, by a softmax over all."""
+    """Chooses the most probable experts, by a softmax over all."""
 
     num_chosen: int
     is_normalised: bool
-    """Whether the shares of those that are chosen are made to sum to one."""
+    """Whether the shares of the chosen experts are scaled to sum to 1."""
 
     def __call__(self, scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Choose."""

@@ -1,4 +1,4 @@
-"""Which file of ``blocks`` builds a model."""
+"""Finds the file of ``blocks`` that builds a model."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ def find_model(config: Config, brought: object) -> Model | None:
     """Return the model that ``config`` describes, or None if there are no blocks for it.
 
     Args:
-        config: of the model.
-        brought: what the model's adapter brings for this backend; it goes before what is here.
+        config: the settings of the model.
+        brought: the blocks of the model's adapter for this backend, if any; they replace this backend's.
 
     Raises:
-        Unsupported: if it asks for what its family does not have here.
+        Unsupported: if it has a setting that this backend's family does not support.
     """
     if brought is not None:
         return cast("Callable[[Config], Model]", brought)(config)

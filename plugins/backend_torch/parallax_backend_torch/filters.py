@@ -1,8 +1,8 @@
-"""Which tokens top_k, top_p and min_p keep, for many rows at once.
+"""Finds the tokens that top_k, top_p and min_p keep, for many rows at once.
 
-Filters are thresholds on the logits, found by bisection over the bits of a float32: 32 rounds, each one sum, with no
-sort. Probabilities are summed as 64-bit integers, so the sum does not depend on its order, and a row keeps the same
-alone and in a batch.
+Filters are thresholds on the logits, found by bisection over the bits of a float32: 32 rounds of one sum each, without
+a sort. Probabilities are summed as 64-bit integers, so the sum does not depend on its order, and a row keeps the same
+tokens alone and in a batch.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from parallax_backend_torch.float_order import LEAST_FINITE, bisect_keys
 from parallax_core.api import Sampling
 
 UNIT = 2.0**40
-"""What probability 1 of the best token counts in sums; up to 2**23 tokens fit 63 bits."""
+"""The weight of the best token in sums; the sum of up to 2**23 tokens fits 63 bits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """Tokens to choose among: all of the vocabulary, or the best ones of it."""
+    """Tokens to choose among: the whole vocabulary, or its best tokens."""
 
     keys: torch.Tensor
     """Logits as integers of the same order, int32 of shape [rows, tokens]."""
     scaled: torch.Tensor
-    """Logits less the largest, over the temperature, float32 of the same shape."""
+    """Logits minus the largest one, divided by the temperature, float32 of the same shape."""
 
     def weigh(self, border: torch.Tensor) -> torch.Tensor:
-        """Return what each token counts in units of `UNIT`, int64; 0 for those below ``border`` of shape [rows, 1]."""
+        """Return the weight of each token in units of `UNIT`, int64; 0 below ``border``, of shape [rows, 1]."""
         return torch.where(self.keys >= border, self.scaled.exp() * UNIT, 0.0).to(torch.int64)
 
     def pick(self, ids: torch.Tensor) -> Field:
@@ -40,12 +40,12 @@ class Field:
 
 
 def find_border(field: Field, whole: Field, samplings: Sequence[Sampling]) -> torch.Tensor:
-    """Return the key of the least logit that top_k and top_p keep, int32 of shape [rows, 1].
+    """Return the key of the smallest logit that top_k and top_p keep, int32 of shape [rows, 1].
 
     Args:
-        field: where to look for it: ``whole``, or the best tokens of it; then a border that is not above the least
-            key of the field may be wrong.
-        whole: all of the vocabulary.
+        field: the tokens to search: ``whole``, or its best tokens; then a border that is not above the smallest key of
+            the field may be wrong.
+        whole: the whole vocabulary.
         samplings: one for each row.
     """
     size, device = whole.keys.shape[-1], whole.keys.device
@@ -72,7 +72,7 @@ def keep_probable(scaled: torch.Tensor, samplings: Sequence[Sampling]) -> torch.
 
 
 def _find_nucleus(weights: torch.Tensor, keys: torch.Tensor, total: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
-    """Return the largest key for which the weights from there up sum to at least their share of ``total``."""
+    """Return the largest key so that the weights from it up sum to at least their share of ``total``."""
     goal = torch.ceil(total.to(torch.float64) * shares).to(torch.int64)
     goal = torch.minimum(goal.clamp(min=1), total)
     return bisect_keys(lambda key: torch.where(keys >= key, weights, 0).sum(-1, keepdim=True) >= goal, keys)

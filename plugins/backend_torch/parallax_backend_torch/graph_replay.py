@@ -1,7 +1,7 @@
-"""Records decode steps once for each size and replays them, so that a device does not wait for launches.
+"""Records decode steps once for each size and replays them, so that a device does not wait for kernel launches.
 
-Steps are padded to few sizes. The added rows lie in a spare page that no sequence owns, and are cut from the output;
-the added pages are masked.
+Steps are padded to a few sizes. Padding rows use a spare page that no sequence owns, and are cut from the output;
+padding pages are masked.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from parallax_core.api import PagePool, PoolInfo, Row
 
 MOST_ROWS = 256
 MOST_SLOTS = 2**17
-"""Of all rows together, what is added included. The longer a step takes, the less its launches should count."""
+"""The most slots that all rows of a recorded step read, including padding; in longer steps, launches matter less."""
 MOST_GRAPHS = 48
-"""Kept at a time: each takes some memory."""
+"""The most graphs kept at a time: each takes some memory."""
 STEP = 8
-"""Numbers of rows there are graphs for: powers of two up to this one, then its multiples."""
+"""Graphs are made for numbers of rows that are powers of two up to this one, or multiples of it."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Recording:
-    """One size of step."""
+    """A recorded step of one size."""
 
     graph: Graph
     words: torch.Tensor
     """The inputs of a recorded step."""
     hidden: torch.Tensor | None
-    """And on a stage that is not the first, [rows, width]."""
+    """The input hidden states, [rows, width]; None on the first stage."""
     found: torch.Tensor
     """The output, [rows, width]."""
 
@@ -49,10 +49,10 @@ class Replays:
     """The recorded steps of a stage.
 
     Args:
-        network: what is recorded: its layers.
-        store: what they keep.
-        pools: of the stage; none of states.
-        make_graph: makes what records.
+        network: the layers to record.
+        store: the memory of their pools.
+        pools: the pools of the stage; none of them has states.
+        make_graph: makes an empty graph.
     """
 
     def __init__(
@@ -64,12 +64,12 @@ class Replays:
         self._fault = ""
 
     def run(self, rows: Sequence[Row], pools: Sequence[PagePool], hidden: torch.Tensor | None) -> torch.Tensor | None:
-        """Return the hidden states after the layers, [rows, width]; or None for a step that is to be run otherwise.
+        """Return the hidden states after the layers, [rows, width]; None for a step that is not replayed.
 
         Args:
-            rows: of the step.
-            pools: after pages were taken for them.
-            hidden: [rows, width] of the stage before; None on the first stage.
+            rows: the rows of the step.
+            pools: the pools, after pages were taken for the rows.
+            hidden: the output of the previous stage, [rows, width]; None on the first stage.
         """
         if self._fault or len(rows) > MOST_ROWS or any(len(row.tokens) != 1 for row in rows):
             return None
@@ -81,13 +81,13 @@ class Replays:
         recording = self._kept.pop(extent, None)
         if recording is None and (recording := self._record(extent, words, hidden)) is None:
             return None
-        self._kept[extent] = recording  # last: those that were used least lately come first
+        self._kept[extent] = recording  # at the end: the least recently used comes first
         _fill(recording, words, hidden)
         recording.graph.replay()
         return recording.found[: len(rows)].clone()
 
     def _record(self, extent: Extent, words: array[int], hidden: torch.Tensor | None) -> Recording | None:
-        """Return the recording of a size, or None if it fails; then nothing is tried again."""
+        """Return the recording of a size, or None if it fails; after a failure, no size is recorded."""
         device = self._store.device
         given = None if hidden is None else hidden.new_zeros((extent.rows, hidden.shape[1]))
         static, graph = upload(words).to(device, copy=True), self._make_graph()
@@ -110,12 +110,12 @@ class Replays:
 
 
 def make_replays(runner: Runner, store: Store, pools: Sequence[PoolInfo], choice: str) -> Replays | None:
-    """Return what records the decodes of a stage, or None where that is not done.
+    """Return the recordings of a stage's decodes, still empty, or None if they cannot be recorded.
 
     Args:
-        runner: of the stage.
-        store: what its layers keep.
-        pools: of the stage.
+        runner: the runner of the stage.
+        store: the memory of its pools.
+        pools: the pools of the stage.
         choice: see `settings.TorchSettings.graphs`.
     """
     if store.device.type != "cuda" or choice == "off":
@@ -128,7 +128,7 @@ def make_replays(runner: Runner, store: Store, pools: Sequence[PoolInfo], choice
 
 
 def round_extent(extent: Extent, pools: Sequence[PoolInfo]) -> Extent:
-    """Return the size a step is brought to."""
+    """Return the size that a step is padded to."""
     rows = extent.rows
     rounded = -(-rows // STEP) * STEP if rows > STEP else _double(rows)
     pages = [min(_double(count), span_window(info)) for count, info in zip(extent.pages, pools, strict=True)]
@@ -136,22 +136,22 @@ def round_extent(extent: Extent, pools: Sequence[PoolInfo]) -> Extent:
 
 
 def count_slots(extent: Extent, pools: Sequence[PoolInfo]) -> int:
-    """Return the slots that all rows look at, in the pool where these are most."""
+    """Return the number of slots that all rows read, in the pool with the most."""
     return extent.rows * max(count * info.page_size for count, info in zip(extent.pages, pools, strict=True))
 
 
 def span_window(info: PoolInfo) -> int:
-    """Return on how many pages a token sees others, at most."""
+    """Return the most pages with tokens that a token sees."""
     return (info.window + info.page_size - 2) // info.page_size + 1 if info.window else 2**31
 
 
 def _double(count: int) -> int:
-    """Return the power of two that is not below ``count``."""
+    """Return the smallest power of two that is not below ``count``."""
     return 1 << (count - 1).bit_length()
 
 
 def _fill(recording: Recording, words: array[int], hidden: torch.Tensor | None) -> None:
-    """Say what is to be done; the hidden states of added rows are those of an earlier step, which is as good."""
+    """Write the inputs of a step; padding rows keep the hidden states of an earlier step, which are not used."""
     recording.words.copy_(upload(words))
     if recording.hidden is not None and hidden is not None:
         recording.hidden[: len(hidden)] = hidden

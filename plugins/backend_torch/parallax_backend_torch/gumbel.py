@@ -1,4 +1,4 @@
-"""The noise of draws, as `parallax_core.api.gumbel` and `hash32` define it, for many rows and tokens at once."""
+"""Computes the noise of draws, as `parallax_core.api.gumbel` and `hash32` define it, for many rows and tokens."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FIRST, SECOND = 0x7FEB352D, 0x846CA68B
 
 
 class Noise:
-    """Makes noise for one vocabulary; what depends on the token alone is computed once."""
+    """Computes noise for one vocabulary; the part that depends only on the token is computed once."""
 
     def __init__(self, vocab_size: int, device: torch.device) -> None:
         self._hashes = _mix(torch.arange(vocab_size, dtype=torch.int32, device=device) + _sign(GOLDEN32))
@@ -38,12 +38,12 @@ class Noise:
 
 
 def _mix(bits: torch.Tensor) -> torch.Tensor:
-    """Compute ``mix32`` on each element of an int32 tensor, which is taken as unsigned; products wrap."""
+    """Compute ``mix32`` on each element of an int32 tensor, read as unsigned; products wrap."""
     bits = (bits ^ ((bits >> 16) & 0xFFFF)) * _sign(FIRST)
     bits = (bits ^ ((bits >> 15) & 0x1FFFF)) * _sign(SECOND)
     return bits ^ ((bits >> 16) & 0xFFFF)
 
 
 def _sign(value: int) -> int:
-    """Return the signed number of the same 32 bits."""
+    """Return the signed integer with the same 32 bits."""
     return value - 2 * SIGN if value & SIGN else value

@@ -1,4 +1,4 @@
-"""Attention with grouped heads over pages: one product for queries, keys and values, and one back."""
+"""Grouped-query attention over pages: one product for queries, keys and values, and one for the output."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from parallax_backend_torch.weights import Weights
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """The number of heads."""
+    """The numbers of heads, and their width."""
 
     queries: int
     keys: int
-    """Of keys, and as many of values."""
+    """The number of heads of keys, and of values."""
     width: int
 
     def keep(self, window: int = 0) -> Kept:
@@ -32,7 +32,7 @@ class Heads:
 
 
 def read_heads(config: Config) -> Heads:
-    """Return the heads of a model by the settings most families have in common."""
+    """Return the heads of a model, from settings that most families share."""
     num = config.count("num_attention_heads")
     width = config.count("head_dim", default=config.count("hidden_size") // num or 1)
     return Heads(num, config.count("num_key_value_heads", default=num), width)
@@ -40,20 +40,20 @@ def read_heads(config: Config) -> Heads:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Look:
-    """The options in which families differ."""
+    """The options of attention in which families differ."""
 
     rope: Rope
     window: int = 0
-    """The number of tokens a token sees, itself included; 0: all."""
+    """The number of tokens that a token sees, including itself; 0: all."""
     scale: float = 0.0
-    """The factor of the scores; 0: one over the root of the width."""
+    """The factor of the scores; 0: 1 / sqrt(width)."""
     soft_cap: float = 0.0
     eps: float = 0.0
-    """Of the norms of queries and keys, where there are any."""
+    """The eps of the norms of queries and keys, if the layer has them."""
     norm_offset: float = 0.0
     """See `arithmetic.Norm`."""
     is_gated: bool = False
-    """Whether ``q_proj`` gives each head a gate of its width behind the query, for what attention gives."""
+    """Whether ``q_proj`` yields, after the query of each head, a gate of the same width for the output."""
 
 
 class Attention:
@@ -61,8 +61,8 @@ class Attention:
 
     Args:
         weights: with ``q_proj``, ``k_proj``, ``v_proj``, ``o_proj``, and perhaps ``q_norm``, ``k_norm`` and ``sinks``.
-        heads: how many.
-        look: the rest.
+        heads: the numbers of heads.
+        look: the other options.
     """
 
     is_steady = True
@@ -103,7 +103,7 @@ class Attention:
 
 
 def _build_gated(weights: Weights, heads: Heads) -> Packed:
-    """Return the product for queries, keys, values and gates, of which files hold query and gate of a head together."""
+    """Return the product for queries, keys, values and gates; files store the query and the gate of a head together."""
     mixed = weights.read_plain("q_proj.weight").unflatten(0, (heads.queries, 2, heads.width))
     parts = [weights.read_plain(f"{name}.weight") for name in ("k_proj", "v_proj")]
     weight = torch.cat([mixed[:, 0].flatten(0, 1), *parts, mixed[:, 1].flatten(0, 1)])

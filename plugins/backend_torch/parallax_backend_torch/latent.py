@@ -1,7 +1,7 @@
 """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1), on the latents themselves.
 
-The cache of a token is its latent and the rotated part of its key. The matrices that would make keys and values of a
-latent are applied to queries and results instead, so the latent is the one key, and the value, of all heads.
+The cache of a token is its latent and the part of its key with rope. The matrices from a latent to keys and values are
+applied to queries and results instead, so the latent is the key, and the value, of all heads.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from parallax_backend_torch.weights import Weights
 
 @dataclass(frozen=True, slots=True)
 class LatentSizes:
-    """Of heads and latents."""
+    """The widths of heads and latents."""
 
     num_heads: int
     latent: int
     plain: int
-    """The part of a query that is not rotated."""
+    """The width of the part of a query without rope."""
     rotated: int
     value: int
 
@@ -38,11 +38,11 @@ class LatentAttention:
     """Attention of one layer.
 
     Args:
-        weights: of the layer's attention.
-        sizes: of heads and latents.
-        rope: turns neighbours in the files, and halves here: rows are put into that order when they are loaded.
-        scale: what scores are multiplied by.
-        eps: of norms.
+        weights: the weights of the layer's attention.
+        sizes: the widths of heads and latents.
+        rope: the rope. Files store rotated pairs as neighbours; rows are reordered to halves when they are loaded.
+        scale: the factor of the scores.
+        eps: the eps of the norms.
     """
 
     is_steady = True
@@ -100,6 +100,6 @@ def rotate_tail(x: torch.Tensor, width: int, angles: tuple[torch.Tensor, torch.T
 
 
 def split_pairs(x: torch.Tensor, dim: int) -> torch.Tensor:
-    """Put the first of each pair of neighbours along ``dim`` into its first half, and the second into the second."""
+    """Move the first of each pair of neighbours along ``dim`` to the first half, and the second to the second half."""
     pairs = x.unflatten(dim, (-1, 2))
     return torch.cat(pairs.unbind(dim + 1), dim=dim)

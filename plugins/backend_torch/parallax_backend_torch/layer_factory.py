@@ -15,11 +15,11 @@ from parallax_backend_torch.kernels.rows import Rows, WeightKind
 KIND_BYTES: dict[WeightKind, float] = {"float32": 4.0, "bfloat16": 2.0, "int8": 1.0625, "int4": 0.625}
 Purpose = Literal["layer", "attention", "ends", "router"]
 FINE: frozenset[Purpose] = frozenset(["attention", "ends"])
-"""What is rounded to no fewer than 8 bits: of all matrices, those few whose rounding is felt most."""
+"""The purposes of matrices that keep at least 8 bits: few, and most sensitive to rounding."""
 
 
 class DeviceLinear:
-    """A matrix on another device than a CPU; what its members mean is said at `kernels.linear.Packed`."""
+    """A matrix on a device other than a CPU; see `kernels.linear.Packed`."""
 
     kind: WeightKind
 
@@ -35,7 +35,7 @@ class DeviceLinear:
         return out if residual is None else residual + out
 
     def apply_gated(self, x: torch.Tensor, gate: Gate = "silu") -> torch.Tensor:
-        """Multiply, and gate one half by the other."""
+        """Multiply, and gate the second half of the outputs by the first."""
         gates, values = self.apply(x).chunk(2, dim=1)
         shaped = functional.silu(gates) if gate == "silu" else functional.gelu(gates, approximate="tanh")
         return shaped * values
@@ -51,31 +51,31 @@ class DeviceLinear:
 
 @dataclass(frozen=True, slots=True)
 class LayerFactory:
-    """The device and dtype of a stage."""
+    """The device and the dtypes of a stage; makes its matrices."""
 
     device: torch.device
     dtype: torch.dtype
-    """Of activations: float32 on a CPU."""
+    """The dtype of activations; float32 on a CPU."""
     kind: WeightKind
-    """How a CPU keeps the matrices of layers."""
+    """The form of the layers' matrices on a CPU."""
     kept: torch.dtype
-    """Of keys and values."""
+    """The dtype of keys and values."""
     keeps_blocks: bool = True
-    """Whether a CPU keeps matrices that the checkpoint holds in few bits as they are."""
+    """Whether quantised matrices of the checkpoint stay quantised on a CPU."""
     narrow: bool = False
-    """Whether a CPU may round activations to bfloat16 to multiply them with matrices in it."""
+    """Whether activations may be rounded to bfloat16 on a CPU, for products with bfloat16 matrices."""
 
     @property
     def item_bytes(self) -> float:
-        """What a number of a matrix takes, its share of scales included."""
+        """The bytes per number of a matrix, including its share of scales."""
         return KIND_BYTES[self.kind] if self.device.type == "cpu" else float(self.dtype.itemsize)
 
     def choose_kind(self, stored: WeightKind | None, purpose: Purpose) -> WeightKind:
-        """Return how a CPU keeps a matrix.
+        """Return the form of a matrix on a CPU.
 
         Args:
-            stored: what the checkpoint holds it in, if that is few bits.
-            purpose: what it is for; the ends are embedding and head. A router is kept in float32.
+            stored: the form in the checkpoint, if it is quantised.
+            purpose: the use of the matrix; ``ends`` are embedding and head. A router is kept in float32.
         """
         if purpose == "router":
             return "float32"
@@ -84,12 +84,12 @@ class LayerFactory:
         return "int8" if purpose in FINE and self.kind == "int4" else self.kind
 
     def make_linear(self, rows: Rows, bias: torch.Tensor | None, kind: WeightKind) -> Packed:
-        """Return a matrix [out, in] ready to multiply by.
+        """Return a matrix [out, in] ready for products.
 
         Args:
             rows: its values; copied.
-            bias: of shape [out], or None.
-            kind: how a CPU keeps it.
+            bias: the bias, of shape [out], or None.
+            kind: its form on a CPU.
         """
         if self.device.type == "cpu":
             return pack_rows(rows, kind, bias, narrow=self.narrow)
@@ -99,5 +99,5 @@ class LayerFactory:
         return DeviceLinear(weight.to(self.device, self.dtype), moved)
 
     def make_vector(self, values: torch.Tensor) -> torch.Tensor:
-        """Return the few numbers of a norm and the like, in float32 on the device."""
+        """Return a vector, such as the weight of a norm, in float32 on the device."""
         return values.to(self.device, torch.float32, copy=True)

@@ -1,4 +1,4 @@
-"""How the C library keeps memory that was freed: little of it while weights are loaded, much while steps run."""
+"""Sets how much freed memory the C library keeps: little while weights are loaded, much while steps run."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1
 """Parameters of ``mallopt`` of the GNU C library."""
 LEAN = 2**21
 ROOMY = 2**25
-"""From how many bytes on a piece of memory is the system's, and given back when it is freed. The larger one is the most
-there may be, and where the library's own adjustment ends up when it sees large pieces come and go."""
+"""Bytes from which memory is mapped separately and returned to the system when freed: while loading, and afterwards.
+The larger one is the maximum, which the library's own adjustment reaches too after large pieces were freed."""
 KEPT = 4
-"""How many such pieces the library keeps for the next ones: with none, most of the time goes into asking the system."""
+"""The number of such pieces that the library keeps: with none, most of the time goes into system calls."""
 
 
 @contextmanager
 def load_leanly() -> Iterator[None]:
-    """Keep little of the memory of temporary tensors meanwhile, and more of it afterwards.
+    """Keep little memory of freed tensors inside the ``with`` block, and more after it.
 
-    Elsewhere than on the GNU C library nothing changes.
+    Does nothing without the GNU C library.
     """
     adjust = _find_adjust()
     if adjust is None:

@@ -12,14 +12,14 @@ from parallax_backend_torch.weights import Weights
 
 
 class Mixer(Protocol):
-    """Something that mixes within each token."""
+    """The part of a layer that works on each token separately: an MLP or experts."""
 
     def __call__(self, x: torch.Tensor, residual: torch.Tensor | None) -> torch.Tensor:
         """Return the output plus ``residual``: [tokens, width]."""
 
 
 class Looker(Protocol):
-    """Something that mixes between tokens."""
+    """The part of a layer that combines tokens: attention or a delta net."""
 
     def __call__(self, x: torch.Tensor, residual: torch.Tensor | None, step: Step, spot: Spot) -> torch.Tensor:
         """Return the output plus ``residual``: [tokens, width]."""
@@ -30,7 +30,7 @@ class GatedMlp:
 
     Args:
         weights: with ``gate_proj``, ``up_proj`` and ``down_proj``.
-        gate: what the gate goes through.
+        gate: the activation function of the gate.
     """
 
     is_steady = True

@@ -1,4 +1,4 @@
-"""The interface of a file in ``blocks``: a model's shape, the cache of each layer, and how layers are built."""
+"""The interface of a file in ``blocks``: the model's shape, the cache of each layer, and a builder of layers."""
 
 from __future__ import annotations
 
@@ -16,46 +16,46 @@ from parallax_core.api import Unsupported
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shape:
-    """A model apart from its layers."""
+    """The properties of a model outside its layers."""
 
     num_layers: int
     hidden_size: int
     vocab_size: int
     context_length: int
     is_tied: bool
-    """Whether the head is the embedding."""
+    """Whether the head is tied to the embedding."""
     eps: float
-    """Of the final norm."""
+    """The eps of the final norm."""
     norm_offset: float = 0.0
     """See `arithmetic.Norm`."""
     embed_scale: float = 1.0
     """The factor of the embeddings."""
     soft_cap: float = 0.0
-    """Logits become ``cap * tanh(logit / cap)``; 0: they stay."""
+    """Logits become ``cap * tanh(logit / cap)``; 0: no cap."""
 
 
 class Layer(Protocol):
     """One layer, or a part of one."""
 
     def __call__(self, hidden: torch.Tensor, step: Step, spot: Spot) -> torch.Tensor:
-        """Return the hidden states after the layer, [tokens, width], and leave those before it as they are.
+        """Return the hidden states after the layer, [tokens, width], without changing ``hidden``.
 
         Args:
-            hidden: those of all tokens of the step, [tokens, width].
-            step: what all layers are told.
-            spot: what this layer keeps, to which it adds what later tokens will need.
+            hidden: the hidden states of all tokens of the step, [tokens, width].
+            step: the inputs of all layers.
+            spot: the cache of this layer, to which it adds the step's tokens.
         """
 
 
 def find_obstacle(part: object) -> str:
-    """Return why a layer, or a part of one, cannot be recorded and replayed; empty if it can.
+    """Return the reason why a layer, or a part of one, cannot be recorded and replayed; empty if it can.
 
-    It can if it has a true attribute ``is_steady``: nothing it computes is read back, no shape depends on a number that
-    was computed, and nothing but the step and what it keeps comes from main memory.
+    It can if it has a true attribute ``is_steady``: it reads no result back, no shape depends on a computed number, and
+    it takes nothing from main memory except the step and its cache.
     """
     for each in (part, *(getattr(part, name, None) for name in ("attention", "mixer"))):
         if each is not None and not getattr(each, "is_steady", False):
-            return f"{type(each).__name__} does other work in each step"
+            return f"{type(each).__name__} does different work in each step"
     return ""
 
 
@@ -65,18 +65,18 @@ class Model(Protocol):
     shape: Shape
 
     def keep_layer(self, index: int) -> Kept:
-        """Return the cache of the layer with this number."""
+        """Return the cache of the layer with this index."""
 
     def build_layer(self, index: int, weights: Weights) -> Layer:
-        """Build a layer from the tensors of its own."""
+        """Build a layer from its tensors."""
 
 
 def read_shape(config: Config, *, is_tied: bool = False) -> Shape:
-    """Return the shape of a model by the settings most families have in common.
+    """Return the shape of a model, from settings that most families share.
 
     Args:
-        config: of the model.
-        is_tied: whether the head is the embedding where config.json does not say.
+        config: the settings of the model.
+        is_tied: whether the head is tied to the embedding if config.json does not say.
     """
     return Shape(
         num_layers=config.count("num_hidden_layers"),
@@ -89,19 +89,19 @@ def read_shape(config: Config, *, is_tied: bool = False) -> Shape:
 
 
 def read_windows(config: Config, kinds: list[str]) -> tuple[int, ...]:
-    """Return the window of each layer, 0 where it sees everything; ``kinds`` are what layers are by default."""
+    """Return the window of each layer, 0 for full attention; ``kinds`` are the default kinds of the layers."""
     found = config.list_words("layer_types", (FULL, SLIDING), kinds)
     return tuple(0 if kind == FULL else config.count("sliding_window") for kind in found)
 
 
 def check_choice(config: Config, name: str, allowed: str) -> None:
-    """Refuse a model with a setting that the family does not have here.
+    """Refuse a model with a value of a setting that its family does not support.
 
     Raises:
-        Unsupported: naming it.
+        Unsupported: naming the setting.
     """
     found = config.raw.get(name, allowed)
     if found not in (allowed, None):
         raise Unsupported(
-            f"{name!r} in config.json is {found!r}, and only {allowed!r} is known here", "try another backend"
+            f"{name!r} in config.json is {found!r}, and only {allowed!r} is supported", "try another backend"
         )

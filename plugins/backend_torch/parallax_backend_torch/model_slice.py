@@ -1,7 +1,7 @@
-"""Carves the layers of a stage out of a model of transformers.
+"""Cuts the layers of a stage out of a model of transformers.
 
-The model keeps its code, all of its layers and their numbers. Layers of other stages pass their input on and hold no
-weights; the one before the stage's first brings in the hidden states, and the run ends after the stage's last.
+The model keeps its code, all of its layers and their numbers. Layers of other stages pass their input on and have no
+weights; the one before the stage's first layer brings in the hidden states, and the run ends after the stage's last.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from parallax_core.api import LayerRange, ParallaxError, Unsupported
 
 
 class StopAfterLayer(Exception):
-    """The model is left behind the last layer of a stage."""
+    """Leaves the model after the last layer of a stage."""
 
     def __init__(self, hidden: torch.Tensor) -> None:
         super().__init__()
@@ -29,12 +29,12 @@ class StopAfterLayer(Exception):
 
 
 class Product:
-    """Stands for the forward of a linear layer."""
+    """Replaces the ``forward`` of a linear layer."""
 
     def __init__(self, packed: Packed) -> None:
         self._packed = packed
         self.seen: torch.Tensor | None = None
-        """Its last input, [tokens, width]."""
+        """The last input, [tokens, width]."""
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Multiply: [..., in] to [..., out]."""
@@ -43,7 +43,7 @@ class Product:
 
 
 class Gather:
-    """Stands for the forward of an embedding."""
+    """Replaces the ``forward`` of an embedding."""
 
     def __init__(self, packed: Packed, scale: float) -> None:
         self._packed, self._scale = packed, scale
@@ -54,11 +54,11 @@ class Gather:
 
 
 class Passage:
-    """Stands for the forward of a layer of another stage."""
+    """Replaces the ``forward`` of a layer of another stage."""
 
     def __init__(self) -> None:
         self.hidden: torch.Tensor | None = None
-        """What it passes on instead of what it gets."""
+        """The hidden states to pass on instead of the input; None: the input."""
 
     def __call__(self, hidden: torch.Tensor, *_: object, **__: object) -> torch.Tensor:
         """Pass on."""
@@ -66,13 +66,13 @@ class Passage:
 
 
 class Exit:
-    """Stands for the forward of the last layer of a stage."""
+    """Replaces the ``forward`` of the last layer of a stage."""
 
     def __init__(self, forward: Any) -> None:  # noqa: ANN401 -- of any layer
         self._forward = forward
 
     def __call__(self, *arguments: object, **named: object) -> None:
-        """Run the layer, and leave the model."""
+        """Run the layer, and leave the model by `StopAfterLayer`."""
         found = self._forward(*arguments, **named)
         raise StopAfterLayer(found[0] if isinstance(found, tuple) else found)
 
@@ -81,7 +81,7 @@ def sketch_model(folder: Path) -> Any:  # noqa: ANN401 -- a model of transformer
     """Return the model that a config.json describes, without weights.
 
     Raises:
-        Unsupported: if transformers knows no such model, or it is not of the usual build.
+        Unsupported: if transformers does not have the model, or its structure is not the usual one.
     """
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -90,26 +90,24 @@ def sketch_model(folder: Path) -> Any:  # noqa: ANN401 -- a model of transformer
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(config, attn_implementation=NAME).eval()
-    except Exception as error:  # the code of any model may refuse in any way
+    except Exception as error:  # the code of a model may raise anything
         raise Unsupported(f"transformers does not build this model: {error}", "choose another backend") from error
     decoder = model.get_decoder()
     parts = ("layers", "embed_tokens", "norm")
     missing = [part for part in parts if not hasattr(decoder, part)]
     if missing or decoder is model:
-        raise Unsupported(
-            f"this model has no {', '.join(missing)}, and cannot be run in pages", "choose another backend"
-        )
+        raise Unsupported(f"this model has no {', '.join(missing)}, and cannot run on pages", "choose another backend")
     return model
 
 
 def fill_model(model: Any, selection: Selection, weights: Weights) -> tuple[Passage, Product | None]:  # noqa: ANN401
-    """Give a model the weights of a stage, and take out what the stage does not run.
+    """Load the weights of a stage into a model, and remove the parts that the stage does not run.
 
     Returns:
-        Where hidden states come in, and the head, if there is one.
+        The replaced layer that takes the hidden states of the previous stage, and the head, if the stage has one.
 
     Raises:
-        Unsupported: if the checkpoint holds a tensor in another form than the model does.
+        Unsupported: if a tensor has another form in the checkpoint than in the model.
     """
     decoder, head = model.get_decoder(), model.get_output_embeddings()
     ends = _fill_ends(decoder, head, selection, weights)
@@ -137,7 +135,7 @@ def _fill_ends(decoder: Any, head: Any, selection: Selection, weights: Weights) 
 
 
 def _find_scale(embedding: Any) -> float:  # noqa: ANN401 -- any module
-    """Return what an embedding multiplies by, which some do."""
+    """Return the factor of an embedding's rows; 1 for most models."""
     plain = 1.0 if type(embedding) is torch.nn.Embedding else None
     scale = getattr(embedding, "scalar_embed_scale", plain)
     if scale is None:
@@ -156,7 +154,7 @@ def _close_layers(layers: Any, kept: LayerRange) -> Passage:  # noqa: ANN401 -- 
 
 
 def _fill_module(module: Any, prefix: str, weights: Weights) -> None:  # noqa: ANN401 -- any module
-    """Load what a module holds itself, its parts apart."""
+    """Load the tensors of a module, without those of its submodules."""
     if type(module) is torch.nn.Linear:
         name = prefix.removesuffix(".")
         _check_shape(f"{name}.weight", module.weight, weights)
@@ -168,23 +166,23 @@ def _fill_module(module: Any, prefix: str, weights: Weights) -> None:  # noqa: A
             found = weights.keep_stack(weights.read_plain(prefix + name))
             module._parameters[name] = torch.nn.Parameter(found, requires_grad=False)  # noqa: SLF001
     for name, found in _remake_buffers(module, prefix, weights):
-        module._buffers[name] = found.to(weights.factory.device)  # noqa: SLF001 -- as it is made by transformers
+        module._buffers[name] = found.to(weights.factory.device)  # noqa: SLF001 -- with the dtype of transformers
 
 
 def _check_shape(name: str, expected: torch.Tensor, weights: Weights) -> None:
     if not weights.has(name) or weights.read_shape(name) != tuple(expected.shape):
-        message = f"the checkpoint holds {name} in another form than transformers, or not at all"
+        message = f"the checkpoint has {name} in another form than transformers, or not at all"
         raise Unsupported(message, "choose another backend")
 
 
 def _remake_buffers(module: Any, prefix: str, weights: Weights) -> Iterator[tuple[str, torch.Tensor]]:  # noqa: ANN401
-    """Yield the buffers of a module: those of checkpoints, and those that follow from its settings."""
+    """Yield the buffers of a module: those in the checkpoint, and those computed from its settings."""
     names = [name for name, buffer in module._buffers.items() if buffer is not None]  # noqa: SLF001
     stored = [name for name in names if weights.has(prefix + name)]
     yield from ((name, weights.read_plain(prefix + name)) for name in stored)
     if len(stored) < len(names):
         try:
             made = type(module)(module.config)
-        except Exception as error:  # modules are made in every way
-            raise ParallaxError(f"{type(module).__name__} cannot be made again: {error}", HINT) from error
+        except Exception as error:  # the constructor of a module may raise anything
+            raise ParallaxError(f"the buffers of {type(module).__name__} cannot be computed: {error}", HINT) from error
         yield from ((name, made._buffers[name]) for name in names if name not in stored)  # noqa: SLF001

@@ -5,16 +5,16 @@ from __future__ import annotations
 import torch
 
 VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
-"""What the lower three bits of a number in E2M1 say; the fourth is the sign."""
+"""The values of the lower three bits of a number in E2M1; the fourth bit is the sign."""
 BIAS = 127
-"""Of exponents in E8M0."""
+"""The bias of exponents in E8M0."""
 
 
 def widen_blocks(blocks: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
     """Return a matrix [out, in] in bfloat16, which holds every such number exactly.
 
     Args:
-        blocks: uint8 of shape [out, groups, 16]: two numbers a byte, the first in the lower bits.
+        blocks: uint8 of shape [out, groups, 16]: two numbers per byte, the first in the lower bits.
         scales: uint8 of shape [out, groups]: the exponent of each group.
     """
     table = torch.tensor([*VALUES, *(-value for value in VALUES)], dtype=torch.float32)

@@ -16,7 +16,7 @@ from parallax_backend_torch.step import Step
 from parallax_backend_torch.weights import Selection, Weights
 
 SPARE = (".inv_freq", ".masked_bias")
-"""Unused tensors that some checkpoints hold."""
+"""The suffixes of tensors in some checkpoints that are not used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +24,11 @@ class Found:
     """The outputs of a run."""
 
     hidden: torch.Tensor | None = None
-    """From layers that are not the last: [tokens, width]."""
+    """The hidden states of a stage without the last layer, [tokens, width]."""
     states: torch.Tensor | None = None
-    """From the last ones: after the final norm, where something is asked for, [outputs, width]."""
+    """The hidden states of outputs after the final norm, on the last stage, [outputs, width]."""
     logits: torch.Tensor | None = None
-    """At the same places, float32 of shape [outputs, vocab size]."""
+    """The logits of outputs, on the last stage, float32 of shape [outputs, vocab size]."""
 
 
 class Runner(Protocol):
@@ -38,14 +38,14 @@ class Runner(Protocol):
         """Run the tokens of a step through the layers.
 
         Args:
-            step: the tokens, and where they lie.
-            hidden: [tokens, width] of the stage before; None on the first stage.
-            picks: the tokens after which something is asked for, int64 of shape [outputs]; None: each of them once.
+            step: the tokens, and their slots.
+            hidden: the output of the previous stage, [tokens, width]; None on the first stage.
+            picks: the tokens with outputs, int64 of shape [outputs]; None: every token has one output.
         """
 
 
 class Ends:
-    """The embedding, norm and head of a stage that holds them."""
+    """The embedding, the norm and the head, as far as a stage has them."""
 
     def __init__(self, shape: Shape, selection: Selection, weights: Weights) -> None:
         self._shape = shape
@@ -67,7 +67,7 @@ class Ends:
         return hidden * self._shape.embed_scale if self._shape.embed_scale != 1 else hidden
 
     def finish(self, hidden: torch.Tensor, picks: torch.Tensor | None) -> Found:
-        """Return what is given on after the last layer of the stage."""
+        """Return the outputs, from the hidden states after the last layer of the stage."""
         if self._norm is None or self._head is None:
             return Found(hidden=hidden)
         if picks is not None and not len(picks):
@@ -80,7 +80,7 @@ class Ends:
 
     @property
     def num_bytes(self) -> int:
-        """Memory of embedding and head."""
+        """The bytes of embedding and head."""
         parts = {id(part): part for part in (self._embedding, self._head) if part is not None}
         return sum(part.num_bytes for part in parts.values())
 
@@ -91,7 +91,7 @@ class Network:
     def __init__(self, ends: Ends, layers: Sequence[Layer]) -> None:
         self._ends, self._layers = ends, layers
         self._joined: list[tuple[slice, Joined | Alone]] = []
-        """The same layers, those that can together; found in the first step."""
+        """The layers, joined to as few calls as possible; found in the first step."""
 
     def run(self, step: Step, hidden: torch.Tensor | None, picks: torch.Tensor | None) -> Found:
         """Run the tokens of a step; see `Runner`."""
@@ -106,22 +106,22 @@ class Network:
         return hidden
 
     def finish(self, hidden: torch.Tensor, picks: torch.Tensor | None) -> Found:
-        """Return what the stage gives, of the hidden states after its last layer; see `Runner`."""
+        """Return the outputs, from the hidden states after the last layer of the stage; see `Runner`."""
         return self._ends.finish(hidden, picks)
 
     @property
     def obstacle(self) -> str:
-        """Why the layers cannot be recorded; empty if they can."""
+        """The reason why the layers cannot be recorded; empty if they can."""
         return next((fault for layer in self._layers if (fault := find_obstacle(layer))), "")
 
 
 def build_network(model: Model, selection: Selection, weights: Weights) -> Network:
-    """Return the layers of a stage, their weights loaded.
+    """Return the layers of a stage with their weights loaded.
 
     Raises:
-        ParallaxError: if the checkpoint lacks a tensor, or has one that nothing uses.
+        ParallaxError: if the checkpoint lacks a tensor, or has one that is not used.
     """
-    ends = Ends(model.shape, selection, weights)  # first: they are the largest, and so never beside all others twice
+    ends = Ends(model.shape, selection, weights)  # first: the largest tensors are converted while memory is free
     layers = [
         model.build_layer(index, weights.within(f"layers.{index}"))
         for index in range(selection.layers.start, selection.layers.stop)

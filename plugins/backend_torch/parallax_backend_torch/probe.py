@@ -1,4 +1,4 @@
-"""Whether this machine can run PyTorch, found out without importing it."""
+"""Finds out whether this machine can run PyTorch, without importing it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DRIVER = Path("/proc/driver/nvidia/version")
 
 
 def probe_machine(driver: Path = DRIVER) -> Availability:
-    """Answer from the installed packages and the presence of an NVIDIA driver; loads nothing."""
+    """Return the availability by the installed packages and the NVIDIA driver; loads nothing."""
     if find_spec("torch") is None:
         return Availability(ok=False, reason="torch is not installed: pip install torch")
     has_cuda = driver.exists() and "+cpu" not in metadata.version("torch")

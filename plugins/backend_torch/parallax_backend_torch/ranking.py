@@ -1,4 +1,4 @@
-"""Log-probabilities, and the most probable tokens."""
+"""Computes log-probabilities, and finds the most probable tokens."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from parallax_backend_torch.float_order import map_floats
 from parallax_core.api import Inquiry, Ranking
 
 SLICE = 64
-"""Rows ranked at a time: each takes 8 bytes a token of the vocabulary, and then some."""
+"""Rows ranked at a time: each takes more than 8 bytes per token of the vocabulary."""
 
 
 def rank_tokens(logits: torch.Tensor, inquiries: Sequence[Inquiry]) -> list[Ranking]:
-    """Return the log-softmax of raw ``logits``, of shape [rows, vocab size], where it is asked for."""
+    """Return the log-softmax of raw ``logits``, of shape [rows, vocab size], for each inquiry."""
     slices = [inquiries[start : start + SLICE] for start in range(0, len(inquiries), SLICE)]
     return [ranking for part in slices for ranking in _rank_slice(logits, part)]
 
@@ -38,7 +38,7 @@ def _rank_slice(logits: torch.Tensor, inquiries: Sequence[Inquiry]) -> list[Rank
 def _find_best(logits: torch.Tensor, num: int) -> torch.Tensor:
     """Return the ids of the ``num`` largest logits of each row in order, int64 of shape [rows, num].
 
-    A logit and its id are packed into one integer, so that no two are equal, and equal logits go by their ids.
+    A logit and its id are packed into one integer, so that no two are equal, and equal logits are ordered by id.
     """
     size = logits.shape[-1]
     falling = torch.arange(size - 1, -1, -1, dtype=torch.int64, device=logits.device)

@@ -1,4 +1,4 @@
-"""Rotary embeddings (arXiv 2104.09864) with the ways there are to stretch them: linear, Llama 3's, and YaRN's."""
+"""Rotary position embeddings (rope, arXiv 2104.09864), with linear, Llama 3's and YaRN's scaling."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Range = tuple[float, float]
 
 @dataclass(frozen=True, eq=False)
 class Rope:
-    """How positions become angles. Two layers that share one share the angles of a step.
+    """The frequencies of a rope. Layers with the same object share the cosines and sines of a step.
 
-    The two numbers that turn together are half of the width apart.
+    The two numbers of a rotated pair are half of the width apart.
     """
 
     frequencies: torch.Tensor
@@ -27,11 +27,11 @@ class Rope:
     scale: float = 1.0
     """The factor of cosines and sines."""
     moved: dict[torch.device, torch.Tensor] = field(default_factory=dict, init=False, repr=False)
-    """The frequencies on each device they were asked for on."""
+    """The frequencies by device, copied when first needed there."""
 
     @property
     def width(self) -> int:
-        """The number of rotated dimensions of a head: the first ones."""
+        """The number of rotated dimensions, which are the first of each head."""
         return 2 * int(self.frequencies.shape[0])
 
     def find_angles(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -44,15 +44,15 @@ class Rope:
 
 
 def make_rope(config: Config, width: int, kind: str = "") -> Rope:
-    """Return the rotary embedding of a model.
+    """Return the rope of a model.
 
     Args:
-        config: with ``rope_parameters``, or as before version 5 of transformers, ``rope_theta`` and ``rope_scaling``.
-        width: of a head.
-        kind: the layers it is for, where each kind has settings of its own, such as ``full_attention``.
+        config: with ``rope_parameters``, or ``rope_theta`` and ``rope_scaling`` as before transformers 5.
+        width: the width of a head.
+        kind: the kind of layer, such as ``full_attention``, if each kind has its own settings.
 
     Raises:
-        Unsupported: if it is stretched in a way that is not here.
+        Unsupported: if its scaling is not supported.
     """
     settings = read_rope(config, kind)
     rotated = int(width * float(settings.get("partial_rotary_factor", 1.0)))
@@ -69,12 +69,12 @@ def make_rope(config: Config, width: int, kind: str = "") -> Rope:
         case "yarn":
             frequencies, scale = _stretch_yarn(frequencies, settings, config), _find_attention_factor(settings)
         case _:
-            raise Unsupported(f"rotary embeddings of the type {name!r} are not known here", HINT)
+            raise Unsupported(f"rope of the type {name!r} is not supported", HINT)
     return Rope(frequencies, scale)
 
 
 def read_rope(config: Config, kind: str = "") -> Mapping[str, Any]:
-    """Return the settings of rotary embeddings in the words of version 5 of transformers."""
+    """Return the settings of rope with the names of transformers 5."""
     parameters = dict(config.table("rope_parameters"))
     if kind and isinstance(parameters.get(kind), Mapping):
         parameters = dict(parameters[kind])
@@ -88,12 +88,12 @@ def read_rope(config: Config, kind: str = "") -> Mapping[str, Any]:
 
 
 def scale_magnitude(factor: float, weight: float = 1.0) -> float:
-    """Return by how much YaRN raises the temperature of attention (arXiv 2309.00071, section 3.4)."""
+    """Return the factor of YaRN for the temperature of attention (arXiv 2309.00071, section 3.4)."""
     return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
 def _stretch_low(frequencies: torch.Tensor, settings: Mapping[str, Any]) -> torch.Tensor:
-    """Divide low frequencies by the factor, leave high ones, and go over smoothly between (Llama 3.1)."""
+    """Divide low frequencies by the factor, keep high ones, and interpolate between them (Llama 3.1)."""
     factor, trained = float(settings["factor"]), float(settings["original_max_position_embeddings"])
     low, high = float(settings["low_freq_factor"]), float(settings["high_freq_factor"])
     turns = trained * frequencies / (2 * math.pi)  # in the context the model was trained for
@@ -102,7 +102,7 @@ def _stretch_low(frequencies: torch.Tensor, settings: Mapping[str, Any]) -> torc
 
 
 def _stretch_yarn(frequencies: torch.Tensor, settings: Mapping[str, Any], config: Config) -> torch.Tensor:
-    """Divide frequencies by the factor where they turn seldom, leave them where they turn often (YaRN, section 3.2)."""
+    """Divide frequencies of few rotations by the factor, and keep those of many rotations (YaRN, section 3.2)."""
     trained, base = float(settings["original_max_position_embeddings"]), float(settings["rope_theta"])
     factor = settings.get("factor") or config.count("max_position_embeddings") / trained
     width = 2 * len(frequencies)

@@ -1,4 +1,4 @@
-"""The draw of `parallax_core.api.draw` for many rows at once, with no sort of the vocabulary."""
+"""The draw of `parallax_core.api.draw` for many rows at once, without sorting the vocabulary."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from parallax_core.api import Sampling
 LOWEST = -3.4e38
 """Below every score, and above minus infinity."""
 BEST = 1024
-"""Where filters leave no more than this many tokens, noise is made for these only."""
+"""If filters keep at most this many tokens, noise is computed only for these."""
 
 
 class Sampler:
@@ -29,12 +29,12 @@ class Sampler:
     def sample(
         self, given: torch.Tensor, tickets: Sequence[DrawInput], best: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Return the token ids drawn, int64 of shape [rows].
+        """Return the drawn token ids, int64 of shape [rows].
 
         Args:
             given: logits, float32 of shape [rows, vocab size].
             tickets: one for each row.
-            best: the token of the largest logit of each row, if that is known.
+            best: the token with the largest logit of each row, if known.
         """
         logits = adjust_logits(given, tickets)
         warm = [row for row, draw_input in enumerate(tickets) if draw_input.sampling.temperature]
@@ -49,7 +49,7 @@ class Sampler:
         """Draw at temperatures above 0."""
         samplings = [draw_input.sampling for draw_input in tickets]
         temperature = make_column([sampling.temperature for sampling in samplings], logits.device)
-        # The best token sits at zero, where float32 is finest; adding a constant changes no draw.
+        # The best token is moved to zero, where float32 is most precise; adding a constant changes no draw.
         largest = logits.amax(-1, keepdim=True)
         scaled = (logits - largest.clamp(min=LOWEST)) / temperature
         whole = Field(map_floats(logits), scaled)
@@ -61,10 +61,10 @@ class Sampler:
     def _draw_best(
         self, whole: Field, samplings: Sequence[Sampling], tickets: Sequence[DrawInput]
     ) -> torch.Tensor | None:
-        """Draw among the `BEST` tokens of each row, or return None if filters leave others too."""
+        """Draw among the `BEST` tokens of each row, or return None if filters keep others too."""
         if self._vocab_size <= BEST or not all(sampling.top_k or sampling.top_p < 1 for sampling in samplings):
             return None
-        # In the order of their ids, so that of equal scores the lowest id wins here too.
+        # Ordered by id, so that the lowest id wins among equal scores here too.
         ids = whole.keys.topk(BEST, sorted=False).indices.sort(-1).values
         best = whole.pick(ids)
         border = find_border(best, whole, samplings)
@@ -75,7 +75,7 @@ class Sampler:
 
 
 def _draw(field: Field, border: torch.Tensor, samplings: Sequence[Sampling], noise: torch.Tensor) -> torch.Tensor:
-    """Return the place in ``field`` of the best score that filters keep, int64 of shape [rows]."""
+    """Return the index in ``field`` of the best score that filters keep, int64 of shape [rows]."""
     scores = (field.scaled + noise).clamp_(min=LOWEST)
     kept = field.keys >= border
     probable = keep_probable(field.scaled, samplings)

@@ -35,7 +35,7 @@ class TorchSettings:
     ] = "auto"
 
     def __post_init__(self) -> None:
-        """Check what the types do not say.
+        """Check the values that types do not restrict.
 
         Raises:
             ValueError: if ``threads`` is negative.

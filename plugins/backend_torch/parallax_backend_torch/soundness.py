@@ -1,4 +1,4 @@
-"""Checks that inputs and outputs of a stage are finite: overflow, broken weights or a neighbour may spoil them."""
+"""Checks that inputs and outputs of a stage are finite: overflow, damaged weights or another stage may break that."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HINT = "choose another --dtype, such as float32, and fetch the model again if th
 
 
 def check_given(batch: StageBatch) -> None:
-    """Refuse hidden states that are not finite, before anything is done with them.
+    """Refuse hidden states that are not finite, before they are used.
 
     Raises:
         BackendFailed: naming the sequences.
@@ -28,17 +28,17 @@ def check_given(batch: StageBatch) -> None:
 
 
 def check_found(found: Found, rows: Sequence[Row]) -> torch.Tensor | None:
-    """Refuse what was computed where it is not finite; a model may forbid some tokens by minus infinity, but not all.
+    """Refuse results that are not finite; a model may give forbidden tokens minus infinity, but not all tokens.
 
     Args:
-        found: what a run gave.
-        rows: of the step.
+        found: the results of a run.
+        rows: the rows of the step.
 
     Returns:
-        What is found on the way: the best token of each row of scores, int64 of shape [outputs], if there are scores.
+        The best token of each row of scores, a by-product, int64 of shape [outputs]; None without scores.
 
     Raises:
-        BackendFailed: saying what it is, and naming the sequences.
+        BackendFailed: naming the results and the sequences.
     """
     if found.hidden is not None and not bool(torch.isfinite(found.hidden).all()):
         seqs = [row.seq for row in rows for _ in row.tokens]
@@ -53,6 +53,6 @@ def check_found(found: Found, rows: Sequence[Row]) -> torch.Tensor | None:
 
 
 def _blame(what: str, seqs: Sequence[SeqId], sound: torch.Tensor) -> BackendFailed:
-    """Return an error that names the sequences of what is not sound, bool of shape [len(seqs)]."""
+    """Return an error that names the sequences that are not sound; ``sound`` is bool of shape [len(seqs)]."""
     bad = tuple(dict.fromkeys(seq for seq, is_sound in zip(seqs, sound.tolist(), strict=True) if not is_sound))
     return BackendFailed(f"{what} of sequence {', '.join(map(str, bad))} are not finite", HINT, bad)

@@ -1,4 +1,4 @@
-"""Layers of a model behind the stage contract."""
+"""Implements the stage contract with the layers of a model."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Held:
     factory: LayerFactory
     sampler: Sampler
     replays: Replays | None = None
-    """Of steps of decodes, where these are recorded."""
+    """The recorded decode steps; None if they are not recorded."""
 
 
 class TorchStage:
@@ -70,24 +70,24 @@ class TorchStage:
         """Apply ``edits``; see `parallax_core.api.Stage.edit`.
 
         Raises:
-            StageLost: if what a sequence keeps could not be copied.
+            StageLost: if the cache of a sequence could not be copied.
         """
         held = self._get_held()
         for edit in edits:
             copies = self._account.edit(edit)
             try:
                 held.store.copy(copies)
-            except BaseException as error:  # an interrupt too leaves pages half written
-                self._lose(f"what a sequence keeps could not be copied: {type(error).__name__}: {error}")
+            except BaseException as error:  # an interrupt too may leave pages half written
+                self._lose(f"the cache of a sequence could not be copied: {type(error).__name__}: {error}")
                 raise StageLost(self._lost, "open the stage again") from error
 
     def step(self, batch: StageBatch) -> Outcome:
         """Run ``batch``; see `parallax_core.api.Stage.step`.
 
         Raises:
-            BackendFailed: if the computation fails, as for want of memory, or what it is given or gives is not finite;
-                all sequences are as they were before.
-            StageLost: if the device does not compute any more.
+            BackendFailed: if the computation fails, such as for lack of memory, or an input or result is not finite;
+                all sequences are as before.
+            StageLost: if the device fails.
         """
         held = self._get_held()
         check_given(batch)
@@ -100,7 +100,7 @@ class TorchStage:
             with torch.inference_mode():
                 held.store.copy(copies)
                 result, step = self._compute(held, batch)
-        except BaseException as error:  # an interrupt too must leave the sequences as they were
+        except BaseException as error:  # after an interrupt too, the sequences must be unchanged
             self._take_back(held, restore)
             if isinstance(error, BackendFailed) or not isinstance(error, Exception):
                 raise
@@ -111,7 +111,7 @@ class TorchStage:
         return Outcome(result)
 
     def close(self) -> None:
-        """Release the model and every sequence. Calling it twice is harmless."""
+        """Release the model and every sequence. Idempotent."""
         held, self._held = self._held, None
         self._account = Account(self.info)
         if held is not None and held.factory.device.type != "cpu":
@@ -136,7 +136,7 @@ class TorchStage:
         """Restore all sequences to their state before a failed step; its writes are in free pages.
 
         Raises:
-            StageLost: if the device is not what it was: most errors of one stay until the process ends.
+            StageLost: if the device fails: most errors of a device last until the process ends.
         """
         restore()
         if held.factory.device.type == "cpu":
@@ -145,20 +145,20 @@ class TorchStage:
             free_memory(held.factory.device)
             check_device_works(held.factory.device)
         except Exception as error:
-            self._lose(f"its device does not compute any more: {error}")
+            self._lose(f"its device failed: {error}")
             raise StageLost(self._lost, "open the stage again, in a new process") from error
 
     def _compute(self, held: Held, batch: StageBatch) -> tuple[StageResult, Step | None]:
-        """Run the rows of a batch, for which pages were taken; return the step too, unless it was recorded."""
+        """Run the rows of a batch, for which pages were taken; return the step too, unless a recording was replayed."""
         found, step = self._run(held, batch)
         best = check_found(found, batch.rows)
-        begun = time.perf_counter()  # what the layers gave is computed: `check_found` has looked at it
+        begun = time.perf_counter()  # the results of the layers are computed: `check_found` has read them
         drawn = self._draw(held, batch, found, best)
         result = Pending(found, _list_outputs(batch), drawn, self._account.free).wait()
         return dataclasses.replace(result, sampling_s=time.perf_counter() - begun if result.answers else 0.0), step
 
     def _commit(self, step: Step | None) -> None:
-        """Write the states that a successful step leaves; a recorded step has none."""
+        """Write the new states after a successful step; a replayed step has none."""
         if step is None:
             return
         try:
@@ -169,7 +169,7 @@ class TorchStage:
             raise StageLost(self._lost, "open the stage again") from error
 
     def _run(self, held: Held, batch: StageBatch) -> tuple[Found, Step | None]:
-        """Return the outputs of the layers, and the step, unless it was recorded."""
+        """Return the outputs of the layers, and the step, unless a recording was replayed."""
         device, pools, hidden = held.factory.device, self._account.pools, None
         if batch.hidden:
             hidden = read_tensor(batch.hidden[0]).to(device, held.factory.dtype)
@@ -180,7 +180,7 @@ class TorchStage:
         return held.runner.run(step, hidden, picks), step
 
     def _draw(self, held: Held, batch: StageBatch, found: Found, best: torch.Tensor | None) -> torch.Tensor | None:
-        """Return the token ids drawn, if any are; ``best`` are those of the largest scores."""
+        """Return the drawn token ids, None without draws; ``best`` are the tokens of the largest scores."""
         if found.logits is None or best is None:
             return None
         outputs = _list_outputs(batch)
@@ -195,12 +195,12 @@ class TorchStage:
 
 
 def _list_outputs(batch: StageBatch) -> list[Output]:
-    """Return the outputs asked for, in row order."""
+    """Return the outputs of a batch, in row order."""
     return [output for row in batch.rows for output in row.outputs]
 
 
 def _find_picks(batch: StageBatch, device: torch.device) -> torch.Tensor | None:
-    """Return the tokens after which something is asked for, counted over all rows; None: each of them once."""
+    """Return the indices of tokens with outputs, counted over all rows; None: every token has one output."""
     picks, first = array("q"), 0
     for row in batch.rows:
         picks.extend(first + output.offset for output in row.outputs)

@@ -1,4 +1,4 @@
-"""The input of layers in a step: all tokens of all rows one after the other, and their places in the pages."""
+"""The input of layers in a step: the tokens of all rows, concatenated, and their slots in the pages."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ Angles = tuple[torch.Tensor, torch.Tensor]
 
 @dataclass(eq=False)
 class Line:
-    """The tokens of all rows in a line; tensors are on the device of the model unless they say otherwise."""
+    """The tokens of all rows, concatenated; tensors are on the device of the model unless stated otherwise."""
 
     counts: list[int]
-    """Tokens of each row."""
+    """The number of tokens of each row."""
     starts: list[int]
-    """Tokens that each sequence had before."""
+    """The number of tokens that each sequence had before the step."""
     device: torch.device
 
     @cached_property
@@ -35,20 +35,20 @@ class Line:
 
     @cached_property
     def index(self) -> torch.Tensor:
-        """The place of each token in its sequence, int64 of shape [tokens], on the CPU."""
-        places = array("q")  # not by operations of torch: a dozen of them take longer than a step has rows
+        """The position of each token in its sequence, int64 of shape [tokens], on the CPU."""
+        places = array("q")  # for a few rows, a loop is faster than a dozen operations of torch
         for start, count in zip(self.starts, self.counts, strict=True):
             places.extend(range(start, start + count))
         return upload(places)
 
 
 class Places:
-    """Where the tokens of a step lie in one pool of keys and values: made once, for all layers of it.
+    """The slots of a step's tokens in one pool of keys and values: made once, for all its layers.
 
     Args:
-        line: of the step.
-        pool: after its pages were taken for them.
-        rows: of the step.
+        line: the tokens of the step.
+        pool: the pool, after pages were taken for the rows.
+        rows: the rows of the step.
     """
 
     def __init__(self, line: Line, pool: PagePool, rows: Sequence[Row]) -> None:
@@ -66,16 +66,16 @@ class Places:
         self.rows = attention.Rows(tables, begins, starts, counts, size)
         """The page tables, on the CPU."""
         self.slots = upload(slots).to(line.device)
-        """Where the new tokens are written, int64 of shape [tokens]."""
+        """The slots of the new tokens, int64 of shape [tokens]."""
 
 
 class Slots:
-    """The states of the rows of a step in one pool of states: read as they were before, and written once all is well.
+    """The states of a step's rows in one pool of states: read during the step, and written after it succeeded.
 
     Args:
-        line: of the step.
-        pool: after its pages were taken for them.
-        rows: of the step.
+        line: the tokens of the step.
+        pool: the pool, after pages were taken for the rows.
+        rows: the rows of the step.
     """
 
     def __init__(self, line: Line, pool: PagePool, rows: Sequence[Row]) -> None:
@@ -83,15 +83,15 @@ class Slots:
         self.slots = torch.tensor([pool.pages(row.seq)[1][0] for row in rows]).to(line.device)
         """The slot of each row, int64 of shape [rows]."""
         self.is_old = torch.tensor([start > 0 for start in line.starts]).to(line.device)
-        """Whether a row has a state from before, bool of shape [rows]."""
+        """Whether a row has a state from an earlier step, bool of shape [rows]."""
         self._put: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def put(self, kept: torch.Tensor, states: torch.Tensor) -> None:
-        """Have ``states``, one for each row, be what a layer keeps of it once the step has ended well."""
+        """Set the new states of a layer, one for each row, to be written by `commit`."""
         self._put.append((kept, states))
 
     def commit(self) -> None:
-        """Write the states that were put."""
+        """Write the states set by `put`."""
         for kept, states in self._put:
             kept[self.slots] = states
         self._put.clear()
@@ -99,16 +99,16 @@ class Slots:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Spot:
-    """The cache of one layer, and the places of a step's rows in it."""
+    """The cache of one layer, and the slots of a step's rows in it."""
 
     kept: Sequence[torch.Tensor]
-    """Each of shape [slots, ...]."""
+    """The tensors of the cache, each of shape [slots, ...]."""
     places: Places | Slots
 
 
 @dataclass(eq=False)
 class Step:
-    """One step, as layers see it."""
+    """The input of all layers in a step."""
 
     tokens: torch.Tensor
     """Token ids, int64 of shape [tokens]."""
@@ -119,20 +119,20 @@ class Step:
     angles: dict[Rope, Angles] = field(default_factory=dict)
 
     def find_angles(self, rope: Rope) -> Angles:
-        """Return the angles of every token, computed when they are first asked for."""
+        """Return the cosines and sines of every token; computed on the first call for a rope."""
         if rope not in self.angles:
             self.angles[rope] = rope.find_angles(self.positions)
         return self.angles[rope]
 
     def commit(self) -> None:
-        """Write what layers keep of whole sequences, which a step that fails must not have changed."""
+        """Write the new states of all layers, which a failed step must not change."""
         for spot in self.spots:
             if isinstance(spot.places, Slots):
                 spot.places.commit()
 
 
 def make_line(rows: Sequence[Row], device: torch.device) -> Line:
-    """Return the tokens of ``rows`` in a line."""
+    """Return the tokens of ``rows``, concatenated."""
     return Line([len(row.tokens) for row in rows], [row.start for row in rows], device)
 
 
@@ -144,12 +144,12 @@ def make_step(rows: Sequence[Row], pools: Sequence[PagePool], store: Store) -> S
 
 
 def make_spots(store: Store, places: Sequence[Places | Slots]) -> list[Spot]:
-    """Return what each layer keeps, with the places in its pool."""
+    """Return the cache of each layer, with the slots in its pool."""
     return [Spot(kept, places[pool]) for kept, pool in zip(store.tensors, store.pools, strict=True)]
 
 
 def find_places(line: Line, pools: Sequence[PagePool], rows: Sequence[Row]) -> list[Places | Slots]:
-    """Return where ``rows`` lie in each pool, which have taken pages for them."""
+    """Return the slots of ``rows`` in each pool, after pages were taken for them."""
     return [Slots(line, pool, rows) if pool.info.kind == "state" else Places(line, pool, rows) for pool in pools]
 
 

@@ -1,4 +1,4 @@
-"""A step as it is sent to a device: all numbers one after the other, in one upload."""
+"""Sends the numbers of a step to a device in one upload."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from parallax_core.api import PagePool, PoolInfo, Row
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How much room there is for a group of rows that have as many tokens each."""
+    """The size of a group of rows with the same number of tokens."""
 
     rows: int
     tokens: int
-    """Of each row."""
+    """The number of tokens of each row."""
     pages: tuple[int, ...]
-    """Of the table of each row, in each pool."""
+    """The number of pages in the table of each row, for each pool."""
 
 
 class StepUpload:
-    """Rows, and where they lie in pools that have pages.
+    """The rows of a step, and their pages.
 
     Args:
-        rows: of the step.
-        pools: after their pages were taken for them; none of states.
+        rows: the rows of the step.
+        pools: the pools, after pages were taken for the rows; none of them has states.
     """
 
     def __init__(self, rows: Sequence[Row], pools: Sequence[PagePool]) -> None:
@@ -42,7 +42,7 @@ class StepUpload:
         self._tables = [[[read_pages(pool, row) for row in group] for group in self._groups] for pool in pools]
 
     def measure(self) -> list[Extent]:
-        """Return the room that each group takes."""
+        """Return the size of each group."""
         return [
             Extent(
                 rows=len(group),
@@ -53,12 +53,12 @@ class StepUpload:
         ]
 
     def write(self, extents: Sequence[Extent]) -> array[int]:
-        """Return the numbers; see `open_draft`.
+        """Return the numbers; see `open_step_upload`.
 
-        Rows that are too many are of one token, and lie in the spare page of each pool.
+        Padding rows have one token, and use the spare page of each pool.
 
         Args:
-            extents: those that were measured, or with more room.
+            extents: the sizes from `measure`, or larger ones.
         """
         words = array("q")
         for group, extent in zip(self._groups, extents, strict=True):
@@ -78,7 +78,7 @@ class StepUpload:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Opened:
-    """A draft on a device."""
+    """The numbers of a step on a device."""
 
     tokens: torch.Tensor
     """Token ids, int64 of shape [tokens]."""
@@ -89,7 +89,7 @@ class Opened:
 
 
 def open_step_upload(words: torch.Tensor, extents: Sequence[Extent], pools: Sequence[PoolInfo]) -> Opened:
-    """Return what `Draft.write` wrote, over the same memory: int64 on a device."""
+    """Return the tensors in ``words``, int64 on a device, as `StepUpload.write` wrote them, over the same memory."""
     parts = _Parts(words)
     count = sum(extent.rows * extent.tokens for extent in extents)
     tokens, positions = parts.take(count), parts.take(count)
@@ -111,7 +111,7 @@ def open_step_upload(words: torch.Tensor, extents: Sequence[Extent], pools: Sequ
 
 
 def send_step(rows: Sequence[Row], pools: Sequence[PagePool], store: Store) -> Step:
-    """Return ``rows``, for which pages were taken, as a step on another device than a CPU."""
+    """Return ``rows``, for which pages were taken, as a step on a device other than a CPU."""
     paged = [pool for pool in pools if pool.info.kind != "state"]
     step_upload = StepUpload(rows, paged)
     extents = step_upload.measure()
@@ -123,7 +123,7 @@ def send_step(rows: Sequence[Row], pools: Sequence[PagePool], store: Store) -> S
 
 
 def list_groups(rows: Sequence[Row]) -> list[list[Row]]:
-    """Return rows that go as one rectangle: neighbours of one token each, and every other row by itself."""
+    """Return the rows in groups of one rectangle each: consecutive rows of one token, and every other row alone."""
     groups: list[list[Row]] = []
     for row in rows:
         if groups and len(row.tokens) == len(groups[-1][0].tokens) == 1:
@@ -142,24 +142,24 @@ def read_pages(pool: PagePool, row: Row) -> tuple[int, tuple[int, ...]]:
 
 
 def list_positions(row: Row) -> Sequence[int]:
-    """Return the positions of a row's tokens: its own, or one after the other."""
+    """Return the positions of a row's tokens: those given, or consecutive ones."""
     return row.positions or range(row.start, row.start + len(row.tokens))
 
 
 def _extend(words: array[int], values: Sequence[int], size: int, fill: int = 0) -> None:
-    """Add ``values``, and as much of ``fill`` as makes it ``size``."""
+    """Append ``values``, padded to ``size`` with ``fill``."""
     words.extend(values)
     words.extend([fill] * (size - len(values)))
 
 
 class _Parts:
-    """Parts of a line of numbers, taken one after the other."""
+    """Reads consecutive parts of a tensor of numbers."""
 
     def __init__(self, words: torch.Tensor) -> None:
         self._words, self._done = words, 0
 
     def take(self, *shape: int) -> torch.Tensor:
-        """Return the next ones."""
+        """Return the next numbers, in a shape."""
         first = self._done
         self._done += math.prod(shape)
         return self._words[first : self._done].view(shape)

@@ -1,4 +1,4 @@
-"""The memory behind the page pools. Pages that are not in use yet take none: the system gives it on the first write."""
+"""The memory behind the page pools. Unused pages take none: the system allocates it on the first write."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ class Kept:
 
     kind: PoolKind
     shapes: tuple[tuple[int, ...], ...]
-    """Of each tensor, for each token, or of a state, for each sequence."""
+    """The shape of each tensor, per token, or per sequence for a state."""
     window: int = 0
-    """For a window: the number of tokens that a token attends to, itself included."""
+    """The number of tokens that a token attends to, including itself, if the kind is a window."""
     dtype: torch.dtype = torch.float32
 
     @property
     def pool(self) -> PoolKey:
-        """Layers of one key share a pool."""
+        """The key of the pool; layers with the same key share a pool."""
         return self.kind, self.window
 
     @property
     def num_bytes(self) -> int:
-        """Bytes for each token, or of a state, for each sequence."""
+        """The bytes per token, or per sequence for a state."""
         return sum(map(math.prod, self.shapes)) * int(self.dtype.itemsize)
 
 
 def list_sizes(layers: Sequence[Kept]) -> dict[PoolKey, int]:
-    """Return the bytes that a token, or a state, takes in each pool."""
+    """Return the bytes of a token, or of a state, in each pool."""
     sizes: dict[PoolKey, int] = {}
     for kept in layers:
         sizes[kept.pool] = sizes.get(kept.pool, 0) + kept.num_bytes
@@ -47,9 +47,9 @@ class Store:
     """The tensors of all layers of a stage.
 
     Args:
-        layers: what each remembers.
+        layers: the cache of each layer.
         infos: the pools.
-        device: where to.
+        device: the device of the tensors.
     """
 
     def __init__(self, layers: Sequence[Kept], infos: Sequence[PoolInfo], device: torch.device) -> None:
@@ -58,20 +58,20 @@ class Store:
         self.pools = [numbers[kept.pool] for kept in layers]
         """The pool of each layer."""
         self._sizes = [1 if info.kind == "state" else info.page_size for info in infos]
-        # On a device one page more, for rows that are only there to fill a step: see `replay`.
+        # One more page on a device, for padding rows; see `graph_replay`.
         spare = [info.kind != "state" and device.type != "cpu" for info in infos]
         slots = [(info.num_pages + more) * size for info, size, more in zip(infos, self._sizes, spare, strict=True)]
         self.tensors = [
             tuple(
-                torch.empty((slots[number], *shape), dtype=kept.dtype, device=device)  # what is not written is not read
+                torch.empty((slots[number], *shape), dtype=kept.dtype, device=device)  # unwritten slots are never read
                 for shape in kept.shapes
             )
             for kept, number in zip(layers, self.pools, strict=True)
         ]
-        """Of each layer, each of shape [slots, ...]: slot = page * page size + offset."""
+        """The tensors of each layer, each of shape [slots, ...]: slot = page * page size + offset."""
 
     def copy(self, copies: Sequence[Sequence[Copy]]) -> None:
-        """Make the copies of each pool: whole pages, as what is beyond the slots in use is never read."""
+        """Make the copies of each pool; whole pages, since slots that are not in use are never read."""
         for number, part in enumerate(copies):
             if part:
                 sources, targets = (torch.tensor([getattr(copy, end) for copy in part]) for end in ("src", "dst"))

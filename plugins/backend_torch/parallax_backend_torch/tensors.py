@@ -1,4 +1,4 @@
-"""Between the tensors of PyTorch and bytes: those of other stages, of files, and lists of numbers."""
+"""Converts between the tensors of PyTorch and bytes: of other stages, of files, and of arrays."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ CODES = {"i": torch.int32, "q": torch.int64, "f": torch.float32}
 
 
 def read_tensor(tensor: Tensor) -> torch.Tensor:
-    """Return ``tensor`` over the same memory, which is not to be written to.
+    """Return ``tensor`` over the same memory, which must not be written to.
 
     Raises:
-        ValueError: if its dtype has no counterpart here.
+        ValueError: if its dtype is not supported.
     """
     if tensor.dtype not in DTYPES:
         raise ValueError(f"a tensor is {tensor.dtype}; it must be one of {', '.join(DTYPES)}")
@@ -33,12 +33,12 @@ def read_tensor(tensor: Tensor) -> torch.Tensor:
     if 0 in tensor.shape:
         return torch.empty(tensor.shape, dtype=dtype)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # of memory that is not to be written to
+        warnings.simplefilter("ignore", UserWarning)  # about memory that is not writable
         return torch.frombuffer(tensor.data, dtype=dtype).reshape(tensor.shape)
 
 
 def write_tensor(found: torch.Tensor) -> Tensor:
-    """Return ``found``, of one of the floating dtypes, as bytes of its own."""
+    """Return a copy of ``found``, of one of the floating dtypes, as bytes."""
     data = bytearray(found.numel() * found.element_size())
     if data:
         torch.frombuffer(data, dtype=found.dtype).copy_(found.detach().reshape(-1))

@@ -1,4 +1,4 @@
-"""Runs models there are no blocks for on the code of transformers, with keys and values in our pages."""
+"""Runs models without blocks on the code of transformers, with keys and values in pages."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from parallax_backend_torch.weights import Selection, Weights
 from parallax_core.api import Unsupported
 
 TRIAL = 6
-"""Tokens a model is tried out with."""
+"""The number of tokens with which a model is tested."""
 TOLERANCE, COARSE = 1e-3, 5e-2
-"""How far results may be from those of transformers, as a share of the largest number: in float32, and in 16 bits."""
+"""The largest difference from the results of transformers, as a share of the largest number: in float32 and 16 bits."""
 
 
 @dataclass(slots=True)
 class Probe:
-    """Attends within one line of tokens, and notes what is asked for."""
+    """Attends within one sequence, and records the calls of attention."""
 
     calls: list[AttentionCall] = field(default_factory=list)
 
     def attend(self, call: AttentionCall) -> torch.Tensor:
-        """Answer as `Attender` says."""
+        """Return the result of attention; see `Attender`."""
         self.calls.append(call)
         count = len(call.query)
         none, all_of_them = (torch.tensor([number], dtype=torch.int32) for number in (0, count))
@@ -53,7 +53,7 @@ class Paged:
 
     step: Step
     first: int
-    """The number of the stage's first layer."""
+    """The index of the stage's first layer."""
 
     def attend(self, call: AttentionCall) -> torch.Tensor:
         """Answer as `Attender` says."""
@@ -68,9 +68,9 @@ class Generic:
     """A `network.Runner` of a model of transformers.
 
     Args:
-        model: without weights.
-        selection: what to run of it.
-        weights: of the stage.
+        model: the model, without weights.
+        selection: the layers to run.
+        weights: the weights of the stage.
     """
 
     def __init__(self, model: Any, selection: Selection, weights: Weights) -> None:  # noqa: ANN401 -- of transformers
@@ -88,31 +88,31 @@ class Generic:
         """Run a few tokens, and return the cache of each layer.
 
         Raises:
-            Unsupported: if layers do not attend through our function once each, or what comes out is not what
-                transformers gives by itself.
+            Unsupported: if a layer does not call the attention function exactly once, or the results differ from those
+                of transformers alone.
         """
         try:
             probe = Probe()
             found, expected = self._try_line(probe, NAME), self._try_line(probe, "eager")
-        except Exception as error:  # the code of any model may fail in any way
+        except Exception as error:  # the code of a model may raise anything
             raise Unsupported(
-                f"transformers cannot run this model in pages: {error}", "choose another backend"
+                f"transformers cannot run this model on pages: {error}", "choose another backend"
             ) from error
         finally:
             self._model.set_attn_implementation(NAME)
         layers = self._selection.layers
         if [call.layer for call in probe.calls] != list(range(layers.start, layers.stop)):
             raise Unsupported(
-                "some layers of this model keep something else than keys and values", "choose another backend"
+                "some layers of this model have a cache other than keys and values", "choose another backend"
             )
         share = float((found - expected).abs().max() / expected.abs().max())
         if not share <= (TOLERANCE if self._dtype == torch.float32 else COARSE):
-            message = f"in pages this model differs by {share:.1g} of the largest number"
+            message = f"on pages the results of this model differ by {share:.1g} of the largest number"
             raise Unsupported(message, "choose another backend")
         return [self._keep_call(call) for call in probe.calls]
 
     def _try_line(self, attender: Attender, implementation: str) -> torch.Tensor:
-        """Return what the layers give for a few tokens."""
+        """Return the output of the layers for a few tokens."""
         self._model.set_attn_implementation(implementation)
         tokens = torch.arange(TRIAL, device=self._device)
         hidden = None
@@ -123,7 +123,7 @@ class Generic:
         with torch.inference_mode():
             found = self._run(attender, (tokens, tokens), hidden, tokens)
         result = found.logits if found.hidden is None else found.hidden
-        assert result is not None, "all tokens were picked"
+        assert result is not None, "every token has an output"
         return result
 
     def _run(
@@ -144,16 +144,17 @@ class Generic:
             return Found(hidden=left.hidden[0])
         if picks is not None and not len(picks):
             return Found()
-        assert self._head is not None, "only a last stage comes to its end"
+        assert self._head is not None, "only the last stage runs to the end"
         return Found(states=self._head.seen, logits=out.logits[0].float())
 
     def _keep_call(self, call: AttentionCall) -> Kept:
-        """Return what a layer keeps, having made sure that it slides as config.json says."""
+        """Return the cache of a layer, after checking its sliding window against config.json."""
         config = self._model.config.get_text_config()
         kinds = getattr(config, "layer_types", None)
         slides = kinds[call.layer] == SLIDING if kinds else bool(call.window)
         if bool(call.window) != slides or (kinds and kinds[call.layer] not in (FULL, SLIDING)):
-            raise Unsupported(f"layer {call.layer} does not slide as config.json says", "choose another backend")
+            message = f"layer {call.layer} has another sliding window than in config.json"
+            raise Unsupported(message, "choose another backend")
         if call.key.shape != call.value.shape:
             raise Unsupported("keys and values of this model differ in width", "choose another backend")
         shape = tuple(call.key.shape[1:])
@@ -161,14 +162,14 @@ class Generic:
 
 
 def make_rule(call: AttentionCall) -> Rule:
-    """Return what a layer asks for in the words of the kernels."""
+    """Return a layer's options of attention as a `Rule` of the kernels."""
     sinks = None if call.sinks is None else call.sinks.float()
     return Rule(call.scale, call.window, call.soft_cap, sinks)
 
 
 @contextmanager
 def hush_transformers() -> Iterator[None]:
-    """Keep transformers from drawing progress bars and from warning of defaults it fills in."""
+    """Suppress progress bars of transformers, and its warnings about defaults."""
     from transformers import logging
 
     level = logging.get_verbosity()
@@ -185,7 +186,7 @@ def read_sketch(folder: Path) -> tuple[Any, Shape]:
     """Return a model without weights, and its shape.
 
     Raises:
-        Unsupported: if transformers does not build it, or it is not of the usual build.
+        Unsupported: if transformers does not have the model, or its structure is not the usual one.
     """
     with hush_transformers():
         model = sketch_model(folder)

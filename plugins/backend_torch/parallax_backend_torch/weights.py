@@ -1,4 +1,4 @@
-"""The tensors of a model folder, as layers ask for them: mapped, read once each, and given back to the system."""
+"""Reads the tensors of a model folder: each is mapped, read once, and its memory returned to the system."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from parallax_core.api import (
 )
 
 NAME = re.compile(r"(?:model\.)?(?:language_model\.)?(?:model\.)?((?:layers\.(\d+)|embed_tokens|norm|lm_head)\..*)")
-"""A name within a checkpoint, the same for a text model alone and as a part of one that sees, and its layer."""
+"""Matches a tensor's name without its prefix, which differs between text and multimodal models, and its layer."""
 MATRIX = 2
 ATTENTION = re.compile(r"\b(self_attn|linear_attn)\.")
-"""The part of a layer that mixes tokens, in the words of checkpoints."""
+"""Matches the names of the part of a layer that combines tokens."""
 MISFIT = "the files may be incomplete, or of another model: fetch the model again"
 
 
@@ -43,20 +43,20 @@ class Selection:
     layers: LayerRange
     num_layers: int
     is_tied: bool
-    """Whether the head is the embedding."""
+    """Whether the head is tied to the embedding."""
 
     @property
     def has_embedding(self) -> bool:
-        """Whether it needs the embedding, as such or as the head."""
+        """Whether the stage needs the embedding, for its input or as a tied head."""
         return self.layers.start == 0 or (self.is_tied and self.is_last)
 
     @property
     def is_last(self) -> bool:
-        """Whether it ends with the last layer."""
+        """Whether the stage ends with the last layer."""
         return self.layers.stop == self.num_layers
 
     def wants(self, name: str) -> bool:
-        """Whether it holds the tensor of this name."""
+        """Whether the stage needs the tensor of this name."""
         found = NAME.fullmatch(name)
         if found is None:
             return False
@@ -68,32 +68,32 @@ class Selection:
 
 
 class TensorFile:
-    """The tensors a stage holds, mapped into memory, and how many of them are loaded.
+    """The tensors of a stage, mapped into memory, and the progress of loading them.
 
     Args:
-        tensors: by name, as `NAME` shortens it.
-        forms: of those that are blocks of a GGUF file, the type.
-        task: what loading is called.
-        progress: told of the bytes that are read.
+        tensors: the tensors by name, as `NAME` shortens it.
+        forms: the types of the tensors that are blocks of a GGUF file.
+        task: the name of the task in progress reports.
+        progress: called with the bytes read so far.
     """
 
     def __init__(self, tensors: Mapping[str, Tensor], forms: Mapping[str, Form], task: str, progress: Progress) -> None:
         self.tensors, self.forms = tensors, forms
         self.left = set(tensors)
-        """The tensors not requested yet."""
+        """The names of tensors that were not requested yet."""
         self.total = sum(memoryview(each.data).nbytes for each in tensors.values())
         self.done = 0
         self.kept = 0
-        """Bytes of the tensors that were read, in the form they are kept in."""
+        """The bytes in memory of the tensors that were read."""
         self.numbers = 0
-        """Numbers in the matrices that are kept."""
+        """The number of parameters in the matrices."""
         self._task, self._progress = task, progress
 
     def view(self, name: str) -> torch.Tensor:
         """Return a tensor as it is stored, on the CPU, over the memory of its file.
 
         Raises:
-            ParallaxError: if there is none of this name.
+            ParallaxError: if there is no tensor of this name.
         """
         if name not in self.tensors:
             raise ParallaxError(f"the checkpoint has no tensor {name}", MISFIT)
@@ -101,7 +101,7 @@ class TensorFile:
         return read_tensor(self.tensors[name])
 
     def read_shape(self, name: str) -> tuple[int, ...]:
-        """Return the shape of a tensor that is there; of blocks, that of the weights in them."""
+        """Return the shape of an existing tensor; for blocks, the shape of the weights in them."""
         shape = self.tensors[name].shape
         if name not in self.forms:
             return shape
@@ -109,7 +109,7 @@ class TensorFile:
         return (*shape[:-1], shape[-1] // layout.size * layout.weights)
 
     def release(self, name: str) -> None:
-        """Give the memory of a tensor back, which was read, and tell of it."""
+        """Return the memory of a tensor after reading it, and report progress."""
         found = self.tensors[name]
         give_back(found)
         self.tell(memoryview(found.data).nbytes)
@@ -123,18 +123,18 @@ class TensorFile:
         """Refuse a checkpoint with unused tensors: its model has another structure.
 
         Args:
-            spare: ends of names that do not matter.
+            spare: suffixes of names that may be unused.
 
         Raises:
-            ParallaxError: naming one of them.
+            ParallaxError: naming one of the unused tensors.
         """
         left = sorted(name for name in self.left if not name.endswith(tuple(spare)))
         if left:
-            raise ParallaxError(f"nothing here uses the tensor {left[0]}, one of {len(left)}", MISFIT)
+            raise ParallaxError(f"the tensor {left[0]} is not used, one of {len(left)}", MISFIT)
 
 
 class FileRows:
-    """`Rows` of the matrices of these names, one below the other; the file's memory is given back on the way."""
+    """`Rows` of the matrices of these names, stacked by rows; returns the memory of the file while reading."""
 
     def __init__(self, file: TensorFile, names: Sequence[str]) -> None:
         self._file, self._names = file, names
@@ -145,14 +145,14 @@ class FileRows:
 
     @property
     def stored(self) -> WeightKind | None:
-        """What blocks are read to; None where a matrix is none."""
+        """The kind that blocks are converted to; None if a matrix does not have blocks."""
         kinds = {LAYOUTS[form].kind if (form := self._file.forms.get(name)) else None for name in self._names}
         if None in kinds:
             return None
         return "int4" if kinds == {"int4"} else "int8"
 
     def read(self, start: int, stop: int) -> torch.Tensor | Quantized:
-        """Return some of the rows."""
+        """Return rows ``start`` to ``stop``."""
         parts = []
         for name, view, first in zip(self._names, self._views, self._starts, strict=True):
             low, high = max(start - first, 0), min(stop - first, len(view))
@@ -167,7 +167,7 @@ class FileRows:
         return torch.cat([part.to_dense() if isinstance(part, Quantized) else part for part in parts])
 
     def close(self) -> None:
-        """Release the rest."""
+        """Return the remaining memory."""
         for name in self._names:
             self._file.release(name)
 
@@ -178,14 +178,14 @@ class FileRows:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """The tensors of a part of a model, and the workshop to make something of them."""
+    """The tensors of a part of a model, and the factory that makes matrices of them."""
 
     file: TensorFile
     factory: LayerFactory
     prefix: str = ""
 
     def within(self, part: str) -> Weights:
-        """Return those of a part, such as ``self_attn``."""
+        """Return the tensors of a part, such as ``self_attn``."""
         return Weights(self.file, self.factory, f"{self.prefix}{part}.")
 
     def has(self, name: str) -> bool:
@@ -193,11 +193,11 @@ class Weights:
         return self.prefix + name in self.file.tensors
 
     def read_shape(self, name: str) -> tuple[int, ...]:
-        """Return the shape of a tensor that is there; see `Shelf.read_shape`."""
+        """Return the shape of an existing tensor; see `TensorFile.read_shape`."""
         return self.file.read_shape(self.prefix + name)
 
     def read_plain(self, name: str) -> torch.Tensor:
-        """Return a tensor as it is stored, blocks in float32, in memory of its own, on the CPU; see `Shelf.view`."""
+        """Return a copy of a tensor as it is stored, blocks in float32, on the CPU; see `TensorFile.view`."""
         whole = self.prefix + name
         form = self.file.forms.get(whole)
         view = self.file.view(whole)
@@ -206,13 +206,13 @@ class Weights:
         return own
 
     def read_vector(self, name: str) -> torch.Tensor:
-        """Return a small tensor in float32 on the device; see `Shelf.view`."""
+        """Return a small tensor in float32 on the device; see `TensorFile.view`."""
         vector = self.factory.make_vector(self.read_plain(name))
         self.file.kept += vector.nbytes
         return vector
 
     def make_linear(self, *names: str, purpose: Purpose = "layer") -> Packed:
-        """Return the matrices ``NAME.weight`` as one, one below the other, with their biases if they have any."""
+        """Return the matrices ``NAME.weight`` as one, stacked by rows, with their biases if they have any."""
         bias = self.read_bias(*names)
         rows = FileRows(self.file, [f"{self.prefix}{name}.weight" for name in names])
         made = self._keep_rows(rows, bias, self.factory.choose_kind(rows.stored, self._refine(purpose, names[0])))
@@ -220,24 +220,24 @@ class Weights:
         return made
 
     def keep_linear(self, weight: torch.Tensor, bias: torch.Tensor | None, purpose: Purpose = "layer") -> Packed:
-        """Return a matrix [out, in] that was read from here, ready to multiply by; a copy of it."""
+        """Return a copy of a matrix [out, in] read with this object, ready for products."""
         return self._keep_rows(TensorRows(weight), bias, self.factory.choose_kind(None, self._refine(purpose)))
 
     def keep_stack(self, matrices: torch.Tensor) -> torch.Tensor:
-        """Return matrices [number, in, out] that were read from here, in what activations are computed in."""
+        """Return matrices [number, in, out] read with this object, in the dtype of activations."""
         made = matrices.to(self.factory.device, self.factory.dtype).contiguous()
         self.file.kept += made.nbytes
         self.file.numbers += made.numel()
         return made
 
     def read_bias(self, *names: str) -> torch.Tensor | None:
-        """Return the biases ``NAME.bias`` one after the other, or None if there are none."""
+        """Return the biases ``NAME.bias``, concatenated, or None if there are none."""
         if not any(self.has(f"{name}.bias") for name in names):
             return None
         return torch.cat([self.read_plain(f"{name}.bias").float() for name in names])
 
     def _refine(self, purpose: Purpose, name: str = "") -> Purpose:
-        """Return the purpose of a matrix, having looked at the part of the layer it belongs to."""
+        """Return the purpose of a matrix, refined by the part of the layer that it belongs to."""
         return "attention" if purpose == "layer" and ATTENTION.search(self.prefix + name) else purpose
 
     def _keep_rows(self, rows: Rows, bias: torch.Tensor | None, kind: WeightKind) -> Packed:
@@ -248,11 +248,11 @@ class Weights:
 
 
 def open_file(folder: Path, selection: Selection, progress: Progress) -> TensorFile:
-    """Return the tensors of a stage; nothing but names is read.
+    """Return the tensors of a stage; reads only their names.
 
     Raises:
         ParallaxError: if there are no weights, or a file is damaged.
-        Unsupported: if a tensor is of a type of GGUF files that is not read here.
+        Unsupported: if this backend does not read the GGUF type of a tensor.
     """
     stored = Config(read_config(folder)).list_forms()
     tensors: dict[str, Tensor] = {}
@@ -272,19 +272,19 @@ def check_blocks(name: str, tensor: Tensor, form: str) -> Form:
     """Return the type of a tensor of blocks.
 
     Raises:
-        Unsupported: if it is of a type that is not read here, or not whole blocks of it.
+        Unsupported: if this backend does not read its type, or its rows are not whole blocks.
     """
     is_matrix = tensor.dtype == "uint8" and len(tensor.shape) == MATRIX
     if not is_matrix or form not in FORMS or tensor.shape[1] % LAYOUTS[form].size:
         what = f"{name} in blocks of type {form} is {tensor.dtype} of shape {list(tensor.shape)}"
-        raise Unsupported(f"{what}; read are rows of {', '.join(FORMS)}", "convert the GGUF file again")
+        raise Unsupported(f"{what}; supported are uint8 rows of {', '.join(FORMS)}", "convert the GGUF file again")
     return form
 
 
 def give_back(tensor: Tensor) -> None:
-    """Tell the system that nothing of a tensor's file is needed in memory: what is read again comes from the file.
+    """Tell the system that the file of a tensor is not needed in memory; later reads come from the file.
 
-    Not only the pages of the tensor, since the system maps others around those that are read.
+    The whole file, not only the pages of the tensor, since the system also maps pages around those that are read.
     """
     whole = memoryview(tensor.data).obj
     if isinstance(whole, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):

@@ -181,7 +181,7 @@ def test_shapes_that_do_not_belong_together_are_refused(mode: library.Mode) -> N
         attend(draw(2, 4, 16), batch.pool, replace(batch.rows, starts=batch.rows.starts.long()), Rule(1.0))
     with pytest.raises(ValueError, match="sinks"):
         attend(draw(2, 4, 16), batch.pool, batch.rows, Rule(1.0, sinks=draw(3)))
-    with pytest.raises(ValueError, match="do not suit"):
+    with pytest.raises(ValueError, match="do not fit"):
         store(batch.pool, draw(3, 2, 16), draw(3, 2, 16), torch.arange(2))
 
 
@@ -238,7 +238,7 @@ def test_layers_in_one_call_are_their_parts(kind: linear.WeightKind, normed: boo
     with pytest.raises(ValueError, match="as many tokens"):
         fused.run(hidden[:-1], pools, place)
     for wrong in (replace(place, slots=place.slots.int()), replace(place, cos=draw(TOKENS, 9))):
-        with pytest.raises(ValueError, match="slots are contiguous int64, and angles"):
+        with pytest.raises(ValueError, match="slots must be contiguous int64, and cos and sin"):
             fused.run(hidden, pools, wrong)
 
 

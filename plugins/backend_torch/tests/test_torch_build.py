@@ -54,7 +54,7 @@ def test_kernels_that_are_required_need_a_compiler(
 
 def test_compiler_that_is_named_must_be_there(build: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler -O2")
-    with pytest.raises(RuntimeError, match="no-such-compiler, which is not there"):
+    with pytest.raises(RuntimeError, match="no-such-compiler, which does not exist"):
         build.find_compiler()
 
 

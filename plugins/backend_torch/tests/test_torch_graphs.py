@@ -126,8 +126,8 @@ def test_rows_that_were_added_leave_everything_as_it_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "reason"),
     [
-        ("gpt_oss", "Experts does other work in each step"),
-        ("qwen3_next", "DeltaNet does other work in each step"),
+        ("gpt_oss", "Experts does different work in each step"),
+        ("qwen3_next", "DeltaNet does different work in each step"),
         ("mistral", "the model runs on the code of transformers"),
     ],
 )

@@ -182,10 +182,10 @@ def test_parts_refuse_what_does_not_belong_together(mode: library.Mode) -> None:
         for ids in ([0, 4], [-1]):
             with pytest.raises(IndexError, match="of a weight with 4"):
                 linear.pack(draw(4, 64), kind).gather(torch.tensor(ids))
-    with pytest.raises(ValueError, match="does not suit"):
+    with pytest.raises(ValueError, match="does not fit"):
         parts.normalize_rms(draw(2, 8), draw(9), 1e-6)
     for angles in (draw(2, 5), draw(3, 4)):
-        with pytest.raises(ValueError, match="do not suit"):
+        with pytest.raises(ValueError, match="do not fit"):
             parts.rotate_halves(draw(2, 3, 8), angles, angles)
 
 
@@ -277,7 +277,7 @@ def test_instructions_the_processor_lacks_are_refused() -> None:
     native = library.find_library()
     with pytest.raises(ParallaxError, match="cannot run the kernels for neon") as refused:
         library.use_isa(native, "neon", "")
-    assert "is one of: auto, off, plain" in refused.value.hint
+    assert "set PARALLAX_TORCH__KERNELS to auto, off, plain" in refused.value.hint
     with pytest.raises(ParallaxError, match=r"there are no kernels for avx2: nothing\.so was not built"):
         library.Choice().decide("avx2", library.FILE.with_name("nothing.so"))
 

@@ -1,4 +1,4 @@
-"""When requests are sent."""
+"""Draws the gaps between requests."""
 
 from __future__ import annotations
 

@@ -15,18 +15,18 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from parallax_bench.arrival import make_gaps
-from parallax_bench.client import Target, find_model, run_tasks
+from parallax_bench.client import Target, find_model, send_requests
 from parallax_bench.dataset import Sizes, make_random, read_file
 from parallax_bench.report import print_summary, write_json, write_page
 from parallax_bench.request import BenchRequest, BenchResult
 from parallax_bench.summary import parse_limits, summarize
 from parallax_core.api import ParallaxError
 
-app = typer.Typer(help="Measure servers.", no_args_is_help=True, pretty_exceptions_enable=False)
+app = typer.Typer(help="Measure the speed of servers.", no_args_is_help=True, pretty_exceptions_enable=False)
 
 
 class Kind(StrEnum):
-    """Kinds of datasets that are made up."""
+    """Kinds of synthetic datasets."""
 
     random = "random"
     shared_prefix = "shared-prefix"
@@ -34,32 +34,32 @@ class Kind(StrEnum):
 
 @app.callback()
 def bench() -> None:
-    """Measure servers."""
+    """Measure the speed of servers."""
 
 
 @app.command()
 def serve(  # noqa: PLR0913, PLR0917 -- options of a command
     url: Annotated[str, typer.Option(help="The server's address.", metavar="URL")] = "http://127.0.0.1:8000",
-    model: Annotated[str, typer.Option(help="The model to ask; by default the first the server has.")] = "",
+    model: Annotated[str, typer.Option(help="The model to ask; by default the server's first.")] = "",
     dataset: Annotated[
         str, typer.Option(help="random, shared-prefix, or file:PATH with JSON lines.", metavar="KIND")
     ] = "random",
-    num_prompts: Annotated[int, typer.Option(help="How many requests.", min=1, metavar="N")] = 100,
-    input_len: Annotated[int, typer.Option(help="Words of a prompt, about a token each.", min=1, metavar="N")] = 128,
-    output_len: Annotated[int, typer.Option(help="Tokens of an answer.", min=1, metavar="N")] = 128,
-    spread: Annotated[float, typer.Option(help="Share by which lengths vary.", min=0, max=1)] = 0.0,
-    prefix_len: Annotated[int, typer.Option(help="Words of a shared beginning.", min=1, metavar="N")] = 512,
-    groups: Annotated[int, typer.Option(help="The number of different beginnings.", min=1, metavar="N")] = 1,
+    num_prompts: Annotated[int, typer.Option(help="The number of requests.", min=1, metavar="N")] = 100,
+    input_len: Annotated[int, typer.Option(help="Words per prompt, about a token each.", min=1, metavar="N")] = 128,
+    output_len: Annotated[int, typer.Option(help="Tokens per answer.", min=1, metavar="N")] = 128,
+    spread: Annotated[float, typer.Option(help="Vary lengths by this share; 0: all are equal.", min=0, max=1)] = 0.0,
+    prefix_len: Annotated[int, typer.Option(help="Words per shared prefix.", min=1, metavar="N")] = 512,
+    groups: Annotated[int, typer.Option(help="The number of different prefixes.", min=1, metavar="N")] = 1,
     rate: Annotated[float, typer.Option(help="Requests a second; inf sends all at once.", min=0.001)] = math.inf,
     burstiness: Annotated[
-        float, typer.Option(help="1: a Poisson process; less comes in bursts, more is more even.", min=0.01)
+        float, typer.Option(help="Of arrivals: 1 is a Poisson process, below 1 burstier, above 1 more even.", min=0.01)
     ] = 1.0,
-    concurrency: Annotated[int, typer.Option(help="Most requests at once; 0: any number.", min=0, metavar="N")] = 0,
+    concurrency: Annotated[int, typer.Option(help="The most requests at once; 0: no limit.", min=0, metavar="N")] = 0,
     slo: Annotated[str, typer.Option(help="Limits in ms for goodput: ttft=500,tpot=50,e2e=5000.")] = "",
-    temperature: Annotated[float, typer.Option(help="Of the draws.", min=0, max=2)] = 0.0,
+    temperature: Annotated[float, typer.Option(help="The sampling temperature.", min=0, max=2)] = 0.0,
     ignore_eos: Annotated[bool, typer.Option(help="Ask for answers of full length.")] = True,  # noqa: FBT002 -- a flag
-    warmup: Annotated[int, typer.Option(help="Requests before the measured ones.", min=0, metavar="N")] = 1,
-    seed: Annotated[int, typer.Option(help="Of prompts and arrivals.")] = 0,
+    warmup: Annotated[int, typer.Option(help="Requests sent first, and not measured.", min=0, metavar="N")] = 1,
+    seed: Annotated[int, typer.Option(help="The seed of prompts and arrivals.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Write all figures here, as JSON.", metavar="FILE")] = None,
     page: Annotated[Path | None, typer.Option("--html", help="Write a report with plots here.", metavar="FILE")] = None,
 ) -> None:
@@ -79,7 +79,7 @@ def serve(  # noqa: PLR0913, PLR0917 -- options of a command
         prefix_len=prefix_len if is_shared else 0,
         groups=groups if is_shared else 1,
     )
-    tasks = make_tasks(dataset, num_prompts + warmup, sizes, seed)
+    requests = make_requests(dataset, num_prompts + warmup, sizes, seed)
     target = Target(
         url=(url if "://" in url else f"http://{url}").rstrip("/").removesuffix("/v1"),
         model=model,
@@ -91,15 +91,15 @@ def serve(  # noqa: PLR0913, PLR0917 -- options of a command
         target = replace(target, model=asyncio.run(find_model(target)))
     settings |= {"url": target.url, "model": target.model}
     gaps = list(make_gaps(num_prompts, rate, burstiness, seed))
-    outcomes = asyncio.run(measure(target, tasks, gaps, concurrency))
-    summary = summarize(outcomes, limits)
+    results = asyncio.run(measure(target, requests, gaps, concurrency))
+    summary = summarize(results, limits)
     print_summary(summary)
     if out is not None:
-        write_json(out, summary, outcomes, settings)
+        write_json(out, summary, results, settings)
     if page is not None:
-        write_page(page, summary, outcomes, settings)
+        write_page(page, summary, results, settings)
     if summary.failed == summary.requests:
-        raise ParallaxError(f"every request failed: {next(iter(summary.errors))}", "see what the server says")
+        raise ParallaxError(f"every request failed: {next(iter(summary.errors))}", "look at the log of the server")
 
 
 def check_place(path: Path) -> None:
@@ -111,10 +111,10 @@ def check_place(path: Path) -> None:
     try:
         path.open("ab").close()
     except OSError as error:
-        raise ParallaxError(f"{path} cannot be written: {error.strerror}", "give --out and --html another") from error
+        raise ParallaxError(f"{path} cannot be written: {error.strerror}", "give another path") from error
 
 
-def make_tasks(dataset: str, num: int, sizes: Sizes, seed: int) -> list[BenchRequest]:
+def make_requests(dataset: str, num: int, sizes: Sizes, seed: int) -> list[BenchRequest]:
     """Return the requests of a dataset.
 
     Raises:
@@ -128,11 +128,13 @@ def make_tasks(dataset: str, num: int, sizes: Sizes, seed: int) -> list[BenchReq
     return make_random(num, sizes, seed)
 
 
-async def measure(target: Target, tasks: list[BenchRequest], gaps: list[float], concurrency: int) -> list[BenchResult]:
-    """Warm the server up with the requests there are more than gaps, then send the others; show how far it is."""
-    num_warm = len(tasks) - len(gaps)
-    await run_tasks(target, tasks[:num_warm], [0.0] * num_warm, 0, lambda _: None)
+async def measure(
+    target: Target, requests: list[BenchRequest], gaps: list[float], concurrency: int
+) -> list[BenchResult]:
+    """Send the requests in excess of ``gaps`` as a warm-up, then the others with progress; return their results."""
+    num_warm = len(requests) - len(gaps)
+    await send_requests(target, requests[:num_warm], [0.0] * num_warm, 0, lambda _: None)
     columns = (TextColumn("requests"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True)) as progress:
         bar = progress.add_task("requests", total=len(gaps))
-        return await run_tasks(target, tasks[num_warm:], gaps, concurrency, lambda _: progress.advance(bar))
+        return await send_requests(target, requests[num_warm:], gaps, concurrency, lambda _: progress.advance(bar))

@@ -1,4 +1,4 @@
-"""Sends requests, and watches the answers come."""
+"""Sends requests, and measures their answers."""
 
 from __future__ import annotations
 
@@ -21,87 +21,87 @@ class Target:
     """The server."""
 
     url: str
-    """Its address without ``/v1``."""
+    """The address of the server, without ``/v1``."""
     model: str
     api_key: str = ""
     ignores_eos: bool = True
-    """Ask for answers of full length; not every server knows the field."""
+    """Whether to send ``ignore_eos``, for answers of full length; not every server knows the field."""
     temperature: float = 0.0
     timeout_s: float = 600.0
 
-    def make_body(self, task: BenchRequest) -> dict[str, Any]:
+    def make_body(self, request: BenchRequest) -> dict[str, Any]:
         """Return the body of a request."""
         extra = {"ignore_eos": True} if self.ignores_eos else {}
         common = {"model": self.model, "stream": True, "stream_options": {"include_usage": True}}
-        return {"temperature": self.temperature, **extra, **task.body, **common}
+        return {"temperature": self.temperature, **extra, **request.body, **common}
 
 
-async def run_tasks(
+async def send_requests(
     target: Target,
-    tasks: Sequence[BenchRequest],
+    requests: Sequence[BenchRequest],
     gaps: Iterable[float],
     concurrency: int,
     on_end: Callable[[BenchResult], None],
 ) -> list[BenchResult]:
-    """Send ``tasks``, each after its gap, and return their outcomes; ``concurrency`` 0 means no limit."""
+    """Send ``requests``, each after its gap, and return their results; ``concurrency`` 0 means no limit."""
     room = asyncio.Semaphore(concurrency) if concurrency else nullcontext()
     began = time.perf_counter()
     connector = aiohttp.TCPConnector(limit=0)
     headers = {"Authorization": f"Bearer {target.api_key}"} if target.api_key else {}
     timeout = aiohttp.ClientTimeout(total=target.timeout_s)
 
-    async def run_one(task: BenchRequest) -> BenchResult:
+    async def run_one(request: BenchRequest) -> BenchResult:
         async with room:
-            outcome = await _ask(session, target, task, began)
-        on_end(outcome)
-        return outcome
+            result = await _ask(session, target, request, began)
+        on_end(result)
+        return result
 
     async with aiohttp.ClientSession(connector=connector, headers=headers, timeout=timeout) as session:
         running, due = [], began
-        for task, gap in zip(tasks, gaps, strict=True):
+        for request, gap in zip(requests, gaps, strict=True):
             due += gap
-            if (wait_s := due - time.perf_counter()) > 0:  # one that is late does not make the next ones late, too
+            if (wait_s := due - time.perf_counter()) > 0:  # a late request does not delay the next
                 await asyncio.sleep(wait_s)
-            running.append(asyncio.create_task(run_one(task)))
+            running.append(asyncio.create_task(run_one(request)))
         return list(await asyncio.gather(*running))
 
 
-async def _ask(session: aiohttp.ClientSession, target: Target, task: BenchRequest, began: float) -> BenchResult:
-    outcome, is_over = BenchResult(sent=time.perf_counter() - began), False
+async def _ask(session: aiohttp.ClientSession, target: Target, request: BenchRequest, began: float) -> BenchResult:
+    result, is_over = BenchResult(sent=time.perf_counter() - began), False
     try:
-        async with session.post(target.url + task.route, json=target.make_body(task)) as response:
+        async with session.post(target.url + request.route, json=target.make_body(request)) as response:
             if response.status != 200:  # noqa: PLR2004 -- the status of an answer
-                outcome.error = f"{response.status}: {(await response.text())[:200]}"
-                return outcome
+                result.error = f"{response.status}: {(await response.text())[:200]}"
+                return result
             async for line in response.content:
-                is_over = _read_line(line, outcome, time.perf_counter() - began) or is_over
+                is_over = _read_line(line, result, time.perf_counter() - began) or is_over
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-        outcome.error = f"{type(error).__name__}: {error}"
-    if not outcome.error and not is_over:
-        outcome.error = "the answer ended before it was over"
-    return outcome
+        result.error = f"{type(error).__name__}: {error}"
+    if not result.error and not is_over:
+        result.error = "the answer ended early"
+    return result
 
 
-def _read_line(line: bytes, outcome: BenchResult, now: float) -> bool:
+def _read_line(line: bytes, result: BenchResult, now: float) -> bool:
     """Read a line of an event stream; return whether it ends the answer."""
     if not line.startswith(b"data:"):  # a comment, or another field of an event
         return False
     data = line.removeprefix(b"data:").strip()
     if data == b"[DONE]":
-        outcome.last = outcome.last or now
+        result.last = result.last or now
         return True
     chunk = json.loads(data)
     if "error" in chunk:
-        outcome.error = str(chunk["error"].get("message", chunk["error"]))
+        result.error = str(chunk["error"].get("message", chunk["error"]))
     if usage := chunk.get("usage"):
-        outcome.prompt_tokens, outcome.output_tokens = usage["prompt_tokens"], usage["completion_tokens"]
-        outcome.cached_tokens = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+        result.prompt_tokens, result.output_tokens = usage["prompt_tokens"], usage["completion_tokens"]
+        result.cached_tokens = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
     if any(_read_text(choice) for choice in chunk.get("choices", ())):
-        if outcome.first is None:
-            outcome.first = now
+        if result.first is None:
+            result.first = now
         else:
-            outcome.gaps.append(now - (outcome.last or now))
-        outcome.last = now
+            result.gaps.append(now - (result.last or now))
+        result.last = now
     return False
 
 
@@ -113,14 +113,14 @@ def _read_refusal(body: bytes) -> str:
     try:
         return str(json.loads(body)["error"]["message"])
     except (ValueError, LookupError, TypeError):
-        return "it wants another API key"
+        return "it requires another API key"
 
 
 async def find_model(target: Target) -> str:
-    """Return the first model a server has.
+    """Return the first model of a server.
 
     Raises:
-        ParallaxError: if it cannot be asked, or wants another key.
+        ParallaxError: if the server does not answer, or requires another key.
     """
     headers = {"Authorization": f"Bearer {target.api_key}"} if target.api_key else {}
     try:
@@ -130,7 +130,7 @@ async def find_model(target: Target) -> str:
         ):
             if response.status in {401, 403}:
                 message = f"the server at {target.url} refuses: {_read_refusal(await response.read())}"
-                raise ParallaxError(message, "PARALLAX_API_KEY has to be a key for inference on that server")
+                raise ParallaxError(message, "set PARALLAX_API_KEY to a key for inference on that server")
             response.raise_for_status()
             return str((await response.json())["data"][0]["id"])
     except (aiohttp.ClientError, OSError, LookupError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""Makes requests: of random text, of text with shared beginnings, or from a file."""
+"""Makes requests: of random text, of text with shared prefixes, or from a file."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ class Sizes:
     input_len: int = 128
     output_len: int = 128
     spread: float = 0.0
-    """Lengths lie evenly within this share around those; 0 to 1."""
+    """The share, 0 to 1, by which lengths vary: uniform in length * (1 - spread) to length * (1 + spread)."""
     prefix_len: int = 0
-    """Of shared beginnings: their length, which comes before ``input_len``."""
+    """Words of the shared prefix, in addition to ``input_len``."""
     groups: int = 1
-    """The number of different beginnings."""
+    """The number of different prefixes."""
 
 
 def make_random(num: int, sizes: Sizes, seed: int) -> list[BenchRequest]:
-    """Return requests of random words, each with the beginning of its group, if any."""
+    """Return requests of random words, each with the prefix of its group, if any."""
     chance = random.Random(seed)  # noqa: S311 -- to be repeatable, not secret
     prefixes = [_write(chance, sizes.prefix_len) for _ in range(sizes.groups)]
     return [
@@ -62,33 +62,33 @@ def read_file(path: Path, num: int, output_len: int) -> list[BenchRequest]:
     Raises:
         ParallaxError: naming the malformed line.
     """
-    tasks = []
+    requests = []
     try:
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
             if line.strip():
-                tasks.append(_read_line(line, output_len, f"line {number} of {path}"))
+                requests.append(_read_line(line, output_len, f"line {number} of {path}"))
     except (OSError, UnicodeDecodeError) as error:
         raise ParallaxError(
             f"the dataset cannot be read: {error}", "give --dataset file:PATH a readable file"
         ) from error
-    if not tasks:
-        raise ParallaxError(f"there is no request in {path}", "write one JSON object a line")
-    return _repeat(tasks, num)
+    if not requests:
+        raise ParallaxError(f"there is no request in {path}", "write one JSON object per line")
+    return _repeat(requests, num)
 
 
 def _read_line(line: str, output_len: int, where: str) -> BenchRequest:
     try:
         body = json.loads(line)
     except ValueError as error:
-        raise ParallaxError(f"{where} is not JSON: {error}", "write one JSON object a line") from error
+        raise ParallaxError(f"{where} is not JSON: {error}", "write one JSON object per line") from error
     if not isinstance(body, dict) or ("prompt" in body) == ("messages" in body):
-        raise ParallaxError(f"{where} has not one of 'prompt' and 'messages'", "give each line one of them")
+        raise ParallaxError(f"{where} needs one of 'prompt' and 'messages'", "give each line exactly one of them")
     route = "/v1/completions" if "prompt" in body else "/v1/chat/completions"
     return BenchRequest(route=route, body={"max_tokens": output_len, **body})
 
 
-def _repeat(tasks: Sequence[BenchRequest], num: int) -> list[BenchRequest]:
-    return [tasks[index % len(tasks)] for index in range(num)]
+def _repeat(requests: Sequence[BenchRequest], num: int) -> list[BenchRequest]:
+    return [requests[index % len(requests)] for index in range(num)]
 
 
 def _complete(prompt: str, max_tokens: int) -> BenchRequest:

@@ -1,4 +1,4 @@
-"""A report as one HTML file, with its plots inside."""
+"""Writes a report as one HTML file that contains its plots."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ td { text-align: right } td:first-child, th { text-align: left } svg { max-width
 """
 
 
-def make_page(summary: Summary, outcomes: Sequence[BenchResult], settings: dict[str, Any]) -> str:
+def make_page(summary: Summary, results: Sequence[BenchResult], settings: dict[str, Any]) -> str:
     """Return the report of a run."""
     figures = {name: value for name, value in msgspec.structs.asdict(summary).items() if isinstance(value, int | float)}
     times = {name: value for name, value in msgspec.structs.asdict(summary).items() if isinstance(value, Spread)}
@@ -32,26 +32,26 @@ def make_page(summary: Summary, outcomes: Sequence[BenchResult], settings: dict[
         f"<h1>parallax bench</h1><table>{''.join(_row(*item) for item in settings.items())}</table>"
         f"<h2>Figures</h2><table>{''.join(_row(*item) for item in figures.items())}</table>"
         f"<h2>Times in milliseconds</h2><table><tr>{heads}</tr>{rows}</table>"
-        f"{draw_times(outcomes)}{draw_course(outcomes)}</html>\n"
+        f"{draw_times(results)}{draw_course(results)}</html>\n"
     )
 
 
-def draw_times(outcomes: Sequence[BenchResult]) -> str:
-    """Return a plot of how each time is spread, as SVG: the share of requests below it."""
+def draw_times(results: Sequence[BenchResult]) -> str:
+    """Return a plot of the distribution of each time, as SVG: the share of requests below it."""
     figure = Figure(figsize=(10, 3), layout="constrained")
     for axes, name in zip(figure.subplots(1, 3), ("ttft", "tpot", "e2e"), strict=True):
-        values = sorted(1000 * value for each in outcomes if (value := getattr(each, name)) is not None)
+        values = sorted(1000 * value for each in results if (value := getattr(each, name)) is not None)
         axes.step(values, [(index + 1) / len(values) for index in range(len(values))], where="post")
         axes.set(title=f"{name.upper()}, ms", ylim=(0, 1.02))
         axes.grid(visible=True, alpha=0.3)
     return _to_svg(figure)
 
 
-def draw_course(outcomes: Sequence[BenchResult]) -> str:
+def draw_course(results: Sequence[BenchResult]) -> str:
     """Return a plot of each request over time, as SVG: waiting for its first token, then answering."""
     figure = Figure(figsize=(10, 4), layout="constrained")
     axes = figure.subplots()
-    for row, each in enumerate(sorted(outcomes, key=lambda one: one.sent)):
+    for row, each in enumerate(sorted(results, key=lambda one: one.sent)):
         if each.first is not None and each.last is not None:
             axes.plot([each.sent, each.first], [row, row], color="tab:orange", linewidth=1)
             axes.plot([each.first, each.last], [row, row], color="tab:blue", linewidth=1)

@@ -1,4 +1,4 @@
-"""Figures for people and for programs."""
+"""Reports a run: tables for people, JSON and HTML files."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def print_summary(summary: Summary) -> None:
         console.print(f"{count} x {error}", markup=False)
 
 
-def write_json(path: Path, summary: Summary, outcomes: Sequence[BenchResult], settings: Settings) -> None:
-    """Write everything that was measured."""
-    content = {"settings": settings, "summary": summary, "requests": outcomes}
+def write_json(path: Path, summary: Summary, results: Sequence[BenchResult], settings: Settings) -> None:
+    """Write all measurements."""
+    content = {"settings": settings, "summary": summary, "requests": results}
     path.write_bytes(msgspec.json.format(msgspec.json.encode(content, enc_hook=str)) + b"\n")
 
 
-def write_page(path: Path, summary: Summary, outcomes: Sequence[BenchResult], settings: Settings) -> None:
+def write_page(path: Path, summary: Summary, results: Sequence[BenchResult], settings: Settings) -> None:
     """Write the report as HTML."""
     from parallax_bench.html_report import make_page
 
-    path.write_text(make_page(summary, outcomes, settings), encoding="utf-8")
+    path.write_text(make_page(summary, results, settings), encoding="utf-8")

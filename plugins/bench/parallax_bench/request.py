@@ -1,4 +1,4 @@
-"""Requests to a server, and their outcomes."""
+"""Requests to a server, and their results."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ class BenchRequest(msgspec.Struct, frozen=True, kw_only=True):
     route: str
     """``/v1/completions`` or ``/v1/chat/completions``."""
     body: dict[str, Any]
-    """The fields of the request, without the model and those of streaming."""
+    """The fields of the request, except the model and the streaming options."""
 
 
 class BenchResult(msgspec.Struct, kw_only=True):
-    """The outcome of a request. Times are in seconds from the beginning of the run."""
+    """The result of a request. Times are in seconds from the beginning of the run."""
 
     sent: float
     """When it was sent."""

@@ -1,4 +1,4 @@
-"""From the outcomes of a run to figures."""
+"""Computes the figures of a run from its results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PERCENTILES = (50, 90, 99)
 
 
 class Spread(msgspec.Struct, frozen=True):
-    """How a time is spread over requests, in milliseconds."""
+    """The distribution of a time over requests, in milliseconds."""
 
     mean: float
     p50: float
@@ -28,7 +28,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     requests: int
     failed: int
     seconds: float
-    """From the first request sent to the last answer."""
+    """Seconds from the first request to the end of the last answer."""
     prompt_tokens: int
     cached_tokens: int
     output_tokens: int
@@ -42,22 +42,22 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     itl_ms: Spread | None
     e2e_ms: Spread | None
     errors: dict[str, int]
-    """The errors, with their counts."""
+    """The number of requests by error."""
 
 
-def summarize(outcomes: Sequence[BenchResult], limits: dict[str, float]) -> Summary:
+def summarize(results: Sequence[BenchResult], limits: dict[str, float]) -> Summary:
     """Return the figures of a run; ``limits`` are in milliseconds, by the names of `parse_limits`."""
-    good = [each for each in outcomes if not each.error]
-    begin = min((each.sent for each in outcomes), default=0.0)
-    seconds = max((each.last or each.sent for each in outcomes), default=0.0) - begin or 1e-9
+    good = [each for each in results if not each.error]
+    begin = min((each.sent for each in results), default=0.0)
+    seconds = max((each.last or each.sent for each in results), default=0.0) - begin or 1e-9
     errors: dict[str, int] = {}
-    for each in outcomes:
+    for each in results:
         if each.error:
             errors[each.error] = errors.get(each.error, 0) + 1
     prompt, output = sum(each.prompt_tokens for each in good), sum(each.output_tokens for each in good)
     return Summary(
-        requests=len(outcomes),
-        failed=len(outcomes) - len(good),
+        requests=len(results),
+        failed=len(results) - len(good),
         seconds=seconds,
         prompt_tokens=prompt,
         cached_tokens=sum(each.cached_tokens for each in good),
@@ -100,12 +100,12 @@ def parse_limits(text: str) -> dict[str, float]:
     for part in filter(None, text.replace(" ", "").split(",")):
         name, _, value = part.partition("=")
         if name not in {"ttft", "tpot", "e2e"} or not value.replace(".", "", 1).isdecimal():
-            raise ParallaxError(f"{part!r} is no limit", "write --slo ttft=500,tpot=50,e2e=5000, in milliseconds")
+            raise ParallaxError(f"{part!r} is not a limit", "write --slo ttft=500,tpot=50,e2e=5000, in milliseconds")
         limits[name] = float(value)
     return limits
 
 
-def _meets(outcome: BenchResult, limits: dict[str, float]) -> bool:
-    """Whether no time is over its limit; an answer of one token has no time per further token, and so on."""
-    times = {"ttft": outcome.ttft, "tpot": outcome.tpot, "e2e": outcome.e2e}
+def _meets(result: BenchResult, limits: dict[str, float]) -> bool:
+    """Whether every time is within its limit; a time that the answer lacks, as tpot of one token, is met."""
+    times = {"ttft": result.ttft, "tpot": result.tpot, "e2e": result.e2e}
     return all(1000 * value <= limit for name, limit in limits.items() if (value := times[name]) is not None)

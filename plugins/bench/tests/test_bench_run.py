@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 from parallax_bench.arrival import make_gaps
 from parallax_bench.cli import app
-from parallax_bench.client import Target, run_tasks
+from parallax_bench.client import Target, send_requests
 from parallax_bench.dataset import Sizes, make_random, read_file
 from parallax_bench.request import BenchRequest, BenchResult
 from parallax_bench.summary import parse_limits, percentile, summarize
@@ -97,17 +97,17 @@ def test_shared_beginnings_are_found_in_the_cache(url: str, tmp_path: Path) -> N
 
 
 def test_file_may_hold_prompts_and_conversations(url: str, tmp_path: Path) -> None:
-    path = tmp_path / "tasks.jsonl"
+    path = tmp_path / "requests.jsonl"
     path.write_text('{"prompt": "abc"}\n\n{"messages": [{"role": "user", "content": "hi"}], "max_tokens": 3}\n')
-    assert [task.body["max_tokens"] for task in read_file(path, 3, 9)] == [9, 3, 9]
+    assert [request.body["max_tokens"] for request in read_file(path, 3, 9)] == [9, 3, 9]
     ran = bench("--url", url, "--dataset", f"file:{path}", "--num-prompts", "4", "--output-len", "4")
     assert ran.exit_code == 0, ran.output
 
 
 async def test_errors_are_counted_by_what_they_are(url: str) -> None:
     bad = BenchRequest(route="/v1/completions", body={"prompt": "a", "max_tokens": -1})
-    [outcome] = await run_tasks(Target(url=url, model="toy"), [bad], [0.0], 0, lambda _: None)
-    summary = summarize([outcome], {})
+    [result] = await send_requests(Target(url=url, model="toy"), [bad], [0.0], 0, lambda _: None)
+    summary = summarize([result], {})
     assert (summary.failed, summary.output_tokens) == (1, 0)
     assert "max_tokens" in next(iter(summary.errors))
 
@@ -135,11 +135,11 @@ def test_gaps_have_the_mean_and_the_spread_asked_for(burstiness: float) -> None:
 
 def test_requests_are_the_same_for_the_same_seed() -> None:
     sizes = Sizes(input_len=10, output_len=20, spread=0.5, prefix_len=4, groups=2)
-    tasks = make_random(40, sizes, 3)
-    assert tasks == make_random(40, sizes, 3) != make_random(40, sizes, 4)
-    assert len({" ".join(task.body["prompt"].split()[:4]) for task in tasks}) == 2
-    assert {10 <= task.body["max_tokens"] <= 30 for task in tasks} == {True}
-    assert len({task.body["max_tokens"] for task in tasks}) > 5
+    requests = make_random(40, sizes, 3)
+    assert requests == make_random(40, sizes, 3) != make_random(40, sizes, 4)
+    assert len({" ".join(request.body["prompt"].split()[:4]) for request in requests}) == 2
+    assert {10 <= request.body["max_tokens"] <= 30 for request in requests} == {True}
+    assert len({request.body["max_tokens"] for request in requests}) > 5
 
 
 def test_percentiles_are_those_of_the_statistics_module() -> None:
@@ -177,7 +177,7 @@ def test_goodput_counts_those_that_met_every_limit() -> None:
     [
         ('data: {"choices": [{"text": "a"}]}\n\ndata: [DONE]\n\n', "", 0),
         (': hello\nevent: message\ndata:{"choices": [{"text": "a"}]}\n\ndata:[DONE]\n\n', "", 0),
-        ('data: {"choices": [{"text": "a"}]}\n\n', "the answer ended before it was over", 0),
+        ('data: {"choices": [{"text": "a"}]}\n\n', "the answer ended early", 0),
         ('data: {"error": {"message": "out of luck"}}\n\n', "out of luck", 0),
         ("data: {nonsense\n\n", "JSONDecodeError", 0),
         ('data: {"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 7}}\n\ndata: [DONE]\n\n', "", 7),
@@ -191,11 +191,11 @@ async def test_answers_of_any_server_are_read_as_they_are(text: str, error: str,
 
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        task = BenchRequest(route="/v1/completions", body={"prompt": "a"})
-        [outcome] = await run_tasks(Target(url=url, model="x"), [task], [0.0], 0, lambda _: None)
-    assert error in outcome.error
-    assert bool(error) == bool(outcome.error)
-    assert outcome.output_tokens == tokens
+        request = BenchRequest(route="/v1/completions", body={"prompt": "a"})
+        [result] = await send_requests(Target(url=url, model="x"), [request], [0.0], 0, lambda _: None)
+    assert error in result.error
+    assert bool(error) == bool(result.error)
+    assert result.output_tokens == tokens
 
 
 def test_page_needs_nothing_but_itself(url: str, tmp_path: Path) -> None:

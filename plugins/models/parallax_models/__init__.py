@@ -1,1 +1,1 @@
-"""Model families Parallax knows: one small module each."""
+"""The model families that Parallax knows: one small module each."""

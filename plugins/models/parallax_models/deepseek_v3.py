@@ -10,7 +10,7 @@ from parallax_models.weights import Experts, gated_mlp
 
 
 def read_layers(settings: ConfigReader) -> Iterator[LayerShape]:
-    """Yield the layers; the cache of a token is the latent and the rotated part of the key."""
+    """Yield the layers; a token's cache is its latent and the part of its key with rope."""
     hidden = settings.count("hidden_size")
     common = count_attention(settings) + 2 * hidden
     dense = gated_mlp(hidden, settings.count("intermediate_size"))

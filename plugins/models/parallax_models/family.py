@@ -17,12 +17,12 @@ AFTER = re.compile(r"(?:model\.)?(?:language_model\.)?(?:(?:model\.)?norm\.|lm_h
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A `ModelAdapter` for decoders of the usual build: an embedding, layers, a norm, a head."""
+    """A `ModelAdapter` for decoders of the usual structure: an embedding, layers, a norm, a head."""
 
     read_layers: Callable[[ConfigReader], Iterable[LayerShape]]
     """Returns the layers in order."""
     is_tied: bool = False
-    """Whether the head is the embedding where config.json does not say."""
+    """Whether the head is tied to the embedding if config.json does not say."""
 
     def read_shape(self, config: Mapping[str, Any]) -> ModelShape:
         """Read the shape of a model; see `parallax_core.api.ModelAdapter`."""

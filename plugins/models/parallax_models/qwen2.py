@@ -11,7 +11,7 @@ from parallax_models.weights import Heads, gated_mlp
 
 
 def read_layers(settings: ConfigReader) -> Iterator[LayerShape]:
-    """Yield the layers; from ``max_window_layers`` on they slide, if the model slides at all."""
+    """Yield the layers; from ``max_window_layers`` on, they have a sliding window if the model uses one."""
     heads, num_layers = Heads.read(settings), settings.count("num_hidden_layers")
     attention = heads.projections(bias=True)
     weights = attention + gated_mlp(heads.hidden, settings.count("intermediate_size")) + 2 * heads.hidden

@@ -30,7 +30,7 @@ def read_layers(settings: ConfigReader) -> Iterator[LayerShape]:
 
 
 def read_attention(settings: ConfigReader) -> LayerShape:
-    """Return a layer of attention without its MLP; its queries bring a gate of their size."""
+    """Return an attention layer without its MLP; the query projection also yields a gate of the same width."""
     heads, bias = Heads.read(settings), settings.flag("attention_bias", default=False)
     gate = (heads.hidden + bias) * heads.queries
     weights = heads.projections(bias=bias, output_bias=bias) + gate + 2 * heads.width + 2 * heads.hidden
@@ -40,7 +40,7 @@ def read_attention(settings: ConfigReader) -> LayerShape:
 def read_delta_net(settings: ConfigReader) -> LayerShape:
     """Return a layer with a gated delta net (arXiv 2412.06464) without its MLP.
 
-    Its state is the last inputs of its convolution, and a matrix of key times value for each value head.
+    Its state is the last inputs of its convolution, and a matrix [key width, value width] for each value head.
     """
     hidden, kernel = settings.count("hidden_size"), settings.count("linear_conv_kernel_dim")
     num_keys, num_values = settings.count("linear_num_key_heads"), settings.count("linear_num_value_heads")
@@ -54,7 +54,7 @@ def read_delta_net(settings: ConfigReader) -> LayerShape:
 
 
 def count_mlp(index: int, settings: ConfigReader) -> tuple[int, int]:
-    """Return the parameters of the MLP of a layer, and those a token meets."""
+    """Return the parameters of the MLP of a layer: all, and those active for a token."""
     hidden = settings.count("hidden_size")
     if not has_experts(index, settings):
         dense = gated_mlp(hidden, settings.count("intermediate_size"))

@@ -1,4 +1,4 @@
-"""Layers that see a window only, as ``layer_types`` and ``sliding_window`` say."""
+"""Layers with sliding windows, by the settings ``layer_types`` and ``sliding_window``."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from parallax_core.api import ConfigReader
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """Attention with grouped heads."""
+    """The widths of grouped-query attention."""
 
     hidden: int
     queries: int
@@ -20,13 +20,13 @@ class Heads:
 
     @classmethod
     def read(cls, settings: ConfigReader) -> Heads:
-        """Read the settings that families name alike."""
+        """Read the settings, which have the same names in most families."""
         hidden, num = settings.count("hidden_size"), settings.count("num_attention_heads")
         width = settings.count("head_dim", default=hidden // num or 1)
         return cls(hidden, num * width, settings.count("num_key_value_heads", default=num) * width, width)
 
     def projections(self, *, bias: bool = False, output_bias: bool = False) -> int:
-        """Return the parameters of the projections to queries, keys, values and back."""
+        """Return the parameters of the projections to queries, keys and values, and of the output projection."""
         weights = 2 * self.hidden * (self.queries + self.values)
         return weights + (self.queries + 2 * self.values) * bias + self.hidden * output_bias
 
@@ -57,5 +57,5 @@ class Experts:
 
     @property
     def active(self) -> int:
-        """Parameters a token meets."""
+        """Parameters active for a token."""
         return self.router + self.num_chosen * gated_mlp(self.hidden, self.inner)

@@ -22,7 +22,7 @@ SCALES = {
     GGMLQuantizationType.Q4_K: slice(0, 4),
     GGMLQuantizationType.Q6_K: slice(208, 210),
 }
-"""The types that are kept, and where in a block its float16 numbers lie."""
+"""The types that are kept, and the bytes of a block that hold its float16 scales."""
 
 
 def is_kept(info: TensorInfo) -> bool:
@@ -31,7 +31,7 @@ def is_kept(info: TensorInfo) -> bool:
 
 
 def load_kept(gguf: GgufFile, slot: Slot) -> Bytes | Floats:
-    """Return a tensor with every bit it has in the file: packed, or as floats if it is of a type that is not kept.
+    """Return a tensor without loss: packed, or as floats if its type is not kept.
 
     Raises:
         ParallaxError: if a value is infinite or not a number.

@@ -23,8 +23,8 @@ SAMPLING = {
 def model_config(shape: LlamaShape, specials: SpecialIds, dtype: str) -> Json:
     """Return config.json.
 
-    Rope stands in it twice, since readers know one form or the other, and silently take a default where they find
-    none. ``dtype`` and ``torch_dtype`` are two names of one thing for the same reason.
+    It gives rope in two forms, since readers know one or the other, and silently take a default if they find neither.
+    It gives both ``dtype`` and ``torch_dtype``, two names of the same setting, for the same reason.
     """
     return {
         "architectures": ["LlamaForCausalLM"],
@@ -100,5 +100,5 @@ def tokenizer_config(fields: Fields, shape: LlamaShape, specials: SpecialIds) ->
 
 
 def chat_template(fields: Fields) -> str:
-    """Return the Jinja template that makes a prompt of a conversation; empty if the model has none."""
+    """Return the chat template, in Jinja; empty if the model has none."""
     return fields.text("tokenizer.chat_template", "")

@@ -1,4 +1,4 @@
-"""Convert a GGUF file into a standard model folder."""
+"""Converts a GGUF file into a standard model folder."""
 
 from __future__ import annotations
 
@@ -31,28 +31,30 @@ from parallax_source_pypi.weights import Slot, load_floats, match_slots
 
 
 @dataclass(frozen=True, slots=True)
-class Manner:
-    """How tensors are written."""
+class ConversionOptions:
+    """Options of a conversion: the size of files, the form of weights, the recommended sampling."""
 
     limit: int = SHARD_BYTES
     """The most bytes of a file."""
     keeps_blocks: bool = False
-    """Whether packed values stay packed, as `blocks` says; otherwise they become float16."""
+    """Whether packed values stay packed, as in `blocks`; otherwise they become float16."""
     sampling: Mapping[str, float] = field(default_factory=dict)
-    """Sampling recommended by the model's authors that the file lacks, by the names of generation_config.json."""
+    """Sampling that the model's authors recommend and the file lacks, by the names of generation_config.json."""
 
 
-def convert_gguf(source: Path, folder: Path, progress: Progress, task: str, manner: Manner | None = None) -> None:
+def convert_gguf(
+    source: Path, folder: Path, progress: Progress, task: str, options: ConversionOptions | None = None
+) -> None:
     """Write the model in the GGUF file ``source`` to ``folder``, which must exist and be empty.
 
-    Memory: about ``manner.limit`` bytes and twice the largest tensor. Progress is reported in tensors, under the name
+    Memory: about ``options.limit`` bytes and twice the largest tensor. Progress is reported in tensors, under the name
     ``task``.
 
     Raises:
-        Unsupported: if the model is not one that can be converted faithfully.
+        Unsupported: if the model cannot be converted exactly.
         ParallaxError: if the file is damaged.
     """
-    manner = manner or Manner()
+    options = options or ConversionOptions()
 
     def report(done: int, total: int) -> None:
         progress(task, done, total, "items")
@@ -60,16 +62,16 @@ def convert_gguf(source: Path, folder: Path, progress: Progress, task: str, mann
     with open_gguf(source) as gguf:
         fields = Fields(gguf.metadata)
         shape = read_shape(fields, tied="output.weight" not in gguf.tensors)
-        # The tokenizer comes first, so that a refusal comes before the long part.
+        # The tokenizer comes first, so that an unsupported model is refused before the long part.
         specials = read_specials(fields)
         build_tokenizer(fields).save(str(folder / "tokenizer.json"))
-        write_json(folder / "generation_config.json", {**manner.sampling, **generation_config(fields, specials)})
+        write_json(folder / "generation_config.json", {**options.sampling, **generation_config(fields, specials)})
         write_json(folder / "tokenizer_config.json", tokenizer_config(fields, shape, specials))
         write_template(folder / "chat_template.jinja", chat_template(fields))
         slots = match_slots(shape, gguf.tensors)
-        kept = [slot for slot in slots if manner.keeps_blocks and is_kept(gguf.tensors[slot.source])]
-        load = load_kept if manner.keeps_blocks else load_floats
-        dtype = write_weights(slots, partial(load, gguf), ShardWriter(folder, manner.limit), report)
+        kept = [slot for slot in slots if options.keeps_blocks and is_kept(gguf.tensors[slot.source])]
+        load = load_kept if options.keeps_blocks else load_floats
+        dtype = write_weights(slots, partial(load, gguf), ShardWriter(folder, options.limit), report)
         types = {slot.target: gguf.tensors[slot.source].kind.name for slot in kept}
         write_json(folder / "config.json", model_config(shape, specials, dtype) | describe_blocks(types))
 
@@ -77,7 +79,7 @@ def convert_gguf(source: Path, folder: Path, progress: Progress, task: str, mann
 def write_weights(
     slots: list[Slot], load: Callable[[Slot], Values], writer: ShardWriter, report: Callable[[int, int], None]
 ) -> str:
-    """Write the tensors, report progress, and return the dtype they need."""
+    """Write the tensors, report progress, and return the dtype that holds all of them."""
     check_space(writer.folder, sum(math.prod(slot.shape) for slot in slots) * np.dtype(np.float16).itemsize)
     for done, slot in enumerate(slots):
         report(done, len(slots))

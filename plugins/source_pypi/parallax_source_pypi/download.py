@@ -58,7 +58,7 @@ def pip_command(wanted: Wanted, folder: Path) -> list[str]:
 
 
 def scratch_environment(folder: Path) -> Mapping[str, str]:
-    """Return this process's environment with pip's temporary files in ``folder``, so that they go when it goes."""
+    """Return this process's environment with pip's temporary files in ``folder``, so that they are deleted with it."""
     scratch = folder / "scratch"
     scratch.mkdir()
     return {**os.environ, "TMPDIR": str(scratch), "TEMP": str(scratch), "TMP": str(scratch)}
@@ -97,7 +97,7 @@ def start_process(command: list[str], environment: Mapping[str, str]) -> Iterato
 
 
 def end_process(process: subprocess.Popen[str]) -> None:
-    """End a process, within about half a second even if it does not want to."""
+    """End a process; kill it after about half a second if needed."""
     if process.poll() is None:
         process.terminate()
         try:
@@ -115,7 +115,7 @@ def read_log(log: Path) -> str:
 
 
 def explain_failure(wanted: Wanted, output: str) -> ParallaxError:
-    """Return the error for a download that failed, ``output`` being all that pip had to say."""
+    """Return the error for a download that failed, from ``output``, the output of pip."""
     name = wanted.stored_name
 
     def says(*texts: str) -> bool:
@@ -126,7 +126,7 @@ def explain_failure(wanted: Wanted, output: str) -> ParallaxError:
     if says(OLD_PIP):
         return ParallaxError(f"pip is too old to download {name}", "run `python -m pip install 'pip>=24.1'`")
     if says(WRONG_HASH):
-        message = f"the wheel of {name} does not have the SHA-256 {wanted.sha256}, and was thrown away"
+        message = f"the wheel of {name} does not have the SHA-256 {wanted.sha256}, and was deleted"
         return ParallaxError(message, "check the hash; if it is right, your index or mirror serves another file")
     if says(*DISK_FULL):
         return ParallaxError(f"the disk is full, so {name} cannot be downloaded", "free space, or move PARALLAX_HOME")

@@ -1,4 +1,4 @@
-"""The values of a GGUF file, asked for by key and type."""
+"""Reads the values of a GGUF file by key and type."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ class Fields:
         return value
 
     def real(self, key: str, default: float | None = None) -> float:
-        """Return a positive float, as the shortest decimal that float32 does not tell from the stored one."""
+        """Return a positive float: the shortest decimal that rounds to the stored float32."""
         value = self._find(key, default)
         if not isinstance(value, float) or not math.isfinite(value) or value <= 0:
             raise damaged(f"{key!r} is {_show(value)}, not a positive number")
         return float(str(np.float32(value)))
 
     def number(self, key: str, default: float) -> float:
-        """Return a finite number: an integer as it is, a float as the shortest decimal of its float32."""
+        """Return a finite number: an integer as stored, a float as the shortest decimal that rounds to its float32."""
         value = self._find(key, default)
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
             raise damaged(f"{key!r} is {_show(value)}, not a number")
@@ -58,7 +58,7 @@ class Fields:
         """Return a string."""
         value = self._find(key, default)
         if not isinstance(value, str):
-            raise damaged(f"{key!r} is {_show(value)}, not a text")
+            raise damaged(f"{key!r} is {_show(value)}, not a string")
         return value
 
     def flag(self, key: str) -> bool:
@@ -72,7 +72,7 @@ class Fields:
         """Return a list of strings."""
         value = self._find(key, None)
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-            raise damaged(f"{key!r} is not a list of texts")
+            raise damaged(f"{key!r} is not a list of strings")
         return [str(item) for item in value]
 
     def integers(self, key: str) -> list[int]:

@@ -17,13 +17,13 @@ DIGITS = 12
 
 
 class GgufSource:
-    """Brings GGUF files into the standard layout, once each, and keeps their weights packed as they are."""
+    """Converts each GGUF file to the standard layout once, and keeps its weights packed."""
 
     def __init__(self, context: SourceContext) -> None:
         self._root = context.folder
 
     def find(self, name: str) -> ModelFolder | None:
-        """Return the folder made of the file at ``name``, unless the file has changed since; it may be gone."""
+        """Return the folder made from the file at ``name``, unless the file has changed; a deleted file is fine."""
         path = read_path(name)
         with explain_disk(self._root):
             return describe_model(path, place_model(self._root, path)) if self._is_made(path) else None
@@ -33,7 +33,7 @@ class GgufSource:
 
         Raises:
             UnknownName: if the file does not exist.
-            Unsupported: if its model is not one that can be converted.
+            Unsupported: if its model cannot be converted.
             ParallaxError: if it is damaged, or the disk is full.
         """
         path = read_path(name)
@@ -57,11 +57,11 @@ class GgufSource:
         """Delete the model folder of the file at ``name``, not the file, and return the bytes freed.
 
         Raises:
-            UnknownName: if it has none.
+            UnknownName: if there is no model folder of that file.
         """
         folder = place_model(self._root, read_path(name))
         if read_manifest(folder) is None:
-            raise UnknownName(f"nothing was made of {name!r}", "`parallax models list` shows what is stored")
+            raise UnknownName(f"no model of {name!r} is stored", "`parallax models list` shows the stored models")
         with explain_disk(self._root), hold_project(self._root, folder.name, silent) as work:
             size = count_bytes(folder)
             retire_folder(folder, work)
@@ -81,10 +81,10 @@ class GgufSource:
 
 
 def read_path(name: str) -> Path:
-    """Return the path a name is, which may be relative or begin with ``~``.
+    """Return the path that a name gives; it may be relative or begin with ``~``.
 
     Raises:
-        UnknownName: if it is not one of a GGUF file.
+        UnknownName: if it is not the path of a GGUF file.
     """
     try:
         path = Path(name).expanduser().resolve()
@@ -106,16 +106,16 @@ def make_model(path: Path, folder: Path, work: Path, progress: Progress) -> None
 
     Raises:
         UnknownName: if the file does not exist.
-        ParallaxError: if it changes meanwhile.
+        ParallaxError: if the file changes while it is read.
     """
-    # Imported here, since numpy and gguf take a while, and most calls find the model made.
-    from parallax_source_pypi.convert import Manner, convert_gguf
+    # Imported here, since numpy and gguf are slow to import, and most calls find the model made.
+    from parallax_source_pypi.convert import ConversionOptions, convert_gguf
 
     if not path.is_file():
         raise UnknownName(f"there is no file {path}", HINT)
     state, model = describe_state(path), work / "model"
     model.mkdir()
-    convert_gguf(path, model, progress, f"convert {path.name}", Manner(keeps_blocks=True))
+    convert_gguf(path, model, progress, f"convert {path.name}", ConversionOptions(keeps_blocks=True))
     if describe_state(path) != state:
         raise ParallaxError(f"{path} was changed while it was read", "try again when it is complete")
     write_manifest(model, f"{SCHEME}{path}", "", state)

@@ -19,9 +19,9 @@ class Manifest:
     source: str
     """``pypi:NAME==VERSION`` or ``gguf:PATH``."""
     sha256: str
-    """Of the wheel; empty if there was none."""
+    """The SHA-256 of the wheel; empty for a file without a wheel."""
     member: str
-    """The GGUF file in the wheel, or of a file by itself, its size and when it was written."""
+    """The name of the GGUF file in the wheel; for a file without a wheel, its size and modification time."""
     converter: int
     files: dict[str, int]
     """Sizes in bytes of all files but the manifest."""

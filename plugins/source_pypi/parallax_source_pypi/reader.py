@@ -1,7 +1,7 @@
-"""GGUF, the container: its keys and values, and where each tensor lies.
+"""Reads GGUF files: their keys and values, and the position of each tensor.
 
-The format is specified in ggml's ``docs/gguf.md``. It is read here, and not with the reader of the gguf package,
-because that one believes the lengths a file states: a damaged file can keep it busy without end.
+The format is specified in ggml's ``docs/gguf.md``. The reader of the gguf package is not used, because it trusts the
+lengths in a file: a damaged file can keep it busy without end.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MAX_DIMENSIONS = 4
 
 def damaged(detail: str) -> ParallaxError:
     """Return the error for a damaged GGUF file."""
-    return ParallaxError(f"the GGUF file is damaged: {detail}", "download it again, or tell whoever published it")
+    return ParallaxError(f"the GGUF file is damaged: {detail}", "download it again, or tell its publisher")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +42,10 @@ class TensorInfo:
 
     name: str
     shape: tuple[int, ...]
-    """Slowest axis first, as numpy has it; GGUF itself states the fastest first."""
+    """Slowest axis first, as in numpy; GGUF itself gives the fastest first."""
     kind: GGMLQuantizationType
     start: int
-    """Where its bytes begin in the file."""
+    """Offset of its first byte in the file."""
 
     @property
     def row_bytes(self) -> int:
@@ -55,7 +55,7 @@ class TensorInfo:
 
     @property
     def num_rows(self) -> int:
-        """Rows of the tensor taken as a matrix."""
+        """Rows of the tensor as a matrix."""
         return math.prod(self.shape[:-1])
 
 
@@ -76,7 +76,7 @@ class GgufFile:
 
 @contextmanager
 def open_gguf(path: Path) -> Iterator[GgufFile]:
-    """Open a GGUF file and read all of it but its tensors' values.
+    """Open a GGUF file and read everything except the values of its tensors.
 
     Raises:
         ParallaxError: if the file is damaged.
@@ -92,7 +92,7 @@ def open_gguf(path: Path) -> Iterator[GgufFile]:
 
 
 class Cursor:
-    """Reads a file from the front and never past its end."""
+    """Reads a file from the front, and never past its end."""
 
     def __init__(self, file: BinaryIO, size: int) -> None:
         self.file = file
@@ -103,7 +103,7 @@ class Cursor:
         """Return the next ``count`` bytes.
 
         Raises:
-            ParallaxError: if the file ends before.
+            ParallaxError: if the file ends before that.
         """
         if count > self.size - self.position:
             raise damaged(f"it ends after {self.size} bytes, within its header")
@@ -111,7 +111,7 @@ class Cursor:
         return self.file.read(count)
 
     def take_number(self, code: str) -> int:
-        """Return the next integer, ``code`` being its letter in the struct module."""
+        """Return the next integer; ``code`` is its letter in the struct module."""
         form = struct.Struct("<" + code)
         return int(form.unpack(self.take_bytes(form.size))[0])
 
@@ -121,7 +121,7 @@ class Cursor:
         try:
             return data.decode()
         except UnicodeDecodeError as error:
-            raise damaged(f"the text {data[:40]!r} in its header is not UTF-8") from error
+            raise damaged(f"the string {data[:40]!r} in its header is not UTF-8") from error
 
 
 def read_counts(cursor: Cursor) -> tuple[int, int]:
@@ -156,7 +156,7 @@ def read_values(cursor: Cursor, key: str, kind: int, count: int) -> list[Scalar]
 
 
 def read_tensor(cursor: Cursor) -> TensorInfo:
-    """Read the description of one tensor; ``start`` is still relative to where the values begin."""
+    """Read the description of one tensor; ``start`` is relative to the first value."""
     name, num_dims = cursor.take_text(), cursor.take_number("I")
     if not 1 <= num_dims <= MAX_DIMENSIONS:
         raise damaged(f"the tensor {name!r} has {num_dims} dimensions")
@@ -165,7 +165,7 @@ def read_tensor(cursor: Cursor) -> TensorInfo:
     try:
         kind = GGMLQuantizationType(code)
     except ValueError as error:
-        message = f"the tensor {name!r} is of type {code}, which is not known"
+        message = f"the tensor {name!r} has the unknown type {code}"
         raise Unsupported(message, "update the gguf package, or choose another quantisation of this model") from error
     return TensorInfo(name, tuple(reversed(dims)), kind, start)
 

@@ -1,4 +1,4 @@
-"""The shape of a llama model, as a GGUF file states it."""
+"""Reads the shape of a llama model from a GGUF file."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ UNDERSTOOD = frozenset(
         "vocab_size",
     )
 )
-"""The keys that say how a llama computes. One that is not here might change the result, so it is refused."""
+"""The settings of a llama that are understood. Any other might change the result, so it is refused."""
 
 ARCHITECTURES = ("llama",)
 """The architectures that can be converted, as in ``general.architecture`` of a GGUF file."""
 PRE_TOKENIZERS = ("smollm",)
-"""The rules that cut text into words which are known here, as GGUF files call them in ``tokenizer.ggml.pre``."""
+"""The pre-tokenizers that can be rebuilt, as in ``tokenizer.ggml.pre`` of a GGUF file."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LlamaShape:
-    """The fields of config.json for a llama model, besides its tokens."""
+    """The fields of config.json for a llama model, except its special tokens."""
 
     num_layers: int
     hidden_size: int
@@ -51,11 +51,11 @@ class LlamaShape:
     norm_eps: float
     rope_base: float
     tied: bool
-    """Whether the head is the embedding, there being no ``output.weight``."""
+    """Whether the head is tied to the embedding: the file has no ``output.weight``."""
 
 
 def refuse(what: str) -> Unsupported:
-    """Return the error for a model that could only be converted wrongly."""
+    """Return the error for a model that cannot be converted exactly."""
     known = f"architecture {' or '.join(ARCHITECTURES)} and the pre-tokenizer {' or '.join(PRE_TOKENIZERS)}"
     hint = f"GGUF files of the {known} can be converted; serve another model from its safetensors files"
     return Unsupported(f"{what} cannot be converted", hint)
@@ -66,7 +66,7 @@ def read_shape(fields: Fields, *, tied: bool) -> LlamaShape:
 
     Raises:
         Unsupported: if the model is not a plain llama.
-        ParallaxError: if a value is missing or makes no sense.
+        ParallaxError: if a value is missing or invalid.
     """
     check_family(fields)
     num_heads = fields.count("llama.attention.head_count")

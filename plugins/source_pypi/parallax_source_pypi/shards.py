@@ -1,4 +1,4 @@
-"""Write tensors as safetensors, in as many files as it takes."""
+"""Writes tensors as safetensors, in files of limited size."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SHARD_BYTES = 1 << 30
 
 
 class ShardWriter:
-    """Collects tensors and writes them to ``folder``, a file whenever one is full."""
+    """Collects tensors and writes them to ``folder``, one file whenever it is full."""
 
     def __init__(self, folder: Path, limit: int = SHARD_BYTES) -> None:
         self.folder = folder
@@ -56,7 +56,7 @@ class ShardWriter:
         path.touch()
         mode = path.stat().st_mode
         save_file(self._waiting, path, metadata={"format": "pt"})
-        # safetensors makes files only their owner may read; ours are to follow the umask, as the others do.
+        # safetensors makes files that only their owner may read; these follow the umask, as other files do.
         path.chmod(mode)
         self._shards.append(list(self._waiting))
         self._waiting, self._waiting_bytes = {}, 0

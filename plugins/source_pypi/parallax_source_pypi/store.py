@@ -29,7 +29,7 @@ class Stored:
     manifest: Manifest
 
     def satisfies(self, wanted: Wanted) -> bool:
-        """Whether this is the package wanted, of the version and content wanted if they are stated."""
+        """Whether this is the wanted package, with the wanted version and content if given."""
         return (
             self.project == wanted.project
             and wanted.version in (None, self.version)
@@ -57,7 +57,7 @@ def read_model(folder: Path) -> Stored | None:
 
 
 def find_model(root: Path, wanted: Wanted) -> Stored | None:
-    """Return the stored model that is wanted, the one of the highest version if several are."""
+    """Return the stored model that is wanted; of several, that of the highest version."""
     found = [stored for stored in list_models(root) if stored.satisfies(wanted)]
     return max(found, key=lambda stored: stored.version, default=None)
 
@@ -81,7 +81,7 @@ def hold_project(root: Path, project: str, progress: Progress) -> Iterator[Path]
 
 
 def wait_lock(lock: FileLock, task: str, progress: Progress) -> None:
-    """Take a lock, saying so through ``progress`` if that has to wait."""
+    """Take a lock; report through ``progress`` if it has to wait."""
     try:
         lock.acquire(timeout=0)
     except Timeout:
@@ -91,7 +91,7 @@ def wait_lock(lock: FileLock, task: str, progress: Progress) -> None:
 
 
 def replace_folder(new: Path, final: Path, work: Path) -> None:
-    """Put ``new`` in the place of ``final``, which may exist. At no time does something incomplete stand there."""
+    """Move ``new`` to ``final``, which may exist; ``final`` is never incomplete."""
     retire_folder(final, work)
     new.replace(final)
 

@@ -1,4 +1,4 @@
-"""The tokenizer of a GGUF file, rebuilt with the tokenizers library."""
+"""Rebuilds the tokenizer of a GGUF file with the tokenizers library."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NORMAL, CONTROL, USER_DEFINED, UNUSED = 1, 3, 4, 5
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SpecialIds:
-    """The ids of tokens with a meaning; None where the model has none."""
+    """The ids of special tokens; None where the model has none."""
 
     bos: int | None
     eos: int
@@ -56,7 +56,7 @@ def build_tokenizer(fields: Fields) -> Tokenizer:
     "smollm" is: every digit alone, then the pattern of GPT-2.
 
     Raises:
-        Unsupported: if the tokenizer is of another kind, or the rule another one.
+        Unsupported: if the tokenizer is of another kind, or has another rule.
         ParallaxError: if tokens, types and merges do not fit together.
     """
     check_kind(fields)
@@ -87,7 +87,7 @@ def check_kind(fields: Fields) -> None:
 
 
 def read_tokens(fields: Fields) -> tuple[list[str], list[int]]:
-    """Return the tokens and their types, of one length."""
+    """Return the tokens and their types, of the same length."""
     tokens, types = fields.texts("tokenizer.ggml.tokens"), fields.integers("tokenizer.ggml.token_type")
     if len(tokens) != len(types) or len(set(tokens)) != len(tokens):
         raise damaged(f"its {len(tokens)} tokens are not distinct, or not as many as its {len(types)} token types")

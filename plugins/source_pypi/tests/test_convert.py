@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from parallax_core.api import ParallaxError, Unsupported, silent
-from parallax_source_pypi.convert import Manner, convert_gguf
+from parallax_source_pypi.convert import ConversionOptions, convert_gguf
 from tests.support.tinyllama import HEAD_DIM, HEADS, HIDDEN, KV_HEADS, LAYERS, TOKENS, TinyLlama
 
 Floats = npt.NDArray[np.float64]
@@ -24,7 +24,7 @@ def convert(llama: TinyLlama, tmp_path: Path) -> Convert:
     def run(limit: int = 1 << 30) -> Path:
         folder = tmp_path / "model"
         folder.mkdir()
-        convert_gguf(llama.write(tmp_path / "tiny.gguf"), folder, silent, "convert", Manner(limit))
+        convert_gguf(llama.write(tmp_path / "tiny.gguf"), folder, silent, "convert", ConversionOptions(limit))
         return folder
 
     return run
@@ -90,8 +90,8 @@ def test_recommended_sampling_that_is_no_number_is_named(llama: TinyLlama, conve
 
 def test_what_the_file_recommends_comes_before_what_is_known_of_its_wheel(llama: TinyLlama, tmp_path: Path) -> None:
     llama.values["general.sampling.temp"] = 0.5
-    manner = Manner(sampling={"temperature": 0.2, "top_p": 0.9})
-    convert_gguf(llama.write(tmp_path / "tiny.gguf"), tmp_path, silent, "convert", manner)
+    options = ConversionOptions(sampling={"temperature": 0.2, "top_p": 0.9})
+    convert_gguf(llama.write(tmp_path / "tiny.gguf"), tmp_path, silent, "convert", options)
     found = read_json(tmp_path / "generation_config.json")
     assert (found["temperature"], found["top_p"]) == (0.5, 0.9)
 
@@ -217,7 +217,7 @@ def test_shards_hold_what_one_file_would(llama: TinyLlama, tmp_path: Path) -> No
     for number, limit in enumerate([1 << 30, 5_000]):
         folder = tmp_path / str(number)
         folder.mkdir()
-        convert_gguf(source, folder, silent, "convert", Manner(limit))
+        convert_gguf(source, folder, silent, "convert", ConversionOptions(limit))
         loaded.append({name: it for file in folder.glob("*.safetensors") for name, it in load_file(file).items()})
     assert loaded[0].keys() == loaded[1].keys()
     assert all(np.array_equal(loaded[0][name], loaded[1][name]) for name in loaded[0])
@@ -278,7 +278,7 @@ def test_other_architectures_are_refused(llama: TinyLlama, convert: Convert) -> 
         ("tokenizer.ggml.tokens", [*TOKENS[:-1], TOKENS[0]], "not distinct"),
         ("tokenizer.ggml.merges", ["he zz"], "the merge 'he zz'"),
         ("tokenizer.ggml.merges", ["hello"], "the merge 'hello'"),
-        ("tokenizer.chat_template", 5, "'tokenizer.chat_template' is 5, not a text"),
+        ("tokenizer.chat_template", 5, "'tokenizer.chat_template' is 5, not a string"),
     ],
 )
 @pytest.mark.timeout(10)

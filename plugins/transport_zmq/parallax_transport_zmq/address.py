@@ -57,7 +57,7 @@ def parse_address(address: str) -> Place:
         return _parse_tcp(address)
     if scheme == "ipc" and mark:
         return _parse_ipc(address, rest)
-    raise ParallaxError(f"{address!r} is no address", HINT)
+    raise ParallaxError(f"{address!r} is not an address", HINT)
 
 
 def _parse_tcp(address: str) -> TcpPlace:
@@ -65,7 +65,7 @@ def _parse_tcp(address: str) -> TcpPlace:
         parts = urlsplit(address)
         host, port = parts.hostname, parts.port
     except ValueError as error:
-        raise ParallaxError(f"{address!r} is no address: {error}", HINT) from error
+        raise ParallaxError(f"{address!r} is not an address: {error}", HINT) from error
     if not host or port is None or parts.path or parts.query or parts.fragment or "@" in parts.netloc:
         raise ParallaxError(f"{address!r} is not a host and a port", HINT)
     return TcpPlace("0.0.0.0" if host == "*" else host, port)  # noqa: S104 -- only with keys, see security.py
@@ -101,41 +101,41 @@ def advertise_host(host: str) -> str:
     family, far = (socket.AF_INET, "192.0.2.1") if host == "0.0.0.0" else (socket.AF_INET6, "2001:db8::1")  # noqa: S104
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect((far, 9))  # sends nothing: the kernel only chooses a way
+            probe.connect((far, 9))  # sends nothing: the kernel only chooses a route
             return str(probe.getsockname()[0])
-    except OSError:  # no way out
+    except OSError:  # no route
         return "127.0.0.1" if family == socket.AF_INET else "::1"
 
 
 def place_local(folder: Path, node: str) -> str:
-    """Return the socket in ``folder`` at which ``node`` listens for others of this machine."""
+    """Return the socket in ``folder`` where ``node`` listens for nodes of this machine."""
     return str(IpcPlace(folder / f"{node.replace('/', '-')}.sock"))
 
 
 def place_near(address: str, node: str) -> str:
-    """Return the address where ``node`` listens for peers that are themselves reached at ``address``.
+    """Return the address where ``node`` listens for peers on the same network as ``address``.
 
-    That is a socket beside a socket, and a free port: of the loopback where ``address`` is there, else of the address
-    this machine has on the way there, and of all it has where that cannot be told.
+    For ``ipc``, a socket in the same folder. For TCP, a free port: on loopback if ``address`` is on loopback, else on
+    the interface with the route to it, and on all interfaces if no route is found.
 
     Raises:
-        ParallaxError: if ``address`` is none of this transport's.
+        ParallaxError: if ``address`` is not an address of this transport.
     """
     place = parse_address(address)
     if isinstance(place, IpcPlace):
         return place_local(place.path.parent, node)
     if place.host in {"localhost", "::1"} or place.host.startswith("127."):
         return str(TcpPlace(place.host, 0))
-    return str(TcpPlace(_find_way(place.host), 0))
+    return str(TcpPlace(_find_interface(place.host), 0))
 
 
-def _find_way(host: str) -> str:
-    """Return the address of this machine on the way to a host: a machine may have many, and not each leads there."""
+def _find_interface(host: str) -> str:
+    """Return the address of this machine's interface with the route to a host; all interfaces if there is none."""
     everywhere = "::" if ":" in host else "0.0.0.0"  # noqa: S104 -- only with keys, see security.py
     try:
         family, _, _, _, where = min(socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM), key=itemgetter(0))
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect(where)  # sends nothing: the kernel only chooses a way
+            probe.connect(where)  # sends nothing: the kernel only chooses a route
             found = ip_address(probe.getsockname()[0])
     except (OSError, ValueError):
         return everywhere

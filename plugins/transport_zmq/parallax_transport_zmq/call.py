@@ -1,4 +1,4 @@
-"""Makes outgoing links: a socket for each, the greeting, and errors before the answer."""
+"""Makes outgoing links: opens a socket for each, greets the node, and reports why a link was not made."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EVENTS = (
 
 
 class Call:
-    """A connection to another node; the line of its link, once there is one."""
+    """An outgoing connection: makes a link, then carries its messages."""
 
     def __init__(self, context: Context, plan: TransportPlan, target: Target, node: str) -> None:
         self._plan = plan
@@ -48,13 +48,13 @@ class Call:
         try:
             async with asyncio.timeout(self._plan.timeout_s):
                 self._socket.connect(self._target.endpoint)
-                with suppress(ConnectionError):  # it may be refused by now: then an event says why
+                with suppress(ConnectionError):  # if refused by now, an event gives the reason
                     self.post(Hello(self._plan.node, self._node, self._plan.credit).pack())
                 return await self._answer
         except TimeoutError as error:
             message = f"node {self._node!r} at {self._target.address} does not answer in {self._plan.timeout_s:g} s"
             self.give_up("it did not answer")
-            raise PeerLost(message, "look at what it says last; is a firewall in between?") from error
+            raise PeerLost(message, "look at the last lines of its log; is a firewall in between?") from error
         except BaseException:
             self.give_up("the call was cancelled")
             raise
@@ -76,16 +76,16 @@ class Call:
         """
         self._pump.send([message])
 
-    def post_beside(self, message: Data) -> None:
+    def post_threadsafe(self, message: Data) -> None:
         """Send without waiting, from any thread but the loop's.
 
         Raises:
             ConnectionError: if the connection is closed.
         """
-        self._pump.send_beside([message])
+        self._pump.send_threadsafe([message])
 
     def hang_up(self) -> None:
-        """Let go of the peer."""
+        """Close the connection; posted messages are still sent for a moment."""
         self._close(FAREWELL_S)
 
     def _close(self, linger_s: float) -> None:
@@ -110,7 +110,7 @@ class Call:
                 return
             name, credit = unpack_welcome(answer)
         except BadMessage as error:
-            self._fail(f"what answers at {self._target.address} sent {error}", "check the address")
+            self._fail(f"the process at {self._target.address} sent {error}", "check the address")
             return
         if name != self._node:
             message = f"the node at {self._target.address} is called {name!r}, not {self._node!r}"
@@ -123,7 +123,7 @@ class Call:
 
     def _note(self, parts: list[zmq.Frame]) -> None:
         event, _ = struct.unpack("=Hi", parts[0].bytes)
-        self._pump.drain()  # what came before the connection broke
+        self._pump.drain()  # messages that came before the connection broke
         if self._link:
             if event in {zmq.EVENT_DISCONNECTED, zmq.EVENT_CLOSED}:
                 self._link.finish("the connection broke")
@@ -135,15 +135,16 @@ class Call:
                 hint = f"on its machine: `parallax keys allow {key} {name_machine(self._plan.node)}`"
                 self._fail(f"node {self._node!r} at {where} does not know the key of node {self._plan.node!r}", hint)
             case zmq.Event.CLOSED:
-                self._fail(f"nobody answers at {where}", "is the node there started, and the address right?")
+                self._fail(f"no node answers at {where}", "is the node there started, and the address right?")
             case zmq.Event.CONNECTED:
                 pass
             case _:
-                self._fail(f"{where} hung up before node {self._node!r} said who it is", self._suspect())
+                message = f"{where} closed the connection before node {self._node!r} identified itself"
+                self._fail(message, self._make_hint())
 
-    def _suspect(self) -> str:
+    def _make_hint(self) -> str:
         if self._target.guard is None:
-            return "is it a node, of the same version? One that has keys wants a key of this node: `parallax keys new`"
+            return "is it a node, of the same version? A node with keys asks this node for a key: `parallax keys new`"
         return f"it has to prove the key {self._target.guard.server.hex()}; compare `parallax keys list` there"
 
     def _fail(self, message: str, hint: str) -> None:

@@ -16,7 +16,7 @@ from parallax_transport_zmq.token import make_token, read_token
 STANDARD_INPUT = "-"
 
 app = typer.Typer(
-    help="Make keys, and say whose are trusted.",
+    help="Make keys, and choose which keys are trusted.",
     no_args_is_help=True,
     rich_markup_mode=None,
     add_completion=False,
@@ -87,7 +87,7 @@ def remove(
 def token() -> None:
     """Print a token that lets another machine join: `parallax keys join` there.
 
-    It holds the secret half of this machine's key, so that both count as one.
+    It holds the secret half of this machine's key, so that both machines have the same identity.
     """
     ring = Keyring(keys_folder())
     pair = ring.find_pair(DEFAULT)

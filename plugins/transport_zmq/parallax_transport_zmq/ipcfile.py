@@ -1,4 +1,4 @@
-"""Files of sockets: ours alone, and none left over from a process that has died."""
+"""Restricts socket files to their owner, and removes those of processes that have died."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def claim_path(path: Path) -> Iterator[None]:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = folder.stat()
     if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
-        message = f"others can look into {folder}, so no socket is put there"
+        message = f"other users can enter {folder}, so no socket is made there"
         raise ParallaxError(message, f"choose a folder of your own, or `chmod 700 {folder}`")
     lock = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # two that begin at once would each take the other's file for stale
+        fcntl.flock(lock, fcntl.LOCK_EX)  # two processes starting at once would each take the other's file for stale
         _remove_stale(path)
         yield
         path.chmod(0o600)
@@ -43,7 +43,7 @@ def _remove_stale(path: Path) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(mode):
-        raise ParallaxError(f"{path} is a file, and no socket", "choose another path, or remove it")
+        raise ParallaxError(f"{path} is a file, not a socket", "choose another path, or remove it")
     if _answers(path):
         raise ParallaxError(f"a process listens at {path} already", "choose another path, or end that process")
     path.unlink()

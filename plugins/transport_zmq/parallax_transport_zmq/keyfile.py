@@ -25,7 +25,7 @@ ROLES: tuple[NodeRole, ...] = get_args(NodeRole)
 
 @dataclass(frozen=True, slots=True)
 class KeyPair:
-    """A key of our own; 32 bytes each."""
+    """A key of this machine: the public and the secret half, 32 bytes each."""
 
     public: bytes
     secret: bytes
@@ -45,7 +45,7 @@ class Key(NamedTuple):
 
 
 def derive_public(secret: bytes) -> bytes:
-    """Return the public key to a secret one."""
+    """Return the public key that belongs to a secret key."""
     return z85.decode(zmq.curve_public(z85.encode(secret)))
 
 
@@ -53,14 +53,14 @@ def parse_key(text: str) -> bytes:
     """Parse a public key from user input.
 
     Raises:
-        ParallaxError: if it is none.
+        ParallaxError: if it is not a public key.
     """
     try:
         key = bytes.fromhex(text)
     except ValueError:
         key = b""
     if len(key) != KEY_BYTES:
-        message = f"{text!r} is no public key"
+        message = f"{text!r} is not a public key"
         raise ParallaxError(message, "it has 64 hexadecimal digits; `parallax keys list` on its machine shows it")
     return key
 
@@ -69,7 +69,7 @@ def check_key_name(name: str) -> str:
     """Return the name of a key.
 
     Raises:
-        ParallaxError: if it would not do as one of a file.
+        ParallaxError: if it cannot be the name of a file.
     """
     if not NAME.fullmatch(name):
         raise ParallaxError(f"{name!r} cannot be the name of a key", "write up to 64 letters, digits, `.`, `_` and `-`")
@@ -85,7 +85,7 @@ def check_secret(path: Path) -> None:
     """Raise ParallaxError if others can read a file."""
     found = path.stat()
     if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
-        raise ParallaxError(f"others can read the secret key {path}", f"chmod 600 {path}")
+        raise ParallaxError(f"other users can read the secret key {path}", f"chmod 600 {path}")
 
 
 def check_unwritable(path: Path) -> None:
@@ -93,14 +93,14 @@ def check_unwritable(path: Path) -> None:
     with suppress(FileNotFoundError):
         found = path.stat()
         if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o022:
-            raise ParallaxError(f"others can write to {path}, and so have keys of theirs allowed", f"chmod go-w {path}")
+            raise ParallaxError(f"other users can write to {path}, and so allow their own keys", f"chmod go-w {path}")
 
 
 def read_key(path: Path) -> tuple[bytes, NodeRole]:
     """Return the key in a file, and the role of its holder.
 
     Raises:
-        ParallaxError: if there is none.
+        ParallaxError: if the file holds no key.
     """
     try:
         digits, *rest = path.read_text(encoding="ascii").split()
@@ -129,7 +129,7 @@ def write_new_key(path: Path, key: bytes) -> bool:
 
 
 def make_folder(folder: Path) -> Path:
-    """Return a folder for keys, made for the owner alone if it was not there, with the one that it is in."""
+    """Return a folder for keys; makes it and its parent, for the owner only, if they are missing."""
     for each in (folder.parent, folder):
         each.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder

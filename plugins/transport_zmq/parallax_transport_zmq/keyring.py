@@ -52,10 +52,10 @@ class Keyring:
         self._is_unsafe = False
 
     def find_pair(self, node: str) -> KeyPair | None:
-        """Return the key of our own that ``node`` uses, or ``default``, or None.
+        """Return the key of this machine that ``node`` uses, or ``default``, or None.
 
         Raises:
-            ParallaxError: if others can read it, or it is damaged.
+            ParallaxError: if other users can read it, or it is damaged.
         """
         for name in (*list_names(node), DEFAULT):
             path = self._own / f"{name}.key"
@@ -66,10 +66,10 @@ class Keyring:
         return None
 
     def find_public(self, node: str) -> bytes | None:
-        """Return the public key that ``node`` has to prove, or None: that of a known node, or one of our own.
+        """Return the public key that ``node`` has to prove, or None: that of a known node, or one of this machine.
 
         Raises:
-            ParallaxError: if it is damaged, or others can write it.
+            ParallaxError: if it is damaged, or other users can write it.
         """
         self.check_folders()
         for name in list_names(node):
@@ -88,19 +88,19 @@ class Keyring:
         return any(key.public == public for key in self.list_keys())
 
     def check_folders(self) -> None:
-        """Raise ParallaxError if others can write to a folder of keys."""
+        """Raise ParallaxError if other users can write to a folder of keys."""
         for folder in (self.folder, self._own, self._known):
             check_unwritable(folder)
 
     def list_keys(self) -> Iterator[Key]:
-        """Yield all keys, the own ones first; skips files that cannot be read, or that other users can write."""
+        """Yield all keys, this machine's first; skips files that cannot be read, or that other users can write."""
         try:
             self.check_folders()
             self._is_unsafe = False
         except ParallaxError as error:
             if not self._is_unsafe:  # logged once
                 self._is_unsafe = True
-                logger.warning("no key is allowed: %s; %s", error.message, error.hint)
+                logger.warning("refusing every key: %s; %s", error.message, error.hint)
             return
         files = {**_list_files(self._own, ".key"), **_list_files(self._known, ".pub")}
         self._read = {path: entry for path, entry in self._read.items() if path in files}
@@ -113,7 +113,7 @@ class Keyring:
                 yield key
 
     def make(self, name: str) -> KeyPair:
-        """Make an own key.
+        """Make a key of this machine.
 
         Raises:
             ParallaxError: if a key of that name exists.
@@ -127,7 +127,7 @@ class Keyring:
         return pair
 
     def ensure_pair(self, node: str) -> KeyPair:
-        """Return the own key that ``node`` uses; makes the key ``default`` if none exists.
+        """Return the key of this machine that ``node`` uses; makes the key ``default`` if none exists.
 
         Raises:
             ParallaxError: if it cannot be made or read.
@@ -137,7 +137,7 @@ class Keyring:
         pair, path = make_pair(), self._own / f"{DEFAULT}.key"
         try:
             make_folder(self._own)
-            if not write_new_key(path, pair.secret):  # another process was quicker
+            if not write_new_key(path, pair.secret):  # another process was faster
                 return self.ensure_pair(node)
             write_key(path.with_suffix(".pub"), pair.public)
         except OSError as error:
@@ -183,12 +183,12 @@ class Keyring:
         """Forget a key.
 
         Raises:
-            ParallaxError: if there is none.
+            ParallaxError: if there is no key of that name.
         """
         path = self._own / f"{check_key_name(name)}.key" if own else self._known / f"{check_key_name(name)}.pub"
         if not path.exists():
-            kind = "of our own" if own else "of another node"
-            raise ParallaxError(f"there is no key {kind} called {name!r}", "`parallax keys list` shows those there are")
+            kind = "of this machine" if own else "of another node"
+            raise ParallaxError(f"there is no key {kind} called {name!r}", "`parallax keys list` shows the keys")
         path.unlink()
         if own:
             path.with_suffix(".pub").unlink(missing_ok=True)
@@ -199,7 +199,7 @@ class Keyring:
             (check_secret if is_own else check_unwritable)(path)
             key, role = read_key(path)
         except (OSError, ParallaxError) as error:
-            logger.warning("left a key out: %s", error)
+            logger.warning("ignored a key: %s", error)
             return None
         return Key(path.stem, derive_public(key) if is_own else key, is_own, "any" if is_own else role)
 
@@ -228,7 +228,7 @@ def _list_files(folder: Path, suffix: str) -> dict[Path, Stamp]:
     """Return the files of a folder by name, each with values that change with its content or permissions."""
     found = {}
     for path in sorted(folder.glob(f"*{suffix}")):
-        with suppress(FileNotFoundError):  # it went while it was looked at
+        with suppress(FileNotFoundError):  # removed meanwhile
             seen = path.stat()
             found[path] = (seen.st_ctime_ns, seen.st_size, seen.st_ino, seen.st_mode)
     return found

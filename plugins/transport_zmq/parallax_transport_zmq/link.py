@@ -1,4 +1,4 @@
-"""One end of a link: credit, order, signs of life and the end. Knows no socket: a `Line` carries its messages."""
+"""One end of a link: credit, order of frames, heartbeats, closing. Opens no socket: a `Line` carries its messages."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ class Peer:
 
     name: str
     credit: int
-    """The number of frames it takes ahead."""
+    """The number of frames it buffers before it receives them."""
     key: bytes = b""
-    """The public key it has proved; None where file permissions guard the socket."""
+    """The public key it has proved; empty where file permissions guard the socket."""
     role: NodeRole = "any"
-    """Its role, by that key."""
+    """The role that the key gives it."""
 
 
 class Line(Protocol):
     """Carries the messages of a link."""
 
-    def post_beside(self, message: Data) -> None:
-        """Do as `post` does, from any thread but the loop's.
+    def post_threadsafe(self, message: Data) -> None:
+        """Send without waiting, from any thread but the loop's.
 
         Raises:
             ConnectionError: if the peer cannot be reached any more.
@@ -97,7 +97,7 @@ class ZmqLink:
 
     @property
     def key(self) -> bytes:
-        """The public key that the peer has proved, if it had to."""
+        """The public key that the peer has proved; empty if none was required."""
         return self._peer.key
 
     @property
@@ -107,15 +107,15 @@ class ZmqLink:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more crosses, not even a goodbye."""
+        """Whether no more messages cross, not even a goodbye."""
         return self._over.is_set()
 
     def admit(self) -> None:
-        """Take frames up to the limits of the plan; see `Guarded`."""
+        """Accept frames up to the limits of the plan; see `Guarded`."""
         self._limits = self._plan.limits
 
     async def send(self, frame: Frame) -> None:
-        """Hand over a frame, waiting while the receiver has too many that it has not taken.
+        """Send a frame; waits while the receiver has used up its credit.
 
         Raises:
             PeerLost: if the peer is gone, or this end is closed.
@@ -137,7 +137,7 @@ class ZmqLink:
         """Return the next frame.
 
         Raises:
-            PeerLost: if there will be none.
+            PeerLost: if the link has ended and no frame is left.
         """
         while not self._frames and not self._lost:
             self._news.clear()
@@ -145,14 +145,14 @@ class ZmqLink:
         if not self._frames:
             raise self._make_error()
         self._taken += 1
-        is_low = 2 * (self._taken - self._granted) >= self._credit  # else the peer has credit for as many at least
+        is_low = 2 * (self._taken - self._granted) >= self._credit  # else the peer has at least half of its credit
         if is_low and not self._is_grant_due:  # the next frame sent may carry it; so may one message for several frames
             self._is_grant_due = True
             self._loop.call_soon(self._grant)
         return self._frames.popleft()
 
     async def close(self) -> None:
-        """End the link at both ends, once the peer has all that was sent, or is lost. Twice is harmless."""
+        """End the link at both ends, once the peer has received all frames, or is lost. Idempotent."""
         if not self._lost:
             self._lose(HERE)
             self._post(Kind.BYE)
@@ -161,7 +161,7 @@ class ZmqLink:
         await self._over.wait()
 
     def hear(self, message: zmq.Frame) -> None:
-        """Take in a message of the peer."""
+        """Process a message of the peer."""
         if self.is_over:
             return
         self._was_heard = True
@@ -173,7 +173,11 @@ class ZmqLink:
             self.break_off(f"it sent {error}", f"you sent {error}", "invalid_frame")
 
     def beat(self, listened_s: float) -> None:
-        """Give a sign of life, and miss those of a peer that was silent for too long while we listened."""
+        """Send a heartbeat, and end the link if the peer was silent for too long.
+
+        Args:
+            listened_s: seconds since the last call in which this end listened.
+        """
         self._silence_s = 0.0 if self._was_heard else self._silence_s + listened_s
         self._was_heard = False
         if self._silence_s >= self._plan.timeout_s:
@@ -181,12 +185,12 @@ class ZmqLink:
         else:
             self._post(Kind.BEAT)
 
-    def beat_beside(self) -> None:
-        """Send a sign of life for a busy loop, from another thread; any message being posted counts as one, too."""
+    def beat_threadsafe(self) -> None:
+        """Send a heartbeat for a busy loop, from another thread; a message being posted counts as one, too."""
         if self.is_over or not self._posting.acquire(blocking=False):
             return
         try:
-            self._line.post_beside(Kind.BEAT)
+            self._line.post_threadsafe(Kind.BEAT)
         except ConnectionError:  # the loop will notice
             return
         finally:
@@ -200,7 +204,7 @@ class ZmqLink:
             self.finish(reason)
 
     def finish(self, reason: str) -> None:
-        """Note that the peer is gone."""
+        """Record that the peer is gone, and close the connection."""
         if not self.is_over:
             self._over.set()
             self._lose(reason)
@@ -224,7 +228,7 @@ class ZmqLink:
             case Kind.HEARD_BYE if self._lost:
                 self.finish(HERE)
             case kind:
-                raise BadMessage(f"a message of no known kind, {kind!r}")
+                raise BadMessage(f"a message of the unknown kind {kind!r}")
 
     def _begin(self, head: memoryview) -> None:
         if len(self._frames) >= self._plan.credit:
@@ -241,7 +245,7 @@ class ZmqLink:
 
     def _acknowledge(self, count: int) -> None:
         if not self._acknowledged <= count <= self._sent:
-            raise BadMessage(f"it took {count} frames, of {self._sent}")
+            raise BadMessage(f"a count of {count} frames received, where {self._sent} were sent")
         self._acknowledged = count
         self._room.set()
 
@@ -271,4 +275,4 @@ class ZmqLink:
 
     def _make_error(self) -> PeerLost:
         message = f"the link from node {self._plan.node!r} to {self.peer!r} is gone: {self._lost}"
-        return PeerLost(message, "look at what the other one says last", cause=self._cause, peer=self.peer)
+        return PeerLost(message, f"look at the last lines of the log of {self.peer}", cause=self._cause, peer=self.peer)

@@ -17,7 +17,7 @@ from parallax_transport_zmq.target import FAREWELL_S
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """The line of a link that another node made."""
+    """Carries the messages of a link that another node made."""
 
     listener: Listener
     identity: bytes
@@ -30,13 +30,13 @@ class Route:
         """
         self.listener.post(self.identity, message)
 
-    def post_beside(self, message: Data) -> None:
-        """Do the same from another thread than that of the loop.
+    def post_threadsafe(self, message: Data) -> None:
+        """Send without waiting, from any thread but the loop's.
 
         Raises:
             ConnectionError: if the other node is not connected any more.
         """
-        self.listener.post_beside(self.identity, message)
+        self.listener.post_threadsafe(self.identity, message)
 
     def hang_up(self) -> None:
         """Close the link; ZeroMQ cannot disconnect one peer of several, so its later messages are dropped."""
@@ -57,7 +57,7 @@ class Listener:
         self._pump = Pump(socket, self._hear)
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         self._pump.close(FAREWELL_S)
 
     def post(self, identity: bytes, message: Data) -> None:
@@ -68,16 +68,16 @@ class Listener:
         """
         self._pump.send([identity, message])
 
-    def post_beside(self, identity: bytes, message: Data) -> None:
-        """Do the same from another thread than that of the loop.
+    def post_threadsafe(self, identity: bytes, message: Data) -> None:
+        """Send a message to a connected peer, from any thread but the loop's.
 
         Raises:
             ConnectionError: if the peer is not connected any more.
         """
-        self._pump.send_beside([identity, message])
+        self._pump.send_threadsafe([identity, message])
 
     def forget(self, identity: bytes) -> None:
-        """Drop the later messages of a peer."""
+        """Ignore further messages of a peer."""
         self._links.pop(identity, None)
 
     def _hear(self, parts: list[zmq.Frame]) -> None:
@@ -108,7 +108,7 @@ class Listener:
             self.forget(identity)
 
     def _examine(self, hello: Hello, message: zmq.Frame) -> Peer | str:
-        """Return the peer that makes a link, or the reason for refusing it."""
+        """Return the peer to make a link with, or the reason for refusing it."""
         if hello.receiver != self._plan.node:
             return f"the node here is called {self._plan.node!r}, not {hello.receiver!r}"
         if self._keyring is None:
@@ -123,7 +123,7 @@ class Listener:
         self._links[identity] = link
         self.post(identity, pack_welcome(self._plan.node, self._plan.credit))
         if not self._offer(link):
-            link.break_off("too many wait to be accepted", "too many wait to be accepted")
+            link.break_off("too many links wait to be accepted", "too many links wait to be accepted")
 
 
 def _read_key(message: zmq.Frame) -> bytes:

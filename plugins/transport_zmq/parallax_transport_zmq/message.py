@@ -30,9 +30,9 @@ class Kind(bytes, Enum):
 
 
 MOST_NAME = 256
-"""Characters of the name of a node."""
+"""Longest name of a node, in characters."""
 MOST_REASON = 300
-"""Characters of why."""
+"""Longest reason of a refusal or a goodbye, in characters."""
 
 _GREETING = struct.Struct("!3sBIH")
 _WELCOME = struct.Struct("!I")
@@ -102,32 +102,32 @@ def pack_taken(count: int) -> bytes:
 
 
 def unpack_taken(message: bytes) -> int:
-    """Return that count.
+    """Return the number of frames taken since the link began.
 
     Raises:
-        BadMessage: if it is missing.
+        BadMessage: if the message is malformed.
     """
     if len(message) != 1 + _TAKEN.size:
-        raise BadMessage(f"an account of {len(message)} bytes")
+        raise BadMessage(f"a count of {len(message)} bytes")
     return int(_TAKEN.unpack_from(message, 1)[0])
 
 
 def pack_reason(kind: Kind, reason: str) -> bytes:
-    """Return a message of ``kind`` with a sentence in it."""
+    """Return a message of ``kind`` that gives a reason."""
     return kind + reason[:MOST_REASON].encode()
 
 
 def unpack_reason(message: bytes) -> str:
-    """Return the sentence in a message, made harmless for a terminal."""
+    """Return the reason in a message, made harmless for a terminal."""
     text = message[1 : 1 + 4 * MOST_REASON].decode(errors="replace")[:MOST_REASON]
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def check_name(name: str) -> str:
-    """Return a name of a node.
+    """Return the name of a node.
 
     Raises:
-        BadMessage: if no node is called that.
+        BadMessage: if it is too long or has characters that cannot be printed.
     """
     if not 0 < len(name) <= MOST_NAME or not name.isprintable():
         raise BadMessage(f"a name has 1 to {MOST_NAME} printable characters")
@@ -150,8 +150,8 @@ def check_credit(credit: int) -> int:
     """Return a credit.
 
     Raises:
-        BadMessage: if nothing could be sent with it.
+        BadMessage: if it is 0.
     """
     if credit < 1:
-        raise BadMessage("a credit of nothing")
+        raise BadMessage("a credit of 0 frames")
     return credit

@@ -1,8 +1,8 @@
 """Cuts frames into messages: a head with the small parts, then chunks of the large ones.
 
-A peer that sends for long is not silent, because large parts come in messages of `CHUNK_BYTES`, each of which is a
-sign of life. Small parts go into the head, since copying them costs less than a separate message. Both ends derive the
-layout from the sizes alone.
+A peer that sends for long is not silent, because large parts come in messages of `CHUNK_BYTES`, each of which counts
+as a heartbeat. Small parts go into the head, since copying them costs less than a separate message. Both ends derive
+the layout from the sizes alone.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from parallax_transport_zmq.message import BadMessage, Kind
 
 CHUNK_BYTES = 4 * 2**20
 SMALL_BYTES = 2**16
-"""Larger parts are sent without a copy, in messages of their own."""
+"""Larger parts are sent in messages of their own, without a copy; in bytes."""
 MOST_SMALL_BYTES = 4 * SMALL_BYTES
 """The most bytes of parts in a head, sizes not counted."""
 
@@ -67,7 +67,7 @@ class Parcel:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all of it is here."""
+        """Whether all of the frame has arrived."""
         return not self._open
 
     def add(self, chunk: memoryview) -> None:
@@ -113,7 +113,7 @@ class Parcel:
 
 
 def _choose_places(sizes: Sequence[int]) -> list[bool]:
-    """Say of each part whether it is in the head."""
+    """Return for each part whether it is in the head."""
     left = MOST_SMALL_BYTES
     places = []
     for size in sizes:

@@ -16,10 +16,10 @@ import zmq
 from parallax_core.api import Data
 
 BATCH = 64
-"""Messages that are read before others on the loop get a turn."""
+"""Messages read before other tasks of the loop get a turn."""
 COPY_BYTES = 2**19
 """Messages up to this size, in bytes, are copied, which is cheaper than tracking references."""
-READABLE = int(zmq.POLLIN)  # a plain number is ten times as quick as an enumeration
+READABLE = int(zmq.POLLIN)  # an int is ten times as fast as the enumeration
 
 
 class Pump:
@@ -38,7 +38,7 @@ class Pump:
 
     @property
     def is_closed(self) -> bool:
-        """Whether the socket is."""
+        """Whether the socket is closed."""
         return self._socket.closed
 
     def send(self, parts: Sequence[Data]) -> None:
@@ -53,7 +53,7 @@ class Pump:
         if has_news:
             self._nudge()
 
-    def send_beside(self, parts: Sequence[Data]) -> None:
+    def send_threadsafe(self, parts: Sequence[Data]) -> None:
         """Queue a message from any thread but the loop's; the loop then checks the socket.
 
         Raises:
@@ -65,7 +65,7 @@ class Pump:
             self._loop.call_soon_threadsafe(self._nudge)
 
     def drain(self) -> None:
-        """Pass on all that is there."""
+        """Pass on every message that has arrived."""
         while self._pass_one():
             pass
 

@@ -21,13 +21,13 @@ ZAP_DOMAIN = "parallax"
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """The keys of one socket: our own, and for one that connects that of the other end."""
+    """The keys of one socket: this machine's, and that of the other end for a socket that connects."""
 
     pair: KeyPair
     server: bytes = b""
 
     def apply(self, socket: zmq.Socket[bytes]) -> None:
-        """Have a socket encrypt, authenticate itself, and require its peer to."""
+        """Make a socket encrypt, prove its key, and require a key of its peer."""
         socket.curve_secretkey = self.pair.secret
         socket.curve_publickey = self.pair.public
         if self.server:
@@ -68,8 +68,8 @@ def guard_connecting(keyring: Keyring, node: str, peer: str, *, is_loopback: boo
     return Guard(pair, server)
 
 
-class Gate:
-    """Answers ZeroMQ's question, asked for each connection, whether the key of the other end is allowed (RFC 27)."""
+class ZapHandler:
+    """Tells ZeroMQ, for each connection, whether the key of the peer is allowed (ZAP, ZeroMQ's RFC 27)."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], keyring: Keyring) -> None:
         self._keyring = keyring
@@ -79,7 +79,7 @@ class Gate:
         self._pump = Pump(socket, self._answer)
 
     def close(self) -> None:
-        """Answer no more."""
+        """Stop answering."""
         self._pump.close()
 
     def _answer(self, parts: list[zmq.Frame]) -> None:
@@ -92,6 +92,6 @@ class Gate:
         self._pump.send([version, sequence, *verdict, b""])
 
     def _note(self, key: bytes, address: bytes) -> None:
-        if key not in self._refused:  # once each, or strangers could fill the log
+        if key not in self._refused:  # logged once per key, or strangers could fill the log
             self._refused.append(key)
             logger.warning("refused %s, whose key is not allowed: %s", address.decode(errors="replace"), key.hex())

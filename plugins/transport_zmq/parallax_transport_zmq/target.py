@@ -1,4 +1,4 @@
-"""From addresses to sockets: where one listens or connects, under which options."""
+"""Turns addresses into sockets that listen or connect, and sets their options."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from parallax_transport_zmq.security import Guard, guard_connecting
 Context = zmq.Context[zmq.Socket[bytes]]
 
 WAITING_MESSAGES = 64
-"""Messages of a peer that ZeroMQ holds for us; beyond that TCP slows the peer down."""
+"""Messages of a peer that ZeroMQ buffers; beyond that TCP slows the peer down."""
 FAREWELL_S = 1.0
 """Seconds for which sent messages are still delivered after a socket is closed."""
 
@@ -30,11 +30,11 @@ class Target:
     """Where to connect."""
 
     address: str
-    """As it was given."""
+    """The address as given."""
     endpoint: str
-    """As ZeroMQ wants it, with an IP address."""
+    """The address for ZeroMQ, with an IP address as its host."""
     guard: Guard | None = None
-    """None: on a socket of the file system."""
+    """None for a socket in the file system."""
     role: NodeRole = "any"
     """The role of the node there."""
 
@@ -54,8 +54,8 @@ async def find_target(address: str, peer: str, node: str, keyring: Keyring) -> T
     except OSError as error:
         raise PeerLost(f"there is no host {place.host!r}: {error}", "check the address") from error
     if ip.is_unspecified or not place.port:
-        message = f"nobody can be reached at {address!r}"
-        raise ParallaxError(message, "write the address that the other node says it has, with its port")
+        message = f"{address!r} is not an address to connect to"
+        raise ParallaxError(message, "write the address that the other node prints, with its port")
     guard = guard_connecting(keyring, node, peer, is_loopback=ip.is_loopback)
     role = keyring.find_role(guard.server, peer) or "any"
     return Target(address, str(TcpPlace(str(ip), place.port)), guard, role)
@@ -93,10 +93,10 @@ async def stop_context(context: Context) -> None:
 
     def end() -> None:
         context.term()
-        with contextlib.suppress(RuntimeError):  # the loop did not wait for us
+        with contextlib.suppress(RuntimeError):  # the loop has closed
             loop.call_soon_threadsafe(over.set)
 
-    thread = threading.Thread(target=end, daemon=True)  # a thread of a pool would stay
+    thread = threading.Thread(target=end, daemon=True)  # the end of the process would wait for a thread of a pool
     thread.start()
     await over.wait()
     thread.join()

@@ -1,7 +1,7 @@
-"""Join tokens: the secret of a key, as a line that is carried to another machine.
+"""Join tokens: the secret half of a key, as one line to copy to another machine.
 
 ``parallax-join-`` and 72 hexadecimal digits: 32 bytes of the secret, and the first 4 of the SHA-256 of the prefix and
-the secret, so that a token which lost or changed a digit on its way is not taken for another key.
+the secret, so that a token with a lost or changed digit is not taken for another key.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def read_token(text: str) -> bytes:
     """
     digits = text.strip()
     if not digits.startswith(PREFIX):
-        raise ParallaxError("this is no join token", f"it begins with {PREFIX}; `parallax keys token` prints one")
+        raise ParallaxError("this is not a join token", f"it begins with {PREFIX}; `parallax keys token` prints one")
     try:
         found = bytes.fromhex(digits.removeprefix(PREFIX))
     except ValueError:

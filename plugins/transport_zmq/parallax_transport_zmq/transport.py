@@ -1,4 +1,4 @@
-"""The transport: links to others and from them, watched by one clock."""
+"""The transport: makes and accepts links, and sends the heartbeats of all of them."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from parallax_transport_zmq.keyring import Keyring, find_role
 from parallax_transport_zmq.link import ZmqLink
 from parallax_transport_zmq.listener import Listener
 from parallax_transport_zmq.message import BadMessage, check_name
-from parallax_transport_zmq.security import Gate, guard_listening
+from parallax_transport_zmq.security import ZapHandler, guard_listening
 from parallax_transport_zmq.target import Context, bind_tcp, find_target, open_socket, stop_context
 
 MOST_WAITING, MOST_WAITING_OF_ONE = 64, 16
-"""The most links not accepted yet: of all nodes, and of the nodes of one machine."""
+"""The most links that wait to be accepted: of all nodes, and of the nodes of one machine."""
 WAITING_S = 30.0
 """Seconds for which a link waits to be accepted, approximately."""
 BEAT_S = 0.1
-"""Seconds between heartbeats, at most."""
+"""Longest interval between two heartbeats, in seconds."""
 KEYS_S = 0.9
 """Seconds between checks that the keys of peers are still allowed, approximately."""
 STOP_S = 2.0
@@ -36,7 +36,7 @@ STOP_S = 2.0
 
 
 class ZmqTransport:
-    """A node's way to others over ZeroMQ; see `parallax_core.api.Transport`."""
+    """The links of a node over ZeroMQ; see `parallax_core.api.Transport`."""
 
     def __init__(self, plan: TransportPlan) -> None:
         self._plan = plan
@@ -44,21 +44,21 @@ class ZmqTransport:
         self._address = ""
         self._file: Path | None = None
         self._context: Context | None = None
-        self._gate: Gate | None = None
+        self._zap: ZapHandler | None = None
         self._listener: Listener | None = None
         self._links: set[ZmqLink] = set()
         self._calls: set[Call] = set()
         self._waiting: deque[tuple[ZmqLink, float]] = deque()
-        """Links not accepted yet, and when they came."""
+        """Links that wait to be accepted, and when they were made."""
         self._news = asyncio.Event()
         self._is_stopped = False
         self._clock: asyncio.TimerHandle | None = None
         self._beat_s = min(BEAT_S, plan.timeout_s / 10)
         self._keys_checked = 0.0
         self._last_beat = 0.0
-        """When the loop last gave signs of life, on its clock, which is `time.monotonic`."""
+        """When the loop last sent heartbeats, on its clock, which is `time.monotonic`."""
         self._ended = threading.Event()
-        self._stand_in = threading.Thread(target=self._beat_beside, name="parallax-zmq-beat", daemon=True)
+        self._beat_thread = threading.Thread(target=self._run_thread, name="parallax-zmq-beat", daemon=True)
 
     @property
     def address(self) -> str:
@@ -69,7 +69,7 @@ class ZmqTransport:
         """Begin to listen, if asked to.
 
         Raises:
-            ParallaxError: if it cannot listen there, or may not: off loopback it needs a key.
+            ParallaxError: if it cannot listen there, or has no key to listen off loopback.
         """
         try:
             check_name(self._plan.node)
@@ -84,13 +84,13 @@ class ZmqTransport:
             raise
         self._last_beat = asyncio.get_running_loop().time()
         self._beat()
-        self._stand_in.start()
+        self._beat_thread.start()
 
     async def connect(self, address: str, node: str) -> ZmqLink:
         """Make a link to the node called ``node`` at ``address``.
 
         Raises:
-            PeerLost: if no node answers in time, or one with another name or key, or it does not trust this node.
+            PeerLost: if the node does not answer in time, has another name or key, or does not trust this node.
             ParallaxError: if ``address`` is not one of this transport, or a key is missing.
         """
         parse_address(address)
@@ -125,7 +125,7 @@ class ZmqTransport:
         return link
 
     async def stop(self) -> None:
-        """Close every link, and listen no more. Twice is harmless; legal at any time.
+        """Close every link, and stop listening. Idempotent; legal at any time.
 
         Peers that do not answer a goodbye within `STOP_S` are left without one.
         """
@@ -138,20 +138,20 @@ class ZmqTransport:
         for link in self._links:
             link.finish("this node has stopped")
         await asyncio.gather(*closing)
-        await self._let_go()
+        await self._release()
 
-    async def _let_go(self) -> None:
+    async def _release(self) -> None:
         if self._clock:
             self._clock.cancel()
         self._ended.set()
-        if self._stand_in.is_alive():
-            self._stand_in.join()
-        if self._file:  # ZeroMQ leaves it; no other process can listen there yet
+        if self._beat_thread.is_alive():
+            self._beat_thread.join()
+        if self._file:  # ZeroMQ does not remove it; no other process can listen there yet
             self._file.unlink(missing_ok=True)
-        for part in (self._listener, self._gate):
+        for part in (self._listener, self._zap):
             if part:
                 part.close()
-        self._file = self._listener = self._gate = None
+        self._file = self._listener = self._zap = None
         context, self._context = self._context, None
         if context:
             await stop_context(context)
@@ -175,7 +175,7 @@ class ZmqTransport:
         except OSError as error:
             raise ParallaxError(f"there is no host {place.host!r}: {error}", "name one of this machine") from error
         guard = guard_listening(self._keyring, self._plan.node, is_loopback=ip.is_loopback, where=str(place))
-        self._gate = Gate(self._make_context(), self._keyring)  # without it ZeroMQ accepts any peer
+        self._zap = ZapHandler(self._make_context(), self._keyring)  # without it ZeroMQ accepts any peer
         socket = open_socket(self._make_context(), zmq.ROUTER, self._plan, guard)
         with contextlib.ExitStack() as stack:
             stack.callback(socket.close)
@@ -195,7 +195,7 @@ class ZmqTransport:
         return self._context
 
     def _offer(self, link: ZmqLink) -> bool:
-        """Have a link accepted, unless too many wait for that."""
+        """Queue a link to be accepted; return False if too many wait."""
         machine = name_machine(link.peer)
         num_of_one = sum(name_machine(each.peer) == machine for each, _ in self._waiting)
         if len(self._waiting) >= MOST_WAITING or num_of_one >= MOST_WAITING_OF_ONE or self._is_stopped:
@@ -209,7 +209,7 @@ class ZmqTransport:
         """Close links that were not accepted in time."""
         for link, since in self._waiting:
             if now - since > WAITING_S:
-                link.break_off("nobody has accepted it", f"nobody has accepted the link in {WAITING_S:g} s")
+                link.break_off("it was not accepted in time", f"the link was not accepted in {WAITING_S:g} s")
         self._waiting = deque((link, since) for link, since in self._waiting if not link.is_over)
 
     def _check_keys(self) -> None:
@@ -222,7 +222,7 @@ class ZmqTransport:
     def _beat(self) -> None:
         loop = asyncio.get_running_loop()
         now = loop.time()
-        listened_s = min(now - self._last_beat, 2 * self._beat_s)  # more than that was silence of our own
+        listened_s = min(now - self._last_beat, 2 * self._beat_s)  # beyond that, this loop was busy and did not listen
         if now - self._keys_checked >= KEYS_S:
             self._keys_checked = now
             self._check_keys()
@@ -233,16 +233,16 @@ class ZmqTransport:
         self._last_beat = now
         self._clock = loop.call_later(self._beat_s, self._beat)
 
-    def _beat_beside(self) -> None:
-        """Give signs of life while the loop is busy, on a thread: its peers are not to lose it for that, at first."""
+    def _run_thread(self) -> None:
+        """Send heartbeats while the loop is busy, up to ``busy_s``, so that peers do not lose this node."""
         while not self._ended.wait(self._beat_s):
             late_s = time.monotonic() - self._last_beat
             if 2 * self._beat_s < late_s < self._plan.busy_s:
                 for link in tuple(self._links):
-                    link.beat_beside()
+                    link.beat_threadsafe()
 
     def _say_stopped(self) -> PeerLost:
-        return PeerLost(f"node {self._plan.node!r} has stopped, or has not started", "start it anew")
+        return PeerLost(f"node {self._plan.node!r} has stopped, or has not started", "start it again")
 
 
 def _bind_ipc(socket: zmq.Socket[bytes], place: IpcPlace) -> None:

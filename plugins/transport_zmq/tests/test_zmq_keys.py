@@ -97,7 +97,7 @@ def test_names_that_are_no_file_names_are_refused(name: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "00", "zz" * 32, "00" * 33, "é" * 64])
 def test_what_is_no_key_is_refused(text: str) -> None:
-    with pytest.raises(ParallaxError, match="is no public key") as caught:
+    with pytest.raises(ParallaxError, match="is not a public key") as caught:
         parse_key(text)
     assert caught.value.hint
 
@@ -106,7 +106,7 @@ def test_secret_key_that_others_can_read_is_refused(ring: Keyring) -> None:
     ring.make("alpha")
     path = ring.folder / "own" / "alpha.key"
     path.chmod(0o640)
-    with pytest.raises(ParallaxError, match="others can read") as caught:
+    with pytest.raises(ParallaxError, match="other users can read") as caught:
         ring.find_pair("alpha")
     assert caught.value.hint == f"chmod 600 {path}"
 
@@ -162,8 +162,8 @@ def test_keys_that_others_can_write_are_not_allowed(
     path.chmod(path.stat().st_mode | 0o020)
     for _ in range(3):
         assert not ring.allows(KEY)
-    assert caplog.text.count("others can write") == 1
-    with pytest.raises(ParallaxError, match="others can write to") as caught:
+    assert caplog.text.count("other users can write") == 1
+    with pytest.raises(ParallaxError, match="other users can write to") as caught:
         ring.find_public("beta")
     assert caught.value.hint == f"chmod go-w {path}"
     path.chmod(path.stat().st_mode & ~0o020)

@@ -38,7 +38,7 @@ async def spoken(address: str) -> AsyncIterator[zmq.Socket[bytes]]:
 
 
 async def hear(socket: zmq.Socket[bytes]) -> bytes:
-    """Return the next message that is no sign of life."""
+    """Return the next message that is not a heartbeat."""
     async with asyncio.timeout(10):
         while True:
             with suppress(zmq.Again):
@@ -83,7 +83,7 @@ def test_large_buffer_is_sent_and_received_without_a_copy() -> None:
 
 
 async def test_slow_wire_is_not_lost() -> None:
-    """A frame that takes longer than a silence may last arrives, for its parts are signs of life."""
+    """A frame that takes longer than the timeout arrives, since its parts count as heartbeats."""
     frame = Frame(b"x", (bytes(CHUNK_BYTES * 5),))
     async with (
         started(plan_node("far", LOOPBACK, timeout_s=3)) as far,
@@ -218,12 +218,12 @@ FAULTS = {
     "a frame with 65 buffers": [cut_frame(Frame(b"x", (b"",) * 65), 0)[0]],
     "a frame without a head": [b"F"],
     "a header of 5000000 bytes": [bytes(HEAD[:9]) + (5_000_000).to_bytes(4, "big") + bytes(HEAD[13:])],
-    "it took 9 frames, of 0": [pack_taken(9)],
-    "an account of 2 bytes": [b"Tx"],
-    "no known kind, b'Z'": [b"Zx"],
-    "no known kind, b''": [b""],
-    "no known kind, b'A'": [Kind.HEARD_BYE],
-    "no known kind, b'H'": [Hello("near", "far", 4).pack()],
+    "a count of 9 frames received, where 0 were sent": [pack_taken(9)],
+    "a count of 2 bytes": [b"Tx"],
+    "the unknown kind b'Z'": [b"Zx"],
+    "the unknown kind b''": [b""],
+    "the unknown kind b'A'": [Kind.HEARD_BYE],
+    "the unknown kind b'H'": [Hello("near", "far", 4).pack()],
     "7 bytes of a frame where 65537 were due": [cut_frame(Frame(b"x", (bytes(65_537),)), 0)[0], bytes(7)],
 }
 
@@ -290,7 +290,7 @@ async def count_refused(far: ZmqTransport, names: list[str]) -> int:
             assert (await hear(socket))[:1] == Kind.WELCOME
             with suppress(TimeoutError):
                 async with asyncio.timeout(0.05):
-                    refused += await hear(socket) == b"Etoo many wait to be accepted"
+                    refused += await hear(socket) == b"Etoo many links wait to be accepted"
     return refused
 
 
@@ -312,7 +312,7 @@ async def test_link_that_nobody_accepts_for_long_ends(monkeypatch: pytest.Monkey
     monkeypatch.setattr(transport_module, "WAITING_S", 0.2)
     async with started(plan_node("far", LOOPBACK, timeout_s=1)) as far, started(plan_node("near")) as near:
         link = await near.connect(far.address, "far")
-        with pytest.raises(PeerLost, match="nobody has accepted the link"):
+        with pytest.raises(PeerLost, match="the link was not accepted"):
             await asyncio.wait_for(link.receive(), 5)
         assert not far._waiting
 

@@ -91,5 +91,5 @@ async def test_machines_that_share_a_token_talk_and_others_do_not(monkeypatch: p
         enter(monkeypatch, home, "stranger")
         run("new")
         async with started(plan_node("mini/8", timeout_s=2.0)) as stranger:
-            with pytest.raises(PeerLost, match="hung up before node 'head' said who it is"):
+            with pytest.raises(PeerLost, match="closed the connection before node 'head' identified itself"):
                 await stranger.connect(head.address, "head")

@@ -1,1 +1,1 @@
-"""The families there are blocks for: one file each, with the same parts in the same order."""
+"""Model families with blocks of this backend: one file each, with the same parts in the same order."""

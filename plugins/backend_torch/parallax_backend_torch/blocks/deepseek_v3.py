@@ -23,7 +23,7 @@ class GroupRoute:
     """Takes the best groups of experts, and of these the best experts (arXiv 2412.19437, section 2.1.2)."""
 
     correction: torch.Tensor
-    """Added to scores when experts are chosen, not to their shares: float32 of shape [experts]."""
+    """Added to the scores to choose experts, but not to their shares: float32 of shape [experts]."""
     num_chosen: int
     num_groups: int
     num_chosen_groups: int
@@ -66,7 +66,7 @@ class DeepseekV3:
         self._first_sparse = config.size("first_k_dense_replace", 0)
 
     def keep_layer(self, index: int) -> Kept:  # noqa: ARG002 -- every layer is alike
-        """Return the cache of a layer: a latent, and the rotated part of a key."""
+        """Return the cache of a layer: a latent, and the part of a key with rope."""
         return self._sizes.keep()
 
     def build_attention(self, weights: Weights) -> LatentAttention:
@@ -100,7 +100,7 @@ class DeepseekV3:
 
 
 def find_scale(config: Config, sizes: LatentSizes) -> float:
-    """Return the factor of the scores; YaRN raises the temperature here instead of at the angles."""
+    """Return the factor of the scores; YaRN changes the temperature here instead of in cosines and sines."""
     scale, settings = float((sizes.plain + sizes.rotated) ** -0.5), read_rope(config)
     if settings.get("rope_type", "default") == "default" or not settings.get("mscale_all_dim"):
         return scale

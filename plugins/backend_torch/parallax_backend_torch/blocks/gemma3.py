@@ -20,7 +20,7 @@ from parallax_core.api import Unsupported
 
 NORMS = ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm")
 PERIOD = 6
-"""The interval of layers with full attention, where config.json does not give them."""
+"""Every PERIOD-th layer has full attention if config.json does not give the kinds of layers."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -46,7 +46,7 @@ class Gemma3:
     def __init__(self, config: Config) -> None:
         check_choice(config, "hidden_activation", "gelu_pytorch_tanh")
         if config.flag("use_bidirectional_attention", default=False):
-            raise Unsupported("this Gemma sees later tokens too, and does not write", "choose a model that writes")
+            raise Unsupported("this Gemma attends to later tokens too", "choose a model that generates text")
         shape = read_shape(config, is_tied=True)
         cap = config.number("final_logit_softcapping", 0.0)
         self.shape = replace(shape, norm_offset=1.0, embed_scale=shape.hidden_size**0.5, soft_cap=cap)
@@ -63,7 +63,7 @@ class Gemma3:
         return self._heads.keep(self._windows[index])
 
     def build_attention(self, index: int, weights: Weights) -> Attention:
-        """Build attention, with norms of queries and keys, and angles by whether the layer slides."""
+        """Build attention, with norms of queries and keys, and the rope of the layer's kind."""
         window = self._windows[index]
         look = Look(
             rope=self._ropes[SLIDING if window else FULL],
@@ -83,7 +83,7 @@ class Gemma3:
 
 
 def make_ropes(config: Config, width: int) -> dict[str, Rope]:
-    """Return the rotary embedding of each kind of layers; older files name the base of those that slide apart."""
+    """Return the rope of each kind of layer; older files have a separate base for layers with sliding windows."""
     full = make_rope(config, width, FULL)
     if not config.has("rope_local_base_freq"):
         return {FULL: full, SLIDING: make_rope(config, width, SLIDING)}

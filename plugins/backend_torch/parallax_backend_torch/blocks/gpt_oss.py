@@ -24,7 +24,7 @@ class GptOssExpert:
     """Gate, up and down; both halves are clamped, and the gate is an approximate GELU."""
 
     into: Packed
-    """The rows of the gate, then those of up."""
+    """The rows of gate, then those of up."""
     back: Packed
     limit: float
     alpha: float
@@ -79,7 +79,7 @@ class GptOss:
         )
 
     def _route(self, scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Take the best experts; their shares are a softmax over these alone."""
+        """Choose the best experts; their shares are a softmax over these only."""
         best, chosen = scores.topk(self._num_chosen, dim=-1)
         return chosen, best.softmax(-1)
 
@@ -87,7 +87,7 @@ class GptOss:
 def read_matrices(weights: Weights, name: str) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Yield the matrix [out, in] and the bias [out] of each expert.
 
-    Files hold all of them as one: transposed, or, quantised, in blocks and scales.
+    Files store all experts in one tensor: transposed, or, if quantised, as blocks and scales.
     """
     biases = weights.read_plain(f"{name}_bias").float()
     if weights.has(f"{name}_blocks"):

@@ -26,7 +26,7 @@ class Llama:
         return self._heads.keep()
 
     def build_attention(self, weights: Weights) -> Attention:
-        """Build attention that sees everything."""
+        """Build full attention."""
         return Attention(weights, self._heads, Look(rope=self._rope))
 
     def build_layer(self, index: int, weights: Weights) -> PlainLayer | WholeLayer:  # noqa: ARG002 -- every layer is alike

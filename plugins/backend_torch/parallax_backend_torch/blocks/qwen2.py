@@ -1,4 +1,4 @@
-"""Qwen2 and Qwen2.5: Llama with biases, and in some models layers that slide."""
+"""Qwen2 and Qwen2.5: Llama with biases, and in some models sliding windows."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Qwen2:
         return self._heads.keep(self._windows[index])
 
     def build_attention(self, index: int, weights: Weights) -> Attention:
-        """Build attention, with norms of queries and keys where the checkpoint has them."""
+        """Build attention, with norms of queries and keys if the checkpoint has them."""
         return Attention(weights, self._heads, Look(rope=self._rope, window=self._windows[index], eps=self.shape.eps))
 
     def build_layer(self, index: int, weights: Weights) -> PlainLayer | WholeLayer:
@@ -39,7 +39,7 @@ class Qwen2:
 
 
 def find_windows(config: Config) -> tuple[int, ...]:
-    """Return the window of each layer: from ``max_window_layers`` on they slide, if the model slides at all."""
+    """Return the window of each layer: from ``max_window_layers`` on, layers have one if the model uses windows."""
     num = config.count("num_hidden_layers")
     if not config.flag("use_sliding_window", default=False):
         return (0,) * num

@@ -24,7 +24,7 @@ LINEAR = "linear_attention"
 
 @dataclass(frozen=True, eq=False, slots=True)
 class SharedExpert:
-    """The shared expert, which every token passes, weighted by its gate."""
+    """The shared expert, which runs for every token, weighted by its gate."""
 
     mlp: GatedMlp
     gate: Packed
@@ -59,7 +59,7 @@ class Qwen3Next:
         return self._heads.keep() if self._kinds[index] == FULL else self._sizes.keep()
 
     def build_attention(self, index: int, weights: Weights) -> Attention | DeltaNet:
-        """Build attention, whose output has a gate, or a delta net."""
+        """Build attention with a gate on its output, or a delta net."""
         if self._kinds[index] != FULL:
             return DeltaNet(weights.within("linear_attn"), self._sizes, self.shape.eps)
         look = Look(rope=self._rope, eps=self.shape.eps, norm_offset=1.0, is_gated=True)

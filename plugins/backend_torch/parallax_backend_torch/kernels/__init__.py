@@ -1,5 +1,5 @@
-"""The hot operations of a step on CPUs: matrix products, attention over pages, and the small parts between.
+"""The expensive operations of a step on CPUs: matrix products, attention over pages, and the small parts between.
 
 Each function takes and returns torch tensors on the CPU. It runs this distribution's compiled library if it was built
-(see ``library``), else plain torch, with the same signature and the same errors.
+(see ``library``), otherwise plain torch, with the same signature and the same errors.
 """

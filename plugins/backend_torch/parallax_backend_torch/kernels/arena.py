@@ -1,6 +1,6 @@
-"""Memory for packed weights: contiguous, in pages of 2 MiB where the system has them.
+"""Allocates memory for packed weights: contiguous, in pages of 2 MiB if the system has them.
 
-A step reads all weights once. With pages of 4 KiB, address lookups make that much slower.
+A step reads all weights once. With pages of 4 KiB, address translation makes that much slower.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import torch
 HUGE = 2 << 20
 """Bytes of a large page."""
 BLOCK = 32 << 20
-"""Bytes taken at once. Those never written take no memory."""
+"""Bytes allocated at once; bytes that are never written take no memory."""
 LINE = 64
-"""Weights begin at lines of the cache."""
+"""Bytes of a cache line, at which weights begin."""
 
 
 class Arena:
-    """Hands out parts of large blocks; a block is freed with the last tensor in it."""
+    """Allocates parts of large blocks; a block is freed with the last tensor in it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -28,12 +28,12 @@ class Arena:
         self._used = 0
 
     def place(self, library: ctypes.CDLL, parts: Iterable[torch.Tensor], height: int) -> torch.Tensor:
-        """Return a copy of rows that come in parts, at least one, in a block, as bytes.
+        """Return a copy of rows, given in one or more parts, as bytes in a block.
 
         Args:
-            library: asks the system for large pages.
-            parts: contiguous, of equally long rows.
-            height: how many rows there are in all.
+            library: used to ask the system for large pages.
+            parts: contiguous tensors whose rows have the same length.
+            height: the total number of rows.
         """
         place, done = torch.empty(0, dtype=torch.uint8), 0
         for part in parts:
@@ -54,11 +54,11 @@ class Arena:
 
 
 arena = Arena()
-"""That of this process."""
+"""The arena of this process."""
 
 
 def open_block(library: ctypes.CDLL, size: int) -> torch.Tensor:
-    """Return uint8 [size], at the border of a large page, which the system is asked to use."""
+    """Return uint8 [size], aligned to a large page; asks the system for large pages."""
     room = torch.empty(size + HUGE, dtype=torch.uint8)
     skipped = -room.data_ptr() % HUGE
     block = room[skipped : skipped + size]

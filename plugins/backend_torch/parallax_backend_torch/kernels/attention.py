@@ -1,4 +1,4 @@
-"""Causal attention of a ragged batch over keys and values that lie in pages."""
+"""Causal attention of a ragged batch over keys and values in pages."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ __all__ = ["Pool", "Rows", "Rule", "attend", "store"]
 
 POOL_KINDS = {torch.float32: 0, torch.bfloat16: 1}
 WIDEST = 256
-"""Numbers of a head, at most, in the compiled kernel."""
+"""The widest head of the compiled kernel."""
 MOST_SHARED = 32
-"""Heads that share keys, at most."""
+"""The most query heads that share keys in the compiled kernel."""
 
 
 def attend(query: torch.Tensor, pool: Pool, rows: Rows, rule: Rule) -> torch.Tensor:
-    """Attend to keys and values in place; those of the step itself are stored already.
+    """Return the attention to keys and values in place; those of the step are stored already.
 
     Args:
         query: float32 [tokens, heads, dim], tokens in row order, the last two dimensions contiguous; heads is a
             multiple of the pool's, and heads that follow each other share keys.
         pool: keys and values by slot.
         rows: the rows of the step.
-        rule: what a query sees.
+        rule: the tokens that a query sees, and the scores.
 
     Returns:
         float32 [tokens, heads, dim], contiguous.
@@ -45,7 +45,7 @@ def attend(query: torch.Tensor, pool: Pool, rows: Rows, rule: Rule) -> torch.Ten
 
 
 def make_record(pool: Pool, heads: int, rule: Rule) -> AttentionRecord:
-    """Return what the compiled library is told of an attention, apart from queries, rows, and where results go."""
+    """Return the record of an attention for the compiled library, without queries, rows and output."""
     return AttentionRecord(
         keys=pool.keys.data_ptr(),
         values=pool.values.data_ptr(),
@@ -64,9 +64,9 @@ def store(pool: Pool, keys: torch.Tensor, values: torch.Tensor, slots: torch.Ten
     """Write the keys and values of a step into its slots, rounded to the dtype of the pool.
 
     Args:
-        pool: where to.
+        pool: the pool to write to.
         keys: float32 [tokens, kv_heads, dim], the last two dimensions contiguous.
-        values: the same.
+        values: as ``keys``.
         slots: int64 [tokens].
     """
     _store_into(pool.keys, keys, slots)
@@ -76,7 +76,7 @@ def store(pool: Pool, keys: torch.Tensor, values: torch.Tensor, slots: torch.Ten
 def _store_into(pool: torch.Tensor, rows: torch.Tensor, slots: torch.Tensor) -> None:
     tokens, heads, dim = rows.shape
     if pool.shape[1:] != rows.shape[1:] or slots.shape != (tokens,) or slots.dtype != torch.int64:
-        raise ValueError(f"slots {list(slots.shape)} and rows {list(rows.shape)} do not suit a pool {list(pool.shape)}")
+        raise ValueError(f"slots {list(slots.shape)} and rows {list(rows.shape)} do not fit a pool {list(pool.shape)}")
     library = find_library()
     known = pool.dtype in POOL_KINDS and pool.is_contiguous() and rows.dtype == torch.float32
     if library is None or not known or rows.stride(2) != 1 or rows.stride(1) != dim:
@@ -87,15 +87,15 @@ def _store_into(pool: torch.Tensor, rows: torch.Tensor, slots: torch.Tensor) -> 
 
 
 def check_attention(query: torch.Tensor, pool: Pool, rows: Rows, rule: Rule) -> None:
-    """Refuse shapes that do not belong together.
+    """Refuse shapes that do not fit together.
 
     Raises:
-        ValueError: which.
+        ValueError: naming the shapes.
     """
     tokens, heads, dim = query.shape
     kv_heads = pool.keys.shape[1]
     if pool.keys.shape != pool.values.shape or pool.keys.shape[2] != dim or heads % kv_heads:
-        raise ValueError(f"queries {list(query.shape)} do not suit keys {list(pool.keys.shape)}")
+        raise ValueError(f"queries {list(query.shape)} do not fit keys {list(pool.keys.shape)}")
     if rows.num_tokens != tokens:
         raise ValueError(f"the rows have {rows.num_tokens} tokens, and there are {tokens} queries")
     if rule.sinks is not None and (rule.sinks.dtype != torch.float32 or rule.sinks.shape != (heads,)):
@@ -103,7 +103,7 @@ def check_attention(query: torch.Tensor, pool: Pool, rows: Rows, rule: Rule) -> 
 
 
 def is_native(query: torch.Tensor, pool: Pool) -> bool:
-    """Whether the compiled kernel covers such heads: multiples of 8 numbers, up to 256, up to 32 sharing keys."""
+    """Whether the compiled kernel supports these heads: widths of a multiple of 8 up to 256, up to 32 sharing keys."""
     _, heads, dim = query.shape
     packed = query.dtype == torch.float32 and query.stride(2) == 1 and query.stride(1) == dim
     pooled = pool.keys.dtype in POOL_KINDS and pool.keys.is_contiguous() and pool.values.is_contiguous()

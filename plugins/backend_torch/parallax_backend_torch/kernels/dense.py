@@ -12,11 +12,11 @@ from parallax_backend_torch.kernels.quantize import Quantized, join_rows
 from parallax_backend_torch.kernels.rows import Cut
 
 ROWS_AT_ONCE = 4096
-"""Rows of a quantised weight that are made dense at once, which bounds the memory that takes."""
+"""Rows of a quantised weight that are made dense at once, which bounds the memory for them."""
 
 
 class DensePacked:
-    """A weight as torch multiplies by it; what its members mean is said at ``linear.Packed``."""
+    """A weight for products in torch; see ``linear.Packed``."""
 
     def __init__(self, cut: Cut, bias: torch.Tensor | None) -> None:
         self.kind = cut.kind
@@ -37,7 +37,7 @@ class DensePacked:
         return out if residual is None else out.add_(residual)
 
     def apply_gated(self, x: torch.Tensor, gate: Literal["silu", "gelu_tanh"] = "silu") -> torch.Tensor:
-        """Multiply, and gate one half by the other."""
+        """Multiply, and gate the second half of the outputs by the first."""
         gates, values = self.apply(x).chunk(2, dim=1)
         shaped = functional.silu(gates) if gate == "silu" else functional.gelu(gates, approximate="tanh")
         return shaped.mul_(values)
@@ -63,13 +63,13 @@ class DensePacked:
 
 
 def join_parts(parts: Sequence[torch.Tensor | Quantized]) -> torch.Tensor | Quantized:
-    """Return parts of one kind, one below the other, in memory of its own."""
+    """Return a copy of parts of one kind, stacked by rows."""
     coded = [part for part in parts if isinstance(part, Quantized)]
     return join_rows(coded) if coded else torch.cat([part for part in parts if not isinstance(part, Quantized)])
 
 
 def list_parts(weight: torch.Tensor | Quantized) -> list[torch.Tensor]:
-    """Return the tensors a weight is made of."""
+    """Return the tensors of a weight."""
     if not isinstance(weight, Quantized):
         return [weight]
     return [part for part in (weight.codes, weight.scale, weight.low) if part is not None]
@@ -83,4 +83,4 @@ def check_input(x: torch.Tensor, width: int, rows: int | None = None) -> None:
     """
     wrong = x.dim() != 2 or x.shape[1] != width or (rows is not None and x.shape[0] != rows)  # noqa: PLR2004 -- [rows, in]
     if wrong or x.dtype != torch.float32 or (x.stride(1) != 1 and width > 1):
-        raise ValueError(f"a contiguous float32 [{rows or 'rows'}, {width}] is wanted, not {x.dtype} {list(x.shape)}")
+        raise ValueError(f"a contiguous float32 [{rows or 'rows'}, {width}] is needed, not {x.dtype} {list(x.shape)}")

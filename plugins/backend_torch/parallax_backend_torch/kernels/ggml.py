@@ -2,11 +2,11 @@
 
 Supported types, each read to a `Quantized` of groups of 32:
 
-* ``Q4_0``, ``Q4_1``: 4 bits, to the bit. ``Q8_0``: 8 bits, to the bit.
-* ``Q4_K``: 256 weights of 4 bits with eight scales and offsets of 6 bits; what those come to is rounded to float16.
-* ``Q6_K``: 256 weights of 6 bits with sixteen scales of 8 bits; rounded again, to 8 bits with eight scales.
+* ``Q4_0``, ``Q4_1``: 4 bits, exactly. ``Q8_0``: 8 bits, exactly.
+* ``Q4_K``: 256 weights of 4 bits with eight scales and offsets of 6 bits; their values are rounded to float16.
+* ``Q6_K``: 256 weights of 6 bits with sixteen scales of 8 bits; rounded to 8 bits with eight scales.
 
-Source of the layouts: the definitions of GGML's quantised types, as the GGUF specification refers to them.
+Source of the layouts: the definitions of GGML's quantised types, to which the GGUF specification refers.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ SUPER = 256
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What is known of a type of blocks."""
+    """The layout of a type of blocks."""
 
     weights: int
-    """In a block."""
+    """The number of weights in a block."""
     size: int
-    """Of a block, in bytes."""
+    """The bytes of a block."""
     kind: Literal["int8", "int4"]
-    """What it is read to."""
+    """The kind that the blocks are converted to."""
 
 
 LAYOUTS: dict[Form, Layout] = {
@@ -46,10 +46,10 @@ LAYOUTS: dict[Form, Layout] = {
 
 
 def find_layout(form: str, row_bytes: int) -> Layout:
-    """Return what is known of a type, of which there is a row of so many bytes.
+    """Return the layout of a type; ``row_bytes`` must be a multiple of its block size.
 
     Raises:
-        Unsupported: a type not known here, or a row that is not whole blocks.
+        Unsupported: an unknown type, or a row that is not whole blocks.
     """
     layout = next((LAYOUTS[each] for each in FORMS if each == form), None)
     if layout is None:
@@ -62,16 +62,16 @@ def find_layout(form: str, row_bytes: int) -> Layout:
 
 
 def read_blocks(blocks: torch.Tensor, form: Form) -> Quantized:
-    """Take the weight apart that a GGUF file holds.
+    """Unpack a weight of a GGUF file into codes and scales.
 
-    It takes some twenty bytes of memory a weight: of large ones, give it a few rows at a time.
+    This takes about twenty bytes of memory per weight: pass a few rows of a large tensor at a time.
 
     Args:
-        blocks: uint8 [out, bytes], the rows of the tensor as they are in the file.
+        blocks: uint8 [out, bytes], the rows of the tensor as in the file.
         form: the type of the tensor.
 
     Raises:
-        Unsupported: a type not known here, or rows that are not whole blocks.
+        Unsupported: an unknown type, or rows that are not whole blocks.
     """
     layout = find_layout(form, blocks.shape[1])
     split = blocks.unflatten(1, (-1, layout.size))
@@ -87,17 +87,17 @@ def read_blocks(blocks: torch.Tensor, form: Form) -> Quantized:
 
 
 def _read_half(split: torch.Tensor, place: int) -> torch.Tensor:
-    """Return the float16 number at a place of every block: [out, blocks]."""
+    """Return the float16 number at the offset ``place`` of every block: [out, blocks]."""
     return split[..., place : place + 2].contiguous().view(torch.float16)[..., 0]
 
 
 def _split_nibbles(packed: torch.Tensor) -> torch.Tensor:
-    """Return the lower four bits of the bytes in a last dimension, and then the upper ones."""
+    """Return the lower four bits of all bytes in the last dimension, followed by the upper four bits."""
     return torch.cat([packed & 15, packed >> 4], dim=-1)
 
 
 def _read_q4_k(split: torch.Tensor) -> Quantized:
-    """Read blocks of: a scale and an offset for scales and offsets, twelve bytes of those, and 128 bytes of codes."""
+    """Read blocks: a scale of scales, a scale of offsets, 12 bytes of scales and offsets, and 128 bytes of codes."""
     low, middle, high = split[..., 4:16].split(4, dim=-1)
     scales = torch.cat([low & 63, (high & 15) | (low >> 6 << 4)], dim=-1)
     lows = torch.cat([middle & 63, (high >> 4) | (middle >> 6 << 4)], dim=-1)
@@ -108,7 +108,7 @@ def _read_q4_k(split: torch.Tensor) -> Quantized:
 
 
 def _read_q6_k(split: torch.Tensor) -> Quantized:
-    """Read blocks of: 128 bytes of lower four bits, 64 of upper two bits, 16 of scales, and a scale for those."""
+    """Read blocks: 128 bytes of lower four bits, 64 of upper two bits, 16 of scales, and a scale of scales."""
     lower = split[..., :128].unflatten(-1, (2, 64))
     upper = split[..., 128:192].unflatten(-1, (2, 32))
     pairs = torch.cat([upper >> shift & 3 for shift in (0, 2, 4, 6)], dim=-1)

@@ -1,4 +1,4 @@
-"""Whole layers in one call of the compiled library: attention with grouped heads, and a gated mixer, as in Llama."""
+"""Runs whole layers in one call of the compiled library: grouped-query attention and a gated MLP, as in Llama."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ Record = TypeVar("Record", bound=ctypes.Structure)
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Scaling:
-    """A normalisation by the root mean square."""
+    """A root mean square norm."""
 
     weight: torch.Tensor
     """float32 [dim], contiguous."""
     eps: float
     offset: float = 0.0
-    """1 where the weight is kept as its difference from 1."""
+    """1 if the weight is stored as its difference from 1, else 0."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, slots=True)
@@ -37,33 +37,33 @@ class Recipe:
 
     attention_norm: Scaling
     into: Packed
-    """Queries, keys and values one below the other: [(heads + 2 * kv_heads) * dim, width]."""
+    """Queries, keys and values, stacked by rows: [(heads + 2 * kv_heads) * dim, width]."""
     back: Packed
     mixer_norm: Scaling
     up: Packed
-    """The gate, and what it gates: [2 * inner, width]."""
+    """Gate and up, stacked by rows: [2 * inner, width]."""
     down: Packed
     rule: Rule
     query_norm: Scaling | None = None
-    """Over each head, before the rotation."""
+    """The norm of each query head, before rope; `key_norm` likewise for keys."""
     key_norm: Scaling | None = None
     gate: Gate = "silu"
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Place:
-    """What layers are told of the step."""
+    """The positions of a step's tokens."""
 
     rows: Rows
     slots: torch.Tensor
-    """int64 [tokens]: where the keys and values of the step go."""
+    """int64 [tokens]: the slots of the step's keys and values."""
     cos: torch.Tensor
-    """float32 [tokens, n], contiguous: the angles of ``parts.rotate_halves``."""
+    """float32 [tokens, n], contiguous: the cosines for ``parts.rotate_halves``; ``sin`` likewise."""
     sin: torch.Tensor
 
 
 class FusedLayer:
-    """A layer that can run in one call, alone or with others; made by ``fuse_layer``."""
+    """A layer that runs in one call, alone or with others; made by ``fuse_layer``."""
 
     def __init__(self, recipe: Recipe, run: ctypes._NamedFuncPointer) -> None:
         self.recipe, self.function = recipe, run
@@ -72,21 +72,21 @@ class FusedLayer:
         self.record = LayerRecord(*records, *map(_make_norm, scalings), GATES[recipe.gate], 0)
 
     def make_attention(self, pool: Pool) -> AttentionRecord:
-        """Return what the library is told of the attention over a pool.
+        """Return the library's record of the attention over a pool.
 
         Raises:
             ValueError: if the pool is not contiguous, or neither float32 nor bfloat16.
         """
         if pool.keys.dtype not in POOL_KINDS or not pool.keys.is_contiguous() or not pool.values.is_contiguous():
-            raise ValueError(f"keys and values are contiguous float32 or bfloat16, not {pool.keys.dtype}")
+            raise ValueError(f"keys and values must be contiguous float32 or bfloat16, not {pool.keys.dtype}")
         return make_record(pool, self.recipe.back.in_features // pool.keys.shape[2], self.recipe.rule)
 
 
 class FusedLayers:
-    """Layers that follow each other, in one call; of one place, and each with a pool of its own.
+    """Consecutive layers in one call, at the same positions, each with its own pool.
 
     Args:
-        layers: at least one.
+        layers: one or more layers.
     """
 
     def __init__(self, layers: Sequence[FusedLayer]) -> None:
@@ -100,15 +100,15 @@ class FusedLayers:
         """Store the step's keys and values, and return the hidden states after the layers.
 
         Args:
-            hidden: float32 [tokens, width], contiguous; left as it is.
-            pools: of each layer; contiguous, float32 or bfloat16.
-            place: the step.
+            hidden: float32 [tokens, width], contiguous; not changed.
+            pools: the pool of each layer; contiguous, float32 or bfloat16.
+            place: the positions of the step.
 
         Returns:
             float32 [tokens, width].
 
         Raises:
-            ValueError: shapes or dtypes that do not belong together.
+            ValueError: shapes or dtypes that do not fit together.
         """
         self._tell_pools(pools)
         tokens, count = check_place(hidden, place, self._dim), len(self._layers)
@@ -121,7 +121,7 @@ class FusedLayers:
         return out
 
     def _tell_pools(self, pools: Sequence[Pool]) -> None:
-        """Find what the library is told of each attention; the pools of a stage stay, so it is done once."""
+        """Make the records of each attention; once, since the pools of a stage do not change."""
         if len(pools) == len(self._pools) and all(map(is_same, pools, self._pools)):
             return
         records = [layer.make_attention(pool) for layer, pool in zip(self._layers, pools, strict=True)]
@@ -130,12 +130,12 @@ class FusedLayers:
 
 
 def fuse_layer(recipe: Recipe, heads: int, dim: int) -> FusedLayer | None:
-    """Return the layer of a recipe, or None where it cannot run in one call and its parts must.
+    """Return the layer of a recipe, or None if it has to run part by part.
 
     Args:
         recipe: the parts.
-        heads: of the queries.
-        dim: numbers of a head.
+        heads: the number of query heads.
+        dim: the width of a head.
     """
     library = find_library()
     if library is None or not all(isinstance(each, PanelPacked) for each in list_weights(recipe)):
@@ -153,18 +153,18 @@ def list_weights(recipe: Recipe) -> tuple[Packed, Packed, Packed, Packed]:
 
 
 def check_place(hidden: torch.Tensor, place: Place, dim: int) -> int:
-    """Return the tokens of a step; ``dim`` is that of the smallest head.
+    """Return the number of tokens of a step; ``dim`` is the width of the smallest head.
 
     Raises:
-        ValueError: shapes or dtypes that do not belong together.
+        ValueError: shapes or dtypes that do not fit together.
     """
     tokens = int(hidden.shape[0])
     if hidden.dtype != torch.float32 or not hidden.is_contiguous():
-        raise ValueError("hidden states are contiguous float32")
+        raise ValueError("hidden states must be contiguous float32")
     if not is_long(place.slots) or not is_angle(place.cos, dim) or not is_angle(place.sin, dim):
-        raise ValueError("slots are contiguous int64, and angles contiguous float32, at most half of a head wide")
+        raise ValueError("slots must be contiguous int64, and cos and sin contiguous float32, at most half a head wide")
     if not place.rows.num_tokens == len(place.slots) == len(place.cos) == len(place.sin) == tokens:
-        raise ValueError(f"rows, slots and angles have as many tokens as the hidden states, {tokens}")
+        raise ValueError(f"rows, slots, cos and sin must have as many tokens as the hidden states, {tokens}")
     return tokens
 
 
@@ -174,7 +174,7 @@ def is_long(x: torch.Tensor) -> bool:
 
 
 def is_angle(x: torch.Tensor, dim: int) -> bool:
-    """Whether a tensor is float32 and contiguous, and its angles are not too many for a head."""
+    """Whether a tensor is float32 and contiguous, and at most half a head wide."""
     return bool(x.dtype == torch.float32 and x.is_contiguous() and 2 * x.shape[1] <= dim)
 
 
@@ -184,7 +184,7 @@ def is_same(left: Pool, right: Pool) -> bool:
 
 
 def _list_pointers(kind: type[Record], records: Sequence[Record]) -> ctypes.Array[ctypes._Pointer[Record]]:
-    """Return the places of records, as an array, which keeps them."""
+    """Return an array of pointers to records, which keeps the records alive."""
     return (ctypes.POINTER(kind) * len(records))(*map(ctypes.pointer, records))
 
 

@@ -1,4 +1,4 @@
-"""Lays out weights for the compiled library: panels of 16 outputs, specified in ``csrc/kernels.h``."""
+"""Arranges weights for the compiled library: panels of 16 outputs, specified in ``csrc/kernels.h``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PANEL = 16
 
 
 def arrange_weight(weight: torch.Tensor | Quantized) -> torch.Tensor:
-    """Return the panels of a weight [out, in], one a row: float32, bfloat16, or uint8 for codes."""
+    """Return the panels of a weight [out, in], one per row: float32, bfloat16, or uint8 for codes."""
     if isinstance(weight, Quantized):
         return _arrange_bytes(weight) if weight.low is None else _arrange_nibbles(weight, weight.low)
     panels = _split_panels(weight)
@@ -22,12 +22,12 @@ def arrange_weight(weight: torch.Tensor | Quantized) -> torch.Tensor:
 
 
 def _split_panels(rows: torch.Tensor) -> torch.Tensor:
-    """Return [panels, 16, n] of [out, n], the last panel filled up with zeros."""
+    """Return [out, n] as [panels, 16, n], with the last panel padded with zeros."""
     return functional.pad(rows, (0, 0, 0, -rows.shape[0] % PANEL)).unflatten(0, (-1, PANEL))
 
 
 def _arrange_halves(values: torch.Tensor) -> torch.Tensor:
-    """Return uint8 [panels, groups, 32]: a float16 [out, groups] with the 16 of a panel side by side."""
+    """Return float16 [out, groups] as uint8 [panels, groups, 32], with the 16 values of a panel adjacent."""
     return _split_panels(values).transpose(1, 2).contiguous().view(torch.uint8)
 
 

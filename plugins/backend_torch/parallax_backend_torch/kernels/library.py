@@ -1,6 +1,6 @@
 """Finds, checks and loads the compiled library, and describes it.
 
-``hatch_build.py`` compiles ``csrc`` into one file beside this one. It has a plain C interface and is loaded with
+``hatch_build.py`` compiles ``csrc`` into one file next to this one. It has a plain C interface and is loaded with
 ctypes, so it does not depend on the version of torch or Python. Without a compiler the file is not built, and torch
 computes instead.
 """
@@ -21,12 +21,12 @@ from parallax_core.api import ParallaxError
 FILE = Path(__file__).with_name("native.dylib" if sys.platform == "darwin" else "native.so")
 Mode = Literal["auto", "off", "plain", "avx2", "avx512", "avx512_vnni", "avx512_bf16"]
 MODES: tuple[Mode, ...] = get_args(Mode)
-"""Which kernels compute: the fastest on this processor; none, but torch; or those of an instruction set."""
+"""The kernels to use: the fastest on this processor, none (torch computes), or those of an instruction set."""
 _log = logging.getLogger(__name__)
 
 
 class Choice:
-    """Whether this process uses the compiled library; decided at the first use, or by ``choose_kernels``."""
+    """Decides whether this process uses the compiled library, on the first use or in ``choose_kernels``."""
 
     def __init__(self) -> None:
         self.library: ctypes.CDLL | None = None
@@ -34,10 +34,10 @@ class Choice:
         self.decided = False
 
     def decide(self, mode: Mode, file: Path = FILE) -> None:
-        """Load the library unless it is turned off, and remember why not.
+        """Load the library unless it is turned off, and keep the reason if it is not used.
 
         Raises:
-            ParallaxError: the instruction set asked for cannot be used here.
+            ParallaxError: the instruction set ``mode`` cannot be used on this machine.
         """
         library, reason = (None, "turned off") if mode == "off" else open_library(file)
         if mode not in {"auto", "off"}:
@@ -45,7 +45,7 @@ class Choice:
         elif library is not None:
             library.plx_use_isa(None)
         elif mode == "auto":
-            _log.warning("the compiled kernels are not used: %s; torch computes instead, more slowly", reason)
+            _log.warning("compiled kernels not used, torch computes more slowly: %s", reason)
         self.library, self.reason, self.decided = library, reason, True
 
 
@@ -53,14 +53,14 @@ _choice = Choice()
 
 
 def choose_kernels(mode: Mode = "auto") -> str:
-    """Decide, for this process, whether the compiled library is used; call before the first weight is packed.
+    """Decide for this process whether the compiled library is used; call before the first weight is packed.
 
     Args:
-        mode: ``auto`` uses the library where it loads, with the instruction set that is fastest here; the name of an
-            instruction set, with that; ``off`` never uses it.
+        mode: ``auto`` uses the library if it loads, with the fastest instruction set of this machine; the name of an
+            instruction set uses that one; ``off`` never uses the library.
 
     Returns:
-        One line that says what is used, such as ``compiled, avx2, 2 threads`` or ``torch: turned off``.
+        A line that describes the choice, such as ``compiled, avx2, 2 threads`` or ``torch: turned off``.
 
     Raises:
         ParallaxError: the processor lacks the instruction set, or the library does not load.
@@ -70,25 +70,25 @@ def choose_kernels(mode: Mode = "auto") -> str:
 
 
 def use_isa(library: ctypes.CDLL | None, name: str, reason: str) -> None:
-    """Have the library use an instruction set.
+    """Make the library use an instruction set.
 
     Args:
-        library: None where it does not load.
-        name: of the instruction set.
-        reason: why the library does not load.
+        library: the library, or None if it does not load.
+        name: the name of the instruction set.
+        reason: the reason if the library does not load.
 
     Raises:
         ParallaxError: the processor lacks it, or there is no library.
     """
     if library is None:
-        raise ParallaxError(f"there are no kernels for {name}: {reason}", "PARALLAX_TORCH__KERNELS=auto")
+        raise ParallaxError(f"there are no kernels for {name}: {reason}", "set PARALLAX_TORCH__KERNELS=auto")
     if not library.plx_use_isa(name.encode()):
         message = f"this processor cannot run the kernels for {name}"
-        raise ParallaxError(message, f"PARALLAX_TORCH__KERNELS is one of: auto, off, {', '.join(list_isas(library))}")
+        raise ParallaxError(message, f"set PARALLAX_TORCH__KERNELS to auto, off, {', '.join(list_isas(library))}")
 
 
 def list_isas(library: ctypes.CDLL) -> list[str]:
-    """Return the names of the instruction sets that this processor has kernels for, from the plainest on."""
+    """Return the names of the instruction sets of this processor that have kernels, the most basic first."""
     return [name.decode() for name in takewhile(bool, map(library.plx_list_isas, count()))]
 
 
@@ -101,14 +101,14 @@ def describe_kernels() -> str:
 
 
 def find_library() -> ctypes.CDLL | None:
-    """Return the library of this process, or None where torch computes."""
+    """Return the library of this process, or None if torch computes."""
     if not _choice.decided:
         _choice.decide("auto")
     return _choice.library
 
 
 def open_library(file: Path) -> tuple[ctypes.CDLL | None, str]:
-    """Return the library and nothing, or nothing and the reason."""
+    """Return the library and an empty reason, or None and the reason."""
     if not file.exists():
         return None, f"{file.name} was not built, for lack of a C++ compiler"
     try:
@@ -132,9 +132,9 @@ def read_isa(library: ctypes.CDLL) -> str:
 
 
 def set_threads(count: int) -> None:
-    """Set the number of threads, the calling one included, for all later calls of this process; at least 1.
+    """Set the number of threads, including the calling one, for all later calls of this process; at least 1.
 
-    Threads of torch are another pool, and are left alone.
+    The threads of torch are a separate pool, which is not changed.
     """
     library = find_library()
     if library is not None:

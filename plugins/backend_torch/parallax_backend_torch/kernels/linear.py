@@ -1,13 +1,13 @@
-"""Matrix products with a packed weight, in the form it is kept in.
+"""Matrix products with packed weights of several kinds.
 
-Activations are always float32. What a product computes, for a weight of each kind:
+Activations are always float32. The arithmetic of a product, by the kind of its weight:
 
-* ``float32``, ``bfloat16``: products and sums in float32; a bfloat16 weight is widened, exactly, as it is read. Where
-  activations may be ``narrow``, and the kernels in use multiply bfloat16 by bfloat16, they are rounded to it.
-* ``int8``: weights in 8 bits, a scale for each 32 along the inputs. The compiled library rounds each group of 32
-  activations to 16 bits with a scale of their own, and adds products of integers exactly; torch does not round them.
-* ``int4``: weights in 4 bits, a scale and an offset for each 32. The compiled library rounds groups of 32 activations
-  to 8 bits.
+* ``float32``, ``bfloat16``: products and sums in float32; a bfloat16 weight is widened exactly when it is read. If
+  activations may be ``narrow``, and the kernels in use multiply bfloat16 by bfloat16, they are rounded to bfloat16.
+* ``int8``: weights in 8 bits, with a scale for each 32 inputs. The compiled library rounds each group of 32 activations
+  to 16 bits with a scale, and adds products of integers exactly; torch does not round them.
+* ``int4``: weights in 4 bits, with a scale and an offset for each 32 inputs. The compiled library rounds groups of 32
+  activations to 8 bits.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Packed(Protocol):
     out_features: int
     in_features: int
     num_bytes: int
-    """Memory of the weight, its scales and its bias."""
+    """The bytes of the weight, its scales and its bias."""
 
     def apply(self, x: torch.Tensor, residual: torch.Tensor | None = None) -> torch.Tensor:
         """Return ``x @ weight.T + bias (+ residual)``: float32 [rows, in] to float32 [rows, out], any number of rows.
@@ -52,18 +52,18 @@ class Packed(Protocol):
     def apply_gated(self, x: torch.Tensor, gate: Gate = "silu") -> torch.Tensor:
         """Return ``f(y[:, :out/2]) * y[:, out/2:]`` of the product ``y``: float32 [rows, out / 2].
 
-        So the weight is the gate's rows followed by those that are gated, half each.
+        The first half of the weight's rows is the gate, the second half the rows that it gates.
         """
 
     def gather(self, ids: torch.Tensor) -> torch.Tensor:
-        """Return rows of the weight, as an embedding: int64 [n] to float32 [n, in].
+        """Return rows of the weight, as an embedding does: int64 [n] to float32 [n, in].
 
         Raises:
             IndexError: an id that is not in 0 .. out - 1.
         """
 
     def to_dense(self) -> torch.Tensor:
-        """Return the weight as it is used: float32 [out, in]."""
+        """Return the weight with its rounding: float32 [out, in]."""
 
 
 def pack(weight: torch.Tensor, kind: WeightKind, group: int = GROUP, bias: torch.Tensor | None = None) -> Packed:
@@ -71,28 +71,28 @@ def pack(weight: torch.Tensor, kind: WeightKind, group: int = GROUP, bias: torch
 
     Args:
         weight: [out, in] of any float dtype, on the CPU.
-        kind: how it is kept.
-        group: inputs that share a scale, for the kinds that have scales; only 32.
+        kind: the form in memory.
+        group: the number of inputs that share a scale, for kinds with scales; only 32.
         bias: [out], kept in float32.
 
     Raises:
         Unsupported: another group than 32.
     """
     if group != GROUP and kind in ("int8", "int4"):
-        raise Unsupported(f"groups of {group} weights are not offered", f"use groups of {GROUP}")
+        raise Unsupported(f"groups of {group} weights are not supported", f"use groups of {GROUP}")
     return pack_rows(TensorRows(weight), kind, bias)
 
 
 def pack_blocks(blocks: torch.Tensor, form: Form, bias: torch.Tensor | None = None) -> Packed:
-    """Arrange a weight that a GGUF file holds quantised; what `ggml` says of its type is all the rounding there is.
+    """Arrange a quantised weight of a GGUF file, with no more rounding than `ggml` describes for its type.
 
     Args:
-        blocks: uint8 [out, bytes], the rows as they are in the file.
-        form: their type.
+        blocks: uint8 [out, bytes], the rows as in the file.
+        form: the type of the blocks.
         bias: [out], kept in float32.
 
     Raises:
-        Unsupported: a type not known here, or rows that are not whole blocks.
+        Unsupported: an unknown type, or rows that are not whole blocks.
     """
     layout = find_layout(form, blocks.shape[1])
     rows = BlockRows(blocks, form, blocks.shape[1] // layout.size * layout.weights)
@@ -100,13 +100,13 @@ def pack_blocks(blocks: torch.Tensor, form: Form, bias: torch.Tensor | None = No
 
 
 def pack_rows(rows: Rows, kind: WeightKind, bias: torch.Tensor | None = None, *, narrow: bool = False) -> Packed:
-    """Arrange a weight that is read a few rows at a time, which takes little memory besides what it is kept in.
+    """Arrange a weight that is read a few rows at a time, which takes little memory besides the result.
 
     Args:
         rows: the weight.
-        kind: how it is kept.
+        kind: the form in memory.
         bias: [out], kept in float32.
-        narrow: whether activations may be rounded to bfloat16 where the weight is kept in it.
+        narrow: whether activations may be rounded to bfloat16 if the weight is bfloat16.
     """
     bias = None if bias is None else bias.float().contiguous()
     library, cut = find_library(), cut_rows(rows, kind)

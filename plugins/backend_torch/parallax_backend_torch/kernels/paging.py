@@ -1,4 +1,4 @@
-"""Attention over pages in plain torch, one row after the other; used without the compiled library."""
+"""Attention over pages in plain torch, one row at a time; used without the compiled library."""
 
 from __future__ import annotations
 
@@ -13,57 +13,57 @@ from parallax_backend_torch.kernels.signature import TableRecord
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """The places of a step's tokens: row r has ``lengths[r]`` queries, at positions ``starts[r] ...``.
+    """The page tables of a step's rows: row r has ``lengths[r]`` queries, at positions ``starts[r] ...``.
 
-    The key of position p of row r lies in slot ``pages[offsets[r] + p // page_size] * page_size + p % page_size``. Only
-    positions that some query sees are looked up, so what a window has left behind needs no page: a table may begin
-    later, with ``offsets`` shifted (and negative, perhaps) to match.
+    The key of position p of row r is in slot ``pages[offsets[r] + p // page_size] * page_size + p % page_size``. Only
+    positions that some query sees are looked up, so positions before a window need no page: a table may begin later,
+    with ``offsets`` shifted to match (they may be negative).
     """
 
     pages: torch.Tensor
     """int32 [any]: the page tables of all rows."""
     offsets: torch.Tensor
-    """int32 [rows]: where the table of a row begins."""
+    """int32 [rows]: the index in ``pages`` at which the table of a row begins."""
     starts: torch.Tensor
     """int32 [rows]: the position of a row's first query."""
     lengths: torch.Tensor
-    """int32 [rows]: a row's queries; their sum is the tokens of the step."""
+    """int32 [rows]: the number of a row's queries; their sum is the number of tokens of the step."""
     page_size: int
-    """Slots of a page."""
+    """Slots per page."""
 
     @cached_property
     def num_tokens(self) -> int:
-        """The tokens of the step.
+        """The number of tokens of the step.
 
         Raises:
-            ValueError: the tables are not contiguous int32 on the CPU, or not of one length.
+            ValueError: the tables are not contiguous int32 on the CPU, or differ in length.
         """
         tables = (self.pages, self.offsets, self.starts, self.lengths)
         if any(each.dtype != torch.int32 or not each.is_contiguous() or each.device.type != "cpu" for each in tables):
-            raise ValueError("pages, offsets, starts and lengths are contiguous int32 on the CPU")
+            raise ValueError("pages, offsets, starts and lengths must be contiguous int32 on the CPU")
         if not len(self.offsets) == len(self.starts) == len(self.lengths):
-            raise ValueError("offsets, starts and lengths have a number for each row")
+            raise ValueError("offsets, starts and lengths must have one number for each row")
         return int(self.lengths.sum())
 
     @cached_property
     def record(self) -> TableRecord:
-        """The same, as the compiled library takes it."""
+        """The record of the tables for the compiled library."""
         places = (each.data_ptr() for each in (self.pages, self.offsets, self.starts, self.lengths))
         return TableRecord(*places, len(self.starts), self.page_size)
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """The tokens a query may see, and how scores become weights."""
+    """The tokens that a query sees, and the function from scores to weights."""
 
     scale: float
     """The factor of the product of query and key."""
     window: int = 0
-    """Positions a query sees, its own included; 0 for all before it."""
+    """The number of positions that a query sees, including its own; 0: all up to its own."""
     soft_cap: float = 0.0
-    """Scores become ``cap * tanh(score / cap)``; 0 for none."""
+    """Scores become ``cap * tanh(score / cap)``; 0: no cap."""
     sinks: torch.Tensor | None = None
-    """float32 [heads]: a score of nothing, which takes part in the softmax; None for none."""
+    """float32 [heads]: an extra score in the softmax of each head, without a value; None: no sinks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Pool:
 
 
 def attend_plainly(query: torch.Tensor, pool: Pool, rows: Rows, rule: Rule) -> torch.Tensor:
-    """Compute what ``attention.attend`` says."""
+    """Compute ``attention.attend`` in plain torch."""
     out = torch.empty(query.shape, dtype=torch.float32)
     done = 0
     for row, (start, length) in enumerate(zip(rows.starts.tolist(), rows.lengths.tolist(), strict=True)):
@@ -94,14 +94,14 @@ def attend_plainly(query: torch.Tensor, pool: Pool, rows: Rows, rule: Rule) -> t
 
 
 def find_slots(rows: Rows, row: int, first: int, stop: int) -> torch.Tensor:
-    """Return int64 [stop - first], the slots of those positions of a row."""
+    """Return the slots of positions ``first`` to ``stop`` of a row, int64 [stop - first]."""
     positions = torch.arange(first, stop)
     pages = rows.pages[int(rows.offsets[row]) + positions // rows.page_size].long()
     return pages * rows.page_size + positions % rows.page_size
 
 
 def mark_visible(queries: torch.Tensor, keys: torch.Tensor, window: int) -> torch.Tensor:
-    """Return bool [queries, keys]: which positions see which."""
+    """Return whether each query position sees each key position, bool [queries, keys]."""
     distance = queries[:, None] - keys[None, :]
     seen = distance >= 0
     return seen & (distance < window) if window else seen

@@ -1,4 +1,4 @@
-"""The products by the compiled library."""
+"""Matrix products by the compiled library."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GATES = {"silu": 1, "gelu_tanh": 2}
 
 
 class PanelPacked:
-    """A weight in panels; what its members mean is said at ``linear.Packed``."""
+    """A weight in panels; see ``linear.Packed``."""
 
     def __init__(self, library: ctypes.CDLL, cut: Cut, bias: torch.Tensor | None, *, narrow: bool = False) -> None:
         self.kind = cut.kind
@@ -46,7 +46,7 @@ class PanelPacked:
         return out
 
     def apply_gated(self, x: torch.Tensor, gate: Literal["silu", "gelu_tanh"] = "silu") -> torch.Tensor:
-        """Multiply, and gate one half by the other."""
+        """Multiply, and gate the second half of the outputs by the first."""
         half = self.out_features // 2
         if half % PANEL:
             gates, values = self.apply(x).chunk(2, dim=1)
@@ -72,5 +72,5 @@ class PanelPacked:
 
 
 def _find(tensor: torch.Tensor | None) -> int | None:
-    """Return where a tensor lies, as ctypes takes it."""
+    """Return the address of a tensor, for ctypes; None if there is no tensor."""
     return None if tensor is None else int(tensor.data_ptr())

@@ -1,4 +1,4 @@
-"""The operations between the products of a layer."""
+"""The operations between the matrix products of a layer."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def normalize_rms(
         x: float32 [rows, dim] or [tokens, heads, dim].
         weight: float32 [dim].
         eps: added to the mean of squares.
-        offset: 1 for models that keep the weight as its difference from 1.
-        residual: float32, shaped as ``x``; if given, ``x`` is added to it in place, and the sum is normalised.
+        offset: 1 for models that store the weight as its difference from 1, else 0.
+        residual: float32, of the shape of ``x``; if given, ``x`` is added to it in place, and the sum is normalised.
     """
     if weight.shape != x.shape[-1:]:
-        raise ValueError(f"a weight {list(weight.shape)} does not suit {list(x.shape)}")
+        raise ValueError(f"a weight {list(weight.shape)} does not fit {list(x.shape)}")
     library = find_library()
     if library is not None and is_plain(x, weight) and (residual is None or is_whole(residual, x)):
         out = torch.empty(x.shape)
@@ -40,16 +40,16 @@ def normalize_rms(
 
 
 def rotate_halves(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
-    """Rotate, in place, each pair (i, i + n) of the first 2n numbers of every head; the rest stays.
+    """Rotate in place each pair (i, i + n) of the first 2n numbers of every head; the others are not changed.
 
     Args:
-        x: float32 [tokens, heads, dim], queries or keys or both in a row, the last two dimensions contiguous.
+        x: float32 [tokens, heads, dim], queries, keys or both, the last two dimensions contiguous.
         cos: float32 [tokens, n], contiguous.
-        sin: the same.
+        sin: as ``cos``.
     """
     half = cos.shape[1]
     if cos.shape != sin.shape or len(cos) != len(x) or 2 * half > x.shape[-1]:
-        raise ValueError(f"angles {list(cos.shape)} and {list(sin.shape)} do not suit heads {list(x.shape)}")
+        raise ValueError(f"cos {list(cos.shape)} and sin {list(sin.shape)} do not fit heads {list(x.shape)}")
     library = find_library()
     if library is not None and is_plain(x, cos) and is_whole(cos, cos) and is_whole(sin, cos) and x.dim() == 3:  # noqa: PLR2004
         tokens, heads, dim = x.shape
@@ -62,13 +62,13 @@ def rotate_halves(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None
 
 
 def find_largest(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return of each row the place of the largest number, the first of equal ones, and the number, in one pass.
+    """Return the index of the largest number of each row, the first of equal ones, and the number, in one pass.
 
     Args:
         x: float32 [rows, n], n at least 1.
 
     Returns:
-        int64 [rows], and float32 [rows], no number (and any place) where a row has one that is none.
+        int64 [rows] and float32 [rows]; for a row with NaN, the number is NaN and the index arbitrary.
     """
     library = find_library()
     if library is None or x.device.type != "cpu" or not is_whole(x, x):
@@ -84,7 +84,7 @@ def multiply_silu(gate: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
 
 
 def multiply_gelu(gate: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """Return ``gelu(gate) * value``, with the tanh form of gelu; shapes as of ``multiply_silu``."""
+    """Return ``gelu(gate) * value``, with the tanh form of gelu; shapes as for ``multiply_silu``."""
     return _multiply_gate("gelu_tanh", gate, value)
 
 
@@ -109,5 +109,5 @@ def is_plain(x: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def is_whole(x: torch.Tensor, like: torch.Tensor) -> bool:
-    """Whether a tensor is float32, contiguous, and shaped as another."""
+    """Whether a tensor is float32, contiguous, and has the shape of another."""
     return bool(x.dtype == torch.float32 and x.is_contiguous() and x.shape == like.shape)

@@ -1,12 +1,12 @@
-"""Quantises weights: codes of one byte, and a scale (and an offset) for each group of 32 along the inputs.
+"""Quantises weights: codes of one byte, and a scale (and an offset) for each group of 32 inputs.
 
-A weight is ``scale * code + low``. Two kinds are known, which are the types Q8_0 and Q4_1 of GGUF files:
+A weight is ``scale * code + low``. There are two kinds, which are the types Q8_0 and Q4_1 of GGUF files:
 
 * ``int8``: codes -127 .. 127, no ``low``; ``scale`` is the largest magnitude / 127.
 * ``int4``: codes 0 .. 15; ``scale`` and ``low`` begin as the range of the group, and are fitted to its codes by least
-  squares, twice, which takes an eighth off the squared error.
+  squares, twice, which reduces the squared error by an eighth.
 
-Scales are float16, as in GGUF files, whose blocks are thus kept to the bit; see ``ggml``.
+Scales are float16, as in GGUF files, so blocks of these types are kept exactly; see ``ggml``.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ import torch
 
 GROUP = 32
 HIGHEST = 15
-"""Of codes of 4 bits."""
+"""The highest code of 4 bits."""
 FITS = 2
-"""How often scale and offset are fitted; each time gains less than the one before."""
+"""The number of times that scale and offset are fitted; each gains less than the one before."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quantized:
-    """A weight [out, in] in codes; ``in`` is rounded up to whole groups, with codes that mean 0."""
+    """A weight [out, in] in codes; ``in`` is padded to whole groups with codes for 0."""
 
     codes: torch.Tensor
     """int8 (8 bits) or uint8 (4 bits) [out, groups * 32]."""
@@ -37,7 +37,7 @@ class Quantized:
 
     @property
     def kind(self) -> Literal["int8", "int4"]:
-        """In how many bits."""
+        """The kind, by the number of bits."""
         return "int8" if self.low is None else "int4"
 
     def to_dense(self) -> torch.Tensor:
@@ -49,9 +49,9 @@ class Quantized:
 
 
 def quantize_weight(weight: torch.Tensor, kind: Literal["int8", "int4"]) -> Quantized:
-    """Round a float weight [out, in] to codes; ``in`` that is no multiple of 32 is padded with zeros.
+    """Round a float weight [out, in] to codes; ``in`` is padded with zeros to a multiple of 32.
 
-    It takes some twenty bytes of memory a weight: of large ones, give it a few rows at a time.
+    This takes about twenty bytes of memory per weight: pass a few rows of a large weight at a time.
     """
     padded = torch.nn.functional.pad(weight.float(), (0, -weight.shape[1] % GROUP))
     groups = padded.unflatten(1, (-1, GROUP))
@@ -59,7 +59,7 @@ def quantize_weight(weight: torch.Tensor, kind: Literal["int8", "int4"]) -> Quan
 
 
 def join_rows(parts: Sequence[Quantized]) -> Quantized:
-    """Return weights of one kind as one, one below the other."""
+    """Return weights of one kind as one weight, stacked by rows."""
     lows = [part.low for part in parts if part.low is not None]
     codes, scale = torch.cat([part.codes for part in parts]), torch.cat([part.scale for part in parts])
     return Quantized(codes, scale, torch.cat(lows) if lows else None)
@@ -86,7 +86,7 @@ def _round_codes(groups: torch.Tensor, scale: torch.Tensor, low: torch.Tensor) -
 
 
 def _fit_line(codes: torch.Tensor, groups: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return scale and offset that take each group's codes nearest to its weights, by least squares."""
+    """Return the scale and offset that map each group's codes closest to its weights, by least squares."""
     centre = codes.mean(-1, keepdim=True)
     spread = codes - centre
     scale = (spread * groups).sum(-1, keepdim=True) / spread.square().sum(-1, keepdim=True).clamp_(min=1e-6)
@@ -94,5 +94,5 @@ def _fit_line(codes: torch.Tensor, groups: torch.Tensor) -> tuple[torch.Tensor, 
 
 
 def _invert(scale: torch.Tensor) -> torch.Tensor:
-    """Return 1 / scale, and 0 where the scale is 0."""
+    """Return 1 / scale, or 0 if the scale is 0."""
     return torch.where(scale > 0, 1 / scale, 0)

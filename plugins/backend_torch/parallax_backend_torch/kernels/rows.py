@@ -1,4 +1,4 @@
-"""Weights in parts: read a few rows at a time, so that bringing them into the form they are kept in takes no memory."""
+"""Reads weights a few rows at a time, so that converting them takes little memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from parallax_backend_torch.kernels.quantize import Quantized, quantize_weight
 
 WeightKind = Literal["float32", "bfloat16", "int8", "int4"]
 AT_ONCE = 2**17
-"""Numbers of a weight that are converted at once; some twenty bytes of memory each."""
+"""Numbers of a weight that are converted at once; about twenty bytes of memory each."""
 
 
 class Rows(Protocol):
@@ -25,7 +25,7 @@ class Rows(Protocol):
         """Outputs and inputs."""
 
     def read(self, start: int, stop: int) -> torch.Tensor | Quantized:
-        """Return some of the rows, none of them twice; not to be written to."""
+        """Return rows ``start`` to ``stop``, each at most once; the result must not be written to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class TensorRows:
 
 @dataclass(frozen=True, slots=True)
 class BlockRows:
-    """`Rows` of uint8 [out, bytes], the blocks of a GGUF file, of ``width`` weights a row."""
+    """`Rows` of uint8 [out, bytes], the blocks of a GGUF file, with ``width`` weights per row."""
 
     blocks: torch.Tensor
     form: Form
@@ -64,7 +64,7 @@ class BlockRows:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A weight of a kind, in parts of whole panels; they can be had once."""
+    """A weight of a kind, in parts of whole panels, which can be iterated once."""
 
     kind: WeightKind
     shape: tuple[int, int]
@@ -72,7 +72,7 @@ class Cut:
 
 
 def cut_rows(rows: Rows, kind: WeightKind) -> Cut:
-    """Return a weight in parts, brought into a kind one by one."""
+    """Return a weight in parts, each converted to a kind when it is read."""
     height, width = rows.shape
     step = max(PANEL, AT_ONCE // max(1, width) // PANEL * PANEL)
     starts = range(0, max(1, height), step)
@@ -80,7 +80,7 @@ def cut_rows(rows: Rows, kind: WeightKind) -> Cut:
 
 
 def convert_part(part: torch.Tensor | Quantized, kind: WeightKind) -> torch.Tensor | Quantized:
-    """Return rows in the form of a kind; codes of that kind stay as they are."""
+    """Return rows converted to a kind; codes of that kind are not changed."""
     if isinstance(part, Quantized):
         if part.kind == kind:
             return part

@@ -7,7 +7,7 @@ from ctypes import POINTER, c_char_p, c_float, c_int32, c_int64, c_void_p, sizeo
 from typing import Any
 
 INTERFACE = 6
-"""Version of the C interface; a library that answers another number was built from other sources."""
+"""The version of the C interface; a library with another version was built from other sources."""
 
 
 class WeightRecord(ctypes.Structure):
@@ -95,7 +95,7 @@ RECORDS: dict[str, type[ctypes.Structure]] = {
     "plx_layer_bytes": LayerRecord,
     "plx_rope_bytes": RopeRecord,
 }
-"""Each record, and the function that returns how large the library takes it to be."""
+"""Each record, by the function that returns its size in the library."""
 
 _WEIGHT, _FLOATS, _COUNT = POINTER(WeightRecord), c_void_p, c_int64
 _TABLE, _ROPE = POINTER(TableRecord), POINTER(RopeRecord)
@@ -126,14 +126,14 @@ OPERATIONS: dict[str, tuple[type, ...]] = {
     "plx_attend": (POINTER(AttentionRecord),),
     "plx_layers": (_LAYERS, _ATTENTIONS, _COUNT, _TABLE, _ROPE, c_void_p, _FLOATS, _COUNT, _FLOATS, _FLOATS),
 }
-"""The argument types of functions that allocate memory; they return ``plx::Status``."""
+"""The argument types of the functions that allocate memory and return ``plx::Status``."""
 
 
 def declare_functions(library: ctypes.CDLL) -> None:
-    """Tell ctypes the types of all functions; an operation that finds no memory then raises `MemoryError`.
+    """Declare the types of all functions; an operation without enough memory then raises `MemoryError`.
 
     Raises:
-        AttributeError: the library lacks one.
+        AttributeError: the library lacks a function.
     """
     for name, (result, arguments) in FUNCTIONS.items():
         function = getattr(library, name)
@@ -144,7 +144,7 @@ def declare_functions(library: ctypes.CDLL) -> None:
 
 
 def find_misfit(library: ctypes.CDLL) -> str:
-    """Return the name of a record whose size here differs from the library's; empty if all agree."""
+    """Return the name of a record whose size differs from the library's; empty if all sizes agree."""
     return next((kind.__name__ for name, kind in RECORDS.items() if getattr(library, name)() != sizeof(kind)), "")
 
 
