@@ -7,6 +7,7 @@ from pathlib import Path
 from parallax_core.api import Request, RequestId, Sampling
 from parallax_core.config.config import Config
 from parallax_core.config.serve import ServeSettings
+from parallax_core.deploy.backend_options import prepare_plugins
 from parallax_core.deploy.deployment import read_plan
 from parallax_core.plugins.host import PluginHost
 
@@ -19,3 +20,12 @@ async def test_deployment_serves_without_a_command_line(model_folder: Path, tmp_
     async with deployment.running() as engine:
         assert "".join([delta.text async for delta in engine.submit(request)]).startswith(" Paris")
         assert [stage.node for replica in engine.describe() for stage in replica.stages] == ["worker/0/0", "worker/0/1"]
+
+
+async def test_option_of_a_backend_reaches_its_stages(model_folder: Path, tmp_path: Path) -> None:
+    given = ("weights=int8", "threads=1")
+    settings = ServeSettings(model=str(model_folder), backend="torch", backend_option=given, stages=2)
+    deployment = read_plan(settings, prepare_plugins(settings, Config())).prepare(tmp_path)
+    async with deployment.running() as engine:
+        devices = [stage.device or "" for replica in engine.describe() for stage in replica.stages]
+        assert ["1 threads" in device and "int8 weights" in device for device in devices] == [True, True]
