@@ -22,14 +22,17 @@ from parallax_core.checkpoint.config_reader import ConfigReader, count_layers
 from parallax_core.checkpoint.reader import find_missing, read_config, read_tensors
 from parallax_core.checkpoint.weights_version import identify_weights
 from parallax_core.config.home import cache_folder, keys_folder
-from parallax_core.contracts.backend import Availability, Backend, BackendSpec, DType, StagePlan
+from parallax_core.contracts.backend import Availability, Backend, BackendSpec, DType, Opens, StagePlan
 from parallax_core.contracts.capability import Capability
 from parallax_core.contracts.engine import (
     Delta,
     Engine,
+    EngineStats,
     Finish,
     Health,
+    Measured,
     Pause,
+    PoolUse,
     Reason,
     Request,
     Stream,
@@ -91,6 +94,14 @@ from parallax_core.contracts.stage import (
 )
 from parallax_core.contracts.surface import HttpSurface
 from parallax_core.contracts.tensor import ITEM_BYTES, Data, Tensor, TensorSpec
+from parallax_core.contracts.token_engine import (
+    EngineBackend,
+    EngineInfo,
+    EnginePlan,
+    RequestField,
+    SeedScope,
+    TokenEngine,
+)
 from parallax_core.contracts.transport import (
     Frame,
     FrameLimits,
@@ -271,13 +282,23 @@ __all__ = [  # noqa: RUF022 -- in groups
     "RequestId",
     "StageLoss",
     "Timing",
-    # Engines
+    # Engines, and backends that open them
     "Delta",
     "Engine",
+    "EngineBackend",
+    "EngineInfo",
+    "EnginePlan",
+    "EngineStats",
     "Health",
     "InvalidRequest",
+    "Measured",
+    "Opens",
+    "PoolUse",
     "Request",
+    "RequestField",
+    "SeedScope",
     "Stream",
+    "TokenEngine",
     "TokenLogprob",
     "Unavailable",
     # Messages between nodes
@@ -307,6 +328,10 @@ PROVISIONAL = frozenset(
         "BadFrame",
         "Delta",
         "Engine",
+        "EngineBackend",
+        "EngineInfo",
+        "EnginePlan",
+        "EngineStats",
         "Epoch",
         "Failure",
         "Health",
@@ -315,10 +340,16 @@ PROVISIONAL = frozenset(
         "InvalidRequest",
         "LeaseId",
         "Mask",
+        "Measured",
         "Message",
+        "Opens",
+        "PoolUse",
+        "RequestField",
         "Result",
+        "SeedScope",
         "Step",
         "Stream",
+        "TokenEngine",
         "TokenLogprob",
         "Unavailable",
         "Welcome",

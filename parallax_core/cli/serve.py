@@ -24,13 +24,14 @@ from parallax_core.contracts.backend import StagePlan
 from parallax_core.contracts.event import StageLoss
 from parallax_core.contracts.stage import StageInfo
 from parallax_core.contracts.status import ReplicaLimits
+from parallax_core.contracts.token_engine import EngineInfo
 from parallax_core.deploy.backend_options import prepare_plugins
-from parallax_core.deploy.deployment import Deployment, find_max_length, read_plan
+from parallax_core.deploy.deployment import Deployment, ReplicaEngine, find_max_length, read_plan
 from parallax_core.models.generation_config import RequestDefaults
 from parallax_core.node.events.delivery import EventBus
 from parallax_core.node.events.requests import EventRouter, RequestEvents
-from parallax_core.node.pipeline.engine import PipelineEngine
 from parallax_core.node.routing.router import Router
+from parallax_core.node.whole_model.engine import TextEngine
 from parallax_core.plugins.host import PluginHost
 from parallax_core.plugins.output import claim_output
 from parallax_core.server.options import ServerOptions
@@ -142,13 +143,16 @@ async def _run(deployment: Deployment, context: ServeContext) -> None:
         tracer.close()
 
 
-def _announce(deployment: Deployment, context: ServeContext, engines: Sequence[PipelineEngine]) -> None:
+def _announce(deployment: Deployment, context: ServeContext, engines: Sequence[ReplicaEngine]) -> None:
     """Print the ready line, log the stages and limits, and print hints that would make the server faster."""
     context.display.__exit__(None, None, None)
     _log_defaults(deployment.text.defaults)
     for engine in engines:
-        for info in engine.infos:
-            _log_stage(info)
+        if isinstance(engine, TextEngine):
+            _log_engine(engine.info)
+        else:
+            for info in engine.infos:
+                _log_stage(info)
     for limits in {engine.limits for engine in engines}:
         if limits is not None:
             _log_limits(limits, deployment.stages.plan)
@@ -178,6 +182,17 @@ def _log_stage(info: StageInfo) -> None:
         info.weight_bytes / 10**6,
         pool.num_pages * pool.page_size,
         min(info.context_length, pool.num_pages * pool.page_size),
+    )
+
+
+def _log_engine(info: EngineInfo) -> None:
+    logger.info(
+        "engine ready layers=%d device=%r dtype=%s context=%d tokens seed=%s",
+        info.num_layers,
+        info.device,
+        info.dtype,
+        info.context_length,
+        info.seed,
     )
 
 

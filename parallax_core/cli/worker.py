@@ -15,25 +15,31 @@ from parallax_core.base import log
 from parallax_core.base.errors import ParallaxError, PeerLost, UsageError
 from parallax_core.base.machine import Machine
 from parallax_core.checkpoint.reader import read_config
+from parallax_core.checkpoint.weights_version import digest_parts
 from parallax_core.cli.command import new_app
 from parallax_core.cli.option import from_section
 from parallax_core.config.config import Config
 from parallax_core.config.worker import WorkerSettings, name_node
 from parallax_core.contracts.backend import BackendSpec, StagePlan
 from parallax_core.contracts.progress import Progress
+from parallax_core.contracts.source import ModelFolder
 from parallax_core.contracts.stage import LayerRange, Stage
+from parallax_core.contracts.token_engine import EnginePlan
 from parallax_core.contracts.transport import Transport, TransportPlan, TransportSpec
 from parallax_core.deploy.backend_options import prepare_plugins
 from parallax_core.models.backends import choose_backend, find_backends, probe
 from parallax_core.models.catalog import Catalog
+from parallax_core.models.engines import open_engine
 from parallax_core.models.layer_fetch import LayerFetcher
 from parallax_core.models.stages import open_stage
 from parallax_core.node.channel import STRANGERS
 from parallax_core.node.membership.supervisor import end_with_parent
 from parallax_core.node.worker.allowed_models import ANYTHING, AllowedModels
+from parallax_core.node.worker.engine_session import OpenedEngine
 from parallax_core.node.worker.session import WorkerSession
 from parallax_core.plugins.host import PluginHost
 from parallax_core.plugins.registry import Offer
+from parallax_core.wire.engine import AssignEngine
 from parallax_core.wire.membership import Assign, Join
 
 AGAIN_S = (0.5, 1.0, 2.0, 5.0)
@@ -74,7 +80,7 @@ def worker(settings: WorkerSettings, config: Config) -> None:
 
 
 class StageOpener:
-    """Opens the stages assigned to a worker, with the installed plugins."""
+    """Opens the stages and engines assigned to a worker, with the installed plugins."""
 
     def __init__(
         self,
@@ -111,16 +117,8 @@ class StageOpener:
         Raises:
             ParallaxError: if they cannot be fetched or loaded, or the model is not allowed.
         """
-        if self._fault is not None:
-            raise self._fault
-        offers = [offer for offer in self._backends if assign.backend in {"", offer.spec.name}]
-        if not offers:
-            message = f"this node has no backend {assign.backend!r}, only {', '.join(self.names)}"
-            raise ParallaxError(message, "install it there, or name another --backend")
-        self._allowance.check(assign.model)
         layers = LayerRange(assign.start, assign.stop) if assign.stop else None
-        folder = self._fetcher.fetch(assign.model, layers, progress)
-        offer = choose_backend(self._plugins, offers, read_config(folder.path))
+        offer, folder = self._prepare(assign, layers, progress)
         plan = StagePlan(
             model=folder.path,
             listed_weights=folder.listed_weights,
@@ -133,6 +131,40 @@ class StageOpener:
             progress=progress,
         )
         return open_stage(self._plugins, offer, plan)
+
+    def open_engine(self, assign: AssignEngine, progress: Progress) -> OpenedEngine:
+        """Find or fetch the model, and return an engine for it, not started.
+
+        Raises:
+            ParallaxError: if it cannot be fetched, or the backend refuses it, or the model is not allowed.
+        """
+        offer, folder = self._prepare(assign, None, progress)
+        plan = EnginePlan(
+            model=folder.path,
+            listed_weights=folder.listed_weights,
+            dtype=assign.dtype,
+            device=assign.device,
+            memory_fraction=assign.memory_fraction,
+            max_batch_tokens=assign.max_batch_tokens,
+            max_running=assign.max_running,
+            progress=progress,
+        )
+        parts = {**digest_parts(folder.path), **folder.listed_weights}
+        return OpenedEngine(open_engine(self._plugins, offer, plan), parts)
+
+    def _prepare(
+        self, assign: Assign | AssignEngine, layers: LayerRange | None, progress: Progress
+    ) -> tuple[Offer[BackendSpec], ModelFolder]:
+        """Return the backend for a model, and the folder with at least some of its layers; None: with all."""
+        if self._fault is not None:
+            raise self._fault
+        offers = [offer for offer in self._backends if assign.backend in {"", offer.spec.name}]
+        if not offers:
+            message = f"this node has no backend {assign.backend!r}, only {', '.join(self.names)}"
+            raise ParallaxError(message, "install it there, or name another --backend")
+        self._allowance.check(assign.model)
+        folder = self._fetcher.fetch(assign.model, layers, progress)
+        return choose_backend(self._plugins, offers, read_config(folder.path)), folder
 
     def find_memory(self) -> int:
         """Return the bytes that a stage may use; 0: unknown, because some backend uses a device's own memory."""
@@ -165,7 +197,7 @@ async def _work(settings: WorkerSettings, node: str, plugins: PluginHost) -> Non
     plan = TransportPlan(node=node, listen=listen, timeout_s=timeout_s, strangers=STRANGERS)
     transport = spec.load(spec.spec.factory)(plan)
     await transport.start()
-    session = WorkerSession(transport, node, opener.open_stage)
+    session = WorkerSession(transport, node, opener.open_stage, opener.open_engine)
     try:
         await _serve(settings, session, transport, opener)
     finally:

@@ -44,6 +44,10 @@ class StagePlan:
     defaults. ``MyOptions(**plan.options)`` returns them as an object."""
 
 
+Opens = Literal["stage", "engine"]
+"""What a backend opens: stages of a pipeline (`Backend`), or engines for whole models (`EngineBackend`)."""
+
+
 class Backend(Protocol):
     """Opens stages."""
 
@@ -87,3 +91,6 @@ class BackendSpec:
     options: Ref[type[Any]] | None = None
     """The dataclass of the section of the configuration that holds the backend's options; the plugin declares it with
     a `SettingsSpec`, too. Core reads it and fills `StagePlan.options`. None: the backend has no options."""
+    opens: tuple[Opens, ...] = ("stage",)
+    """What it opens. The first serves models that are not split; stages serve those that are split, or whose layers a
+    user gives."""

@@ -46,6 +46,8 @@ class Request:
     default_max_tokens: int | None = None
     """The most tokens of an answer if ``max_tokens`` is None, within the context length; None: up to the context
     length."""
+    is_seeded: bool = False
+    """Whether the client chose `Sampling.seed`; an engine that cannot repeat its draws refuses that."""
 
 
 Reason = Literal["stop", "length", "error", "timeout", "aborted"]
@@ -129,6 +131,9 @@ class Delta:
     """The reason why this answer ended; other answers to the request may go on."""
     finish: Finish | None = None
     """Set on the last delta. Its reason is that of the answer that ended last, or why the rest cannot be finished."""
+    cached_tokens: int = 0
+    """On the first delta of a `TokenEngine` that knows it so early: `Finish.cached_tokens`, which an answer that ends at
+    a stop string otherwise lacks."""
 
 
 class Stream(Protocol):

@@ -17,21 +17,28 @@ from parallax_core.contracts.policy import RoutingPolicy
 from parallax_core.contracts.progress import Progress, silent
 from parallax_core.contracts.source import ModelFolder
 from parallax_core.contracts.status import NodeStatus
+from parallax_core.deploy.engines import EngineWorkers
 from parallax_core.deploy.executors import LocalStages, RemoteStages
 from parallax_core.deploy.stage_options import StageOptions, collect_advice, read_stage_options
 from parallax_core.engine.limits import Limits
 from parallax_core.models.catalog import Catalog
 from parallax_core.models.generation_config import check_choice
 from parallax_core.models.tokenizer import ModelTokenizer
+from parallax_core.node.membership.registry import NodeRegistry
 from parallax_core.node.pipeline.engine import PipelineEngine
 from parallax_core.node.pipeline.options import PipelineOptions
 from parallax_core.node.pipeline.unread import UnreadOutput
 from parallax_core.node.policy.parse import make_policy
 from parallax_core.node.routing.router import Router
 from parallax_core.node.status import describe_node
+from parallax_core.node.whole_model.engine import TextEngine
 from parallax_core.plugins.host import PluginHost
 
 logger = logging.getLogger(__name__)
+
+
+ReplicaEngine = PipelineEngine | TextEngine
+"""A replica: stages, or an engine that schedules itself."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,35 +48,35 @@ class Deployment:
     model_id: str
     folder: Path
     text: ModelTokenizer
-    stages: LocalStages | RemoteStages
+    stages: LocalStages | RemoteStages | EngineWorkers
     pipeline: PipelineOptions
     topology: ParallelConfig
     routing: RoutingPolicy
     advice: tuple[str, ...] = ()
     """Hints for the user that would make it faster."""
 
-    def make_engines(self, on_lost: Callable[[int, str], None] | None = None) -> list[PipelineEngine]:
-        """Return an engine for each replica; ``on_lost`` is told its rank and the reason when one loses a stage."""
-        engines = []
+    def make_engines(self, on_lost: Callable[[int, str], None] | None = None) -> list[ReplicaEngine]:
+        """Return an engine for each replica; ``on_lost`` is told its rank and the reason when one is lost."""
+        engines: list[ReplicaEngine] = []
         options = replace(self.pipeline, releases_unstarted=len(self.topology.replicas) > 1)
         for rank, places in enumerate(self.topology.replicas):
-            executor = self.stages.make_executor(rank, places, options)
             lost = partial(on_lost, rank) if on_lost else None
-            engines.append(PipelineEngine(executor, self.text.decode, options, lost))
+            if isinstance(self.stages, EngineWorkers):
+                engines.append(self.stages.make_engine(rank, places[0], options, self.text.decode, lost))
+            else:
+                executor = self.stages.make_executor(rank, places, options)
+                engines.append(PipelineEngine(executor, self.text.decode, options, lost))
         return engines
 
     def list_waiting(self) -> list[NodeStatus]:
         """Return the nodes that have joined and have nothing to do."""
-        return (
-            [describe_node(each) for each in self.stages.registry.waiting]
-            if isinstance(self.stages, RemoteStages)
-            else []
-        )
+        registry = self._registry
+        return [describe_node(each) for each in registry.waiting] if registry is not None else []
 
     @asynccontextmanager
     async def nodes_joining(self) -> AsyncIterator[None]:
         """Have nodes join, if there are any but this."""
-        registry = self.stages.registry if isinstance(self.stages, RemoteStages) else None
+        registry = self._registry
         if registry is not None:
             await registry.start()
             logger.info("head listens at %s", registry.address)
@@ -78,6 +85,16 @@ class Deployment:
         finally:
             if registry is not None:
                 await registry.stop()
+
+    @property
+    def _registry(self) -> NodeRegistry | None:
+        match self.stages:
+            case RemoteStages() as stages:
+                return stages.registry
+            case EngineWorkers(workers=stages):
+                return stages.registry
+            case _:
+                return None
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Router]:
@@ -96,7 +113,7 @@ class Deployment:
                 await router.stop()
 
 
-def find_max_length(engines: Sequence[PipelineEngine]) -> int:
+def find_max_length(engines: Sequence[ReplicaEngine]) -> int:
     """Return the longest sequence that every replica can serve, in tokens; 0 before all are ready."""
     return min(engine.max_length for engine in engines)
 

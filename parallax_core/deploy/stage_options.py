@@ -17,6 +17,7 @@ from parallax_core.config.serve import ServeSettings
 from parallax_core.contracts.backend import BackendSpec, DType, StagePlan
 from parallax_core.contracts.transport import TransportSpec
 from parallax_core.deploy.backend_options import BackendOptions, read_backend_options
+from parallax_core.deploy.engines import EngineWorkers, find_engine_backend
 from parallax_core.deploy.executors import (
     INPROCESS,
     LocalStages,
@@ -53,8 +54,13 @@ def read_parallel(settings: ServeSettings) -> ParallelConfig:
     )
 
 
-def choose_transport_name(settings: ServeSettings, parallel: ParallelConfig) -> str:
-    """Return the transport to use: the user's, or else one between processes if there are several stages.
+def choose_transport_name(settings: ServeSettings, parallel: ParallelConfig, engine: str = "") -> str:
+    """Return the transport to use: the user's, or else one between processes if there are several.
+
+    Args:
+        settings: the user's.
+        parallel: the stages and replicas.
+        engine: the backend whose engine serves the whole model, in a process of its own; empty: stages do.
 
     Raises:
         UsageError: if other settings need worker processes, and the user's transport cannot reach any.
@@ -63,8 +69,11 @@ def choose_transport_name(settings: ServeSettings, parallel: ParallelConfig) -> 
     if settings.transport == INPROCESS and needs:
         message = f"--{needs[0]} needs a transport between processes, which {INPROCESS} is not"
         raise UsageError(message, "leave --transport out, or use --transport zmq")
+    if settings.transport == INPROCESS and engine:
+        message = f"the engine of {engine!r} runs in a process of its own, which --transport {INPROCESS} cannot reach"
+        raise UsageError(message, "leave --transport out, or use --transport zmq")
     several = parallel.num_stages * parallel.data_parallel > 1
-    return settings.transport or ("zmq" if several or needs else INPROCESS)
+    return settings.transport or ("zmq" if several or needs or engine else INPROCESS)
 
 
 def split_backends(text: str | None, num_stages: int) -> tuple[str, ...]:
@@ -100,6 +109,8 @@ class StageOptions:
     """By backend: its Python interpreter, if it is not this one."""
     given: BackendOptions
     """The options of backends that were given on the command line."""
+    engine: str = ""
+    """The backend whose engine serves the whole model; empty: stages do."""
 
     def place_layers(self, config: dict[str, Any]) -> ParallelConfig:
         """Return the layers of each stage; see `deploy.layer_weights.place_layers`."""
@@ -121,8 +132,8 @@ class StageOptions:
 
     def make_stages(
         self, plan: StagePlan, offers: Offers, private: Path, model: str = ""
-    ) -> LocalStages | RemoteStages:
-        """Return the stages, which make the executors of replicas.
+    ) -> LocalStages | RemoteStages | EngineWorkers:
+        """Return the stages or engines, which make the replicas.
 
         Args:
             plan: the plan of every stage; its model folder needs weights only if stages run in this process.
@@ -140,7 +151,7 @@ class StageOptions:
         registry = make_registry(settings, self.transport, private)
         num_here = self.parallel.num_stages * self.parallel.data_parallel if is_here else 1  # they share the memory
         launcher = self._make_launcher(registry, private, backends) if is_here else None
-        return RemoteStages(
+        stages = RemoteStages(
             model=(model or str(plan.model.resolve())) if is_here else settings.model,
             backends=backends,
             plan=dataclasses.replace(plan, memory_fraction=plan.memory_fraction / num_here),
@@ -151,6 +162,7 @@ class StageOptions:
             weights=WeightsCheck(partial(state_weights, plan)),
             layer_costs=self._cost_layers(config, plan.dtype),
         )
+        return EngineWorkers(workers=stages) if self.engine else stages
 
     def _cost_layers(self, config: dict[str, Any], dtype: DType) -> LayerCosts | None:
         """Return the layers' costs if layers are to be balanced by measurement."""
@@ -192,8 +204,9 @@ def read_stage_options(settings: ServeSettings, plugins: PluginHost) -> StageOpt
         UsageError: if the options contradict each other.
     """
     parallel = read_parallel(settings)
-    transport = plugins.transports().get(choose_transport_name(settings, parallel))
     backends = split_backends(settings.backend, parallel.num_stages)
+    engine = find_engine_backend(settings, parallel, plugins)
+    transport = plugins.transports().get(choose_transport_name(settings, parallel, engine))
     pythons = read_pythons(settings, backends)
     here = {name for name in backends if settings.listen is None and name not in pythons}
     return StageOptions(
@@ -202,10 +215,20 @@ def read_stage_options(settings: ServeSettings, plugins: PluginHost) -> StageOpt
         parallel=parallel,
         transport=transport,
         backends=backends,
-        offers={name: find_backends(plugins, name or None) for name in here},
+        offers={name: find_stage_backends(plugins, name) for name in here},
         pythons=pythons,
         given=read_backend_options(settings, plugins),
+        engine=engine,
     )
+
+
+def find_stage_backends(plugins: PluginHost, name: str) -> list[Offer[BackendSpec]]:
+    """Return the backend called ``name``; without a name, those for stages that can run here, the best first.
+
+    Raises:
+        ParallaxError: if there is none.
+    """
+    return find_backends(plugins, name or None, None if name else "stage")
 
 
 def collect_advice(offers: Offers) -> tuple[str, ...]:

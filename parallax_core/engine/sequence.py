@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from parallax_core.base.ids import SeqId
 from parallax_core.contracts.engine import Delta, Reason, Request, TokenLogprob
 from parallax_core.contracts.stage import Draw, Output, Row, SequenceSpec
-from parallax_core.engine.detokenizer import Decode, Detokenizer
+from parallax_core.engine.answer_text import AnswerText
+from parallax_core.engine.detokenizer import Decode
 from parallax_core.engine.header_budget import RowCost, make_spec, weigh_rows
 from parallax_core.engine.prefix import ITEM, make_key
 from parallax_core.engine.prompt_logprobs import PromptScore
-from parallax_core.engine.stop_strings import StopFilter
 from parallax_core.engine.timing import Timeline, Timer, stand_still
 
 UrgencyRank = tuple[float, float, int, int]
@@ -81,8 +81,7 @@ class Sequence:
     """The log-probabilities of the prompt, if requested; the first answer computes them."""
     _key: bytes = field(init=False)
     """The cached key; may lack the latest tokens."""
-    _detokenizer: Detokenizer = field(init=False)
-    _stop: StopFilter = field(init=False)
+    _text: AnswerText = field(init=False)
 
     def __post_init__(self) -> None:
         request = self.request = self.context.request
@@ -91,8 +90,7 @@ class Sequence:
         self._key = self.siblings[0].key(self.num_prompt) if self.siblings else b""
         if request.prompt_logprobs is not None and self.choice == 0:
             self.score = PromptScore(request.prompt, request.prompt_logprobs)
-        self._detokenizer = Detokenizer(self.context.decode)
-        self._stop = StopFilter(request.stop)
+        self._text = AnswerText(self.context.decode, request.stop)
 
     @property
     def arrived(self) -> float:
@@ -203,15 +201,13 @@ class Sequence:
 
     def _read(self, token: int) -> tuple[str, Reason | None]:
         """Return the text a token completes, and the reason if it ends the answer."""
+        answer = self._text
         if token in self.request.stop_ids:
-            return self._end(self._stop.feed(self._detokenizer.finish()), "stop")
-        is_exempt = self.num_output <= self.request.sampling.min_tokens
-        text = self._stop.feed(self._detokenizer.feed(token), is_exempt=is_exempt)
-        if self._stop.stopped:
+            return answer.finish(), "stop"
+        text = answer.feed(token, is_exempt=self.num_output <= self.request.sampling.min_tokens)
+        if answer.has_stopped:
             return text, "stop"
         if self.num_output >= self.context.max_output:
-            return self._end(text + self._stop.feed(self._detokenizer.finish()), "length")
+            text += answer.finish()
+            return text, "stop" if self._text.has_stopped else "length"
         return text, None
-
-    def _end(self, text: str, reason: Reason) -> tuple[str, Reason]:
-        return (text, "stop") if self._stop.stopped else (text + self._stop.finish(), reason)

@@ -13,6 +13,51 @@ OTHER_BACKEND = "leave it out, or serve the model with another backend"
 
 
 @dataclass(frozen=True, slots=True)
+class LengthLimits:
+    """Refuses prompts that do not fit the model, and answers longer than it can hold."""
+
+    vocab_size: int
+    max_length: int
+    """The longest sequence that can be held, in tokens."""
+
+    def check_prompt(self, prompt: tuple[int, ...]) -> None:
+        """Raise InvalidRequest if the prompt is empty, too long, or has a token that the model lacks."""
+        if not prompt:
+            message = "the prompt is empty"
+            raise InvalidRequest(message, "prompt")
+        if len(prompt) >= self.max_length:
+            message = f"the prompt has {len(prompt)} tokens; this model can hold {self.max_length} in all"
+            raise InvalidRequest(message, "prompt", "shorten it")
+        if min(prompt) < 0 or max(prompt) >= self.vocab_size:
+            wrong = min(prompt) if min(prompt) < 0 else max(prompt)
+            message = f"the prompt has the token {wrong}; this model's tokens are 0 to {self.vocab_size - 1}"
+            raise InvalidRequest(message, "prompt")
+
+    def limit_output(self, request: Request) -> int:
+        """Return the most tokens an answer to ``request`` may have; raise InvalidRequest if it asks for too many."""
+        most = self._limit_output(request)
+        if request.sampling.min_tokens > most:
+            message = f"min_tokens is {request.sampling.min_tokens}, but an answer can have only {most} tokens"
+            raise InvalidRequest(message, "min_tokens", f"ask for at most {most}")
+        return most
+
+    def _limit_output(self, request: Request) -> int:
+        room = self.max_length - len(request.prompt)
+        if request.max_tokens is None:
+            return min(room, max(request.default_max_tokens or room, request.sampling.min_tokens))
+        if request.max_tokens < 1:
+            message = f"max_tokens is {request.max_tokens}; it must be at least 1"
+            raise InvalidRequest(message, "max_tokens")
+        if request.max_tokens > room:
+            message = (
+                f"{len(request.prompt)} prompt tokens and {request.max_tokens} new ones are more than "
+                f"the {self.max_length} tokens this model can hold"
+            )
+            raise InvalidRequest(message, "max_tokens", f"ask for at most {room}, or leave it out")
+        return request.max_tokens
+
+
+@dataclass(frozen=True, slots=True)
 class RequestValidator:
     """Refuses requests that the stages can never serve; the error names the field of `Request` or `Sampling`.
 
@@ -30,7 +75,8 @@ class RequestValidator:
         Raises:
             InvalidRequest: if it can never be served.
         """
-        self._check_prompt(request.prompt)
+        limits = LengthLimits(self.stages[-1].vocab_size, self.max_length)
+        limits.check_prompt(request.prompt)
         if not 1 <= request.n <= MAX_ANSWERS:
             raise InvalidRequest(f"n is {request.n}; it must be between 1 and {MAX_ANSWERS}", "n")
         self._check_logprobs("logprobs", request.logprobs)
@@ -38,24 +84,7 @@ class RequestValidator:
         if request.adapter and not all(_has(stage, "adapters") for stage in self.stages):
             message = f"the adapter {request.adapter!r} cannot be used: this model's backend does not support adapters"
             raise InvalidRequest(message, "adapter", "ask for the model itself")
-        max_output = self._limit_output(request)
-        if request.sampling.min_tokens > max_output:
-            message = f"min_tokens is {request.sampling.min_tokens}, but an answer can have only {max_output} tokens"
-            raise InvalidRequest(message, "min_tokens", f"ask for at most {max_output}")
-        return max_output
-
-    def _check_prompt(self, prompt: tuple[int, ...]) -> None:
-        if not prompt:
-            message = "the prompt is empty"
-            raise InvalidRequest(message, "prompt")
-        if len(prompt) >= self.max_length:
-            message = f"the prompt has {len(prompt)} tokens; this model can hold {self.max_length} in all"
-            raise InvalidRequest(message, "prompt", "shorten it")
-        size = self.stages[-1].vocab_size
-        if min(prompt) < 0 or max(prompt) >= size:
-            wrong = min(prompt) if min(prompt) < 0 else max(prompt)
-            message = f"the prompt has the token {wrong}; this model's tokens are 0 to {size - 1}"
-            raise InvalidRequest(message, "prompt")
+        return limits.limit_output(request)
 
     def _check_logprobs(self, name: str, top: int | None) -> None:
         last = self.stages[-1]
@@ -66,21 +95,6 @@ class RequestValidator:
         if not _has(last, "logprobs"):
             message = f"{name} is not available: this model's backend computes no log-probabilities"
             raise InvalidRequest(message, name, OTHER_BACKEND)
-
-    def _limit_output(self, request: Request) -> int:
-        room = self.max_length - len(request.prompt)
-        if request.max_tokens is None:
-            return min(room, max(request.default_max_tokens or room, request.sampling.min_tokens))
-        if request.max_tokens < 1:
-            message = f"max_tokens is {request.max_tokens}; it must be at least 1"
-            raise InvalidRequest(message, "max_tokens")
-        if request.max_tokens > room:
-            message = (
-                f"{len(request.prompt)} prompt tokens and {request.max_tokens} new ones are more than "
-                f"the {self.max_length} tokens this model can hold"
-            )
-            raise InvalidRequest(message, "max_tokens", f"ask for at most {room}, or leave it out")
-        return request.max_tokens
 
 
 def _has(stage: StageInfo, capability: Capability) -> bool:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from parallax_core.base.errors import ParallaxError
-from parallax_core.contracts.backend import Availability, BackendSpec
+from parallax_core.contracts.backend import Availability, BackendSpec, Opens
 from parallax_core.plugins.host import PluginHost
 from parallax_core.plugins.limit import TimedCall
 from parallax_core.plugins.output import divert_output
@@ -18,8 +18,10 @@ PROBE_S = 5.0
 """Seconds a backend's probe may take."""
 
 
-def find_backends(host: PluginHost, name: str | None) -> list[Offer[BackendSpec]]:
+def find_backends(host: PluginHost, name: str | None, opens: Opens | None = None) -> list[Offer[BackendSpec]]:
     """Return the backend called ``name``; without a name, all that this machine can run, the highest rank first.
+
+    ``opens`` leaves out backends that do not open what it names; None: none is left out.
 
     Raises:
         PluginConflict: if several plugins offer that name, or the name of the best backend. Other backends whose names
@@ -34,7 +36,8 @@ def find_backends(host: PluginHost, name: str | None) -> list[Offer[BackendSpec]
             message = f"backend {name!r} cannot run here: {availability.reason}"
             raise ParallaxError(message, "`parallax doctor` says more")
         return [offer]
-    ranked = sorted(registry.offers, key=lambda offer: offer.spec.rank, reverse=True)
+    suitable = [offer for offer in registry.offers if opens is None or opens in offer.spec.opens]
+    ranked = sorted(suitable, key=lambda offer: offer.spec.rank, reverse=True)
     if not (found := [offer for offer in ranked if probe(offer).ok]):
         hint = "install one, such as parallax-backend-mlx; `parallax doctor` says what is missing"
         raise ParallaxError("no installed backend can run on this machine", hint)

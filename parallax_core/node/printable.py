@@ -6,6 +6,7 @@ import msgspec
 
 from parallax_core.base.printable import make_printable
 from parallax_core.wire.base import MOST_NAME
+from parallax_core.wire.engine import EngineStatus
 from parallax_core.wire.membership import MOST_TEXT, Loading, Refusal
 from parallax_core.wire.messages import Failure, Message
 
@@ -19,6 +20,8 @@ def tidy(message: Message) -> Message:
         case Refusal():
             texts = {name: make_printable(getattr(message, name), MOST_TEXT) for name in ("message", "hint")}
             return msgspec.structs.replace(message, **texts)
+        case EngineStatus():
+            return msgspec.structs.replace(message, reason=make_printable(message.reason, MOST_TEXT))
         case Loading():
             return msgspec.structs.replace(message, task=make_printable(message.task, MOST_NAME))
     return message

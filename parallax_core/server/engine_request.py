@@ -134,6 +134,7 @@ def _read_request(text: ModelTokenizer, body: Generation, **more: Any) -> Reques
         "stop": body.stops,
         "priority": body.priority or 0,
         "timeout_s": body.timeout,
+        "is_seeded": body.seed is not None,
     }
     request = Request(id=RequestId(""), prompt=(), **{**fields, **more})
     least, most = request.sampling.min_tokens, request.max_tokens

@@ -1,4 +1,4 @@
-"""A node in a process of its own that runs stages of a toy: ``python -m parallax_core.testing.node PLAN``.
+"""A node in a process of its own that runs a toy: ``python -m parallax_core.testing.node PLAN``.
 
 For tests of pipelines whose processes are killed: they start quickly, and what they must
 draw is known. PLAN is a `NodePlan` as JSON. The process ends when its standard input does, or when its head is gone.
@@ -25,9 +25,12 @@ from parallax_core.contracts.progress import Progress
 from parallax_core.contracts.stage import LayerRange, PoolKind, Stage, StageBatch
 from parallax_core.contracts.transport import Transport, TransportPlan
 from parallax_core.node.membership.supervisor import end_with_parent
+from parallax_core.node.worker.engine_session import OpenedEngine
 from parallax_core.node.worker.session import WorkerSession
 from parallax_core.testing.liar import LiarTransport, Lie, Plot
 from parallax_core.testing.toy import Toy, ToyStage
+from parallax_core.testing.toy_engine import ToyEngine
+from parallax_core.wire.engine import AssignEngine
 from parallax_core.wire.membership import Assign, Join
 
 logger = logging.getLogger(__name__)
@@ -72,6 +75,13 @@ def open_toy(assign: Assign, progress: Progress) -> ToyStage:
     return stage
 
 
+def open_toy_engine(assign: AssignEngine, progress: Progress) -> OpenedEngine:
+    """Return an engine for a toy, not started."""
+    kinds = msgspec.convert(tuple(assign.model.split(",")), tuple[PoolKind, ...])
+    progress("loading layers", 1, 1, "bytes")
+    return OpenedEngine(ToyEngine(Toy(kinds)), {})
+
+
 def make_transport(plan: NodePlan) -> Transport:
     """Return the transport of a node, not started."""
     factory: Callable[[TransportPlan], Transport] = Ref[Callable[[TransportPlan], Transport]](plan.transport).load()
@@ -80,11 +90,11 @@ def make_transport(plan: NodePlan) -> Transport:
 
 
 async def serve_head(plan: NodePlan, open_stage: Callable[[Assign, Progress], Stage] = open_toy) -> None:
-    """Serve a head until it is gone, with stages that ``open_stage`` opens."""
+    """Serve a head until it is gone, with stages that ``open_stage`` opens, and engines of a toy."""
     transport = make_transport(plan)
     await transport.start()
     asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, time.sleep, plan.block_s)
-    member = WorkerSession(transport, plan.node, open_stage)
+    member = WorkerSession(transport, plan.node, open_stage, open_toy_engine)
     join = Join(transport.address, (BACKEND,), socket.gethostname()[:256], os.getpid())
     try:
         await member.serve(plan.connect, "head", join)

@@ -11,6 +11,9 @@ from itertools import chain, pairwise
 from parallax_core.contracts.stage import MOST_PAGES, Answer, Drawn, Output, PoolInfo, Row, StageInfo, State
 from parallax_core.contracts.tensor import ITEM_BYTES, Tensor
 from parallax_core.contracts.value import LARGEST
+from parallax_core.wire.checks import check_parts, check_words, require
+from parallax_core.wire.engine import Deltas, EngineReady, EngineStatus
+from parallax_core.wire.engine_bounds import check_engine_message
 from parallax_core.wire.errors import BadFrame
 from parallax_core.wire.membership import MOST_TEXT, Join, Ready
 from parallax_core.wire.messages import Failure, Hello, Mask, Message, Result, Step, Welcome
@@ -19,8 +22,6 @@ MOST_POOLS = 64
 """The most pools of a stage."""
 MOST_AHEAD = 16
 """The most steps that a stage takes ahead."""
-MOST_PARTS, MOST_NAME = 2**15, 256
-"""The most parts of weights, and the most characters in a part's name or digest."""
 
 
 def check_message(message: Message) -> None:
@@ -37,20 +38,20 @@ def check_message(message: Message) -> None:
             check_answers(message.answers, len(message.tensors))
         case Ready():
             check_info(message.info)
-        case Failure():
-            require(len(message.message) <= MOST_TEXT, "the message of a failure is too long")
         case Join() | Hello() | Welcome():
             check_names(message)
-        case Mask(bits=Tensor(dtype="uint8", shape=(_,))):
-            pass
+        case Deltas() | EngineReady() | EngineStatus():
+            check_engine_message(message)
+        case Failure():
+            require(len(message.message) <= MOST_TEXT, "the message of a failure is too long")
         case Mask():
-            raise BadFrame(f"a mask is {message.bits.dtype} with {len(message.bits.shape)} axes, not uint8 with one")
+            check_mask(message.bits)
 
 
-def require(truth: bool, what: str) -> None:  # noqa: FBT001 - the condition is the argument
-    """Raise `BadFrame` with the fault ``what`` unless ``truth``."""
-    if not truth:
-        raise BadFrame(what)
+def check_mask(bits: Tensor) -> None:
+    """Check the dtype and shape of a mask."""
+    if bits.dtype != "uint8" or len(bits.shape) != 1:
+        raise BadFrame(f"a mask is {bits.dtype} with {len(bits.shape)} axes, not uint8 with one")
 
 
 def check_rows(rows: tuple[Row, ...]) -> None:
@@ -119,10 +120,7 @@ def check_info(info: StageInfo) -> None:
     words = (info.device, info.dtype, info.weights_version)
     require(all(len(word) <= MOST_TEXT for word in words), "a text of a stage is too long")
     check_words(*words)
-    require(len(info.weights_parts) <= MOST_PARTS, "a stage has more parts than a model")
-    for part, digest in info.weights_parts.items():
-        require(max(len(part), len(digest)) <= MOST_NAME, "the name of a part of the weights is too long")
-        check_words(part, digest)
+    check_parts(info.weights_parts)
     for spec in (*info.takes, *info.gives):
         require(
             spec.dtype in ITEM_BYTES and 0 < spec.width <= LARGEST, "the dtype or width of a hidden tensor is invalid"
@@ -135,11 +133,6 @@ def check_names(message: Join | Hello | Welcome) -> None:
         check_words(message.address, message.host, message.model, *message.backends)
     else:
         check_words(message.node, message.software)
-
-
-def check_words(*words: str) -> None:
-    """Check that texts are safe to show to users."""
-    require(all(word.isprintable() for word in words), "a text has unprintable characters")
 
 
 def check_pool(pool: PoolInfo) -> None:

@@ -7,6 +7,7 @@ from typing import Annotated
 import msgspec
 
 from parallax_core.contracts.value import Count, Value
+from parallax_core.wire.engine import EngineMessage
 from parallax_core.wire.messages import (
     Failure,
     Heartbeat,
@@ -46,5 +47,5 @@ class MaskHeader(MaskOf[TensorEntry], frozen=True, tag=Mask.__struct_config__.ta
     """The header of a `Mask`."""
 
 
-Header = StepHeader | ResultHeader | Failure | MaskHeader | Heartbeat | Hello | Welcome | Membership
+Header = StepHeader | ResultHeader | Failure | MaskHeader | Heartbeat | Hello | Welcome | Membership | EngineMessage
 """A message without tensors is its own header."""

@@ -18,6 +18,7 @@ from parallax_core.contracts.stage import Answer, Edit, Row
 from parallax_core.contracts.tensor import Tensor
 from parallax_core.contracts.value import LARGEST, Count, Counter, Handle
 from parallax_core.wire.base import Leased, Name
+from parallax_core.wire.engine import EngineMessage
 from parallax_core.wire.membership import Assign, Hop, Join, Linked, Loading, Ready, Refusal, Release
 
 T = TypeVar("T")
@@ -143,4 +144,4 @@ class Welcome(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
 
 
 Membership = Join | Assign | Loading | Ready | Refusal | Hop | Linked | Release
-Message = Step | Result | Failure | Mask | Heartbeat | Hello | Welcome | Membership
+Message = Step | Result | Failure | Mask | Heartbeat | Hello | Welcome | Membership | EngineMessage

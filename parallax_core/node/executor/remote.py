@@ -22,6 +22,7 @@ from parallax_core.node.executor.loss import LossFinder
 from parallax_core.node.executor.unassigned import describe_unassigned, reminding
 from parallax_core.node.executor.weights_check import DifferentWeights, WeightsCheck
 from parallax_core.node.membership.assignment import StageAssignment
+from parallax_core.node.membership.launch import LOG_HINT, WorkerEnded, find_worker
 from parallax_core.node.membership.registry import JoinedNode, NodeRegistry
 from parallax_core.node.membership.supervisor import WorkerSupervisor
 from parallax_core.wire.membership import Hop, Join, Linked, Loading, Ready, Refusal, Release
@@ -29,9 +30,6 @@ from parallax_core.wire.messages import Failure, Heartbeat, Result
 
 logger = logging.getLogger(__name__)
 
-LOG_HINT = "its log, above, says why"
-JOIN_S = 120.0
-"""Seconds a worker process that this one started may take to join."""
 MOST_TRIALS = 3
 """Load attempts per worker: on a busy machine, a slow first import can miss heartbeats."""
 LEAVE_S = 1.0
@@ -218,19 +216,10 @@ class RemoteExecutor:
                 return await self._registry.find(assignment.fit)
             finally:
                 self._unassigned.discard(assignment.stage)
-        self._registry.forget(assignment.node)
-        await self._supervisor.restart(assignment.node)
-        finding = asyncio.create_task(self._registry.find(assignment.fit))
-        ending = asyncio.create_task(self._supervisor.wait_end(assignment.node))
         try:
-            await asyncio.wait([finding, ending], timeout=JOIN_S, return_when=asyncio.FIRST_COMPLETED)
-            if finding.done():
-                return finding.result()
-            reason = ending.result() if ending.done() else f"its process has not joined within {JOIN_S:g} s"
-            raise self._lost(assignment, reason)
-        finally:
-            finding.cancel()
-            ending.cancel()
+            return await find_worker(self._registry, self._supervisor, assignment.node, assignment.fit)
+        except WorkerEnded as error:
+            raise self._lost(assignment, error.message) from error
 
     async def _load(self, assignment: StageAssignment, node: JoinedNode) -> StageInfo:
         await node.channel.send(assignment.assign(self._attempt))

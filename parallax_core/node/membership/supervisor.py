@@ -30,6 +30,13 @@ class WorkerProcess:
 
     process: asyncio.subprocess.Process
 
+    def kill(self) -> None:
+        """Kill the process and its child processes, which share its process group, even if it has ended itself."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            self.process.kill()
+
     def explain(self) -> str | None:
         """Return why the process ended; None while it runs."""
         code = self.process.returncode
@@ -47,7 +54,8 @@ class WorkerSupervisor:
     """Starts and ends worker processes, at most one per node.
 
     Closing a worker's standard input tells it to end; the kernel closes it too when this process dies, so no worker
-    outlives it. A worker shares this process's standard error.
+    outlives it. A worker leads a process group, with which its child processes end. It shares this process's standard
+    error.
     """
 
     command: Callable[[str], Sequence[str]]
@@ -78,7 +86,7 @@ class WorkerSupervisor:
         logger.info("worker started node=%s pid=%d", node, process.pid)
 
     async def kill(self, node: str) -> None:
-        """Kill the process of ``node``, if it has one.
+        """Kill the process of ``node`` and its child processes, if it has one.
 
         A process that the system cannot end, for example because it waits for a device, is left behind.
         """
@@ -114,24 +122,29 @@ class WorkerSupervisor:
             async with asyncio.timeout(END_S):
                 await child.process.wait()
         except TimeoutError:
-            await _kill(child, GONE_S)
+            pass
+        await _kill(child, GONE_S)
 
 
 def end_with_parent() -> None:
-    """End this process, which a supervisor started, when the supervisor closes its standard input or dies."""
+    """End this process, which a supervisor started, when the supervisor closes its standard input or dies.
+
+    Child processes end with it if it leads a process group, as a supervisor's processes do.
+    """
     stdin = sys.stdin.fileno()
 
     def wait() -> None:
         while os.read(stdin, 1):  # not by sys.stdin, whose lock this thread would hold when the interpreter ends
             pass
+        if os.getpgrp() == os.getpid():
+            os.killpg(0, signal.SIGKILL)
         os._exit(0)
 
     threading.Thread(target=wait, name="parallax-parent", daemon=True).start()
 
 
 async def _kill(child: WorkerProcess, wait_s: float) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        child.process.kill()
+    child.kill()
     try:
         async with asyncio.timeout(wait_s):
             await child.process.wait()

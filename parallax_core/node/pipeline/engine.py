@@ -5,17 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Literal
+from collections.abc import Callable, Coroutine
 
-from parallax_core.base.errors import SHUTTING_DOWN, BackendFailed, EngineFailed, ParallaxError, StageLost, Unavailable
+from parallax_core.base.errors import EngineFailed, ParallaxError, StageLost, Unavailable
 from parallax_core.base.ids import RequestId
-from parallax_core.contracts.engine import Delta, EngineStats, Finish, Health, Reason, Request
+from parallax_core.contracts.engine import EngineStats, Health, Request
 from parallax_core.contracts.stage import StageInfo
 from parallax_core.contracts.status import ReplicaLimits, ReplicaStatus
 from parallax_core.engine.detokenizer import Decode
 from parallax_core.engine.head import Head
+from parallax_core.node.engine_base import EngineBase, describe_error
 from parallax_core.node.executor.base import Executor, StageLocation
 from parallax_core.node.pipeline.driver import PipelineDriver
 from parallax_core.node.pipeline.options import PipelineOptions
@@ -26,7 +25,7 @@ from parallax_core.node.status import describe_engine, describe_stages
 logger = logging.getLogger(__name__)
 
 
-class PipelineEngine:
+class PipelineEngine(EngineBase[tuple[StageInfo, ...]]):
     """A replica made of stages: a head on the event loop, and an executor that runs the stages.
 
     When a stage is lost, the engine's health becomes ``starting``, and the executor opens the stages again, however
@@ -42,53 +41,19 @@ class PipelineEngine:
         options: PipelineOptions | None = None,
         on_lost: Callable[[str], None] | None = None,
     ) -> None:
+        super().__init__(on_lost)
         self._options = options or PipelineOptions()
-        self._on_lost = on_lost
         self._executor = executor
         self._decode = decode
         self._infos: tuple[StageInfo, ...] = ()
         self._head: Head | None = None
         self._driver: PipelineDriver | None = None
-        self._streams: dict[RequestId, QueueStream] = {}
-        self._opening: asyncio.Task[tuple[StageInfo, ...]] | None = None
-        self._serving: asyncio.Task[None] | None = None
-        self._closing: asyncio.Task[None] | None = None
-        self._health = Health(state="starting")
-        self._num_losses = 0
-
-    async def start(self) -> None:
-        """Open the stages and begin to serve; call it once.
-
-        Raises:
-            ParallaxError: if a stage cannot be opened, or stages do not fit each other; nothing is left running then.
-            Unavailable: if the engine is stopped before or during the start.
-        """
-        if self._opening is not None or self._closing is not None:
-            raise Unavailable(f"the engine cannot start: it is {self._health.state}", self._health.reason)
-        self._opening = asyncio.get_running_loop().create_task(self._executor.open())
-        try:
-            self._begin(await self._opening)
-        except BaseException as error:
-            if self._health.state == "starting":
-                self._health = Health(state="failed", reason=str(error))
-            await self._close()
-            if (reason := self._explain(error)) is None:
-                raise
-            raise reason from error
-
-    async def stop(self) -> None:
-        """End every stream with an error and close the stages; wait only a moment for a running step."""
-        if self._health.state != "failed":
-            self._health = Health(state="draining", reason=SHUTTING_DOWN)
-        self._end_streams("aborted", SHUTTING_DOWN, list(self._streams))
-        await self._close()
 
     def submit(self, request: Request) -> QueueStream:
         """Accept a request; see `Engine.submit`."""
         head, driver = self._find_head()
         head.accept(request, asyncio.get_running_loop().time())
-        stream = QueueStream(partial(self._abort, request.id), self._options.backlog)
-        self._streams[request.id] = stream
+        stream = self._add_stream(request.id, self._options.backlog)
         driver.wake()
         return stream
 
@@ -96,13 +61,6 @@ class PipelineEngine:
         """Check that the engine would accept a request now; see `Admitting`."""
         head, _ = self._find_head()
         head.check_room()
-
-    def health(self) -> Health:
-        """Return the state of the engine; while it starts, the reason includes what an operator has to do."""
-        health = self._health
-        if health.state == "starting" and (needs := self._executor.needs()):
-            return Health(state="starting", reason="; ".join(filter(None, (health.reason, needs))))
-        return health
 
     def stats(self) -> tuple[EngineStats, ...]:
         """Return the engine's statistics; empty before it is first ready; see `Measured`."""
@@ -144,14 +102,25 @@ class PipelineEngine:
             raise Unavailable(message, self.health().reason)
         return self._head, self._driver
 
-    def _begin(self, infos: tuple[StageInfo, ...]) -> None:
-        if self._closing is not None:
-            raise Unavailable(SHUTTING_DOWN)
-        self._infos = infos
-        self._head = Head(infos, self._decode, self._options.head_options(time.perf_counter))
+    async def _open(self) -> tuple[StageInfo, ...]:
+        return await self._executor.open()
+
+    def _begin(self, opened: tuple[StageInfo, ...]) -> Coroutine[None, None, None]:
+        self._infos = opened
+        self._head = Head(opened, self._decode, self._options.head_options(time.perf_counter))
         self._driver = self._make_driver(self._head)
-        self._serving = asyncio.get_running_loop().create_task(self._serve(self._head, self._driver))
-        self._health = Health(state="ready")
+        return self._serve(self._head, self._driver)
+
+    async def _release(self) -> None:
+        await self._executor.close()
+
+    def _needs(self) -> str:
+        return self._executor.needs()
+
+    def _cancel(self, request_id: RequestId) -> None:
+        if self._head is not None and self._driver is not None:
+            self._head.cancel(request_id)
+            self._driver.wake()
 
     async def _serve(self, head: Head, driver: PipelineDriver) -> None:
         recovery = Recovery(self._executor, head, self._options, self._excuse, self._deliver)
@@ -174,7 +143,7 @@ class PipelineEngine:
             self._fail(error.message)
         except Exception as error:  # every stream has to end, whatever the error is
             logger.exception("engine failed")
-            self._fail(error.message if isinstance(error, ParallaxError) else _describe(error))
+            self._fail(error.message if isinstance(error, ParallaxError) else describe_error(error))
 
     def _make_driver(self, head: Head) -> PipelineDriver:
         return PipelineDriver(head, self._executor.channels, self._deliver, self._options.step_timeout_s)
@@ -187,11 +156,6 @@ class PipelineEngine:
             logger.exception("loss cannot be explained")
             return loss
 
-    def _excuse(self, reason: str) -> None:
-        """Note why the engine is not ready yet."""
-        if self._closing is None:
-            self._health = Health(state="starting", reason=reason)
-
     def _note_loss(self, head: Head, loss: StageLost) -> None:
         """Tell of a lost stage, and release the requests that a router can move to another replica."""
         reason = f"a stage was lost, and is being replaced: {loss.message}"
@@ -201,59 +165,3 @@ class PipelineEngine:
             for request_id in unstarted:
                 head.cancel(request_id)
             self._end_streams("error", reason, unstarted)
-
-    def _fail(self, reason: str) -> None:
-        self._change_health("failed", reason)
-        self._end_streams("error", reason, list(self._streams))
-
-    def _change_health(self, state: Literal["starting", "failed"], reason: str) -> None:
-        self._num_losses += 1
-        self._health = Health(state=state, reason=reason)
-        if self._on_lost is not None:
-            self._on_lost(reason)
-
-    def _deliver(self, deltas: list[tuple[RequestId, Delta]]) -> None:
-        for request_id, delta in deltas:
-            stream = self._streams.get(request_id)
-            if delta.finish is not None:
-                self._streams.pop(request_id, None)
-            if stream is not None:
-                stream.put(delta)
-
-    def _abort(self, request_id: RequestId) -> None:
-        if self._streams.pop(request_id, None) is not None and self._head is not None and self._driver is not None:
-            self._head.cancel(request_id)
-            self._driver.wake()
-
-    def _end_streams(self, reason: Reason, message: str, request_ids: Sequence[RequestId]) -> None:
-        finish = Finish(reason=reason, prompt_tokens=0, output_tokens=0, message=message)
-        for request_id in request_ids:
-            self._streams.pop(request_id).put(Delta(finish=finish))
-
-    def _explain(self, error: BaseException) -> ParallaxError | None:
-        """Return the error that `start` raises in place of ``error``; None to raise ``error`` itself."""
-        task = asyncio.current_task()
-        if isinstance(error, asyncio.CancelledError) and self._health.state == "draining":
-            is_cancelled = task is not None and task.cancelling()
-            return None if is_cancelled else Unavailable("the engine was stopped while it started", SHUTTING_DOWN)
-        if isinstance(error, ParallaxError) or not isinstance(error, Exception):
-            return None
-        message = f"the model could not be loaded: {_describe(error)}"
-        return BackendFailed(message, "run again with --verbose for the traceback")
-
-    async def _close(self) -> None:
-        """Close once, even if several callers ask for it or a caller is cancelled."""
-        if self._closing is None:
-            self._closing = asyncio.get_running_loop().create_task(self._shut())
-        await asyncio.wait([self._closing])
-
-    async def _shut(self) -> None:
-        tasks = [task for task in (self._opening, self._serving) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await self._executor.close()
-
-
-def _describe(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"

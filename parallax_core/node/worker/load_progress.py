@@ -10,6 +10,7 @@ from typing import Self
 from parallax_core.base.errors import PeerLost
 from parallax_core.contracts.progress import Unit
 from parallax_core.node.channel import Channel
+from parallax_core.wire.engine import AssignEngine
 from parallax_core.wire.membership import Assign, Loading
 
 INTERVAL_S = 0.2
@@ -22,7 +23,7 @@ class LoadProgressReporter:
     If the head is lost, the next call raises `PeerLost`, which ends the loading.
     """
 
-    def __init__(self, channel: Channel, assign: Assign) -> None:
+    def __init__(self, channel: Channel, assign: Assign | AssignEngine) -> None:
         self._channel = channel
         self._assign = assign
         self._latest: dict[str, Loading] = {}

@@ -16,11 +16,13 @@ from parallax_core.contracts.stage import Stage, StageInfo
 from parallax_core.contracts.transport import Transport
 from parallax_core.node.channel import Channel
 from parallax_core.node.handshake import greet
+from parallax_core.node.worker.engine_session import EngineSession, OpenEngine
 from parallax_core.node.worker.load_progress import LoadProgressReporter
 from parallax_core.node.worker.loop import StageChannels, StageLoop
 from parallax_core.node.worker.peers import PeerLinker, PeerLinks
 from parallax_core.node.worker.runtime import StageKey, StageRuntime
 from parallax_core.node.worker.thread import StageThread
+from parallax_core.wire.engine import Abort, AssignEngine, Submit
 from parallax_core.wire.membership import Assign, Hop, Join, Linked, Ready, Refusal, Release
 from parallax_core.wire.messages import Mask, Message, Step
 
@@ -55,12 +57,15 @@ class LoadedStage:
 class WorkerSession:
     """Serves one head: loads the stage it assigns, runs it, and may be assigned another. Belongs to one event loop."""
 
-    def __init__(self, transport: Transport, node: str, open_stage: OpenStage) -> None:
-        """Serve as the node called ``node``; ``transport`` has started and listens."""
+    def __init__(
+        self, transport: Transport, node: str, open_stage: OpenStage, open_engine: OpenEngine | None = None
+    ) -> None:
+        """Serve as the node called ``node``; ``transport`` has started and listens. None: it opens stages only."""
         self._transport = transport
         self._node = node
         self._neighbours = PeerLinker(transport, node)
         self._open_stage = open_stage
+        self._open_engine = open_engine
         self._held: LoadedStage | None = None
 
     async def serve(self, address: str, head: str, join: Join) -> None:
@@ -112,10 +117,13 @@ class WorkerSession:
         match message:
             case Assign():
                 return await self._serve_stage(channel, message)
+            case AssignEngine() if self._open_engine is not None:
+                await self.close()
+                return await EngineSession(channel, message, self._open_engine).run()
             case Release():
                 await self.close()
                 return await channel.receive()
-            case Step() | Mask() | Hop():  # sent before the head knew that the stage had ended
+            case Step() | Mask() | Hop() | Submit() | Abort():  # sent before the head knew that all had ended
                 return await channel.receive()
             case Refusal(_, _, _, reason, hint):
                 await self.close()  # the loaded stage may be the reason

@@ -13,10 +13,22 @@ from typing import Any
 
 from parallax_core.base.ids import Epoch, LeaseId, SeqId
 from parallax_core.contracts import stage
+from parallax_core.contracts.engine import PoolUse
 from parallax_core.contracts.sample import Sampling
 from parallax_core.contracts.tensor import Tensor, TensorSpec
+from parallax_core.contracts.token_engine import EngineInfo
 from parallax_core.contracts.transport import Frame
 from parallax_core.wire.codec import WIRE_VERSION, encode
+from parallax_core.wire.engine import (
+    Abort,
+    AssignEngine,
+    Deltas,
+    EngineReady,
+    EngineStatus,
+    Submit,
+    TokenDelta,
+    TokenFinish,
+)
 from parallax_core.wire.membership import Assign, Hop, Join, Linked, Loading, Ready, Refusal, Release
 from parallax_core.wire.messages import Failure, Heartbeat, Hello, Mask, Message, Result, Step, Welcome
 
@@ -77,6 +89,21 @@ INFO = stage.StageInfo(
     steps_ahead=1,
 )
 
+ENGINE = EngineInfo(
+    num_layers=30,
+    vocab_size=49152,
+    context_length=8192,
+    max_running=256,
+    max_batch_tokens=2048,
+    seed="engine",
+    honours=frozenset({"logit_bias"}),
+    max_answers=8,
+    max_logprobs=20,
+    device="cuda",
+    dtype="bfloat16",
+    weight_bytes=2**33,
+)
+
 SAMPLES: dict[str, Message] = {
     "step": Step(
         LEASE,
@@ -127,6 +154,35 @@ SAMPLES: dict[str, Message] = {
     "hop": Hop(LEASE, EPOCH, 1, "stage-0", "stage-2", "ipc:///run/stage-2.sock"),
     "linked": Linked(LEASE, EPOCH, 1),
     "release": Release(LEASE, EPOCH),
+    "assign an engine": AssignEngine(LEASE, EPOCH, "vllm", "org/model", "bfloat16", "cuda:1", 0.5, 1.0, 4096, 512),
+    "engine ready": EngineReady(LEASE, EPOCH, ENGINE, {"model.layers.10": "00ff", "model.norm.weight": "a1b2"}),
+    "submit": Submit(LEASE, EPOCH, 41, (1, 70000), 128, SAMPLING, (2, 128001), -2, 4, 5, 0, "poetry", "tenant"),
+    "submit with defaults": Submit(LEASE, EPOCH, 42, (1,), 1, Sampling()),
+    "abort": Abort(LEASE, EPOCH, (41, 42)),
+    "deltas": Deltas(
+        LEASE,
+        EPOCH,
+        (
+            TokenDelta(41, prompt_logprobs=((70000, -0.5, ((3, -0.25),)),)),
+            TokenDelta(41, (9,), 3, cached_tokens=256, logprobs=((9, -inf, ((4, -0.125), (5, -1.0))),)),
+            TokenDelta(42, (9, 128255), ended="stop", finish=TokenFinish("stop", "", 16)),
+            TokenDelta(43, finish=TokenFinish("error", "out of memory: größer als 8 GB")),
+        ),
+    ),
+    "engine status": EngineStatus(
+        LEASE,
+        EPOCH,
+        "failed",
+        "the engine core has died",
+        running=3,
+        waiting=2,
+        steps=1000,
+        prompt_tokens=2**33,
+        cached_tokens=2**32,
+        output_tokens=5000,
+        preemptions=1,
+        pools=(PoolUse(stage=0, kind="full", used=10, total=100),),
+    ),
 }
 
 

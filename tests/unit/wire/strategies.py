@@ -12,9 +12,22 @@ from parallax_core.base.errors import LossCause
 from parallax_core.base.ids import Epoch, LeaseId, SeqId
 from parallax_core.contracts import stage
 from parallax_core.contracts.capability import Capability
+from parallax_core.contracts.engine import MAX_ANSWERS, HealthState, PoolUse, Reason
 from parallax_core.contracts.sample import Sampling
 from parallax_core.contracts.tensor import ITEM_BYTES, Tensor, TensorSpec
+from parallax_core.contracts.token_engine import EngineInfo, RequestField, SeedScope
 from parallax_core.contracts.value import LARGEST
+from parallax_core.wire.engine import (
+    Abort,
+    AssignEngine,
+    Deltas,
+    EngineReady,
+    EngineStatus,
+    Submit,
+    TokenDelta,
+    TokenFinish,
+)
+from parallax_core.wire.engine_bounds import MOST_LOGPROBS
 from parallax_core.wire.membership import Assign, Hop, Join, Linked, Loading, Ready, Refusal, Release
 from parallax_core.wire.messages import Failure, Heartbeat, Hello, Mask, Message, Result, Step, Welcome
 
@@ -194,7 +207,81 @@ membership: st.SearchStrategy[Message] = st.one_of(
     st.builds(Linked, leases, epochs, counts),
     st.builds(Release, leases, epochs),
 )
+answer_counts = st.integers(1, MAX_ANSWERS)
+engine_infos = st.builds(
+    EngineInfo,
+    num_layers=sizes,
+    vocab_size=sizes,
+    context_length=sizes,
+    max_running=sizes,
+    max_batch_tokens=sizes,
+    seed=st.sampled_from(get_args(SeedScope)),
+    honours=st.frozensets(st.sampled_from(get_args(RequestField)), max_size=1),
+    max_answers=answer_counts,
+    max_logprobs=st.integers(0, MOST_LOGPROBS),
+    device=shown,
+    dtype=shown,
+    weight_bytes=counts,
+)
+reasons = st.sampled_from(get_args(Reason))
+score_entries = st.tuples(counts, scores, pairs)
+
+
+@st.composite
+def token_deltas(draw: st.DrawFn) -> TokenDelta:
+    tokens = draw(tuples(counts))
+    logprobs = draw(st.just(()) | st.tuples(*[score_entries for _ in tokens]))
+    finishes = st.none() | st.builds(TokenFinish, reasons, shown, counts)
+    index, ended, finish = draw(st.integers(0, MAX_ANSWERS - 1)), draw(st.none() | reasons), draw(finishes)
+    return TokenDelta(draw(counts), tokens, index, ended, finish, draw(counts), logprobs, draw(tuples(score_entries)))
+
+
+pool_uses = st.builds(PoolUse, stage=counts, kind=shown, used=counts, total=counts)
+engine_messages: st.SearchStrategy[Message] = st.one_of(
+    st.builds(
+        AssignEngine,
+        leases,
+        epochs,
+        backend=words,
+        model=words,
+        dtype=st.sampled_from(("auto", "float32", "float16", "bfloat16")),
+        device=words,
+        memory_fraction=st.floats(0, 1, exclude_min=True),
+        status_s=st.floats(0, 3600, exclude_min=True),
+        max_batch_tokens=counts,
+        max_running=counts,
+    ),
+    st.builds(EngineReady, leases, epochs, engine_infos, st.dictionaries(shown, shown, max_size=3)),
+    st.builds(
+        Submit,
+        leases,
+        epochs,
+        counts,
+        st.lists(counts, min_size=1, max_size=6).map(tuple),
+        sizes,
+        samplings,
+        tuples(counts),
+        st.integers(-LARGEST, LARGEST),
+        answer_counts,
+        counters,
+        counters,
+        words,
+        words,
+    ),
+    st.builds(Abort, leases, epochs, tuples(counts)),
+    st.builds(Deltas, leases, epochs, tuples(token_deltas())),
+    st.builds(
+        EngineStatus,
+        leases,
+        epochs,
+        st.sampled_from(get_args(HealthState)),
+        shown,
+        *[counts] * 7,
+        pools=tuples(pool_uses),
+    ),
+)
 messages: st.SearchStrategy[Message] = st.one_of(
+    engine_messages,
     steps(),
     results(),
     st.builds(

@@ -16,6 +16,8 @@ from tests.unit.node.cluster import soon, until
 
 WAIT = "import sys; sys.stdin.read()"
 STUBBORN = "import signal; signal.pause()"
+NO_PID = 2**22 + 1
+"""Larger than the id of any process on Linux."""
 
 
 def supervisor(code: str) -> WorkerSupervisor:
@@ -47,7 +49,7 @@ async def test_process_that_does_not_listen_is_killed() -> None:
 class Immortal:
     """A process that even SIGKILL does not end, as while it waits for a device."""
 
-    pid, returncode, stdin = 4711, None, None
+    pid, returncode, stdin = NO_PID, None, None
 
     def kill(self) -> None:
         self.was_killed = True
@@ -67,8 +69,8 @@ async def test_process_that_cannot_be_killed_is_not_waited_for(
     here._children["a"] = module.WorkerProcess(immortal)  # type: ignore[arg-type]
     await soon(getattr(here, how)("a"))
     assert immortal.was_killed
-    assert "worker was killed and is still there after 0.02 s pid=4711" in caplog.text
-    assert 4711 not in here.pids
+    assert f"worker was killed and is still there after 0.02 s pid={NO_PID}" in caplog.text
+    assert NO_PID not in here.pids
     await here.end("a")
 
 

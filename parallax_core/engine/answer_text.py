@@ -1,0 +1,35 @@
+"""Turns the tokens of one answer into text that ends before a stop string."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from parallax_core.engine.detokenizer import Decode, Detokenizer
+from parallax_core.engine.stop_strings import StopFilter
+
+
+class AnswerText:
+    """Decodes an answer token by token, for engines of every kind."""
+
+    def __init__(self, decode: Decode, stops: Sequence[str]) -> None:
+        self._detokenizer = Detokenizer(decode)
+        self._stop = StopFilter(stops)
+        self._has_stops = bool(stops)
+
+    @property
+    def has_stopped(self) -> bool:
+        """Whether a stop string has ended the text."""
+        return self._stop.stopped
+
+    def feed(self, token: int, *, is_exempt: bool = False) -> str:
+        """Add a token and return the text that it completes.
+
+        Exempt tokens begin an answer that must not end yet, see `StopFilter.feed`.
+        """
+        text = self._detokenizer.feed(token)
+        return self._stop.feed(text, is_exempt=is_exempt) if self._has_stops else text
+
+    def finish(self) -> str:
+        """Return the text still held back: the answer has ended."""
+        text = self._stop.feed(self._detokenizer.finish())
+        return text if self._stop.stopped else text + self._stop.finish()
