@@ -99,7 +99,7 @@ from parallax_core.contracts.token_engine import (
     EngineInfo,
     EnginePlan,
     RequestField,
-    SeedScope,
+    SeedSupport,
     TokenEngine,
 )
 from parallax_core.contracts.transport import (
@@ -296,7 +296,7 @@ __all__ = [  # noqa: RUF022 -- in groups
     "PoolUse",
     "Request",
     "RequestField",
-    "SeedScope",
+    "SeedSupport",
     "Stream",
     "TokenEngine",
     "TokenLogprob",
@@ -346,7 +346,7 @@ PROVISIONAL = frozenset(
         "PoolUse",
         "RequestField",
         "Result",
-        "SeedScope",
+        "SeedSupport",
         "Step",
         "Stream",
         "TokenEngine",

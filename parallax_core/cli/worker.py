@@ -33,7 +33,7 @@ from parallax_core.models.engines import open_engine
 from parallax_core.models.layer_fetch import LayerFetcher
 from parallax_core.models.stages import open_stage
 from parallax_core.node.channel import STRANGERS
-from parallax_core.node.membership.supervisor import end_with_parent
+from parallax_core.node.membership.supervisor import end_children_of_orphan, end_with_parent
 from parallax_core.node.worker.allowed_models import ANYTHING, AllowedModels
 from parallax_core.node.worker.engine_session import OpenedEngine
 from parallax_core.node.worker.session import WorkerSession
@@ -68,6 +68,7 @@ def worker(settings: WorkerSettings, config: Config) -> None:
         raise UsageError("the address of the server is missing", "give it: --connect tcp://HOST:PORT")
     node = settings.node or name_node(os.getpid())
     log.configure(verbose=settings.verbose, node=node)
+    parent = os.getppid()
     if settings.supervised:
         end_with_parent()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # shells make background processes of scripts ignore it
@@ -77,6 +78,8 @@ def worker(settings: WorkerSettings, config: Config) -> None:
             asyncio.run(_work(settings, node, plugins))
     finally:
         plugins.shutdown(SHUTDOWN_S)
+        if settings.supervised:
+            end_children_of_orphan(parent)
 
 
 class StageOpener:

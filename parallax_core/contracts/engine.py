@@ -132,8 +132,8 @@ class Delta:
     finish: Finish | None = None
     """Set on the last delta. Its reason is that of the answer that ended last, or why the rest cannot be finished."""
     cached_tokens: int = 0
-    """On the first delta of a `TokenEngine` that knows it so early: `Finish.cached_tokens`, which an answer that ends at
-    a stop string otherwise lacks."""
+    """On the first delta of a `TokenEngine` that knows it so early: `Finish.cached_tokens`. Without it, an answer that
+    ends at a stop string counts none."""
 
 
 class Stream(Protocol):

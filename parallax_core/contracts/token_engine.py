@@ -28,7 +28,7 @@ RequestField = Literal[
 ]
 """The fields of `Request` and `Sampling` that an engine may not honour; `EngineInfo.honours` names those it does."""
 
-SeedScope = Literal["exact", "engine", "none"]
+SeedSupport = Literal["exact", "engine", "none"]
 """What a seed gives: the tokens of core's own draw, the same tokens in this engine only, or no repetition at all."""
 
 
@@ -69,7 +69,7 @@ class EngineInfo:
     """The most answers it computes at the same time; further requests wait in the engine."""
     max_batch_tokens: int
     """The most tokens in one of its steps."""
-    seed: SeedScope
+    seed: SeedSupport
     honours: frozenset[RequestField] = frozenset()
     """Core refuses a request that sets any other field of `RequestField`; the error names the field."""
     max_answers: int = 1

@@ -10,7 +10,7 @@ from parallax_core.engine.detokenizer import Decode
 
 
 @dataclass(slots=True)
-class Answer:
+class AnswerState:
     """One answer to a request, so far."""
 
     text: AnswerText
@@ -26,7 +26,7 @@ class RequestText:
 
     def __init__(self, request: Request, decode: Decode) -> None:
         self._request = request
-        self._answers = [Answer(AnswerText(decode, request.stop)) for _ in range(request.n)]
+        self._answers = [AnswerState(AnswerText(decode, request.stop)) for _ in range(request.n)]
         self._num_cached = 0
 
     def read(self, delta: Delta) -> Delta | None:
@@ -60,7 +60,7 @@ class RequestText:
         self._num_cached = max(self._num_cached, finish.cached_tokens)
         return replace(self.finish(finish.reason, finish.message), timing=finish.timing)
 
-    def _advance(self, answer: Answer, delta: Delta) -> tuple[Reason | None, Delta]:
+    def _advance(self, answer: AnswerState, delta: Delta) -> tuple[Reason | None, Delta]:
         """Add the tokens of a delta to its answer; return why that ends, and the delta with its text."""
         text, count = self._read(answer, delta.tokens)
         ended: Reason | None = "stop" if answer.text.has_stopped else delta.ended
@@ -72,7 +72,7 @@ class RequestText:
             delta = replace(delta, tokens=delta.tokens[:count], logprobs=delta.logprobs[:count])
         return ended, replace(delta, text=text, ended=ended, finish=None, cached_tokens=0)
 
-    def _read(self, answer: Answer, tokens: tuple[int, ...]) -> tuple[str, int]:
+    def _read(self, answer: AnswerState, tokens: tuple[int, ...]) -> tuple[str, int]:
         """Return the text of tokens, and how many of them there are up to a stop string."""
         text, least = "", self._request.sampling.min_tokens
         for count, token in enumerate(tokens, 1):

@@ -28,8 +28,8 @@ from parallax_core.node.membership.supervisor import end_with_parent
 from parallax_core.node.worker.engine_session import OpenedEngine
 from parallax_core.node.worker.session import WorkerSession
 from parallax_core.testing.liar import LiarTransport, Lie, Plot
+from parallax_core.testing.stage_engine import make_toy_engine
 from parallax_core.testing.toy import Toy, ToyStage
-from parallax_core.testing.toy_engine import ToyEngine
 from parallax_core.wire.engine import AssignEngine
 from parallax_core.wire.membership import Assign, Join
 
@@ -79,7 +79,7 @@ def open_toy_engine(assign: AssignEngine, progress: Progress) -> OpenedEngine:
     """Return an engine for a toy, not started."""
     kinds = msgspec.convert(tuple(assign.model.split(",")), tuple[PoolKind, ...])
     progress("loading layers", 1, 1, "bytes")
-    return OpenedEngine(ToyEngine(Toy(kinds)), {})
+    return OpenedEngine(make_toy_engine(Toy(kinds)), {})
 
 
 def make_transport(plan: NodePlan) -> Transport:

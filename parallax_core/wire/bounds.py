@@ -12,7 +12,7 @@ from parallax_core.contracts.stage import MOST_PAGES, Answer, Drawn, Output, Poo
 from parallax_core.contracts.tensor import ITEM_BYTES, Tensor
 from parallax_core.contracts.value import LARGEST
 from parallax_core.wire.checks import check_parts, check_words, require
-from parallax_core.wire.engine import Deltas, EngineReady, EngineStatus
+from parallax_core.wire.engine import Deltas, EngineOpened, EngineStatus
 from parallax_core.wire.engine_bounds import check_engine_message
 from parallax_core.wire.errors import BadFrame
 from parallax_core.wire.membership import MOST_TEXT, Join, Ready
@@ -40,7 +40,7 @@ def check_message(message: Message) -> None:
             check_info(message.info)
         case Join() | Hello() | Welcome():
             check_names(message)
-        case Deltas() | EngineReady() | EngineStatus():
+        case Deltas() | EngineOpened() | EngineStatus():
             check_engine_message(message)
         case Failure():
             require(len(message.message) <= MOST_TEXT, "the message of a failure is too long")

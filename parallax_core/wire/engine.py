@@ -1,7 +1,7 @@
 """Messages between a head and an engine that schedules itself, in a worker process.
 
 The node joins as for a stage. The head assigns it an engine (`AssignEngine`); the node loads it, reports progress
-(`Loading`), and reports the engine (`EngineReady`) or why it cannot be opened (`Refusal`). Then the head submits and
+(`Loading`), and reports the engine (`EngineOpened`) or why it cannot be opened (`Refusal`). Then the head submits and
 aborts requests, and the engine sends their tokens (`Deltas`) and its status (`EngineStatus`) until the head releases it
 (`Release`) or the link ends. The head numbers the requests of a link; a number is never used again.
 """
@@ -24,7 +24,7 @@ MOST_STATUS_POOLS = 64
 """The most pools in a status."""
 
 Index = Annotated[int, msgspec.Meta(ge=0, lt=MAX_ANSWERS)]
-Answers = Annotated[int, msgspec.Meta(ge=1, le=MAX_ANSWERS)]
+AnswerCount = Annotated[int, msgspec.Meta(ge=1, le=MAX_ANSWERS)]
 Priority = Annotated[int, msgspec.Meta(ge=-LARGEST, le=LARGEST)]
 Scores = tuple[tuple[Count, float, tuple[tuple[Count, float], ...]], ...]
 """Tokens with their log-probabilities, and the best tokens of each position with theirs."""
@@ -50,7 +50,7 @@ class AssignEngine(Leased, frozen=True, tag=15):
         return 0
 
 
-class EngineReady(Leased, frozen=True, tag=16):
+class EngineOpened(Leased, frozen=True, tag=16):
     """Reports that a node has started its engine."""
 
     info: EngineInfo
@@ -68,7 +68,7 @@ class Submit(Leased, frozen=True, tag=17):
     sampling: Sampling
     stop_ids: tuple[Count, ...] = ()
     priority: Priority = 0
-    n: Answers = 1
+    n: AnswerCount = 1
     logprobs: Counter = -1
     """-1: not requested."""
     prompt_logprobs: Counter = -1
@@ -128,4 +128,4 @@ class EngineStatus(Leased, frozen=True, tag=20):
     pools: Annotated[tuple[PoolUse, ...], msgspec.Meta(max_length=MOST_STATUS_POOLS)] = ()
 
 
-EngineMessage = AssignEngine | EngineReady | Submit | Abort | Deltas | EngineStatus
+EngineMessage = AssignEngine | EngineOpened | Submit | Abort | Deltas | EngineStatus

@@ -6,14 +6,14 @@ from parallax_core.contracts.engine import MAX_ANSWERS, PoolUse
 from parallax_core.contracts.token_engine import EngineInfo
 from parallax_core.contracts.value import LARGEST
 from parallax_core.wire.checks import MOST_NAME, check_parts, check_words, require
-from parallax_core.wire.engine import Deltas, EngineReady, EngineStatus, TokenDelta
+from parallax_core.wire.engine import Deltas, EngineOpened, EngineStatus, TokenDelta
 from parallax_core.wire.membership import MOST_TEXT
 
 MOST_LOGPROBS = 1024
 """The largest `EngineInfo.max_logprobs`."""
 
 
-def check_engine_message(message: Deltas | EngineReady | EngineStatus) -> None:
+def check_engine_message(message: Deltas | EngineOpened | EngineStatus) -> None:
     """Check a message of an engine.
 
     Raises:
@@ -23,7 +23,7 @@ def check_engine_message(message: Deltas | EngineReady | EngineStatus) -> None:
         case Deltas():
             for delta in message.deltas:
                 check_delta(delta)
-        case EngineReady():
+        case EngineOpened():
             check_engine(message.info)
             check_parts(message.weights_parts)
         case EngineStatus():

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from parallax_core.api import Engine, TokenEngine
-from parallax_core.node.executor.local import LocalExecutor
-from parallax_core.node.pipeline.engine import PipelineEngine
 from parallax_core.node.whole_model.engine import TextEngine
-from parallax_core.testing.toy_engine import ToyEngine
+from parallax_core.testing.stage_engine import StageEngine, make_toy_engine
 from tests.conformance.test_engine import TOY, ToyKit, break_stage, decode
 from tests.support.engine_workers import ProcessEngine, link_task
 
 
-class BrokenEngine(ToyEngine):
-    """An engine that cannot start."""
-
-    def __init__(self) -> None:
-        super().__init__(TOY)
-        self.engine = PipelineEngine(LocalExecutor([break_stage]), decode)
+def make_broken() -> StageEngine:
+    """Return an engine that cannot start."""
+    return StageEngine([break_stage])
 
 
 class TokenKit(ToyKit):
@@ -24,10 +19,10 @@ class TokenKit(ToyKit):
         return TextEngine(self.make_token_engine(), decode)
 
     def make_token_engine(self) -> TokenEngine:
-        return ToyEngine(TOY)
+        return make_toy_engine(TOY)
 
     def make_broken_engine(self) -> Engine:
-        return TextEngine(BrokenEngine(), decode)
+        return TextEngine(make_broken(), decode)
 
 
 class TestEngineOfThisProcess(TokenKit):
@@ -36,10 +31,10 @@ class TestEngineOfThisProcess(TokenKit):
 
 class TestEngineOverALink(TokenKit):
     def make_token_engine(self) -> TokenEngine:
-        return link_task(lambda: ToyEngine(TOY), TOY)
+        return link_task(lambda: make_toy_engine(TOY), TOY)
 
     def make_broken_engine(self) -> Engine:
-        return TextEngine(link_task(BrokenEngine, TOY), decode)
+        return TextEngine(link_task(make_broken, TOY), decode)
 
 
 class TestEngineInAProcess(TokenKit):

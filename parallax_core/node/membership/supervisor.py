@@ -136,11 +136,25 @@ def end_with_parent() -> None:
     def wait() -> None:
         while os.read(stdin, 1):  # not by sys.stdin, whose lock this thread would hold when the interpreter ends
             pass
-        if os.getpgrp() == os.getpid():
-            os.killpg(0, signal.SIGKILL)
+        _kill_group()
         os._exit(0)
 
     threading.Thread(target=wait, name="parallax-parent", daemon=True).start()
+
+
+def end_children_of_orphan(parent: int) -> None:
+    """End this process with its child processes if the supervisor, the process ``parent``, is gone.
+
+    A process that ends by itself calls it at its end. As long as the supervisor lives, it ends the child processes.
+    """
+    if os.getppid() != parent:
+        _kill_group()
+
+
+def _kill_group() -> None:
+    """Kill this process and its child processes, if it leads a process group."""
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
 
 
 async def _kill(child: WorkerProcess, wait_s: float) -> None:

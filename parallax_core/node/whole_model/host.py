@@ -19,7 +19,7 @@ from parallax_core.node.executor.weights_check import WeightsCheck
 from parallax_core.node.membership.launch import LOG_HINT, find_worker
 from parallax_core.node.membership.registry import JoinedNode, NodeRegistry
 from parallax_core.node.membership.supervisor import WorkerSupervisor
-from parallax_core.wire.engine import AssignEngine, EngineReady, EngineStatus
+from parallax_core.wire.engine import AssignEngine, EngineOpened, EngineStatus
 from parallax_core.wire.membership import Loading, Refusal, Release
 
 logger = logging.getLogger(__name__)
@@ -155,7 +155,7 @@ class EngineHost:
             match await self._receive(node):
                 case Loading(_, _, _, task, done, total, unit):
                     self._progress(task, done, None if total < 0 else total, unit)
-                case EngineReady(_, _, info, parts):
+                case EngineOpened(_, _, info, parts):
                     await self._weights.check(f"the engine on node {node.name!r}", parts)
                     return info
                 case Refusal(_, _, _, message, hint):

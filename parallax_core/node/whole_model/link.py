@@ -16,7 +16,7 @@ from parallax_core.node.whole_model.host import HostedEngine
 from parallax_core.node.whole_model.messages import is_part, make_submit, unpack_delta
 from parallax_core.wire.engine import Abort, Deltas, EngineStatus, Submit, TokenDelta
 
-Deliver = Callable[[Iterable[tuple[RequestId, Delta]]], None]
+DeliverDeltas = Callable[[Iterable[tuple[RequestId, Delta]]], None]
 
 
 @dataclass(slots=True)
@@ -33,7 +33,7 @@ class OpenRequest:
 class EngineLink:
     """The requests of one engine process, by their numbers on its link. Belongs to one event loop."""
 
-    def __init__(self, hosted: HostedEngine, deliver: Deliver) -> None:
+    def __init__(self, hosted: HostedEngine, deliver: DeliverDeltas) -> None:
         """Give the deltas that arrive to ``deliver``, one batch per message."""
         self._hosted = hosted
         self._deliver = deliver

@@ -16,7 +16,7 @@ from parallax_core.node.channel import Channel
 from parallax_core.node.whole_model.messages import pack_deltas, read_submit
 from parallax_core.node.worker.engine_runner import EngineRunner, Numbered
 from parallax_core.node.worker.load_progress import LoadProgressReporter
-from parallax_core.wire.engine import Abort, AssignEngine, Deltas, EngineReady, EngineStatus, Submit
+from parallax_core.wire.engine import Abort, AssignEngine, Deltas, EngineOpened, EngineStatus, Submit
 from parallax_core.wire.membership import Refusal, Release
 from parallax_core.wire.messages import Message
 
@@ -86,7 +86,7 @@ class EngineSession:
             logger.warning("engine cannot be opened: %s", error.message)
             await channel.send(Refusal(assign.lease, assign.epoch, assign.stage, error.message, error.hint))
             return False
-        await channel.send(EngineReady(assign.lease, assign.epoch, info, dict(self._weights)))
+        await channel.send(EngineOpened(assign.lease, assign.epoch, info, dict(self._weights)))
         return True
 
     async def _start(self, progress: Progress) -> EngineInfo:

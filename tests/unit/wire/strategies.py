@@ -15,13 +15,13 @@ from parallax_core.contracts.capability import Capability
 from parallax_core.contracts.engine import MAX_ANSWERS, HealthState, PoolUse, Reason
 from parallax_core.contracts.sample import Sampling
 from parallax_core.contracts.tensor import ITEM_BYTES, Tensor, TensorSpec
-from parallax_core.contracts.token_engine import EngineInfo, RequestField, SeedScope
+from parallax_core.contracts.token_engine import EngineInfo, RequestField, SeedSupport
 from parallax_core.contracts.value import LARGEST
 from parallax_core.wire.engine import (
     Abort,
     AssignEngine,
     Deltas,
-    EngineReady,
+    EngineOpened,
     EngineStatus,
     Submit,
     TokenDelta,
@@ -215,7 +215,7 @@ engine_infos = st.builds(
     context_length=sizes,
     max_running=sizes,
     max_batch_tokens=sizes,
-    seed=st.sampled_from(get_args(SeedScope)),
+    seed=st.sampled_from(get_args(SeedSupport)),
     honours=st.frozensets(st.sampled_from(get_args(RequestField)), max_size=1),
     max_answers=answer_counts,
     max_logprobs=st.integers(0, MOST_LOGPROBS),
@@ -251,7 +251,7 @@ engine_messages: st.SearchStrategy[Message] = st.one_of(
         max_batch_tokens=counts,
         max_running=counts,
     ),
-    st.builds(EngineReady, leases, epochs, engine_infos, st.dictionaries(shown, shown, max_size=3)),
+    st.builds(EngineOpened, leases, epochs, engine_infos, st.dictionaries(shown, shown, max_size=3)),
     st.builds(
         Submit,
         leases,

@@ -1,0 +1,216 @@
+"""A backend whose engine serves the whole model in a worker process, with the real model, through the command line.
+
+The engine is core's own head over a stage of the MLX backend, so that its tokens are known: those of that backend.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from parallax_core.plugins.discovery import DISABLED_VARIABLE
+from tests.e2e.conftest import END_TIMEOUT_S, MODEL, Server
+from tests.unit.plugins.site import PARALLAX, Site
+
+PLUGIN = """
+import subprocess
+import sys
+from dataclasses import replace
+
+from parallax_core.api import Availability, BackendSpec, Ref, StagePlan, hookimpl
+
+
+def probe():
+    return Availability(ok=True, device="cpu")
+
+
+class WholeBackend:
+    def open_engine(self, plan):
+        from functools import partial
+
+        from parallax_backend_mlx.backend import MlxBackend
+        from parallax_core.testing.stage_engine import StageEngine
+
+        class Engine(StageEngine):
+            @property
+            def info(self):
+                info = super().info
+                return replace(info, honours=info.honours - {"logit_bias"})
+
+        self.child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        print("child", self.child.pid, file=sys.stderr, flush=True)
+        stage = StagePlan(
+            model=plan.model, dtype=plan.dtype, memory_fraction=plan.memory_fraction, progress=plan.progress
+        )
+        return Engine([partial(MlxBackend().open_stage, stage)])
+
+
+@hookimpl
+def parallax_register_backends():
+    return [
+        BackendSpec(
+            name="whole",
+            summary="serves whole models",
+            probe=Ref("{module}:probe"),
+            factory=Ref("{module}:WholeBackend"),
+            rank=-1,
+            opens=("engine",),
+        )
+    ]
+"""
+PROMPTS = ("The capital of France is", "Once upon a time", "def add(a, b):\n    return")
+
+
+def make_site(folder: Path) -> Site:
+    site = Site(folder)
+    site.install("whole", PLUGIN)
+    return site
+
+
+def start(site: Site, home: Path, *options: str) -> Server:
+    """Start a server with the plugin beside those that are installed."""
+    log = site.folder / "log"
+    environ = site.environment(PARALLAX_HOME=str(home)) | {DISABLED_VARIABLE: ""}
+    command = [PARALLAX, "serve", MODEL, "--port", "0", "--dtype", "float32", "--memory-fraction", "0.05", *options]
+    with log.open("w") as sink:
+        process = subprocess.Popen(
+            command, cwd=site.folder, env=environ, stdout=subprocess.PIPE, stderr=sink, text=True
+        )
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line.startswith("ready "), log.read_text()
+    return Server(process, line.split()[1], log, [line])
+
+
+@pytest.fixture
+def whole(tmp_path: Path, model_home: Path) -> Iterator[Server]:
+    """Start a server over the engine."""
+    server = start(make_site(tmp_path), model_home, "--backend", "whole")
+    yield server
+    server.process.kill()
+    server.process.wait()
+    assert server.process.stdout is not None
+    server.process.stdout.close()
+
+
+def ask(server: Server, path: str, **body: Any) -> Any:
+    """Return the answer to a request, or to a GET without a body."""
+    data = json.dumps(body).encode() if body else None
+    with urllib.request.urlopen(
+        urllib.request.Request(server.url + path, data, {"Content-Type": "application/json"}), timeout=120
+    ) as answer:
+        return json.load(answer)
+
+
+def complete(server: Server, prompt: str, **body: Any) -> Any:
+    return ask(server, "/completions", model=MODEL, prompt=prompt, **{"max_tokens": 24, "temperature": 0, **body})
+
+
+def find_replica(server: Server) -> Any:
+    """Return the status of the replica."""
+    return ask(server, "/cluster")["replicas"][0]
+
+
+def find_engine(server: Server) -> Any:
+    """Return the status of the engine, which counts as one stage."""
+    return find_replica(server)["stages"][0]
+
+
+def list_children(server: Server) -> list[int]:
+    """Return the child processes that the engines have said they started."""
+    return [int(line.split()[1]) for line in server.log.read_text().splitlines() if line.startswith("child ")]
+
+
+def is_gone(pid: int) -> bool:
+    stat = Path(f"/proc/{pid}/stat")
+    return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def wait_until(condition: Any, seconds: float = 60) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def test_engine_answers_like_the_pipeline(whole: Server, tmp_path: Path, model_home: Path) -> None:
+    (tmp_path / "pipeline").mkdir()
+    pipeline = start(make_site(tmp_path / "pipeline"), model_home, "--backend", "mlx")
+    try:
+        for prompt in PROMPTS:
+            for options in (
+                {"logprobs": 2, "echo": True},
+                {"temperature": 0.8, "seed": 7, "n": 3, "top_p": 0.9},
+                {"stop": ["the", "\n"]},
+                {"max_tokens": 5, "repetition_penalty": 1.2},
+            ):
+                found, expected = (complete(each, prompt, **options) for each in (whole, pipeline))
+                assert found["choices"] == expected["choices"], options
+                found["usage"].pop("prompt_tokens_details"), expected["usage"].pop("prompt_tokens_details")
+                assert found["usage"] == expected["usage"], options
+    finally:
+        pipeline.end(signal.SIGTERM)
+
+
+def test_field_that_the_engine_lacks_is_refused_by_name(whole: Server) -> None:
+    with pytest.raises(urllib.error.HTTPError, match="400") as refused:
+        complete(whole, "a", logit_bias={"5": 1})
+    error = json.load(refused.value)["error"]
+    assert error["param"] == "logit_bias"
+    assert "this model's engine does not support it" in error["message"]
+
+
+def test_killed_engine_ends_its_requests_and_is_started_again(whole: Server) -> None:
+    before = find_engine(whole)
+    [child] = list_children(whole)
+    body = json.dumps({"model": MODEL, "prompt": "a", "max_tokens": 2000, "stream": True}).encode()
+    request = urllib.request.Request(whole.url + "/completions", body, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        answer.readline()
+        os.kill(before["pid"], signal.SIGKILL)
+        rest = answer.read().decode()
+    assert "the engine was lost, and is started again: its process was ended by SIGKILL" in rest
+    wait_until(lambda: find_replica(whole)["status"] == "ready")
+    assert complete(whole, PROMPTS[0])["usage"]["completion_tokens"] == 24
+    after = find_engine(whole)
+    assert (after["restarts"], after["layers"], after["backend"]) == (1, [0, 30], "whole")
+    assert after["pid"] != before["pid"]
+    wait_until(lambda: is_gone(child))
+    assert whole.end(signal.SIGTERM) < END_TIMEOUT_S
+    assert whole.process.returncode == 0
+    wait_until(lambda: all(map(is_gone, (after["pid"], *list_children(whole)))))
+
+
+def test_engine_outlives_no_server(whole: Server) -> None:
+    pid, children = find_engine(whole)["pid"], list_children(whole)
+    whole.process.kill()
+    wait_until(lambda: all(map(is_gone, (pid, *children))))
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (("--stages", "2"), "serves whole models only"),
+        (("--layers", "0-30"), "serves whole models only"),
+        (("--transport", "inprocess"), "runs in a process of its own"),
+        (("--listen", "tcp://127.0.0.1:0"), "runs on this machine"),
+        (("--batching", "work-conserving:x=1"), "--batching is for pipelines of stages"),
+    ],
+)
+def test_settings_that_an_engine_cannot_honour_are_refused(
+    tmp_path: Path, options: tuple[str, ...], reason: str
+) -> None:
+    done = make_site(tmp_path).run("serve", "model", "--backend", "whole", *options)
+    assert done.returncode == 2
+    assert reason in done.stderr
+    assert "hint: " in done.stderr
