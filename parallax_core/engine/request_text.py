@@ -40,7 +40,7 @@ class RequestText:
             return None
         ended, given = (None, Delta(index=delta.index)) if answer.has_ended else self._advance(answer, delta)
         if delta.finish is not None:
-            return replace(given, finish=self._close(delta.finish))
+            return replace(given, finish=self._close(delta.finish, ended))
         if ended is not None and all(each.has_ended for each in self._answers):
             return replace(given, finish=self.finish(ended))
         return given
@@ -55,10 +55,11 @@ class RequestText:
             cached_tokens=self._num_cached,
         )
 
-    def _close(self, finish: Finish) -> Finish:
-        """Return an engine's finish with the usage that the client sees."""
+    def _close(self, finish: Finish, ended: Reason | None) -> Finish:
+        """Return an engine's finish with the usage that the client sees; ``ended``: why the last answer has ended."""
         self._num_cached = max(self._num_cached, finish.cached_tokens)
-        return replace(self.finish(finish.reason, finish.message), timing=finish.timing)
+        reason = ended if ended is not None and finish.reason in {"stop", "length"} else finish.reason
+        return replace(self.finish(reason, finish.message), timing=finish.timing)
 
     def _advance(self, answer: AnswerState, delta: Delta) -> tuple[Reason | None, Delta]:
         """Add the tokens of a delta to its answer; return why that ends, and the delta with its text."""

@@ -113,6 +113,9 @@ class LinkedEngine:
     def submit(self, request: Request) -> Stream:
         return self.engine.submit(request)
 
+    def check_room(self) -> None:
+        self.engine.check_room()
+
     def health(self) -> Health:
         return self.engine.health()
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
-from parallax_core.base.errors import ParallaxError
+from parallax_core.base.errors import BackendFailed, ParallaxError
 from parallax_core.contracts.engine import Delta, EngineStats, Finish, Health, Measured, Request, Stream
 from parallax_core.contracts.token_engine import EngineInfo, TokenEngine
 from parallax_core.node.worker.loop_thread import LoopThread
@@ -110,8 +110,8 @@ class EngineRunner:
             return
         is_aborted = self._streams.pop(number, None) is None
         if not has_ended and not is_aborted:
-            message = "the engine ended its answer without a reason"
-            self._put(number, Delta(finish=_describe(RuntimeError(message), request)))
+            error = BackendFailed("the engine ended its answer without a reason")
+            self._put(number, Delta(finish=_describe(error, request)))
 
     def _put(self, number: int, delta: Delta) -> None:
         if not self._batch:

@@ -145,3 +145,53 @@ def test_child_ends_with_its_parent_that_has_no_time_to_see_to_it() -> None:
         assert is_there(pid)
         process.kill()
     asyncio.run(until(lambda: not is_there(pid) or Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z"))
+
+
+FAMILY = (
+    "import subprocess, sys; child = subprocess.Popen([sys.executable, '-S', '-c', 'import time; time.sleep(60)']); "
+    "open(sys.argv[1] + '.new', 'w').write(str(child.pid)); import os; os.rename(sys.argv[1] + '.new', sys.argv[1]); "
+)
+
+
+def has_ended(pid: int) -> bool:
+    stat = Path(f"/proc/{pid}/stat")
+    return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+@pytest.mark.parametrize("how", ["restart", "kill", "end"])
+@pytest.mark.parametrize("code", [WAIT, STUBBORN, "raise SystemExit(3)"])
+async def test_child_processes_end_with_their_worker(how: str, code: str, tmp_path: Path) -> None:
+    note = tmp_path / "child"
+    here = WorkerSupervisor(lambda _: [sys.executable, "-S", "-c", FAMILY + code, str(note)])
+    await here.restart("a")
+    await until(note.exists)
+    child = int(note.read_text())
+    assert not has_ended(child)
+    await soon(getattr(here, how)("a"))
+    await until(lambda: has_ended(child))
+    await soon(here.end("a"))
+
+
+@pytest.mark.parametrize("how", ["end_with_parent()", "import os; end_children_of_orphan(os.getppid() + 1)"])
+def test_child_processes_end_where_the_supervisor_is_gone(how: str, tmp_path: Path) -> None:
+    note = tmp_path / "child"
+    code = (
+        "from parallax_core.node.membership.supervisor import end_children_of_orphan, end_with_parent; "
+        f"{FAMILY}{how}; import time; time.sleep(60)"
+    )
+    command = [sys.executable, "-c", code, str(note)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as process:
+        asyncio.run(until(note.exists))
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait(10) == -signal.SIGKILL
+    asyncio.run(until(lambda: has_ended(int(note.read_text()))))
+
+
+def test_process_that_leads_no_group_kills_no_other() -> None:
+    begin = "from parallax_core.node.membership.supervisor import end_with_parent; end_with_parent(); "
+    code = f"{begin}import time; time.sleep(9)"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait(10) == 0
