@@ -114,15 +114,15 @@ class Endless(Faulty):
 
 
 FAULTS: list[tuple[type[Faulty], str, str]] = [
-    (Greedy, "test_answer_has_as_many_tokens_as_asked_for", "1 tokens were asked for, and 2 came"),
-    (Unstopped, "test_stop_id_ends_the_text", "came. The contract"),
+    (Greedy, "test_answer_has_as_many_tokens_as_asked_for", "1 tokens were requested, and 2 were returned"),
+    (Unstopped, "test_stop_id_ends_the_text", "with stop id"),
     (
         Unending,
         "test_started_engine_is_ready",
         "those with a finish are []|ended its answer without a reason",
     ),
-    (Silent, "test_logprobs_come_with_every_token", "have those of []"),
-    (Silent, "test_logprobs_of_the_prompt_come_first", "has those of ()"),
+    (Silent, "test_logprobs_come_with_every_token", "are for []"),
+    (Silent, "test_logprobs_of_the_prompt_come_first", "are for ()"),
     (Wandering, "test_seeds_decide_the_draws", "the same seeds give"),
     (Swapped, "test_several_answers_are_each_whole", "IndexError|came with lengths|had ended|have not ended"),
     (Boasting, "test_invalid_requests_are_refused_and_do_no_harm", "submitting an adapter"),

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from parallax_core.base.errors import InvalidRequest
-from parallax_core.base.ids import RequestId
+from parallax_core.base.ids import Epoch, RequestId
 from parallax_core.base.printable import make_printable
 from parallax_core.contracts.engine import Delta, Finish, Request, TokenLogprob
 from parallax_core.node.executor.base import LEASE
@@ -21,7 +21,7 @@ DELTA_BYTES, TOKEN_BYTES, ENTRY_BYTES, TOP_BYTES = 64, 9, 24, 19
 """The most bytes of a delta's numbers, of a token, of a log-probability, and of an alternative to it."""
 
 
-def make_submit(number: int, epoch: int, request: Request) -> Submit:
+def make_submit(number: int, epoch: Epoch, request: Request) -> Submit:
     """Return the message that submits ``request``, which is certain to be readable at the other end.
 
     Raises:
@@ -29,7 +29,7 @@ def make_submit(number: int, epoch: int, request: Request) -> Submit:
     """
     submit = Submit(
         LEASE,
-        epoch,  # type: ignore[arg-type]
+        epoch,
         number=number,
         prompt=request.prompt,
         max_tokens=request.max_tokens or 1,

@@ -110,8 +110,8 @@ class EngineRunner:
             return
         is_aborted = self._streams.pop(number, None) is None
         if not has_ended and not is_aborted:
-            error = BackendFailed("the engine ended its answer without a reason")
-            self._put(number, Delta(finish=_describe(error, request)))
+            unexplained = BackendFailed("the engine ended its answer without a reason")
+            self._put(number, Delta(finish=_describe(unexplained, request)))
 
     def _put(self, number: int, delta: Delta) -> None:
         if not self._batch:

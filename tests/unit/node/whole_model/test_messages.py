@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parallax_core.api import Delta, Finish, InvalidRequest, Request, RequestId, Sampling, TokenLogprob
+from parallax_core.api import Delta, Finish, InvalidRequest, Reason, Request, RequestId, Sampling, TokenLogprob
 from parallax_core.base.ids import Epoch
 from parallax_core.node.executor.base import LEASE
 from parallax_core.node.whole_model import messages
@@ -42,7 +42,7 @@ def deltas(draw: st.DrawFn) -> Delta:
     logprobs = tuple(draw(scores) for _ in tokens) if draw(st.booleans()) else ()
     prompt = draw(st.lists(scores, max_size=8).map(tuple))
     end = draw(st.none() | st.just(Finish(reason="stop", prompt_tokens=2, output_tokens=0, cached_tokens=1)))
-    ended = draw(st.sampled_from((None, "stop")))
+    ended: Reason | None = draw(st.sampled_from((None, "stop")))
     cached = draw(st.integers(0, 2))
     return Delta(
         tokens=tokens, logprobs=logprobs, prompt_logprobs=prompt, ended=ended, finish=end, cached_tokens=cached
@@ -66,7 +66,8 @@ def test_delta_comes_out_as_it_went_in_however_small_frames_are(found: Delta, mo
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(messages, "MOST_BYTES", most)
         portions = list(pack_deltas([(3, found), (4, Delta(tokens=(1,)))]))
-    packed = [each for portion in portions for each in decode(encode(Deltas(LEASE, Epoch(1), portion))).deltas]
+    arrived: list[Any] = [decode(encode(Deltas(LEASE, Epoch(1), portion))) for portion in portions]
+    packed = [each for message in arrived for each in message.deltas]
     parts = [unpack_delta(each, 2) for each in packed if each.number == 3]
     assert join(parts) == found
     assert all(each.ended is None and each.finish is None for each in parts[:-1])
