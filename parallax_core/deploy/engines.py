@@ -17,7 +17,7 @@ from parallax_core.node.whole_model.host import EngineAssignment, EngineHost
 from parallax_core.node.whole_model.remote import RemoteEngine
 from parallax_core.plugins.host import PluginHost
 
-OF_STAGES = ("batching", "preemption", "step_timeout", "recovery_timeout")
+OF_STAGES = ("batching", "preemption", "step_timeout", "recovery_timeout", "min_peer_timeout")
 """The settings that concern core's own scheduling and recovery, which an engine does itself."""
 
 

@@ -45,6 +45,8 @@ class RemoteEngine(EngineBase[HostedEngine]):
         self._info: EngineInfo | None = None
         self._earlier = EngineStats()
         """The totals of the processes that were lost."""
+        self._num_lost = 0
+        """Requests that had begun and ended with the process that computed them."""
 
     @property
     def info(self) -> EngineInfo:
@@ -70,7 +72,7 @@ class RemoteEngine(EngineBase[HostedEngine]):
         """Return the statistics that the engine last reported, with those of lost processes; see `Measured`."""
         latest = self._link.stats if self._link else EngineStats()
         totals = {name: add(getattr(self._earlier, name), getattr(latest, name)) for name in TOTALS}
-        return (replace(latest, **totals),)
+        return (replace(latest, requests_lost=self._num_lost, **totals),)
 
     def describe(self) -> tuple[ReplicaStatus, ...]:
         """Return the status of the engine, which counts as one stage with the whole model; see `Described`."""
@@ -125,6 +127,7 @@ class RemoteEngine(EngineBase[HostedEngine]):
             reason = f"the engine was lost, and is started again: {await self._host.explain(loss)}"
             logger.warning("%s", reason)
             self._change_health("starting", reason)
+            self._num_lost += sum(stream.has_begun for stream in self._streams.values())
             self._end_streams("error", reason, list(self._streams))
             await self._host.abandon()
             self._link, num_failures = await self._reopen(reason, num_failures)
