@@ -10,16 +10,16 @@ WINDOW_S = 30.0
 """Seconds; an interval counts for one to two times as long."""
 MIN_INTERVALS = 10
 """Intervals to measure before the timeout adapts to them."""
-MOST_UNWATCHED_S = 0.2
-"""The most seconds of silence that count between two calls; what goes beyond is a pause of the observer's own."""
+MOST_UNWATCHED_S = 0.15
+"""The most seconds between two calls; a longer time is a pause of the observer, and does not count as silence."""
 
 
 class FailureDetector:
     """Suspects a peer that is silent for longer than the intervals between its heartbeats explain.
 
     The timeout is `MARGIN` times the longest interval of the last `WINDOW_S`, between ``min_timeout_s`` and
-    ``max_timeout_s``; it is ``max_timeout_s`` until `MIN_INTERVALS` are measured. Pauses of the observer, whose event
-    loop may be busy, do not count: between two calls at most `MOST_UNWATCHED_S` pass.
+    ``max_timeout_s``; it is ``max_timeout_s`` until `MIN_INTERVALS` are measured. If the observer was not called for
+    more than `MOST_UNWATCHED_S`, it was paused itself, and this time does not count.
 
     This is an accrual failure detector (Hayashibara et al., "The phi accrual failure detector", SRDS 2004) with the
     measured intervals in place of a normal distribution, as in Satzger et al. ("A new adaptive accrual failure detector
@@ -68,5 +68,6 @@ class FailureDetector:
         return self.silence_s > self.timeout_s
 
     def _advance(self, now: float) -> None:
-        self._time += min(now - self._called, MOST_UNWATCHED_S)
-        self._called = now
+        passed_s, self._called = now - self._called, now
+        if passed_s <= MOST_UNWATCHED_S:  # else what came meanwhile may not be read yet
+            self._time += passed_s
