@@ -1,4 +1,4 @@
-// Attention cut into tasks, and the storing of keys and values.
+// Splits attention into tasks, and stores keys and values.
 #include <atomic>
 #include <cstring>
 
@@ -10,18 +10,18 @@ namespace {
 
 thread_local Scratch lists_scratch, task_scratch;
 
-constexpr int64_t kSplitKeys = 256;  // the fewest keys that are worth a task of their own
-constexpr int64_t kMostSplits = 16;  // of the keys of some queries
-constexpr int64_t kTasksPerThread = 4;  // at least, if there are heads for them
+constexpr int64_t kSplitKeys = 256;  // the fewest keys that are worth a separate task
+constexpr int64_t kMostSplits = 16;  // the most splits of the keys of a block of queries
+constexpr int64_t kTasksPerThread = 4;  // the fewest tasks per thread, if there are enough heads
 
-// Some queries of a row, with the keys they see and how these are split among tasks.
+// A block of queries of one row, with the keys that they see and the splits of these among tasks.
 struct QueryBlock {
   int64_t row, token, position, tokens;  // as in AttentionTask
-  int64_t begin, end, splits, keys;      // keys: of a split
+  int64_t begin, end, splits, keys;      // keys: the number of keys of a split
 };
 
-// Splits follow from what the row has, not from what else there is to do: so a row gives the same whatever else is in the
-// step. They begin where blocks of keys do.
+// Splits depend only on the row, not on the other work of the step, so that a row gives the same result in any batch. They
+// begin at blocks of keys.
 void split_keys(const Attention& a, bool is_whole, QueryBlock& block) {
   block.begin = a.window ? most(0, block.position - a.window + 1) : 0;
   block.end = block.position + block.tokens;
@@ -31,7 +31,7 @@ void split_keys(const Attention& a, bool is_whole, QueryBlock& block) {
   block.splits = divide_up(all, block.keys);
 }
 
-// Calls body(block) for the queries of all rows.
+// Calls body(block) for each block of queries of all rows.
 template <class Body>
 void each_block(const Attention& a, Body&& body) {
   const int64_t shared = a.heads / a.kv_heads, tokens = most(1, kQueryBlock / shared);
@@ -49,13 +49,13 @@ void each_block(const Attention& a, Body&& body) {
   }
 }
 
-struct Merge {  // of the partial results of some queries
-  int64_t task, splits;  // the first of the tasks, and how many they are
+struct Merge {  // joins the partial results of some queries
+  int64_t task, splits;  // the first task, and the number of tasks
 };
 
 struct TaskList {
   int64_t heads = 1;  // key heads of a task with few queries
-  int64_t tasks = 0, merges = 0, partials = 0;  // how many, and the numbers of partial results
+  int64_t tasks = 0, merges = 0, partials = 0;  // how many there are; partials: floats in all partial results
   AttentionTask* task = nullptr;
   Merge* merge = nullptr;
   float* partial = nullptr;
@@ -93,7 +93,7 @@ void fill_tasks(const Attention& a, const TaskList& list) {
   });
 }
 
-// Tasks take all heads where there are enough of them anyway: keys that lie side by side are then fetched together.
+// Tasks have all key heads if there are enough tasks anyway: adjacent keys are then prefetched together.
 bool make_tasks(const Attention& a, TaskList& list) {
   list.heads = a.kv_heads;
   count_tasks(a, list);
@@ -103,7 +103,7 @@ bool make_tasks(const Attention& a, TaskList& list) {
   }
   const int64_t tasks = list.tasks * static_cast<int64_t>(sizeof(AttentionTask));
   const int64_t merges = list.merges * static_cast<int64_t>(sizeof(Merge));
-  char* const room = lists_scratch.take(tasks + merges + list.partials * 4);
+  char* const room = lists_scratch.take(tasks + merges + list.partials * kFloatBytes);
   if (!room) return false;
   list.task = reinterpret_cast<AttentionTask*>(room);
   list.merge = reinterpret_cast<Merge*>(room + tasks);
@@ -133,7 +133,7 @@ Status attend_rows(const Attention& a) {
   share(list.tasks, [&](int64_t i) {
     char* const room = task_scratch.take(bytes);
     if (!room) return is_short.store(true);
-    kernels->attend(a, list.task[list.tasks - 1 - i], room);  // the last ones see the most keys: they must not begin last
+    kernels->attend(a, list.task[list.tasks - 1 - i], room);  // in reverse: the last tasks see the most keys, and take longest
   });
   if (is_short) return kOutOfMemory;
   share(list.merges, [&](int64_t i) { merge_partials(a, list, list.merge[i]); });
@@ -142,7 +142,7 @@ Status attend_rows(const Attention& a) {
 
 void store_row(const float* row, int64_t slot, int64_t width, int32_t kind, void* pool) {
   if (kind == kFloat32) {
-    memcpy(static_cast<float*>(pool) + slot * width, row, static_cast<size_t>(width) * 4);
+    memcpy(static_cast<float*>(pool) + slot * width, row, static_cast<size_t>(width * kFloatBytes));
   } else {
     kernels->narrow(row, width, static_cast<uint16_t*>(pool) + slot * width);
   }

@@ -1,4 +1,4 @@
-// The instruction sets the kernels were compiled for, and the choice among them.
+// Chooses among the instruction sets for which the kernels were compiled.
 #include <cstring>
 
 #include "operations.h"
@@ -22,7 +22,7 @@ namespace {
 struct Isa {
   const Kernels* table;
   bool is_able;  // whether this processor has it
-  bool is_fast;  // whether it is worth choosing where nobody asks for it
+  bool is_fast;  // whether it may be the default
 };
 
 #if defined(__x86_64__)
@@ -48,8 +48,8 @@ struct Isas {
     add(&avx2::table, has_avx2(), true);
     add(&avx512::table, has_avx512(), true);
     add(&avx512_vnni::table, vnni, true);
-    // Intel's cores take two cycles for a product of bfloat16 that does twice the work of one of float32, of which they do two
-    // in a cycle; those of AMD do as many of either.
+    // Intel's cores take two cycles for a bfloat16 product, which has twice the work of a float32 product, of which they do two
+    // per cycle. AMD's cores do as many of either.
     add(&avx512_bf16::table, vnni && __builtin_cpu_supports("avx512bf16"), !__builtin_cpu_is("intel"));
 #endif
   }
@@ -86,10 +86,10 @@ const Kernels* kernels = find_isas().find_best();
 
 using namespace plx;
 
-// The name of the instruction set in use.
+// Returns the name of the instruction set in use.
 PLX_EXPORT const char* plx_isa() { return kernels->name; }
 
-// The name of the one numbered `index` that this processor has, from the plainest on; null if there are not so many.
+// Returns the name of the instruction set number `index` of this processor, the most basic first; null after the last.
 PLX_EXPORT const char* plx_list_isas(int32_t index) {
   const Isas& isas = find_isas();
   for (int i = 0; i < isas.count; ++i) {
@@ -98,7 +98,8 @@ PLX_EXPORT const char* plx_list_isas(int32_t index) {
   return nullptr;
 }
 
-// Uses the kernels of that name, or of none: the fastest; not while others compute. Returns 0 if this processor cannot run them.
+// Uses the kernels of that name, or the fastest if it is null; not while other threads compute. Returns 0 if this processor
+// cannot run them.
 PLX_EXPORT int32_t plx_use_isa(const char* name) {
   const Kernels* const found = name ? find_isas().find(name) : find_isas().find_best();
   if (found) kernels = found;

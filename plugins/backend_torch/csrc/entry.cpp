@@ -1,4 +1,4 @@
-// The C interface, as far as it is not beside what it calls.
+// The C interface, except for functions defined next to their implementation.
 #include <sys/mman.h>
 
 #include <atomic>
@@ -9,7 +9,8 @@
 using namespace plx;
 
 PLX_EXPORT int32_t plx_interface() { return 6; }
-// Asks the system for large pages; it may not have any, and nothing depends on it.
+
+// Asks the system for large pages; it may ignore that.
 PLX_EXPORT void plx_enlarge(void* data, int64_t bytes) {
 #if defined(MADV_HUGEPAGE)
   constexpr int64_t kHuge = 2 << 20;
@@ -19,7 +20,7 @@ PLX_EXPORT void plx_enlarge(void* data, int64_t bytes) {
 #endif
 }
 
-// The bytes of the records that callers make; those of layers are beside them.
+// The sizes of records that callers make; layer.cpp has those of layers.
 PLX_EXPORT int64_t plx_weight_bytes() { return sizeof(Weight); }
 PLX_EXPORT int64_t plx_table_bytes() { return sizeof(Table); }
 PLX_EXPORT int64_t plx_attention_bytes() { return sizeof(Attention); }
@@ -37,7 +38,7 @@ PLX_EXPORT int32_t plx_multiply_gated(const Weight* weight, const float* x, int6
   return multiply_gated(*weight, Rows{x, stride, rows}, Output{out, weight->out / 2, nullptr, 0}, gate);
 }
 
-// Returns the number of the first id that the weight has not, having done nothing; or -1.
+// Returns the index of the first id that is out of range, without writing anything, or -1.
 PLX_EXPORT int64_t plx_gather(const Weight* weight, const int64_t* ids, int64_t count, float* out) {
   for (int64_t i = 0; i < count; ++i) {
     if (ids[i] < 0 || ids[i] >= weight->out) return i;
@@ -70,12 +71,12 @@ PLX_EXPORT void plx_gate(int32_t gate, const float* gates, int64_t gate_stride, 
   });
 }
 
-// Of each row the place of the largest, the first of equal ones, and what it is; no number if there is one that is none.
+// Writes for each row the index of the largest number, the first of equal ones, and the number; NaN if the row has NaN.
 PLX_EXPORT void plx_find_largest(const float* x, int64_t rows, int64_t count, int64_t* places, float* most) {
   share(rows, [&](int64_t row) { places[row] = kernels->find_largest(x + row * count, count, most + row); });
 }
 
-// Reads that many numbers, and does next to nothing with them: for comparing with the speed of memory.
+// Reads `count` numbers with almost no arithmetic, to measure the bandwidth of memory.
 PLX_EXPORT float plx_read(const float* x, int64_t count) {
   constexpr int64_t kStep = 1 << 14;
   std::atomic<int64_t> found{0};

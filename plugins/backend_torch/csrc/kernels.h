@@ -1,4 +1,4 @@
-// What one thread computes, once for each instruction set; dispatch.cpp chooses among them.
+// The kernels that one thread runs, compiled for each instruction set; dispatch.cpp chooses among them.
 #pragma once
 
 #include <cstdint>
@@ -12,21 +12,37 @@ static inline int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 enum Kind : int32_t { kFloat32 = 0, kBfloat16 = 1, kInt8 = 2, kInt4 = 3 };
 enum Gate : int32_t { kNone = 0, kSilu = 1, kGelu = 2 };
 
-constexpr int64_t kPanel = 16;      // outputs that lie together
-constexpr int64_t kPanelGroup = 4;  // panels of a call of `multiply`, at most
-constexpr int64_t kGroup = 32;      // inputs that share a scale
-constexpr int64_t kInt8Block = 32 + 512;       // bytes of a group of a panel: 16 scales, 512 codes
-constexpr int64_t kInt4Block = 32 + 32 + 256;  // 16 scales, 16 offsets, 512 codes of half a byte
+constexpr int64_t kFloatBytes = 4, kHalfBytes = 2;  // a float32; a float16 or bfloat16
+constexpr int64_t kCacheLine = 64;                  // bytes; scratch memory is aligned to it
 
-// A weight [out, in] in panels of 16 outputs, the last one filled up with zeros. Inside a panel lie, for
-//   float32:  [in][16]
-//   bfloat16: [in / 2][16][2], an odd `in` rounded up with zeros
-//   int8:     for each group of 32 inputs, float16 scale[16], then int8 [16 pairs of inputs][16][2]
-//   int4:     for each group, float16 scale[16], float16 low[16], then 8 times 32 bytes; byte 4 o + t of the one numbered
-//             4 h + j holds the codes of output 8 h + o: of input 8 j + t in its lower half, of 8 j + 4 + t in its upper
+// A weight [out, in] is stored in panels of kPanel outputs, the last one padded with zeros. The layout of a panel:
+//   float32:  steps of one input: float32 [kPanel]
+//   bfloat16: steps of two inputs: bfloat16 [kPanel][2], an odd `in` padded with zeros
+//   int8:     blocks of kGroup inputs: float16 scale[kPanel], then for each pair of inputs int8 [kPanel][2]
+//   int4:     blocks of kGroup inputs: float16 scale[kPanel], float16 low[kPanel], then for each kLineOutputs outputs kLines
+//             lines of codes. Byte kQuad * o + t of line j has the codes of output o of these: of input kLineInputs * j + t
+//             in its lower four bits, and of input kLineInputs * j + kQuad + t in its upper four bits
+constexpr int64_t kPanel = 16;      // outputs of a panel
+constexpr int64_t kPanelGroup = 4;  // the most panels of a call of `multiply`
+constexpr int64_t kGroup = 32;      // inputs of a block, which share a scale
+
+constexpr int64_t kStepBytes = kPanel * kFloatBytes;   // of a float32 or bfloat16 panel: one or two inputs
+constexpr int64_t kScaleBytes = kPanel * kHalfBytes;   // of the scales, or the offsets, of a block
+constexpr int64_t kPairBytes = kPanel * 2;             // of two inputs of an int8 block
+constexpr int64_t kQuad = 4;                           // consecutive inputs of an int4 line
+constexpr int64_t kLineOutputs = 8;                    // outputs of an int4 line
+constexpr int64_t kLineInputs = 2 * kQuad;             // inputs of an int4 line
+constexpr int64_t kLineBytes = kQuad * kLineOutputs;   // of an int4 line
+constexpr int64_t kLines = kGroup / kLineInputs;       // lines with the same outputs in an int4 block
+
+constexpr int64_t kInt8Codes = kScaleBytes;            // where the codes of an int8 block begin
+constexpr int64_t kInt4Codes = 2 * kScaleBytes;        // where the codes of an int4 block begin
+constexpr int64_t kInt8Block = kInt8Codes + kPanel * kGroup;      // bytes of a block
+constexpr int64_t kInt4Block = kInt4Codes + kPanel * kGroup / 2;  // bytes of a block
+
 struct Weight {
   int32_t kind;
-  int32_t narrow;  // 1: activations may be rounded to bfloat16 to multiply them with a weight in bfloat16
+  int32_t narrow;  // 1: activations may be rounded to bfloat16 for products with a bfloat16 weight
   int64_t in, out;
   const void* data;
   const float* bias;  // [out] or null
@@ -35,21 +51,21 @@ struct Weight {
 static inline int64_t panel_bytes(const Weight& weight) {
   const int64_t groups = divide_up(weight.in, kGroup);
   switch (weight.kind) {
-    case kFloat32: return weight.in * 64;
-    case kBfloat16: return divide_up(weight.in, 2) * 64;
+    case kFloat32: return weight.in * kStepBytes;
+    case kBfloat16: return divide_up(weight.in, 2) * kStepBytes;
     case kInt8: return groups * kInt8Block;
     default: return groups * kInt4Block;
   }
 }
 
-struct Rows {  // float32, with a stride between them
+struct Rows {  // rows of float32, with a stride
   const float* x;
   int64_t stride, count;
 };
 
-// The activations of a product in the form its kernel reads, [rows] with a stride in bytes: float32 as they are given;
-// bfloat16, `in` rounded up to an even number with zeros; for int8 and int4, rounded per group of 32 inputs to int16 or int8
-// [groups * 32], with `scales` [rows][groups] and, for int4, `sums` [rows][groups] of the rounded activations.
+// The activations of a product in the form that its kernel reads, [rows] with a stride in bytes: float32 unchanged; bfloat16,
+// padded with a zero to an even number; or, for int8 and int4, rounded per group of inputs to int16 or int8 [groups * kGroup],
+// with `scales` [rows][groups] and, for int4, `sums` [rows][groups] of the rounded activations.
 struct Input {
   const void* x;
   int64_t stride;
@@ -64,7 +80,7 @@ struct Output {
   int64_t residual_stride;
 };
 
-struct PanelOutput {  // a panel of the weight, and where its products go: to its own columns of the output
+struct PanelOutput {  // a panel of the weight, and the output whose columns take its products
   int64_t panel;
   Output output;
 };
@@ -72,11 +88,11 @@ struct PanelOutput {  // a panel of the weight, and where its products go: to it
 struct PanelOutputs {
   const PanelOutput* list;
   int64_t count;  // at most kPanelGroup
-  int64_t next;   // the first panel that will probably be asked for next
+  int64_t next;   // the first panel of the probable next call, to prefetch
 };
 
-// Where the tokens of a step belong: row r has lengths[r] queries at positions starts[r] .., in row order; the key of position
-// p of row r lies in slot pages[offsets[r] + p / page_size] * page_size + p % page_size.
+// The page tables of a step: row r has lengths[r] queries at positions starts[r] .., in row order; the key of position p of
+// row r is in slot pages[offsets[r] + p / page_size] * page_size + p % page_size.
 struct Table {
   const int32_t* pages;
   const int32_t* offsets;
@@ -101,46 +117,45 @@ struct Attention {
   int32_t unused;
 };
 
-constexpr int64_t kQueryBlock = 96;  // queries of a task for each key head, at most: tokens times the heads that share keys
-constexpr int64_t kFewQueries = 6;   // are attended for where keys lie; for more it is worth bringing these into panels
-constexpr int64_t kKeyBlock = 32;    // keys that are attended to at once
+constexpr int64_t kQueryBlock = 96;  // the most queries of a task per key head: tokens times the heads that share keys
+constexpr int64_t kFewQueries = 6;   // up to this many queries read keys in place; for more, keys are packed into panels
+constexpr int64_t kKeyBlock = 32;    // keys of a block, which are attended to at once
 
 // A task of an attention: some queries of one row, the heads that share some key heads, and a range of positions of keys.
-// There are several key heads only where queries are few.
+// A task has several key heads only if it has few queries.
 struct AttentionTask {
   int64_t row, kv_head, kv_heads;
   int64_t token;     // the first query, counted over all rows
   int64_t position;  // its position in its row
   int64_t tokens;
   int64_t begin, end;  // keys
-  float* partial;  // null, or where to leave (largest score, sum, values[dim]) of each query instead of the result: for each key
-                   // head of each token those of the heads that share it
+  float* partial;  // null, or the output for (largest score, sum, values[dim]) of each query instead of the result, ordered by
+                   // token, key head, and the heads that share it
 };
 
 struct Kernels {
   const char* name;
-  // What `round_input` writes for a row of activations: bytes of the row and numbers of its scales. No bytes: nothing, the
-  // product reads activations as they are given.
+  // The bytes that `round_input` writes for a row of activations, without scales; 0: the product reads activations unchanged.
   int64_t (*input_bytes)(const Weight&);
   void (*round_input)(const Weight&, const float* x, const Input&, int64_t row);
-  // Rows begin .. end - 1 of the outputs of some panels.
+  // Computes rows begin .. end - 1 of the outputs of some panels.
   void (*multiply)(const Weight&, const Input&, const PanelOutputs&, int64_t begin, int64_t end);
-  // Row `id` of a weight, in float32.
+  // Writes row `id` of a weight, in float32.
   void (*gather)(const Weight&, int64_t id, float* out);
-  // `scratch` holds attend_bytes(attention) for any of its tasks, aligned to 64.
+  // `scratch` has attend_bytes(attention) bytes, enough for any task of it, aligned to kCacheLine.
   int64_t (*attend_bytes)(const Attention&);
   void (*attend)(const Attention&, const AttentionTask&, char* scratch);
-  // Puts the partial results of one query and head together; the first of them is overwritten.
+  // Joins the partial results of one query and head; overwrites the first of them.
   void (*merge)(const Attention&, float* const* partials, int64_t count, int64_t head, float* out);
   void (*normalize)(const float* x, float* residual, const float* weight, float offset, float eps, int64_t dim, float* out);
   void (*rotate)(float* x, const float* cos, const float* sin, int64_t half);
   void (*gate)(int32_t gate, const float* gates, const float* values, int64_t count, float* out);
   void (*narrow)(const float* x, int64_t count, uint16_t* out);  // float32 to bfloat16
-  // The place of the largest, the first of equal ones, and what it is: no number if one of them is none.
+  // Returns the index of the largest number, the first of equal ones, and writes the number; NaN if any number is NaN.
   int64_t (*find_largest)(const float* x, int64_t count, float* most);
-  float (*read)(const float* x, int64_t count);  // sums them up; what memory gives at best
+  float (*read)(const float* x, int64_t count);  // adds the numbers, to measure the bandwidth of memory
 };
 
-extern const Kernels* kernels;  // for this processor
+extern const Kernels* kernels;  // those in use
 
 }  // namespace plx

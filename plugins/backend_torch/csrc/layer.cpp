@@ -1,4 +1,4 @@
-// Whole layers in one call: attention with grouped heads, and a gated mixer, each behind a norm and added to what was before.
+// Whole layers in one call: grouped-query attention and a gated MLP, each after a norm, and each added to the residual.
 #include "operations.h"
 #include "scratch.h"
 
@@ -6,20 +6,20 @@ namespace plx {
 namespace {
 
 struct Norm {
-  const float* weight;  // null: there is none
+  const float* weight;  // null: no norm
   float eps, offset;
 };
 
 struct Layer {
-  const Weight* into;  // queries, keys and values one below the other
+  const Weight* into;  // queries, keys and values, stacked by rows
   const Weight* back;
-  const Weight* up;  // gate and up one below the other
+  const Weight* up;  // gate and up, stacked by rows
   const Weight* down;
   Norm attention_norm, mixer_norm, query_norm, key_norm;
   int32_t gate, unused;
 };
 
-struct Rope {  // angles of the tokens: [tokens][half] each
+struct Rope {  // cosines and sines of the tokens: [tokens][half] each
   const float* cos;
   const float* sin;
   int64_t half;
@@ -40,7 +40,7 @@ void rotate_heads(const Norm& norm, const Rope& rope, float* x, int64_t heads, i
   }
 }
 
-// Makes queries, keys and values of what the first product gave, and stores the latter two.
+// Applies norms and rope to the queries and keys of the first product, and stores keys and values.
 void prepare_heads(const Layer& layer, const Attention& a, const Rope& rope, const int64_t* slots, float* mixed, int64_t tokens) {
   const int64_t width = layer.into->out, inner = a.kv_heads * a.dim;
   share_rows(tokens, width * 2, [&](int64_t token) {
@@ -53,12 +53,12 @@ void prepare_heads(const Layer& layer, const Attention& a, const Rope& rope, con
   });
 }
 
-struct Buffers {  // of what a layer computes on the way, [tokens] each
+struct Buffers {  // the intermediate results of a layer, [tokens] each
   float *normed, *mixed, *attended, *gated;
 
   Buffers(const Layer& layer, int64_t tokens) {
     const int64_t widths[] = {layer.into->in, layer.into->out, layer.back->in, layer.down->in};
-    float* room = reinterpret_cast<float*>(scratch.take(tokens * (widths[0] + widths[1] + widths[2] + widths[3]) * 4));
+    float* room = reinterpret_cast<float*>(scratch.take(tokens * (widths[0] + widths[1] + widths[2] + widths[3]) * kFloatBytes));
     float** const buffers[] = {&normed, &mixed, &attended, &gated};
     for (int i = 0; i < 4; ++i) {
       *buffers[i] = room;
@@ -97,8 +97,8 @@ Status run_mixer(const Layer& layer, int64_t tokens, float* out) {
 
 using namespace plx;
 
-// `count` layers, one after the other. hidden, out and spare are [tokens][width]; out is neither of the others, and spare is
-// only written to where there are several layers. All layers are told of the same table, which has those tokens.
+// Runs `count` layers in order. hidden, out and spare are [tokens][width]; out must differ from the others, and spare is only
+// written if there are several layers. All layers use the same table, which has `tokens` tokens.
 PLX_EXPORT int32_t plx_layers(const Layer* const* layers, const Attention* const* attentions, int64_t count, const Table* table,
                               const Rope* rope, const int64_t* slots, const float* hidden, int64_t tokens, float* out,
                               float* spare) {
@@ -113,7 +113,7 @@ PLX_EXPORT int32_t plx_layers(const Layer* const* layers, const Attention* const
   return kOk;
 }
 
-// The bytes of the records that callers make: those of layers, of norms and of angles.
+// The sizes of records that callers make.
 PLX_EXPORT int64_t plx_layer_bytes() { return sizeof(Layer); }
 PLX_EXPORT int64_t plx_norm_bytes() { return sizeof(Norm); }
 PLX_EXPORT int64_t plx_rope_bytes() { return sizeof(Rope); }

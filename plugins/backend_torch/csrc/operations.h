@@ -1,4 +1,4 @@
-// Operations over all rows of a step, which share themselves out among threads.
+// Operations over all rows of a step, shared among threads.
 #pragma once
 
 #include "kernels.h"
@@ -8,12 +8,14 @@
 
 namespace plx {
 
-enum Status : int32_t { kOk = 0, kOutOfMemory = 1 };  // of an operation, which has done nothing then
+enum Status : int32_t { kOk = 0, kOutOfMemory = 1 };
 
-// Calls body(row) for each row, several in a task when a row is little work.
+constexpr int64_t kShareWork = 1 << 13;  // the least work of a task of `share_rows`, in simple operations
+
+// Calls body(row) for each row, with several rows in a task if a row is little work.
 template <class Body>
 void share_rows(int64_t rows, int64_t work, Body&& body) {
-  const int64_t step = divide_up(1 << 13, work > 0 ? work : 1);
+  const int64_t step = divide_up(kShareWork, work > 0 ? work : 1);
   share(divide_up(rows, step), [&](int64_t task) {
     for (int64_t row = task * step; row < least(rows, (task + 1) * step); ++row) body(row);
   });

@@ -9,14 +9,15 @@
 namespace plx {
 namespace {
 
-// A thread that finds nothing to do looks on for this long before it sleeps: longer than what lies between two operations
-// of a step, and short enough to cost little on a machine whose cores others want.
+// An idle thread spins for this long before it sleeps: longer than the time between two operations of a step, and short enough
+// to cost little on a machine with other busy processes.
 constexpr int64_t kSpinNs = 50'000;
-constexpr int64_t kMostTasks = 0xffff;
+constexpr int kTaskBits = 16;
+constexpr int64_t kMostTasks = (1 << kTaskBits) - 1;
 constexpr int kMostThreads = 256;
 
-// All a thread needs to know to take a task, in one word, so that taking one and finding the job replaced exclude
-// each other: job number (32 bits), tasks (16), next task (16).
+// Everything that a thread needs to take a task, in one word, so that a task of a replaced job cannot be taken: job number (32
+// bits), number of tasks (kTaskBits), next task (kTaskBits).
 std::atomic<uint64_t> ticket{0};
 std::atomic<Task> job_task{nullptr};
 std::atomic<void*> job_context{nullptr};
@@ -24,15 +25,15 @@ std::atomic<int64_t> job_done{0};
 
 std::atomic<bool> busy{false};
 std::atomic<int> wanted{1};
-std::atomic<int> started{0};  // threads that run, the caller's not among them
+std::atomic<int> started{0};  // running threads, without the caller's
 std::atomic<int> sleeping{0};
 std::atomic<bool> awaited{false};
 pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 pthread_cond_t job_there = PTHREAD_COND_INITIALIZER;
 pthread_cond_t job_over = PTHREAD_COND_INITIALIZER;
 
-int64_t next_of(uint64_t word) { return static_cast<int64_t>(word & 0xffff); }
-int64_t total_of(uint64_t word) { return static_cast<int64_t>((word >> 16) & 0xffff); }
+int64_t next_of(uint64_t word) { return static_cast<int64_t>(word & kMostTasks); }
+int64_t total_of(uint64_t word) { return static_cast<int64_t>((word >> kTaskBits) & kMostTasks); }
 
 void relax() {
 #if defined(__x86_64__) || defined(__i386__)
@@ -48,7 +49,7 @@ int64_t read_clock() {
   return now.tv_sec * 1'000'000'000LL + now.tv_nsec;
 }
 
-// Waits, without sleeping, until ready() or until it has looked on for long enough.
+// Spins until ready(), for at most kSpinNs; returns whether it is ready.
 template <class Ready>
 bool spin(Ready ready) {
   const int64_t until = read_clock() + kSpinNs;
@@ -61,12 +62,12 @@ bool spin(Ready ready) {
   return ready();
 }
 
-// Takes tasks of the job under way until there are none left.
+// Runs tasks of the current job until none are left.
 void take_tasks() {
   uint64_t word = ticket.load(std::memory_order_acquire);
   while (next_of(word) < total_of(word)) {
-    // A job is replaced only when all its tasks are done. This one has a task that nobody has taken; if that is still
-    // so at the exchange below, what was read here belongs to it.
+    // A job is replaced only when all its tasks are done. This one has a task left; if it still does at the exchange below,
+    // the task and context read here belong to it.
     const Task task = job_task.load(std::memory_order_relaxed);
     void* const context = job_context.load(std::memory_order_relaxed);
     if (!ticket.compare_exchange_weak(word, word + 1, std::memory_order_acq_rel, std::memory_order_acquire)) continue;
@@ -104,8 +105,8 @@ void forget_threads() {  // in the child of a fork, which has only the thread th
   pthread_mutex_init(&mutex, nullptr);
   pthread_cond_init(&job_there, nullptr);
   pthread_cond_init(&job_over, nullptr);
-  ticket = 0;  // a job under way is the parent's, and its context may be on the stack of a thread that is not here
-  if (wanted == 0) wanted = 1;  // the parent was just changing it
+  ticket = 0;  // a current job is the parent's, and its context may be on the stack of a thread that does not exist here
+  if (wanted == 0) wanted = 1;  // the parent was changing it
   busy = awaited = false;
   started = sleeping = 0;
 }
@@ -145,8 +146,8 @@ void run_job(int64_t total, Task task, void* context) {
   job_task.store(task, std::memory_order_relaxed);
   job_context.store(context, std::memory_order_relaxed);
   job_done.store(0);
-  const uint64_t number = (ticket.load() >> 32) + 1;
-  ticket.store(number << 32 | static_cast<uint64_t>(total) << 16);
+  const uint64_t number = (ticket.load() >> 2 * kTaskBits) + 1;
+  ticket.store(number << 2 * kTaskBits | static_cast<uint64_t>(total) << kTaskBits);
   wake_sleepers();
   take_tasks();
   await_job(total);
@@ -156,7 +157,7 @@ void run_alone(int64_t total, Task task, void* context) {
   for (int64_t i = 0; i < total; ++i) task(context, i);
 }
 
-struct TaskRange {  // tasks that are more than a ticket can count, several in one
+struct TaskRange {  // more tasks than a ticket can count, several of them in one
   Task task;
   void* context;
   int64_t total, size;
@@ -174,7 +175,7 @@ void run_range(void* context, int64_t index) {
 int count_threads() { return wanted.load(); }
 
 void set_threads(int count) {
-  while (busy.exchange(true)) relax();  // a job ends before its threads do
+  while (busy.exchange(true)) relax();  // wait for the current job
   wanted = 0;
   while (started.load() > 0) {
     pthread_mutex_lock(&mutex);

@@ -1,4 +1,4 @@
-// A few threads that share out the tasks of one job at a time.
+// A pool of threads that share the tasks of one job at a time.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@ int count_threads();
 void set_threads(int count);
 
 // Calls task(context, i) once for each i in 0 .. total - 1, on this thread and the pool's, and returns when all are done.
-// The caller takes tasks too, so it never waits for a thread that has not begun. While another thread has a job in the
-// pool, the caller does its own job alone.
+// The caller takes tasks too, so it never waits for a thread that has not begun. While the pool has a job of another thread,
+// the caller runs its own job alone.
 void share_tasks(int64_t total, Task task, void* context);
 
 template <class Body>

@@ -1,4 +1,4 @@
-// Products cut into tasks: some rows by some panels.
+// Splits products into tasks: blocks of some rows by some panels.
 #include "operations.h"
 #include "scratch.h"
 
@@ -7,30 +7,32 @@ namespace {
 
 thread_local Scratch scratch;
 
-constexpr int64_t kTaskWork = 1 << 16;   // multiplications that are worth handing to another thread, at the least
-constexpr int64_t kRowBytes = 1 << 18;   // activations that stay in a second-level cache while the weights go by
-constexpr int64_t kTaskRows = 96;        // at most
-constexpr int64_t kTasksPerThread = 16;  // at least, if there are panels for them: cores are not equally fast
+constexpr int64_t kTaskWork = 1 << 16;   // the fewest multiplications that are worth a task
+constexpr int64_t kRowBytes = 1 << 18;   // bytes of activations of a task, which stay in the second-level cache
+constexpr int64_t kFewRows = 12;         // rows of a task even if their activations take more than kRowBytes
+constexpr int64_t kTaskRows = 96;        // the most rows of a task
+constexpr int64_t kTasksPerThread = 16;  // the fewest tasks per thread, if there are enough panels: cores differ in speed
+constexpr int64_t kTaskPanels = 2;       // the panels of a task are a multiple of this
 
-struct Blocking {  // of a product: the rows and panels of a task
+struct Blocking {  // the rows and panels of a product's tasks
   int64_t rows, row_blocks, panels, panel_blocks;
   int64_t tasks() const { return row_blocks * panel_blocks; }
 };
 
-// Returns how many of the last thread's panels no other thread works beside, if all threads are equally fast.
+// Returns the panels that could be computed in the time in which threads are idle at the end, if all are equally fast.
 int64_t count_idle(const Blocking& blocking, int64_t panels) {
   const int64_t threads = count_threads(), turns = divide_up(divide_up(panels, blocking.panels) * blocking.row_blocks, threads);
   return turns * threads * blocking.panels - panels * blocking.row_blocks;
 }
 
-Blocking choose_blocking(const Weight& weight, int64_t rows, int64_t panels, int64_t group) {
+Blocking choose_blocking(const Weight& weight, int64_t rows, int64_t panels) {
   Blocking best{};
-  best.row_blocks = divide_up(rows, least(kTaskRows, kRowBytes / (weight.in * 4) + 12));
+  best.row_blocks = divide_up(rows, least(kTaskRows, kRowBytes / (weight.in * kFloatBytes) + kFewRows));
   best.rows = divide_up(rows, best.row_blocks);
   const int64_t fewest = divide_up(kTaskWork, best.rows * kPanel * weight.in);
   const int64_t fair = divide_up(panels * best.row_blocks, kTasksPerThread * count_threads());
-  best.panels = least(panels, divide_up(most(fair, fewest), group) * group);
-  for (int64_t some = best.panels - group; some >= most(group, fewest); some -= group) {
+  best.panels = least(panels, divide_up(most(fair, fewest), kTaskPanels) * kTaskPanels);
+  for (int64_t some = best.panels - kTaskPanels; some >= most(kTaskPanels, fewest); some -= kTaskPanels) {
     Blocking other = best;
     other.panels = some;
     if (count_idle(other, panels) < count_idle(best, panels)) best = other;
@@ -39,12 +41,13 @@ Blocking choose_blocking(const Weight& weight, int64_t rows, int64_t panels, int
   return best;
 }
 
-// Brings the activations into the form that the kernel wants; returns false if there is no memory for that.
+// Converts the activations to the form that the kernel reads; returns false if there is no memory for that.
 bool prepare_input(const Weight& weight, const Rows& rows, Input& input) {
-  const int64_t groups = divide_up(weight.in, kGroup), bytes = divide_up(kernels->input_bytes(weight), 64) * 64;
-  input = Input{rows.x, rows.stride * 4, nullptr, nullptr};
+  const int64_t groups = divide_up(weight.in, kGroup);
+  const int64_t bytes = divide_up(kernels->input_bytes(weight), kCacheLine) * kCacheLine;
+  input = Input{rows.x, rows.stride * kFloatBytes, nullptr, nullptr};
   if (bytes == 0) return true;
-  char* const room = scratch.take(rows.count * (bytes + groups * 8));
+  char* const room = scratch.take(rows.count * (bytes + groups * 2 * kFloatBytes));  // and scales and sums
   if (!room) return false;
   input.x = room;
   input.stride = bytes;
@@ -59,7 +62,7 @@ bool prepare_input(const Weight& weight, const Rows& rows, Input& input) {
 Status multiply_rows(const Weight& weight, const Rows& given, const Output& output) {
   if (given.count <= 0) return kOk;
   const int64_t panels = divide_up(weight.out, kPanel);
-  const Blocking blocking = choose_blocking(weight, given.count, panels, 2);
+  const Blocking blocking = choose_blocking(weight, given.count, panels);
   Input input;
   if (!prepare_input(weight, given, input)) return kOutOfMemory;
   share(blocking.tasks(), [&](int64_t task) {
@@ -77,7 +80,8 @@ Status multiply_rows(const Weight& weight, const Rows& given, const Output& outp
 
 namespace {
 
-// Some rows of two panels of the gate and of the two that they gate, one right after the other, while they are in the cache.
+// Some rows of a gated product. The panels of the gate and those that they gate are multiplied together, so that the products
+// are still in the cache for the gate.
 struct GatedBlock {
   const Weight& weight;
   const Input& input;
@@ -89,7 +93,7 @@ struct GatedBlock {
 void multiply_gated_panels(const GatedBlock& block, int64_t panel, int64_t count) {
   constexpr int64_t kWidth = kPanelGroup * kPanel;
   const int64_t half = block.weight.out / 2 / kPanel;
-  alignas(64) float products[kTaskRows * kWidth];  // [rows][panel][gate, value][16]
+  alignas(kCacheLine) float products[kTaskRows * kWidth];  // [rows][panel][gate, value][kPanel]
   PanelOutput list[kPanelGroup];
   for (int64_t i = 0; i < 2 * count; ++i) {
     const int64_t of = panel + i / 2 + i % 2 * half;
@@ -108,15 +112,16 @@ void multiply_gated_panels(const GatedBlock& block, int64_t panel, int64_t count
 
 Status multiply_gated(const Weight& weight, const Rows& given, const Output& output, int32_t gate) {
   if (given.count <= 0) return kOk;
+  constexpr int64_t kPairs = kPanelGroup / 2;  // panels of the gate, with as many that they gate
   const int64_t panels = weight.out / 2 / kPanel;
-  const Blocking blocking = choose_blocking(weight, given.count, panels, 2);
+  const Blocking blocking = choose_blocking(weight, given.count, panels);
   Input input;
   if (!prepare_input(weight, given, input)) return kOutOfMemory;
   share(blocking.tasks(), [&](int64_t task) {
     const int64_t row = task / blocking.panel_blocks * blocking.rows, first = task % blocking.panel_blocks * blocking.panels;
     const GatedBlock block{weight, input, output, gate, row, least(given.count, row + blocking.rows)};
     const int64_t end = least(panels, first + blocking.panels);
-    for (int64_t panel = first; panel < end; panel += 2) multiply_gated_panels(block, panel, least(2, end - panel));
+    for (int64_t panel = first; panel < end; panel += kPairs) multiply_gated_panels(block, panel, least(kPairs, end - panel));
   });
   return kOk;
 }

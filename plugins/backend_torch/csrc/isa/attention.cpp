@@ -1,6 +1,6 @@
-// Attention to keys and values in pages. Softmax is taken block by block of keys, with a running largest score and sum
-// (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018); queries of several tokens and of the heads
-// that share keys go through a block together (Dao et al., "FlashAttention", 2022), so that it is read once.
+// Attention to keys and values in pages. Softmax is computed block by block, with a running largest score and sum (Milakov and
+// Gimelshein, "Online normalizer calculation for softmax", 2018); all queries of several tokens, and of the heads that share
+// keys, use a block together (Dao et al., "FlashAttention", 2022), so that it is read once.
 #include "attention.h"
 
 #include "isa.h"
@@ -11,7 +11,7 @@ namespace {
 
 constexpr float kNever = -INFINITY;
 
-// Makes weights of the scores of a query; returns what the values so far are to be multiplied by.
+// Turns the scores of a query into weights; returns the factor for the values so far.
 float weigh(const Attention& a, const KeyBlock& block, const State& state, int64_t q, int64_t position) {
   float* const scores = state.scores + q * kKeyBlock;
   const int64_t oldest = a.window ? position - a.window + 1 - block.begin : 0;
@@ -25,7 +25,7 @@ float weigh(const Attention& a, const KeyBlock& block, const State& state, int64
   for (int64_t i = 0; i < kKeyBlock; i += kLanes) reach = larger(load(scores + i), reach);
   const float most = largest(reach);
   if (most == kNever) {
-    memset(scores, 0, kKeyBlock * 4);
+    memset(scores, 0, kKeyBlock * kFloatBytes);
     return 1.0f;
   }
   Floats total = splat(0.0f);
@@ -52,7 +52,7 @@ void end_query(const Attention& a, float most, float total, const float* values,
   for (int64_t i = 0; i < a.dim; ++i) out[i] = values[i] * scale;
 }
 
-// Leaves the results of the queries of one key head.
+// Writes the results of the queries of one key head.
 void end_head(const Attention& a, const AttentionTask& task, const State& state, int64_t kv_head) {
   const int64_t shared = a.heads / a.kv_heads;
   for (int64_t q = 0; q < state.queries; ++q) {
@@ -63,7 +63,7 @@ void end_head(const Attention& a, const AttentionTask& task, const State& state,
       float* const partial = task.partial + place * (a.dim + 2);
       partial[0] = state.most[q];
       partial[1] = state.total[q];
-      memcpy(partial + 2, values, static_cast<size_t>(a.dim) * 4);
+      memcpy(partial + 2, values, static_cast<size_t>(a.dim * kFloatBytes));
     } else {
       float* const out = a.out + ((task.token + q / shared) * a.heads + head) * a.dim;
       end_query(a, state.most[q], state.total[q], values, head, out);
@@ -71,13 +71,13 @@ void end_head(const Attention& a, const AttentionTask& task, const State& state,
   }
 }
 
-// Few queries: keys and values are read where they lie, a query's numbers in the order in which vectors of them come.
+// Few queries: keys and values are read in place, and a query's numbers are in the order in which keys are read.
 
 template <class Cache, int Q>
 void score_keys(const KeyBlock& block, Fetcher& fetcher, const State& state, int64_t first) {
   for (int64_t key = 0; key < block.count; key += 4) {
     fetcher.advance(4);
-    const char* rows[4];  // of as many keys, the last one again where there are fewer
+    const char* rows[4];  // four keys; the last one is repeated if fewer are left
     PLX_UNROLL for (int k = 0; k < 4; ++k) rows[k] = block.key(least(key + k, block.count - 1));
     Floats sums[Q][4] = {};
     for (int64_t at = 0; at < state.width; at += kLanes * Cache::kParts) {
@@ -94,7 +94,7 @@ void score_keys(const KeyBlock& block, Fetcher& fetcher, const State& state, int
   }
 }
 
-// Adds to N vectors of the values of Q queries those of a block, weighted.
+// Adds the weighted values of a block to N vectors of the values of Q queries.
 template <class Cache, int Q, int N>
 PLX_INLINE void add_values(const KeyBlock& block, const State& state, int64_t first, const float* decay, int64_t at) {
   Floats sums[Q][N];
@@ -134,10 +134,10 @@ void attend_few(const Attention& a, const AttentionTask& task, const State& stat
   if (q + 1 == state.queries) add_block<Cache, 1>(a, task, block, fetcher, state, q);
 }
 
-// Many queries: keys and values are brought into panels of float32, and multiplied as weights are.
+// Many queries: keys and values are packed into panels of float32, and multiplied as weights are.
 
 template <class Cache>
-void pack_keys(const KeyBlock& block, const State& state) {  // [keys / 16][width][16]
+void pack_keys(const KeyBlock& block, const State& state) {  // [keys / kPanel][width][kPanel]
   for (int64_t first = 0; first < kKeyBlock; first += kLanes) {
     float* const panel = state.keys + first / kPanel * kPanel * state.width + first % kPanel;
     for (int64_t at = 0; at < state.width; at += kLanes) {
@@ -150,7 +150,7 @@ void pack_keys(const KeyBlock& block, const State& state) {  // [keys / 16][widt
 }
 
 template <class Cache>
-void pack_values(const KeyBlock& block, const State& state) {  // [width / 16][keys][16]
+void pack_values(const KeyBlock& block, const State& state) {  // [width / kPanel][keys][kPanel]
   for (int64_t key = 0; key < kKeyBlock; ++key) {
     for (int64_t at = 0; at < state.width; at += kLanes) {
       const Floats row = key < block.count ? Cache::widen(block.value(key) + at * Cache::kItem) : splat(0.0f);
@@ -159,12 +159,12 @@ void pack_values(const KeyBlock& block, const State& state) {  // [width / 16][k
   }
 }
 
-// Adds to rows of `sums` the products of rows of x, [count] each, with panels [count][16]; both as far apart as they are wide.
+// Adds the products of x, [queries][count], and panels [width / kPanel][count][kPanel] to sums, [queries][width].
 void multiply_panels(const State& state, const float* x, int64_t count, const float* panels, float* sums, int64_t width) {
   Tile tile{};
-  tile.x_stride = count * 4;
+  tile.x_stride = count * kFloatBytes;
   tile.steps = count;
-  tile.pace = 64;
+  tile.pace = kStepBytes;
   for (int64_t row = 0, rows = 0; row < state.queries; row += rows) {
     rows = least(state.queries - row, kTileRows);
     tile.x = reinterpret_cast<const char*>(x + row * count);
@@ -186,7 +186,7 @@ void attend_many(const Attention& a, const AttentionTask& task, const State& sta
   pack_keys<Cache>(block, state);
   pack_values<Cache>(block, state);
   fetcher.advance(kKeyBlock);
-  memset(state.scores, 0, static_cast<size_t>(state.queries * kKeyBlock) * 4);
+  memset(state.scores, 0, static_cast<size_t>(state.queries * kKeyBlock * kFloatBytes));
   multiply_panels(state, state.query, state.width, state.keys, state.scores, kKeyBlock);
   for (int64_t q = 0; q < state.queries; ++q) {
     const Floats decay = splat(weigh(a, block, state, q, task.position + q / shared));
@@ -196,7 +196,7 @@ void attend_many(const Attention& a, const AttentionTask& task, const State& sta
   multiply_panels(state, state.scores, kKeyBlock, state.panels, state.values, state.width);
 }
 
-// Copies the queries of one key head, scaled, in the order of numbers that the loops over keys want.
+// Copies the queries of one key head, scaled, with their numbers in the order in which keys are read.
 template <class Cache>
 void begin_head(const Attention& a, const AttentionTask& task, const State& state, int64_t kv_head) {
   const int64_t shared = a.heads / a.kv_heads;
@@ -204,24 +204,25 @@ void begin_head(const Attention& a, const AttentionTask& task, const State& stat
     const int64_t head = (task.kv_head + kv_head) * shared + q % shared;
     const float* const from = a.query + (task.token + q / shared) * a.query_stride + head * a.dim;
     float* const query = state.query + q * state.width;
-    memset(query, 0, static_cast<size_t>(state.width) * 4);
+    memset(query, 0, static_cast<size_t>(state.width * kFloatBytes));
     for (int64_t i = 0; i < a.dim; ++i) query[state.queries > kFewQueries ? i : Cache::find_place(i)] = from[i] * a.scale;
     state.most[q] = kNever;
     state.total[q] = 0;
   }
-  memset(state.values, 0, static_cast<size_t>(state.queries * state.width) * 4);
+  memset(state.values, 0, static_cast<size_t>(state.queries * state.width * kFloatBytes));
 }
 
+// Reorders the numbers of the results as they are in memory.
 template <class Cache>
 void restore_order(const State& state) {
   for (int64_t q = 0; q < state.queries; ++q) {
     float* const values = state.values + q * state.width;
-    memcpy(state.query, values, static_cast<size_t>(state.width) * 4);
+    memcpy(state.query, values, static_cast<size_t>(state.width * kFloatBytes));
     for (int64_t i = 0; i < state.width; ++i) values[i] = state.query[Cache::find_place(i)];
   }
 }
 
-// Attends to one block of keys, head by head, while the next one is fetched.
+// Attends to one block of keys, head by head, while the next block is prefetched.
 template <class Cache>
 void attend_block(const Attention& a, const AttentionTask& task, const State& state, KeyBlock& block, const KeyBlock& next) {
   const int64_t row = a.dim * Cache::kItem;
@@ -238,7 +239,7 @@ template <class Cache>
 void run_task(const Attention& a, const AttentionTask& task, char* scratch) {
   const State state(a, task.tokens * (a.heads / a.kv_heads), task.kv_heads, scratch);
   for (int64_t head = 0; head < task.kv_heads; ++head) begin_head<Cache>(a, task, state.find_head(head), head);
-  memset(state.scores, 0, static_cast<size_t>(state.queries * kKeyBlock) * 4);
+  memset(state.scores, 0, static_cast<size_t>(state.queries * kKeyBlock * kFloatBytes));
   KeyBlock blocks[2];
   find_keys(a, task, task.begin, blocks[0]);
   for (int64_t begin = task.begin, turn = 0; begin < task.end; begin += kKeyBlock, turn ^= 1) {

@@ -1,4 +1,4 @@
-// What attention works on: keys and values of a block where they lie, and the state of its queries in scratch memory.
+// The data of an attention: the keys and values of a block, in place, and the state of the queries, in scratch memory.
 #pragma once
 
 #include "simd.h"
@@ -6,19 +6,19 @@
 namespace plx::PLX_ISA {
 namespace {
 
-// Keys and values as the cache has them. Vectors of 4 * kLanes bytes are read as kParts vectors of floats, which have numbers
-// from find_place(i) on, if i is the place in memory.
+// The dtypes of cached keys and values. A vector of 4 * kLanes bytes is read as kParts vectors of floats; the number with index
+// i in memory has index find_place(i) in these. kItem is the bytes of a number.
 struct Float32Cache {
   static constexpr int kParts = 1;
-  static constexpr int64_t kItem = 4;  // bytes of a number
+  static constexpr int64_t kItem = kFloatBytes;
   PLX_INLINE int64_t find_place(int64_t i) { return i; }
   PLX_INLINE Floats read(const char* p, int) { return load(reinterpret_cast<const float*>(p)); }
   PLX_INLINE Floats widen(const char* p) { return load(reinterpret_cast<const float*>(p)); }
 };
 
 struct Bfloat16Cache {
-  static constexpr int kParts = 2;  // those with even numbers, and those with odd ones
-  static constexpr int64_t kItem = 2;
+  static constexpr int kParts = 2;  // numbers with even indices, and those with odd ones
+  static constexpr int64_t kItem = kHalfBytes;
   PLX_INLINE int64_t find_place(int64_t i) { return i / (2 * kLanes) * 2 * kLanes + i % 2 * kLanes + i % (2 * kLanes) / 2; }
   PLX_INLINE Floats read(const char* p, int part) { return part == 0 ? widen_even(load_words(p)) : widen_odd(load_words(p)); }
 
@@ -41,7 +41,7 @@ struct Bfloat16Cache {
 
 struct KeyBlock {
   int64_t begin, count;
-  int64_t offset = 0;  // bytes from where the first of a task's heads lies
+  int64_t offset = 0;  // bytes from the first head of the task
   const char* keys[kKeyBlock];
   const char* values[kKeyBlock];
 
@@ -49,17 +49,17 @@ struct KeyBlock {
   const char* value(int64_t i) const { return values[i] + offset; }
 };
 
-// The state of the queries of a task over the blocks so far, in scratch memory; without any, only how much it takes.
+// The state of the queries of a task over the blocks so far, in scratch memory; without scratch memory, only its size.
 struct State {
-  int64_t queries, width, bytes = 0;  // queries: of a key head; width: that of heads, rounded up to whole vectors
+  int64_t queries, width, bytes = 0;  // queries: per key head; width: of a head, rounded up to whole vectors
   float* query;   // [key heads][queries][width]
-  float* values;  // the same
+  float* values;  // [key heads][queries][width]: the weighted sum of values so far
   float* most;    // [key heads][queries]: the largest score so far
   float* total;   // [key heads][queries]: the sum of weights so far
   float* scores;  // [queries][keys]
-  float* keys;    // in panels
-  float* panels;  // of values
-  float* copies;  // of keys and values whose heads are no whole vectors
+  float* keys;    // keys of the block, in panels
+  float* panels;  // values of the block, in panels
+  float* copies;  // padded copies of keys and values, if heads are not whole vectors
 
   State(const Attention& a, int64_t count, int64_t kv_heads, char* scratch) : queries(count) {
     const int64_t whole = a.kind == kBfloat16 && 2 * kLanes > kPanel ? 2 * kLanes : kPanel;
@@ -87,12 +87,12 @@ struct State {
  private:
   float* take(char* scratch, int64_t count) {
     float* const place = scratch ? reinterpret_cast<float*>(scratch + bytes) : nullptr;
-    bytes += divide_up(count * 4, 64) * 64;
+    bytes += divide_up(count * kFloatBytes, kCacheLine) * kCacheLine;
     return place;
   }
 };
 
-PLX_INLINE int64_t item_bytes(const Attention& a) { return a.kind == kFloat32 ? 4 : 2; }
+PLX_INLINE int64_t item_bytes(const Attention& a) { return a.kind == kFloat32 ? kFloatBytes : kHalfBytes; }
 
 PLX_INLINE void find_keys(const Attention& a, const AttentionTask& task, int64_t begin, KeyBlock& block) {
   block.begin = begin;
@@ -108,17 +108,17 @@ PLX_INLINE void find_keys(const Attention& a, const AttentionTask& task, int64_t
   }
 }
 
-// Has the processor fetch the block that comes next, evenly, while it works on the one before: pages are too short and too far
-// apart for it to see what comes, and it waits for few lines at once.
+// Prefetches the next block evenly while the current one is computed: pages are too short and too far apart for the hardware
+// prefetcher, and the processor can wait for only a few cache lines at once.
 struct Fetcher {
   const KeyBlock& next;
-  int64_t bytes;  // of a row: those of all key heads of a task
-  int64_t heads;  // how many keys are worked on for each that is fetched
+  int64_t bytes;  // of a row: all key heads of a task
+  int64_t heads;  // keys computed for each key that is prefetched
   int64_t done = 0, credit = 0;
 
   void advance(int64_t keys) {
     for (credit += keys; credit >= heads && done < next.count; credit -= heads, ++done) {
-      for (int64_t line = 0; line < bytes; line += 64) {
+      for (int64_t line = 0; line < bytes; line += kCacheLine) {
         __builtin_prefetch(next.keys[done] + line);
         __builtin_prefetch(next.values[done] + line);
       }
@@ -126,7 +126,7 @@ struct Fetcher {
   }
 };
 
-// Returns a block of copies of keys and values, which zeros follow up to whole vectors.
+// Returns a block of copies of keys and values, padded with zeros to whole vectors.
 PLX_INLINE KeyBlock pad_rows(const Attention& a, const State& state, const KeyBlock& block) {
   const size_t item = static_cast<size_t>(item_bytes(a)), bytes = item * static_cast<size_t>(a.dim);
   const size_t width = item * static_cast<size_t>(state.width);
@@ -142,7 +142,7 @@ PLX_INLINE KeyBlock pad_rows(const Attention& a, const State& state, const KeyBl
   return padded;
 }
 
-// Saves the sums of four vectors.
+// Writes the sum of each of four vectors.
 PLX_INLINE void save_sums(const Floats (&parts)[4], float* out) {
 #if defined(__AVX2__)
   const __m256 first = _mm256_hadd_ps(add_halves(parts[0]), add_halves(parts[1]));
@@ -159,7 +159,7 @@ PLX_INLINE void save_sums(const Floats (&parts)[4], float* out) {
 #define PLX_SHUFFLE(a, b, ...) __builtin_shuffle(a, b, Ints{__VA_ARGS__})
 #endif
 
-// Turns rows into columns: each stage interleaves the rows of both halves, which rotates the bits of a number's address.
+// Transposes: each stage interleaves the rows of both halves, which rotates the bits of a number's address.
 PLX_INLINE void transpose(Floats (&rows)[kLanes]) {
   PLX_UNROLL for (int stage = 1; stage < kLanes; stage *= 2) {
     Floats turned[kLanes];

@@ -1,9 +1,9 @@
-// Products with int8 and int4 panels: integers within a group of 32 inputs, floats between groups. Integers are exact, so
-// every instruction set gives the same.
+// Products with int8 and int4 panels: integers within a group of 32 inputs, floats between groups. Integer sums are exact, so
+// every instruction set gives the same result.
 //
-// int8: codes are widened to 16 bits and multiplied by activations of 16 bits; a group's sum is at most
+// int8: codes are widened to 16 bits and multiplied by activations of 16 bits; the sum of a group is at most
 // 32 * 127 * 32767 < 2^31. int4: codes 0 .. 15 times activations of 8 bits; 16 products share a 16-bit sum, at most
-// 16 * 15 * 127 < 2^15, so nothing saturates and a group is widened once.
+// 16 * 15 * 127 < 2^15, so no sum saturates, and a group is widened once.
 #pragma once
 
 #include "simd.h"
@@ -17,8 +17,7 @@ constexpr int kCodedRows = 8;
 constexpr int kCodedRows = 4;
 #endif
 
-// Sums are added to in place. Told so by an intrinsic, GCC 12 reorders whole trees of additions, runs out of registers and
-// takes twice as long.
+// Additions are in assembly: with intrinsics, GCC 12 reorders them, runs out of registers and takes twice as long.
 #if defined(__AVX512F__)
 typedef __m512i Bytes;
 PLX_INLINE Bytes splat_word(const void* p) { return _mm512_set1_epi32(read_word(p)); }
@@ -28,8 +27,8 @@ PLX_INLINE Bytes multiply_pairs(Bytes a, Bytes b) { return _mm512_madd_epi16(a, 
 PLX_INLINE Bytes multiply_bytes(Bytes a, Bytes b) { return _mm512_maddubs_epi16(a, b); }
 PLX_INLINE Bytes widen_codes(const int8_t* p) { return _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
 PLX_INLINE Bytes load_lines(const uint8_t* lines, int line, int) {
-  const __m256i* const low = reinterpret_cast<const __m256i*>(lines + 32 * line);
-  return _mm512_inserti64x4(_mm512_castsi256_si512(_mm256_loadu_si256(low)), _mm256_loadu_si256(low + 4), 1);
+  const __m256i* const low = reinterpret_cast<const __m256i*>(lines + kLineBytes * line);
+  return _mm512_inserti64x4(_mm512_castsi256_si512(_mm256_loadu_si256(low)), _mm256_loadu_si256(low + kLines), 1);
 }
 PLX_INLINE Bytes lower_halves(Bytes v) { return _mm512_and_si512(v, _mm512_set1_epi8(15)); }
 PLX_INLINE Bytes upper_halves(Bytes v) { return lower_halves(_mm512_srli_epi16(v, 4)); }
@@ -42,14 +41,14 @@ PLX_INLINE Bytes multiply_pairs(Bytes a, Bytes b) { return _mm256_madd_epi16(a, 
 PLX_INLINE Bytes multiply_bytes(Bytes a, Bytes b) { return _mm256_maddubs_epi16(a, b); }
 PLX_INLINE Bytes widen_codes(const int8_t* p) { return _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
 PLX_INLINE Bytes load_lines(const uint8_t* lines, int line, int vector) {
-  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(lines + 32 * (4 * vector + line)));
+  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(lines + kLineBytes * (kLines * vector + line)));
 }
 PLX_INLINE Bytes lower_halves(Bytes v) { return _mm256_and_si256(v, _mm256_set1_epi8(15)); }
 PLX_INLINE Bytes upper_halves(Bytes v) { return lower_halves(_mm256_srli_epi16(v, 4)); }
 #endif
 
 #if defined(__AVX2__)
-// Adds to each sum of 32 bits the products of two signed numbers of 16.
+// Adds to each 32-bit sum the products of two signed 16-bit numbers.
 PLX_INLINE void add_pairs(Bytes& sum, Bytes weights, Bytes activations) {
 #if defined(__AVX512VNNI__)
   asm("vpdpwssd %2, %1, %0" : "+v"(sum) : "v"(weights), "v"(activations));
@@ -58,7 +57,7 @@ PLX_INLINE void add_pairs(Bytes& sum, Bytes weights, Bytes activations) {
 #endif
 }
 
-// Adds the products of four unsigned numbers of 8 bits with signed ones: to each sum of 32 bits, or two to each of 16.
+// Adds the products of unsigned by signed 8-bit numbers: four to each 32-bit sum, or two to each 16-bit sum.
 PLX_INLINE void add_quads(Bytes& sum, Bytes weights, Bytes activations) {
 #if defined(__AVX512VNNI__)
   asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(weights), "v"(activations));
@@ -79,7 +78,7 @@ PLX_INLINE Ints end_quads(Bytes sum) {
 #endif
 
 template <int R>
-struct Codes {  // the activations of a group, of R rows
+struct Codes {  // the rounded activations of a group, for R rows
   const char* x[R];
 };
 
@@ -89,18 +88,18 @@ struct Int8Weights {
   static constexpr int kMost = 32767;
   static constexpr bool kHasLow = false;
 
-  // The sums of one group, for R rows and 16 outputs.
+  // Computes the sums of one block, for R rows and kPanel outputs.
   template <int R>
   PLX_INLINE void add_group(const char* block, const Codes<R>& x, Ints (&sums)[R][kVectors]) {
-    const int8_t* codes = reinterpret_cast<const int8_t*>(block + 32);
+    const int8_t* codes = reinterpret_cast<const int8_t*>(block + kInt8Codes);
 #if defined(__AVX2__)
     Bytes totals[R][kVectors] = {};
 #pragma GCC unroll 4
-    for (int pair = 0; pair < 16; ++pair) {
+    for (int pair = 0; pair < kGroup / 2; ++pair) {
       Bytes weights[kVectors];
-      PLX_UNROLL for (int v = 0; v < kVectors; ++v) weights[v] = widen_codes(codes + 32 * pair + 2 * kLanes * v);
+      PLX_UNROLL for (int v = 0; v < kVectors; ++v) weights[v] = widen_codes(codes + kPairBytes * pair + 2 * kLanes * v);
       PLX_UNROLL for (int r = 0; r < R; ++r) {
-        const Bytes activations = splat_word(x.x[r] + 4 * pair);
+        const Bytes activations = splat_word(x.x[r] + 2 * sizeof(Code) * pair);
         PLX_UNROLL for (int v = 0; v < kVectors; ++v) add_pairs(totals[r][v], weights[v], activations);
       }
     }
@@ -109,12 +108,12 @@ struct Int8Weights {
     }
 #else
     for (int r = 0; r < R; ++r) {
-      int32_t totals[16] = {};
+      int32_t totals[kPanel] = {};
       const Code* const activations = reinterpret_cast<const Code*>(x.x[r]);
-      for (int pair = 0; pair < 16; ++pair) {
+      for (int pair = 0; pair < kGroup / 2; ++pair) {
         const int32_t first = activations[2 * pair], second = activations[2 * pair + 1];
-        const int8_t* w = codes + 32 * pair;
-        for (int o = 0; o < 16; ++o) totals[o] += w[2 * o] * first + w[2 * o + 1] * second;
+        const int8_t* w = codes + kPairBytes * pair;
+        for (int o = 0; o < kPanel; ++o) totals[o] += w[2 * o] * first + w[2 * o + 1] * second;
       }
       memcpy(&sums[r], totals, sizeof totals);
     }
@@ -130,17 +129,17 @@ struct Int4Weights {
 
   template <int R>
   PLX_INLINE void add_group(const char* block, const Codes<R>& x, Ints (&sums)[R][kVectors]) {
-    const uint8_t* codes = reinterpret_cast<const uint8_t*>(block + 64);
+    const uint8_t* codes = reinterpret_cast<const uint8_t*>(block + kInt4Codes);
 #if defined(__AVX2__)
     Bytes totals[R][kVectors] = {};
-    PLX_UNROLL for (int j = 0; j < 4; ++j) {
+    PLX_UNROLL for (int j = 0; j < kLines; ++j) {
       Bytes lower[kVectors], upper[kVectors];
       PLX_UNROLL for (int v = 0; v < kVectors; ++v) {
         const Bytes both = load_lines(codes, j, v);
         lower[v] = lower_halves(both), upper[v] = upper_halves(both);
       }
       PLX_UNROLL for (int r = 0; r < R; ++r) {
-        const Bytes first = splat_word(x.x[r] + 8 * j), second = splat_word(x.x[r] + 8 * j + 4);
+        const Bytes first = splat_word(x.x[r] + kLineInputs * j), second = splat_word(x.x[r] + kLineInputs * j + kQuad);
         PLX_UNROLL for (int v = 0; v < kVectors; ++v) {
           add_quads(totals[r][v], lower[v], first);
           add_quads(totals[r][v], upper[v], second);
@@ -152,14 +151,14 @@ struct Int4Weights {
     }
 #else
     for (int r = 0; r < R; ++r) {
-      int32_t totals[16];
+      int32_t totals[kPanel];
       const Code* const activations = reinterpret_cast<const Code*>(x.x[r]);
-      for (int o = 0; o < 16; ++o) {
+      for (int o = 0; o < kPanel; ++o) {
         int32_t total = 0;
-        for (int j = 0; j < 4; ++j) {
-          const uint8_t* w = codes + 32 * (4 * (o / 8) + j) + 4 * (o % 8);
-          const Code* const eight = activations + 8 * j;
-          for (int t = 0; t < 4; ++t) total += (w[t] & 15) * eight[t] + (w[t] >> 4) * eight[4 + t];
+        for (int j = 0; j < kLines; ++j) {
+          const uint8_t* w = codes + kLineBytes * (kLines * (o / kLineOutputs) + j) + kQuad * (o % kLineOutputs);
+          const Code* const inputs = activations + kLineInputs * j;
+          for (int t = 0; t < kQuad; ++t) total += (w[t] & 15) * inputs[t] + (w[t] >> 4) * inputs[kQuad + t];
         }
         totals[o] = total;
       }
@@ -170,31 +169,31 @@ struct Int4Weights {
 };
 
 struct CodedTile {
-  const char* x;     // of the first row
+  const char* x;     // the activations of the first row
   int64_t x_stride;  // bytes between rows
-  const float *scales, *sums;  // of the first row, `groups` to each
+  const float *scales, *sums;  // of the first row, with `groups` numbers per row
   const char* w;
   int64_t groups;
-  float* out;  // [rows][16]
-  const char* ahead;  // weights that are fetched meanwhile, from there on
-  int64_t pace;       // bytes of them in a group
+  float* out;  // [rows][kPanel]
+  const char* ahead;  // the first weights that are prefetched meanwhile
+  int64_t pace;       // bytes prefetched per group
 };
 
-// Adds to the tile the products of its groups.
+// Adds the products of all groups to the outputs of the tile.
 template <class Weights, int R>
 void multiply_tile(const CodedTile& tile) {
   Codes<R> x;
   PLX_UNROLL for (int r = 0; r < R; ++r) x.x[r] = tile.x + r * tile.x_stride;
   const char *w = tile.w, *ahead = tile.ahead;
   for (int64_t group = 0; group < tile.groups; ++group, w += Weights::kBytes, ahead += tile.pace) {
-    for (int64_t line = 0; line < tile.pace; line += 64) __builtin_prefetch(ahead + line, 0, 2);
+    for (int64_t line = 0; line < tile.pace; line += kCacheLine) __builtin_prefetch(ahead + line, 0, 2);
     Ints sums[R][kVectors];
     Weights::template add_group<R>(w, x, sums);
     PLX_UNROLL for (int v = 0; v < kVectors; ++v) {
-      const Floats scale = load_halves(w + 2 * kLanes * v);
-      const Floats low = load_halves(w + (Weights::kHasLow ? 32 : 0) + 2 * kLanes * v);
+      const Floats scale = load_halves(w + kHalfBytes * kLanes * v);
+      const Floats low = load_halves(w + (Weights::kHasLow ? kScaleBytes : 0) + kHalfBytes * kLanes * v);
       PLX_UNROLL for (int r = 0; r < R; ++r) {
-        float* const at = tile.out + r * 16 + kLanes * v;  // in memory between groups: the registers are for the sums of a group
+        float* const at = tile.out + r * kPanel + kLanes * v;  // in memory: the registers hold the sums of a group
         Floats result = load(at) + to_floats(sums[r][v]) * (scale * tile.scales[r * tile.groups + group]);
         if (Weights::kHasLow) result += low * tile.sums[r * tile.groups + group];
         save(at, result);
@@ -222,7 +221,7 @@ void multiply_coded(int rows, const CodedTile& tile) {
   }
 }
 
-// Rounds the activations of a row, group by group, to -kMost .. kMost.
+// Rounds the activations of a row to -kMost .. kMost, with a scale for each group.
 template <class Weights>
 void round_row(const float* x, const Input& input, int64_t row, int64_t in) {
   using Code = typename Weights::Code;
@@ -232,19 +231,19 @@ void round_row(const float* x, const Input& input, int64_t row, int64_t in) {
   for (int64_t group = 0; group < groups; ++group, codes += kGroup) {
     float padded[kGroup] = {};
     const int64_t count = least(in - group * kGroup, kGroup);
-    memcpy(padded, x + group * kGroup, static_cast<size_t>(count) * 4);
+    memcpy(padded, x + group * kGroup, static_cast<size_t>(count * kFloatBytes));
     Floats reach = splat(0.0f), doubt = splat(0.0f);
     for (int i = 0; i < kGroup; i += kLanes) {
       reach = larger(load(padded + i), larger(-load(padded + i), reach));
-      doubt += load(padded + i) * 0.0f;  // what is infinite or no number makes the whole group so, not a number of ours
+      doubt += load(padded + i) * 0.0f;  // NaN if a number is NaN or infinite, which makes the scale of the group NaN
     }
     const float scale = largest(reach) / most + sum(doubt);
     const Floats inverse = splat(scale > 0 ? 1.0f / scale : 0.0f);
-    const Floats magic = splat(12582912.0f);
+    const Floats rounder = splat(kRounder);
     Ints total = {};
     for (int i = 0; i < kGroup; i += kLanes) {
       const Floats bounded = smaller(larger(load(padded + i) * inverse, splat(-most)), splat(most));
-      const Ints whole = __builtin_convertvector((bounded + magic) - magic, Ints);
+      const Ints whole = __builtin_convertvector((bounded + rounder) - rounder, Ints);
       total += whole;
       for (int lane = 0; lane < kLanes; ++lane) codes[i + lane] = static_cast<Code>(whole[lane]);
     }

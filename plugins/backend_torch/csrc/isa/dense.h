@@ -1,12 +1,12 @@
-// Products with float32 and bfloat16 panels: a tile of R rows by P panels of outputs, whose sums are in registers while the
-// inputs go by.
+// Products with float32 and bfloat16 panels: a tile of R rows by P panels of outputs, whose sums stay in registers for all
+// inputs of a pass.
 //
-// Each sum takes its products one after the other, in one order, however large its tile is: so a row gives the same bits
-// whatever else is in the step. A sum can be added to only every four cycles, and twice in each cycle there is a sum's turn:
-// eight sums or more at a time keep the multipliers busy. Few rows get there by more panels.
+// Each sum adds its products in the same order for every size of tile, so a row gives the same bits in any batch. An addition
+// to a sum takes four cycles, and two can begin in each cycle: eight or more sums keep the multipliers busy. Tiles with few
+// rows have more panels for that.
 //
 // Register tiles after Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication", 2008, and BLIS (Van Zee and
-// van de Geijn, 2015). Rows are not packed: eight of them are few enough to be read where they lie.
+// van de Geijn, 2015). Rows are not packed: eight are few enough to be read in place.
 #pragma once
 
 #include "simd.h"
@@ -15,32 +15,33 @@
 namespace plx::PLX_ISA {
 namespace {
 
-// A kind of weights: the inputs of a step of 64 bytes, and the products in it, each with `kBytes` of a row's activations.
+// The kinds of weights: kInputs inputs in a step of kStepBytes, multiplied in kProducts products; kItem is the bytes of an
+// activation, and place(product) the offset of a product's activation in those of the step.
 
 struct Float32Weights {
   static constexpr int kInputs = 1, kProducts = 1;
-  static constexpr int64_t kItem = 4;  // bytes of an activation
-  PLX_INLINE int64_t place(int) { return 0; }  // of a product's activations in a step's
+  static constexpr int64_t kItem = kFloatBytes;
+  PLX_INLINE int64_t place(int) { return 0; }
   PLX_INLINE Floats read(const char* w, int, int vector) { return load(reinterpret_cast<const float*>(w) + kLanes * vector); }
   PLX_INLINE void add(Floats& sum, Floats activations, Floats weights) { add_product(sum, activations, weights); }
 };
 
-// The second input of a pair before the first, which is the order of the processor's own products of bfloat16.
+// The second input of a pair before the first, in the order of the processor's own bfloat16 products.
 struct Bfloat16Weights {
   static constexpr int kInputs = 2, kProducts = 2;
-  static constexpr int64_t kItem = 4;
-  PLX_INLINE int64_t place(int product) { return product == 0 ? 4 : 0; }
+  static constexpr int64_t kItem = kFloatBytes;
+  PLX_INLINE int64_t place(int product) { return product == 0 ? kItem : 0; }
   PLX_INLINE Floats read(const char* w, int product, int vector) {
-    const Words pairs = load_words(w + 4 * kLanes * vector);
+    const Words pairs = load_words(w + kFloatBytes * kLanes * vector);
     return product == 0 ? widen_odd(pairs) : widen_even(pairs);
   }
   PLX_INLINE void add(Floats& sum, Floats activations, Floats weights) { add_product(sum, activations, weights); }
 };
 
 #if defined(__AVX512BF16__)
-struct Bfloat16Pairs {  // activations in bfloat16 too
+struct Bfloat16Pairs {  // bfloat16 weights with bfloat16 activations
   static constexpr int kInputs = 2, kProducts = 1;
-  static constexpr int64_t kItem = 2;
+  static constexpr int64_t kItem = kHalfBytes;
   PLX_INLINE int64_t place(int) { return 0; }
   PLX_INLINE Floats read(const char* w, int, int) { return load(reinterpret_cast<const float*>(w)); }
   PLX_INLINE void add(Floats& sum, Floats activations, Floats weights) {
@@ -55,7 +56,7 @@ PLX_INLINE void add_step(const char* const* x, int64_t stride, const char* const
     Floats weights[P * kVectors];
     PLX_UNROLL for (int v = 0; v < P * kVectors; ++v) weights[v] = Weights::read(w[v / kVectors], product, v % kVectors);
     PLX_UNROLL for (int r = 0; r < R; ++r) {
-      // Four rows from each pointer: x86 scales an index by 1 and 2, and there are registers for three times.
+      // Four rows from each pointer, at 0, 1, 2 and 3 strides: x86 scales an index by 1 and 2, and a register holds 3 strides.
       const Floats activations = splat(read_float(x[r / 4] + r % 4 * stride + Weights::place(product)));
       PLX_UNROLL for (int v = 0; v < P * kVectors; ++v) Weights::add(sums[r][v], activations, weights[v]);
     }
@@ -76,11 +77,11 @@ void multiply_tile(const Tile& tile) {
   PLX_UNROLL for (int i = 0; i < kPointers; ++i) x[i] = tile.x + 4 * i * tile.x_stride;
   PLX_UNROLL for (int p = 0; p < P; ++p) w[p] = tile.w[p];
   int64_t ahead = tile.ahead;
-  for (int64_t step = tile.steps - tile.is_odd; step > 0; --step, ahead += tile.pace - 64) {
+  for (int64_t step = tile.steps - tile.is_odd; step > 0; --step, ahead += tile.pace - kStepBytes) {
     PLX_UNROLL for (int p = 0; p < P; ++p) __builtin_prefetch(w[p] + ahead, 0, 2);
     add_step<Weights, R, P>(x, tile.x_stride, w, 0, sums);
     PLX_UNROLL for (int i = 0; i < kPointers; ++i) x[i] += Weights::kInputs * Weights::kItem;
-    PLX_UNROLL for (int p = 0; p < P; ++p) w[p] += 64;
+    PLX_UNROLL for (int p = 0; p < P; ++p) w[p] += kStepBytes;
   }
   if (tile.is_odd) add_step<Weights, R, P>(x, tile.x_stride, w, 1, sums);
   PLX_UNROLL for (int r = 0; r < R; ++r) {

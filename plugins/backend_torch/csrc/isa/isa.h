@@ -1,4 +1,4 @@
-// The functions of one instruction set, before they are put into its table.
+// The kernels of one instruction set; parts.cpp makes their table.
 #pragma once
 
 #include "../kernels.h"

@@ -5,16 +5,16 @@
 namespace plx::PLX_ISA {
 namespace {
 
-constexpr int64_t kDepth = 2048;  // inputs multiplied in one pass: the weights of a tile then stay in a second-level cache
-constexpr int64_t kAhead = 2048;  // bytes ahead that weights are fetched while they are multiplied by few rows
-constexpr int64_t kCodedAhead = 4;  // groups, the same
+constexpr int64_t kDepth = 2048;    // inputs of one pass: the weights of a tile then stay in the second-level cache
+constexpr int64_t kAhead = 2048;    // bytes that dense weights are prefetched ahead, if all rows fit one tile
+constexpr int64_t kCodedAhead = 4;  // blocks that coded weights are prefetched ahead, if all rows fit one tile
 
-// The part of an output that some rows and panels of a weight make.
+// A block of an output: some rows by some panels of a weight.
 struct Block {
   const Weight& weight;
   const PanelOutput* outputs;
   int panels;
-  int64_t next;        // the first of the panels that come afterwards
+  int64_t next;        // the panel that is multiplied afterwards, to prefetch
   int64_t begin, end;  // rows
 
   const char* panel(int p) const { return static_cast<const char*>(weight.data) + outputs[p].panel * panel_bytes(weight); }
@@ -24,7 +24,7 @@ struct Block {
 
 constexpr float kZeros[kPanel] = {};
 
-// The part of it that some rows and one panel make.
+// A tile of a block: some rows by one panel.
 struct OutputTile {
   float* out;
   int64_t stride, width, rows;
@@ -43,7 +43,7 @@ struct OutputTile {
     bias = block.weight.bias ? block.weight.bias + first : nullptr;
   }
 
-  // Returns where the sums are and what products are added to: bias and residual, or what is there already.
+  // Returns the sums, in the output itself. They begin with bias and residual if fresh, else with the output so far.
   Sums begin(bool is_fresh) const {
     if (!is_fresh) return {out, stride, out, stride};
     if (!residual) return {out, stride, bias ? bias : kZeros, 0};
@@ -54,7 +54,7 @@ struct OutputTile {
     return {out, stride, out, stride};
   }
 
-  // The same where the sums are beside the output, 16 to a row.
+  // Returns the sums in a buffer [rows][kPanel], with the same initial values; `end` copies them to the output.
   Sums begin_aside(bool is_fresh, float* sums) const {
     for (int64_t r = 0; r < rows; ++r) {
       for (int64_t o = 0; o < width; ++o) {
@@ -69,11 +69,11 @@ struct OutputTile {
 
   void end(const Sums& sums) const {
     if (sums.to == out) return;
-    for (int64_t r = 0; r < rows; ++r) memcpy(out + r * stride, sums.to + r * kPanel, static_cast<size_t>(width) * 4);
+    for (int64_t r = 0; r < rows; ++r) memcpy(out + r * stride, sums.to + r * kPanel, static_cast<size_t>(width * kFloatBytes));
   }
 };
 
-// Calls body(row, rows) for tiles of nearly equal height.
+// Calls body(row, rows) for tiles of nearly equal height, at most `highest`.
 template <class Body>
 PLX_INLINE void each_tile(const Block& block, int64_t highest, Body&& body) {
   int64_t row = block.begin;
@@ -87,7 +87,7 @@ PLX_INLINE void each_tile(const Block& block, int64_t highest, Body&& body) {
 // Calls add(row, rows, sums) for tiles of at most `Most` rows.
 template <int Most, class Add>
 PLX_INLINE void add_tiles(const Block& block, bool is_fresh, bool is_aside, Add&& add) {
-  alignas(64) float aside[kPanelGroup][Most * kPanel] = {};
+  alignas(kCacheLine) float aside[kPanelGroup][Most * kPanel] = {};
   each_tile(block, Most, [&](int64_t row, int64_t rows) {
     Sums sums[kPanelGroup] = {};
     for (int p = 0; p < block.panels; ++p) {
@@ -99,8 +99,8 @@ PLX_INLINE void add_tiles(const Block& block, bool is_fresh, bool is_aside, Add&
   });
 }
 
-// While rows go by, the weights that come next are fetched, or memory would rest meanwhile: of few rows those some lines ahead
-// in each panel, of several tiles a part of the next panels in each.
+// Weights are prefetched during the products, which keeps memory busy: with one tile, those kAhead bytes ahead in each panel;
+// with several tiles, each tile prefetches a part of the next panels.
 template <class Weights>
 void multiply_floats(const Block& block, const Input& input) {
   const int64_t in = block.weight.in, tiles = block.tiles(kTileRows);
@@ -108,12 +108,13 @@ void multiply_floats(const Block& block, const Input& input) {
     const int64_t count = least(in - first, kDepth);
     Tile tile{};
     tile.x_stride = input.stride;
-    for (int p = 0; p < block.panels; ++p) tile.w[p] = block.panel(p) + first / Weights::kInputs * 64;
+    for (int p = 0; p < block.panels; ++p) tile.w[p] = block.panel(p) + first / Weights::kInputs * kStepBytes;
     tile.steps = divide_up(count, Weights::kInputs);
     tile.is_odd = Weights::kProducts > 1 && count % Weights::kInputs;
-    const int64_t next = first + kDepth < in ? 64 * tile.steps : block.skip() - first / Weights::kInputs * 64;
+    const int64_t rest = block.skip() - first / Weights::kInputs * kStepBytes;
+    const int64_t next = first + kDepth < in ? kStepBytes * tile.steps : rest;
     tile.ahead = tiles == 1 ? kAhead : next;
-    tile.pace = 64 / tiles;
+    tile.pace = kStepBytes / tiles;
     add_tiles<kTileRows>(block, first == 0, false, [&](int64_t row, int rows, const Sums* sums) {
       tile.x = static_cast<const char*>(input.x) + row * input.stride + first * Weights::kItem;
       for (int p = 0; p < block.panels; ++p) tile.sums[p] = sums[p];
@@ -142,7 +143,7 @@ void multiply_codes(const Block& block, const Input& input) {
   });
 }
 
-// Whether a product is of bfloat16 by bfloat16.
+// Whether a product multiplies bfloat16 by bfloat16.
 bool multiplies_pairs(const Weight& weight) {
 #if defined(__AVX512BF16__)
   return weight.kind == kBfloat16 && weight.narrow;
@@ -184,7 +185,7 @@ int64_t input_bytes(const Weight& weight) {
   const int64_t coded = divide_up(weight.in, kGroup) * kGroup;
   if (weight.kind == kInt8) return coded * static_cast<int64_t>(sizeof(Int8Weights::Code));
   if (weight.kind == kInt4) return coded * static_cast<int64_t>(sizeof(Int4Weights::Code));
-  return multiplies_pairs(weight) ? divide_up(weight.in, 2) * 4 : 0;
+  return multiplies_pairs(weight) ? divide_up(weight.in, 2) * 2 * kHalfBytes : 0;
 }
 
 void round_input(const Weight& weight, const float* x, const Input& input, int64_t row) {
@@ -197,17 +198,19 @@ void round_input(const Weight& weight, const float* x, const Input& input, int64
 
 namespace {
 
+// Returns one weight of a block, in float32.
 float read_code(const char* block, int32_t kind, int64_t output, int64_t input) {
   uint16_t scale, low;
-  memcpy(&scale, block + 2 * output, 2);
+  memcpy(&scale, block + kHalfBytes * output, kHalfBytes);
   if (kind == kInt8) {
-    const int8_t code = static_cast<int8_t>(block[32 + 32 * (input / 2) + 2 * output + input % 2]);
+    const int8_t code = static_cast<int8_t>(block[kInt8Codes + kPairBytes * (input / 2) + 2 * output + input % 2]);
     return half_one(scale) * static_cast<float>(code);
   }
-  memcpy(&low, block + 32 + 2 * output, 2);
-  const int64_t line = 4 * (output / 8) + input / 8;
-  const uint8_t both = static_cast<uint8_t>(block[64 + 32 * line + 4 * (output % 8) + input % 4]);
-  const int code = input % 8 < 4 ? both & 15 : both >> 4;
+  memcpy(&low, block + kScaleBytes + kHalfBytes * output, kHalfBytes);
+  const int64_t line = kLines * (output / kLineOutputs) + input / kLineInputs;
+  const int64_t place = kLineBytes * line + kQuad * (output % kLineOutputs) + input % kQuad;
+  const uint8_t both = static_cast<uint8_t>(block[kInt4Codes + place]);
+  const int code = input % kLineInputs < kQuad ? both & 15 : both >> 4;
   return half_one(scale) * static_cast<float>(code) + half_one(low);
 }
 
@@ -218,10 +221,10 @@ void gather(const Weight& weight, int64_t id, float* out) {
   const int64_t o = id % kPanel;
   for (int64_t i = 0; i < weight.in; ++i) {
     if (weight.kind == kFloat32) {
-      memcpy(out + i, panel + i * 64 + o * 4, 4);
+      memcpy(out + i, panel + i * kStepBytes + o * kFloatBytes, kFloatBytes);
     } else if (weight.kind == kBfloat16) {
       uint16_t bits;
-      memcpy(&bits, panel + i / 2 * 64 + o * 4 + i % 2 * 2, 2);
+      memcpy(&bits, panel + i / 2 * kStepBytes + (2 * o + i % 2) * kHalfBytes, kHalfBytes);
       out[i] = widen(bits);
     } else {
       const int64_t size = weight.kind == kInt8 ? kInt8Block : kInt4Block;

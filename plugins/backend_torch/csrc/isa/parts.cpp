@@ -21,10 +21,10 @@ void normalize(const float* x, float* residual, const float* weight, float offse
     for (int64_t i = 0; i < dim; ++i) residual[i] += x[i];
     source = residual;
   }
-  constexpr int kSums = 32 / kLanes;  // 32 in all: the same order for every width of vectors
+  constexpr int kLanesInAll = 32, kSums = kLanesInAll / kLanes;  // the order of additions is the same for all widths of vectors
   Floats squares[kSums] = {};
   int64_t i = 0;
-  for (; i + 32 <= dim; i += 32) {
+  for (; i + kLanesInAll <= dim; i += kLanesInAll) {
     for (int part = 0; part < kSums; ++part) {
       const Floats value = load(source + i + kLanes * part);
       squares[part] += value * value;
@@ -52,7 +52,7 @@ void gate(int32_t kind, const float* gates, const float* values, int64_t count, 
   for (; i + kLanes <= count; i += kLanes) save(out + i, shape_gate(kind, load(gates + i)) * load(values + i));
   if (i == count) return;
   float rest[kLanes] = {};
-  memcpy(rest, gates + i, static_cast<size_t>(count - i) * 4);
+  memcpy(rest, gates + i, static_cast<size_t>(count - i) * kFloatBytes);
   const Floats shaped = shape_gate(kind, load(rest));
   for (int lane = 0; i < count; ++i, ++lane) out[i] = shaped[lane] * values[i];
 }
@@ -63,7 +63,7 @@ void narrow(const float* x, int64_t count, uint16_t* out) {
 
 int64_t find_largest(const float* x, int64_t count, float* most) {
   Floats reach[4] = {splat(-INFINITY), splat(-INFINITY), splat(-INFINITY), splat(-INFINITY)};
-  Ints strange = {};  // where there was no number
+  Ints strange = {};  // lanes that had NaN
   int64_t i = 0;
   for (; i + 4 * kLanes <= count; i += 4 * kLanes) {
     for (int part = 0; part < 4; ++part) {
@@ -82,10 +82,11 @@ int64_t find_largest(const float* x, int64_t count, float* most) {
 }
 
 float read(const float* x, int64_t count) {
-  Floats sums[8] = {};
-  for (int64_t i = 0; i + 8 * kLanes <= count; i += 8 * kLanes) {
-    for (int part = 0; part < 8; ++part) {
-      __builtin_prefetch(x + i + 512 + kLanes * part);
+  constexpr int kParts = 8, kAhead = 512;  // sums in registers; numbers that are prefetched ahead
+  Floats sums[kParts] = {};
+  for (int64_t i = 0; i + kParts * kLanes <= count; i += kParts * kLanes) {
+    for (int part = 0; part < kParts; ++part) {
+      __builtin_prefetch(x + i + kAhead + kLanes * part);
       sums[part] += load(x + i + kLanes * part);
     }
   }

@@ -1,6 +1,6 @@
-// Vectors of floats, as wide as the instruction set has them, in the vector extensions that GCC and Clang share; what these
-// cannot say well is said for AVX2, for AVX-512 and for everything else. All names have internal linkage: the same source is
-// compiled for several instruction sets.
+// Vectors of floats of the width of the instruction set, in the vector extensions of GCC and Clang; where these are too slow,
+// there are versions for AVX2, AVX-512 and everything else. All names have internal linkage, since the same source is compiled
+// for several instruction sets.
 #pragma once
 
 #include <cmath>
@@ -17,11 +17,12 @@ namespace plx::PLX_ISA {
 namespace {
 
 #if defined(__AVX512F__)
-constexpr int kLanes = 16;  // of a vector
+constexpr int kLanes = 16;  // floats of a vector
 #else
 constexpr int kLanes = 8;
 #endif
-constexpr int kVectors = kPanel / kLanes;  // of a panel
+constexpr int kVectors = kPanel / kLanes;  // vectors of a panel
+constexpr float kRounder = 12582912.0f;    // 1.5 * 2^23: adding and subtracting it rounds to the nearest integer
 
 typedef float Floats __attribute__((vector_size(4 * kLanes)));
 typedef int32_t Ints __attribute__((vector_size(4 * kLanes)));
@@ -60,12 +61,12 @@ PLX_INLINE Floats smaller(Floats a, Floats b) {
 }
 #else
 PLX_INLINE Floats splat(float x) { return Floats{x, x, x, x, x, x, x, x}; }
-PLX_INLINE Floats larger(Floats a, Floats b) { return a > b ? a : b; }  // b where one is no number
+PLX_INLINE Floats larger(Floats a, Floats b) { return a > b ? a : b; }  // b if a or b is NaN
 PLX_INLINE Floats smaller(Floats a, Floats b) { return a < b ? a : b; }
 #endif
 
-// Adds a * b to a sum, rounded once where the instruction set can. In assembly, as GCC 12 otherwise copies sums from register
-// to register and runs out of them.
+// Adds a * b to a sum, rounded once if the instruction set allows it. In assembly, since GCC 12 otherwise copies sums between
+// registers and runs out of them.
 PLX_INLINE void add_product(Floats& sum, Floats a, Floats b) {
 #if defined(__AVX512F__)
   asm("vfmadd231ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
@@ -76,8 +77,8 @@ PLX_INLINE void add_product(Floats& sum, Floats a, Floats b) {
 #endif
 }
 
-// Combine the lanes of a vector by halves: the upper eight with the lower, then four, two and one. So a sum is the same for
-// any number of lanes.
+// Reductions combine the lanes of a vector by halves: the upper eight with the lower eight, then four, two and one. So a sum
+// does not depend on the number of lanes.
 #if defined(__AVX2__)
 #if defined(__AVX512F__)
 PLX_INLINE __m256 lower_half(Floats v) { return _mm512_castps512_ps256(reinterpret_cast<__m512>(v)); }
@@ -112,7 +113,7 @@ PLX_INLINE float largest(Floats v) {
 }
 #endif
 
-// Two neighbouring bfloat16 are one word: the first is its lower half.
+// Two neighbouring bfloat16 are one word, with the first in its lower half.
 PLX_INLINE Floats widen_even(Words pairs) { return as_floats(pairs << 16); }
 PLX_INLINE Floats widen_odd(Words pairs) { return as_floats(pairs & 0xffff0000u); }
 
@@ -123,7 +124,7 @@ PLX_INLINE float widen(uint16_t bits) {
   return value;
 }
 
-// To the nearest bfloat16, ties to even; what is no number stays so.
+// Rounds to the nearest bfloat16, ties to even; NaN stays NaN.
 PLX_INLINE uint16_t narrow_one(float value) {
   uint32_t word;
   memcpy(&word, &value, 4);
@@ -159,13 +160,13 @@ PLX_INLINE Floats load_halves(const void* p) {
 #endif
 }
 
-// e to the x: 2^n times a polynomial in what is left, |r| <= ln 2 / 2, which is the Taylor series to r^7 (error 5e-9
-// relative, so the rounding of the sums dominates). Below -87 it is 0, above 88 infinite.
+// Returns e^x = 2^n * e^r with |r| <= ln 2 / 2 and the Taylor series of e^r to r^7 (relative error 5e-9, less than the rounding
+// of the sums). Below -87 the result is 0, above 88 infinite.
 PLX_INLINE Floats exponential(Floats x) {
   const Floats kept = smaller(larger(x, splat(-87.0f)), splat(88.0f));
-  const Floats magic = splat(12582912.0f);  // adding 1.5 * 2^23 rounds to the nearest whole number
-  const Floats shifted = kept * 1.44269504088896341f + magic;
-  const Floats n = shifted - magic;
+  const Floats rounder = splat(kRounder);
+  const Floats shifted = kept * 1.44269504088896341f + rounder;
+  const Floats n = shifted - rounder;
   Floats r = kept - n * 0.693359375f;
   r = r + n * 2.12194440e-4f;
   Floats p = splat(1.0f / 5040);

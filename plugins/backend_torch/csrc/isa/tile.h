@@ -1,4 +1,4 @@
-// A tile of a product: some rows by some panels of outputs.
+// A register tile of a product: some rows by some panels of outputs.
 #pragma once
 
 #include "../kernels.h"
@@ -11,7 +11,7 @@ constexpr int kTileRows = 8;
 constexpr int kTileRows = 6;
 #endif
 
-// How many panels a tile has: as many as there are registers for sums.
+// The number of panels of a tile of `rows` rows, limited by the registers for sums.
 constexpr int count_panels(int64_t rows) {
 #if defined(__AVX512F__)
   return rows <= 6 ? 4 : 2;
@@ -20,28 +20,28 @@ constexpr int count_panels(int64_t rows) {
 #endif
 }
 
-// The panels of a tile where so many are left: a power of two.
+// The number of panels of the next tile if `panels` (1 to 4) are left: a power of two.
 constexpr int64_t round_down(int64_t panels) { return panels == 3 ? 2 : panels; }
 
-struct Sums {  // those of some rows and a panel
+struct Sums {  // the sums of some rows and a panel
   float* to;
-  int64_t stride;     // between rows
-  const float* from;  // what they begin with
+  int64_t stride;     // numbers between rows
+  const float* from;  // the initial values
   int64_t from_stride;
 };
 
 struct Tile {
-  const char* x;     // of the first row
+  const char* x;     // the activations of the first row
   int64_t x_stride;  // bytes between rows
-  const char* w[kPanelGroup];  // of each panel
+  const char* w[kPanelGroup];  // the weights of each panel
   Sums sums[kPanelGroup];
   int64_t steps;
   bool is_odd;    // the last step has one input instead of two
-  int64_t ahead;  // how many bytes further on the weights lie that are fetched meanwhile
-  int64_t pace;   // bytes of them in a step
+  int64_t ahead;  // bytes from a step's weights to those that are prefetched meanwhile
+  int64_t pace;   // bytes prefetched per step
 };
 
-// Multiplies rows of float32 by panels of float32; at most kTileRows and count_panels(rows) of them, no three panels.
+// Multiplies rows of float32 by panels of float32: at most kTileRows rows, and 1, 2 or 4 panels up to count_panels(rows).
 void multiply_float_tile(int rows, int panels, const Tile&);
 
 }  // namespace plx::PLX_ISA
