@@ -1,4 +1,4 @@
-# What people and machines run. `make` alone lists the targets.
+# The commands for developers and CI. `make` alone lists the targets.
 
 PYTHON  ?= python3
 PORT    ?= 8000
@@ -29,12 +29,12 @@ MAKEFLAGS += --no-print-directory
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 
-serve: $(SERVE)/.stamp-$(BACKEND) ## serve a model on PORT (8000), with BACKEND (mlx), MODEL and ARGS of your choice
+serve: $(SERVE)/.stamp-$(BACKEND) ## serve MODEL on PORT (8000) with BACKEND (mlx); ARGS are further options
 	@exec $(SERVE)/bin/parallax serve $(MODEL) --backend $(BACKEND) --port $(PORT) $(ARGS)
 
-test: lint unit ## everything a change must pass: lint, types, imports, tests
+test: lint unit ## run everything a change must pass: lint, types, imports and tests
 
-lint: $(DEV)/.stamp ## style, formatting, imports between packages, types
+lint: $(DEV)/.stamp ## check style, formatting, imports between packages, and types
 	@echo "ruff check"
 	@$(DEV)/bin/ruff check --quiet .
 	@echo "ruff format"
@@ -48,11 +48,11 @@ lint: $(DEV)/.stamp ## style, formatting, imports between packages, types
 		echo "mypy $$tests"; MYPYPATH=$$tests $(DEV)/bin/mypy $$tests || exit 1; \
 	done
 
-# Threads of OpenBLAS wait for each other by spinning, which costs most of the time when other processes share the cores.
+# OpenBLAS threads spin while they wait for each other, which wastes most of the time when processes share the cores.
 unit evidence: export OPENBLAS_NUM_THREADS ?= 1
 
-# All tests are shared by WORKERS processes: while one waits, the other computes. Those that ARGS choose run in this one.
-unit: $(DEV)/.stamp ## the tests alone, in WORKERS (2) processes; with ARGS for pytest, in one
+# WORKERS processes share the tests: while one waits, another computes. Tests chosen by ARGS run in one process.
+unit: $(DEV)/.stamp ## run the tests in WORKERS (2) processes, or with ARGS for pytest in one
 	@echo "pytest"
 	@$(DEV)/bin/python -m pytest $(or $(ARGS),--numprocesses $(WORKERS) --dist worksteal)
 
@@ -60,7 +60,7 @@ docs: $(DEV)/.stamp ## build the documentation into site/
 	@$(DEV)/bin/mkdocs build --quiet --strict --site-dir site
 	@echo "site/index.html"
 
-evidence: $(RESULTS) ## run the long measurements that have no result yet; remove a result to measure again
+evidence: $(RESULTS) ## run the benchmarks that have no result yet; delete a result to measure again
 	@ls $(RESULTS)
 
 benchmarks/results/parity-smollm2.json: | $(DEV)/.stamp
@@ -152,47 +152,47 @@ benchmarks/results/busy.json benchmarks/results/backends.json: benchmarks/result
 	@echo "measuring $@"
 	@$(DEV)/bin/python -m benchmarks.$* "$$($(DEV)/bin/parallax models pull smollm2-135m)" --out $@
 
-# A wheel without kernels works, several times slower, and looks like any other: who wants it has to say so.
+# A wheel without kernels works, but several times slower, and looks like any other, so it must be requested explicitly.
 wheels: export PARALLAX_BUILD_KERNELS ?= require
-wheels: $(DEV)/.stamp ## build every distribution into dist/
+wheels: $(DEV)/.stamp ## build the wheel of every distribution into dist/
 	@rm -f dist/*.whl
 	@for project in $(PROJECTS); do \
-		said=$$($(DEV)/bin/python -m build --wheel --no-isolation --outdir dist $$project 2>&1) || \
-			{ echo "$$said" >&2; exit 1; }; \
+		output=$$($(DEV)/bin/python -m build --wheel --no-isolation --outdir dist $$project 2>&1) || \
+			{ echo "$$output" >&2; exit 1; }; \
 	done
 	@ls dist/*.whl
 
-clean: ## remove what the targets above made, environments included
+clean: ## delete everything the targets above made, including the environments
 	rm -rf $(SERVE) $(DEV) $(PEERS) dist build site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 python:
 	@command -v $(PYTHON) >/dev/null || { \
-		echo "error: there is no '$(PYTHON)' here" >&2; \
-		echo "hint: install Python 3.11 or newer, or name one: make PYTHON=/path/to/python3" >&2; exit 1; }
+		echo "error: '$(PYTHON)' was not found" >&2; \
+		echo "hint: install Python 3.11 or newer, or choose one: make PYTHON=/path/to/python3" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 		echo "error: '$(PYTHON)' is $$($(PYTHON) --version 2>&1); Parallax needs Python 3.11 or newer" >&2; \
-		echo "hint: name another: make PYTHON=python3.12" >&2; exit 1; }
+		echo "hint: choose another: make PYTHON=python3.12" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
 		echo "error: '$(PYTHON)' cannot make virtual environments" >&2; \
 		echo "hint: install its venv module (on Debian and Ubuntu: apt install python3-venv)" >&2; exit 1; }
 
-# The environments: one to serve, with nothing but what serving needs, and one to develop.
-# A stamp is younger than every file that says what belongs in, or the environment is brought up to date.
+# The environments: one for serving, with nothing but its requirements, and one for development.
+# An environment is updated when a file that defines its contents is newer than its stamp.
 
 $(SERVE)/.stamp-$(BACKEND): $(SOURCES) | python
-	@echo "making $(SERVE), to serve with $(BACKEND) (once; a minute or two)"
+	@echo "making $(SERVE), for serving with $(BACKEND) (once; takes a minute or two)"
 	@$(PYTHON) -m venv $(SERVE)
 	@$(SERVE)/bin/python $(PIP) pip
-	@echo "installing parallax-core, $(patsubst plugins/%,%,$(SERVED)) and what they need"
+	@echo "installing parallax-core, $(patsubst plugins/%,%,$(SERVED)) and their requirements"
 	@$(SERVE)/bin/python $(PIP) $(foreach project,. $(SERVED),-e ./$(project))
 	@touch $@
 
-# Most of what is installed here is never imported, so nothing is compiled to bytecode before it is.
+# Most packages installed here are never imported, so none is compiled to bytecode in advance.
 $(DEV)/.stamp: $(SOURCES) | python
-	@echo "making $(DEV), to develop (once; a few minutes)"
+	@echo "making $(DEV), for development (once; takes a few minutes)"
 	@$(PYTHON) -m venv $(DEV)
 	@$(DEV)/bin/python $(PIP) --no-compile pip hatchling editables
-	@echo "installing parallax-core, $(patsubst plugins/%,%,$(PLUGINS)), tools, references and what they need"
+	@echo "installing parallax-core, $(patsubst plugins/%,%,$(PLUGINS)), tools, reference libraries and their requirements"
 	@$(DEV)/bin/python $(PIP) --no-compile --no-build-isolation --group dev $(EDITABLE)
 	@touch $@

@@ -1,4 +1,4 @@
-"""The rule that nothing is skipped: a run in which a test did not run fails, unless the machine lacks what it needs."""
+"""Fails a test run in which a test was skipped, unless the machine lacks the device or instruction it needs."""
 
 from __future__ import annotations
 
@@ -8,33 +8,33 @@ from typing import Any
 import pytest
 
 ALLOWED = ("Metal", "CUDA", "this processor lacks")
-"""A reason for a skip says one of these: of devices, or of instructions. Expected failures count as skips."""
+"""The devices and instructions that the reason of a skip must mention. Expected failures count as skips."""
 
 
 class SkipRule:
-    """Collects what was skipped without leave, and fails the run for it."""
+    """Collects the skips that are not allowed, and fails the run for them."""
 
     def __init__(self) -> None:
         self.refused: list[str] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Look at a test that has run."""
+        """Check a test that has run."""
         self._note(report)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """Look at a module that was collected; it may have skipped itself."""
+        """Check a collected module, which may have skipped itself."""
         self._note(report)
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Turn success into failure."""
+        """Fail an otherwise successful run with refused skips."""
         if self.refused and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:  # noqa: ANN401 -- its type is private to pytest
-        """Say which."""
+        """List the refused skips."""
         if self.refused:
-            terminalreporter.section("skipped, which only a missing device or instruction allows", red=True)
+            terminalreporter.section("skipped without a missing device or instruction", red=True)
             for line in self.refused:
                 terminalreporter.line(line)
 
@@ -53,19 +53,19 @@ def _read_reason(report: pytest.TestReport | pytest.CollectReport) -> str:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Put the rule in force, and let interrupts through to the processes that tests start.
+    """Register the rule, and restore SIGINT for the processes that tests start.
 
-    A shell starts what it runs in the background with SIGINT ignored, and children inherit that.
+    A shell starts background jobs with SIGINT ignored, and child processes inherit that.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     config.pluginmanager.register(SkipRule(), "skip-rule")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Where processes share the tests, have one of them begin with those that start servers.
+    """Run the tests that start servers first where several processes share the tests.
 
-    They take longest, wait most, and use fixtures that a process makes once. No process takes a test that another has
-    begun.
+    They take longest, wait most, and use fixtures that each process makes once; once begun, no other process can take
+    them over.
     """
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: not item.nodeid.startswith("tests/e2e/"))

@@ -1,10 +1,10 @@
-"""How fast the MLX backend is beside mlx-lm's own continuous batching, and whether the size of a pool matters.
+"""Compares the MLX backend with the continuous batching of mlx-lm, and small page pools with large ones.
 
     python benchmarks/backend_mlx.py MODEL_FOLDER --out benchmarks/results/mlx.json
 
-Both run in this process, on the same device and BLAS, with the same weights in the same dtype and a config.json
-that mlx-lm reads rightly; they take turns, a few steps each, so that what else the machine does hits both. Prompts are
-of different lengths. Rates are medians over the turns, and a ratio above 1 means that the backend is faster. Greedy.
+Both run in this process, on the same device and BLAS, with the same weights in the same dtype and a config.json that
+mlx-lm reads correctly. They take turns of a few steps, so that other load on the machine affects both. Prompts have
+different lengths; decoding is greedy. Rates are medians over the turns; a ratio above 1 means the backend is faster.
 """
 
 from __future__ import annotations
@@ -50,12 +50,13 @@ from parallax_core.api import (
 GREEDY = Sampling(temperature=0)
 PREFILL = 512
 PAGES = 128
-"""Of the smaller pool; the larger one has `TIMES` as many."""
+"""Pages of the smaller pool."""
 TIMES = 16
+"""The larger pool has `TIMES` as many pages."""
 
 
-class Ours:
-    """Sequences on a stage, each decoded by one row of every step."""
+class StageDecoder:
+    """Decodes sequences on a stage, with one row for each in every step."""
 
     def __init__(self, stage: Stage, prompts: Sequence[Sequence[int]]) -> None:
         self._stage = stage
@@ -73,11 +74,11 @@ class Ours:
             self._run([(number, tuple(prompt[start : start + size]))])
 
     def step(self) -> None:
-        """Decode a token of each."""
+        """Decode a token of each sequence."""
         self._run([(number, (tokens[-1],)) for number, tokens in enumerate(self.tokens)])
 
     def close(self) -> None:
-        """Forget the sequences."""
+        """Drop the sequences."""
         self._stage.edit([Drop(seq) for seq in self._seqs])
 
     def _run(self, parts: Sequence[tuple[int, tuple[int, ...]]]) -> None:
@@ -91,8 +92,8 @@ class Ours:
             self._lengths[number] += len(tokens)
 
 
-class Theirs:
-    """The same on `mlx_lm.generate.BatchGenerator`."""
+class MlxLmDecoder:
+    """Decodes sequences with `mlx_lm.generate.BatchGenerator`."""
 
     def __init__(self, model: Module, prompts: Sequence[Sequence[int]]) -> None:
         from mlx_lm.generate import BatchGenerator  # after the BLAS
@@ -105,28 +106,28 @@ class Theirs:
         self.finish()
 
     def step(self) -> None:
-        """Decode a token of each."""
+        """Decode a token of each sequence."""
         for response in self._generator.next()[1]:  # type: ignore[no-untyped-call]
             self.tokens[response.uid].append(response.token)
 
     def finish(self) -> None:
-        """Wait for the step it runs ahead."""
+        """Wait for the step that the generator runs ahead."""
         mx.synchronize(self._generator.stream)
 
     def close(self) -> None:
-        """Forget the sequences."""
+        """Drop the sequences."""
         self._generator.remove(self._uids)  # type: ignore[no-untyped-call]
         self._generator.close()  # type: ignore[no-untyped-call]
 
 
 def make_prompts(rows: int, longest: int, vocab_size: int) -> list[list[int]]:
-    """Return prompts of ``longest`` tokens down to half of it."""
+    """Return ``rows`` prompts, from ``longest`` tokens down to half of that."""
     lengths = [longest - (longest * row) // (2 * rows) for row in range(rows)]
     return [[(row * 37 + at * 13 + 5) % vocab_size for at in range(length)] for row, length in enumerate(lengths)]
 
 
 def clock(call: Callable[[], None], times: int) -> float:
-    """Return the seconds one of several calls takes."""
+    """Return the mean seconds of a call over ``times`` calls."""
     begin = time.perf_counter()
     for _ in range(times):
         call()
@@ -134,7 +135,7 @@ def clock(call: Callable[[], None], times: int) -> float:
 
 
 def take_turns(one: Callable[[], None], other: Callable[[], None], turns: int, steps: int) -> list[list[float]]:
-    """Return the seconds of a step of both, a figure for each turn."""
+    """Return the seconds per step of both, a list with one figure per turn for each."""
     seconds: list[list[float]] = [[], []]
     for turn in range(turns):
         for index in (0, 1) if turn % 2 == 0 else (1, 0):
@@ -143,7 +144,7 @@ def take_turns(one: Callable[[], None], other: Callable[[], None], turns: int, s
 
 
 def describe(seconds: Sequence[Sequence[float]], tokens: int) -> dict[str, float]:
-    """Return rates of both in tokens a second, and the ratio of the times of each turn."""
+    """Return the rates of both in tokens per second, and the median ratio over the turns."""
     ours, theirs = (statistics.median(part) for part in seconds)
     ratios = [theirs / ours for ours, theirs in zip(*seconds, strict=True)]
     return {
@@ -154,9 +155,9 @@ def describe(seconds: Sequence[Sequence[float]], tokens: int) -> dict[str, float
 
 
 def compare_decode(stage: Stage, model: Module, rows: int, longest: int, turns: int) -> dict[str, Any]:
-    """Decode ``rows`` sequences on both."""
+    """Decode ``rows`` sequences on both, and return the figures."""
     prompts = make_prompts(rows, longest, stage.info.vocab_size)
-    ours, theirs = Ours(stage, prompts), Theirs(model, prompts)
+    ours, theirs = StageDecoder(stage, prompts), MlxLmDecoder(model, prompts)
 
     def run_theirs() -> None:
         for _ in range(steps):
@@ -176,20 +177,20 @@ def compare_decode(stage: Stage, model: Module, rows: int, longest: int, turns: 
 
 
 def compare_prefill(stage: Stage, model: Module, turns: int) -> dict[str, Any]:
-    """Run one long prompt on both, mlx-lm at once and the stage in its own chunks."""
+    """Prefill one long prompt on both, in one piece by mlx-lm and in chunks by the stage, and return the figures."""
     (prompt,) = make_prompts(1, PREFILL, stage.info.vocab_size)
 
     def run_ours() -> None:
-        Ours(stage, [prompt]).close()
+        StageDecoder(stage, [prompt]).close()
 
     def run_theirs() -> None:
-        Theirs(model, [prompt]).close()
+        MlxLmDecoder(model, [prompt]).close()
 
     return {"prompt": PREFILL} | describe(take_turns(run_ours, run_theirs, turns, 1), PREFILL)
 
 
 def compare_pools(stage: MlxStage, network: Network, turns: int) -> dict[str, Any]:
-    """Decode on two pools of different size, both with memory for all their pages."""
+    """Decode with two pools of different sizes, both with memory for all their pages, and return the figures."""
     layout = read_layout(network)
     assert layout is not None
     runs = []
@@ -198,7 +199,7 @@ def compare_pools(stage: MlxStage, network: Network, turns: int) -> dict[str, An
         grouping = Grouping(is_batched=True, has_states=False, spare_keys=0)
         runner = PagedRunner(network, layout, account.pools, grouping)
         runner.reserve(pages)
-        runs.append(Ours(MlxStage(account, runner), make_prompts(8, 64, stage.info.vocab_size)))
+        runs.append(StageDecoder(MlxStage(account, runner), make_prompts(8, 64, stage.info.vocab_size)))
     small, large = take_turns(runs[0].step, runs[1].step, 8 * turns, 1)
     ratio = statistics.median(after / before for before, after in zip(small, large, strict=True))
     return {
@@ -211,7 +212,7 @@ def compare_pools(stage: MlxStage, network: Network, turns: int) -> dict[str, An
 
 
 def main() -> None:
-    """Measure and report."""
+    """Measure, print, and write the report."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path)
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 8, 32])
@@ -235,7 +236,7 @@ def main() -> None:
 
 
 def describe_machine(model: str) -> dict[str, Any]:
-    """Return what was measured where."""
+    """Return the commit, model, machine, device and versions of this run."""
     commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)  # noqa: S607
     return {
         "commit": commit.stdout.strip(),

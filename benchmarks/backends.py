@@ -1,10 +1,10 @@
-"""Which backend is the faster one on this machine, where nobody names one: decodes and a prompt, in turns.
+"""Measures which backend is faster on this machine, and so should be the default: decodes and a prompt, in turns.
 
     python -m benchmarks.backends MODEL_FOLDER --out benchmarks/results/backends.json
 
-Each backend has a process of its own, since one's threads would be in the other's way, and opens the whole model as
-`parallax serve` does. They take turns: one token after the other for a single sequence, for eight together, and a
-prompt of 256 tokens. Tokens a second, by the best turn; and those of `torch` divided by those of `mlx`.
+Each backend runs in its own process, because their threads would compete, and opens the whole model as
+`parallax serve` does. They take turns: decoding a single sequence, decoding eight together, and a prompt of 256 tokens.
+The figures are tokens per second in the best turn, and the ratio of `torch` to `mlx`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MEMORY = 0.05
 
 
 def decode(stage: Stage, batch: int) -> float:
-    """Return the tokens a second of so many sequences that grow together."""
+    """Return the tokens per second of ``batch`` sequences decoded together."""
     spec = SequenceSpec(prompt_length=1, sampling=Sampling(temperature=0))
     stage.edit([Open(SeqId(number), spec) for number in range(batch)])
     begun = 0.0
@@ -43,7 +43,7 @@ def decode(stage: Stage, batch: int) -> float:
 
 
 def prefill(stage: Stage) -> float:
-    """Return the tokens a second of a prompt, in as few steps as the stage allows."""
+    """Return the tokens per second of a prompt, in as few steps as the stage allows."""
     stage.edit([Open(SeqId(0), SequenceSpec(prompt_length=PROMPT, sampling=Sampling(temperature=0)))])
     size = min(PROMPT, stage.info.max_batch_tokens)
     begun = time.perf_counter()
@@ -56,7 +56,7 @@ def prefill(stage: Stage) -> float:
 
 
 def serve(name: str, folder: Path) -> None:
-    """Measure whenever a line comes, and write the figures as one."""
+    """Measure once for each line of standard input, and write the figures as a line of JSON."""
     module, _, attribute = BACKENDS[name].partition(":")
     stage: Stage = getattr(import_module(module), attribute)().open_stage(
         StagePlan(model=folder, memory_fraction=MEMORY)
@@ -67,8 +67,8 @@ def serve(name: str, folder: Path) -> None:
         print(json.dumps({**found, "prompt": prefill(stage)}), flush=True)
 
 
-class Peer:
-    """A backend in a process of its own."""
+class BackendProcess:
+    """A backend in its own process."""
 
     def __init__(self, name: str, folder: Path) -> None:
         command = [sys.executable, "-m", "benchmarks.backends", str(folder), "--serve", name]
@@ -76,7 +76,7 @@ class Peer:
         self.facts = self._read()
 
     def measure(self) -> dict[str, float]:
-        """Return the figures of one turn."""
+        """Return the figures of one turn, in tokens per second."""
         assert self._process.stdin is not None
         print(file=self._process.stdin, flush=True)
         return self._read()
@@ -95,8 +95,8 @@ class Peer:
 
 
 def compare(folder: Path) -> dict[str, Any]:
-    """Measure both in turns."""
-    peers = {name: Peer(name, folder) for name in BACKENDS}
+    """Measure both backends in turns, and return the best figures and their ratios."""
+    peers = {name: BackendProcess(name, folder) for name in BACKENDS}
     try:
         turns = [{name: peer.measure() for name, peer in peers.items()} for _ in range(TURNS)]
     finally:

@@ -1,11 +1,11 @@
-"""How busy the stages of a real model are, each in a process of its own, by their own clocks.
+"""Measures how busy the stages of a real model are, each in its own process, by their own clocks.
 
     python -m benchmarks.busy FOLDER --out benchmarks/results/busy.json
 
-As many requests as asked for at once, with prompts of different lengths, through one stage in a process and through
-two, in turns. The bubble is the share of the time in which a stage computes nothing, from the first step's result to
-the last's. With two stages on a machine of two cores both compute at the same time only while nothing else runs there:
-the load is written down beside the figures.
+Runs 32 concurrent requests, with prompts of different lengths, through one stage process and through two, in turns.
+The bubble is the share of the time in which a stage computes nothing, from the result of the first step to that of the
+last. On a machine with two cores, two stages compute at the same time only while nothing else runs: the report records
+the load beside the figures.
 """
 
 from __future__ import annotations
@@ -37,26 +37,26 @@ GOAL = 0.10
 
 
 class Clocks:
-    """What stages say they took, and when it was heard."""
+    """Records the compute time that stages report, and when each report arrived."""
 
     def __init__(self) -> None:
-        self.said: list[tuple[int, float, float]] = []
-        """Stage, seconds of its step, and when it was heard."""
+        self.reports: list[tuple[int, float, float]] = []
+        """Stage, seconds its step took, and the arrival time of the report."""
 
     def watch(self) -> None:
-        """Listen to what every head is told from now on."""
+        """Record every result that a head confirms from now on."""
         confirm = Head.confirm
 
-        def listen(head: Head, stage: int, step: int, free: tuple[int, ...], seconds: float = 0.0) -> None:
-            self.said.append((stage, seconds, time.perf_counter()))
+        def record(head: Head, stage: int, step: int, free: tuple[int, ...], seconds: float = 0.0) -> None:
+            self.reports.append((stage, seconds, time.perf_counter()))
             confirm(head, stage, step, free, seconds)
 
-        Head.confirm = listen  # type: ignore[method-assign, assignment]
+        Head.confirm = record  # type: ignore[method-assign, assignment]
 
     def bubble(self, num_stages: int) -> float:
         """Return the share of the time in which stages computed nothing."""
-        first, last = self.said[0][2], self.said[-1][2]
-        busy = sum(seconds for _, seconds, heard in self.said if heard > first)
+        first, last = self.reports[0][2], self.reports[-1][2]
+        busy = sum(seconds for _, seconds, arrived in self.reports if arrived > first)
         return 1 - busy / ((last - first) * num_stages)
 
 
@@ -64,7 +64,7 @@ CLOCKS = Clocks()
 
 
 async def measure(folder: Path, backend: str, num_stages: int) -> dict[str, float]:
-    """Serve the requests with so many stages."""
+    """Serve the requests with ``num_stages`` stages, and return the figures."""
     plugins = PluginHost.prepare()
     settings = ServeSettings(backend=backend, transport="zmq", stages=num_stages, dtype="float32")
     stage_options = read_stage_options(settings, plugins)
@@ -86,8 +86,8 @@ async def measure(folder: Path, backend: str, num_stages: int) -> dict[str, floa
 
 
 async def run(engine: PipelineEngine, num_stages: int) -> dict[str, float]:
-    """Ask for all answers at once."""
-    CLOCKS.said.clear()
+    """Send all requests at once, and return the figures."""
+    CLOCKS.reports.clear()
     begun = time.perf_counter()
     counts = await asyncio.gather(*(ask(engine, number) for number in range(REQUESTS)))
     took = time.perf_counter() - begun
@@ -95,14 +95,14 @@ async def run(engine: PipelineEngine, num_stages: int) -> dict[str, float]:
 
 
 async def ask(engine: PipelineEngine, number: int) -> int:
-    """Return the number of tokens of an answer."""
+    """Send one request, and return the number of tokens in its answer."""
     prompt = tuple(1000 + (number * 977 + token * 31) % 40000 for token in range(32 + 8 * (number % 9)))
     request = Request(id=RequestId(str(number)), prompt=prompt, max_tokens=OUTPUT, sampling=Sampling(temperature=0))
     return sum([len(delta.tokens) async for delta in engine.submit(request)])
 
 
 def main() -> None:
-    """Measure what has not been measured yet, print, and write the report."""
+    """Measure the turns missing from the report, print, and write the report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--backend", default="mlx")

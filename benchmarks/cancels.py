@@ -1,16 +1,16 @@
-"""Requests that are given up at random moments: is everything they held given back?
+"""Checks that requests cancelled at random moments release everything they held.
 
     python -m benchmarks.cancels MODEL_FOLDER --out benchmarks/results/cancels.json
 
-Clients of a server in a process of its own connect, ask for one answer or several, streamed or whole, with beginnings
-that many share, and leave at a random moment: before the body is whole, while they wait, in the middle of a stream; by
-closing the connection or by resetting it. Beside them others read their answers to the end, which must be the right
-ones. Over a toy 10,000 times, over the model on the MLX backend 1,000 times.
+The server runs in its own process. Clients connect, ask for one or several answers, streamed or whole, with prompts
+that share prefixes, and leave at a random moment: before the body is complete, while they wait, or in the middle of a
+stream, by closing or by resetting the connection. Other clients meanwhile read their answers to the end and check them.
+This happens 10,000 times with the toy model, and 1,000 times with the real model on the MLX backend.
 
-Afterwards the server must hold no request, stream, claim or task; and when what is only stored for its beginning has
-been dropped, every page of the ledger is free, and the stage, asked by one more step, says the same. "resident_mib" is
-the server's memory before the first and after every tenth of them; "growth" is that from the 2,000th of 10,000 (or the
-fifth part) to the last, and the goal is below 5 %.
+Afterwards the server must hold no request, stream, claim or task. Once the cached prefixes are dropped, every page of
+the ledger must be free, and the stage must report the same after one more step. "resident_mib" is the server's memory
+before the first cancellation and after every tenth of them; "growth" is measured from one fifth of them (the 2,000th of
+10,000) to the last, and the goal is below 5 %.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ TIMES = {"toy": 10_000, "mlx": 1000}
 WORKERS = {"toy": 16, "mlx": 8}
 WARM = {"toy": 1500, "mlx": 100}
 WARM_WORKERS = {"toy": 500, "mlx": 50}
-"""So many more come before, and so many of them at once: pages are all used once, and a machine that is busy with other
-things, which lets requests pile up, does not make the server larger than it has been."""
+"""Concurrent clients during a warm-up of `WARM` cancellations, which are not counted: every page is used once, and the
+server's memory reaches the size it has when requests pile up on a busy machine."""
 READERS = 4
 MOST_S = {"toy": 0.5, "mlx": 2.0}
-"""A client leaves within so many seconds."""
+"""The longest time before a client leaves, in seconds."""
 GOAL = 0.05
 PARTS = 10
 SETTLE_S = 5
 HELD = ("requests", "streams", "claims", "jobs")
 OPENINGS = ["hello there", "hello you", "once upon a time there was a fox, and ", "the fox and the dragon "]
 RESET = struct.pack("ii", 1, 0)
-"""What SO_LINGER takes so that closing resets the connection."""
+"""The value of SO_LINGER with which closing resets the connection."""
 
 
-class Crowd:
-    """The clients of one server."""
+class ClientPool:
+    """Runs the clients of one server."""
 
     def __init__(self, kind: str, port: int) -> None:
         self._kind = kind
@@ -60,7 +60,7 @@ class Crowd:
         self.answers = 0
 
     async def run(self) -> dict[str, Any]:
-        """Let everybody come and go; return what the server holds before, in between and after."""
+        """Run all clients; return what the server held before, during and after."""
         await asyncio.gather(*(self._read_whole(opening) for opening in OPENINGS))
         before = await self._settle()
         readers = [asyncio.create_task(self._keep_reading(number)) for number in range(READERS)]
@@ -77,7 +77,7 @@ class Crowd:
         await asyncio.gather(*readers, return_exceptions=True)
         after = await self._settle()
         empty = await fetch_json(self._port, "/bench/empty")
-        assert all(reader.cancelled() for reader in readers), "an answer of those who stayed was wrong"
+        assert all(reader.cancelled() for reader in readers), "a client that stayed got a wrong answer"
         found = {"cancels": total, "seconds": round(seconds, 1), **self._judge(before, after, empty)}
         return {**found, "resident_mib": resident, "growth": resident[-1] / resident[PARTS // 5] - 1}
 
@@ -104,7 +104,7 @@ class Crowd:
         }
 
     async def _settle(self) -> dict[str, Any]:
-        """Wait until the server has noticed that everybody is gone, which it should within the time of a few steps."""
+        """Wait until the server holds no requests, which should take the time of a few steps; return its state."""
         for _ in range(SETTLE_S):
             await asyncio.sleep(1)
             found: dict[str, Any] = await fetch_json(self._port, "/bench/state")
@@ -122,7 +122,7 @@ class Crowd:
         await asyncio.gather(*(work() for _ in range(workers)))
 
     async def _leave(self) -> str:
-        """Ask, and leave at a random moment."""
+        """Send a request and leave at a random moment; return how far the answer had come."""
         draw, reader, writer = self._random, *await asyncio.open_connection("127.0.0.1", self._port)
         data = make_request("/v1/chat/completions", self._make_fields())
         is_reset = draw.random() < 0.5  # noqa: PLR2004 -- as often as not
@@ -174,7 +174,7 @@ class Crowd:
 
 
 async def _watch(reader: asyncio.StreamReader, seconds: float) -> str:
-    """Read for so long, and return how far the answer had come."""
+    """Read for at most ``seconds``, and return how far the answer had come."""
     text = b""
     try:
         async with asyncio.timeout(seconds):
@@ -190,14 +190,14 @@ async def _watch(reader: asyncio.StreamReader, seconds: float) -> str:
 
 
 def measure(kind: str, folder: Path) -> dict[str, Any]:
-    """Return what came of one kind of server."""
+    """Measure one kind of server, and return the figures."""
     with run_host(kind, folder) as port:
-        found = asyncio.run(Crowd(kind, port).run())
+        found = asyncio.run(ClientPool(kind, port).run())
     return {"stage": kind, **found, "growth": round(found["growth"], 4), "goal": GOAL}
 
 
 def main() -> None:
-    """Measure, print, and write with what a number needs beside it."""
+    """Measure, print, and write the report."""
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("model", type=Path, help="a model folder")
     parser.add_argument("--kinds", nargs="+", default=["toy", "mlx"])

@@ -1,20 +1,21 @@
-"""What becomes of requests when the stages that serve them fail, in whatever way?
+"""Checks that requests survive when the stages that serve them fail, in every way a stage can fail.
 
     python -m benchmarks.chaos MODEL_FOLDER --out benchmarks/results/chaos.json
 
-Worker processes are the stages of a pipeline: three of a toy, to which something is done 200 times; one that has the
-whole toy, 50 times; and three of the model on the MLX backend, 20 times. While clients ask, one of these happens to a
-stage chosen at random, whatever it is doing, and the next once a request that was made since is answered: its process
-is killed (SIGKILL) or stopped (SIGSTOP), is killed and cannot open its stage again once or twice (refuse), or its next
-step fails as `benchmarks.sabotage` says (event, kernel, lock, memory, nan, lost, pages). All happen equally often.
+The stages of a pipeline are worker processes: three stages of the toy model, with 200 faults; one stage with the whole
+toy, with 50 faults; and three stages of the real model on the MLX backend, with 20 faults. While clients send requests,
+a fault hits a stage chosen at random, whatever it is doing; the next fault follows once a request sent since then has
+been answered. The faults are equally frequent: the process is killed (SIGKILL) or stopped (SIGSTOP); it is killed and
+its replacement fails to open the stage once or twice (refuse); or its next step fails as `benchmarks.sabotage` defines
+(event, kernel, lock, memory, nan, lost, pages).
 
-Every request must end with the right tokens: when a stage is lost, requests wait for the repaired pipeline, are
-computed again from their prompts and the tokens sent so far, and go on; ``pause_s`` is the longest wait of each for a
-token. Only requests of a step that fails end with an error. A fault must be noticed within 3 s, and a step that hangs
-2 s after the limit for steps, which is set to `STEP_TIMEOUTS_S`. Where only a step fails, just its requests end, or
-where a row is NaN the one whose it is, and no process is lost. In the end no process may be left, and when what is only
-stored for its beginning has been dropped, every page is free; one more request has all stages say what they have free,
-which must be what the head believes.
+Every request must end with the right tokens. When a stage is lost, requests wait for the repaired pipeline, are
+recomputed from their prompts and the tokens already sent, and continue; ``pause_s`` is the longest wait of each for a
+token. Only requests in a failing step end with an error. A fault must be noticed within 3 s; a hanging step, within 2 s
+of the step timeout, which is set to `STEP_TIMEOUTS_S`. Where only a step fails, only its requests end (for a NaN row,
+only the request of that row), and no process is lost. In the end no process may be left over, and once the cached
+prefixes are dropped every page must be free; one more request makes all stages report their free pages, which must
+match what the head believes.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, cast, get_args
 
-from benchmarks.crowd import TOY, Crowd, continue_prompts, now, quieten
+from benchmarks.crowd import TOY, ClientPool, continue_prompts, finish_clients, now
 from benchmarks.outcome import FAILING, Strike, judge
 from benchmarks.record import describe_run, read_report, write_report
 from benchmarks.sabotage import Kind, order, read_rows
@@ -56,12 +57,12 @@ STEP_TIMEOUTS_S = {"toy": 2.0, "alone": 2.0, "model": 5.0}
 LAYERS = {"toy": 3, "alone": 3, "model": 30}
 PATIENCE_S = 120.0
 TIMEOUT_S = 2.5
-"""The silence after which a worker counts as lost, as it is by default."""
+"""Seconds of silence after which a worker counts as lost; the default."""
 KINDS = ("SIGKILL", "SIGSTOP", *get_args(Kind))
 
 
 class Pipeline:
-    """The processes of one kind, and the engine over them."""
+    """The worker processes of one kind of pipeline, and the engine over them."""
 
     def __init__(self, kind: str, folder: Path, private: Path) -> None:
         self._kind = kind
@@ -73,7 +74,7 @@ class Pipeline:
         self.strikes: list[Strike] = []
         self.pids: set[int] = set()
         self.num_lost = 0
-        """Processes that were replaced though only a step had failed."""
+        """Faults after which a process was replaced although only a step had failed."""
         self._roles = [self._make_role(stage) for stage in range(STAGES[kind])]
         plan = PipelineOptions(step_timeout_s=STEP_TIMEOUTS_S[kind])
         executor = RemoteExecutor(self._roles, self.registry, self.supervisor)
@@ -100,11 +101,11 @@ class Pipeline:
         return [*command, "model", "worker", "--supervised", *words]
 
     def _note_loss(self, reason: str) -> None:
-        """The engine has lost a stage."""
+        """Note that the engine has lost a stage."""
         self._notice(reason, is_loss=True)
 
     def note_error(self, finish: Finish) -> None:
-        """A request has ended with an error."""
+        """Note that a request has ended with an error."""
         self._notice(finish.message, is_loss=False)
 
     def _notice(self, reason: str, *, is_loss: bool) -> None:
@@ -114,7 +115,7 @@ class Pipeline:
             strike.reason = strike.reason or reason
 
     async def wait_ready(self) -> None:
-        """Wait until it can answer."""
+        """Wait until the engine is ready."""
         async with asyncio.timeout(PATIENCE_S):
             while self.engine.health().state != "ready":
                 assert self.engine.health().state != "failed", self.engine.health().reason
@@ -123,7 +124,7 @@ class Pipeline:
         self.pids.update(self.supervisor.pids)
 
     async def strike(self, kind: str, rng: random.Random) -> None:
-        """Have something happen to a stage, and wait until the pipeline is ready again."""
+        """Inflict a fault on a random stage, and wait until the pipeline is ready again."""
         strike, pids = Strike(kind, rng.randrange(len(self._roles)), now()), set(self.supervisor.pids)
         if kind in signal.Signals.__members__:
             self.strikes.append(strike)
@@ -143,7 +144,7 @@ class Pipeline:
         os.kill(self.engine.locations()[stage].pid, number)
 
     async def _refuse(self, strike: Strike, times: int) -> None:
-        """Kill the process of a stage, and have those that take its place not open it."""
+        """Kill the process of a stage, and make its next ``times`` replacements fail to open the stage."""
         self.strikes.append(strike)
         for trial in range(times):
             path = self._order(strike)
@@ -152,7 +153,7 @@ class Pipeline:
             await self._wait_gone(path)
 
     async def _sabotage(self, strike: Strike) -> None:
-        """Have the next step of a stage fail; the clock runs from when it does."""
+        """Make the next step of a stage fail, and note the time when it does."""
         path = self._order(strike)
         self.strikes.append(strike)
         await self._wait_gone(path)
@@ -169,7 +170,7 @@ class Pipeline:
                 await asyncio.sleep(0.002)
 
     async def count_used(self) -> list[int]:
-        """Return the pages in use of every pool once what is only stored is dropped, on all stages."""
+        """Drop the cached prefixes on all stages, and return the pages still in use, for every pool."""
         head, driver = self.engine._head, self.engine._driver
         assert head is not None
         assert driver is not None
@@ -182,18 +183,18 @@ class Pipeline:
 
 
 def deal(rng: random.Random, kinds: Sequence[str]) -> Iterator[str]:
-    """Yield kinds of strikes at random, each as often as the others."""
+    """Yield kinds of faults in random order, each equally often."""
     while True:
         yield from rng.sample(kinds, len(kinds))
 
 
 def exists_file(path: Path) -> bool:
-    """Return whether there is such a file."""
+    """Return whether a file exists."""
     return path.exists()
 
 
 def exists(pid: int) -> bool:
-    """Return whether there is such a process; what has been waited for is none."""
+    """Return whether a process exists; one that has been waited for does not."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -203,7 +204,7 @@ def exists(pid: int) -> bool:
 
 @asynccontextmanager
 async def running(pipeline: Pipeline) -> AsyncIterator[None]:
-    """Start, and stop."""
+    """Start a pipeline, and stop it at the end."""
     await pipeline.registry.start()
     try:
         await pipeline.router.start()
@@ -214,42 +215,42 @@ async def running(pipeline: Pipeline) -> AsyncIterator[None]:
 
 
 async def run(kind: str, folder: Path, times: int, private: Path, only: Sequence[str]) -> dict[str, Any]:
-    """Return what came of one kind."""
+    """Inflict ``times`` faults on one kind of pipeline, and return the figures."""
     rights = await continue_prompts(folder) if kind == "model" else {}
     pipeline, begun = Pipeline(kind, folder, private), now()
     rng = random.Random(7)  # noqa: S311 -- to be the same every time, not to be secret
     turns = deal(rng, only)
-    asking = random.Random(8)  # noqa: S311 -- the same
-    crowd = Crowd(pipeline.router, asking, pipeline.note_error, is_toy=kind != "model")
+    prompt_rng = random.Random(8)  # noqa: S311 -- the same
+    pool = ClientPool(pipeline.router, prompt_rng, pipeline.note_error, is_toy=kind != "model")
     async with running(pipeline):
         await pipeline.wait_ready()
-        clients = [asyncio.create_task(crowd.keep_asking()) for _ in range(CLIENTS[kind])]
+        clients = [asyncio.create_task(pool.send_requests()) for _ in range(CLIENTS[kind])]
         for number in range(times):
-            await crowd.wait_answer()
+            await pool.wait_answer()
             await asyncio.sleep(rng.uniform(0.5, 3.0) if kind == "model" else rng.uniform(0.05, 0.6))
             await pipeline.strike(next(turns), rng)
-            print(kind, number, pipeline.strikes[-1], len(crowd.asked), file=sys.stderr, flush=True)
-        still = await quieten(clients, crowd)
+            print(kind, number, pipeline.strikes[-1], len(pool.sent), file=sys.stderr, flush=True)
+        hung = await finish_clients(clients, pool)
         before = await pipeline.count_used()
-        last = await crowd.ask()
+        last = await pool.send()
         used = await pipeline.count_used()
         assert last is not None
         assert last.reason == "length", last
     left = sum(map(exists, pipeline.pids))
-    found = judge(crowd.asked, pipeline.strikes, rights, STEP_TIMEOUTS_S[kind])
-    lost = {"hung": still, "processes lost": pipeline.num_lost, "processes left": left}
+    found = judge(pool.sent, pipeline.strikes, rights, STEP_TIMEOUTS_S[kind])
+    lost = {"hung": hung, "processes lost": pipeline.num_lost, "processes left": left}
     found["faults"] |= {**lost, "pages used": sum(before) + sum(used)}
-    facts = {"requests": len(crowd.asked), "refused": crowd.num_refused, "processes": len(pipeline.pids)}
+    facts = {"requests": len(pool.sent), "refused": pool.num_refused, "processes": len(pipeline.pids)}
     return {**facts, "seconds": round(now() - begun, 1), **found}
 
 
 def main() -> None:
-    """Measure, print, and write with what a number needs beside it."""
+    """Measure, print, and write the report."""
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("model", type=Path, help="a model folder")
     parser.add_argument("--kinds", nargs="+", default=list(TIMES), choices=list(TIMES))
-    parser.add_argument("--only", nargs="+", default=list(KINDS), choices=KINDS, help="what is done to stages")
-    parser.add_argument("--times", type=int, default=0, help="how often, in place of 200, 50 and 20")
+    parser.add_argument("--only", nargs="+", default=list(KINDS), choices=KINDS, help="inflict only these faults")
+    parser.add_argument("--times", type=int, default=0, help="faults of each pipeline (default: 200, 50 and 20)")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")

@@ -1,4 +1,4 @@
-// Checks of the official client for JavaScript against a running server; see guests.py, whose plan and report these are.
+// Checks the official JavaScript client against a running server, with the plan and report of guests.py.
 
 import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
@@ -123,7 +123,7 @@ const checks = {
     const flood = async () => {
       for (let turn = 0; turn < 3 * plan.rate; turn++) await guarded(0);
     };
-    same(await flood().then(() => "nothing was refused", (error) => error.status), 429);
+    same(await flood().then(() => "no request was refused", (error) => error.status), 429);
     await guarded(3);
   },
 };

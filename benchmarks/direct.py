@@ -1,11 +1,11 @@
-"""A library that generates, called directly and timed; runs in the environment of that library, for `peer_torch`.
+"""Calls a generation library directly and times it; runs in the library's own virtual environment, for `peer_torch`.
 
     PYTHON benchmarks/direct.py transformers FOLDER DTYPE THREADS
     PYTHON benchmarks/direct.py llama FILE DTYPE THREADS
 
-The first line it writes says what it is. Then, for each line that it reads, ``{"prompts": [[id, ...], ...], "tokens":
-n}``, it generates so many tokens after all prompts at once, greedily, whatever ends a text, and writes the seconds at
-which each token was there, counted from when it was asked. It imports nothing of this repository.
+The first line of output describes the library. Then, for each line of input, ``{"prompts": [[id, ...], ...], "tokens":
+n}``, it generates ``n`` greedy tokens after all prompts together, ignoring end-of-text tokens, and writes a JSON list
+with the seconds from the request to each token. It imports nothing from this repository.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Generate = Callable[[list[list[int]], int], list[float]]
 
 
 def open_transformers(folder: str, dtype: str, threads: int) -> Generate:
-    """Return what generates with one static batch of transformers; prompts are of one length."""
+    """Return a function that generates with one static batch of transformers; prompts have equal lengths."""
     torch: Any = importlib.import_module("torch")
     transformers: Any = importlib.import_module("transformers")
     torch.set_num_threads(threads)
@@ -35,7 +35,7 @@ def open_transformers(folder: str, dtype: str, threads: int) -> Generate:
             times.append(time.perf_counter() - begun)
             return scores
 
-        # It stands in for the model's own, which would end at the end of a text.
+        # Replaces the model's own configuration, which would stop at an end-of-text token.
         config = transformers.GenerationConfig(do_sample=False, max_new_tokens=tokens, pad_token_id=0)
         batch = torch.tensor(prompts)
         with torch.inference_mode():
@@ -51,7 +51,7 @@ def open_transformers(folder: str, dtype: str, threads: int) -> Generate:
 
 
 def open_llama(file: str, _dtype: str, threads: int) -> Generate:
-    """Return what generates with llama.cpp, one prompt at once, as its file says weights are kept."""
+    """Return a function that generates with llama.cpp, for one prompt, with the weight format of the file."""
     llama_cpp: Any = importlib.import_module("llama_cpp")
     model = llama_cpp.Llama(file, n_ctx=2048, n_batch=512, n_threads=threads, n_threads_batch=threads, verbose=False)
 
@@ -71,22 +71,22 @@ OPENERS = {"transformers": open_transformers, "llama": open_llama}
 PACKAGES = {"transformers": ("transformers", "torch"), "llama": ("llama-cpp-python",)}
 
 
-def answer_lines(generate: Generate, given: TextIO, said: TextIO) -> None:
-    """Answer every line."""
-    for line in given:
-        asked = json.loads(line)
-        print(json.dumps(generate(asked["prompts"], asked["tokens"])), file=said, flush=True)
+def answer_lines(generate: Generate, requests: TextIO, output: TextIO) -> None:
+    """Generate for each line of ``requests``, and write the times to ``output``."""
+    for line in requests:
+        request = json.loads(line)
+        print(json.dumps(generate(request["prompts"], request["tokens"])), file=output, flush=True)
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Load, say what was loaded, and answer."""
+    """Load the library, describe it, and serve requests."""
     kind, path, dtype, threads = arguments
-    # What libraries print goes where it does not stand between the answers.
-    said, sys.stdout = sys.stdout, sys.stderr
+    # Libraries print to stderr, so that their text does not mix with the answers.
+    output, sys.stdout = sys.stdout, sys.stderr
     generate = OPENERS[kind](path, dtype, int(threads))
     about = {"threads": int(threads), "dtype": dtype, **{name: metadata.version(name) for name in PACKAGES[kind]}}
-    print(json.dumps(about), file=said, flush=True)
-    answer_lines(generate, sys.stdin, said)
+    print(json.dumps(about), file=output, flush=True)
+    answer_lines(generate, sys.stdin, output)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,13 @@
-"""Do random models of every family give the logits of transformers, however they are split, batched and forked?
+"""Compares the logits of random models of every family with transformers, for every split, batching and fork.
 
     PYTHONPATH=plugins/models python -m benchmarks.families --out benchmarks/results/families.json
 
-The long form of ``plugins/backend_mlx/tests/test_mlx_families.py``: the whole model and every cut in two; at once, in
-chunks of one and of five; together with others of other lengths, prompts beside decodes; after a fork at every length;
-after forks and truncations behind the end, at every length the pools allow, where windows have forgotten some. Figures
-are the largest difference of two log-probabilities as a share of the largest logit; at most 1e-4 passes. The reference
-computes in float64. Families that are in the report already are not run again. Needs torch and transformers.
+This is the long form of ``plugins/backend_mlx/tests/test_mlx_families.py``. It runs the whole model and every split in
+two; prompts in one piece, and in chunks of one and of five tokens; batches of sequences with different lengths, with
+prompts beside decodes; a fork at every length; and forks and truncations below the current length, at every length the
+pools allow, where windows have discarded some tokens. Each figure is the largest difference of two log-probabilities as
+a share of the largest logit; at most 1e-4 passes. The reference computes in float64. Families already in the report are
+not run again. Needs torch and transformers.
 """
 
 from __future__ import annotations
@@ -25,26 +26,26 @@ from tests.support.checkpoints import FAMILIES
 from tests.support.families import SPLITS, TOLERANCE, Family, Trial, run_chunks, run_forks, run_ragged, run_returns
 
 LENGTH = 108
-"""So many tokens that windows of 8 forget some, and sequences fill seven pages."""
+"""Tokens of each sequence: enough that windows of 8 discard some, and that a sequence fills seven pages."""
 PROMPT = 60
 VERSIONS = ("mlx", "mlx-lm", "torch", "transformers")
 
 
-class Notes(logging.Handler):
-    """Keeps what the backend says of how rows run."""
+class RowLog(logging.Handler):
+    """Keeps the backend's log lines on how it runs rows."""
 
     def __init__(self) -> None:
         super().__init__()
         self.lines: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep a line."""
+        """Keep a line on how rows run."""
         if record.getMessage().startswith("rows run"):
             self.lines.append(record.getMessage())
 
 
 def try_split(family: Family, cuts: Sequence[int]) -> dict[str, Any]:
-    """Run everything on one split, and return the errors."""
+    """Run every case on one split, and return the errors."""
     with family.open_chain(cuts) as chain:
         every = range(LENGTH + 1)
         returns: list[int] = []
@@ -68,8 +69,8 @@ def _find_error(family: Family, chain: Any, run: Callable[[Trial], object]) -> f
 
 
 def try_family(kind: str) -> dict[str, Any]:
-    """Run one family on every split."""
-    notes, logger = Notes(), logging.getLogger("parallax_backend_mlx.selftest")
+    """Run one family on every split, and return its report."""
+    notes, logger = RowLog(), logging.getLogger("parallax_backend_mlx.selftest")
     logger.setLevel(logging.INFO)
     logger.addHandler(notes)
     with tempfile.TemporaryDirectory() as folder:
@@ -81,9 +82,9 @@ def try_family(kind: str) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Try every family, print and write; return the exit code."""
+    """Run the families, print, and write the report; return the exit code."""
     parser = argparse.ArgumentParser(description="Compare random models of every family with transformers.")
-    parser.add_argument("--families", nargs="+", choices=list(FAMILIES), default=list(FAMILIES), help="only these")
+    parser.add_argument("--families", nargs="+", choices=list(FAMILIES), default=list(FAMILIES), help="run only these")
     parser.add_argument("--out", type=Path, help="where to write the report as JSON")
     options = parser.parse_args(arguments)
     done: dict[str, Any] = read_report(options.out).get("families", {})

@@ -1,6 +1,6 @@
-"""Stages that cost what they are told to, each in a process of its own, as a head sees them.
+"""Runs sleeping stages, each in its own process, behind a head; used by `benchmarks.hop` and `benchmarks.hosts`.
 
-Run as ``python -m benchmarks.fleet`` this module is one of the processes.
+``python -m benchmarks.fleet`` runs one of the worker processes.
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ MODEL = "sleep"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FleetPlan:
-    """Which stages there are, and how far they are from each other."""
+    """The stages, and how they reach each other."""
 
     seconds: tuple[float, ...]
-    """What a step costs each stage."""
+    """Seconds that a step takes on each stage."""
     road: str = "ipc"
-    """``ipc``, or ``tcp``, which has keys."""
+    """``ipc``, or ``tcp``, which is encrypted."""
     width: int = 576
-    """Of the hidden states, which are float32."""
+    """Width of the hidden states, which are float32."""
     max_batch_tokens: int = 256
     reach: dict[str, str] = field(default_factory=dict)
-    """Where nodes are reached, by name, if not where they listen."""
+    """The addresses at which others reach nodes, by node name, where they differ from the listening addresses."""
     near: frozenset[str] = frozenset()
-    """The nodes that reach the head where it listens, and not by ``reach``."""
+    """Nodes that connect to the listening address of the head instead of the one in ``reach``."""
     places: dict[str, str] = field(default_factory=dict)
-    """Where nodes listen, by name, if that matters."""
+    """Fixed listening addresses, by node name."""
 
 
 @asynccontextmanager
 async def fleet(plan: FleetPlan, folder: Path) -> AsyncIterator[RemoteExecutor]:
-    """Start the processes, and yield the executor of their stages, not yet open; ``folder`` is for keys and sockets."""
+    """Prepare the stages, and yield their executor, not yet open; ``folder`` holds keys and sockets."""
     environment = {**os.environ, "PARALLAX_HOME": str(folder)}
     os.environ["PARALLAX_HOME"] = str(folder)
     registry = NodeRegistry(
@@ -90,14 +90,14 @@ async def fleet(plan: FleetPlan, folder: Path) -> AsyncIterator[RemoteExecutor]:
 
 
 def place(plan: FleetPlan, folder: Path, node: str) -> str:
-    """Return where a node listens."""
+    """Return the listening address of a node."""
     if node in plan.places:
         return plan.places[node]
     return place_local(folder, node) if plan.road == "ipc" else "tcp://127.0.0.1:0"
 
 
 def make_opener(num_stages: int, seconds: float, spec: TensorSpec, max_batch_tokens: int) -> Callable[..., Stage]:
-    """Return what opens a sleeping stage of one layer of ``num_stages``."""
+    """Return a function that opens a sleeping stage with one of ``num_stages`` layers."""
 
     def open_stage(assign: Assign, progress: Progress) -> Stage:
         del progress
@@ -111,7 +111,7 @@ def make_opener(num_stages: int, seconds: float, spec: TensorSpec, max_batch_tok
 
 
 async def serve(given: argparse.Namespace, num_stages: int) -> None:
-    """Be a node until the head is gone."""
+    """Run a node until the head is gone."""
     plan = TransportPlan(node=given.node, listen=given.listen, timeout_s=TIMEOUT_S)
     transport = ZmqTransport(plan)
     await transport.start()
@@ -125,7 +125,7 @@ async def serve(given: argparse.Namespace, num_stages: int) -> None:
 
 
 def main() -> None:
-    """Be a node."""
+    """Run a node."""
     parser = argparse.ArgumentParser(description=__doc__)
     for name in ("--node", "--connect", "--listen", "--reach"):
         parser.add_argument(name, default="")

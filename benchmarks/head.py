@@ -1,16 +1,16 @@
-"""What the head costs per step: its deadlines, plan, the wire there and back, and absorb.
+"""Measures the CPU time of the head per step: deadlines, planning, the wire format both ways, and absorbing the result.
 
     python -m benchmarks.head --out benchmarks/results/head.json
 
-A head with 1, 32, 256 and 1,024 running requests, one step of which is a decode of each, while 0, 1,000 and 10,000
-others wait: since no more may run, or since there are no pages for another. The stage is left out: its answers are made
-up. The heads that differ only in who waits take turns, step by step. Over the steps: the least, the median and the 90th
-percentile, in milliseconds of CPU time, and the ratio of the least to that with nobody waiting. On a machine that does
-something else beside, the least is what the head costs. The goals are for the median; the ratio is to be at most 1.2.
+A head has 1, 32, 256 or 1,024 running requests, and each step decodes one token of each, while 0, 1,000 or 10,000 other
+requests wait, either for a free slot or for free pages. There is no stage: its answers are made up. Heads that differ
+only in the number of waiting requests take turns, step by step. The figures are the minimum, the median and the 90th
+percentile over the steps, in milliseconds of CPU time, and the ratio of the minimum to that without waiting requests.
+On a busy machine the minimum is the cost of the head. The goals are for the median; the ratio should be at most 1.2.
 
-And the longest single plan, in milliseconds of CPU time, in two cases that are hard: a prompt of 100,000 tokens for
-which 2,048 stored prompts have to make room, and 1,024 answers that share their prompts and all need a page at once,
-with none free. Nothing else can be done meanwhile; the goal is 50.
+It also measures the longest single plan, in milliseconds of CPU time, in two hard cases: a prompt of 100,000 tokens
+that evicts 2,048 cached prompts, and 1,024 answers that share their prompts and all need a page at once when none is
+free. Nothing else can run during a plan; the goal is 50.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ MOST_RATIO = 1.2
 PROMPT, CONTEXT, PAGE = 500, 8192, 16
 WARM_UP, STEPS = 20, 100
 LONG, STORED = 100_000, 2048
-"""Tokens of a long prompt, and the short ones that are stored, of two pages each."""
+"""Tokens of the long prompt, and the number of cached short prompts, of two pages each."""
 MANY, ANSWERS = 1024, 128
-"""Answers that run at once, and how many of them each request has."""
+"""Answers that run at once, and answers per request."""
 MOST_PLAN_MS = 50
 LARGE_PAGE = 1 + PROMPT + 2 + WARM_UP + STEPS
-"""Tokens of a page that a request does not go beyond, nor ends at, in any step: two come before those that count."""
+"""Tokens of a page so large that no request fills it in any step; two steps come before those that are measured."""
 TIMEOUT_S = 86_400.0
 
 INFO = StageInfo(
@@ -74,12 +74,12 @@ INFO = StageInfo(
 
 
 def make_head(num_running: int, num_waiting: int, *, has_pages: bool = True) -> tuple[Head, float]:
-    """Return a head whose running requests have all been prefilled, and the microseconds it took to accept another.
+    """Return a head whose running requests are all prefilled, and the microseconds to accept one waiting request.
 
     Args:
-        num_running: requests on the stages.
-        num_waiting: requests beside them.
-        has_pages: whether the others wait since no more may run; otherwise for want of pages.
+        num_running: running requests.
+        num_waiting: waiting requests.
+        has_pages: whether there are free pages, so that requests wait for a slot; otherwise they wait for pages.
     """
     info, max_running = INFO, num_running
     if not has_pages:
@@ -101,12 +101,12 @@ def make_head(num_running: int, num_waiting: int, *, has_pages: bool = True) -> 
 
 
 def join_words(tokens: Sequence[int]) -> str:
-    """Return a text of so many tokens."""
+    """Return a text with one word for each token."""
     return " word" * len(tokens)
 
 
 def make_request(number: int) -> Request:
-    """Return a request that begins like no other."""
+    """Return a request whose prompt shares no prefix with others."""
     prompt = (number, *range(PROMPT))
     return Request(
         id=RequestId(str(number)), prompt=prompt, max_tokens=None, sampling=Sampling(), timeout_s=TIMEOUT_S + number
@@ -114,13 +114,13 @@ def make_request(number: int) -> Request:
 
 
 def answer(step: PlannedStep, token: int) -> StageResult:
-    """Return made-up answers to every output of a step, each of them a draw."""
+    """Return made-up answers to the draws of a step."""
     draws = (output for row in step.batch.rows for output in row.outputs if isinstance(output, Draw))
     return StageResult(tuple(Drawn((token,) * draw.count) for draw in draws))
 
 
 def run_step(head: Head, token: int) -> None:
-    """Run one step as a pipeline of one remote stage would, without the stage."""
+    """Run one step as a pipeline with one remote stage would, without the stage."""
     head.expire(1.0)
     step = head.plan(1.0)
     assert step is not None
@@ -137,7 +137,7 @@ def run_step(head: Head, token: int) -> None:
 
 
 def measure(num_running: int, *, has_pages: bool) -> list[dict[str, Any]]:
-    """Return what a step costs, for each number of requests that wait; they take turns."""
+    """Return the cost of a step for each number of waiting requests; the heads take turns."""
     made = [make_head(num_running, num_waiting, has_pages=has_pages) for num_waiting in WAITING]
     times: list[list[float]] = [[] for _ in made]
     for number in range(WARM_UP + STEPS):
@@ -161,7 +161,7 @@ def measure(num_running: int, *, has_pages: bool) -> list[dict[str, Any]]:
 
 
 def time_plans(head: Head) -> dict[str, float]:
-    """Run a head until nothing is left to do; return its longest plan, and how many there were."""
+    """Run a head until it is idle; return its longest plan and the number of plans."""
     times = [0.0]
     while True:
         begun = time.process_time()
@@ -173,7 +173,7 @@ def time_plans(head: Head) -> dict[str, float]:
 
 
 def measure_evictions() -> dict[str, Any]:
-    """Return the longest plan where a long prompt comes to memory full of short ones."""
+    """Return the longest plan when a long prompt evicts many cached short ones."""
     pool = dataclasses.replace(INFO.pools[0], num_pages=LONG // PAGE + 1)
     info = dataclasses.replace(INFO, vocab_size=2 * LONG, context_length=2 * LONG, pools=(pool,))
     head = Head([info], join_words, HeadOptions(limits=Limits(max_running=64)))
@@ -188,7 +188,7 @@ def measure_evictions() -> dict[str, Any]:
 
 
 def measure_preemptions() -> dict[str, Any]:
-    """Return the longest plan where as many answers as may run need a page at once, and none is free."""
+    """Return the longest plan when all running answers need a page at once and none is free."""
     num_requests = MANY // ANSWERS
     pool = dataclasses.replace(INFO.pools[0], num_pages=num_requests * 2 + MANY + 1)
     head = Head([dataclasses.replace(INFO, pools=(pool,))], join_words, HeadOptions(limits=Limits(max_running=MANY)))
@@ -199,14 +199,14 @@ def measure_preemptions() -> dict[str, Any]:
 
 
 def summarize(times: list[float]) -> dict[str, float]:
-    """Return the least, the median and the 90th percentile."""
+    """Return the minimum, the median and the 90th percentile."""
     kept = sorted(times)
     median, p90 = statistics.median(kept), kept[int(len(kept) * 0.9)]
     return {"least_ms": round(kept[0], 3), "median_ms": round(median, 3), "p90_ms": round(p90, 3)}
 
 
 def main() -> None:
-    """Measure, print, and write with what a number needs beside it."""
+    """Measure, print, and write the report."""
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("--rows", type=int, nargs="+", choices=sorted(GOALS_MS), default=sorted(GOALS_MS))
     parser.add_argument("--out", type=Path)

@@ -1,15 +1,15 @@
-"""What a hop costs beside the wire and the computing: decode steps through stages in processes of their own.
+"""Measures the overhead of a hop between stage processes, beyond the wire and the compute time of the stages.
 
     python -m benchmarks.hop --out benchmarks/results/hop.json
 
-Three stages that only keep their accounts, each in its process, on loopback: a step of 1, 8 or 64 rows goes from the
-head through all of them and back, one at a time, with hidden states of width 576 in float32 between stages. Beside it,
-in turns, `raw`: pyzmq with blocking calls, a message of the same size there and back between two processes, nothing
-checked, and nothing encrypted, as the links over TCP are. A hop is one of the four ways of a step; its cost is a
-quarter of the step's time, without what the stages say they computed, and without half a raw round trip. Milliseconds;
-and the bytes of a row in a step's header, at a short context and a long one. Last, what it costs to convert hidden
-states of 32 rows of 4,096 numbers from each dtype to each other, beside `torch`, in turns: the least of many calls, in
-milliseconds, and their ratio.
+Three stages that compute nothing run in their own processes on loopback. One step at a time, of 1, 8 or 64 decode rows,
+goes from the head through all of them and back, with float32 hidden states of width 576 between the stages. In turns
+with it runs `raw`: a message of the same size there and back between two processes, by blocking calls of pyzmq, without
+checks and without the encryption that links over TCP have. A hop is one of the four transfers of a step; its cost, in
+milliseconds, is a quarter of the step's time without the compute time the stages report, less half a raw round trip.
+The report also has the bytes of a row in the header of a step, at a short and a long context; and the time to convert
+hidden states of 32 rows of 4,096 numbers from each dtype to each other, in turns with `torch`: the minimum of many
+calls, in milliseconds, and their ratio.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ WIDTH = 576
 NUM_STAGES = 3
 TURNS = 5
 STEPS = 200
-"""Of one turn."""
+"""Steps of one turn."""
 WARM_UP = 20
 SPEC = SequenceSpec(prompt_length=1, sampling=Sampling(temperature=0))
 GOAL_MS = 0.5
@@ -52,7 +52,7 @@ CALLS = 100
 
 
 class Runner:
-    """Sends steps of so many rows, and waits for what comes of each."""
+    """Sends steps with ``num_rows`` rows, and waits for the results."""
 
     def __init__(self, executor: RemoteExecutor, num_rows: int, epoch: int) -> None:
         self._executor = executor
@@ -61,7 +61,7 @@ class Runner:
         self._step = 0
 
     async def run(self) -> tuple[float, float]:
-        """Run a step; return the seconds until the last stage has answered, and how many of them stages computed."""
+        """Run a step; return the seconds until the last stage answered, and the seconds that the stages computed."""
         edits: tuple[Edit, ...] = ()
         if self._step == 0:
             edits = tuple(Open(SeqId(number), SPEC) for number in range(self._num_rows))
@@ -69,20 +69,20 @@ class Runner:
         self._step += 1
         begun = time.perf_counter()
         await self._executor.channels[0].send(Step(LEASE, self._epoch, self._step, edits, rows))
-        computed = (await hear(self._executor, NUM_STAGES - 1)).seconds
+        computed = (await receive_result(self._executor, NUM_STAGES - 1)).seconds
         took = time.perf_counter() - begun
         for stage in range(NUM_STAGES - 1):
-            computed += (await hear(self._executor, stage)).seconds
+            computed += (await receive_result(self._executor, stage)).seconds
         return took, computed
 
 
 def make_rows(num_rows: int, start: int) -> tuple[Row, ...]:
-    """Return decodes of as many sequences."""
+    """Return a decode row for each of ``num_rows`` sequences, at position ``start``."""
     return tuple(Row(SeqId(number), start, (7,), (Draw(0),)) for number in range(num_rows))
 
 
-async def hear(executor: RemoteExecutor, stage: int) -> Result:
-    """Return what a stage says of the step."""
+async def receive_result(executor: RemoteExecutor, stage: int) -> Result:
+    """Return the next result of a stage."""
     while not isinstance(message := await executor.channels[stage].receive(), Result):
         if isinstance(message, Failure):
             raise StageLost(message.message)
@@ -90,13 +90,13 @@ async def hear(executor: RemoteExecutor, stage: int) -> Result:
 
 
 def count_bytes(num_rows: int) -> int:
-    """Return the size of what goes from one stage to the next."""
+    """Return the bytes of a step message between two stages."""
     hidden = Tensor("float32", (num_rows, WIDTH), bytes(4 * WIDTH * num_rows))
     return encode(Step(LEASE, Epoch(0), 1, (), make_rows(num_rows, 100), (hidden,))).num_bytes
 
 
 def count_row_bytes(start: int) -> float:
-    """Return the bytes that one row more takes in the header of a step."""
+    """Return the bytes that each additional row takes in the header of a step."""
     one, many = (len(encode(Step(LEASE, Epoch(0), 1, (), make_rows(count, start))).header) for count in (1, 65))
     return (many - one) / 64
 
@@ -111,8 +111,8 @@ while True:
 """
 
 
-class Raw:
-    """A round trip of pyzmq alone."""
+class RawSocket:
+    """Makes round trips with pyzmq alone."""
 
     def __init__(self, road: str, folder: Path, port: int) -> None:
         address = f"ipc://{folder}/raw-{port}.sock" if road == "ipc" else f"tcp://127.0.0.1:{port}"
@@ -130,7 +130,7 @@ class Raw:
         return time.perf_counter() - begun
 
     def close(self) -> None:
-        """End the other process."""
+        """End the echo process, and close the socket."""
         self._echo.kill()
         self._echo.wait()
         self._socket.close()
@@ -138,16 +138,16 @@ class Raw:
 
 
 def pick(times: list[float], share: float) -> float:
-    """Return a percentile, in milliseconds."""
+    """Return the quantile ``share`` of ``times``, in milliseconds."""
     return 1000 * sorted(times)[min(len(times) - 1, int(share * len(times)))]
 
 
 async def measure_road(road: str, folder: Path, port: int) -> list[dict[str, Any]]:
-    """Measure all batches over one road."""
+    """Measure all batch sizes over ``ipc`` or ``tcp``."""
     rows = []
     async with fleet(FleetPlan(seconds=(0.0,) * NUM_STAGES, road=road, width=WIDTH), folder) as executor:
         await executor.open()
-        raw = Raw(road, folder, port)
+        raw = RawSocket(road, folder, port)
         try:
             for number, batch in enumerate(BATCHES):
                 rows.append(await measure(Runner(executor, batch, number), raw, batch))
@@ -157,7 +157,7 @@ async def measure_road(road: str, folder: Path, port: int) -> list[dict[str, Any
     return [{"road": road, **row} for row in rows]
 
 
-async def measure(runner: Runner, raw: Raw, batch: int) -> dict[str, Any]:
+async def measure(runner: Runner, raw: RawSocket, batch: int) -> dict[str, Any]:
     """Measure steps of one size, in turns with raw round trips of the same size."""
     payload = bytes(count_bytes(batch))
     steps: list[float] = []
@@ -187,7 +187,7 @@ async def measure(runner: Runner, raw: Raw, batch: int) -> dict[str, Any]:
 
 
 def measure_conversions() -> list[dict[str, Any]]:
-    """Measure each conversion between two dtypes, on one thread."""
+    """Measure the conversion between each pair of dtypes, on one thread."""
     torch.set_num_threads(1)
     rows = []
     for here, there in permutations(sorted(FLOATS), 2):

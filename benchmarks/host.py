@@ -1,9 +1,10 @@
-"""A server in a process of its own, for benchmarks: over a toy, over a stage that sleeps, or over a model on MLX.
+"""Runs a server in its own process for other benchmarks: over the toy model, a sleeping stage, or a real model on MLX.
 
     python -m benchmarks.host KIND [MODEL_FOLDER]
 
-KIND is toy, mlx, sleep (a stage that only sleeps), or score (one that sleeps, holds much, and makes up its scores). It
-prints its port, and ends when its standard input does. Beside the API it has routes that say what it holds.
+KIND is toy, mlx, sleep (a stage that only sleeps), or score (a sleeping stage with a large cache that makes up
+log-probabilities). The server prints its port, and ends when its standard input ends. Besides the API it has routes
+under ``/bench`` that show its state.
 """
 
 from __future__ import annotations
@@ -65,26 +66,26 @@ from parallax_core.testing.toy import Toy, ToyStage
 from tests.unit.callbacks import Callbacks, watched
 
 STEP_S = {"sleep": 0.01, "toy": 0.002}
-"""How long a step takes of a stage that computes nothing to speak of."""
+"""Seconds per step of the stages that compute nothing."""
 MEMORY = 0.005
-"""The share of free memory that pages of the real model take: so little that it is full soon, and does not grow on."""
+"""The share of free memory for pages of the real model: so small that it is soon full and stops growing."""
 STORED, STORED_PAGES = 2000, 7
-"""So many prompts a stage can store for their beginnings, of so many pages each."""
+"""Prompts that the prefix cache of the `score` stage can hold, and the pages of each."""
 TOP = tuple((token, -0.25 * token) for token in range(1, 21))
 WORD = 260
-"""A token with a text of its own: " the", in the vocabulary of SmolLM2."""
+"""A token that is a word by itself: " the", in the vocabulary of SmolLM2."""
 LETTERS = "abcdefghijklmnopqrstuvwxyz .,!?"
 MODEL = "bench"
 MAX_BODY = 17 * 2**20
 ROOT = Path(__file__).parents[1]
 LAG_PERIOD_S = 0.005
-"""How often the host looks how late its event loop is."""
+"""The interval at which the lag of the event loop is measured, in seconds."""
 LAG_EDGES_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
-"""It is counted by these."""
+"""The upper bounds of the lag histogram, in milliseconds."""
 
 
 class LetterText:
-    """The text side of the toy: a token is a letter."""
+    """The tokenizer of the toy: each token is a letter."""
 
     defaults = RequestDefaults(Sampling(temperature=0))
     stop_ids = frozenset[int]()
@@ -96,7 +97,7 @@ class LetterText:
         self.vocabulary = Vocabulary(Tokenizer(WordLevel(letters)))
 
     def encode_chat(self, messages: Sequence[dict[str, str]], settings: object = None) -> tuple[int, ...]:
-        """Return the tokens of all messages, one after the other."""
+        """Return the tokens of all messages, concatenated."""
         del settings
         return tuple(LETTERS.index(letter) for message in messages for letter in message["content"])
 
@@ -106,13 +107,13 @@ class LetterText:
 
 
 def take_time(seconds: float, batch: StageBatch) -> float:
-    """Return how long a step is to take."""
+    """Return the seconds that a step takes, which are the same for every batch."""
     del batch
     return seconds
 
 
 def sleep_and_forget(stage: ToyStage, batch: StageBatch) -> None:
-    """Take time, and empty the toy's diary: it is for tests, and would grow for ever."""
+    """Sleep, and clear the toy's record of calls, which is for tests and would grow without bound."""
     del batch
     stage.batches.clear()
     stage.forks.clear()
@@ -120,7 +121,7 @@ def sleep_and_forget(stage: ToyStage, batch: StageBatch) -> None:
 
 
 def open_stage(kind: str, folder: Path) -> Stage:
-    """Return the stage of a kind."""
+    """Open the stage of a kind of server."""
     if kind == "mlx":
         from parallax_backend_mlx.backend import MlxBackend
 
@@ -138,7 +139,7 @@ def open_stage(kind: str, folder: Path) -> Stage:
 
 
 def describe_scorer(vocab_size: int) -> StageInfo:
-    """Return what a stage says of itself that can hold `STORED` prompts, or one as long as nearly all of them."""
+    """Return the description of a stage with pages for `STORED` prompts, or for one nearly as long as all of them."""
     pools = (PoolInfo(kind="full", page_size=16, num_pages=STORED * STORED_PAGES + 1000),)
     info = dataclasses.replace(describe_sleeper(LayerRange(0, 8)), vocab_size=vocab_size, pools=pools)
     context = STORED * STORED_PAGES * 16
@@ -148,7 +149,7 @@ def describe_scorer(vocab_size: int) -> StageInfo:
 
 
 class ScoringSleeper(SleepStage):
-    """Draws the same word again and again, so that every token has text, and gives log-probabilities, too."""
+    """Always draws the same word, so that every token has text, with log-probabilities."""
 
     def _answer(self, rows: Sequence[Row]) -> tuple[Answer, ...]:
         draws = [output for row in rows for output in row.outputs if isinstance(output, Draw)]
@@ -156,7 +157,7 @@ class ScoringSleeper(SleepStage):
 
 
 def score_draw(draw: Draw) -> Drawn:
-    """Return the word as often as is asked for, with made-up log-probabilities if they are."""
+    """Return the word ``draw.count`` times, with made-up log-probabilities if requested."""
     words = (WORD,) * draw.count
     return Drawn(words) if draw.top < 0 else Drawn(words, (-0.25,) * draw.count, TOP[: draw.top])
 
@@ -169,20 +170,20 @@ def ignore_tokens(tokens: Sequence[int]) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Replica:
-    """An engine of one stage, behind a router as the server has it."""
+    """An engine with one stage, and its router."""
 
     engine: PipelineEngine
     router: Router
 
 
 def make_replica(kind: str, folder: Path, decode: Callable[[Sequence[int]], str]) -> Replica:
-    """Return what the server calls."""
+    """Return a replica of a kind of server."""
     engine = PipelineEngine(LocalExecutor([partial(open_stage, kind, folder)]), decode)
     return Replica(engine, Router([engine], LeastPendingTokens(), lambda: engine.infos[0].context_length))
 
 
 class Host:
-    """The server, and what its further routes do."""
+    """The server with its benchmark routes."""
 
     def __init__(self, kind: str, folder: Path) -> None:
         self._kind, self._folder = kind, folder
@@ -193,7 +194,7 @@ class Host:
         self._names = count()
         self._lags: list[float] = []
         self._callbacks: Callbacks | None = None
-        """None until lags are asked for: to watch every callback would add to the cost that others measure."""
+        """None until lags are requested: watching callbacks would add to the costs that other benchmarks measure."""
         self._watches = contextlib.AsyncExitStack()
 
     async def serve(self) -> None:
@@ -209,7 +210,7 @@ class Host:
             await replica.router.start()
         server = Server(make_config(ServerSite(app, service, edge, Drain())))
         serving = asyncio.create_task(server.serve(sockets=[sock]))
-        while not server.started:  # noqa: ASYNC110 -- nobody tells
+        while not server.started:  # noqa: ASYNC110 -- there is no event for it
             await asyncio.sleep(0.01)
         print(sock.getsockname()[1], flush=True)
         async with contextlib.AsyncExitStack() as self._watches:
@@ -221,7 +222,7 @@ class Host:
             await replica.router.stop()
 
     def _make_reader(self) -> BodyReading:
-        """Return what reads requests: processes, unless the model is none."""
+        """Return the reader of request bodies: processes, except for the toy."""
         if self._kind == "toy":
             return LocalReader(BodyReader(self._text, MODEL))
         return TokenizerPool(str(self._folder), MODEL)
@@ -234,7 +235,7 @@ class Host:
         app.add_api_route("/bench/empty", self.drop_stored)
 
     async def run_direct(self, name: str, requests: int, tokens: int, question: str) -> dict[str, float]:
-        """Call an engine directly; return the seconds and the processor seconds that took."""
+        """Call an engine directly; return the seconds and the CPU seconds it took."""
         prompt, router = self._text.encode_chat([{"role": "user", "content": question}]), self._replicas[name].router
 
         async def read() -> None:
@@ -248,7 +249,7 @@ class Host:
         return {"seconds": time.perf_counter() - begun, "cpu": time.process_time() - used}
 
     async def read_state(self) -> dict[str, Any]:
-        """Return what the server holds for requests, and its memory in KiB."""
+        """Return the objects the server holds for requests, and its memory in KiB."""
         gc.collect()
         engine, router = self._replicas["plain"].engine, self._replicas["plain"].router
         [stats], [replica] = router.stats(), router.describe()
@@ -273,7 +274,7 @@ class Host:
         self._lags.append(seconds)
 
     async def take_lags(self) -> dict[str, Any]:
-        """Return how late the event loop was since the last call; the first call begins to measure it."""
+        """Return the lag of the event loop since the last call; the first call starts the measurement."""
         if self._callbacks is None:
             self._callbacks = self._watches.enter_context(watched())
             watching = asyncio.create_task(watch_lag(self._note_lag, LAG_PERIOD_S))
@@ -290,7 +291,7 @@ class Host:
         }
 
     async def drop_stored(self) -> dict[str, Any]:
-        """Drop what is only kept for its beginning; the stage is told, and says what it has free then."""
+        """Drop all cached prefixes on head and stage, and return the state afterwards."""
         head, driver = self._replicas["plain"].engine._head, self._replicas["plain"].engine._driver
         assert head is not None
         assert driver is not None
@@ -302,19 +303,19 @@ class Host:
 
 
 def read_clock() -> float:
-    """Return the processor seconds of this process so far."""
+    """Return the CPU seconds this process has used."""
     return time.process_time()
 
 
 def read_resident() -> int:
-    """Return the memory of this process that is in RAM, in KiB; Linux only."""
+    """Return the resident memory of this process, in KiB; Linux only."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS:"))
 
 
 @contextlib.contextmanager
 def run_host(kind: str, folder: Path) -> Iterator[int]:
-    """Run a host in a process of its own, and yield its port."""
+    """Run a host in its own process, and yield its port."""
     command = [sys.executable, "-m", "benchmarks.host", kind, str(folder)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -322,8 +323,8 @@ def run_host(kind: str, folder: Path) -> Iterator[int]:
         process.communicate("", timeout=60)
 
 
-async def fetch_json(port: int, path: str) -> Any:  # noqa: ANN401 -- whatever it is
-    """Return what a path of a host shows."""
+async def fetch_json(port: int, path: str) -> Any:  # noqa: ANN401 -- any JSON
+    """Return the JSON at a path of a host."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
     body = (await reader.read()).partition(b"\r\n\r\n")[2]
@@ -332,7 +333,7 @@ async def fetch_json(port: int, path: str) -> Any:  # noqa: ANN401 -- whatever i
 
 
 def make_request(route: str, fields: dict[str, Any]) -> bytes:
-    """Return the bytes of a request."""
+    """Return the bytes of a POST request."""
     body = json.dumps({"model": MODEL, **fields}).encode()
     head = f"POST {route} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     return head.encode() + body

@@ -1,10 +1,11 @@
-"""A pipeline over two hosts with a slow link between them: does it pay for the distance once, or for every chunk?
+"""Measures whether a pipeline over two hosts with a slow link pays the link's delay once, or once per chunk.
 
     python -m benchmarks.hosts --out benchmarks/results/hosts.json
 
-Stage 0 is with the head, stages 1 and 2 are on the other host; whatever crosses passes a proxy that holds it back for
-20 ms each way. Stages sleep. Decodes: the time of a token beside the sum of what computing and distance take. Prefill:
-a long prompt, in chunks, beside what the pipeline needs when it is always full, and beside a chunk for each round trip.
+Stage 0 runs beside the head, stages 1 and 2 on the other host; traffic between the hosts passes a proxy that delays it
+by 20 ms each way. The stages sleep. Decodes: the time per token, compared with the sum of compute time and delays.
+Prefill: the time of a long prompt, in chunks, compared with a pipeline that is always full, and with one chunk per
+round trip.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ TURNS = 3
 
 @asynccontextmanager
 async def proxy(delay_s: float, port: int) -> AsyncIterator[int]:
-    """Forward connections to ``port`` of this machine, each way ``delay_s`` late; yields where it listens."""
+    """Forward connections to ``port`` of this machine with a delay each way; yield the port of the proxy."""
     tasks: set[asyncio.Task[None]] = set()
 
     async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -56,13 +57,13 @@ async def proxy(delay_s: float, port: int) -> AsyncIterator[int]:
 
 
 async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, delay_s: float) -> None:
-    """Hand on what is read, in order and late, however much is under way."""
+    """Forward data in order, each piece ``delay_s`` after it was read."""
     loop = asyncio.get_running_loop()
-    under_way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
+    pending: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
 
     async def deliver() -> None:
         while True:
-            due, data = await under_way.get()
+            due, data = await pending.get()
             await asyncio.sleep(due - loop.time())
             writer.write(data)
             if not data:
@@ -73,8 +74,8 @@ async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, de
     delivering = asyncio.create_task(deliver())
     with contextlib.suppress(ConnectionError):
         while data := await reader.read(2**16):
-            under_way.put_nowait((loop.time() + delay_s, data))
-    under_way.put_nowait((loop.time() + delay_s, b""))
+            pending.put_nowait((loop.time() + delay_s, data))
+    pending.put_nowait((loop.time() + delay_s, b""))
     with contextlib.suppress(ConnectionError):
         await delivering
 
@@ -87,7 +88,7 @@ def find_port() -> int:
 
 
 async def ask(engine: PipelineEngine, name: str, num_prompt: int, num_output: int) -> tuple[float, float]:
-    """Ask for an answer; return the seconds to its first token, and between tokens."""
+    """Send a request; return the seconds to its first token, and the mean seconds between tokens."""
     request = Request(
         id=RequestId(name),
         prompt=tuple(token % 200 for token in range(num_prompt)),
@@ -101,7 +102,7 @@ async def ask(engine: PipelineEngine, name: str, num_prompt: int, num_output: in
 
 
 async def measure(delay_s: float) -> dict[str, Any]:
-    """Measure decodes and a long prompt with hosts so far apart."""
+    """Measure decodes and a long prompt with ``delay_s`` between the hosts, each way."""
     ports = {node: find_port() for node in (HEAD, "stage-1")}
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hosts-")))
@@ -124,7 +125,7 @@ async def measure(delay_s: float) -> dict[str, Any]:
 
 
 def summarize(delay_s: float, decode_s: float, prefill_s: float) -> dict[str, Any]:
-    """Set what was measured beside what it must take."""
+    """Return the measured times with the ideal ones and their ratios."""
     token_s = NUM_STAGES * COMPUTE_S + 2 * delay_s
     full_s = (CHUNKS + NUM_STAGES - 1) * COMPUTE_S + 2 * delay_s
     return {

@@ -1,13 +1,13 @@
-"""How near do the compiled kernels of the torch backend come to what memory and processor give?
+"""Compares the compiled kernels of the torch backend with memory bandwidth and with torch.
 
     python -m benchmarks.kernels --out benchmarks/results/kernels.json
 
-The weights have the shapes of SmolLM2-135M, all 30 layers of them and the head, so that none is in a cache when it is
-asked for. At one row a product reads every weight once: its bytes per second are compared with a loop that only reads.
-At several rows it is compared with ``torch.nn.functional.linear``, in turn with it, on as many threads: in bfloat16 for
-bfloat16, else in float32. Whole layers run at contexts of 128 tokens, and on a prompt of 512; and decodes behind 64,
-1024 and 4096 tokens, beside the time it takes to only read what they read. Figures are medians; ratios above 1 mean
-that the kernels are faster.
+The weights have the shapes of SmolLM2-135M, with all 30 layers and the head, so that no weight is still in a cache when
+it is needed. With one row a matrix product reads every weight once: its bytes per second are compared with a loop that
+only reads. With several rows it is compared, in turns, with ``torch.nn.functional.linear`` on as many threads, in
+bfloat16 for bfloat16 and else in float32. Whole layers run at contexts of 128 tokens, and on a prompt of 512; decodes
+run at contexts of 64, 1024 and 4096 tokens, compared with the time to only read the same bytes. Figures are medians;
+ratios above 1 mean that the kernels are faster.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ WEIGHTS = NUM_LAYERS * sum(height * width for height, width in SHAPES) + VOCAB *
 CONTEXTS, CACHED = (64, 1024, 4096), 8192
 READ_BYTES = 256 << 20
 KV_BYTES = 2 * 2 * NUM_LAYERS * KV_HEADS * DIM
-"""Of the keys and values of a token in all layers, in bfloat16."""
+"""Bytes of the keys and values of a token in all layers, in bfloat16."""
 
 Run = Callable[[], object]
 
 
 def time_in_turn(runs: Mapping[str, Run], rounds: int) -> dict[str, float]:
-    """Return the median seconds of each, all of them run once in each round."""
+    """Return the median seconds of each function, each run once per round."""
     taken: dict[str, list[float]] = {name: [] for name in runs}
     for number in range(rounds + 1):
         for name, run in runs.items():
@@ -58,13 +58,13 @@ def time_in_turn(runs: Mapping[str, Run], rounds: int) -> dict[str, float]:
 
 
 def make_weights(dtype: torch.dtype) -> list[torch.Tensor]:
-    """Return random weights of all layers, and of the head."""
+    """Return random weights for all layers and the head."""
     shapes = [*(shape for _ in range(NUM_LAYERS) for shape in SHAPES), (VOCAB, WIDTH)]
     return [(torch.randn(shape) / shape[1] ** 0.5).to(dtype) for shape in shapes]
 
 
 def make_reading() -> tuple[Run, int]:
-    """Return a loop that only reads, on all threads, and how many bytes."""
+    """Return a function that only reads memory, on all threads, and the number of bytes it reads."""
     native = library.find_library()
     assert native is not None, library.describe_kernels()
     memory = mmap.mmap(-1, READ_BYTES)
@@ -82,7 +82,7 @@ def measure_reading(rounds: int) -> float:
 
 @dataclass(frozen=True)
 class Matrices:
-    """All matrices of a model, as torch has them and packed."""
+    """All matrices of a model, as torch tensors and packed for the kernels."""
 
     weights: Sequence[torch.Tensor]
     packed: Sequence[linear.Packed]
@@ -95,7 +95,7 @@ def make_matrices(kind: linear.WeightKind) -> Matrices:
 
 
 def measure_products(matrices: Matrices, rows: int, rounds: int) -> dict[str, float]:
-    """Return what all products of a step take with some rows, torch's, and the share of what reading gives."""
+    """Return the times of all matrix products of a step, of torch, and the share of the read bandwidth."""
     read, read_bytes = make_reading()
     weights, packed = matrices.weights, matrices.packed
     dtype = weights[0].dtype
@@ -121,7 +121,7 @@ def measure_products(matrices: Matrices, rows: int, rounds: int) -> dict[str, fl
 
 
 def make_recipe(parts: Sequence[linear.Packed]) -> layer.Recipe:
-    """Return a layer of four matrices."""
+    """Return the recipe of a layer with four matrices."""
     into, back, up, down = parts
     scalings = [layer.Scaling(torch.ones(WIDTH), 1e-5) for _ in range(2)]
     return layer.Recipe(
@@ -136,7 +136,7 @@ def make_recipe(parts: Sequence[linear.Packed]) -> layer.Recipe:
 
 
 def make_place(start: int, length: int, num_rows: int) -> tuple[list[Pool], layer.Place]:
-    """Return a pool of bfloat16 for each layer, and where rows of one length lie in them."""
+    """Return a bfloat16 pool for each layer, and the place of ``num_rows`` rows of equal length in them."""
     per_row = -(-(start + length) // PAGE)
     pages = torch.randperm(per_row * num_rows).int()
     each = torch.arange(start, start + length)
@@ -156,10 +156,10 @@ class Blocks:
     layers: layer.FusedLayers
     head: linear.Packed
     num_bytes: int
-    """Of all weights, each of which a step at one row reads once."""
+    """Bytes of all weights, which a step with one row reads once."""
 
     def prepare(self, start: int, length: int, rows: int) -> Run:
-        """Return a step of so many rows, each of ``length`` tokens after ``start`` others."""
+        """Return a step with ``rows`` rows, each of ``length`` tokens at position ``start``."""
         (pools, place), hidden = make_place(start, length, rows), torch.randn(rows * length, WIDTH)
 
         def run() -> torch.Tensor:
@@ -169,7 +169,7 @@ class Blocks:
 
 
 def make_blocks(kind: linear.WeightKind) -> Blocks:
-    """Return a model whose matrices are kept in ``kind``."""
+    """Return a model with weights of ``kind``."""
     packed = [linear.pack(weight, kind) for weight in make_weights(torch.float32)]
     *inner, head = packed
     layers = []
@@ -188,9 +188,9 @@ def measure_steps(blocks: Blocks, rounds: int) -> dict[str, float]:
 
 
 def measure_contexts(blocks: Blocks, rounds: int) -> dict[str, dict[str, float]]:
-    """Return how long a decode of one row takes behind so many tokens, and its share of the speed of reading.
+    """Return the time of a decode of one row at each context, and its share of the read bandwidth.
 
-    A step reads all weights, and the keys and values of all tokens before; the loop that only reads runs in turn.
+    A step reads all weights, and the keys and values of all earlier tokens; the loop that only reads takes turns.
     """
     read, num_bytes = make_reading()
     found = {}
@@ -204,7 +204,7 @@ def measure_contexts(blocks: Blocks, rounds: int) -> dict[str, dict[str, float]]
 
 
 def measure_cache() -> dict[str, float]:
-    """Return the memory that a token takes in the pools, all pages written, beside what its numbers are."""
+    """Return the memory per token in the pools once all pages are written, and its ratio to the size of the numbers."""
     kept = [Kept("full", ((KV_HEADS, DIM),) * 2, dtype=torch.bfloat16)] * NUM_LAYERS
     before = read_resident()
     store = Store(kept, [PoolInfo(kind="full", page_size=PAGE, num_pages=CACHED // PAGE)], torch.device("cpu"))
@@ -216,13 +216,13 @@ def measure_cache() -> dict[str, float]:
 
 
 def read_resident() -> int:
-    """Return the bytes of memory this process has."""
+    """Return the resident memory of this process, in bytes."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def measure_kernels(rounds: int) -> dict[str, Any]:
-    """Return every figure."""
-    cache = measure_cache()  # first: later there is memory to be had that this process has already
+    """Measure everything, and return the figures."""
+    cache = measure_cache()  # first: later the allocator would reuse memory this process already has
     reading = measure_reading(rounds)
     products: dict[str, Any] = {}
     for kind in KINDS:
@@ -242,7 +242,7 @@ def measure_kernels(rounds: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure, print, and write what was found with what a figure needs beside it."""
+    """Measure, print, and write the report."""
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--out", type=Path)

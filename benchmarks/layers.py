@@ -1,12 +1,12 @@
-"""What a stage downloads: bytes, requests and room on disk for each stage of a split, beside the whole model.
+"""Measures what each stage of a split downloads, in bytes, requests and disk space, compared with the whole model.
 
     python -m benchmarks.layers MODEL --stages 3 --out benchmarks/results/layers.json
 
-MODEL is the folder of a model whose family has an adapter. A hub on loopback serves its files. Each stage fetches from
-it into a folder of its own, as on a machine of its own; once from a hub that answers requests for ranges, and once from
-one that ignores them. `ratio` is what a stage downloads as a share of the whole model, which every node downloaded
-before; `ideal` is that share if only the tensors of its layers were sent, and nothing else at all. Seconds are those of
-a hub in the same process, on loopback: they compare with each other only.
+MODEL is the folder of a model whose family has an adapter. A hub on loopback serves its files. Each stage fetches into
+its own folder, as on its own machine: once from a hub that answers range requests, and once from one that ignores them.
+`ratio` is the download of a stage as a share of the whole model; `ideal` is that share if only the tensors of its
+layers were sent, and nothing else. The hub runs in the same process on loopback, so seconds compare only with each
+other.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Figures = dict[str, Any]
 
 
 def main() -> None:
-    """Measure, print, and write what is wanted."""
+    """Measure, print, and write the report."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("model", type=Path, help="a model folder")
     parser.add_argument("--stages", type=int, default=3)
@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def split_model(folder: Path, num_stages: int) -> list[StageTensors]:
-    """Return what each stage of a model is made of."""
+    """Return the tensors of each stage of a model."""
     host, config = PluginHost.discover(), read_config(folder)
     whole = choose_tensors(host, config, None)
     assert whole, "no adapter knows the model"
@@ -64,7 +64,7 @@ def split_model(folder: Path, num_stages: int) -> list[StageTensors]:
 
 
 def measure_stages(hub: FakeHub, folder: Path, stages: list[StageTensors]) -> list[Figures]:
-    """Fetch the whole model, and then each stage, and print what came."""
+    """Fetch the whole model and then each stage, print the figures, and return them."""
     whole = measure(hub, lambda source: source.fetch(NAME, silent))
     figures = [{"layers": f"0-{stages[0].num_layers}", **whole, "ratio": 1.0}]
     for stage in stages:
@@ -80,20 +80,20 @@ def measure_stages(hub: FakeHub, folder: Path, stages: list[StageTensors]) -> li
 
 
 def measure(hub: FakeHub, fetch: Callable[[HubSource], ModelFolder]) -> Figures:
-    """Fetch into an empty folder, and return what came from the hub, and what it takes on the disk."""
-    before, asked = hub.num_sent, len(hub.asked)
+    """Fetch into an empty folder; return the bytes and requests the hub served, the bytes on disk, and the seconds."""
+    before, num_requests = hub.num_sent, len(hub.requests)
     os.environ |= {"HF_ENDPOINT": hub.endpoint, "NO_PROXY": "127.0.0.1"}
     with tempfile.TemporaryDirectory() as home:
         begun = time.perf_counter()
         path = fetch(HubSource(SourceContext(folder=Path(home)), pauses_s=())).path
         seconds = time.perf_counter() - begun
         disk = sum(file.stat().st_blocks * 512 for file in path.iterdir())
-    requests = len([each for each in hub.asked[asked:] if "/resolve/" in each.path])
+    requests = len([each for each in hub.requests[num_requests:] if "/resolve/" in each.path])
     return {"bytes": hub.num_sent - before, "requests": requests, "disk": disk, "seconds": round(seconds, 2)}
 
 
 def weigh(folder: Path, stage: StageTensors) -> int:
-    """Return the bytes of the tensors of a stage."""
+    """Return the size of the tensors of a stage, in bytes."""
     places = [place for path in folder.glob("*.safetensors") for place in find_locations(path)]
     return sum(len(place) for place in places if stage.wants(place.name))
 

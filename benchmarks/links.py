@@ -1,12 +1,12 @@
-"""Does anything that strangers and ill peers send harm a node, or those that it serves?
+"""Fuzzes the links of a node: nothing that strangers or malicious peers send may harm the node or its other peers.
 
     python -m benchmarks.links --messages 10000 --out benchmarks/results/link-fuzz.json
 
-A node listens, and serves one good link without a pause. Meanwhile others connect: half begin with a proper greeting,
-half do not, some are no ZeroMQ at all. They send messages of a real conversation cut short, with bits flipped, spliced
-with one another, or with lies about sizes; and bytes at random. Each frame of the good link has to come back as it was
-sent; in the end memory, files, threads and links have to be what they were after the first quarter; 4 MiB more memory
-are allowed.
+A node listens, and serves one good link without a pause. Meanwhile attackers connect: half of them begin with a valid
+greeting, and some do not speak ZeroMQ at all. They send messages of a real conversation that are truncated, spliced,
+have flipped bits or wrong sizes; and random bytes. Every frame of the good link must come back unchanged. In the end,
+memory, files, threads and links must be at the level after the first quarter of the attack; 4 MiB more memory are
+allowed.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from parallax_transport_zmq.security import Guard
 from parallax_transport_zmq.transport import ZmqTransport
 
 LIMITS = FrameLimits(header_bytes=2**16, frame_bytes=2**23, buffers=16)
-HELLO = Hello("ill", "victim", 8).pack()
+HELLO = Hello("attacker", "victim", 8).pack()
 FRAMES = (
     Frame(b"x"),
     Frame(bytes(300), (b"", bytes(70), bytes(2000))),
@@ -50,29 +50,29 @@ FRAMES = (
 )
 TALK: tuple[bytes, ...] = (
     *(bytes(message) for frame in FRAMES for message in cut_frame(frame, 0)),
-    *(HELLO, pack_welcome("ill", 3), pack_taken(0), pack_taken(2**63), Kind.BEAT, Kind.BYE, Kind.HEARD_BYE),
+    *(HELLO, pack_welcome("attacker", 3), pack_taken(0), pack_taken(2**63), Kind.BEAT, Kind.BYE, Kind.HEARD_BYE),
     *(pack_reason(Kind.BYE, "\x1b[31mred"), pack_reason(Kind.REFUSE, "no"), bytes(CHUNK_BYTES)),
 )
-"""What nodes say; damage is done to it."""
+"""The messages of a real conversation, which attackers damage."""
 LIES = (b"\0\0\0\0", b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", b"\xff" * 8, b"\0\0\0\0\x80\0\0\0", b"\0\0\0\x10")
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01NULL" + bytes(48)
-"""How ZeroMQ itself begins."""
+"""The greeting of the ZeroMQ protocol."""
 GROWTH_BYTES = 4 * 2**20
-"""So much more may be in use in the end: fragments of pages, and what libraries remember."""
+"""Allowed growth of memory in bytes: fragmented pages, and caches of libraries."""
 MESSAGES = 10
-"""Of each who connects."""
-CROWD = 20
-"""Who connect at once."""
+"""Messages of each attacker."""
+NUM_ATTACKERS = 20
+"""Attackers that connect at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What must not grow."""
+    """The resources of the node that must not grow."""
 
     memory_bytes: int
-    """Resident, once the allocator has handed back what it only kept in store."""
+    """Resident memory, after the allocator has returned its free memory."""
     most_bytes: int
-    """Resident at the most so far; for information, since what the allocator keeps in store is a matter of chance."""
+    """Peak resident memory; for information only, since the free memory an allocator keeps varies."""
     files: int
     threads: int
     links: int
@@ -80,28 +80,28 @@ class State:
 
 @dataclass(slots=True)
 class Outcome:
-    """What happened."""
+    """The result of a run."""
 
     messages: int
     strangers: int
     service: int
-    """Frames that came back on the good link."""
+    """Frames that were echoed on the good link."""
     accepted: int
-    """Links that ill peers had for a while."""
+    """Links that attackers had for a while."""
     errors: list[str]
-    """What was raised where nobody waits for it."""
+    """Exceptions that reached the event loop's handler."""
     before: State
     after: State
     seconds: float
 
     def find_faults(self) -> list[str]:
-        """Say what is wrong."""
+        """Return the rules that the run broke."""
         faults = {
             "memory grew": self.after.memory_bytes - self.before.memory_bytes > GROWTH_BYTES,
             "files were left open": self.after.files > self.before.files,
             "threads were left": self.after.threads > self.before.threads,
             "links were left": self.after.links > self.before.links,
-            "the good link stood still": self.service < self.strangers / CROWD,
+            "the good link stood still": self.service < self.strangers / NUM_ATTACKERS,
             "errors were raised": bool(self.errors),
             "no ill peer got as far as a link": not self.accepted,
         }
@@ -109,7 +109,7 @@ class Outcome:
 
 
 def damage(message: bytes, rng: random.Random) -> bytes:
-    """Return a message with something wrong with it; now and then nothing is."""
+    """Return a message with random damage; now and then it is unchanged."""
     data = bytearray(message)
     at = rng.randrange(len(data) + 1)
     match rng.randrange(7):
@@ -131,14 +131,14 @@ def damage(message: bytes, rng: random.Random) -> bytes:
 
 
 async def serve(link: Link) -> None:
-    """Send back what comes, until the peer is lost."""
+    """Echo frames until the peer is lost."""
     with contextlib.suppress(PeerLost):
         while True:
             await link.send(await link.receive())
 
 
 class Victim:
-    """A node that serves whoever is accepted."""
+    """A node that serves every accepted link."""
 
     def __init__(self) -> None:
         self.transport = ZmqTransport(
@@ -148,7 +148,7 @@ class Victim:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def accept_all(self) -> None:
-        """Serve each link as it comes."""
+        """Accept links, and serve each in a task."""
         while True:
             task = asyncio.create_task(serve(await self.transport.accept()))
             self.accepted += 1
@@ -156,17 +156,17 @@ class Victim:
             task.add_done_callback(self._tasks.discard)
 
     async def measure(self) -> State:
-        """Return the state, once who has gone is forgotten."""
+        """Wait until the node has cleaned up after lost peers, and return its state."""
         await asyncio.sleep(3.0)
         gc.collect()
         unit = 1 if sys.platform == "darwin" else 1024
         most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-        files = len(os.listdir("/dev/fd"))  # noqa: PTH208 -- no path: it counts
+        files = len(os.listdir("/dev/fd"))  # noqa: PTH208 -- only the count matters
         return State(read_resident() or most, most, files, threading.active_count(), len(self._tasks))
 
 
 def read_resident() -> int:
-    """Return the resident memory in bytes after the allocator has handed back what it can; 0 where nobody says."""
+    """Return the resident memory in bytes after trimming the allocator; 0 if the system does not report it."""
     statm = Path("/proc/self/statm")
     if not statm.exists():
         return 0
@@ -176,7 +176,7 @@ def read_resident() -> int:
 
 
 async def check_link(link: Link, counter: list[int]) -> None:
-    """Send frames of many sizes for ever, and compare what comes back."""
+    """Send frames of many sizes forever, and compare the echoes."""
     while True:
         sizes = (counter[0] % 100, counter[0] * 7919 % 100_000)
         frame = Frame(counter[0].to_bytes(8, "big"), tuple(os.urandom(size) for size in sizes))
@@ -188,13 +188,13 @@ async def check_link(link: Link, counter: list[int]) -> None:
 
 
 async def attack(address: str, count: int, rng: random.Random) -> None:
-    """Send so many messages from ill peers that have a key, a crowd at a time, and what is no ZeroMQ beside."""
+    """Send ``count`` messages from attackers that have a key, in groups, and raw TCP data beside them."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    pair = Keyring(keys_folder()).ensure_pair("ill")
-    for start in range(0, count, CROWD * MESSAGES):
-        crowd = [context.socket(zmq.DEALER) for _ in range(CROWD)]
-        rounds = min(MESSAGES, max(1, (count - start) // CROWD))
-        for peer in crowd:
+    pair = Keyring(keys_folder()).ensure_pair("attacker")
+    for start in range(0, count, NUM_ATTACKERS * MESSAGES):
+        peers = [context.socket(zmq.DEALER) for _ in range(NUM_ATTACKERS)]
+        rounds = min(MESSAGES, max(1, (count - start) // NUM_ATTACKERS))
+        for peer in peers:
             Guard(pair, pair.public).apply(peer)
             peer.connect(address)
             if rng.randrange(2):
@@ -204,14 +204,14 @@ async def attack(address: str, count: int, rng: random.Random) -> None:
                 peer.send_multipart(parts)
         send_raw(address, rng)
         await asyncio.sleep(0.05)
-        for peer in crowd:
+        for peer in peers:
             peer.close(linger=500)
         await asyncio.sleep(0)
     await asyncio.to_thread(context.term)
 
 
 def send_raw(address: str, rng: random.Random) -> None:
-    """Say something below ZeroMQ, as who takes the port for another."""
+    """Send damaged data below the ZeroMQ protocol, like a client of some other protocol."""
     host, _, port = address.removeprefix("tcp://").rpartition(":")
     with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout=1) as stranger:
         stranger.sendall(damage(GREETING + rng.randbytes(rng.randrange(200)), rng))
@@ -219,7 +219,7 @@ def send_raw(address: str, rng: random.Random) -> None:
 
 @asynccontextmanager
 async def at_work(victim: Victim, counter: list[int]) -> AsyncIterator[None]:
-    """Have the victim serve a good link meanwhile; what goes wrong with that is raised in the end."""
+    """Let the victim serve a good link in the meantime; raise the errors of that link at the end."""
     good = ZmqTransport(TransportPlan(node="good", limits=LIMITS))
     await good.start()
     accepting = asyncio.create_task(victim.accept_all())
@@ -235,7 +235,7 @@ async def at_work(victim: Victim, counter: list[int]) -> AsyncIterator[None]:
 
 
 async def start_attack(address: str, count: int, seed: int) -> None:
-    """Attack from another process, whose memory is not the victim's."""
+    """Attack from another process, so that its memory is not counted with the victim's."""
     options = {"--attack": address, "--messages": str(count), "--seed": str(seed)}
     command = (sys.executable, "-m", "benchmarks.links", *(word for pair in options.items() for word in pair))
     process = await asyncio.create_subprocess_exec(*command, cwd=Path(__file__).parents[1])
@@ -247,7 +247,7 @@ async def start_attack(address: str, count: int, seed: int) -> None:
 
 
 async def run_fuzz(messages: int, seed: int) -> Outcome:
-    """Attack a node with so many messages."""
+    """Attack a node with ``messages`` messages, and return the result."""
     victim, counter = Victim(), [0]
     begin, errors = time.monotonic(), list[str]()
     asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(str(context)))
@@ -273,7 +273,7 @@ async def run_fuzz(messages: int, seed: int) -> Outcome:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Attack, print, and write with what a number needs beside it."""
+    """Attack, print, and write the report."""
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("--messages", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=1)
@@ -281,7 +281,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--attack", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.attack:
-        rng = random.Random(options.seed)  # noqa: S311 -- has to be the same again
+        rng = random.Random(options.seed)  # noqa: S311 -- must be repeatable
         asyncio.run(attack(options.attack, options.messages, rng))
         return
     with tempfile.TemporaryDirectory(prefix="links-") as folder:

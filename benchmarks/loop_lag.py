@@ -1,17 +1,16 @@
-"""What one client can do to another: how late the event loop of a server is, and how long a stream pauses.
+"""Measures how much one client can delay others: the lag of the server's event loop, and the pauses of a stream.
 
     python -m benchmarks.loop_lag MODEL_FOLDER --out benchmarks/results/loop-lag.json
 
-A server in a process of its own, with the tokenizer of the model, over a stage that sleeps 10 ms in every step, and
-draws the same word each time, with made-up log-probabilities; ``--max-body`` is raised to 17 MiB. Somebody streams an
-answer all the time, in this process; attacks come from another. Of each: how late the loop was, looked at every 5 ms
-("at_most_ms": how often it was at most so late), its worst value, the processor time of the longest callback, the
-longest pause between two chunks of the stream, and by how much that is longer than when nothing else happens, of which
-this is the median of three. The goal is 100 ms. The pauses need a machine that does nothing else; processor time does
-not.
+The server runs in its own process, with the tokenizer of the model, over a stage that sleeps 10 ms in every step and
+always draws the same word, with made-up log-probabilities; ``--max-body`` is raised to 17 MiB. This process streams
+answers all the time; the attacks come from another process. For each attack the report has the lag of the loop, sampled
+every 5 ms, as a histogram ("at_most_ms"); its maximum; the CPU time of the longest callback; the longest pause between
+two chunks of the stream; and how much longer that is than the median of three runs without an attack. The goal is
+100 ms. The pauses need an otherwise idle machine; CPU time does not.
 
-The attacks: bodies of 16 MiB of several kinds; one request of 16 answers of 4,096 tokens with ``top_logprobs`` 20; a
-prompt that needs the pages of 2,000 stored ones; and 100 ordinary streams.
+The attacks: bodies of 16 MiB of several kinds; one request for 16 answers of 4,096 tokens with ``top_logprobs`` 20; a
+prompt that evicts 2,000 cached ones; and 100 ordinary streams.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ BODY = 16 * MIB
 STREAMS, STREAM_TOKENS = 100, 200
 ANSWERS, TOKENS, TOP = 16, 4096, 20
 ASKING = 64
-"""So many prompts are asked for at a time, to have them stored."""
+"""Concurrent requests while the prefix cache is filled."""
 QUIET_S, TIMES = 5, 3
 PACKAGES = ("fastapi", "uvicorn", "h11", "tokenizers", "msgspec")
 SEEN = {200, 400, 429}
@@ -45,7 +44,7 @@ Attack = Callable[[int], Coroutine[Any, Any, None]]
 
 
 class Victim:
-    """Somebody who streams an answer."""
+    """A client that streams answers."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -53,7 +52,7 @@ class Victim:
         self.longest_s = 0.0
 
     async def stream(self) -> None:
-        """Read one answer after the other, and note the longest pause within one."""
+        """Stream one answer after the other, and note the longest pause within one."""
         while True:
             reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
             writer.write(make_request("/v1/completions", ask([1, 2, 3], max_tokens=4000, stream=True)))
@@ -99,7 +98,7 @@ async def send_body(port: int, part: bytes, route: str = "/v1/completions") -> N
 
 
 async def send_text(port: int) -> None:
-    """Have a text of 16 MiB tokenized."""
+    """Send a text of 16 MiB to be tokenized."""
     words = [str(number) for number in range(10_000)]
     draw = random.Random(2)  # noqa: S311 -- to be the same every time
     text = " ".join(draw.choices(words, k=BODY // 5))[: BODY - 100]
@@ -107,14 +106,14 @@ async def send_text(port: int) -> None:
 
 
 async def ask_logprobs(port: int) -> None:
-    """Ask for many long answers with log-probabilities, as one piece."""
+    """Request many long answers with log-probabilities, not streamed."""
     messages = [{"role": "user", "content": "Go on."}]
     fields = {"n": ANSWERS, "max_tokens": TOKENS, "logprobs": True, "top_logprobs": TOP, "ignore_eos": True}
     await post(port, make_request("/v1/chat/completions", {"messages": messages, **fields}))
 
 
 async def evict(port: int) -> None:
-    """Have 2,000 prompts stored, then ask for one that needs nearly all of their pages."""
+    """Cache 2,000 prompts, then send one that needs nearly all of their pages."""
     turns = iter(range(STORED))
 
     async def fill() -> None:
@@ -134,7 +133,7 @@ async def stream_many(port: int) -> None:
 
 
 async def wait(port: int) -> None:
-    """Do nothing."""
+    """Wait without an attack."""
     del port
     await asyncio.sleep(QUIET_S)
 
@@ -152,7 +151,7 @@ ATTACKS: dict[str, Attack] = {
 
 
 async def suffer(port: int, name: str) -> dict[str, Any]:
-    """Return what an attack, from a process of its own, does to the loop and to somebody else."""
+    """Run an attack from its own process, and return the lag of the loop and the pause of another client's stream."""
     victim = Victim(port)
     streaming = asyncio.create_task(victim.stream())
     await asyncio.sleep(1)
@@ -174,7 +173,7 @@ async def suffer(port: int, name: str) -> dict[str, Any]:
 
 
 def measure(folder: Path, name: str) -> dict[str, Any]:
-    """Attack a fresh server."""
+    """Attack a fresh server, and return the figures."""
     with run_host("score", folder) as port:
         found = asyncio.run(suffer(port, name))
     print(json.dumps(found), file=sys.stderr)
@@ -182,11 +181,11 @@ def measure(folder: Path, name: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure, print, and write with what a number needs beside it."""
+    """Measure, print, and write the report."""
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("model", type=Path, nargs="?", help="a model folder")
-    parser.add_argument("--only", help="the attacks whose names hold this")
-    parser.add_argument("--attack", help="be the attacker, of the server at --port")
+    parser.add_argument("--only", help="run only attacks whose names contain this")
+    parser.add_argument("--attack", help="run this attack on the server at --port")
     parser.add_argument("--port", type=int)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()

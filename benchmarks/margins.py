@@ -1,4 +1,4 @@
-"""Whether two servers give the same tokens, and how near a tie was where they first differ."""
+"""Compares the greedy tokens of two servers, and the margin of the best token where they first differ."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from benchmarks.parity import PROMPTS
 
 TOKENS = 64
 ENDS = ("", "<|im_end|>", "<|endoftext|>")
-"""How servers show a token that ends a text, if they do."""
+"""The texts by which servers show an end-of-text token."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The greedy tokens after a prompt, as text, and the two best at each place with their log-probabilities."""
+    """The greedy tokens after a prompt, as text, and the two best at each position with their log-probabilities."""
 
     tokens: list[str]
     best: list[dict[str, float]]
 
     def read_margin(self, place: int) -> float:
-        """Return by how much the best token of a place was better than the next."""
+        """Return the margin in log-probability between the best two tokens at a position."""
         first, second = sorted(self.best[place].values(), reverse=True)[:2]
         return first - second
 
 
 def ask_greedily(url: str, model: str, prompt: Sequence[int]) -> Answer:
-    """Ask a server over HTTP; of a token that is no whole character, it is not said which one it is."""
+    """Request greedy tokens over HTTP; a token that is not a whole character is shown as "?"."""
     body = {"model": model, "prompt": list(prompt), "max_tokens": TOKENS, "temperature": 0, "logprobs": 2}
     request = urllib.request.Request(  # noqa: S310 -- a server we started
         f"{url}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
@@ -47,7 +47,7 @@ def ask_greedily(url: str, model: str, prompt: Sequence[int]) -> Answer:
 
 
 def find_margin(ours: Answer, theirs: Answer) -> float | None:
-    """Return the smaller of the margins where the answers first differ; None: they do not."""
+    """Return the smaller of the two margins where the answers first differ, or None if they are equal."""
     pairs = itertools.zip_longest(ours.tokens, theirs.tokens)
     place = next((at for at, (left, right) in enumerate(pairs) if left != right), None)
     if place is None:
@@ -56,7 +56,7 @@ def find_margin(ours: Answer, theirs: Answer) -> float | None:
 
 
 def compare_tokens(sides: tuple[str, str], model: Path) -> dict[str, Any]:
-    """Return what two servers, by their addresses, make of each prompt."""
+    """Compare the answers of two servers, given by their addresses, to each prompt."""
     tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
     prompts = [tokenizer.encode(prompt, add_special_tokens=False).ids for prompt in PROMPTS]
     margins = [find_margin(*(ask_greedily(url, model.name, prompt) for url in sides)) for prompt in prompts]

@@ -1,10 +1,10 @@
-"""How much memory does a stage take that holds only some layers?
+"""Measures the memory of a stage that holds only some layers of a model.
 
     python benchmarks/memory.py MODEL_FOLDER --stages 3 --out benchmarks/results/memory.json
 
-Opens the whole model and then each of several stages of it on the MLX backend, every one in a process of its own, and
-runs one token through. Printed are the memory a process has in RAM (resident set size): before the stage is opened,
-with every library loaded; after that token; and at its highest, while it loaded. Linux only.
+Opens the whole model and then each of its stages on the MLX backend, each in its own process, and runs one token
+through. Prints the resident memory of the process: before the stage is opened, with every library loaded; after the
+token; and at its peak, while loading. Linux only.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ MEBI = 2**20
 
 
 def read_memory(field: str) -> int:
-    """Return a size in bytes out of ``/proc/self/status``: ``VmRSS`` is in RAM now, ``VmHWM`` the most that was."""
+    """Return a size in bytes from ``/proc/self/status``: ``VmRSS`` is resident memory, ``VmHWM`` its peak."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:"))
 
 
 def measure_stage(folder: Path, layers: LayerRange | None) -> dict[str, Any]:
-    """Open a stage in this process, run a token through it and return what it took, in MiB."""
+    """Open a stage in this process, run a token through it, and return the memory it took, in MiB."""
     from parallax_backend_mlx.backend import MlxBackend
     from parallax_backend_mlx.runtime import mx
 
@@ -57,7 +57,7 @@ def measure_stage(folder: Path, layers: LayerRange | None) -> dict[str, Any]:
 
 
 def measure_apart(folder: Path, layers: str) -> dict[str, Any]:
-    """Return what `measure_stage` returns in a process of its own."""
+    """Run `measure_stage` in a new process, and return its result."""
     command = [sys.executable, __file__, str(folder), "--layers", layers]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     found: dict[str, Any] = json.loads(done.stdout)
@@ -65,7 +65,7 @@ def measure_apart(folder: Path, layers: str) -> dict[str, Any]:
 
 
 def compare_stages(folder: Path, stages: int) -> dict[str, Any]:
-    """Measure the whole model and ``stages`` equal parts of it."""
+    """Measure the whole model and ``stages`` equal stages, and return the figures."""
     count = json.loads((folder / "config.json").read_text())["num_hidden_layers"]
     cuts = [round(count * number / stages) for number in range(stages + 1)]
     whole = measure_apart(folder, f"0-{count}")
@@ -79,17 +79,17 @@ def compare_stages(folder: Path, stages: int) -> dict[str, Any]:
 
 
 def read_layers(text: str) -> LayerRange:
-    """Read ``START-STOP``."""
+    """Parse ``START-STOP``."""
     start, _, stop = text.partition("-")
     return LayerRange(int(start), int(stop))
 
 
 def main() -> None:
-    """Compare, print, and write it with what a number needs beside it."""
+    """Measure, print, and write the report."""
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("model", type=Path, help="a model folder")
     parser.add_argument("--stages", type=int, default=3)
-    parser.add_argument("--layers", type=read_layers, help="measure these alone, in this process")
+    parser.add_argument("--layers", type=read_layers, help="measure only these, in this process")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     if options.layers:
@@ -99,7 +99,7 @@ def main() -> None:
     found = {
         **compare_stages(options.model, options.stages),
         "commit": commit.stdout.strip(),
-        # The folder by its name alone: where it lies is the business of one machine.
+        # Only the name of the folder: its path is specific to one machine.
         "command": f"python benchmarks/memory.py {options.model.name} --stages {options.stages}",
         "machine": {"system": platform.platform(), "python": platform.python_version()},
     }

@@ -1,12 +1,12 @@
-"""Does a backend choose the tokens transformers chooses? Greedy, float32, on a real model.
+"""Compares the greedy tokens of a backend with those of transformers, in float32, on a real model.
 
     python -m benchmarks.parity MODEL_FOLDER --prompts 10 --tokens 32 --out benchmarks/results/parity-smollm2.json
     python -m benchmarks.parity MODEL_FOLDER --backend torch --prompts 20 --tokens 64 --out FILE
 
-Every prompt runs through the stage as a server would run it: prefilled in chunks, then decoded a token at a time.
-Where the two differ, the gap between the two best scores of transformers is printed: nearly equal scores may be told
-apart differently by two correct programs. Exits with 1 if more than one prompt differs, or one at a gap of 1e-3
-or more. Needs torch and transformers.
+Every prompt runs through the stage as in a server: prefilled in chunks, then decoded one token at a time. Where the two
+differ, the gap between the two best logits of transformers is printed: two correct programs may order nearly equal
+logits differently. Exits with 1 if more than one prompt differs, or one at a gap of 1e-3 or more. Needs torch and
+transformers.
 """
 
 from __future__ import annotations
@@ -71,40 +71,40 @@ BACKENDS = {
     "mlx": ("parallax_backend_mlx.backend", "MlxBackend", ("mlx", "mlx-lm")),
     "torch": ("parallax_backend_torch.backend", "TorchBackend", ()),
 }
-"""Where each is, and the distributions beside torch and transformers whose versions matter."""
+"""The module and class of each backend, and the distributions besides torch and transformers to report."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Where one prompt went apart."""
+    """The first difference between the outputs for one prompt."""
 
     prompt: str
     at: int
-    """Output tokens before it that are equal."""
+    """The number of equal output tokens before it."""
     found: int
     expected: int
-    """By transformers."""
+    """The token of transformers."""
     gap: float
-    """Between the two best logits of transformers there."""
+    """The gap between the two best logits of transformers at that position."""
 
 
 @dataclass(frozen=True)
 class Reference:
-    """What transformers generates after one prompt."""
+    """The output of transformers for one prompt."""
 
     tokens: list[int]
     gaps: list[float]
-    """Between the two best logits at each token."""
+    """The gap between the two best logits at each token."""
 
 
-class Clock:
-    """Adds up tokens and seconds."""
+class StepClock:
+    """Runs steps, and adds up their tokens and seconds."""
 
     def __init__(self) -> None:
         self.tokens, self.seconds = 0, 0.0
 
     def run_step(self, stage: Stage, row: Row) -> tuple[int, ...]:
-        """Run ``row`` alone and return what it draws."""
+        """Run a step with only ``row``, and return the drawn tokens."""
         start = time.perf_counter()
         answers = stage.step(StageBatch((row,))).wait().answers
         self.tokens += len(row.tokens)
@@ -113,12 +113,12 @@ class Clock:
 
     @property
     def rate(self) -> float:
-        """Tokens a second."""
+        """Tokens per second."""
         return self.tokens / self.seconds if self.seconds else 0.0
 
 
-def generate_stage(stage: Stage, prompt: Sequence[int], count: int, clocks: tuple[Clock, Clock]) -> list[int]:
-    """Return ``count`` greedy tokens after ``prompt``, through the stage; ``clocks`` are of prefill and decode."""
+def generate_stage(stage: Stage, prompt: Sequence[int], count: int, clocks: tuple[StepClock, StepClock]) -> list[int]:
+    """Return ``count`` greedy tokens after ``prompt`` from the stage; ``clocks`` time prefill and decode."""
     prefill, decode = clocks
     seq, chunk = SeqId(0), stage.info.max_batch_tokens
     stage.edit([Open(seq, SequenceSpec(prompt_length=len(prompt), sampling=Sampling(temperature=0)))])
@@ -135,18 +135,18 @@ def generate_stage(stage: Stage, prompt: Sequence[int], count: int, clocks: tupl
 
 
 def generate_references(folder: Path, prompts: Sequence[list[int]], count: int) -> Iterator[Reference]:
-    """Yield what transformers generates greedily after each prompt.
+    """Yield the greedy output of transformers for each prompt.
 
-    All prompts run in one batch, padded on the left, where the attention mask hides the padding exactly.
+    All prompts run in one batch, padded on the left; the attention mask hides the padding.
     """
     import torch
     from transformers import AutoModelForCausalLM, GenerationConfig
 
-    # Threads that fill every core wait for each other whenever anything else runs.
+    # With a thread on every core, threads wait for each other whenever anything else runs.
     torch.set_num_threads(max(1, count_cores() - 1))
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     width = max(map(len, prompts))
-    # It stands in for the model's own, which would end at the end of a text; the stage knows of no such end.
+    # Replaces the model's own configuration, which would stop at an end-of-text token; the stage does not stop.
     model.generation_config = GenerationConfig(
         do_sample=False,
         max_new_tokens=count,
@@ -165,7 +165,7 @@ def generate_references(folder: Path, prompts: Sequence[list[int]], count: int) 
 
 
 def find_difference(prompt: str, found: list[int], reference: Reference) -> Difference | None:
-    """Return the first difference of two outputs."""
+    """Return the first difference of two outputs, or None if they are equal."""
     for at, (left, right) in enumerate(zip(found, reference.tokens, strict=True)):
         if left != right:
             return Difference(prompt, at, left, right, reference.gaps[at])
@@ -173,14 +173,14 @@ def find_difference(prompt: str, found: list[int], reference: Reference) -> Diff
 
 
 def compare_prompts(folder: Path, backend: Backend, prompts: Sequence[str], count: int) -> dict[str, Any]:
-    """Run ``prompts`` through both and return what is to be reported."""
+    """Run ``prompts`` through both, and return the report."""
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     ids = [tokenizer.encode(prompt, add_special_tokens=False).ids for prompt in prompts]
-    # The stage first: the threads of torch would take its time.
+    # The stage first: the threads of torch would slow it down.
     stage = backend.open_stage(StagePlan(model=folder, dtype="float32"))
-    clocks = Clock(), Clock()
+    clocks = StepClock(), StepClock()
     outputs = [generate_stage(stage, prompt, count, clocks) for prompt in ids]
     stage.close()
     references = list(generate_references(folder, ids, count))
@@ -209,15 +209,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Compare, print, and write the report; return the exit code."""
     parser = argparse.ArgumentParser(description="Compare a backend with transformers, token by token.")
     parser.add_argument("model", type=Path, help="a model folder")
-    parser.add_argument("--backend", choices=list(BACKENDS), default="mlx", help="what to compare with transformers")
-    parser.add_argument("--prompts", type=int, default=10, help=f"how many prompts, at most {len(PROMPTS)}")
-    parser.add_argument("--tokens", type=int, default=32, help="output tokens a prompt")
+    parser.add_argument(
+        "--backend", choices=list(BACKENDS), default="mlx", help="the backend to compare with transformers"
+    )
+    parser.add_argument("--prompts", type=int, default=10, help=f"number of prompts, at most {len(PROMPTS)}")
+    parser.add_argument("--tokens", type=int, default=32, help="output tokens per prompt")
     parser.add_argument("--out", type=Path, help="where to write the report as JSON")
     options = parser.parse_args(arguments)
     module, name, packages = BACKENDS[options.backend]
     backend: Backend = getattr(importlib.import_module(module), name)()
     report = compare_prompts(options.model, backend, PROMPTS[: options.prompts], options.tokens)
-    # The folder by its name alone: where it lies is the business of one machine.
+    # Only the name of the folder: its path is specific to one machine.
     shown = [
         options.model.name,
         "--backend",

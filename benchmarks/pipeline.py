@@ -1,15 +1,14 @@
-"""How well a pipeline of stages is kept busy: the time of its steps against that of its slowest stage.
+"""Measures how well a pipeline keeps its stages busy: the time of its steps against that of its slowest stage.
 
     python -m benchmarks.pipeline --out benchmarks/results/pipeline.json
 
-Three stages that only sleep, each on a thread of its own; head, links and codec are the real ones. N steps cannot take
-less than N times the slowest stage; the goal is at most 1.15 times that, filling and draining included. Decodes: many
-short requests at once. Prefill: one long prompt, in chunks, several of which are in flight. Idle: stages that take no
-time, which leaves what head, links and threads cost per step.
+The three stages only sleep, each on its own thread; head, links and codec are the real ones. N steps cannot take less
+than N times the slowest stage; the goal is at most 1.15 times that, filling and draining included. Decodes: many short
+requests at once. Prefill: one long prompt, in chunks, several of which are in flight. Idle: stages that take no time,
+which leaves the cost of head, links and threads per step.
 
-On a machine that is busy with something else threads wake up late, which is no cost of the pipeline's. "threads" is the
-ratio of three bare threads that sleep and hand each other three marks in a ring, measured in between: what this machine
-could do at that time.
+On a busy machine threads wake up late, which is not a cost of the pipeline. "threads" is the same ratio for three bare
+threads that sleep and pass three marks around a ring, measured between the runs: the best this machine could do then.
 """
 
 from __future__ import annotations
@@ -42,15 +41,15 @@ REQUESTS, TOKENS = 24, 40
 RUNS = 5
 
 
-class Watch:
-    """How often a stage was busy, and for how long."""
+class StageTimer:
+    """Counts the steps of a stage, and the seconds it was busy."""
 
     def __init__(self) -> None:
         self.steps = 0
         self.busy_s = 0.0
 
     def sleep(self, seconds: float) -> None:
-        """Sleep, and count how long it took."""
+        """Sleep, and count the step and its time."""
         begun = time.perf_counter()
         if seconds:
             time.sleep(seconds)
@@ -59,25 +58,25 @@ class Watch:
 
 
 def take_time(seconds: float, batch: StageBatch) -> float:
-    """Return how long a step is to take: the same for every batch."""
+    """Return the seconds that a step takes, which are the same for every batch."""
     del batch
     return seconds
 
 
-def make_stages(times_ms: Sequence[int], watches: Sequence[Watch]) -> list[Callable[[], Stage]]:
-    """Return what opens stages that sleep so many milliseconds a step, each told to a watch."""
+def make_stages(times_ms: Sequence[int], timers: Sequence[StageTimer]) -> list[Callable[[], Stage]]:
+    """Return functions that open stages which sleep ``times_ms`` per step, each with its timer."""
     cuts = [NUM_LAYERS * index // len(times_ms) for index in range(len(times_ms) + 1)]
     pools = (PoolInfo(kind="full", page_size=16, num_pages=4096),)
     stages: list[Callable[[], Stage]] = []
-    for (start, stop), time_ms, watch in zip(pairwise(cuts), times_ms, watches, strict=True):
+    for (start, stop), time_ms, timer in zip(pairwise(cuts), times_ms, timers, strict=True):
         info = describe_sleeper(LayerRange(start, stop))
         info = dataclasses.replace(info, pools=pools, max_batch_tokens=CHUNK)
-        stages.append(partial(SleepStage, info, partial(take_time, time_ms / 1000), watch.sleep))
+        stages.append(partial(SleepStage, info, partial(take_time, time_ms / 1000), timer.sleep))
     return stages
 
 
 def make_requests(count: int, num_prompt: int, num_output: int) -> list[Request]:
-    """Return requests with prompts of their own."""
+    """Return requests whose prompts share no prefix."""
     return [
         Request(
             id=RequestId(str(number)),
@@ -90,7 +89,7 @@ def make_requests(count: int, num_prompt: int, num_output: int) -> list[Request]
 
 
 async def run_requests(stages: Sequence[Callable[[], Stage]], requests: Sequence[Request]) -> tuple[float, int]:
-    """Return how many seconds all answers took together, and how many tokens they have."""
+    """Run the requests at once; return the total seconds and the number of output tokens."""
     engine = PipelineEngine(LocalExecutor(stages), lambda tokens: " word" * len(tokens))
     await engine.start()
 
@@ -105,7 +104,7 @@ async def run_requests(stages: Sequence[Callable[[], Stage]], requests: Sequence
 
 
 def measure(what: str, times_ms: Sequence[int], requests: Sequence[Request]) -> dict[str, Any]:
-    """Return the fastest of several runs, since whatever else the machine does only adds; and the ratios of each."""
+    """Return the fastest of several runs, since other load only adds time, and the ratios of every run."""
     runs = [run_once(what, times_ms, requests) for _ in range(RUNS)]
     best = min(runs, key=lambda run: float(run["ms_per_step"]))
     every = [(run["ratio"], run["threads"]) for run in runs if "ratio" in run]
@@ -113,7 +112,7 @@ def measure(what: str, times_ms: Sequence[int], requests: Sequence[Request]) -> 
 
 
 def time_ring(times_ms: Sequence[int], rounds: int) -> float:
-    """Return how many seconds bare threads take that do nothing but sleep and pass marks on, as many as there are."""
+    """Return the seconds that bare threads take to sleep and pass marks around a ring, one thread for each stage."""
     queues: list[queue.SimpleQueue[int]] = [queue.SimpleQueue() for _ in times_ms]
 
     def work(index: int) -> None:
@@ -134,11 +133,11 @@ def time_ring(times_ms: Sequence[int], rounds: int) -> float:
 
 
 def run_once(what: str, times_ms: Sequence[int], requests: Sequence[Request]) -> dict[str, Any]:
-    """Return how long the steps took, against the slowest stage, and the share of the time each stage was busy."""
-    watches = [Watch() for _ in times_ms]
-    seconds, tokens = asyncio.run(run_requests(make_stages(times_ms, watches), requests))
+    """Return the time of the steps, its ratio to the slowest stage, and the share of the time each stage was busy."""
+    timers = [StageTimer() for _ in times_ms]
+    seconds, tokens = asyncio.run(run_requests(make_stages(times_ms, timers), requests))
     assert tokens == sum(request.max_tokens or 0 for request in requests)
-    steps = watches[-1].steps
+    steps = timers[-1].steps
     found: dict[str, Any] = {
         "what": what,
         "stages_ms": list(times_ms),
@@ -151,12 +150,12 @@ def run_once(what: str, times_ms: Sequence[int], requests: Sequence[Request]) ->
         found["ratio"] = round(seconds / floor, 3)
         found["threads"] = round(time_ring(times_ms, steps) / floor, 3)
         found["goal"] = GOAL
-        found["busy"] = [round(watch.busy_s / seconds, 3) for watch in watches]
+        found["busy"] = [round(timer.busy_s / seconds, 3) for timer in timers]
     return found
 
 
 def main() -> None:
-    """Measure, print, and write with what a number needs beside it."""
+    """Measure, print, and write the report."""
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()

@@ -1,11 +1,11 @@
-"""Is the prefix index faster than what one would write first, at a million cached tokens?
+"""Compares the prefix index with a dict of tuples, the obvious implementation, at a million cached tokens.
 
     python -m benchmarks.prefix --out benchmarks/results/prefix.json
 
-The other side is a dict of tuples: the beginning of every sequence, at every multiple of the page size, as a tuple of
-its tokens; the longest that is in the dict wins. Both hold the same sequences (families that share a beginning) and
-are asked for the same prompts, in one run, in turn; a call includes what makes a key of the tokens. Ratios above 1 mean
-that the index is faster; it also finds beginnings that end within a page.
+The dict holds every prefix of every sequence, at each multiple of the page size, as a tuple of tokens; the longest one
+found wins. Both hold the same sequences (families that share a prefix) and look up the same prompts, in one run, in
+turns; a call includes the time to make a key of the tokens. Ratios above 1 mean that the index is faster; it also finds
+prefixes that end within a page.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from parallax_core.engine.prefix import PrefixIndex, make_key
 
 PAGE = 16
 SHARED, OWN = 800, 200
-"""Tokens that a family has in common, and those of each member alone."""
+"""Tokens that a family shares, and tokens that each member has alone."""
 FAMILY = 10
 VOCAB = 50_000
 NUM_PROMPTS = 200
@@ -35,18 +35,18 @@ Tokens = tuple[int, ...]
 
 
 class DictOfTuples:
-    """The other side."""
+    """The obvious implementation of a prefix index."""
 
     def __init__(self) -> None:
         self._seqs: dict[Tokens, SeqId] = {}
 
     def insert(self, tokens: Tokens, seq: SeqId) -> None:
-        """Store every beginning of whole pages."""
+        """Store every prefix of whole pages."""
         for end in range(PAGE, len(tokens) + 1, PAGE):
             self._seqs[tokens[:end]] = seq
 
     def match(self, tokens: Tokens) -> int:
-        """Return the length of the longest beginning that is stored."""
+        """Return the length of the longest stored prefix."""
         found = 0
         for end in range(PAGE, len(tokens) + 1, PAGE):
             if tokens[:end] not in self._seqs:
@@ -56,7 +56,7 @@ class DictOfTuples:
 
 
 def make_sequences(total: int, source: random.Random) -> list[Tokens]:
-    """Return sequences of ``total`` tokens in all."""
+    """Return sequences with ``total`` tokens altogether."""
 
     def draw(count: int) -> Tokens:
         return tuple(source.randrange(VOCAB) for _ in range(count))
@@ -76,7 +76,7 @@ def time_calls(call: Callable[[Any], object], items: Sequence[Any]) -> float:
 
 
 def compare(total: int) -> dict[str, Any]:
-    """Fill both sides, ask both, and return the medians and ratios."""
+    """Fill both, look up the prompts in both, and return the medians and ratios."""
     source = random.Random(1)  # noqa: S311 -- the same numbers in every run
     sequences = make_sequences(total, source)
     prompts = [source.choice(sequences)[: SHARED + OWN // 2] + (VOCAB,) * OWN for _ in range(NUM_PROMPTS)]
@@ -97,7 +97,7 @@ def compare(total: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Run the comparison, print it, and write it with what a number needs beside it."""
+    """Measure, print, and write the report."""
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("--tokens", type=int, default=1_000_000)
     parser.add_argument("--out", type=Path)

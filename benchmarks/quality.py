@@ -1,18 +1,18 @@
-"""What does it cost in quality to keep weights in fewer bits?
+"""Measures the loss of quality when weights are stored in fewer bits.
 
     python -m benchmarks.quality MODEL_FOLDER --out benchmarks/results/quality.json
 
 Runs the torch backend on a CPU with weights in float32, bfloat16, int8 and int4, and compares each with float32:
 
-* perplexity: e to the mean negative log-probability of the tokens of ``data/pipelines.txt``, a text written for this,
-  in windows of 512 tokens, each beginning anew.
-* same best: the share of all its places at which the most likely token is the one of float32.
-* greedy: 20 prompts of 64 tokens each; the share that is equal until the first difference, and given the tokens of
-  float32, the share of places at which the same token would have come next.
+* perplexity: e to the mean negative log-probability of the tokens of ``data/pipelines.txt``, a text written for this
+  purpose, in independent windows of 512 tokens.
+* same best: the share of the positions of that text at which the most likely token is that of float32.
+* greedy: 20 prompts with 64 output tokens each; the share of tokens before the first difference, and, given the tokens
+  of float32, the share of positions at which the same token would have come next.
 
-A model that was once kept in 4 bits, in groups of 32, loses nothing when it is brought into such groups again, which
-says nothing of other models. So its channels are shuffled first: what a Llama computes stays the same, and each group
-holds weights of many others. ``--as-is`` leaves them as they are.
+A model that was once quantized to 4 bits, in groups of 32, loses nothing when it is quantized to such groups again,
+which says nothing about other models. So its channels are shuffled first: the Llama computes the same, and each group
+holds weights from many former groups. ``--as-is`` leaves the channels in their order.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from parallax_core.api import (
 
 TEXT = Path(__file__).parent / "data" / "pipelines.txt"
 KINDS = ("float32", "bfloat16", "int8", "int4")
-"""The first is what the others are compared with."""
+"""Weight formats; the first is the reference."""
 WINDOW = 512
 TOKENS = 64
 """Output tokens of each prompt."""
@@ -58,36 +58,36 @@ SEQ = SeqId(1)
 
 @dataclass(frozen=True)
 class Scores:
-    """What a stage makes of given tokens, after the first."""
+    """The scores of given tokens, except the first."""
 
     logprobs: list[float]
     best: list[int]
-    """The most likely token at each place."""
+    """The most likely token at each position."""
 
     def __add__(self, other: Scores) -> Scores:
         return Scores(self.logprobs + other.logprobs, self.best + other.best)
 
     @property
     def perplexity(self) -> float:
-        """Of the tokens."""
+        """The perplexity of the tokens."""
         return math.exp(-sum(self.logprobs) / len(self.logprobs))
 
 
 @dataclass(frozen=True)
 class Run:
-    """What weights of one kind give."""
+    """The results with one weight format."""
 
     text: Scores
     outputs: list[list[int]]
     """Greedy tokens after each prompt."""
     forced: list[Scores]
-    """Of the greedy tokens of the reference after each prompt."""
+    """The scores of the reference's greedy tokens after each prompt."""
     weight_bytes: int
     device: str
 
 
 def score_tokens(stage: Stage, tokens: Sequence[int]) -> Scores:
-    """Score a sequence, in steps as long as the stage takes them."""
+    """Score a sequence, in the longest steps the stage allows."""
     stage.edit([Open(SEQ, SequenceSpec(prompt_length=len(tokens), sampling=Sampling(temperature=0)))])
     found = Scores([], [])
     for start in range(0, len(tokens) - 1, stage.info.max_batch_tokens):
@@ -101,7 +101,7 @@ def score_tokens(stage: Stage, tokens: Sequence[int]) -> Scores:
 
 
 def generate_greedily(stage: Stage, prompts: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Return the greedy tokens after each prompt, all of them together in each step."""
+    """Return the greedy tokens after each prompt, with all prompts decoded together."""
     spec = Sampling(temperature=0)
     stage.edit([Open(SeqId(seq), SequenceSpec(prompt_length=len(it), sampling=spec)) for seq, it in enumerate(prompts)])
     outputs: list[list[int]] = []
@@ -131,7 +131,7 @@ def _draw_rows(stage: Stage, rows: Sequence[Row]) -> list[int]:
 
 
 def run_kind(folder: Path, kind: str, text: list[int], prompts: list[list[int]], reference: Run | None) -> Run:
-    """Measure weights of one kind; without a reference, they are the reference."""
+    """Measure one weight format; if ``reference`` is None, it becomes the reference."""
     from parallax_backend_torch.backend import TorchBackend
 
     plan = StagePlan(model=folder, dtype="float32", device="cpu", options={"weights": kind})
@@ -147,17 +147,17 @@ def run_kind(folder: Path, kind: str, text: list[int], prompts: list[list[int]],
 
 
 def count_equal(found: Sequence[int], wanted: Sequence[int]) -> int:
-    """Return how many tokens are equal before the first that is not."""
+    """Return the number of equal tokens before the first difference."""
     return next((at for at, (left, right) in enumerate(zip(found, wanted, strict=True)) if left != right), len(wanted))
 
 
 def share_same(found: Sequence[int], wanted: Sequence[int]) -> float:
-    """Return the share of places at which two lists are equal."""
+    """Return the share of positions at which two lists are equal."""
     return sum(left == right for left, right in zip(found, wanted, strict=True)) / len(wanted)
 
 
 def compare_runs(run: Run, reference: Run) -> dict[str, Any]:
-    """Return what is reported of one kind."""
+    """Return the figures of one weight format."""
     equal = [count_equal(found, wanted) for found, wanted in zip(run.outputs, reference.outputs, strict=True)]
     tails = [scores.best[-TOKENS:] for scores in run.forced]
     return {
@@ -173,7 +173,7 @@ def compare_runs(run: Run, reference: Run) -> dict[str, Any]:
 
 
 def compare_kinds(folder: Path) -> dict[str, Any]:
-    """Measure every kind and return what is to be reported."""
+    """Measure every weight format, and return the report."""
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
@@ -197,7 +197,7 @@ def compare_kinds(folder: Path) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Compare, print, and write the report."""
+    """Measure, print, and write the report; return the exit code."""
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("model", type=Path, help="a model folder")
     parser.add_argument("--out", type=Path, help="where to write the report as JSON")

@@ -1,4 +1,4 @@
-"""What every benchmark writes beside its figures: commit, command, machine, versions."""
+"""Reads and writes reports, and describes a run: commit, command, machine and versions."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from typing import Any
 CPUINFO = Path("/proc/cpuinfo")
 
 FEATURES = ("avx", "avx2", "fma", "avx512", "amx", "asimd", "bf16", "i8mm", "sve")
-"""How the names of those instructions begin on which the speed of arithmetic depends, on x86 and on ARM."""
+"""Prefixes of the CPU features that determine the speed of arithmetic, on x86 and ARM."""
 
 
 def describe_run(command: Sequence[str], packages: Iterable[str] = ()) -> dict[str, Any]:
-    """Return what a figure needs beside it to be worth anything.
+    """Return the facts needed to interpret and reproduce the figures of a run.
 
     Args:
-        command: what was run; a model folder by its name alone, since where it lies is the business of one machine.
-        packages: distributions whose versions matter.
+        command: the module and its arguments; a model folder by its name only, since its path is specific to a machine.
+        packages: distributions whose versions are reported.
     """
     commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()  # noqa: S607
     return {
@@ -40,14 +40,14 @@ def describe_run(command: Sequence[str], packages: Iterable[str] = ()) -> dict[s
 
 
 def write_report(path: Path | None, report: Mapping[str, Any]) -> None:
-    """Write a report as JSON, if it is wanted."""
+    """Write a report as JSON, unless ``path`` is None."""
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(report, indent=2) + "\n")
 
 
 def read_report(path: Path | None) -> dict[str, Any]:
-    """Return what an earlier run wrote, or nothing."""
+    """Return the report of an earlier run, empty if there is none."""
     found: dict[str, Any] = json.loads(path.read_text()) if path is not None and path.exists() else {}
     return found
 
@@ -64,12 +64,12 @@ def read_features(path: Path) -> list[str]:
 
 
 def _read_field(path: Path, name: str) -> str:
-    """Return the first value of a name in a file like ``/proc/cpuinfo``, or an empty text."""
+    """Return the first value of a name in a file like ``/proc/cpuinfo``, or an empty string."""
     lines: Iterable[str] = path.read_text().splitlines() if path.exists() else ()
     fields = (line.partition(":") for line in lines)
     return next((value.strip() for key, _, value in fields if key.strip() == name), "")
 
 
 def count_cores() -> int:
-    """Return the cores this process may use."""
+    """Return the number of CPU cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,10 +1,10 @@
-"""A worker process whose stage fails when a file says so.
+"""Runs a worker process whose stage fails on command; used by `benchmarks.chaos`.
 
     python -m benchmarks.sabotage FOLDER toy PLAN
     python -m benchmarks.sabotage FOLDER model worker --connect ADDRESS ...
 
-The first is a node of a toy, see `parallax_core.testing.node`; the second is ``parallax worker``. Whoever wants a fault
-calls `order`, and `read_rows` once the file is gone.
+The first runs a node of the toy, see `parallax_core.testing.node`; the second runs ``parallax worker``. A file in
+FOLDER orders a fault: the caller writes it with `order`, and calls `read_rows` once the file is gone.
 """
 
 from __future__ import annotations
@@ -46,27 +46,27 @@ from parallax_core.testing.fault import Fault, FaultStage
 from parallax_core.testing.node import NodePlan, open_toy, serve_head
 
 Kind = Literal["event", "kernel", "lock", "memory", "nan", "lost", "pages", "refuse"]
-"""What goes wrong.
+"""The kinds of faults.
 
 ========== =========================================================================================
-``event``  the step waits for an event that never comes
-``kernel`` threads that compute for the step are held, or the step itself, in native code
-``lock``   the step is held in native code that keeps the interpreter lock
-``memory`` MemoryError, once the layers have been computed where the backend is a real one
+``event``  the step waits for an event that never happens
+``kernel`` the compute threads of the step, or the step itself, hang in native code
+``lock``   the step hangs in native code that holds the interpreter lock
+``memory`` the step raises MemoryError, after computing the layers if the backend is a real one
 ``nan``    the hidden states of the step's last row are NaN
-``lost``   the stage says that it is lost
-``pages``  the stage says that it has one free page less than it has
+``lost``   the stage reports that it is lost
+``pages``  the stage reports one free page less than it has
 ``refuse`` the stage cannot be opened
 ========== =========================================================================================
 """
 
 FAULTS = {"event": Fault("hang"), "lost": Fault("die"), "pages": Fault("free")}
 INNER = {"MlxStage": ("_runner", "run"), "TorchStage": ("", "_run")}
-"""The method of a stage, or of an attribute of it, that computes the layers and writes to the pages."""
+"""The attribute of a stage class and its method (or the stage's own) that computes the layers and writes the pages."""
 
 
 def order(folder: Path, first_layer: int, kind: Kind) -> Path:
-    """Have a stage fail in its next step or, to refuse, when it is opened next; return what is gone when it has."""
+    """Order a fault in the next step or the next opening of a stage; return a file that is gone once it happened."""
     path = folder / f"{'open' if kind == 'refuse' else 'step'}-{first_layer}"
     draft = path.with_suffix(".draft")
     draft.write_text(kind)
@@ -79,7 +79,7 @@ def read_rows(path: Path) -> int:
 
 
 def take(path: Path, num_rows: int) -> str:
-    """Return the kind of fault that is wanted, once; empty: none."""
+    """Return the ordered kind of fault and delete the order; return an empty string if there is none."""
     if not path.exists():
         return ""
     kind = path.read_text()
@@ -89,8 +89,8 @@ def take(path: Path, num_rows: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Poisoned:
-    """The outcome of a step, with NaN for the hidden states of a row."""
+class PoisonedOutput:
+    """The output of a step, with NaN as the hidden states of its last row."""
 
     output: StageOutput
     rows: tuple[Row, ...]
@@ -101,8 +101,8 @@ class Poisoned:
         return replace(result, tensors=tuple(poison(tensor, self.rows) for tensor in result.tensors))
 
 
-class Saboteur:
-    """Another stage, which fails in a step when a file says so."""
+class FailingStage:
+    """Wraps a stage, and fails in a step when a file orders it."""
 
     def __init__(self, stage: Stage, path: Path) -> None:
         self._stage = stage
@@ -110,20 +110,20 @@ class Saboteur:
 
     @property
     def info(self) -> StageInfo:
-        """What the stage says of itself."""
+        """The description of the wrapped stage."""
         return self._stage.info
 
     def edit(self, edits: Sequence[Edit]) -> None:
-        """Edit the other stage."""
+        """Edit the wrapped stage."""
         self._stage.edit(edits)
 
     def step(self, batch: StageBatch) -> StageOutput:
-        """Step the other stage, unless it is to fail."""
+        """Run a step on the wrapped stage, or fail if a fault is ordered."""
         kind = take(self._path, len(batch.rows))
         return self._fail(kind, batch) if kind else self._stage.step(batch)
 
     def close(self) -> None:
-        """Close the other stage."""
+        """Close the wrapped stage."""
         self._stage.close()
 
     def _fail(self, kind: str, batch: StageBatch) -> StageOutput:
@@ -151,15 +151,15 @@ class Saboteur:
 
     def _step_poisoned(self, batch: StageBatch) -> StageOutput:
         dtypes = {spec.dtype for spec in (*self.info.takes, *self.info.gives)}
-        if dtypes <= {"int64"}:  # the toy, which knows no NaN
+        if dtypes <= {"int64"}:  # the toy has no NaN
             raise BackendFailed("not finite on purpose", "", (batch.rows[-1].seq,))
         if batch.hidden:
             return self._stage.step(replace(batch, hidden=tuple(poison(each, batch.rows) for each in batch.hidden)))
-        return Poisoned(self._stage.step(batch), batch.rows)
+        return PoisonedOutput(self._stage.step(batch), batch.rows)
 
 
 def poison(tensor: Tensor, rows: Sequence[Row]) -> Tensor:
-    """Return hidden states, shape [tokens of all rows, width], that are NaN for the last row."""
+    """Return hidden states, shape [tokens of all rows, width], with NaN for the last row."""
     data = bytearray(memoryview(tensor.data).cast("B"))
     start = len(data) // tensor.shape[0] * (tensor.shape[0] - len(rows[-1].tokens))
     data[start:] = b"\xff" * (len(data) - start)
@@ -167,7 +167,7 @@ def poison(tensor: Tensor, rows: Sequence[Row]) -> Tensor:
 
 
 def fail_after(owner: Any, name: str, error: Exception) -> None:  # noqa: ANN401 -- any object with such a method
-    """Have the next call of a method do its work, and raise then."""
+    """Make the next call of a method do its work, and then raise ``error``."""
     method = getattr(owner, name)
 
     def call(*args: object) -> NoReturn:
@@ -179,9 +179,9 @@ def fail_after(owner: Any, name: str, error: Exception) -> None:  # noqa: ANN401
 
 
 def hold_kernels() -> int:
-    """Hold the threads that only compute, for ever; return how many there are. Linux only; elsewhere it finds none.
+    """Hang all compute threads forever, and return their number; 0 on systems other than Linux.
 
-    Those are the threads that neither Python nor ZeroMQ has started. Each gets a signal whose handler never returns.
+    These are the threads that neither Python nor ZeroMQ has started. Each gets a signal whose handler never returns.
     """
     tasks = Path("/proc/self/task")
     known = {thread.native_id for thread in threading.enumerate()}
@@ -195,16 +195,16 @@ def hold_kernels() -> int:
     return len(found)
 
 
-def open_stage(folder: Path, layers: LayerRange | None, open_other: Callable[[], Stage]) -> Stage:
-    """Open a stage that fails when a file in ``folder`` says so, or refuse to."""
+def open_stage(folder: Path, layers: LayerRange | None, open_wrapped: Callable[[], Stage]) -> Stage:
+    """Open a stage that fails when a file in ``folder`` orders it; fail to open it if that is ordered."""
     first = layers.start if layers else 0
     if take(folder / f"open-{first}", 0):
-        raise BackendFailed("there is no memory for the stage, on purpose")
-    return Saboteur(open_other(), folder / f"step-{first}")
+        raise BackendFailed("out of memory for the stage, on purpose")
+    return FailingStage(open_wrapped(), folder / f"step-{first}")
 
 
 def run_toy(folder: Path, plan: NodePlan) -> None:
-    """Be a node of a toy."""
+    """Run a node of the toy."""
     end_with_parent()
     log.configure(verbose=False, node=plan.node)
     asyncio.run(
@@ -218,11 +218,11 @@ def run_toy(folder: Path, plan: NodePlan) -> None:
 
 
 def run_worker(folder: Path, words: Sequence[str]) -> None:
-    """Be ``parallax worker``."""
-    open_other = stages.open_stage
+    """Run ``parallax worker``."""
+    open_wrapped = stages.open_stage
 
     def open_planned(host: PluginHost, offer: Offer[BackendSpec], plan: StagePlan) -> Stage:
-        return open_stage(folder, plan.layers, lambda: open_other(host, offer, plan))
+        return open_stage(folder, plan.layers, lambda: open_wrapped(host, offer, plan))
 
     stages.open_stage = open_planned  # before the command imports it
     sys.argv = ["parallax", *words]
@@ -230,7 +230,7 @@ def run_worker(folder: Path, words: Sequence[str]) -> None:
 
 
 def main() -> None:
-    """Be what the command line says."""
+    """Run the process that the command line names."""
     folder, kind, *words = sys.argv[1:]
     if kind == "toy":
         run_toy(Path(folder), msgspec.json.decode(words[0].encode(), type=NodePlan))

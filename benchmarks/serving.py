@@ -1,14 +1,14 @@
-"""What HTTP and detokenization cost: processor time per token, and the rate through HTTP against the engine's own.
+"""Measures the cost of HTTP and detokenization: CPU time per token, and throughput compared with the bare engine.
 
     python -m benchmarks.serving MODEL_FOLDER --out benchmarks/results/http.json
 
-A process of its own serves 1 and 8 requests at once, over HTTP and from the engine called directly, in turns, so that
-what else the machine does hits both. The client is another process. Twice: over a stage that only sleeps, with the
-tokenizer of the model, and over the model on the MLX backend.
+A server process runs 1 and 8 concurrent requests, over HTTP and by calling the engine directly, in turns, so that other
+load on the machine affects both. The client is another process. This runs twice: over a stage that only sleeps, with
+the tokenizer of the model, and over the model on the MLX backend.
 
-"cpu_us_per_token" is what the serving process takes with HTTP and the model's tokenizer, less what it takes when the
-engine is called directly and nothing is decoded; the goal is 120. "ratio" is tokens per second through HTTP over those
-of the engine called directly, with the same tokenizer; the goal is 0.95 at 8 requests. Medians over the turns.
+"cpu_us_per_token" is the CPU time of the server process with HTTP and the model's tokenizer, less that of calling the
+engine directly without decoding; the goal is 120. "ratio" is the tokens per second over HTTP divided by those of the
+engine called directly, with the same tokenizer; the goal is 0.95 at 8 requests. Figures are medians over the turns.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ QUESTION = "Tell me a long story about a dragon and a fox."
 
 
 class Client:
-    """Asks the serving process, and counts what comes, as cheaply as it can."""
+    """A client of the server process that uses as little CPU time as possible."""
 
     def __init__(self, port: int, tokens: int) -> None:
         self._port = port
@@ -55,14 +55,14 @@ class Client:
         await writer.wait_closed()
 
     async def run_http(self, requests: int) -> dict[str, float]:
-        """Return the seconds and the server's processor seconds of several answers at once."""
+        """Return the seconds and the server's CPU seconds of concurrent requests over HTTP."""
         used, begun = await fetch_json(self._port, "/bench/clock"), time.perf_counter()
         await asyncio.gather(*(self.stream() for _ in range(requests)))
         seconds = time.perf_counter() - begun
         return {"seconds": seconds, "cpu": await fetch_json(self._port, "/bench/clock") - used}
 
     async def run_direct(self, name: str, requests: int) -> dict[str, float]:
-        """Return the same when the engine is called directly."""
+        """Return the seconds and the server's CPU seconds of concurrent requests to the engine itself."""
         question = urllib.parse.quote(QUESTION)
         path = f"/bench/direct/{name}/{requests}/{self._tokens}?question={question}"
         found: dict[str, float] = await fetch_json(self._port, path)
@@ -70,7 +70,7 @@ class Client:
 
 
 async def compare(port: int, kind: str, requests: int) -> dict[str, Any]:
-    """Return what HTTP costs with so many requests at once."""
+    """Return the cost of HTTP with ``requests`` concurrent requests."""
     client, tokens = Client(port, TOKENS[kind]), TOKENS[kind] * requests
     kinds = ["plain", "mute"] if kind == "sleep" else ["plain"]
     runs: dict[str, list[dict[str, float]]] = {"http": [], **{each: [] for each in kinds}}
@@ -97,13 +97,13 @@ async def compare(port: int, kind: str, requests: int) -> dict[str, Any]:
 
 
 def measure(kind: str, folder: Path) -> list[dict[str, Any]]:
-    """Compare in a serving process of its own."""
+    """Compare on a new server process, and return the figures for each number of requests."""
     with run_host(kind, folder) as port:
         return [asyncio.run(compare(port, kind, requests)) for requests in CONCURRENT]
 
 
 def main() -> None:
-    """Measure, print, and write with what a number needs beside it."""
+    """Measure, print, and write the report."""
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("model", type=Path, help="a model folder")
     parser.add_argument("--kinds", nargs="+", default=["sleep", "mlx"])

@@ -1,4 +1,4 @@
-"""The same Llama with its channels in another order: computes the same, from weights that lie in other groups."""
+"""Shuffles the channels of a Llama, so that it computes the same from weights in other quantization groups."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from safetensors.torch import load_file, save_file
 
 
 def shuffle_model(source: Path, target: Path, seed: int = 0) -> None:
-    """Write the model in ``source`` to the folder ``target``, with the channels of three places in a random order.
+    """Write the model in ``source`` to the folder ``target``, with three kinds of channels in random orders.
 
-    These are the residual stream, the inner channels of each MLP, and those of each head of values.
+    These are the channels of the residual stream, of the inside of each MLP, and of each value head.
 
     Args:
-        source: a Llama in one file, without biases.
-        target: exists, and is empty.
-        seed: of the order.
+        source: the folder of a Llama in one file, without biases.
+        target: an existing empty folder.
+        seed: the seed of the random orders.
     """
     config = json.loads((source / "config.json").read_text())
     weights = load_file(source / "model.safetensors")
@@ -42,7 +42,7 @@ def shuffle_model(source: Path, target: Path, seed: int = 0) -> None:
 def _shuffle_values(
     weights: dict[str, torch.Tensor], prefix: str, config: dict[str, int], random: torch.Generator
 ) -> None:
-    """Shuffle the channels of each head of values, and what heads of queries that share it give to the output."""
+    """Shuffle the channels of each value head, and the matching output columns of the query heads that share it."""
     width, heads = config["head_dim"], config["num_key_value_heads"]
     orders = [torch.randperm(width, generator=random) for _ in range(heads)]
     rows = torch.cat([head * width + order for head, order in enumerate(orders)])

@@ -1,7 +1,7 @@
-"""The two sides of a comparison: servers asked over HTTP, and libraries called directly, one of them running at a time.
+"""The two sides of a comparison: servers behind HTTP and libraries called directly; only one side runs at a time.
 
-Each side is a group of processes of its own, which is stopped by a signal while it is not its turn: a server that
-waits by spinning would take its time from the other.
+Each side is its own process group, which is stopped by a signal while it is not its turn: a server that spins while it
+waits would take CPU time from the other.
 """
 
 from __future__ import annotations
@@ -31,34 +31,34 @@ from parallax_bench.summary import summarize
 START_TIMEOUT_S = 300
 OK = 200
 MOST_CACHED = 0.1
-"""Of the tokens of prompts: beginnings that happen to be those of earlier ones."""
+"""The largest share of prompt tokens that may come from the prefix cache by chance."""
 Figures = dict[str, float]
 
 
 class Side(Protocol):
-    """One of two that are compared."""
+    """One of the two sides of a comparison."""
 
     about: Mapping[str, Any]
-    """What it is: versions, threads, dtype."""
+    """Its description: versions, threads, dtype."""
     group: int
-    """Its group of processes."""
+    """Its process group."""
 
     def generate(self, prompts: Sequence[Sequence[int]], tokens: int) -> Figures:
-        """Return the figures of ``tokens`` greedy tokens after each of ``prompts``, all at once, whatever ends a text.
+        """Generate ``tokens`` greedy tokens after each prompt, all at once, past any end-of-text; return the figures.
 
-        ``tokens_per_s`` counts those of all answers, from the first question to the last answer; ``ttft_ms`` and
-        ``itl_ms`` are medians of the time to the first token and of that between two.
+        ``tokens_per_s`` counts the tokens of all answers, from the first request to the end of the last answer;
+        ``ttft_ms`` and ``itl_ms`` are medians of the time to the first token and of the time between tokens.
         """
 
 
 class HttpSide:
-    """A server."""
+    """A server behind HTTP."""
 
     def __init__(self, url: str, model: str, group: int, about: Mapping[str, Any]) -> None:
         self.target, self.group, self.about = Target(url=url, model=model), group, about
 
     def generate(self, prompts: Sequence[Sequence[int]], tokens: int) -> Figures:
-        """Ask over HTTP; see `Side.generate`."""
+        """Send the requests over HTTP; see `Side.generate`."""
         tasks = [
             BenchRequest(route="/v1/completions", body={"prompt": list(prompt), "max_tokens": tokens})
             for prompt in prompts
@@ -68,39 +68,39 @@ class HttpSide:
         wanted = tokens * len(prompts)
         cached = found.cached_tokens / max(found.prompt_tokens, 1)
         if found.errors or found.ttft_ms is None or found.output_tokens != wanted or cached > MOST_CACHED:
-            said = f"{found.output_tokens} of {wanted} tokens came, {cached:.0%} were cached: {found.errors}"
-            raise RuntimeError(said)
+            message = f"got {found.output_tokens} of {wanted} tokens, {cached:.0%} cached: {found.errors}"
+            raise RuntimeError(message)
         figures = {"tokens_per_s": found.output_tokens_per_s, "ttft_ms": found.ttft_ms.p50}
         return figures if found.itl_ms is None else {**figures, "itl_ms": found.itl_ms.p50, "itl_p99": found.itl_ms.p99}
 
 
 class DirectSide:
-    """A process of ``direct.py``."""
+    """A library, called by a process of ``direct.py``."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         assert process.stdin is not None
         assert process.stdout is not None
-        self._given, self._said, self.group = process.stdin, process.stdout, process.pid
+        self._input, self._output, self.group = process.stdin, process.stdout, process.pid
         self.about = self._read()
 
     def generate(self, prompts: Sequence[Sequence[int]], tokens: int) -> Figures:
-        """Call the library; see `Side.generate`."""
-        print(json.dumps({"prompts": list(map(list, prompts)), "tokens": tokens}), file=self._given, flush=True)
+        """Have the process call the library; see `Side.generate`."""
+        print(json.dumps({"prompts": list(map(list, prompts)), "tokens": tokens}), file=self._input, flush=True)
         times = self._read()
         figures = {"tokens_per_s": len(prompts) * tokens / times[-1], "ttft_ms": 1000 * times[0]}
         gaps = [1000 * (after - before) for before, after in pairwise(times)]
         return {**figures, "itl_ms": statistics.median(gaps)} if gaps else figures
 
-    def _read(self) -> Any:  # noqa: ANN401 -- whatever JSON it wrote
-        line = self._said.readline()
+    def _read(self) -> Any:  # noqa: ANN401 -- any JSON
+        line = self._output.readline()
         if not line:
-            raise RuntimeError("the library's process is over")
+            raise RuntimeError("the process of the library has ended")
         return json.loads(line)
 
 
 @contextlib.contextmanager
 def run_turn(side: Side) -> Iterator[None]:
-    """Let a side run for a while."""
+    """Resume a side, and stop it again at the end."""
     os.killpg(side.group, signal.SIGCONT)
     try:
         yield
@@ -112,12 +112,12 @@ def run_turn(side: Side) -> Iterator[None]:
 def serve(
     command: Sequence[str], model: str, variables: Mapping[str, str], about: Mapping[str, Any]
 ) -> Iterator[HttpSide]:
-    """Run a server until it is no longer needed, by its command less the port; ``model`` is what it calls its model."""
+    """Run a server by its command without the port; ``model`` is the name by which it serves its model."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         port = int(sock.getsockname()[1])
     url = f"http://127.0.0.1:{port}"
-    with tempfile.TemporaryFile() as log, _heeding_end():
+    with tempfile.TemporaryFile() as log, _exiting_on_sigterm():
         process = subprocess.Popen(
             [*command, "--port", str(port)],
             stdout=log,
@@ -132,7 +132,7 @@ def serve(
 
 @contextlib.contextmanager
 def call_directly(python: str, *arguments: str) -> Iterator[DirectSide]:
-    """Run ``direct.py`` in an environment until it is no longer needed."""
+    """Run ``direct.py`` with the interpreter of another virtual environment."""
     script = str(Path(__file__).with_name("direct.py"))
     command = [python, "-P", script, *arguments]
     process = subprocess.Popen(
@@ -143,13 +143,13 @@ def call_directly(python: str, *arguments: str) -> Iterator[DirectSide]:
         text=True,
         start_new_session=True,
     )
-    with _heeding_end(), process, _ending(process):
+    with _exiting_on_sigterm(), process, _ending(process):
         yield DirectSide(process)
 
 
 @contextlib.contextmanager
-def _heeding_end() -> Iterator[None]:
-    """Let a request to end this process end it in order: what it started would go on."""
+def _exiting_on_sigterm() -> Iterator[None]:
+    """Exit cleanly on SIGTERM, so that the processes started here end too."""
 
     def leave(number: int, _frame: FrameType | None) -> None:
         sys.exit(128 + number)
@@ -163,13 +163,13 @@ def _heeding_end() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _ending(process: subprocess.Popen[Any]) -> Iterator[None]:
-    """End the group of a process afterwards, stopped or not."""
+    """End the group of a process at the end, even if it is stopped."""
     try:
         yield
     finally:
-        for last_word in (signal.SIGTERM, signal.SIGKILL):
+        for number in (signal.SIGTERM, signal.SIGKILL):
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, last_word)
+                os.killpg(process.pid, number)
                 os.killpg(process.pid, signal.SIGCONT)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(15)
@@ -187,7 +187,7 @@ def _wait_for(url: str, process: subprocess.Popen[bytes], log: IO[bytes]) -> Non
 
 
 def _read_device(url: str) -> dict[str, str]:
-    """Return what a server of ours says it computes on."""
+    """Return the device that ``parallax serve`` reports; empty for other servers."""
     with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/v1/cluster") as response:  # noqa: S310 -- our own
         [replica] = json.load(response)["replicas"]
         return {"device": replica["stages"][0]["device"]}

@@ -1,12 +1,12 @@
-"""Are the tokens the same however a model is served? A real model, in 1, 2 and 3 stages, alone and 8 at once.
+"""Compares the tokens of a real model served in 1, 2 and 3 stages, one request at a time and 8 at once.
 
     python -m benchmarks.stages MODEL_FOLDER --out benchmarks/results/stages.json
 
-Greedy tokens are compared with those of transformers in float32, for prompts that are new and for prompts whose
-beginning is cached. Where they differ, the gap between the two best scores of transformers is printed: at most one
-prompt may differ, at a gap below 1e-3. Sampled tokens (temperature 1, a seed for each prompt) are compared with those
-of one stage alone, and must be equal. Parts that are in the report already are not run again, and with ``--parts``
-only those it names are. Needs torch and transformers.
+Greedy tokens are compared with those of transformers in float32, for new prompts and for prompts with a cached prefix.
+Where they differ, the gap between the two best logits of transformers is printed: at most one prompt may differ, at a
+gap below 1e-3. Sampled tokens (temperature 1, a seed for each prompt) are compared with those of a single stage that
+serves one request at a time, and must be equal. Parts already in the report are not run again; ``--parts`` runs only
+the named ones. Needs torch and transformers.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ class Part:
 
     @property
     def name(self) -> str:
-        """What the report calls it."""
+        """Its name in the report."""
         kind = "sampled" if self.is_sampled else "cached" if self.is_cached else "cold"
         return f"{self.num_stages} stages, {self.together} at once, {kind}"
 
 
 ALONE = Part(1, 1, is_sampled=True)
-"""What other sampled parts are compared with."""
+"""The reference of the other sampled parts."""
 PARTS = (
     *(Part(stages, together, cached) for stages in (1, 2, 3) for together in (1, TOGETHER) for cached in (False, True)),
     ALONE,
@@ -62,7 +62,7 @@ PARTS = (
 
 
 def open_stages(folder: Path, num_stages: int, num_layers: int) -> list[Callable[[], Stage]]:
-    """Return what opens each stage of an even split."""
+    """Return functions that open the stages of an even split."""
     borders = [num_layers * index // num_stages for index in range(num_stages + 1)]
     plans = [
         StagePlan(model=folder, dtype="float32", layers=LayerRange(*pair), memory_fraction=0.2)
@@ -72,11 +72,11 @@ def open_stages(folder: Path, num_stages: int, num_layers: int) -> list[Callable
 
 
 async def serve_prompts(engine: PipelineEngine, requests: Sequence[Request], together: int) -> list[list[int]]:
-    """Return the tokens of each request, so many at once."""
-    room = asyncio.Semaphore(together)
+    """Return the tokens of each request, with ``together`` requests at once."""
+    slots = asyncio.Semaphore(together)
 
     async def serve(request: Request) -> list[int]:
-        async with room:
+        async with slots:
             deltas = [delta async for delta in engine.submit(request)]
         finish = deltas[-1].finish
         assert finish is not None
@@ -117,7 +117,7 @@ async def run_part(part: Part, folder: Path, num_layers: int, prompts: Sequence[
 
 
 def judge_part(part: Part, tokens: list[list[int]], references: Sequence[Reference], alone: Any) -> dict[str, Any]:  # noqa: ANN401 -- as JSON
-    """Compare the tokens of a part with what they must be."""
+    """Compare the tokens of a part with the expected ones, and return the result."""
     if part.is_sampled:
         differing = [
             index for index, (one, other) in enumerate(zip(tokens, alone["tokens"], strict=True)) if one != other
@@ -130,7 +130,7 @@ def judge_part(part: Part, tokens: list[list[int]], references: Sequence[Referen
 
 
 def choose_parts(names: Sequence[str] | None) -> list[Part]:
-    """Return the parts of these names in their order, and what sampled ones are compared with; all for None."""
+    """Return the named parts in order, with the reference of sampled ones; all parts if ``names`` is None."""
     if names is None:
         return list(PARTS)
     chosen = [part for part in PARTS if part.name in names]
@@ -140,7 +140,7 @@ def choose_parts(names: Sequence[str] | None) -> list[Part]:
 
 
 def compare(options: argparse.Namespace) -> dict[str, Any]:
-    """Run every part that is not in the report yet, and return the report."""
+    """Run the parts missing from the report, and return the report."""
     text = ModelTokenizer(options.model)
     prompts = [text.encode(prompt) for prompt in PROMPTS[: options.prompts]]
     num_layers = int(read_object(options.model / "config.json")["num_hidden_layers"])
@@ -166,16 +166,16 @@ def compare(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Compare, print and write; return the exit code."""
+    """Compare, print, and write the report; return the exit code."""
     parser = argparse.ArgumentParser(description="Compare the ways to serve a model, token by token.")
     parser.add_argument("model", type=Path, help="a model folder")
-    parser.add_argument("--prompts", type=int, default=len(PROMPTS), help="how many prompts")
-    parser.add_argument("--tokens", type=int, default=64, help="output tokens a prompt")
-    parser.add_argument("--parts", nargs="+", choices=[part.name for part in PARTS], help="only these ways to serve")
+    parser.add_argument("--prompts", type=int, default=len(PROMPTS), help="number of prompts")
+    parser.add_argument("--tokens", type=int, default=64, help="output tokens per prompt")
+    parser.add_argument("--parts", nargs="+", choices=[part.name for part in PARTS], help="run only these parts")
     parser.add_argument("--out", type=Path, help="where to write the report as JSON")
     report = compare(parser.parse_args(arguments))
     passed = [part["passed"] for part in report["parts"].values()]
-    print(f"{sum(passed)} of {len(passed)} ways give the tokens they must")
+    print(f"{sum(passed)} of {len(passed)} ways to serve give the expected tokens")
     return 0 if all(passed) else 1
 
 

@@ -1,13 +1,13 @@
-"""What it gains to submit a step to a stage before the result of the one before is waited for, on one stage.
+"""Measures the gain on one stage from submitting a step before waiting for the result of the previous one.
 
     python -m benchmarks.steps_ahead MODEL_FOLDER --out benchmarks/results/steps-ahead.json
 
-One stage runs in a `StageLoop`, as when it serves. Three ways take turns: ``one`` step in flight; ``queued``, two
-in flight, of which the second waits in the stage's queue; ``ahead``, two in flight, of which the second is submitted
-before the result of the first is waited for (`StageInfo.steps_ahead`). The work: a prompt in chunks, and decodes of two
-groups of sequences in turns, with tokens that are given, since a real decode has to wait for its token. The sleeping
-stage computes for 5 ms beside its thread, which is busy for 1 ms in each step, as with an accelerator. MLX and torch
-compute on the processor. Seconds of each way by its best turn, and those of ``one`` divided by them.
+One stage runs in a `StageLoop`, as in a server. Three modes take turns: ``one`` step in flight; ``queued``, two in
+flight, the second of which waits in the stage's queue; and ``ahead``, two in flight, the second of which is submitted
+before waiting for the result of the first (`StageInfo.steps_ahead`). The work is a prompt in chunks, and decodes of two
+groups of sequences in turns, with given tokens, since a real decode has to wait for its token. The sleeping stage
+imitates an accelerator: in each step its thread is busy for 1 ms, and it computes for 5 ms beside the thread. MLX and
+torch compute on the CPU. The figures are the seconds of the best turn of each mode, and the ratio of ``one`` to them.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ from parallax_core.wire.messages import Result, Step
 
 HOST_S, DEVICE_S = 0.001, 0.005
 WAYS = {"one": (1, 0), "queued": (2, 0), "ahead": (2, 1)}
-"""Steps in flight, and steps ahead."""
+"""Steps in flight and steps ahead of each mode."""
 GROUP = 4
-"""Sequences of a group of decodes."""
+"""Sequences in a group of decodes."""
 SPEC = SequenceSpec(prompt_length=1, sampling=Sampling(temperature=0))
 PLACE = StageKey(LeaseId(0), 0)
 
 
 class Adjustable:
-    """Another stage that says which number of steps it takes ahead."""
+    """Wraps a stage, and reports an adjustable ``steps_ahead``."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
@@ -68,7 +68,7 @@ class Adjustable:
 
     @property
     def info(self) -> StageInfo:
-        """What the stage says of itself."""
+        """The description of the wrapped stage, with the adjusted ``steps_ahead``."""
         return replace(self._stage.info, steps_ahead=self.steps_ahead)
 
     def step(self, batch: StageBatch) -> StageOutput:
@@ -77,7 +77,7 @@ class Adjustable:
 
 
 class Accelerator(SleepStage):
-    """Keeps its thread busy for a while in each step, as a framework does that prepares one, and computes beside it."""
+    """Keeps its thread busy at the start of each step, as a framework does, and computes beside the thread."""
 
     def __init__(self) -> None:
         super().__init__(replace(describe_sleeper(), steps_ahead=1), lambda _: DEVICE_S)
@@ -99,14 +99,14 @@ class Work:
 
 
 def make_prompt(length: int, size: int) -> Work:
-    """Return a prompt in chunks."""
+    """Return the prefill of a prompt of ``length`` tokens, in chunks of ``size``."""
     tokens = [100 + index % 100 for index in range(length)]
     chunks = [(Row(SeqId(0), start, tuple(tokens[start : start + size])),) for start in range(0, length, size)]
     return Work((Open(SeqId(0), SPEC),), tuple(chunks))
 
 
 def make_decodes(num_steps: int) -> Work:
-    """Return decodes of two groups in turns."""
+    """Return ``num_steps`` decodes of each of two groups, in turns."""
     groups = [range(GROUP), range(GROUP, 2 * GROUP)]
     batches = [
         tuple(Row(SeqId(seq), place, (100 + seq,), (Draw(0),)) for seq in group)
@@ -139,7 +139,7 @@ async def receive_result(head: Channel) -> None:
 
 
 async def measure(open_stage: Callable[[], Stage], works: dict[str, Work], turns: int) -> dict[str, Any]:
-    """Return the best seconds of each way for each work, and what ``one`` takes beside it."""
+    """Return the best seconds of each mode for each work, and its gain over ``one``."""
     node = InProcessTransport(TransportPlan(node="stage", listen="inprocess://", credit=16))
     await node.start()
     far = Channel(await InProcessTransport(TransportPlan(node="head")).connect(node.address, "stage"))
@@ -176,11 +176,11 @@ def open_backend(name: str, folder: Path) -> Stage:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Measure each stage in turn, and print the gains."""
+    """Measure each stage, print the gains, and write the report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path, help="the folder of a model")
     parser.add_argument("--stages", nargs="+", default=["sleep", *BACKENDS], choices=["sleep", *BACKENDS])
-    parser.add_argument("--turns", type=int, default=5, help="turns that count, of each way")
+    parser.add_argument("--turns", type=int, default=5, help="measured turns of each mode")
     parser.add_argument("--prompt", type=int, default=512, help="tokens of the prompt")
     parser.add_argument("--chunk", type=int, default=64, help="tokens of a chunk")
     parser.add_argument("--out", type=Path)

@@ -1,12 +1,12 @@
-"""What a link over ZeroMQ costs beside ZeroMQ itself: the time of a frame there and back.
+"""Measures the round-trip time of a frame over a ZeroMQ link, compared with ZeroMQ itself.
 
     python benchmarks/transport.py --out benchmarks/results/transport.json
 
-A frame of a 64-byte header and one buffer goes to another process and comes back, over a socket of this machine, and
-over TCP on loopback with keys. Three ways: `raw`, pyzmq with blocking calls and one message of two parts,
-nothing checked; `asyncio`, the same with pyzmq's own sockets for event loops; `link`, the transport, with limits,
-credit, order and signs of life. The ways take turns, so that a busy machine is busy for all. Round trips in
-milliseconds: median and 99th percentile, and both as ratios to `raw`.
+A frame with a 64-byte header and one buffer goes to another process and back, over an ipc socket, and over encrypted
+TCP on loopback. There are three ways: `raw`, blocking calls of pyzmq with one message of two parts and no checks;
+`asyncio`, the same with pyzmq's asyncio sockets; and `link`, the transport, with limits, credit, ordering and
+heartbeats. The ways take turns, so that other load affects all of them. The figures are the median and the 99th
+percentile of the round trips, in milliseconds, and their ratios to `raw`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Trip = Callable[[bytes], Awaitable[None]]
 
 
 def open_raw(context: Any, kind: int, road: str, keys: Keyring) -> Any:  # noqa: ANN401 -- sockets of both kinds
-    """Return a socket without an address."""
+    """Return a socket that is not yet bound or connected."""
     socket = context.socket(kind)
     socket.linger = 0
     pair = keys.find_pair("default")
@@ -60,7 +60,7 @@ def open_raw(context: Any, kind: int, road: str, keys: Keyring) -> Any:  # noqa:
 
 
 def echo_raw(address: str, road: str, keys: Keyring) -> None:
-    """Send back what comes, for ever."""
+    """Echo messages forever, with blocking calls."""
     socket = open_raw(zmq.Context(), zmq.ROUTER, road, keys)
     socket.bind(address)
     print(socket.getsockopt_string(zmq.LAST_ENDPOINT), flush=True)
@@ -69,7 +69,7 @@ def echo_raw(address: str, road: str, keys: Keyring) -> None:
 
 
 async def echo_asyncio(address: str, road: str, keys: Keyring) -> None:
-    """Do the same on an event loop."""
+    """Echo messages forever, on an event loop."""
     socket = open_raw(zmq.asyncio.Context(), zmq.ROUTER, road, keys)
     socket.bind(address)
     print(socket.getsockopt_string(zmq.LAST_ENDPOINT), flush=True)
@@ -78,7 +78,7 @@ async def echo_asyncio(address: str, road: str, keys: Keyring) -> None:
 
 
 async def echo_link(address: str) -> None:
-    """Do the same over a link."""
+    """Echo frames over a link."""
     transport = ZmqTransport(TransportPlan(node="echo", listen=address))
     await transport.start()
     print(transport.address, flush=True)
@@ -89,7 +89,7 @@ async def echo_link(address: str) -> None:
 
 @asynccontextmanager
 async def reach_raw(address: str, road: str, keys: Keyring) -> AsyncIterator[Trip]:
-    """Give a round trip with blocking calls."""
+    """Yield a function that makes a round trip with blocking calls."""
     context = zmq.Context()
     socket = open_raw(context, zmq.DEALER, road, keys)
     socket.connect(address)
@@ -104,7 +104,7 @@ async def reach_raw(address: str, road: str, keys: Keyring) -> AsyncIterator[Tri
 
 @asynccontextmanager
 async def reach_asyncio(address: str, road: str, keys: Keyring) -> AsyncIterator[Trip]:
-    """Give a round trip on the event loop."""
+    """Yield a function that makes a round trip on the event loop."""
     context = zmq.asyncio.Context()
     socket = open_raw(context, zmq.DEALER, road, keys)
     socket.connect(address)
@@ -119,7 +119,7 @@ async def reach_asyncio(address: str, road: str, keys: Keyring) -> AsyncIterator
 
 @asynccontextmanager
 async def reach_link(address: str) -> AsyncIterator[Trip]:
-    """Give a round trip over a link."""
+    """Yield a function that makes a round trip over a link."""
     transport = ZmqTransport(TransportPlan(node="near"))
     await transport.start()
     link = await transport.connect(address, "echo")
@@ -133,17 +133,17 @@ async def reach_link(address: str) -> AsyncIterator[Trip]:
 
 
 def run_echo(way: str, road: str, address: str, keys: Keyring) -> None:
-    """Be the other process."""
+    """Run the echo process."""
     if way == "raw":
         echo_raw(address, road, keys)
-    with contextlib.suppress(PeerLost):  # the others have seen enough
+    with contextlib.suppress(PeerLost):  # the benchmark has ended
         asyncio.run(echo_link(address) if way == "link" else echo_asyncio(address, road, keys))
     sys.exit()
 
 
 @asynccontextmanager
 async def reach(way: str, road: str, folder: Path) -> AsyncIterator[Trip]:
-    """Start another process, give a round trip to it, and end it."""
+    """Start an echo process, yield a function that makes a round trip to it, and end the process."""
     home = folder / road
     address = f"ipc://{folder}/{way}" if road == "ipc" else "tcp://127.0.0.1:0"
     os.environ["PARALLAX_HOME"] = str(home)
@@ -161,7 +161,7 @@ async def reach(way: str, road: str, folder: Path) -> AsyncIterator[Trip]:
 
 
 async def take_turn(round_trip: Trip, payload: bytes, count: int) -> list[float]:
-    """Return the milliseconds of so many round trips."""
+    """Return the milliseconds of ``count`` round trips, after a warm-up."""
     times = []
     for number in range(WARM_UP + count):
         begin = time.perf_counter()
@@ -172,7 +172,7 @@ async def take_turn(round_trip: Trip, payload: bytes, count: int) -> list[float]
 
 
 async def measure(road: str, folder: Path) -> list[dict[str, Any]]:
-    """Measure all ways over one road, in turns."""
+    """Measure all ways over ``ipc`` or ``curve`` (encrypted TCP), in turns."""
     if road == "curve":
         Keyring(folder / road / "keys").make("default")
     found = []
@@ -188,7 +188,7 @@ async def measure(road: str, folder: Path) -> list[dict[str, Any]]:
 
 
 def summarize(road: str, name: str, way: str, times: dict[str, list[float]]) -> dict[str, Any]:
-    """Return the figures of one way, and their ratios to raw."""
+    """Return the figures of one way, and their ratios to `raw`."""
     p50, p99 = (pick(times[way], share) for share in (0.5, 0.99))
     return {
         "road": road,
@@ -203,18 +203,18 @@ def summarize(road: str, name: str, way: str, times: dict[str, list[float]]) -> 
 
 
 def pick(times: list[float], share: float) -> float:
-    """Return the time below which so many are."""
+    """Return the quantile ``share`` of ``times``."""
     return sorted(times)[min(len(times) - 1, int(share * len(times)))]
 
 
 async def measure_all() -> list[dict[str, Any]]:
-    """Measure all roads."""
+    """Measure over ``ipc`` and ``curve``."""
     with tempfile.TemporaryDirectory() as folder:
         return [each for road in ROADS for each in await measure(road, Path(folder))]
 
 
 def main() -> None:
-    """Measure, print, and write with what a number needs beside it."""
+    """Measure, print, and write the report."""
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("--out", type=Path)
     parser.add_argument("--echo", nargs=3, help=argparse.SUPPRESS)

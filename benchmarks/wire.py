@@ -1,12 +1,12 @@
-"""How long do frames take, how large are they, and does any sequence of bytes break the reader?
+"""Measures the time and size of frames, and fuzzes the reader with damaged frames.
 
     python benchmarks/wire.py
     python benchmarks/wire.py --fuzz 1000000 --out benchmarks/results/wire-fuzz.json
 
-The first prints the microseconds it takes to write and to read one decode step. The second reads damaged frames: random
-bytes, and golden frames cut short, with bits flipped, spliced with one another, or with values put where they do not
-belong. Each must be refused with `BadFrame` or `WireVersionMismatch`, or be a message that is written and read again
-without a change; anything else ends the run with a traceback that shows the frame.
+The first command prints the microseconds to encode and decode one decode step. The second reads damaged frames: random
+bytes, and golden frames that are truncated, spliced, have flipped bits, or hold misplaced values. Each must be refused
+with `BadFrame` or `WireVersionMismatch`, or be a message that survives encoding and decoding unchanged; anything else
+ends the run with a traceback that shows the frame.
 """
 
 from __future__ import annotations
@@ -46,29 +46,30 @@ ODD_VALUES: tuple[Any, ...] = (
     *("", "float32", "x" * 300, b"", b"\xff", [], [0], [0, 0], [[]], [[0, 0]], [3, 1], [0, -1, 0], {}, {"a": 1}),
 )
 LIES = (b"\xdd\xff\xff\xff\xff", b"\xdd\x00\x10\x00\x00", b"\xdc\xff\xff", b"\xdb\x7f\xff\xff\xff", b"\x91" * 3000)
-"""The beginnings of arrays and strings that are longer than any frame, and of a deep one."""
+"""The beginnings of arrays and strings that are longer than any frame, and of a deeply nested array."""
 
 
 @dataclass
 class Outcome:
-    """What became of damaged frames."""
+    """Counts of damaged frames by result, and the slowest frame."""
 
     frames: int = 0
     messages: int = 0
-    """Frames that were messages all the same."""
+    """Frames that were valid messages."""
     bad_frames: int = 0
     version_mismatches: int = 0
     damage: dict[str, int] = field(default_factory=dict)
-    """Frames by the way they were damaged."""
+    """Frames by kind of damage."""
     worst_us: float = 0.0
-    """The most processor time one frame took, by the fastest of several readings."""
+    """The most CPU time one frame took, in microseconds, by the fastest of several readings."""
     worst_damage: str = ""
+    """The kind of damage of that frame."""
     worst_bytes: int = 0
-    """What that frame was, and the size of its header."""
+    """The size of that frame's header."""
 
 
 def make_step(rows: int, start: int = 10**6, first: int = 2**32) -> Step:
-    """Return a decode step of so many ``rows``, each at ``start``, whose sequences are numbered from ``first`` down."""
+    """Return a decode step with ``rows`` rows at position ``start``; sequence numbers count down from ``first``."""
     decodes = tuple(Row(SeqId(first - i), start, (128000 + i % 256,), (Draw(0),)) for i in range(rows))
     return Step(LeaseId(1), Epoch(1), 10**6, rows=decodes)
 
@@ -81,13 +82,13 @@ def read_corpus() -> list[Frame]:
 
 
 def randomize_bytes(rng: random.Random, _: list[Frame]) -> Frame:
-    """Make random bytes, half of them with a version that is right."""
+    """Make random bytes, half of them with the right version."""
     version = rng.choice((b"", bytes([WIRE_VERSION])))
     return Frame(version + rng.randbytes(int(MOST_RANDOM_BYTES ** rng.random())), (rng.randbytes(rng.randrange(4)),))
 
 
 def truncate_header(rng: random.Random, corpus: list[Frame]) -> Frame:
-    """Cut a header short, or drop a buffer, or the end of one."""
+    """Truncate a header, or drop a buffer or its last byte."""
     frame = rng.choice(corpus)
     if frame.buffers and rng.random() < 1 / 4:
         return Frame(frame.header, rng.choice((frame.buffers[1:], (frame.buffers[0][:-1], *frame.buffers[1:]))))
@@ -104,21 +105,21 @@ def flip_bits(rng: random.Random, corpus: list[Frame]) -> Frame:
 
 
 def splice_frames(rng: random.Random, corpus: list[Frame]) -> Frame:
-    """Continue one header with another, with the buffers of either."""
+    """Splice the headers of two frames, with the buffers of either."""
     one, two = rng.choice(corpus), rng.choice(corpus)
     header = one.header[: rng.randrange(len(one.header))] + two.header[rng.randrange(len(two.header)) :]
     return Frame(header, rng.choice((one, two)).buffers)
 
 
 def insert_lies(rng: random.Random, corpus: list[Frame]) -> Frame:
-    """Put the beginning of something huge in the place of some bytes."""
+    """Replace some bytes by the beginning of a huge value."""
     frame = rng.choice(corpus)
     at = rng.randrange(1, len(frame.header))
     return Frame(frame.header[:at] + rng.choice(LIES) + frame.header[at + rng.randrange(9) :], frame.buffers)
 
 
 def replace_value(rng: random.Random, corpus: list[Frame]) -> Frame:
-    """Replace a value somewhere in a header by an odd one, or by one from elsewhere, or remove or double it."""
+    """Replace a value in a header by an odd one or by one from elsewhere, or remove or duplicate it."""
     frame = rng.choice(corpus)
     header = msgspec.msgpack.decode(frame.header[1:])
     place = rng.choice(list(walk_lists(header)))
@@ -129,7 +130,7 @@ def replace_value(rng: random.Random, corpus: list[Frame]) -> Frame:
 
 
 def walk_lists(value: object) -> Iterator[list[Any]]:
-    """Yield every list in ``value`` that holds something."""
+    """Yield every non-empty list in ``value``."""
     if isinstance(value, list) and value:
         yield value
         for each in value:
@@ -137,7 +138,7 @@ def walk_lists(value: object) -> Iterator[list[Any]]:
 
 
 def snip_cycles(value: object, above: tuple[int, ...] = ()) -> object:
-    """Return ``value`` with an empty list wherever a list holds itself."""
+    """Return ``value`` with an empty list wherever a list contains itself."""
     if not isinstance(value, list):
         return value
     return [] if id(value) in above else [snip_cycles(each, (*above, id(value))) for each in value]
@@ -154,8 +155,8 @@ DAMAGES: tuple[Callable[[random.Random, list[Frame]], Frame], ...] = (
 
 
 def damage_frames(count: int, seed: int) -> Iterator[tuple[str, Frame]]:
-    """Yield ``count`` damaged frames, each with how it was damaged."""
-    rng, corpus = random.Random(seed), read_corpus()  # noqa: S311 - it must give the same frames again, no secrets
+    """Yield ``count`` damaged frames, each with its kind of damage."""
+    rng, corpus = random.Random(seed), read_corpus()  # noqa: S311 - repeatable, not secret
     for number in range(count):
         damage = DAMAGES[number % len(DAMAGES)]
         yield damage.__name__.replace("_", " "), damage(rng, corpus)
@@ -165,7 +166,7 @@ def read_damaged(count: int, seed: int) -> Outcome:
     """Read ``count`` damaged frames.
 
     Raises:
-        AssertionError: showing the frame, if one raises anything else or does not survive being written again.
+        AssertionError: if a frame raises an unexpected error or changes when encoded again; it shows the frame.
     """
     outcome = Outcome()
     for damage, frame in damage_frames(count, seed):
@@ -177,21 +178,23 @@ def read_damaged(count: int, seed: int) -> Outcome:
             raise AssertionError(f"{damage}: {frame}") from error
         setattr(outcome, kind, getattr(outcome, kind) + 1)
         if took_us > outcome.worst_us:
-            took_us = min(took_us, *[time_frame(frame)[1] for _ in range(5)])  # one slow reading may be the machine's
+            took_us = min(
+                took_us, *[time_frame(frame)[1] for _ in range(5)]
+            )  # a single slow reading may be due to other load
         if took_us > outcome.worst_us:
             outcome.worst_us, outcome.worst_damage, outcome.worst_bytes = took_us, damage, len(frame.header)
     return outcome
 
 
 def time_frame(frame: Frame) -> tuple[str, float]:
-    """Return what `classify_frame` does, and the microseconds of processor time it took."""
+    """Return the result of `classify_frame`, and the microseconds of CPU time it took."""
     began = time.thread_time()
     kind = classify_frame(frame)
     return kind, 1e6 * (time.thread_time() - began)
 
 
 def classify_frame(frame: Frame) -> str:
-    """Read a frame and return which count of `Outcome` it belongs to."""
+    """Decode a frame, and return the name of the count of `Outcome` it belongs to."""
     try:
         message = decode(frame)
     except BadFrame:
@@ -204,7 +207,7 @@ def classify_frame(frame: Frame) -> str:
 
 
 def time_step(rows: int, rounds: int) -> dict[str, float]:
-    """Return how long a decode step takes to be written and read, and the size of its header."""
+    """Return the time to encode and decode a decode step, and the size of its header."""
     step = make_step(rows)
     samples = []
     for _ in range(rounds):
@@ -222,14 +225,14 @@ def time_step(rows: int, rounds: int) -> dict[str, float]:
 
 
 def measure_peak() -> float:
-    """Return the most memory this process has held, in MiB."""
+    """Return the peak memory of this process, in MiB."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / 2**20 if sys.platform == "darwin" else peak / 2**10
 
 
 def run_fuzz(count: int, seed: int) -> dict[str, Any]:
-    """Read damaged frames and return what became of them, how fast, and in how much memory."""
-    read_damaged(1000, seed + 1)  # what is imported and cached on first use is no memory of a frame
+    """Read damaged frames, and return the counts, the rate and the memory."""
+    read_damaged(1000, seed + 1)  # imports and caches of the first use do not count
     before, began = measure_peak(), time.perf_counter()
     outcome = read_damaged(count, seed)
     seconds = time.perf_counter() - began
@@ -244,7 +247,7 @@ def run_fuzz(count: int, seed: int) -> dict[str, Any]:
 
 
 def describe_run() -> dict[str, Any]:
-    """Return what a reader of the numbers wants to know of where they come from."""
+    """Return the facts needed to interpret and reproduce the figures."""
     command = ["git", "rev-parse", "HEAD"]
     commit = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
     return {
@@ -257,12 +260,12 @@ def describe_run() -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure or fuzz, print the numbers and write them down."""
+    """Measure or fuzz, print, and write the report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--fuzz", type=int, metavar="FRAMES", help="read so many damaged frames")
+    parser.add_argument("--fuzz", type=int, metavar="FRAMES", help="read this number of damaged frames")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--rounds", type=int, default=2000, help="how often each step is timed")
-    parser.add_argument("--out", type=Path, help="write the numbers here, as JSON")
+    parser.add_argument("--rounds", type=int, default=2000, help="number of measurements of each step")
+    parser.add_argument("--out", type=Path, help="where to write the report as JSON")
     given = parser.parse_args()
     if given.fuzz:
         found = run_fuzz(given.fuzz, given.seed)

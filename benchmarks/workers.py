@@ -1,12 +1,12 @@
-"""Does a model whose stages are worker processes give the tokens it gives in one process?
+"""Compares the tokens of a model served by worker processes with those of a single process.
 
     python -m benchmarks.workers MODEL --out benchmarks/results/workers.json [--only workers | mixed]
 
-The model is served by one process, and by 2 and 3 worker processes: over sockets of this machine, started by the
-server; and over TCP with keys, started by hand as on other machines. All compute in float32. Each is asked the same
-prompts, greedily and with a seed; every token must be the same. ``mixed`` are pipelines whose stages are of different
-backends, both ways round: asked more prompts, greedily, they must give the tokens of one process of one backend. What
-a run has found is kept, and not measured again.
+The model is served by one process, and by 2 and 3 worker processes: over ipc sockets, started by the server; and over
+encrypted TCP, started by hand as on other machines. All compute in float32. Each gets the same prompts, greedy and
+sampled with a seed; every token must be equal. ``mixed`` are pipelines whose stages use different backends, in both
+orders: for more prompts, greedy, they must give the tokens of one process with one backend. Results already in the
+report are not measured again.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ Question = tuple[str, dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Ways of serving that must give the same answers."""
+    """Ways to serve that must give the same answers."""
 
     ways: dict[str, tuple[str, int, str]]
-    """The backends, the stages, and how they talk; the first is what is right."""
+    """By name: the backends, the number of stages, and ``ipc``, ``tcp`` or nothing; the first way is the reference."""
     questions: tuple[Question, ...]
 
 
@@ -104,7 +104,7 @@ GROUPS = {
 def process(
     words: Sequence[str], environment: dict[str, str], stdout: int | None = None
 ) -> Iterator[subprocess.Popen[str]]:
-    """Run a command of Parallax, and interrupt it in the end."""
+    """Run a command of Parallax, and interrupt it at the end."""
     with subprocess.Popen([*COMMAND, *words], env=environment, text=True, stdout=stdout) as running:
         try:
             yield running
@@ -117,7 +117,7 @@ def process(
 
 @contextmanager
 def service(model: str, way: tuple[str, int, str]) -> Iterator[str]:
-    """Serve the model, and yield the URL."""
+    """Serve the model in one way, and yield the URL."""
     backend, num_stages, road = way
     words = ["serve", model, "--backend", backend, "--port", "0", "--dtype", "float32", "--stages", str(num_stages)]
     environment = dict(os.environ)
@@ -134,7 +134,7 @@ def service(model: str, way: tuple[str, int, str]) -> Iterator[str]:
         server = stack.enter_context(process(words, environment, stdout=subprocess.PIPE))
         assert server.stdout is not None
         line = server.stdout.readline()
-        assert line.startswith("ready "), "the server did not start; it says why above"
+        assert line.startswith("ready "), "the server did not start; its error is above"
         yield line.split()[1]
 
 
@@ -158,7 +158,7 @@ def ask(url: str, question: Question) -> list[str]:
 
 
 def measure(model: str, group: Group, way: str) -> dict[str, Any]:
-    """Return what one way of serving answers."""
+    """Serve the model in one way, and return the answers and times."""
     begun = time.monotonic()
     with service(model, group.ways[way]) as url, ThreadPoolExecutor(len(group.questions)) as pool:
         ready = time.monotonic()
@@ -168,7 +168,7 @@ def measure(model: str, group: Group, way: str) -> dict[str, Any]:
 
 
 def compare(model: str, group: Group, ways: dict[str, Any]) -> Iterator[str]:
-    """Measure what is not in ``ways`` yet, and yield the name of each way that is."""
+    """Measure the ways missing from ``ways``, and yield the name of each way once it is there."""
     for way in group.ways:
         if way not in ways:
             ways[way] = measure(model, group, way)
@@ -178,7 +178,7 @@ def compare(model: str, group: Group, ways: dict[str, Any]) -> Iterator[str]:
 
 
 def main() -> None:
-    """Measure what is not known yet, print, and write with what a number needs beside it."""
+    """Measure what the report lacks, print, and write the report."""
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("model", help="a model folder")
     parser.add_argument("--out", type=Path)

@@ -1,6 +1,6 @@
-"""A hub of models on loopback: speaks the HTTP of the real one, as far as a download asks for it, or errs on order.
+"""A model hub on loopback, with the part of the real hub's HTTP API that downloads use, and faults on demand.
 
-Large files (safetensors) answer with a redirect to a second address, as the real hub's do to its storage.
+Large files (safetensors) are redirected to a second address, as the real hub redirects to its storage.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CHUNK = 16384
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RecordedRequest:
     """A request the hub received."""
 
     path: str
@@ -30,19 +30,19 @@ class Asked:
 
 @dataclass(slots=True)
 class Fault:
-    """What goes wrong with the next ``times`` contents or listings whose path ends with ``ending``."""
+    """A fault in the next ``times`` responses to requests whose path ends with ``ending``."""
 
     ending: str
     status: int = 0
-    """Answer with this instead."""
+    """Answer with this HTTP status instead, unless 0."""
     headers: Mapping[str, str] = field(default_factory=dict)
-    """And with these."""
+    """The headers of that answer."""
     cut_after: int | None = None
-    """Announce everything, send so many bytes, then drop the connection."""
+    """Announce the whole content, send this number of bytes, then drop the connection."""
     corrupt: bool = False
-    """Send other bytes of the same number."""
+    """Send wrong bytes of the right length."""
     pause_s: float = 0
-    """Wait so long between chunks of 16 KiB."""
+    """Seconds to wait between chunks of 16 KiB."""
     ignore_range: bool = False
     times: int = 1
 
@@ -54,20 +54,20 @@ class Repo:
     commits: dict[str, Mapping[str, bytes]]
     branches: dict[str, str]
     token: str = ""
-    """If set, contents are given to its bearer only."""
+    """If set, the token needed to download contents."""
     sizes: dict[str, int] = field(default_factory=dict)
-    """What the listing claims, where it shall not be true."""
+    """Wrong sizes for the listing to claim, in bytes, by path."""
 
 
 class FakeHub:
-    """The hub; a context manager that serves while entered. ``endpoint`` is what ``HF_ENDPOINT`` should be."""
+    """The hub; a context manager that serves while entered. ``endpoint`` is the value for ``HF_ENDPOINT``."""
 
     def __init__(self) -> None:
         self.repos: dict[str, Repo] = {}
         self.faults: list[Fault] = []
-        self.asked: list[Asked] = []
+        self.requests: list[RecordedRequest] = []
         self.num_sent = 0
-        """Bytes of contents that clients got."""
+        """Bytes of contents sent to clients."""
         self._servers: list[ThreadingHTTPServer] = []
 
     def __enter__(self) -> Self:
@@ -84,7 +84,7 @@ class FakeHub:
         self.stop()
 
     def stop(self) -> None:
-        """Stop answering; twice is harmless."""
+        """Stop serving; may be called twice."""
         while self._servers:
             server = self._servers.pop()
             server.shutdown()
@@ -96,7 +96,7 @@ class FakeHub:
 
     @property
     def storage(self) -> str:
-        """Where large files are served from."""
+        """The address that serves large files."""
         return f"http://127.0.0.1:{self._servers[1].server_port}"
 
     def add(self, name: str, files: Mapping[str, bytes], branch: str = "main", token: str = "") -> str:
@@ -109,17 +109,17 @@ class FakeHub:
         return commit
 
     def fetched(self) -> list[str]:
-        """Return the names of the files whose content was asked for, in order."""
-        return [asked.path.rpartition("/")[2] for asked in self.asked if "/resolve/" in asked.path]
+        """Return the names of the requested files, in order."""
+        return [request.path.rpartition("/")[2] for request in self.requests if "/resolve/" in request.path]
 
-    def stored_bytes(self) -> Sequence[Asked]:
-        """Return the requests to the storage of large files."""
-        return [asked for asked in self.asked if asked.path.startswith("/storage/")]
+    def storage_requests(self) -> Sequence[RecordedRequest]:
+        """Return the requests for contents of large files."""
+        return [request for request in self.requests if request.path.startswith("/storage/")]
 
 
-@cache
+@cache  # it takes a while for large files
 def find_digest(content: bytes) -> str:
-    """Return the SHA-256 of a file, which takes a while for large ones."""
+    """Return the SHA-256 of a file."""
     return hashlib.sha256(content).hexdigest()
 
 
@@ -128,7 +128,7 @@ class _Server(ThreadingHTTPServer):
     block_on_close = False
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Say nothing: clients of these tests hang up on purpose."""
+        """Ignore errors: clients of these tests hang up on purpose."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -138,7 +138,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         path = unquote(urlsplit(self.path).path)
-        self.hub.asked.append(Asked(path, {key.lower(): value for key, value in self.headers.items()}))
+        self.hub.requests.append(RecordedRequest(path, {key.lower(): value for key, value in self.headers.items()}))
         fault = self._take_fault(path)
         if fault.status:
             self._answer(fault.status, b'{"error": "as ordered"}', fault.headers)
@@ -151,8 +151,8 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._answer(404, b"{}", {})
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name is given
-        """Say nothing."""
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name of the base class
+        """Log nothing."""
 
     def _take_fault(self, path: str) -> Fault:
         for fault in self.hub.faults:

@@ -1,4 +1,4 @@
-"""Puts a faulty toy into the kit for stages."""
+"""Runs the kit for stages on toys with planted faults."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ Part = type[ToyStage] | type[PagedLayers] | type[Memory]
 
 
 def find_fault(part: Part, test: str, kinds: tuple[PoolKind, ...] = ("full", "full"), sizes: Sizes = SIZES) -> str:
-    """Run a test of the kit on a toy of which ``part`` is another one; return what it found.
+    """Run a test of the kit on a toy in which ``part`` is replaced; return the failure it found.
 
-    The kit gets no reference to compare the model with: it has to see the fault from the stage alone. That the same
-    test passes on the toy as it is shows that it is the fault it sees.
+    The kit gets no reference model: it has to find the fault from the stage alone. The same test must pass on the
+    healthy toy, so that the failure is due to the fault.
     """
     kit = make_kit(make_stage(part), kinds, sizes)
     healthy = make_kit(ToyStage, kinds, sizes)

@@ -1,4 +1,4 @@
-"""Runs the tests of a kit and says which fail, so that a kit can be shown to catch what it is for."""
+"""Runs the tests of a kit and returns the failures, to show that the kit catches faults."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ def list_tests(kit: type[object]) -> list[str]:
 
 
 def run_test(kit: type[object], name: str) -> str:
-    """Run one test on an instance of its own; return what it found, or nothing if it passed."""
+    """Run one test on a new instance of the kit; return its failure, empty if it passed."""
     test = getattr(kit(), name)
-    with tempfile.TemporaryDirectory() as folder, _unattended():
+    with tempfile.TemporaryDirectory() as folder, _without_warnings():
         given = {"tmp_path": Path(folder)} if "tmp_path" in inspect.signature(test).parameters else {}
         try:
             test(**given)
         except AssertionError as error:
             return str(error) or "an assertion"
-        except Exception as error:  # noqa: BLE001 - a subject with a fault may raise anything
+        except Exception as error:  # noqa: BLE001 - a faulty subject may raise any error
             return f"{type(error).__name__}: {error}"
     return ""
 
 
 @contextmanager
-def _unattended() -> Iterator[None]:
-    """A subject with a fault leaves things open, and Python would say so in the middle of the next test.
+def _without_warnings() -> Iterator[None]:
+    """Suppress the resource warnings of a faulty subject, which Python would otherwise raise during the next test.
 
-    What was there before is not gone through: everything the session has imported, hundreds of times over.
+    Existing objects are frozen, so that garbage collection does not scan them hundreds of times.
     """
     gc.freeze()
     with warnings.catch_warnings():
@@ -45,6 +45,6 @@ def _unattended() -> Iterator[None]:
 
 
 def find_failures(kit: type[object]) -> dict[str, str]:
-    """Run every test of a kit; return those that failed, and what they found."""
+    """Run every test of a kit; return the failures by test name."""
     found = {name: run_test(kit, name) for name in list_tests(kit)}
     return {name: fault for name, fault in found.items() if fault}

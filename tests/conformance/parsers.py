@@ -1,4 +1,4 @@
-"""Two small and real parsers: the subjects that show the kit for parsers to work."""
+"""Two small real parsers, which show that the kit for parsers works."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from parallax_core.api import Content, Piece, Reasoning, ToolCall
 
 
 def count_half(text: str, mark: str) -> int:
-    """Return how many characters at the end of ``text`` could be the beginning of ``mark``."""
+    """Return the number of characters at the end of ``text`` that could begin ``mark``."""
     return next((size for size in range(min(len(mark) - 1, len(text)), 0, -1) if mark.startswith(text[-size:])), 0)
 
 
@@ -49,7 +49,7 @@ TAIL = re.compile(r"\s*\}\s*</tool_call>")
 
 
 class CallParser:
-    """Calls are ``<tool_call>{"name": NAME, "arguments": OBJECT}</tool_call>``; arguments are given as they come."""
+    """Calls are ``<tool_call>{"name": NAME, "arguments": OBJECT}</tool_call>``; arguments are streamed."""
 
     def __init__(self) -> None:
         self._held = ""
@@ -78,7 +78,7 @@ class CallParser:
         return [Content(text)] if text else None
 
     def _read_head(self) -> list[Piece] | None:
-        """Wait for the name; what ends without one was no call."""
+        """Wait for the name; a call that ends without one is plain text."""
         if head := HEAD.match(self._held):
             self._held = self._held[head.end() :]
             self._index += 1
@@ -96,7 +96,7 @@ class CallParser:
 
     def _read_arguments(self) -> list[Piece] | None:
         size = 0
-        for size, letter in enumerate(self._held, 1):  # noqa: B007 - how far it got is what is wanted
+        for size, letter in enumerate(self._held, 1):  # noqa: B007 - the last value is used
             self._note(letter)
             if not self._depth:
                 self._state = self._read_tail

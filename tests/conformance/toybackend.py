@@ -1,4 +1,4 @@
-"""The toy as a backend that loads a folder in the standard layout."""
+"""A backend that loads the toy from a model folder in the standard layout."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from parallax_core.testing.toy import Toy, ToyStage
 KINDS: tuple[PoolKind, ...] = ("full", "window", "full")
 TASK = "loading weights"
 WEIGHTS = 4096
-"""Bytes."""
+"""Bytes of all weights."""
 ROOM = 100_000
-"""Pages that fit into all memory there is."""
+"""Pages that fit into the whole memory."""
 
 
 def write_model(folder: Path) -> Path:
-    """Write a model: a config, and weights that only have a size."""
+    """Write a model: a config, and weights with a size but no meaning."""
     config = {"architectures": ["ToyForCausalLM"], "model_type": "toy", "layers": list(KINDS)}
     return write_checkpoint(folder, config, {f"layers.{index}.w": (WEIGHTS // 16,) for index in range(4)})
 
 
 class ToyBackend:
-    """Loads toys, part by part."""
+    """Opens stages of the toy; subclasses override single steps to plant faults."""
 
     def open_stage(self, plan: StagePlan) -> ToyStage:
         config = self.read_config(plan)

@@ -1,4 +1,4 @@
-"""Probes of the toy as a backend: a good one, and others."""
+"""Probes of the toy backend: a good one, and faulty ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Write the golden draws of parallax_core.testing, by an implementation in numpy that shares nothing with core.
+"""Writes the golden draws of parallax_core.testing, with a numpy implementation that shares no code with core.
 
 Run it from the root of the repository: ``python tests/data/make_golden_draws.py``. The file it writes is committed and
 changes only together with the definition of the draw, which `parallax_core/sampling/reference.py` states.
@@ -27,7 +27,7 @@ Point = tuple[int, int, int]
 """Seed, choice and position."""
 Sampling = dict[str, Any]
 History = dict[str, Any]
-"""Prompt and output, or nothing; or the tokens a grammar allows."""
+"""Prompt and output tokens, or the tokens a grammar allows, or nothing."""
 Cases = Iterable[tuple[str, int, Point, Sampling]]
 
 MARGIN = 1e-3
@@ -43,7 +43,7 @@ LAWS = {
 LONELY = 299266719820546048
 """A seed for which the best of 17 "distinct" tokens has minus infinity as its noise at position 11.
 
-With top_k 1 it is drawn all the same, being the only one: a sampler must not fall back to a token it filtered out.
+With top_k 1 it is drawn anyway, as the only candidate: a sampler must not fall back to a token it filtered out.
 """
 SEEDS = (0, 1, 2**32 - 1, 2**32, 0x0123456789ABCDEF, 2**64 - 1)
 
@@ -109,7 +109,7 @@ def kept_tokens(scaled: Reals, top_k: int, top_p: float, min_p: float) -> NDArra
 
 
 def filtered_tokens(scaled: Reals, given: Mapping[str, Any]) -> NDArray[np.bool_] | None:
-    """Return what the filters keep, or None if rounding could decide it."""
+    """Return the tokens that the filters keep, or None if rounding could decide it."""
     top_k, top_p, min_p = given.get("top_k", 0), given.get("top_p", 1), given.get("min_p", 0)
     kept = kept_tokens(scaled, top_k, top_p, min_p)
     for slack in (-SLACK, SLACK):
@@ -145,7 +145,7 @@ def draw_case(law: str, vocab: int, point: Point, sampling: Sampling, history: H
 
 
 def make_history(prompt: int, output: int, vocab: int) -> History:
-    """Return tokens that come back often, as those of texts do."""
+    """Return tokens that repeat often, as in texts."""
     return {
         "prompt": [(7 * n * n + 1) % vocab % 29 for n in range(prompt)],
         "output": [(5 * n * n + 3) % vocab % 11 for n in range(output)],
@@ -225,7 +225,7 @@ def all_hashes() -> list[dict[str, Any]]:
 
 
 def all_scores() -> list[dict[str, Any]]:
-    """Return log-probabilities of the raw logits; of equally probable tokens the lowest id is the better one."""
+    """Return log-probabilities of the raw logits; among equally probable tokens the lowest id comes first."""
     scores = []
     for law, vocab in itertools.product(LAWS, (1, 17, 1000)):
         logits = make_logits(law, vocab).astype(np.float64)

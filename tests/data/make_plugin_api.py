@@ -1,7 +1,7 @@
-"""Write down what plugins rely on, as ``plugin_api_N.json``, where N is the plugin API, and as a page to read.
+"""Writes the record of the plugin API, ``plugin_api_N.json`` where N is its number, and its reference page.
 
-Run it when the surface has grown: ``python tests/data/make_plugin_api.py``. It refuses a surface that breaks plugins
-of the same number; see docs/explanation/change-policy.md.
+Run it when the API has grown: ``python tests/data/make_plugin_api.py``. It refuses an API that breaks plugins for the
+same number; see docs/explanation/change-policy.md.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PATH = Path(__file__).with_name(f"plugin_api_{PLUGIN_API}.json")
 
 
 def main() -> int:
-    """Write the file, unless that would hide a break."""
+    """Write the files, unless the API has a break; return the exit code."""
     found = describe_api()
     breaks = list(find_breaks(json.loads(PATH.read_text(encoding="utf-8")), found)) if PATH.exists() else []
     if breaks:

@@ -1,4 +1,4 @@
-"""Real processes on loopback, serving the real model."""
+"""Fixtures that start real server processes on loopback with the real model."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ END_TIMEOUT_S = 3
 
 
 def environment(home: Path, **changes: str) -> dict[str, str]:
-    """Return an environment in which Parallax knows nothing of this user but ``home``."""
+    """Return an environment with ``home`` as its only configuration of Parallax."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PARALLAX_")}
     return {**kept, "PARALLAX_HOME": str(home), **changes}
 
@@ -50,12 +50,12 @@ class Server:
     lines: list[str] = field(default_factory=list)
 
     def cpu_seconds(self) -> float:
-        """Return the processor time the server has used so far."""
+        """Return the CPU time the server has used so far, in seconds."""
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def end(self, number: int) -> float:
-        """Send a signal, wait for the end, and return how long it took in seconds."""
+        """Send a signal, wait for the server to exit, and return the seconds it took."""
         begun = time.monotonic()
         self.process.send_signal(number)
         self.process.wait(END_TIMEOUT_S + 10)
@@ -65,7 +65,7 @@ class Server:
 
 
 def start_server(home: Path, log: Path, *args: str, model: str = MODEL, **changes: str) -> Server:
-    """Start a server on a free port and wait until it says it is ready."""
+    """Start a server on a free port, and wait until it reports that it is ready."""
     command = [PARALLAX, "serve", model, "--backend", "mlx", "--port", "0", *args]
     with log.open("w") as sink:
         process = subprocess.Popen(
@@ -81,7 +81,7 @@ def start_server(home: Path, log: Path, *args: str, model: str = MODEL, **change
 
 @pytest.fixture(scope="session")
 def model_home() -> Path:
-    """Return a home with the real model in it; kept in the checkout, so that it is fetched once."""
+    """Return a home with the real model; it is kept in the checkout, so that the model is fetched only once."""
     home = ROOT / "build" / "test-home"
     subprocess.run([PARALLAX, "models", "pull", MODEL], check=True, env=environment(home), timeout=600)
     return home
@@ -97,7 +97,7 @@ def model_folder(model_home: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def server(model_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Return a server shared by the tests that leave it as it was."""
+    """Return a server shared by the tests that do not change its state."""
     server = start_server(model_home, tmp_path_factory.mktemp("server") / "log")
     yield server
     assert server.end(signal.SIGTERM) < END_TIMEOUT_S
@@ -106,7 +106,7 @@ def server(model_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 @pytest.fixture(scope="session")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build every distribution and return the folder of the wheels."""
+    """Build every distribution, and return the folder of the wheels."""
     folder = tmp_path_factory.mktemp("dist")
     for project in PROJECTS:
         command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(project)]
@@ -123,7 +123,7 @@ def bin_folder(wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     bin_folder = folder / "bin"
     # Core's version is given so that a stranger of that name on an index cannot take its place.
     wanted = [f"parallax-core=={VERSION}", "parallax-backend-mlx"]
-    # Compiling all that is installed takes as long as installing it, and most of it is never imported.
+    # Compiling all packages takes as long as installing them, and most are never imported.
     options = ["--quiet", "--no-compile", "--find-links", str(wheels), "--constraint", str(ROOT / "constraints.txt")]
     subprocess.run([bin_folder / "python", "-m", "pip", "install", *options, *wanted], check=True)
     return bin_folder
@@ -131,7 +131,7 @@ def bin_folder(wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def author_bin(bin_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the scripts of an environment to write plugins in; what the wheels brought is taken from their own."""
+    """Return the scripts of a plugin author's environment, which uses the packages of the wheels' environment."""
     folder = tmp_path_factory.mktemp("author")
     venv.create(folder)
     (find_site(folder) / "wheels.pth").write_text(f"{find_site(bin_folder.parent)}\n")
@@ -146,5 +146,5 @@ def author_bin(bin_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 
 def find_site(folder: Path) -> Path:
-    """Return where an environment keeps its packages."""
+    """Return the site-packages folder of a virtual environment."""
     return Path(sysconfig.get_path("purelib", vars={"base": str(folder), "platbase": str(folder)}))

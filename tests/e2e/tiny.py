@@ -1,4 +1,4 @@
-"""A model of a few megabytes with the tokenizer of the real one: it loads at once, and what it says means nothing."""
+"""Writes a random model of a few megabytes with the tokenizer of the real one, which loads quickly."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SHAPES = {
 
 
 def write_tiny(folder: Path, real: Path) -> Path:
-    """Write a model of the family of the one in ``real``, of random weights, and return its folder."""
+    """Write a model of the same family as the one in ``real``, with random weights, and return its folder."""
     folder.mkdir()
     for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
         shutil.copy(real / name, folder / name)
@@ -40,7 +40,7 @@ def write_tiny(folder: Path, real: Path) -> Path:
 
 
 def draw_tensors(vocab_size: int) -> Iterator[tuple[str, npt.NDArray[np.float32]]]:
-    """Yield the tensors by name."""
+    """Yield the name and value of each tensor."""
     random = np.random.default_rng(3)
     yield "model.embed_tokens.weight", random.standard_normal((vocab_size, HIDDEN), np.float32)
     yield "model.norm.weight", np.ones(HIDDEN, np.float32)

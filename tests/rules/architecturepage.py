@@ -1,6 +1,6 @@
-"""Makes the tables of the page on architecture: the layers that import-linter checks, and the purpose of each package.
+"""Generates the tables of the architecture page: the layers that import-linter checks, and the purpose of each package.
 
-Run this file to write them anew: ``python -m tests.rules.architecturepage``.
+``python -m tests.rules.architecturepage`` writes them into the page.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ MODULES = {"__main__", "api", "hookspecs"}
 
 
 def read_layers() -> list[list[str]]:
-    """Return the layers of core from the highest to the lowest, each with its packages."""
+    """Return the packages of each layer of core, from the highest layer to the lowest."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]["contracts"]
     lines: list[str] = next(each["layers"] for each in settings if each["id"] == "layers")
     return [re.findall(r"\w+", line) for line in lines]
 
 
 def read_purpose(package: Path) -> str:
-    """Return what a package or module says of itself."""
+    """Return the first paragraph of the docstring of a package or module."""
     path = package / "__init__.py" if package.is_dir() else package.with_suffix(".py")
     return " ".join((ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").split("\n\n")[0].split())
 
 
 def list_packages(name: str) -> list[Path]:
-    """Return a package of core and the packages in it."""
+    """Return a package of core and its subpackages."""
     found = [path.parent for path in sorted((CORE / name).rglob("__init__.py")) if "templates" not in path.parts]
     return found or [CORE / name]
 
 
 def write_tables() -> str:
-    """Return the part of the page that is made of the code."""
+    """Return the generated part of the page."""
     layers = read_layers()
     drawn = [f"    {' | '.join(names)}" for names in layers]
     rows = [
@@ -53,7 +53,7 @@ def write_tables() -> str:
 
 
 def write_page() -> str:
-    """Return the page with its tables made anew."""
+    """Return the page with its tables regenerated."""
     page = PAGE.read_text(encoding="utf-8")
     return page[: page.index(BEGIN)] + write_tables() + page[page.index(END) + len(END) :]
 

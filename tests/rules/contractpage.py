@@ -1,6 +1,6 @@
-"""The page of the contracts, made of what the code says: every name of `parallax_core.api`, with all it has.
+"""Generates the page of the contracts: every name of `parallax_core.api`, with its docstrings, fields and methods.
 
-Run this file to write the page anew: ``python -m tests.rules.contractpage``.
+``python -m tests.rules.contractpage`` writes the page.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ PARTS = {
     "What travels between nodes": ("wire",),
     "All the rest": ("base", "config", "hookspecs"),
 }
-"""The parts of the page, and the packages of core whose names are told there."""
+"""The parts of the page, and the packages of core that each describes."""
 
-TOLD = {"parallax_core.hookspecs"}
+DESCRIBED_ELSEWHERE = {"parallax_core.hookspecs"}
 """Modules whose docstrings have a page of their own."""
 SPECIAL = {"__init__", "__call__", "__aiter__"}
 SECTION = re.compile(r"^(Args|Returns|Raises|Yields):$")
@@ -43,7 +43,7 @@ LONGEST = 160
 
 
 def list_modules() -> dict[str, list[str]]:
-    """Return the names of the api by the module that defines them."""
+    """Return the names of the API, by the module that defines them."""
     tree = ast.parse((ROOT / "parallax_core/api.py").read_text(encoding="utf-8"))
     imports = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
     return {str(node.module): [alias.name for alias in node.names] for node in imports}
@@ -61,7 +61,7 @@ def write_page() -> str:
 
 
 class Module:
-    """A module of core, and the names of it that plugins may use."""
+    """A module of core, and its names that plugins may use."""
 
     def __init__(self, name: str, names: set[str]) -> None:
         self.name, self.names = name, names
@@ -70,11 +70,11 @@ class Module:
         self.classes = {node.name: node for node in self.tree.body if isinstance(node, ast.ClassDef)}
 
     def write(self) -> Iterator[str]:
-        """Yield what is told of it, in the order it stands there."""
+        """Yield the section of the module, with its names in source order."""
         title, rest = re.split(r"(?:[:.]\s+|\.$)", write_text(ast.get_docstring(self.tree)), maxsplit=1)
         yield f"## {title}\n"
         yield f"`{self.name}`\n"
-        if rest and self.name not in TOLD:
+        if rest and self.name not in DESCRIBED_ELSEWHERE:
             yield f"{rest[0].upper()}{rest[1:]}\n"
         for node, after in zip(self.tree.body, [*self.tree.body[1:], None], strict=True):
             if (name := find_name(node)) in self.names:
@@ -85,7 +85,7 @@ class Module:
                 yield f"{read_string(after)}\n"
 
     def write_definition(self, node: ast.stmt) -> Iterator[str]:
-        """Yield what is told of one name."""
+        """Yield the description of one name."""
         match node:
             case ast.ClassDef():
                 yield f"{write_text(ast.get_docstring(node))}\n"
@@ -98,7 +98,7 @@ class Module:
                 yield self.write_value(value)
 
     def write_members(self, owner: ast.ClassDef) -> Iterator[str]:
-        """Yield a line for each field, property and method, in their order, after those of bases told nowhere else."""
+        """Yield a line for each field, property and method in source order, after those of private bases."""
         for base in list_bases(owner):
             if base in self.classes and base not in self.names:
                 yield from self.write_members(self.classes[base])
@@ -113,7 +113,7 @@ class Module:
                     yield write_item(write_signature(node), write_text(ast.get_docstring(node)))
 
     def write_value(self, value: ast.expr) -> str:
-        """Return a value, unless it is long; with its comments, if it has any."""
+        """Return a value with its comments, or nothing if it is long."""
         segment = ast.get_source_segment(self.source, value) or ""
         if "#" in segment:
             return f"```python\n{segment}\n```\n"
@@ -121,7 +121,7 @@ class Module:
 
 
 def find_name(node: ast.stmt) -> str:
-    """Return the name that a statement defines; empty if it defines none."""
+    """Return the name that a statement defines, or an empty string."""
     match node:
         case ast.ClassDef() | ast.FunctionDef():
             return node.name
@@ -131,12 +131,12 @@ def find_name(node: ast.stmt) -> str:
 
 
 def list_bases(node: ast.ClassDef) -> list[str]:
-    """Return the names of what a class is a kind of."""
+    """Return the names of the bases of a class."""
     return [ast.unparse(base).partition("[")[0] for base in node.bases]
 
 
 def write_item(head: str, text: str) -> str:
-    """Return an item of a list; what is said of it begins on the same line, and goes on below it."""
+    """Return a list item whose text begins on the same line and continues below it."""
     if not text:
         return f"- `{head}`"
     first, _, rest = text.partition("\n\n")
@@ -145,7 +145,7 @@ def write_item(head: str, text: str) -> str:
 
 
 def write_signature(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
-    """Return the head of a function as it is written, without ``self``; of a property as that of a field."""
+    """Return the signature of a function without ``self``; a property is shown like a field."""
     returns = ast.unparse(node.returns) if node.returns else ""
     if any(ast.unparse(each) == "property" for each in node.decorator_list):
         return f"{node.name}: {returns}"
@@ -155,7 +155,7 @@ def write_signature(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
 
 
 def read_string(node: ast.stmt | None) -> str:
-    """Return the text of a statement that is a string, which tells of what stands before it."""
+    """Return the text of a string statement, which is the docstring of the statement before it, or nothing."""
     match node:
         case ast.Expr(value=ast.Constant(value=str(text))):
             return write_text(text)
@@ -163,7 +163,7 @@ def read_string(node: ast.stmt | None) -> str:
 
 
 def write_text(text: str | None) -> str:
-    """Return a docstring as Markdown: code in one backtick, what is listed as a list."""
+    """Return a docstring as Markdown, with single backticks, and lists for its sections."""
     lines: list[str] = []
     is_listed = False
     for line in (text or "").strip().replace("``", "`").splitlines():
@@ -176,7 +176,7 @@ def write_text(text: str | None) -> str:
 
 
 def write_line(line: str, *, is_listed: bool) -> str:
-    """Return a line of a docstring; what begins with a name and a colon in a section is an item of a list."""
+    """Return a line of a docstring; in a section, a line that begins with a name and a colon is a list item."""
     found = re.match(r"(\w+): (.*)", line) if is_listed else None
     return f"- `{found[1]}`: {found[2]}" if found else f"  {line}" if is_listed and line else line
 

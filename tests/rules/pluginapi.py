@@ -1,4 +1,4 @@
-"""What plugins rely on, as data: hooks, and the names of `parallax_core.api`; and which changes of it are breaks."""
+"""Describes the plugin API as data (hooks and names of `parallax_core.api`), and finds changes that break plugins."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from parallax_core import api, hookspecs
 Facts = dict[str, Any]
 
 GIVEN = {"HttpSurface", "Progress", "Settings"}
-"""Protocols that core implements and plugins use; a member more of them breaks nobody."""
+"""Protocols that core implements and plugins use; an additional member breaks no plugin."""
 
 NAMED_LATER = {
     "PoolKind": "Literal['full', 'window', 'latent', 'state']",
     "Mapping[tuple[PoolKind, int], int]": "Mapping[tuple[Kind, int], int]",
 }
-"""Types that have got a name since the record was made, as it knows them."""
+"""Types that got a name after the record was made, with their older spelling in the record."""
 
 REQUIRED = "required"
 
 
 def describe_api() -> Facts:
-    """Return everything plugins rely on, which is nothing that is provisional."""
+    """Return the description of the plugin API, without provisional names."""
     names = sorted(set(api.__all__) - api.PROVISIONAL - {"PLUGIN_API"})
     return {"hooks": describe_hooks(), "names": {name: describe(getattr(api, name)) for name in names}}
 
 
 def describe_hooks() -> Facts:
-    """Return each hook with its signature and how it is called."""
+    """Return each hook with its signature and call options."""
     found = {}
     for name, function in vars(hookspecs).items():
         options = getattr(function, "parallax_spec", None)
@@ -56,7 +56,7 @@ def describe(value: Any) -> Facts:
 
 
 def describe_class(owner: type[Any]) -> Facts:
-    """Return the facts about a class: a record with fields, a protocol, or any other."""
+    """Return the facts about a class: a record with fields, a protocol, or another class."""
     members = list_members(owner)
     fields: Sequence[Any] = ()
     if dataclasses.is_dataclass(owner):
@@ -73,7 +73,7 @@ def describe_class(owner: type[Any]) -> Facts:
 
 
 def describe_field(owner: type[Any], field: Any) -> Facts:
-    """Return the type of a field as it is written, and its default."""
+    """Return the type of a field, as written in the source, and its default."""
     written = next(filter(None, (vars(base).get("__annotations__", {}).get(field.name) for base in owner.__mro__)))
     for missing in (dataclasses.MISSING, msgspec.NODEFAULT):
         if field.default is not missing:
@@ -84,26 +84,26 @@ def describe_field(owner: type[Any], field: Any) -> Facts:
 
 
 def describe_default(value: Any) -> str:
-    """Return a default in words that are the same in every process."""
+    """Return a text for a default that is the same in every process."""
     return value.__qualname__ if callable(value) else repr(value)
 
 
 def describe_function(function: Any) -> Facts:
-    """Return the parameters of a function, in order, and what it returns."""
+    """Return the parameters of a function, in order, and its return type."""
     signature = inspect.signature(function)
     parameters = {each.name: describe_parameter(each) for each in signature.parameters.values() if each.name != "self"}
     return {"parameters": parameters, "returns": name_type(signature.return_annotation)}
 
 
 def describe_parameter(parameter: inspect.Parameter) -> Facts:
-    """Return the type and default of a parameter, and how it is given if that is not in either way."""
+    """Return the type and default of a parameter, and its kind unless it may be given by position or name."""
     default = REQUIRED if parameter.default is parameter.empty else describe_default(parameter.default)
     how = {} if parameter.kind is parameter.POSITIONAL_OR_KEYWORD else {"how": parameter.kind.name}
     return {"type": name_type(parameter.annotation), "default": default, **how}
 
 
 def list_members(owner: type[Any]) -> Facts:
-    """Return the public methods and properties of a class, and ``__init__`` and ``__call__`` if it has its own."""
+    """Return the public methods and properties of a class, and its own ``__init__`` and ``__call__``."""
     found = {}
     for base in reversed(owner.__mro__):
         if not base.__module__.startswith("parallax_core"):
@@ -122,14 +122,14 @@ def list_members(owner: type[Any]) -> Facts:
 
 
 def name_type(value: Any) -> str:
-    """Return a type as it is written."""
+    """Return a type as written in the source."""
     if isinstance(value, str):
         return NAMED_LATER.get(value, value)
     return value.__name__ if isinstance(value, type) else repr(value)
 
 
 def find_breaks(old: Facts, new: Facts) -> Iterator[str]:
-    """Yield, for two descriptions, what of the old a plugin may rely on and does not find in the new."""
+    """Yield the breaks between two descriptions: facts of the old that plugins rely on and the new lacks."""
     for name, hook in old["hooks"].items():
         if name not in new["hooks"]:
             yield f"hook {name} is gone"
@@ -144,7 +144,7 @@ def find_breaks(old: Facts, new: Facts) -> Iterator[str]:
 
 
 def compare_hook(name: str, old: Facts, new: Facts) -> Iterator[str]:
-    """Yield the breaks of a hook; arguments may be added, since implementations take those they ask for."""
+    """Yield the breaks of a hook; arguments may be added, since implementations receive only those they name."""
     for flag in ("historic", "firstresult", "returns"):
         if old[flag] != new[flag]:
             yield f"{flag} of hook {name} was {old[flag]}, and is {new[flag]}"
@@ -154,7 +154,7 @@ def compare_hook(name: str, old: Facts, new: Facts) -> Iterator[str]:
 
 
 def compare_name(name: str, old: Facts, new: Facts) -> Iterator[str]:
-    """Yield the breaks of a name of the api."""
+    """Yield the breaks of a name of the API."""
     if old["kind"] != new["kind"]:
         yield f"{name} was a {old['kind']}, and is a {new['kind']}"
         return
@@ -168,13 +168,13 @@ def compare_name(name: str, old: Facts, new: Facts) -> Iterator[str]:
         yield from compare_function(name, old, new)
     for part in ("bases", "of"):
         if missing := [each for each in old.get(part, ()) if each not in new[part]]:
-            yield f"{name} has {', '.join(missing)} no more"
+            yield f"{name} no longer has {', '.join(missing)}"
     if kind == "constant" and old != new:
         yield f"{name} was {old}, and is {new}"
 
 
 def compare_fields(name: str, old: Facts, new: Facts) -> Iterator[str]:
-    """Yield the breaks of a record: new fields have defaults, and come last where fields have places."""
+    """Yield the breaks of a record: new fields need defaults, and must come last if fields are positional."""
     for field, facts in old["fields"].items():
         if new["fields"].get(field) != facts:
             yield f"field {field} of {name} was {facts}, and is {new['fields'].get(field)}"
@@ -187,7 +187,7 @@ def compare_fields(name: str, old: Facts, new: Facts) -> Iterator[str]:
 
 
 def compare_members(name: str, old: Facts, new: Facts, *, may_grow: bool) -> Iterator[str]:
-    """Yield the breaks of methods and properties; what plugins implement cannot grow."""
+    """Yield the breaks of methods and properties; protocols that plugins implement must not grow."""
     for member, facts in old.items():
         if member not in new:
             yield f"{name}.{member} is gone"
@@ -197,11 +197,11 @@ def compare_members(name: str, old: Facts, new: Facts, *, may_grow: bool) -> Ite
         else:
             yield from compare_function(f"{name}.{member}", facts, new[member], may_grow=may_grow)
     if not may_grow and (added := sorted(set(new) - set(old))):
-        yield f"{name} has {', '.join(added)}, which those who implement it have not"
+        yield f"{name} has {', '.join(added)}, which its implementations lack"
 
 
 def compare_function(name: str, old: Facts, new: Facts, *, may_grow: bool = True) -> Iterator[str]:
-    """Yield the breaks of a function: new parameters have defaults and come last, or are given by name."""
+    """Yield the breaks of a function: new parameters need defaults, and must come last or be keyword-only."""
     if old["returns"] != new["returns"]:
         yield f"{name} returned {old['returns']}, and returns {new['returns']}"
     before, now = old["parameters"], new["parameters"]

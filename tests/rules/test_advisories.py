@@ -1,4 +1,4 @@
-"""No version with a known hole is installed, nor allowed by what a distribution asks for."""
+"""No version with a known vulnerability is pinned, or allowed by the requirements of a distribution."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ ROOT = Path(__file__).parents[2]
 LIST = ROOT / ".ci/advisories.toml"
 PROJECTS = [ROOT / "pyproject.toml", *sorted(ROOT.glob("plugins/*/pyproject.toml"))]
 PRIVATE = {"uvicorn": "parallax_core/server/connection.py"}
-"""Of these, attributes are used that are nobody's promise: a newer version may lack them."""
+"""Packages whose private attributes core uses, and where: a newer version may lack them."""
 
 Safe = Mapping[str, Version]
 
 
 def read_safe() -> Safe:
-    """Return the first version of each package that has no hole on the list."""
+    """Return the first safe version of each package on the list."""
     return {name: Version(entry["safe"]) for name, entry in tomllib.loads(LIST.read_text(encoding="utf-8")).items()}
 
 
 def read_pinned(path: Path = ROOT / "constraints.txt") -> Safe:
-    """Return the versions of the locked set."""
+    """Return the pinned versions."""
     lines = re.findall(r"^([\w.-]+)==(\S+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
     return {canonicalize_name(name): Version(version) for name, version in lines}
 
 
 def list_wanted(project: Path) -> Iterator[Requirement]:
-    """Yield what a distribution asks for, always, as an extra, or to develop."""
+    """Yield the requirements of a distribution, including its extras and development groups."""
     content = tomllib.loads(project.read_text(encoding="utf-8"))
     settings = content["project"]
     groups = (settings.get("optional-dependencies", {}), content.get("dependency-groups", {}))
@@ -42,13 +42,13 @@ def list_wanted(project: Path) -> Iterator[Requirement]:
 
 
 def find_floor(wanted: Requirement) -> Version:
-    """Return the least version that a requirement allows."""
+    """Return the lowest version that a requirement allows."""
     floors = [Version(each.version) for each in wanted.specifier if each.operator in {">=", "==", "~="}]
     return max(floors, default=Version("0"))
 
 
 def list_holes(wanted: Iterator[Requirement], safe: Safe) -> list[str]:
-    """Return the requirements that allow a version with a hole."""
+    """Return the requirements that allow a vulnerable version."""
     return [str(each) for each in wanted if find_floor(each) < safe.get(canonicalize_name(each.name), Version("0"))]
 
 

@@ -1,4 +1,4 @@
-"""What plugins may import stands in groups, and what nobody uses is provisional."""
+"""The names of `parallax_core.api` are grouped, and unused names are provisional."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ IMPORT = re.compile(r"from parallax_core\.api import (\([^)]*\)|.*)")
 
 
 def read_groups() -> dict[str, list[str]]:
-    """Return the names of each group, by what the comment above them says."""
+    """Return the names of each group, by the comment above them."""
     groups: dict[str, list[str]] = {}
     group: list[str] | None = None
     for line in SOURCE.partition("__all__ = [")[2].partition("\n]")[0].splitlines()[1:]:
@@ -47,14 +47,14 @@ def list_used() -> Iterator[str]:
 
 
 def list_contracts() -> Iterator[str]:
-    """Yield the names of what plugins implement or are given: they need not import those."""
+    """Yield the names of types that plugins implement or receive, and so need not import."""
     for module, names in list_modules().items():
         is_contract = module.startswith("parallax_core.contracts.")
         yield from (name for name in names if is_contract or getattr(getattr(api, name), "_is_protocol", False))
 
 
 def list_returned() -> Iterator[str]:
-    """Yield the names of what promised functions and methods return: plugins are given those too."""
+    """Yield the names of types that functions and methods of the API return."""
     for facts in describe_api()["names"].values():
         for function in (facts, *facts.get("members", {}).values()):
             yield from re.findall(r"\w+", function.get("returns", ""))

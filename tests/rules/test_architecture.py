@@ -1,4 +1,4 @@
-"""The page on architecture is made of the code, and names what there is."""
+"""The architecture page is generated from the code, and names only existing modules."""
 
 from __future__ import annotations
 

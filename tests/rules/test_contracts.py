@@ -1,6 +1,6 @@
-"""The pages of contracts and errors are what the code says.
+"""The pages of contracts and errors match the code.
 
-Run this file to have the table of errors printed, to be put into its page; `contractpage.py` writes the other.
+Run this file to print the table of errors for its page; `contractpage.py` writes the page of contracts.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ CLASS = re.compile(r"^class (\w+)\((\w+)\):", re.MULTILINE)
 
 
 def list_errors() -> list[type[ParallaxError]]:
-    """Return every error of core that is meant for a person, by name."""
+    """Return every error class of core that users may see, sorted by name."""
     found: dict[str, type[ParallaxError]] = {"ParallaxError": ParallaxError}
     classes = [
         (path, *names) for path in CORE.rglob("*.py") for names in CLASS.findall(path.read_text(encoding="utf-8"))
     ]
-    for _ in classes:  # until nothing is new
+    for _ in classes:  # until no further subclass is found
         new = [(path, name) for path, name, base in classes if base in found and name not in found]
         found.update({name: getattr(import_module(name_module(path)), name) for path, name in new})
         if not new:
@@ -38,23 +38,23 @@ def list_errors() -> list[type[ParallaxError]]:
 
 
 def name_module(path: Path) -> str:
-    """Return what is imported."""
+    """Return the dotted name of a module."""
     return ".".join(path.relative_to(ROOT).with_suffix("").parts)
 
 
 def find_status(error: type[ParallaxError]) -> int:
-    """Return the HTTP status a client gets for it."""
+    """Return the HTTP status of an error."""
     made: Any = error.__new__(error)
     made.message, made.hint, made.param, made.retry_after_s = "", "", None, 1
     return error_response(made).status_code
 
 
 def write_row(error: type[ParallaxError]) -> str:
-    """Return the line of an error."""
-    said = " ".join((error.__doc__ or "").partition("\n\n")[0].replace("``", "`").split())
+    """Return the table row of an error."""
+    meaning = " ".join((error.__doc__ or "").partition("\n\n")[0].replace("``", "`").split())
     exits = 2 if issubclass(error, UsageError) else 1
     is_ours = "yes" if error.__name__ in api.__all__ else ""
-    return f"| `{error.__name__}` | {said} | {find_status(error)} | {exits} | {is_ours} |"
+    return f"| `{error.__name__}` | {meaning} | {find_status(error)} | {exits} | {is_ours} |"
 
 
 def write_table() -> str:

@@ -1,4 +1,4 @@
-"""Each distribution declares what it imports, uses what it declares, and says why in the decision on dependencies."""
+"""Each distribution declares exactly the dependencies it uses, and the decision on dependencies gives their reasons."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ NOT_IMPORTED = {
     "parallax-source-pypi": "makes the default model available",
     "parallax-transport-zmq": "links the stages of a pipeline on several machines",
 }
-"""What a distribution depends on without an import, and why."""
+"""Dependencies that are not imported, and their use."""
 
 BROUGHT = {"pydantic-core": "pydantic"}
-"""What is imported as a part of another dependency, whose interface it belongs to."""
+"""Modules that belong to the interface of another dependency."""
 
 OURS = {path.name for path in (*ROOT.glob("parallax_*"), *ROOT.glob("plugins/*/parallax_*"))}
 
@@ -38,12 +38,12 @@ Project = Mapping[str, Any]
 
 
 def read_project(path: Path) -> Project:
-    """Return a pyproject.toml."""
+    """Return the content of a pyproject.toml."""
     return tomllib.loads(path.read_text(encoding="utf-8"))
 
 
 def names(requirements: Iterable[str]) -> set[str]:
-    """Return the names in a list of requirements, normalised."""
+    """Return the normalised names in a list of requirements."""
     return {re.split(r"[^\w.-]", text, maxsplit=1)[0].lower().replace("_", "-") for text in requirements}
 
 
@@ -62,12 +62,12 @@ def list_modules(path: Path) -> Iterator[str]:
 @cache
 def find_owners() -> dict[str, list[str]]:
     """Return the distributions each top-level module may come from."""
-    # An editable installation does not say which packages it holds, so our own are named here.
+    # An editable installation does not list its packages, so those of Parallax are added here.
     return {**packages_distributions(), **{name: [name] for name in OURS}}
 
 
 def find_imported(project: Path) -> set[frozenset[str]]:
-    """Return, for each module the packages of a project import, the distributions it may come from."""
+    """Return the possible distributions of each module that the packages of a project import."""
     owners = find_owners()
     modules = {module for path in project.glob("parallax_*/**/*.py") for module in list_modules(path)}
     strangers = modules - set(sys.stdlib_module_names) - {path.name for path in project.glob("parallax_*")}
@@ -78,7 +78,7 @@ PROJECTS = [path.parent for path in (ROOT / "pyproject.toml", *sorted(ROOT.glob(
 
 
 def list_declared(project: Path) -> set[str]:
-    """Return what a distribution depends on, always or as an extra."""
+    """Return the dependencies of a distribution, including its extras."""
     settings = read_project(project / "pyproject.toml")["project"]
     extras = settings.get("optional-dependencies", {}).values()
     return names([*settings["dependencies"], *(each for extra in extras for each in extra)])
@@ -93,7 +93,7 @@ def test_project_declares_exactly_what_it_imports(project: Path) -> None:
 
 
 def list_reasons(heading: str) -> set[str]:
-    """Return the names in the first column of the table below a line of the decision."""
+    """Return the names in the first column of the table below ``heading`` in the decision."""
     _, _, section = DECISION.read_text(encoding="utf-8").partition(f"\n{heading}")
     below = dropwhile(lambda line: not line.startswith("|"), section.splitlines())
     table = takewhile(lambda line: line.startswith("|"), below)

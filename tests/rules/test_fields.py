@@ -1,6 +1,6 @@
-"""The tables of request fields are those of the schema: every field, what it means, and which backend honours it.
+"""The tables of request fields match the schema: every field, its meaning, and the backends that support it.
 
-Run this file to have them written into the page.
+Run this file to write them into the page.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/reference/http.md"
 
 NEEDS = {"logprobs": "logprobs", "top_logprobs": "logprobs"}
-"""The capability of a stage that a field needs, where it needs one."""
+"""Fields that need a capability of the stage, and the capability."""
 
 LAYER = "model.layers.0."
 SHAPES = {
@@ -48,7 +48,7 @@ CONFIG = {
 
 
 def save_model(folder: Path) -> None:
-    """Save a model of one layer whose weights are nothing: it is only asked what it could do."""
+    """Save a model of one layer with zero weights, enough to read its capabilities."""
     (folder / "config.json").write_text(json.dumps(CONFIG))
     entries, place = {}, 0
     for name, shape in SHAPES.items():
@@ -60,7 +60,7 @@ def save_model(folder: Path) -> None:
 
 
 def list_backends(model: Path) -> dict[str, frozenset[str]]:
-    """Return what the stages of each of our backends can do, as they say themselves."""
+    """Return the capabilities of the stages of each backend in this repository."""
     modules = (f"parallax_{folder.name}.plugin" for folder in sorted(ROOT.glob("plugins/backend_*")))
     specs: list[BackendSpec] = [spec for name in modules for spec in import_module(name).parallax_register_backends()]
     found: dict[str, frozenset[str]] = {}

@@ -1,4 +1,4 @@
-"""`parallax --help` is quick because it imports little; modules are counted, since time depends on the machine."""
+"""`parallax --help` imports few modules, which keeps it fast; a test of the time would depend on the machine."""
 
 from __future__ import annotations
 
@@ -29,8 +29,7 @@ BANNED = {
     "zmq",
 }
 
-# Runs the console entry point as the script of an installation does, then writes what it has imported, also when the
-# command line leaves the process at once.
+# Runs the console entry point like an installed script, then prints the imported modules, even if the command exits.
 SCRIPT = """
 import json, os, sys
 from importlib.metadata import entry_points

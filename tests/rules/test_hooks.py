@@ -1,4 +1,4 @@
-"""Every hook is called by real code, and its page shows it as it is, with an example that works."""
+"""Core calls every hook, and the page of hooks shows its exact signature with a working example."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ HOOKS: dict[str, Callable[..., Any]] = {
 
 
 def write_heading(name: str) -> str:
-    """Return the heading of a hook."""
+    """Return the heading of a hook on the page."""
     return f"## `{name}{str(inspect.signature(HOOKS[name])).replace(chr(39), '')}`"
 
 
 def find_section(name: str) -> str:
-    """Return what the page says of a hook."""
+    """Return the section of a hook on the page."""
     return PAGE.partition(f"\n{write_heading(name)}\n")[2].partition("\n## ")[0].partition("\n# ")[0]
 
 

@@ -1,4 +1,4 @@
-"""The import contracts of pyproject.toml hold, and each of them catches what it is there to catch."""
+"""The import contracts of pyproject.toml hold, and each of them catches its violations."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ VIOLATIONS = [
     ("pure", "parallax_core/engine/head.py", "import time"),
     ("pure", "parallax_core/engine/head.py", "from asyncio import sleep"),
 ]
-"""A contract, a file, and a line which, put at its end, breaks the contract."""
+"""A contract, a file, and a line that breaks the contract when appended to the file."""
 
 
 @pytest.fixture(scope="module")
 def copy_tree(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Path]:
-    """Make copies of the packages and the contracts, with nothing else in them."""
+    """Return a function that copies the packages and contracts to a new folder."""
 
     def make() -> Path:
         folder = tmp_path_factory.mktemp("tree")

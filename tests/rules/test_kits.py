@@ -1,4 +1,4 @@
-"""The page on testing a plugin names every kit, with its attributes as they are, and its example works."""
+"""The page on testing a plugin names every kit with its exact attributes, and its example works."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ KITS = {
     "Transports": "process:ProcessTransportConformance",
     "Engines": "engine:EngineConformance",
 }
-"""The kit that each section with a table of attributes speaks of."""
+"""Sections with a table of attributes, and their kits."""
 BASES = {"LinkConformance", "PolicyConformance"}
-"""What kits have in common, and nobody subclasses."""
+"""Base classes of kits that plugins do not subclass directly."""
 
 
 def find_section(title: str) -> str:
-    """Return what the page says of a kind of plugin."""
+    """Return the section of a kind of plugin on the page."""
     return PAGE.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
 
 
 def read_default(written: str) -> object:
-    """Return a default as the page writes it: as Python, or a number of MiB."""
+    """Return a default as parsed from the page: Python, or a number of MiB."""
     if found := re.fullmatch(r"(\d+) MiB", written):
         return int(found[1]) * 2**20
     return ast.literal_eval(written.strip("`"))
 
 
 def list_attributes() -> list[tuple[str, str, str]]:
-    """Return every attribute of the tables, with its section and its default."""
+    """Return the section, name and default of every attribute in the tables."""
     rows = r"^\| `(\w+)` \| (`[^`]+`|\d+ MiB) \|"
     return [(title, *found) for title in KITS for found in re.findall(rows, find_section(title), re.MULTILINE)]
 

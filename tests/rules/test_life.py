@@ -1,4 +1,4 @@
-"""The page on the life of a request speaks of modules and methods that there are."""
+"""The page on the life of a request names only existing modules and methods."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MODULES = set(re.findall(r"`((?:\w+/)+\w+\.py)`", PAGE))
 
 
 def list_methods() -> set[tuple[str, str]]:
-    """Return every method of a class in core, with the name of the class."""
+    """Return the class name and method name of every method in core."""
     trees = (ast.parse(path.read_text(encoding="utf-8")) for path in (ROOT / "parallax_core").rglob("*.py"))
     classes = (node for tree in trees for node in tree.body if isinstance(node, ast.ClassDef))
     return {

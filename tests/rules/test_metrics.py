@@ -15,7 +15,7 @@ SUFFIX = re.compile(r"_(bucket|count|sum)$")
 
 
 def list_shown() -> set[str]:
-    """Return the metrics a server shows, by the names queries use."""
+    """Return the names of a server's metrics, as used in queries."""
     with Site() as site:
         families = list(text_string_to_metric_families(site.client.get("/metrics").text))
     return {f"{each.name}_total" if each.type == "counter" else each.name for each in families}

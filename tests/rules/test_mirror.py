@@ -1,4 +1,4 @@
-"""The unit tests mirror core: a module is tested in the file of its name, in the folder of its package."""
+"""The unit tests mirror core: a module is tested in the file of the same name, in the folder of its package."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SUBJECTS = {
     *("plugins/hooks", "server/answers", "server/cancels", "server/contract", "server/whole"),
     *("testing/reference", "wire/damage"),
 }
-"""Files of tests that concern several modules; their docstrings say what they test."""
+"""Test files that concern several modules; their docstrings state their subjects."""
 
 
 def list_modules() -> set[str]:
@@ -23,7 +23,7 @@ def list_modules() -> set[str]:
 
 
 def list_tested() -> set[str]:
-    """Return what the names of the unit tests say they test, as paths of modules."""
+    """Return the paths of the modules that the unit tests test, according to their file names."""
     return {
         path.relative_to(UNIT).with_name(path.stem.removeprefix("test_")).as_posix() for path in UNIT.rglob("test_*.py")
     }

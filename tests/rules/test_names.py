@@ -1,4 +1,4 @@
-"""One name, one idea: no name of a type twice in core, and none made of a word that the glossary excludes."""
+"""No type name is defined twice in core, and no name contains a word that the glossary excludes."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ WORD = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
 """A word of a name, in snake case or in camel case."""
 
 EXCEPTIONS: dict[str, str] = {
-    "chain": "the testing kit composes stages without a head, which is no pipeline",
+    "chain": "the testing kit composes stages without a head, so it is not a pipeline",
     "Chain": "the same",
-    "ReadJob": "a frame between two processes of a server; it is no request",
+    "ReadJob": "a frame between two processes of a server, not a request",
 }
-"""Names that keep an excluded word, and why."""
+"""Names that keep an excluded word, and the reasons."""
 
 
 def read_excluded(page: str) -> set[str]:
@@ -33,7 +33,7 @@ def read_excluded(page: str) -> set[str]:
 
 
 def list_modules() -> Iterator[tuple[str, ast.Module]]:
-    """Yield the modules of core, without the templates that become packages of others."""
+    """Yield the modules of core, without the templates of plugin packages."""
     for path in sorted(CORE.rglob("*.py")):
         name = path.relative_to(CORE).as_posix()
         if "templates/" not in name:
@@ -41,7 +41,7 @@ def list_modules() -> Iterator[tuple[str, ast.Module]]:
 
 
 def list_classes(tree: ast.Module) -> list[str]:
-    """Return the public classes of a module, and the public names that it gives to types."""
+    """Return the public classes and type aliases of a module."""
     classes = [node.name for node in tree.body if isinstance(node, ast.ClassDef)]
     assigned = [node.targets[0] for node in tree.body if isinstance(node, ast.Assign) and is_type(node.value)]
     return [
@@ -51,17 +51,17 @@ def list_classes(tree: ast.Module) -> list[str]:
 
 
 def is_type(value: ast.expr) -> bool:
-    """Return whether an expression can name a type, such as a union or ``Annotated[...]``."""
+    """Return whether an expression may denote a type, such as a union or ``Annotated[...]``."""
     return isinstance(value, ast.Subscript | ast.BinOp | ast.Name | ast.Attribute)
 
 
 def is_public(name: str) -> bool:
-    """Return whether a name is public, and written like that of a class."""
+    """Return whether a name is public and written like a class name."""
     return name[0].isupper() and not name.isupper()
 
 
 def find_repeated(modules: Iterator[tuple[str, ast.Module]]) -> dict[str, list[str]]:
-    """Return the class names that several modules define, with the modules."""
+    """Return the class names defined by several modules, with those modules."""
     found = defaultdict(list)
     for name, tree in modules:
         for each in list_classes(tree):

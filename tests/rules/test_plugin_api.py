@@ -1,4 +1,4 @@
-"""Plugins that were made for this plugin API go on working: what they rely on is only ever added to."""
+"""Plugins made for this plugin API keep working: the API only grows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ POLICY = (ROOT / "docs/explanation/change-policy.md").read_text(encoding="utf-8"
 
 @pytest.fixture(scope="module")
 def snapshot() -> Facts:
-    """Return what plugins of this API rely on, as it was written down."""
+    """Return the record of the plugin API."""
     facts: Facts = json.loads(SNAPSHOT.read_text(encoding="utf-8"))
     return facts
 

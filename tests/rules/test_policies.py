@@ -1,4 +1,4 @@
-"""The page of policies says what core offers, with the options and defaults that the code has."""
+"""The page of policies lists the policies of core, with the options and defaults of the code."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ PAGE = (Path(__file__).parents[2] / "docs/reference/policies.md").read_text(enco
 
 
 def read_table(kind: PolicyKind) -> dict[str, dict[str, str]]:
-    """Return the options of each policy in the table of its kind, with their defaults as they are written."""
+    """Return the options of each policy in the table of its kind, with their defaults as text."""
     section = PAGE.partition(f"\n## {kind.capitalize()}:")[2].partition("\n## ")[0]
     rows = [line.strip("|").split(" |") for line in section.splitlines() if line.startswith("| `")]
     return {re.findall(r"`([\w-]+)`", row[0])[0]: dict(re.findall(r"`(\w+)` = ([\w.]+)", row[2])) for row in rows}
 
 
 def read_options(spec: PolicySpec) -> dict[str, str]:
-    """Return the options of a policy as its dataclass has them."""
+    """Return the options of a policy, read from its dataclass, with their defaults as text."""
     factory: Any = spec.factory.load()
     return {field.name: str(field.default) for field in dataclasses.fields(factory)}
 

@@ -1,4 +1,4 @@
-"""The reference pages say what there is, and nothing that is not."""
+"""The reference of the command line lists all commands, options and variables, and no others."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ ROOT = Path(__file__).parents[2]
 CLI = (ROOT / "docs/reference/cli.md").read_text(encoding="utf-8")
 
 COMMON = {"--help"}
-"""What every command has, and no page lists."""
+"""Options that every command has and no page lists."""
 
 
 def list_commands(command: Any, name: str) -> Iterator[tuple[str, Any]]:
-    """Yield a command and those below it, each with what a user writes."""
+    """Yield a command and its sub-commands, each with its full name."""
     yield name, command
     for below, each in getattr(command, "commands", {}).items():
         yield from list_commands(each, f"{name} {below}")
 
 
 def every_command() -> Iterator[tuple[str, Any]]:
-    """Yield every command of the command line."""
+    """Yield every command of the command line, with its full name."""
     yield "parallax", typer.main.get_command(root)
     for name in COMMANDS:
         app = import_module(f"parallax_core.cli.{name}").app
@@ -69,7 +69,7 @@ def test_page_names_every_variable_of_ours() -> None:
 
 
 def list_option_variables() -> Iterator[str]:
-    """Yield the variable of each option of a backend."""
+    """Yield the environment variable of each backend option."""
     host = PluginHost.prepare(Config())
     sections = {offer.spec.schema.target: offer.spec.name for offer in host.settings().offers}
     for offer in host.backends().offers:

@@ -1,6 +1,6 @@
-"""The page of the configuration has every setting of core, as it is.
+"""The page of the configuration lists every setting of core as the code defines it.
 
-Run this file to have the tables printed, to be put into the page.
+Run this file to print the tables for the page.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SCHEMAS: Mapping[str, type[Any]] = {spec.name: spec.schema.load() for spec in SE
 
 
 def write_row(key: Key) -> str:
-    """Return the line of one setting."""
+    """Return the table row of one setting."""
     default = "" if key.default is None else f"`{json.dumps(key.default, default=list)}`"
     return f"| `{key.name}` | {key.expected} | {default} | {key.description} |"
 

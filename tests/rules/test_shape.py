@@ -1,4 +1,4 @@
-"""Files, functions and argument lists stay small enough to be read at one sitting, and everything is annotated."""
+"""Files, functions and argument lists stay small enough to be read in one go, and everything is annotated."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("plugins/bench/parallax_bench/cli.py:serve", "arguments"): "the options of a command are its arguments",
     ("plugins/bench/parallax_bench/cli.py:serve", "lines"): "and each takes a line or three",
 }
-"""What may be larger, as (file or file:function, rule), and why."""
+"""Exceptions from the limits, as (file or file:function, rule), and the reasons."""
 
 SOURCES = sorted(
     path for folder in (ROOT / "parallax_core", *ROOT.glob("plugins/*/parallax_*")) for path in folder.rglob("*.py")
@@ -35,7 +35,7 @@ NAMED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 def find_code(source: str) -> set[int]:
-    """Return the numbers of the lines with code on them: not blank, no comment, no docstring."""
+    """Return the numbers of the lines with code: not blank, a comment or a docstring."""
     lines: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type not in BLANK:
@@ -44,7 +44,7 @@ def find_code(source: str) -> set[int]:
 
 
 def find_docstrings(tree: ast.AST) -> Iterator[int]:
-    """Yield the lines of docstrings, those below an attribute included."""
+    """Yield the lines of docstrings, including those below an attribute."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             yield from range(node.lineno, (node.end_lineno or node.lineno) + 1)
@@ -64,7 +64,7 @@ def find_functions(source: str) -> Iterator[tuple[str, Function]]:
 
 
 def list_arguments(function: Function) -> list[ast.arg]:
-    """Return the arguments of a function that a caller has to know, without self and cls."""
+    """Return the arguments of a function that a caller gives, without self and cls."""
     given = function.args
     return [arg for arg in (*given.posonlyargs, *given.args, *given.kwonlyargs) if arg.arg not in {"self", "cls"}]
 
@@ -81,7 +81,7 @@ def find_faults(name: str, source: str) -> Iterator[tuple[str, str, int]]:
 
 
 def find_function_faults(where: str, function: Function, lines: int) -> Iterator[tuple[str, str, int]]:
-    """Yield the same for one function with so many lines of code."""
+    """Yield (where, rule, size) for one function with ``lines`` lines of code."""
     arguments = list_arguments(function)
     starred = [arg for arg in (function.args.vararg, function.args.kwarg) if arg]
     bare = [arg for arg in (*arguments, *starred) if arg.annotation is None]
@@ -95,7 +95,7 @@ def find_function_faults(where: str, function: Function, lines: int) -> Iterator
 
 @cache
 def examine_file(path: Path) -> tuple[tuple[str, str, int], ...]:
-    """Return the same for a file of this repository."""
+    """Return the faults of a file of this repository."""
     return tuple(find_faults(path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8")))
 
 

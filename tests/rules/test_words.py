@@ -1,4 +1,4 @@
-"""What is written in the repository speaks of the project alone, and holds no unfinished business."""
+"""The text of the repository has no marks of unfinished work, paths of one machine or issue numbers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from parallax_core.builtin import plugin
 
 ROOT = Path(__file__).parents[2]
 
-# The patterns are put together from parts, so that this file does not contain what it looks for.
+# The patterns are assembled from parts, so that this file does not match them itself.
 MARKS = ("TO" + "DO", "FIX" + "ME", "X" * 3, "HA" + "CK")
 HOMES = ("home", "root", "Users", "work", "opt", "tmp")
 PATTERNS = {
@@ -24,18 +24,18 @@ PATTERNS = {
     "an unsafe way to load code": re.compile(r"trust_remote_code\s*=\s*" + "True"),
 }
 DRAWERS = {"utils", "util", "helpers", "common", "misc"}
-"""Names of modules that say nothing about what is inside."""
+"""Module names that say nothing about their contents."""
 
 
 def list_files() -> list[Path]:
-    """Return the files of this repository: those tracked, and those new and not ignored."""
+    """Return the files of this repository: tracked ones, and new ones that git does not ignore."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     return [ROOT / name for name in listed.split("\0") if name and (ROOT / name).is_file()]
 
 
 def find_words(text: str) -> list[str]:
-    """Return what ``text`` should not say, with the number of the line."""
+    """Return the forbidden words in ``text``, with their line numbers."""
     return [
         f"line {number}: {what}: {match.group()}"
         for number, line in enumerate(text.splitlines(), 1)

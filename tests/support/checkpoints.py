@@ -1,4 +1,4 @@
-"""Random checkpoints of many architectures, as transformers saves them: in many small files with an index."""
+"""Makes random checkpoints of many architectures, as transformers saves them: many small files with an index."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     },
     "qwen3_next": KINDS["qwen3_next"] | {"rope_parameters": THETA | {"partial_rotary_factor": 0.5}},
 }
-"""What is special to each family, set as its published models have it."""
+"""The configuration specific to each family, as in its published models."""
 
 OTHERS: dict[str, dict[str, Any]] = {
     "mistral": {"sliding_window": 8},
@@ -144,11 +144,11 @@ OTHERS: dict[str, dict[str, Any]] = {
     "granite": {"logits_scaling": 2.0, "residual_multiplier": 0.5, "embedding_multiplier": 3.0},
     "cohere": {"logit_scale": 0.25},
 }
-"""Models of families nobody has an adapter for."""
+"""Models of families without an adapter."""
 
 
 def save_random(kind: str, folder: Path, file_bytes: int = FILE_BYTES) -> None:
-    """Save a random model of architecture ``kind`` in ``folder``, in files of at most ``file_bytes`` or one tensor."""
+    """Save a random model of architecture ``kind``, in files of at most ``file_bytes`` bytes or one tensor."""
     _save_model("qwen3_5_text" if kind == "qwen3_5" else kind, KINDS[kind], folder, file_bytes)
     if kind == "qwen3_5":  # mlx-lm knows it as the text part of a larger model
         path = folder / "config.json"
@@ -161,10 +161,10 @@ def save_family(kind: str, folder: Path) -> None:
 
 
 def load_reference(folder: Path) -> Any:
-    """Return the model in ``folder`` as transformers loads it, in float64: in float32 it is less exact than we are."""
+    """Return the model in ``folder`` loaded by transformers in float64; its float32 is less exact than the backends."""
     with _silence():
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64).eval()
-        model.set_experts_implementation("eager")  # others have no float64
+        model.set_experts_implementation("eager")  # other implementations lack float64
     return model
 
 
@@ -174,16 +174,16 @@ def _save_model(kind: str, changes: dict[str, Any], folder: Path, file_bytes: in
     with _silence():
         model = AutoModelForCausalLM.from_config(made, dtype=torch.float32)
         for parameter in model.parameters():
-            if parameter.ndim == 1:  # norms are made of ones, or of zeros
+            if parameter.ndim == 1:  # the weights of norms would be all ones or zeros
                 parameter.data += 0.1 * torch.randn_like(parameter)
         for name, buffer in model.named_buffers():
-            if name.endswith("bias"):  # what is added to the scores of experts
+            if name.endswith("bias"):  # added to the scores of experts
                 buffer.add_(0.1 * torch.randn_like(buffer))
         model.save_pretrained(folder, max_shard_size=file_bytes)
 
 
 def find_tensors(folder: Path, start: int, stop: int) -> set[str]:
-    """Return the tensors of a stage of the model in ``folder``, as the adapter of its family has it."""
+    """Return the names of a stage's tensors in ``folder``, according to the adapter of its family."""
     checkpoint = read_checkpoint(folder)
     named = set(checkpoint.config["architectures"])
     [spec] = [spec for spec in parallax_register_models() if named.intersection(spec.architectures)]
@@ -198,7 +198,7 @@ def find_tensors(folder: Path, start: int, stop: int) -> set[str]:
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Keep transformers from drawing progress bars, and from telling of every default it fills in."""
+    """Keep transformers from drawing progress bars and from logging every default it fills in."""
     transformers.logging.disable_progress_bar()
     transformers.logging.set_verbosity_error()
     yield
@@ -208,6 +208,6 @@ def _silence() -> Iterator[None]:
 
 @functools.cache
 def find_layer(tensor: str) -> int | None:
-    """Return the layer a tensor belongs to, or None for what is before or behind them."""
+    """Return the layer of a tensor, or None for tensors before or after the layers."""
     found = re.search(r"layers\.(\d+)\.", tensor)
     return int(found[1]) if found else None

@@ -1,7 +1,7 @@
-"""What a stage, or stages in a row, give beside what transformers gives for the same tokens.
+"""Compares the logits of a stage, or of a chain of stages, with those of transformers for the same tokens.
 
-Logits are seen as a client could see them: by draws that name the log-probability of every token. Whatever was done to
-a sequence before, what is drawn after a token must be what follows from the tokens before it.
+Logits are read as a client could: by draws with the log-probability of every token. Whatever edits a sequence has gone
+through, a draw must depend only on the tokens before it.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from tests.support.checkpoints import BASE, LAYERS, load_reference, save_family
 
 VOCAB = int(BASE["vocab_size"])
 TOLERANCE = 1e-4
-"""Largest difference of two log-probabilities, as a share of the largest logit."""
+"""The largest allowed difference of two log-probabilities, as a share of the largest logit."""
 SPLITS: tuple[tuple[int, ...], ...] = ((), *((cut,) for cut in range(1, LAYERS)))
-"""The whole, and every way to cut it in two."""
+"""The whole model, and every split in two."""
 TOGETHER = 16
-"""Forks that run side by side."""
+"""Forks that run in one batch."""
 
 
 def make_tokens(count: int, seed: int) -> tuple[int, ...]:
-    """Return as many tokens, the same for the same seed."""
+    """Return ``count`` tokens, determined by the seed."""
     source = random.Random(seed)
     return tuple(source.randrange(VOCAB) for _ in range(count))
 
@@ -47,7 +47,7 @@ class Configured:
 
 
 class Family:
-    """A random checkpoint of a family, and what transformers says of it."""
+    """A random checkpoint of a family, and its logits computed by transformers."""
 
     def __init__(self, kind: str, folder: Path, backend: Backend) -> None:
         save_family(kind, folder)
@@ -58,7 +58,7 @@ class Family:
         self._logits: dict[tuple[int, ...], torch.Tensor] = {}
 
     def open_chain(self, cuts: Sequence[int], memory_fraction: float = 0.1) -> Chain:
-        """Return stages that begin at layer 0 and at ``cuts``; close them by a with."""
+        """Return the stages that begin at layer 0 and at ``cuts``, as a context manager that closes them."""
         ranges = [LayerRange(*pair) for pair in pairwise((0, *cuts, LAYERS))]
         plans = [
             StagePlan(model=self.folder, layers=layers, dtype="float32", memory_fraction=memory_fraction)
@@ -71,7 +71,7 @@ class Family:
         longest: dict[tuple[int, ...], tuple[int, ...]] = {}
         for one, other in pairwise([*sorted(histories), ()]):
             longest[one] = other if other[: len(one)] == one else one
-        for one in sorted(histories, reverse=True):  # what begins another history is computed with that one
+        for one in sorted(histories, reverse=True):  # a prefix of another history is computed with that one
             longest[one] = longest.get(longest[one], longest[one])
         self._compute_logits([one for one in dict.fromkeys(longest.values()) if one not in self._logits])
         return [self._logits[longest[one]][: len(one)] for one in histories]
@@ -86,53 +86,53 @@ class Family:
 
 
 @dataclass(slots=True)
-class Seen:
-    """What was drawn in a row."""
+class RowAnswers:
+    """The answers to a row."""
 
     history: tuple[int, ...]
-    """The tokens of its sequence, those of the row included."""
+    """The tokens of its sequence, including those of the row."""
     answers: Sequence[Answer]
-    """One for each token of the row."""
+    """One answer for each token of the row."""
 
 
 @dataclass
 class Trial:
-    """Runs rows, notes what is drawn after each token, and compares all of it in the end."""
+    """Runs rows, records the answer after each token, and compares all answers at the end."""
 
     family: Family
     chain: Chain
     tokens: dict[SeqId, list[int]] = field(default_factory=dict)
-    seen: list[Seen] = field(default_factory=list)
+    seen: list[RowAnswers] = field(default_factory=list)
 
     def open(self) -> SeqId:
-        """Begin a sequence."""
+        """Open a sequence."""
         seq = self.chain.open()
         self.tokens[seq] = []
         return seq
 
     def fork(self, src: SeqId, length: int) -> SeqId:
-        """Begin a sequence with the first ``length`` tokens of another."""
+        """Fork a sequence after its first ``length`` tokens."""
         dst = self.chain.fork(src, length)
         self.tokens[dst] = self.tokens[src][:length]
         return dst
 
     def truncate(self, seq: SeqId, length: int) -> None:
-        """Forget all tokens from ``length`` on."""
+        """Truncate a sequence to ``length`` tokens."""
         self.chain.edit(Truncate(seq, length))
         del self.tokens[seq][length:]
 
     def step(self, texts: dict[SeqId, Sequence[int]]) -> None:
-        """Append tokens to sequences, in one step."""
+        """Append tokens to sequences in one step."""
         draws = {seq: [Draw(offset, 1, VOCAB) for offset in range(len(text))] for seq, text in texts.items()}
         rows = [self.chain.row(seq, text, *draws[seq]) for seq, text in texts.items()]
         answers = list(self.chain.step(*rows).answers)
         for seq, text in texts.items():
             self.tokens[seq] += text
-            self.seen.append(Seen(tuple(self.tokens[seq]), answers[: len(text)]))
+            self.seen.append(RowAnswers(tuple(self.tokens[seq]), answers[: len(text)]))
             del answers[: len(text)]
 
     def drop(self, *seqs: SeqId) -> None:
-        """Forget sequences."""
+        """Drop sequences."""
         self.chain.drop(*seqs)
         for seq in seqs:
             del self.tokens[seq]
@@ -168,7 +168,7 @@ def run_chunks(trial: Trial, length: int, size: int) -> None:
 
 
 def run_ragged(trial: Trial, length: int) -> None:
-    """Run sequences of different lengths together: prompts, then prompts beside decodes, then decodes, then anew."""
+    """Run sequences of different lengths together: prompts, prompts beside decodes, decodes, and again."""
     source = random.Random(2)
     texts = {trial.open(): make_tokens(length - 5 * index, 10 + index) for index in range(5)}
     first, *others = texts
@@ -186,7 +186,7 @@ def run_ragged(trial: Trial, length: int) -> None:
 
 
 def run_forks(trial: Trial, length: int, lengths: Sequence[int]) -> None:
-    """Fork a sequence at ``lengths``, as it grows; the forks go on together, otherwise than it does."""
+    """Fork a sequence at ``lengths`` while it grows; then continue the forks together, with other tokens."""
     src, tokens = trial.open(), make_tokens(length, 3)
     forks: list[SeqId] = []
     for at, token in enumerate(tokens):
@@ -198,7 +198,7 @@ def run_forks(trial: Trial, length: int, lengths: Sequence[int]) -> None:
 
 
 def run_returns(trial: Trial, length: int, lengths: Sequence[int]) -> int:
-    """Fork a sequence at ``lengths`` behind its end, and cut others there; return at how many the pools allow it."""
+    """Fork and truncate a sequence at ``lengths`` below its end; return the number of lengths the pools allow."""
     src = trial.open()
     for start in range(0, length, 16):
         trial.step({src: make_tokens(length, 4)[start : start + 16]})

@@ -1,11 +1,11 @@
-"""A CUDA device that is pretended: tensors that say they lie there, lie in main memory, and mix with no others.
+"""Simulates a CUDA device: its tensors report that device, lie in main memory, and do not mix with CPU tensors.
 
-It shows that nothing is left on the wrong device, and that no kernel of the CPU gets hold of what is on another; not
-that CUDA computes the same, nor that it has kernels for what is asked of it.
+It shows that no tensor is left on the wrong device, and that no CPU kernel receives a tensor of another device. It does
+not show that CUDA computes the same, nor that CUDA has the required kernels.
 
-Graphs are pretended too: what is recorded is run again on the same memory. While it is recorded, what CUDA cannot
-record raises: reading back, moving between memories, shapes that depend on numbers. That graphs of CUDA give the same
-is not shown by it.
+Graphs are simulated too: a replay runs the recorded work again on the same memory. While recording, operations that
+CUDA cannot record raise an error: reading values, copies between memories, and shapes that depend on values. It does
+not show that CUDA graphs give the same results.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DEVICE = torch.device("cuda", 0)
 WHERE = torch.Tensor.device.__get__
 MOVES = {torch.Tensor.to, torch.Tensor.copy_}
 INDEXED = {torch.Tensor.__getitem__, torch.Tensor.__setitem__}
-"""CUDA takes indices from main memory too."""
+"""Functions whose indices may lie in main memory, as in CUDA."""
 READS = {torch.Tensor.tolist, torch.Tensor.item, torch.Tensor.__int__, torch.Tensor.__bool__, torch.Tensor.__float__}
 ADDRESSES = {torch.Tensor.data_ptr, torch.Tensor.numpy}
 COUNTED = {
@@ -35,15 +35,15 @@ COUNTED = {
     torch.masked_select,
     torch.unique,
 }
-"""Of a shape that depends on numbers."""
+"""Functions whose result has a shape that depends on values."""
 
 
-class There(torch.Tensor):  # type: ignore[misc]  # torch is not typed here
-    """A tensor on the device."""
+class DeviceTensor(torch.Tensor):  # type: ignore[misc]  # torch is not typed here
+    """A tensor on the simulated device."""
 
 
 class Pretence(TorchFunctionMode):  # type: ignore[misc]  # torch is not typed here
-    """Pretends while it is entered."""
+    """Simulates the device while it is entered."""
 
     records: ClassVar[bool] = False
     """Whether a graph is being recorded."""
@@ -51,10 +51,10 @@ class Pretence(TorchFunctionMode):  # type: ignore[misc]  # torch is not typed h
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Run a function of torch as the device would, or raise as it would."""
+        """Run a torch function as the device would, or raise an error as it would."""
         kwargs = dict(kwargs or {})
         tensors = list(_find_tensors((args, kwargs)))
-        is_there = any(isinstance(tensor, There) for tensor in tensors)
+        is_there = any(isinstance(tensor, DeviceTensor) for tensor in tensors)
         if func == WHERE:
             return DEVICE if is_there else torch.device("cpu")
         if is_there and func in ADDRESSES:
@@ -68,13 +68,13 @@ class Pretence(TorchFunctionMode):  # type: ignore[misc]  # torch is not typed h
             is_there = wanted.type == DEVICE.type
             args, kwargs = _map((args, kwargs), torch.device, lambda _: torch.device("cpu"))
         elif func is torch.Tensor.copy_:
-            is_there = isinstance(args[0], There)
+            is_there = isinstance(args[0], DeviceTensor)
         elif func is torch.Tensor.cpu:
             is_there = False
-        plain = _map((args, kwargs), There, lambda tensor: tensor.as_subclass(torch.Tensor))
+        plain = _map((args, kwargs), DeviceTensor, lambda tensor: tensor.as_subclass(torch.Tensor))
         with torch._C.DisableTorchFunctionSubclass():
             found = func(*plain[0], **plain[1])
-        return _map(found, torch.Tensor, lambda tensor: tensor.as_subclass(There if is_there else torch.Tensor))
+        return _map(found, torch.Tensor, lambda tensor: tensor.as_subclass(DeviceTensor if is_there else torch.Tensor))
 
 
 class Recorder:
@@ -87,7 +87,7 @@ class Recorder:
         self.made.append(self)
 
     def record(self, work: Work) -> torch.Tensor:
-        """Run ``work`` as it is, and then as what is recorded; keep it."""
+        """Run ``work`` once as a warm-up and once recorded, and keep it for replays."""
         work()
         self._work, Pretence.records = work, True
         try:
@@ -97,13 +97,13 @@ class Recorder:
         return self._found
 
     def replay(self) -> None:
-        """Run it again, on what is in memory now."""
+        """Run the recorded work on the current contents of memory."""
         self.num_replays += 1
         self._found.copy_(self._work())
 
 
 def pretend_device(monkeypatch: pytest.MonkeyPatch, room: int) -> None:
-    """Let there be a device with ``room`` bytes, where `Pretence` is entered, that computes on one thread."""
+    """Make torch report a device with ``room`` bytes of memory; computes on one thread."""
     torch.set_num_threads(1)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "pretended")
@@ -113,9 +113,9 @@ def pretend_device(monkeypatch: pytest.MonkeyPatch, room: int) -> None:
 
 
 def _check_recorded(func: Any, args: Sequence[Any], is_there: bool, wanted: torch.device | None) -> None:
-    """Refuse what cannot be recorded."""
+    """Raise an error for an operation that cannot be recorded."""
     moves = func is torch.Tensor.to and wanted is not None and (wanted.type == DEVICE.type) != is_there
-    moves |= func is torch.Tensor.copy_ and isinstance(args[0], There) != isinstance(args[1], There)
+    moves |= func is torch.Tensor.copy_ and isinstance(args[0], DeviceTensor) != isinstance(args[1], DeviceTensor)
     uploads = func in {torch.tensor, torch.as_tensor} and wanted is not None and wanted.type == DEVICE.type
     counts = is_there and (func in READS | COUNTED or func is torch.Tensor.cpu)
     if moves or uploads or counts or (func in INDEXED and is_there and not _is_fixed(args[1])):
@@ -123,18 +123,18 @@ def _check_recorded(func: Any, args: Sequence[Any], is_there: bool, wanted: torc
 
 
 def _is_fixed(index: Any) -> bool:
-    """Whether what is indexed needs nothing from main memory, and has a shape that is known before."""
+    """Return whether an index needs no data from main memory and gives a shape known in advance."""
     if isinstance(index, tuple):
         return all(_is_fixed(each) for each in index)
     if isinstance(index, torch.Tensor):
-        return isinstance(index, There) and index.dtype != torch.bool
+        return isinstance(index, DeviceTensor) and index.dtype != torch.bool
     return not isinstance(index, list)
 
 
 def _check_mixture(func: Any, args: Sequence[Any], tensors: Sequence[torch.Tensor]) -> None:
-    others = [tensor for tensor in tensors if not isinstance(tensor, There) and tensor.dim()]
+    others = [tensor for tensor in tensors if not isinstance(tensor, DeviceTensor) and tensor.dim()]
     if func in INDEXED:
-        allowed = list(_find_tensors(args[1])) if isinstance(args[0], There) else []
+        allowed = list(_find_tensors(args[1])) if isinstance(args[0], DeviceTensor) else []
         others = [tensor for tensor in others if not any(tensor is each for each in allowed)]
     if others:
         raise RuntimeError(
@@ -159,7 +159,7 @@ def _find_device(values: Sequence[Any]) -> torch.device | None:
 def _map(value: Any, kind: type[Any], change: Callable[[Any], Any]) -> Any:
     if isinstance(value, kind):
         return change(value)
-    if isinstance(value, (tuple, list)):  # those with names, which torch returns, are made like this too
+    if isinstance(value, (tuple, list)):  # torch's named tuples accept an iterable too
         return type(value)(_map(each, kind, change) for each in value)
     if isinstance(value, dict):
         return {key: _map(each, kind, change) for key, each in value.items()}

@@ -1,4 +1,4 @@
-"""A whole model of a few kilobytes, and wheels around it."""
+"""Makes a whole GGUF model of a few kilobytes, and wheels that contain it."""
 
 from __future__ import annotations
 
@@ -65,13 +65,13 @@ def default_tensors() -> dict[str, Tensor]:
 
 @dataclass
 class TinyLlama:
-    """What goes into a GGUF file; change it, then write it. A value of None is left out."""
+    """The contents of a GGUF file, which a test may change before writing; values of None are left out."""
 
     family: str = "llama"
     values: dict[str, object] = field(default_factory=default_values)
     tensors: dict[str, Tensor] = field(default_factory=default_tensors)
     packing: gguf.GGMLQuantizationType | None = None
-    """How to pack the matrices; None leaves all as they are."""
+    """The quantization of the matrices, or None."""
 
     def write(self, path: Path) -> Path:
         writer = gguf.GGUFWriter(path, self.family)
@@ -96,12 +96,12 @@ class TinyLlama:
 
 @dataclass
 class Links:
-    """The folder pip finds packages in."""
+    """A folder in which pip finds packages."""
 
     folder: Path
 
     def add_wheel(self, members: dict[str, bytes], version: str = "1.0", tag: str = "py3-none-any") -> Path:
-        """Put a wheel of the project ``tiny`` there."""
+        """Add a wheel of the project ``tiny``, and return its path."""
         path, info = self.folder / f"tiny-{version}-{tag}.whl", f"tiny-{version}.dist-info"
         with zipfile.ZipFile(path, "w") as archive:
             for name, data in members.items():

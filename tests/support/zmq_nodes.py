@@ -1,4 +1,4 @@
-"""What the tests of this transport share: nodes, and a wire between them that can be cut."""
+"""Nodes for the tests of the ZeroMQ transport, and a relay between them that can be slowed or cut."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ async def started(plan: TransportPlan) -> AsyncIterator[ZmqTransport]:
 
 
 async def join(near: ZmqTransport, far: ZmqTransport, address: str = "") -> tuple[ZmqLink, ZmqLink]:
-    """Link two nodes, the second of which is called ``far``."""
+    """Link two nodes, the second of which is named ``far``; return the links of ``near`` and ``far``."""
     there, here = await asyncio.gather(far.accept(), near.connect(address or far.address, "far"))
     return here, there
 
 
 class Wire:
-    """A relay between two ends of TCP that can be slow, cut without a sign, and listened to."""
+    """A TCP relay that can be slowed, cut silently, and listened to."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -57,7 +57,7 @@ class Wire:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await asyncio.sleep(0.01)  # what was closed is let go of
+        await asyncio.sleep(0.01)  # let closed transports clean up
 
     async def _carry(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
         loop, due = asyncio.get_running_loop(), 0.0
@@ -65,7 +65,7 @@ class Wire:
             while data := await source.read(2**15):
                 self.heard += data
                 await self.flows.wait()
-                if self.bytes_per_s:  # by the clock, so that a busy machine makes up for oversleeping
+                if self.bytes_per_s:  # by the clock, so that late wake-ups on a busy machine are made up for
                     due = max(due, loop.time() - 0.5) + len(data) / self.bytes_per_s
                     await asyncio.sleep(due - loop.time())
                 sink.write(data)
@@ -74,7 +74,7 @@ class Wire:
 
 @asynccontextmanager
 async def stretched(address: str) -> AsyncIterator[Wire]:
-    """Lead to ``address`` by a wire."""
+    """Start a relay to ``address``."""
     wire = Wire(int(address.rpartition(":")[2]))
     server = await asyncio.start_server(wire.serve, "127.0.0.1", 0)
     wire.address = f"tcp://127.0.0.1:{server.sockets[0].getsockname()[1]}"
@@ -86,7 +86,7 @@ async def stretched(address: str) -> AsyncIterator[Wire]:
 
 
 async def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> None:
-    """Wait until something is so."""
+    """Wait until ``condition`` is true."""
     async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 -- what changes is not ours
+        while not condition():  # noqa: ASYNC110 -- there is no event for it
             await asyncio.sleep(0.01)

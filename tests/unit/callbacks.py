@@ -1,4 +1,4 @@
-"""How long the callbacks of an event loop take."""
+"""Measures the CPU time of event loop callbacks."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 MOST_S = 0.05
-"""So much processor time a callback may take before others notice."""
+"""The most CPU time a callback may take, in seconds, before it delays others."""
 
 
 @dataclass
 class Callbacks:
-    """What was seen of them."""
+    """The longest callback so far."""
 
     longest_s: float = 0.0
-    """The processor time of the longest: on a busy machine its time by the clock says nothing."""
+    """Its CPU time in seconds; on a busy machine wall-clock time would be meaningless."""
     what: str = ""
+    """Its description."""
 
     def note(self, seconds: float, handle: asyncio.Handle) -> None:
         if seconds > self.longest_s:
@@ -27,13 +28,13 @@ class Callbacks:
             self.longest_s, self.what = seconds, f"{handle!r} of {task!r}"
 
     def check(self) -> None:
-        """Fail if one took too long."""
+        """Fail if a callback took too long."""
         assert self.longest_s < MOST_S, f"{self.longest_s * 1000:.0f} ms in {self.what}"
 
 
 @contextmanager
 def watched() -> Iterator[Callbacks]:
-    """Watch the callbacks of all event loops; what is there already is no business of the garbage collector's."""
+    """Time the callbacks of all event loops; existing objects are frozen, so that garbage collection skips them."""
     gc.collect()
     gc.freeze()  # as the server does when it is ready
     found, run = Callbacks(), asyncio.Handle._run

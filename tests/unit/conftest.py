@@ -12,7 +12,7 @@ from tests.unit.plugins.site import Site
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    """Distributions that this process finds, and a configuration that is nobody's."""
+    """Return a folder of distributions that this process finds, with an empty configuration."""
     for variable in [name for name in os.environ if name.startswith("PARALLAX_")]:
         monkeypatch.delenv(variable)
     monkeypatch.setenv("PARALLAX_HOME", str(tmp_path / "home"))

@@ -1,4 +1,4 @@
-"""A folder with the text side of a model: every byte is a token."""
+"""Writes a model folder with a tokenizer in which every byte is a token."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TEMPLATE = "{% for message in messages %}<{{ message['role'] }}>{{ message['cont
 
 
 def write_model(folder: Path, template: str = TEMPLATE, split: str = "") -> Path:
-    """Write tokenizer and settings into a folder; ``split`` is a regular expression that texts are cut at first."""
+    """Write the tokenizer and config files; ``split`` is a regular expression that splits texts beforehand."""
     vocab = {symbol: number for number, symbol in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[]))
     bytewise = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -27,5 +27,5 @@ def write_model(folder: Path, template: str = TEMPLATE, split: str = "") -> Path
 
 
 def write(folder: Path, name: str, **content: Any) -> None:
-    """Write a file of JSON."""
+    """Write a JSON file."""
     (folder / name).write_text(json.dumps(content))

@@ -136,8 +136,8 @@ def test_nothing_but_the_model_is_asked_for_and_nothing_printed(hub: FakeHub, fo
     assert out.splitlines()[-1] == str(folder / "tiny--model")
     commit = hub.repos[NAME].branches["main"]
     prefixes = (f"/api/models/{NAME}/revision/main", f"/{NAME}/resolve/{commit}/", "/storage/")
-    assert [asked.path for asked in hub.asked if not asked.path.startswith(prefixes)] == []
-    assert not any("somebody" in asked.headers.get("user-agent", "") for asked in hub.asked)
+    assert [asked.path for asked in hub.requests if not asked.path.startswith(prefixes)] == []
+    assert not any("somebody" in asked.headers.get("user-agent", "") for asked in hub.requests)
 
 
 def test_offline_is_obeyed(hub: FakeHub, folder: Path, source: HubSource) -> None:
@@ -146,7 +146,7 @@ def test_offline_is_obeyed(hub: FakeHub, folder: Path, source: HubSource) -> Non
     _, err = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "HF_HUB_OFFLINE forbids" in err.splitlines()[-1]
-    assert hub.asked == []
+    assert hub.requests == []
     source.fetch(NAME, silent)
     process = child(hub, folder, HF_HUB_OFFLINE="1")
     assert process.communicate(timeout=60)[1] == ""
@@ -167,10 +167,10 @@ def test_an_interrupt_ends_a_download_at_once_and_the_next_goes_on(
     assert time.monotonic() - before < 3
     assert process.returncode != 0
     assert source.stored() == []
-    hub.asked.clear()
+    hub.requests.clear()
     assert contents(source.fetch(NAME, silent).path) == MODEL
     assert hub.fetched() == ["model.safetensors"]
-    assert int(hub.stored_bytes()[0].headers["range"].removeprefix("bytes=").partition("-")[0]) >= 16_384
+    assert int(hub.storage_requests()[0].headers["range"].removeprefix("bytes=").partition("-")[0]) >= 16_384
 
 
 def test_two_processes_at_once_download_once(hub: FakeHub, folder: Path) -> None:

@@ -18,7 +18,7 @@ from parallax_core.builtin.model_download import HEADER_BYTES
 from parallax_core.checkpoint.reader import find_locations, find_missing
 from parallax_core.contracts.progress import Unit, silent
 from parallax_core.contracts.source import PartialSource, SourceContext
-from tests.fakehub import Asked, FakeHub, Fault
+from tests.fakehub import FakeHub, Fault, RecordedRequest
 from tests.unit.builtin.tinyhub import (
     LAYERED,
     LAYERS,
@@ -226,11 +226,11 @@ def test_interrupted_part_goes_on_where_it_stopped(hub: FakeHub, source: HubSour
         source.fetch_tensors(NAME, STAGES[1].wants, interrupt)
     model = HubSource(SourceContext(folder=folder)).fetch_tensors(NAME, STAGES[1].wants, silent)
     assert read_stage(model.path, STAGES[1]) == make_stage(STAGES[1])
-    (before, _), (begin, _) = [find_range(asked) for asked in hub.stored_bytes()[1:]]
+    (before, _), (begin, _) = [find_range(asked) for asked in hub.storage_requests()[1:]]
     assert begin - before >= STAGES[1].num_bytes * 0.4
 
 
-def find_range(asked: Asked) -> tuple[int, int]:
+def find_range(asked: RecordedRequest) -> tuple[int, int]:
     """Return the first and the last byte that was asked for."""
     first, _, last = asked.headers["range"].removeprefix("bytes=").partition("-")
     return int(first), int(last)
@@ -252,7 +252,7 @@ def test_killed_process_loses_little(hub: FakeHub, source: HubSource, folder: Pa
     stage = Stage(10, 20)
     model = source.fetch_tensors(NAME, stage.wants, silent)
     assert read_stage(model.path, stage) == make_stage(stage)
-    (before, _), (begin, _) = [find_range(asked) for asked in hub.stored_bytes()[1:]]
+    (before, _), (begin, _) = [find_range(asked) for asked in hub.storage_requests()[1:]]
     assert begin - before >= 400_000
 
 
@@ -285,7 +285,7 @@ def test_process_that_waits_for_another_gives_signs_of_life(hub: FakeHub, source
 
     with ThreadPoolExecutor(1) as pool:
         other = pool.submit(source.fetch_tensors, NAME, STAGES[0].wants, hold)
-        while not other.done() and not hub.stored_bytes():
+        while not other.done() and not hub.storage_requests():
             time.sleep(0.01)
         source.fetch_tensors(NAME, STAGES[1].wants, report)
         other.result(30)

@@ -68,7 +68,7 @@ def test_the_token_goes_to_the_hub_and_not_to_its_storage(
     hub.add(NAME, MODEL)
     monkeypatch.setenv("HF_TOKEN", "hf_mine")
     source.fetch(NAME, silent)
-    for asked in hub.asked:
+    for asked in hub.requests:
         assert ("authorization" in asked.headers) != asked.path.startswith("/storage/")
 
 
@@ -136,6 +136,6 @@ def test_a_disk_that_fills_up_is_named_and_what_is_here_kept(hub: FakeHub, folde
     assert process.returncode == 1
     assert f"cannot write to {folder}: File too large" in err.splitlines()[-1]
     assert source.stored() == []
-    hub.asked.clear()
+    hub.requests.clear()
     assert contents(source.fetch(NAME, silent).path) == MODEL
     assert hub.fetched() == ["model.safetensors"]

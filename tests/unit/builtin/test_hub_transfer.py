@@ -16,7 +16,7 @@ def test_a_cut_transfer_goes_on_where_it_stopped(hub: FakeHub, source: HubSource
     hub.faults.append(Fault("model.safetensors", times=1))  # the redirect, which is not cut
     hub.faults.append(Fault("model.safetensors", cut_after=100_000))
     assert contents(source.fetch(NAME, silent).path) == MODEL
-    first, second = hub.stored_bytes()
+    first, second = hub.storage_requests()
     assert "range" not in first.headers
     assert second.headers["range"] == "bytes=100000-299999"
 
@@ -45,7 +45,7 @@ def test_transfers_that_get_on_are_never_given_up(hub: FakeHub, source: HubSourc
     for _ in range(5):
         hub.faults += [Fault("model.safetensors"), Fault("model.safetensors", cut_after=50_000)]
     assert contents(source.fetch(NAME, silent).path) == MODEL
-    assert [asked.headers.get("range", "bytes=0-299999") for asked in hub.stored_bytes()] == [
+    assert [asked.headers.get("range", "bytes=0-299999") for asked in hub.storage_requests()] == [
         f"bytes={start}-299999" for start in range(0, 300_000, 50_000)
     ]
 
@@ -57,10 +57,10 @@ def test_a_second_fetch_keeps_what_the_first_brought(hub: FakeHub, source: HubSo
     with pytest.raises(ParallaxError, match="404"):
         source.fetch(NAME, silent)
     assert source.stored() == []
-    hub.asked.clear()
+    hub.requests.clear()
     assert contents(source.fetch(NAME, silent).path) == MODEL
     assert hub.fetched() == ["model.safetensors"]
-    assert hub.stored_bytes()[0].headers["range"] == "bytes=50000-299999"
+    assert hub.storage_requests()[0].headers["range"] == "bytes=50000-299999"
 
 
 MOVED = MODEL | {"config.json": b'{"new": 1}', "model.safetensors": WEIGHTS[::-1]}

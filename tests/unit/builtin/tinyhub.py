@@ -1,4 +1,4 @@
-"""A model as hubs have it, and a process that fetches it."""
+"""A small model for the fake hub, and a process that fetches it."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ EMBEDDING = 200_000
 
 
 def list_sizes() -> dict[str, int]:
-    """Return the bytes of each tensor of a model of layers, in the order of their names, as transformers saves them."""
+    """Return the size in bytes of each tensor of a model with layers, sorted by name as transformers saves them."""
     layers = {f"model.layers.{index}.{part}": WIDTH for index in range(LAYERS) for part in ("attn", "mlp")}
     return dict(sorted({"model.embed_tokens.weight": EMBEDDING, "model.norm.weight": 500, **layers}.items()))
 
 
 def make_weights(sizes: Mapping[str, int]) -> bytes:
-    """Return a safetensors file with tensors of random bytes, the same for the same name."""
+    """Return a safetensors file with tensors of random bytes, determined by their names."""
     header, end = {}, 0
     for name, size in sizes.items():
         header[name] = {"dtype": "U8", "shape": [size], "data_offsets": [end, end + size]}
@@ -67,7 +67,7 @@ LAYERED = MODEL | {"model.safetensors": make_weights(list_sizes())}
 
 
 def split_layered(num_files: int) -> dict[str, bytes]:
-    """Return the same in several files, with an index."""
+    """Return the model of `LAYERED` in several files with an index."""
     names = list(list_sizes())
     size = -(-len(names) // num_files)
     groups = [names[start : start + size] for start in range(0, len(names), size)]
@@ -79,7 +79,7 @@ def split_layered(num_files: int) -> dict[str, bytes]:
 
 
 class Stage:
-    """Tells which tensors the layers of a stage are made of; the first has the embedding, the last the norm."""
+    """The tensors of a stage; the first stage has the embedding, the last one the norm."""
 
     def __init__(self, start: int, stop: int) -> None:
         layers = {name: found for name in list_sizes() if (found := re.search(r"layers\.(\d+)\.", name))}
@@ -95,12 +95,12 @@ class Stage:
 
 
 def read_stage(folder: Path, stage: Stage) -> dict[str, bytes]:
-    """Return what the tensors of a stage hold."""
+    """Return the contents of a stage's tensors in a folder."""
     return {name: bytes(tensor.data) for name, tensor in read_tensors(folder, stage.wants, silent)}
 
 
 def make_stage(stage: Stage) -> dict[str, bytes]:
-    """Return what they should hold."""
+    """Return the expected contents of a stage's tensors."""
     return {name: make_tensor(name, list_sizes()[name]) for name in stage.names}
 
 

@@ -1,4 +1,4 @@
-"""A head and its stages, run step by step on a simulated clock."""
+"""Runs a head and its stages step by step on a simulated clock."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ def make_request(prompt: Sequence[int], max_tokens: int | None = 4, **fields: An
 
 
 def open_stages(toy: Toy, num_stages: int, **sizes: Any) -> list[ToyStage]:
-    """Return stages with about equal numbers of layers."""
+    """Return ``num_stages`` stages with about equal numbers of layers."""
     borders = [round(index * len(toy.layers) / num_stages) for index in range(num_stages + 1)]
     return [toy.open(LayerRange(*pair), **sizes) for pair in pairwise(borders)]
 
 
 def expect_tokens(toy: Toy, request: Request, choice: int = 0, length: int | None = None) -> list[int]:
-    """Return the tokens of an answer, computed by the plain model."""
+    """Return the expected tokens of an answer, computed by the plain model."""
     num_tokens = length or request.max_tokens
     assert num_tokens is not None
     tokens = toy.continuation(request.prompt, num_tokens, request.sampling, choice)
@@ -71,13 +71,13 @@ def expect_logprobs(toy: Toy, tokens: Sequence[int], start: int, top: int) -> li
 
 
 class Chain:
-    """Stages in sequence, each fed with the output of the one before."""
+    """A sequence of stages, each of which gets the output of the previous one."""
 
     def __init__(self, stages: Sequence[ToyStage]) -> None:
         self.stages = stages
         self.epoch = 0
         self.largest_header = 0
-        """The bytes of the largest header so far, of what goes to a stage and what comes back."""
+        """The bytes of the largest header so far, of messages to and from stages."""
         self._open: dict[SeqId, None] = {}
 
     def run(self, step: PlannedStep) -> list[StageResult]:
@@ -92,8 +92,8 @@ class Chain:
             hidden = results[-1].tensors if results else ()
             results.append(stage.step(replace(step.batch, hidden=hidden)).wait() if step.batch.rows else StageResult())
             sent = StepMessage(LeaseId(0), step.epoch, step.batch.step, step.edits, step.batch.rows, hidden)
-            told = Result(LeaseId(0), step.epoch, step.batch.step, 0, results[-1].answers, stage.free, 0.5)
-            self.largest_header = max(self.largest_header, *(len(encode(each).header) for each in (sent, told)))
+            answered = Result(LeaseId(0), step.epoch, step.batch.step, 0, results[-1].answers, stage.free, 0.5)
+            self.largest_header = max(self.largest_header, *(len(encode(each).header) for each in (sent, answered)))
         for edit in edits:
             match edit:
                 case Open(seq) | Fork(_, seq):
@@ -104,7 +104,7 @@ class Chain:
 
 
 class Replica:
-    """A head over stages of a toy."""
+    """A head with stages of the toy, its requests and their deltas."""
 
     def __init__(self, *stages: ToyStage, **options: Any) -> None:
         self.stages = stages or (TOY.open(),)
@@ -136,7 +136,7 @@ class Replica:
         return step is not None
 
     def fail(self, *named: SeqId) -> PlannedStep:
-        """Let the next step fail on a single stage, after its edits and before its rows; return the step."""
+        """Make the next step fail on a single stage, after its edits and before its rows; return the step."""
         step = self.head.plan(self.now)
         assert step is not None
         self.chain.run(replace(step, batch=StageBatch(())))
@@ -145,7 +145,7 @@ class Replica:
         return step
 
     def lose(self, *stages: ToyStage) -> None:
-        """Lose the steps in flight and all that the stages hold, and go on, on ``stages``, a second later."""
+        """Lose the steps in flight and the state of the stages, and continue on ``stages`` a second later."""
         self.head.pause(self.now)
         self.now += 1.0
         self.head.resume([stage.info for stage in stages], self.now)

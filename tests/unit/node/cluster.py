@@ -1,4 +1,4 @@
-"""A head and the nodes that join it, all in this process, over a toy."""
+"""Runs a head and the nodes that join it, all in this process, with the toy model."""
 
 from __future__ import annotations
 
@@ -36,42 +36,42 @@ NUMBERS = count()
 
 
 async def soon(work: Awaitable[T]) -> T:
-    """Return what ``work`` gives; a test that waits longer has failed."""
+    """Return the result of ``work``; raise TimeoutError after `PATIENCE_S`."""
     async with asyncio.timeout(PATIENCE_S):
         return await work
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait until something is so."""
+    """Wait until ``condition`` is true."""
     async with asyncio.timeout(PATIENCE_S):
-        while not condition():  # noqa: ASYNC110 -- what changes is not ours
+        while not condition():  # noqa: ASYNC110 -- there is no event for it
             await asyncio.sleep(0.005)
 
 
 class Node:
-    """A node that joins a head, and again when that is gone, until it is killed."""
+    """A node that joins a head, and joins again whenever the head is lost, until it is killed."""
 
     def __init__(self, name: str, plot: Plot | None = None, backends: tuple[str, ...] = (BACKEND,)) -> None:
         self.name = name
         self.transport = LiarTransport(InProcessTransport(TransportPlan(node=name, listen="inprocess://")), plot)
         self.loads: list[Assign] = []
-        """What it was given to load."""
+        """The assignments it was given."""
         self.losses: list[PeerLost] = []
-        """Why it had no head any more."""
+        """Why it lost its head, each time."""
         self.ends: list[StageLost] = []
-        """Why its process would have ended, had it had one of its own, and another taken its place."""
+        """Why a real worker process would have ended and been replaced, each time."""
         self.open: Callable[[Assign, Progress], Stage] = open_toy
         self._backends = backends
         self._task: asyncio.Task[None] | None = None
 
     async def join(self, address: str, head: str = "head") -> Node:
-        """Begin."""
+        """Start the node."""
         await self.transport.start()
         self._task = asyncio.create_task(self._work(address, head))
         return self
 
     async def kill(self) -> None:
-        """End at once, as a process does. Twice is harmless."""
+        """End at once, like a killed process; may be called twice."""
         await self.transport.stop()
         if self._task is not None:
             self._task.cancel()
@@ -101,7 +101,7 @@ class Node:
 
 @asynccontextmanager
 async def open_registry(listen: str = "inprocess://") -> AsyncIterator[NodeRegistry]:
-    """Listen as a head."""
+    """Run the node registry of a head."""
     registry = NodeRegistry(InProcessTransport(TransportPlan(node="head", listen=listen)), "head")
     await registry.start()
     try:
@@ -112,7 +112,7 @@ async def open_registry(listen: str = "inprocess://") -> AsyncIterator[NodeRegis
 
 @asynccontextmanager
 async def joined(registry: NodeRegistry, *nodes: Node) -> AsyncIterator[None]:
-    """Have nodes join, and kill them in the end."""
+    """Let nodes join, and kill them at the end."""
     try:
         for node in nodes:
             await node.join(registry.address)
@@ -124,7 +124,7 @@ async def joined(registry: NodeRegistry, *nodes: Node) -> AsyncIterator[None]:
 
 
 async def call(registry: NodeRegistry, name: str) -> Channel:
-    """Connect to a head and greet it, as the node called ``name``; what else is said is the test's business."""
+    """Connect to a head and greet it as the node ``name``; return the channel."""
     transport = InProcessTransport(TransportPlan(node=name))
     channel = Channel(await transport.connect(registry.address, "head"))
     await soon(greet(channel, name))
@@ -132,7 +132,7 @@ async def call(registry: NodeRegistry, name: str) -> Channel:
 
 
 def make_roles(num_stages: int = 3, backend: str = "") -> list[StageAssignment]:
-    """Return roles for the layers of the toy, one each; the last has all that are left."""
+    """Return assignments of one layer of the toy each; the last stage has all remaining layers."""
     stops = [*range(1, num_stages), len(TOY.layers)]
     return [
         StageAssignment(stage=stage, layers=LayerRange(stage, stop), model=MODEL, heartbeat_s=0.05, backend=backend)
@@ -150,7 +150,7 @@ def make_executor(
 async def running(
     executor: RemoteExecutor, lost: Callable[[str], None] | None = None, plan: PipelineOptions | None = None
 ) -> AsyncIterator[PipelineEngine]:
-    """Run an engine over nodes."""
+    """Run an engine whose stages are on other nodes."""
     engine = PipelineEngine(executor, lambda tokens: "x" * len(tokens), plan, lost)
     await soon(engine.start())
     try:
@@ -164,7 +164,7 @@ def ask(prompt: Sequence[int], length: int) -> Request:
 
 
 async def answer(engine: PipelineEngine, prompt: Sequence[int], length: int) -> tuple[list[int], Finish]:
-    """Return the tokens that follow, and how they ended."""
+    """Send a request, and return its tokens and finish."""
     deltas: list[Delta] = []
 
     async def read() -> None:
@@ -176,7 +176,7 @@ async def answer(engine: PipelineEngine, prompt: Sequence[int], length: int) -> 
 
 
 async def check_answer(engine: PipelineEngine, prompt: Sequence[int] = (1, 2, 3), length: int = 12) -> None:
-    """Ask, and compare with the toy computed alone."""
+    """Send a request, and compare its tokens with those of the plain toy."""
     tokens, finish = await answer(engine, prompt, length)
     assert (tokens, finish.reason) == (TOY.continuation(prompt, length), "length"), finish.message
 

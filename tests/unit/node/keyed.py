@@ -1,4 +1,4 @@
-"""A transport of one process whose peers have roles, as keys give them elsewhere."""
+"""An in-process transport whose peers have roles, like transports with keys."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from parallax_core.contracts.transport import Frame, Link, NodeRole, TransportPl
 
 
 class KeyedLink:
-    """A link, and what is known of its peer; see `parallax_core.api.Guarded`."""
+    """A link that knows the role of its peer; see `parallax_core.api.Guarded`."""
 
     def __init__(self, link: Link, role: NodeRole) -> None:
         self._link = link
@@ -34,7 +34,7 @@ class KeyedLink:
 
 
 class KeyedTransport(InProcessTransport):
-    """Knows the role of each node by its name; any of the others."""
+    """Gives each node the role in ``roles``, by node name, or "any"."""
 
     def __init__(self, plan: TransportPlan, roles: Mapping[str, NodeRole]) -> None:
         super().__init__(plan)

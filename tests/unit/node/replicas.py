@@ -1,4 +1,4 @@
-"""Replicas that do what a test tells them to, and a router over them."""
+"""Fake engines controlled by a test, and a router over them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CONTEXT = 64
 
 
 class FakeStream:
-    """A stream that says what it is told to: deltas, or something to raise."""
+    """A stream that yields the deltas and raises the errors that a test queues."""
 
     def __init__(self) -> None:
         self.said: asyncio.Queue[Delta | Exception | None] = asyncio.Queue()
@@ -44,7 +44,7 @@ class FakeStream:
 
 
 class FakeEngine:
-    """An engine that does what a test wants it to."""
+    """An engine controlled by a test."""
 
     def __init__(self) -> None:
         self.state = Health(state="starting")
@@ -56,7 +56,7 @@ class FakeEngine:
         self.requests: list[Request] = []
         self.streams: list[FakeStream] = []
         self.asked = asyncio.Event()
-        """Whether there was a request since it was last cleared."""
+        """Set by each request."""
         self.num_stopped = 0
 
     async def start(self) -> None:
@@ -98,7 +98,7 @@ def end(reason: Reason = "stop", message: str = "") -> Delta:
 
 
 async def collect(stream: Stream) -> list[Delta]:
-    """Return what a stream yields, without the times."""
+    """Return the deltas of a stream, without their times."""
     return [forget_times(delta) async for delta in stream]
 
 

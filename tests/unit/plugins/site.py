@@ -1,4 +1,4 @@
-"""A folder of installed distributions, written here with their metadata."""
+"""Writes a folder of installed distributions with their metadata."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from parallax_core.plugins.discovery import DISABLED_VARIABLE
 
 PARALLAX = str(Path(sys.executable).with_name("parallax"))
 OTHERS = sorted({point.dist.name for point in entry_points(group="parallax") if point.dist} - {"parallax-core"})
-"""The distributions with plugins that happen to be installed beside core; loading them takes time."""
+"""The other installed distributions with plugins, which tests disable since loading them takes time."""
 
 
 class Site:
-    """Installs distributions of one module each, and runs the command line among them."""
+    """A folder in which distributions are installed, and in which the command line runs."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -50,7 +50,7 @@ class Site:
         (self._info(name) / "entry_points.txt").write_text(text)
 
     def run(self, *arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:
-        """Run ``parallax``, in this folder, where nothing of this user's is known, and no other plugin is loaded."""
+        """Run ``parallax`` in this folder, without the user's configuration and without other plugins."""
         return subprocess.run(
             [PARALLAX, *arguments],
             cwd=self.folder,
@@ -63,7 +63,7 @@ class Site:
         )
 
     def environment(self, **changes: str) -> dict[str, str]:
-        """Return the environment of such a process."""
+        """Return the environment variables of a process that `run` starts."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("PARALLAX_")}
         disabled = ",".join([*OTHERS, *filter(None, [changes.pop(DISABLED_VARIABLE, "")])])
         ours = {"PYTHONPATH": str(self.folder), "PARALLAX_HOME": str(self.home), DISABLED_VARIABLE: disabled}

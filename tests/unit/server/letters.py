@@ -1,4 +1,4 @@
-"""A server in this process over a toy engine, and what it must answer."""
+"""Runs a server in this process over a toy engine, and computes its expected answers."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Letters:
         *,
         special: bool = False,
     ) -> tuple[int, ...]:
-        """An answer opens with a question mark, where a test gives the variable ``opening``."""
+        """Join the turns; the settings ``suffix`` and ``opening`` are appended, ``forbidden`` is refused."""
         settings = settings or {}
         if "forbidden" in settings:
             raise InvalidRequest("the template refuses", "messages")
@@ -70,7 +70,7 @@ class Letters:
         return self.encode(text, special=special)
 
     def encode(self, text: str, param: str = "prompt", *, special: bool = False) -> tuple[int, ...]:
-        """Letters that are not in the alphabet share the tokens of those that are; there are no special ones."""
+        """Return a token for each letter; letters outside the alphabet share the tokens of others."""
         return tuple(found if (found := ALPHABET.find(letter)) >= 0 else ord(letter) % len(ALPHABET) for letter in text)
 
     def decode(self, tokens: Sequence[int]) -> str:
@@ -87,13 +87,13 @@ class Letters:
 
 
 def answer(prompt: str, length: int, sampling: Sampling = Letters.sampling, choice: int = 0) -> str:
-    """Return what the toy answers when it is asked alone."""
+    """Return the answer of the toy to a single request."""
     letters = Letters()
     return letters.decode(TOY.continuation(letters.encode(prompt), length, sampling, choice))
 
 
 class Site:
-    """A server in this process, with its engine and stage in reach."""
+    """A server in this process whose engine and stage are accessible to tests."""
 
     def __init__(
         self,
@@ -132,24 +132,24 @@ class Site:
         self.client.__exit__()
 
     def limit(self, **limits: int) -> None:
-        """Have the engine take on only so much; see `ReplicaLimits`."""
+        """Change limits of the engine; see `ReplicaLimits`."""
         head = self.engine._head
         assert head is not None
         head.limits = dataclasses.replace(head.limits, **limits)
 
     def post(self, route: str = "/v1/chat/completions", headers: Mapping[str, str] | None = None, **body: Any) -> Any:
-        """Send ``body`` as JSON, lone surrogates and all; the answer has the shape that is promised."""
+        """Send ``body`` as JSON, which may have lone surrogates, and check the shape of the answer."""
         sent = {"Content-Type": "application/json", **(headers or {})}
         response = self.client.post(route, content=json.dumps(body), headers=sent)
         check_shape(route, response)
         return response
 
     def ask(self, content: Any = "hello", **fields: Any) -> Any:
-        """Ask the chat route."""
+        """Send a request to the chat route."""
         return self.post(model="toy", messages=[{"role": "user", "content": content}], **fields)
 
     def complete(self, prompt: Any = "hello", **fields: Any) -> Any:
-        """Ask the completion route."""
+        """Send a request to the completion route."""
         return self.post("/v1/completions", model="toy", prompt=prompt, **fields)
 
 
@@ -159,11 +159,11 @@ SHAPES: dict[str, tuple[type[ResponseModel], type[ResponseModel]]] = {
     "/tokenize": (TokensReply, TokensReply),
     "/detokenize": (TextReply, TextReply),
 }
-"""What routes answer, whole and in pieces."""
+"""The models of each route's whole answers and stream chunks."""
 
 
 def check_shape(route: str, response: Any) -> None:
-    """Hold an answer to the description of the API."""
+    """Check that an answer conforms to the models of the API."""
     whole, chunk = SHAPES[route]
     if response.headers["content-type"].startswith("application/json"):
         (whole if response.status_code == 200 else ErrorReply).model_validate_json(response.content)
@@ -181,7 +181,7 @@ def events(response: Any) -> list[Any]:
 
 
 def error_of(response: Any, status: int = 400) -> dict[str, Any]:
-    """Return the error a response must be."""
+    """Return the error of a response, which must have ``status``."""
     assert response.status_code == status, response.text
     error: dict[str, Any] = response.json()["error"]
     assert set(error) == {"message", "type", "param", "code"}

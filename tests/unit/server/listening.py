@@ -1,4 +1,4 @@
-"""The server of `letters` on a real socket, and a client that speaks bytes."""
+"""The server of `letters` on a real socket, and a client that sends raw bytes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.unit.server.letters import Site
 
 
 class Listening:
-    """A server on loopback, in this event loop."""
+    """A server on loopback in this event loop."""
 
     def __init__(self, options: ServerOptions | None = None, reader: BodyReading | None = None) -> None:
         options = options or ServerOptions()
@@ -50,7 +50,7 @@ class Listening:
         return len(self.server.server_state.connections)
 
     async def connect(self, receive_buffer: int = 0) -> Client:
-        """Return a client; with a small buffer it can be slow to take what it is sent."""
+        """Return a client; with a small ``receive_buffer`` (bytes) it can be a slow reader."""
         sock = socket.socket()
         if receive_buffer:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
@@ -61,7 +61,7 @@ class Listening:
         return client
 
     async def answers(self) -> bool:
-        """Whether somebody else is answered."""
+        """Return whether another client is answered."""
         client = await self.connect()
         client.send(request(max_tokens=2))
         status, _, _ = await client.read()
@@ -70,7 +70,7 @@ class Listening:
 
 
 class Client:
-    """One connection."""
+    """One connection to the server."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
@@ -86,7 +86,7 @@ class Client:
         return int(head[0].split()[1]), headers, await self.reader.readexactly(size)
 
     async def is_cut(self, within_s: float = 10) -> bool:
-        """Whether the server ends the connection in time."""
+        """Return whether the server closes the connection in time."""
         try:
             async with asyncio.timeout(within_s):
                 while await self.reader.read(2**16):
@@ -104,13 +104,13 @@ class Client:
 
 
 def request(headers: str = "", content: str = "hello", **fields: Any) -> bytes:
-    """Return the bytes of a request for a chat."""
+    """Return the bytes of a chat request."""
     body = json.dumps({"model": "toy", "messages": [{"role": "user", "content": content}], **fields}).encode()
     return head(len(body), headers) + body
 
 
 def head(size: int, headers: str = "") -> bytes:
-    """Return the head of a request with so many bytes of JSON."""
+    """Return the head of a request with ``size`` bytes of JSON."""
     return (
         "POST /v1/chat/completions HTTP/1.1\r\nHost: toy\r\nContent-Type: application/json\r\n"
         f"Content-Length: {size}\r\n{headers}\r\n"
@@ -118,7 +118,7 @@ def head(size: int, headers: str = "") -> bytes:
 
 
 async def until(is_so: Any, within_s: float = 10) -> None:
-    """Wait until something is so."""
+    """Wait until ``is_so()`` is true."""
     async with asyncio.timeout(within_s):
-        while not is_so():  # noqa: ASYNC110 -- nobody tells
+        while not is_so():  # noqa: ASYNC110 -- there is no event for it
             await asyncio.sleep(0.005)

@@ -1,4 +1,4 @@
-"""The listening server on a thread of its own, for clients that block."""
+"""Runs the listening server on a separate thread, for blocking clients."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Threaded:
-    """A server, as a context."""
+    """A server on a thread, as a context manager."""
 
     def __init__(self, options: ServerOptions | None = None) -> None:
         self._loop = asyncio.new_event_loop()
@@ -37,5 +37,5 @@ class Threaded:
         return f"http://127.0.0.1:{self.listening.port}"
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do something in the server's event loop."""
+        """Run a coroutine in the server's event loop, and return its result."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)

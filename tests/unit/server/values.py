@@ -1,4 +1,4 @@
-"""Values for every field of a request: good ones with the borders, bad ones, and two that must not mean the same."""
+"""Values for every field of a request: valid ones with limits, invalid ones, and two that must differ in effect."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ NO_OBJECT = [1, True, "x", [], [1], {LONE: 1}, {"x": LONE}]
 
 @dataclass(frozen=True)
 class Values:
-    """What one field may be told."""
+    """Values for one field."""
 
     good: Strategy
     bad: Strategy
     pair: tuple[Any, Any]
-    """Two values that must be told apart by what is asked or answered; equal ones: the field is a label."""
+    """Two values that must lead to different requests or answers; equal values mark the field as a label."""
     beside: dict[str, Any] = field(default_factory=dict)
-    """What it needs beside it."""
+    """Other fields that it requires."""
 
 
 def numbers(low: float, high: float, pair: tuple[Any, Any], *, is_open: bool = False) -> Values:
-    """Return the values of a field that holds any number from ``low``, or above it, to ``high``."""
+    """Return values of a number field with limits ``low`` (excluded if ``is_open``) and ``high``."""
     least = [math.ulp(0.0), 1e-300, 1e-38, 1e-7] if low == 0 else [low]
     good = st.one_of(st.sampled_from([high, *least]), st.floats(low, high, exclude_min=is_open))
     outside = [low - 0.001, high + 0.001, -1e300, 1e300] + ([low] if is_open else [])
@@ -40,13 +40,13 @@ def numbers(low: float, high: float, pair: tuple[Any, Any], *, is_open: bool = F
 
 
 def integers(low: int, high: int, pair: tuple[Any, Any], most: int | None = None, **beside: Any) -> Values:
-    """Return those of one that holds whole numbers; ``most`` is the largest that is worth the time, or that fits."""
+    """Return values of an integer field; ``most`` is the largest valid value to try, if below ``high``."""
     good = st.one_of(st.sampled_from([low, high if most is None else most]), st.integers(low, most or high))
     return Values(good, st.sampled_from([*NO_NUMBER, low - 1, high + 1, 0.5, 10**400]), pair, beside)
 
 
 def flags(pair: tuple[Any, Any] = (False, True), **beside: Any) -> Values:
-    """Return those of one that is either so or not."""
+    """Return values of a boolean field."""
     return Values(st.booleans(), st.sampled_from(NO_FLAG), pair, beside)
 
 

@@ -1,7 +1,7 @@
-"""Write golden_frames.json: messages with every field in use, and the frames they are in this version of the format.
+"""Writes golden_frames.json: messages that use every field, as frames of this version of the format.
 
-Run it from the root of the repository: ``python tests/unit/wire/make_golden_frames.py``. It refuses to change frames
-of a version that is already there, so that a change of the format comes with a higher `WIRE_VERSION`.
+Run it from the root of the repository: ``python tests/unit/wire/make_golden_frames.py``. It refuses to change existing
+frames of a version, so that a change of the format comes with a higher `WIRE_VERSION`.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ SAMPLES: dict[str, Message] = {
 
 
 def read_golden() -> dict[str, dict[str, Frame]]:
-    """Return the frames of every version by the names of the messages."""
+    """Return the frames of every version, by the names of the messages."""
     found = json.loads(GOLDEN.read_text(encoding="utf-8")) if GOLDEN.exists() else {}
     return {version: {name: parse_frame(frame) for name, frame in frames.items()} for version, frames in found.items()}
 

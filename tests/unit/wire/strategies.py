@@ -1,4 +1,4 @@
-"""Messages of every type, with every field, and nothing in them that may not be."""
+"""Hypothesis strategies for valid messages of every type, with every field."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ counts = st.integers(0, LARGEST)
 counters = st.integers(-1, LARGEST)
 words = st.text(max_size=20)
 shown = words.filter(str.isprintable)
-"""What can be shown to people."""
+"""Printable text."""
 causes = st.sampled_from(get_args(LossCause))
 seqs, leases, epochs = counts.map(SeqId), counts.map(LeaseId), counts.map(Epoch)
 finite = st.floats(allow_nan=False, allow_infinity=False)
@@ -52,7 +52,7 @@ def tuples(strategy: st.SearchStrategy[Any], most: int = 3) -> st.SearchStrategy
 
 @st.composite
 def tensors(draw: st.DrawFn, shape: tuple[int, ...] | None = None, dtype: str | None = None) -> Tensor:
-    """Build a tensor of one of the kinds of data a tensor may have."""
+    """Build a tensor with any of the allowed types of data."""
     dtype = dtype or draw(st.sampled_from(sorted(ITEM_BYTES)))
     shape = draw(st.lists(st.integers(0, 4), max_size=3).map(tuple)) if shape is None else shape
     size = ITEM_BYTES[dtype] * math.prod(shape)
@@ -92,7 +92,7 @@ edits = st.one_of(
 
 @st.composite
 def rows(draw: st.DrawFn, lengths: list[int]) -> stage.Row:
-    """Build a row whose spans lie in embeddings of such ``lengths``."""
+    """Build a row whose spans lie in embeddings of the given ``lengths``."""
     tokens = draw(st.lists(counts, min_size=1, max_size=6).map(tuple))
     offsets = sorted(draw(st.lists(st.integers(0, len(tokens) - 1), max_size=3)))
     outputs = tuple(draw(outputs_at(offset)) for offset in offsets)

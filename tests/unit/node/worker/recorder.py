@@ -1,4 +1,4 @@
-"""A stage that notes in which order its steps are submitted and waited for."""
+"""A stage that records the order in which its steps are submitted and waited for."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from parallax_core.api import Stage, StageBatch, StageOutput, StageResult
 
 @dataclass(frozen=True)
 class NotedOutput:
-    """The outcome of a step; ``note`` is called as it is waited for."""
+    """The output of a step, which calls ``note`` when it is waited for."""
 
     output: StageOutput
     note: Callable[[], None]
@@ -21,7 +21,7 @@ class NotedOutput:
 
 
 class Recorder:
-    """Another stage, and the calls it was given, such as ``step 1`` and ``wait 1``."""
+    """Wraps a stage, and records its calls, such as ``step 1`` and ``wait 1``."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
