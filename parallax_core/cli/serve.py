@@ -114,9 +114,11 @@ async def _run(deployment: Deployment, context: ServeContext) -> None:
 
     engines = deployment.make_engines(partial(_tell_loss, context.event_bus, deployment.model_id))
 
-    find_room = partial(find_max_length, engines)
+    find_room, timeout_s = partial(find_max_length, engines), deployment.pipeline.recovery_timeout_s
     watch, policy = RequestEvents(deployment.model_id, context.event_bus.tell), deployment.routing
-    router = EventRouter(engines, policy, find_room, watch) if context.event_bus else Router(engines, policy, find_room)
+    router = Router(engines, policy, find_room, timeout_s)
+    if context.event_bus:
+        router = EventRouter(engines, policy, find_room, watch, timeout_s)
     drain, tracer = Drain(), OtelTracer(context.options.otlp_endpoint) if context.options.otlp_endpoint else None
     pool_limits = PoolLimits.of(context.options, deployment.pipeline.limits)
     reader = TokenizerPool(str(deployment.folder), deployment.model_id, pool_limits, deployment.text.generation)

@@ -32,7 +32,7 @@ class Request:
     timeout_s: float | None = None
     """Seconds from arrival after which the request ends with an error."""
     waited_s: float = 0.0
-    """Seconds between arrival and submission; they count towards ``timeout_s``."""
+    """Seconds between arrival and submission; they count towards ``timeout_s``, and make the request more urgent."""
     n: int = 1
     """The number of answers, each with its own draws; ``max_tokens`` applies to each."""
     logprobs: int | None = None
@@ -48,6 +48,9 @@ class Request:
     length."""
     is_seeded: bool = False
     """Whether the client chose `Sampling.seed`; an engine that cannot repeat its draws refuses that."""
+    delivered: tuple[tuple[int, ...], ...] = ()
+    """For each of the ``n`` answers, the tokens that the client has already; empty: none. The answers go on after them:
+    these tokens count as output, and are not sent again. Only for an engine that is `Resumable`."""
 
 
 Reason = Literal["stop", "length", "error", "timeout", "aborted"]
@@ -188,6 +191,14 @@ class Admitting(Protocol):
         Raises:
             Unavailable: as `Engine.submit` would raise it for any request.
         """
+
+
+@runtime_checkable
+class Resumable(Protocol):
+    """An optional protocol of an `Engine` that continues answers which another one began."""
+
+    def can_resume(self, request: Request) -> bool:
+        """Return whether ``request``, with tokens in `Request.delivered`, gets the tokens that it would have got."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -58,7 +58,7 @@ class Deployment:
     def make_engines(self, on_lost: Callable[[int, str], None] | None = None) -> list[ReplicaEngine]:
         """Return an engine for each replica; ``on_lost`` is told its rank and the reason when one is lost."""
         engines: list[ReplicaEngine] = []
-        options = replace(self.pipeline, releases_unstarted=len(self.topology.replicas) > 1)
+        options = replace(self.pipeline, releases_requests=len(self.topology.replicas) > 1)
         for rank, places in enumerate(self.topology.replicas):
             lost = partial(on_lost, rank) if on_lost else None
             if isinstance(self.stages, EngineWorkers):
@@ -104,7 +104,8 @@ class Deployment:
             ParallaxError: if a stage cannot be opened.
         """
         engines = self.make_engines()
-        router = Router(engines, self.routing, partial(find_max_length, engines))
+        find_room = partial(find_max_length, engines)
+        router = Router(engines, self.routing, find_room, self.pipeline.recovery_timeout_s)
         async with self.nodes_joining():
             await router.start()
             try:

@@ -81,10 +81,14 @@ class Head:
             timer=self._options.timer,
             number=self._num_accepted,
         )
-        state = self._requests[request.id] = RequestState(context)
+        state = RequestState(context)
+        if not state.live:
+            raise InvalidRequest("the tokens that were delivered leave nothing to generate", "delivered")
+        self._requests[request.id] = state
         if state.deadline is not None:
             self._deadlines.add(state.deadline, state)
-        self._settle(state.answers[0])
+        for answer in state.live:
+            self._settle(answer)
 
     def check_room(self) -> None:
         """Raise Overloaded if too many requests wait, not counting those that can start with the next step."""

@@ -25,6 +25,8 @@ class RequestState:
         """The answers that have not ended."""
         self.num_losses = 0
         """Losses of a stage, since its last token, while it was on the stages."""
+        if self.request.delivered:
+            self._resume(self.request.delivered)
 
     @property
     def has_begun(self) -> bool:
@@ -74,6 +76,16 @@ class RequestState:
         """Return the final delta of a request whose time is over: its timeout, or the time of a recovery."""
         self.context.timeline.resume(now)
         return self.fail(message or f"timed out after {self.request.timeout_s:g} seconds", "timeout")
+
+    def _resume(self, delivered: tuple[tuple[int, ...], ...]) -> None:
+        """Bring each answer to where its client is, as if it had been preempted there."""
+        self._branch(self.answers[0], len(delivered))
+        for answer, tokens in zip(self.answers, delivered, strict=True):
+            for token in tokens:
+                if answer.advance(token, ()).ended is not None:
+                    answer.is_over = True
+                    self.live.remove(answer)
+                    break
 
     def _advance(self, sequence: Sequence, drawn: Drawn, index: int, now: float) -> Delta:
         """Add the token at ``index`` of those drawn at one position to its answer."""

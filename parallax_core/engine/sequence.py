@@ -86,9 +86,10 @@ class Sequence:
     def __post_init__(self) -> None:
         request = self.request = self.context.request
         self.num_prompt = len(request.prompt)
-        self.rank = request.priority + self.arrived / AGEING_S, self.arrived, self.context.number, self.choice
+        since = self.arrived - request.waited_s
+        self.rank = request.priority + since / AGEING_S, since, self.context.number, self.choice
         self._key = self.siblings[0].key(self.num_prompt) if self.siblings else b""
-        if request.prompt_logprobs is not None and self.choice == 0:
+        if request.prompt_logprobs is not None and self.choice == 0 and not request.delivered:
             self.score = PromptScore(request.prompt, request.prompt_logprobs)
         self._text = AnswerText(self.context.decode, request.stop)
 
@@ -155,13 +156,13 @@ class Sequence:
 
     def urgency(self, now: float) -> float:
         """Return the priority with ageing taken off; lower is more urgent."""
-        return self.request.priority - (now - self.arrived) / AGEING_S
+        return self.request.priority - (now - self.arrived + self.request.waited_s) / AGEING_S
 
     def begin(self, seq: SeqId, length: int) -> None:
         """Start on the stages, which already hold the first ``length`` tokens."""
         self.seq, self.planned = seq, length
         if self.num_cached is None:
-            self.num_cached = length
+            self.num_cached = min(length, self.num_prompt)
 
     def restart(self) -> None:
         """Leave the stages, which were emptied; results in flight are discarded."""

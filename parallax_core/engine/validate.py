@@ -84,7 +84,23 @@ class RequestValidator:
         if request.adapter and not all(_has(stage, "adapters") for stage in self.stages):
             message = f"the adapter {request.adapter!r} cannot be used: this model's backend does not support adapters"
             raise InvalidRequest(message, "adapter", "ask for the model itself")
-        return limits.limit_output(request)
+        max_output = limits.limit_output(request)
+        if request.delivered:
+            self._check_delivered(request, max_output)
+        return max_output
+
+    def _check_delivered(self, request: Request, max_output: int) -> None:
+        """Check the tokens of answers that go on: all answers begin with one draw, so each has at least one token."""
+        lengths = [len(tokens) for tokens in request.delivered]
+        if len(lengths) != request.n or not all(lengths):
+            message = f"delivered has answers of {lengths} tokens; each of the {request.n} answers needs at least one"
+            raise InvalidRequest(message, "delivered")
+        if max(lengths) > max_output:
+            message = f"delivered has an answer of {max(lengths)} tokens; it can have only {max_output}"
+            raise InvalidRequest(message, "delivered")
+        size = self.stages[-1].vocab_size
+        if any(min(tokens) < 0 or max(tokens) >= size for tokens in request.delivered):
+            raise InvalidRequest(f"delivered has tokens outside of 0 to {size - 1}", "delivered")
 
     def _check_logprobs(self, name: str, top: int | None) -> None:
         last = self.stages[-1]

@@ -193,6 +193,21 @@ def test_stream_of_the_model_goes_on_when_any_of_its_stages_is_killed(piped: Ser
     assert "Traceback" not in log
 
 
+def test_stream_of_the_model_goes_on_on_the_other_replica(model_home: Path, tmp_path: Path) -> None:
+    log, killed = tmp_path / "log", False
+    replicas = start_server(model_home, log, "--transport", "zmq", "--data-parallel", "2", "--backend", "mlx")
+    try:
+        whole = read_stream(replicas, 0, lambda: None)
+        [pid] = [pid for pid in list_workers(replicas.process.pid) if b"worker/0/0" in read_command(pid)]
+        assert read_stream(replicas, 12, partial(os.kill, pid, signal.SIGKILL)) == whole
+        killed = not is_alive(pid)
+    finally:
+        replicas.end(signal.SIGTERM)
+    assert killed
+    assert re.search(r"request moved id=chatcmpl-\w+ from=0 to=1", log.read_text())
+    assert "Traceback" not in log.read_text()
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_workers_that_load_end_with_their_head(model_home: Path, tmp_path: Path, number: signal.Signals) -> None:
     command = [PARALLAX, "serve", MODEL, "--backend", "mlx", "--port", "0", "--stages", "3"]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from parallax_core.contracts.engine import Engine, Finish, Request, Stream, Timing
 from parallax_core.contracts.event import EngineReady, Event, RequestBegan, RequestEnded
 from parallax_core.contracts.policy import RoutingPolicy
-from parallax_core.node.routing.router import Router
+from parallax_core.node.routing.router import RECOVERY_TIMEOUT_S, Router
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +28,14 @@ class EventRouter(Router):
     """A router that emits an event when it is ready, and when a request begins or ends."""
 
     def __init__(
-        self, engines: Sequence[Engine], policy: RoutingPolicy, max_length: Callable[[], int], watch: RequestEvents
+        self,
+        engines: Sequence[Engine],
+        policy: RoutingPolicy,
+        max_length: Callable[[], int],
+        watch: RequestEvents,
+        recovery_timeout_s: float = RECOVERY_TIMEOUT_S,
     ) -> None:
-        super().__init__(engines, policy, max_length)
+        super().__init__(engines, policy, max_length, recovery_timeout_s)
         self._watch = watch
         self._clock = watch.now
 

@@ -62,6 +62,11 @@ class PipelineEngine(EngineBase[tuple[StageInfo, ...]]):
         head, _ = self._find_head()
         head.check_room()
 
+    def can_resume(self, request: Request) -> bool:
+        """Return whether it can continue an answer that another engine began; see `Resumable`."""
+        del request
+        return True
+
     def stats(self) -> tuple[EngineStats, ...]:
         """Return the engine's statistics; empty before it is first ready; see `Measured`."""
         return (self._head.stats(),) if self._head else ()
@@ -157,11 +162,10 @@ class PipelineEngine(EngineBase[tuple[StageInfo, ...]]):
             return loss
 
     def _note_loss(self, head: Head, loss: StageLost) -> None:
-        """Tell of a lost stage, and release the requests that a router can move to another replica."""
+        """Tell of a lost stage, and release the requests if a router can move them to another replica."""
         reason = f"a stage was lost, and is being replaced: {loss.message}"
         self._change_health("starting", reason)
-        if self._options.releases_unstarted:
-            unstarted = [request_id for request_id, stream in self._streams.items() if not stream.has_begun]
-            for request_id in unstarted:
+        if self._options.releases_requests:
+            for request_id in self._streams:
                 head.cancel(request_id)
-            self._end_streams("error", reason, unstarted)
+            self._end_streams("error", reason, list(self._streams))

@@ -1,10 +1,10 @@
-"""Streams the answer of a request, and moves the request to another replica if its own is lost before it answers."""
+"""Streams the answer of a request, and moves the request to another replica if its own is lost."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from parallax_core.contracts.engine import Delta, Finish, Request, Stream
 from parallax_core.engine.timing import Timeline, Timer
@@ -35,17 +35,43 @@ class RequestProgress:
 
     request: Request
     timeline: Timeline
-    num_tokens: int = 0
-    """Of all answers together."""
+    delivered: list[list[int]] = field(init=False)
+    """The tokens of each answer that were read."""
     moved_s: float = 0.0
     """Seconds from its arrival until it was moved to its last replica; 0: it was not moved."""
 
+    def __post_init__(self) -> None:
+        self.delivered = [[] for _ in range(self.request.n)]
+
+    @property
+    def num_tokens(self) -> int:
+        """The tokens of all answers together."""
+        return sum(map(len, self.delivered))
+
+    def note(self, delta: Delta, now: float) -> None:
+        """Note a delta that was read at ``now``."""
+        if delta.tokens:
+            self.delivered[delta.index] += delta.tokens
+            self.timeline.resume(now)
+            self.timeline.advance(now)
+
     def complete(self, finish: Finish) -> Finish:
         """Return ``finish`` with a timing, which includes the time on lost replicas."""
-        timing = finish.timing or self.timeline.read()
-        if self.moved_s and finish.timing is not None:
-            pauses = tuple(replace(pause, start_s=pause.start_s + self.moved_s) for pause in timing.pauses)
+        own, timing = self.timeline.read(), finish.timing
+        if timing is None or not self.moved_s:
+            return replace(finish, timing=timing or own)
+        pauses = tuple(replace(pause, start_s=pause.start_s + self.moved_s) for pause in timing.pauses)
+        if not own.pauses:
             timing = replace(timing, queued_s=timing.queued_s + self.moved_s, pauses=pauses)
+        else:  # the last replica has not seen its beginning
+            timing = replace(
+                timing,
+                queued_s=own.queued_s,
+                prefill_s=own.prefill_s,
+                decode_s=own.decode_s,
+                recovery_s=own.recovery_s + timing.recovery_s,
+                pauses=own.pauses + pauses,
+            )
         return replace(finish, timing=timing)
 
     def abandon(self) -> Finish:
@@ -56,7 +82,7 @@ class RequestProgress:
 
 
 class FailoverStream:
-    """A stream that begins again on another replica when its own is lost before it has answered anything.
+    """A stream that goes on on another replica when its own is lost, after the tokens that were read.
 
     Reading the deltas lowers the request's share of its replica's load. The caller reads the stream to its end or
     closes it.
@@ -66,7 +92,7 @@ class FailoverStream:
         self,
         placement: RoutedStream,
         progress: RequestProgress,
-        move: Callable[[Replica], Awaitable[RoutedStream | None]],
+        move: Callable[[Replica], Awaitable[RoutedStream | Finish | None]],
         end: Callable[[Finish], None],
         clock: Timer,
     ) -> None:
@@ -75,7 +101,7 @@ class FailoverStream:
         Args:
             placement: the first replica's stream.
             progress: of the request.
-            move: places the request on another replica, or returns None.
+            move: places the request on another replica, or returns how it ends; None: as its replica ended it.
             end: called once with the finish, also if the client goes away.
             clock: in seconds.
         """
@@ -89,19 +115,18 @@ class FailoverStream:
 
     async def __aiter__(self) -> AsyncIterator[Delta]:
         """Yield the deltas up to and including the one with a finish; a stream that is closed ends at once."""
-        has_answered = False
         try:
             while True:
                 delta = await self._read()
-                if delta.finish is not None and not has_answered and await self._begin_again(delta.finish):
+                if delta.finish is None:
+                    yield delta
                     continue
+                finish = await self._go_on(delta, delta.finish)
                 if self._is_closed:
                     return
-                has_answered = True
-                if delta.finish is not None:
-                    yield self._finish(delta, delta.finish)
+                if finish is not None:
+                    yield self._finish(delta, finish)
                     return
-                yield delta
         finally:
             self.close()
 
@@ -116,8 +141,9 @@ class FailoverStream:
 
     def _finish(self, delta: Delta, finish: Finish) -> Delta:
         """Record the end; return the terminal delta with the whole timing."""
-        self._is_over = True
-        self._progress.timeline.latest = self._clock()
+        self._is_over, now = True, self._clock()
+        self._progress.timeline.resume(now)
+        self._progress.timeline.latest = now
         finish = self._progress.complete(finish)
         self._end(finish)
         return replace(delta, finish=finish)
@@ -126,30 +152,30 @@ class FailoverStream:
         self._placement = placement
         self._deltas = aiter(placement.stream)
 
+    async def _go_on(self, delta: Delta, finish: Finish) -> Finish | None:
+        """Follow the request to another replica if its own was lost; return how it ends if it does not go on."""
+        if self._is_closed or delta.tokens or finish.reason not in {"error", "aborted"}:
+            return finish
+        progress = self._progress
+        if progress.num_tokens:
+            progress.timeline.pause(self._clock())
+        moved = await self._move(self._placement.replica)
+        if not isinstance(moved, RoutedStream):
+            return moved or finish
+        self._placement.end()
+        self._follow(moved)
+        if self._has_ended():  # closed during the wait
+            moved.end()
+        return None
+
     def _has_ended(self) -> bool:
         return self._is_closed
-
-    async def _begin_again(self, finish: Finish) -> bool:
-        if self._has_ended() or finish.reason not in {"error", "aborted"}:
-            return False
-        placement = await self._move(self._placement.replica)
-        if placement is None:
-            return False
-        if self._has_ended():  # closed during the wait
-            placement.end()
-            return False
-        self._placement.end()
-        self._follow(placement)
-        return True
 
     async def _read(self) -> Delta:
         try:
             delta = await anext(self._deltas)
             self._placement.claim.note(delta)
-            if delta.tokens:
-                self._progress.num_tokens += len(delta.tokens)
-                if self._progress.timeline.first is None:
-                    self._progress.timeline.advance(self._clock())
+            self._progress.note(delta, self._clock())
         except StopAsyncIteration:
             message = "the replica ended its answer without a finish"
         except Exception as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from parallax_core.contracts.engine import Admitting, Delta, Engine
+from parallax_core.contracts.engine import Admitting, Delta, Engine, Request, Resumable
 from parallax_core.contracts.policy import ArrivalView, ReplicaView
 
 
@@ -22,6 +22,14 @@ class Replica:
     def is_open(self) -> bool:
         """Whether it may get new requests."""
         return not self.is_drained and self.engine.health().state == "ready"
+
+    def takes(self, request: Request) -> bool:
+        """Whether it may get this request, which another replica may have begun to answer."""
+        return self.is_open and (not request.delivered or self.can_resume(request))
+
+    def can_resume(self, request: Request) -> bool:
+        """Whether its engine continues the answers to a request exactly."""
+        return isinstance(self.engine, Resumable) and self.engine.can_resume(request)
 
     def check_room(self) -> None:
         """Raise Unavailable if its engine would refuse a request now."""

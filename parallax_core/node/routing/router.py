@@ -3,60 +3,65 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 
-from parallax_core.base.errors import SHUTTING_DOWN, ParallaxError, RequestTimeout, Unavailable, UnknownName
+from parallax_core.base.errors import (
+    SHUTTING_DOWN,
+    Overloaded,
+    ParallaxError,
+    RequestTimeout,
+    Unavailable,
+    UnknownName,
+)
 from parallax_core.contracts.engine import Engine, EngineStats, Finish, Health, Measured, Request, Stream
 from parallax_core.contracts.policy import ArrivalView, RoutingPolicy
 from parallax_core.contracts.status import ReplicaStatus
 from parallax_core.engine.timing import Timeline, Timer
 from parallax_core.node.policy.guard import RoutingGuard
+from parallax_core.node.routing.attempt import RoutingAttempt
 from parallax_core.node.routing.failover import FailoverStream, RequestProgress, RoutedStream
+from parallax_core.node.routing.moves import MoveNeed, MoveOutcome, MoveQueue
 from parallax_core.node.routing.prefix_affinity import ReplicaPrefixIndex, make_keys
 from parallax_core.node.routing.replica import Replica, ReplicaUse
 from parallax_core.node.status import describe_replica
 
 logger = logging.getLogger(__name__)
 
-MOST_MOVES = 3
-"""The largest number of times a request begins again after the loss of its replica."""
-REPAIR_S = 60.0
-"""Seconds a request waits each time for a replica that accepts it."""
-LOOK_S = 0.05
-"""Seconds between attempts to place it during that wait."""
-
-
-@dataclass(kw_only=True, slots=True)
-class RoutingAttempt:
-    """A request that is being routed, with the replicas it was sent to."""
-
-    request: Request
-    arrival: ArrivalView
-    keys: Sequence[int]
-    progress: RequestProgress
-    tried: set[int] = field(default_factory=set)
-    """The ranks of the replicas it was sent to and that were not repaired since."""
-    num_moves: int = 0
+RECOVERY_TIMEOUT_S = 120.0
+"""The default of the seconds that a request waits each time for a replica that accepts it."""
 
 
 class Router:
     """An engine over one or more replicas, which keeps its own count of the tokens each has yet to compute.
 
-    It offers only ready replicas to the policy. A request whose replica is lost before it has answered anything moves
-    to another, or waits for one that is being repaired; after `MOST_MOVES` losses, or if no replica accepts it in
-    time, it ends with the error of its replica. Belongs to one event loop.
+    It offers only ready replicas to the policy. A request whose replica is lost moves to another, or waits for one that
+    has room or is being repaired, and continues there after the tokens that its client has. After `MOST_MOVES` losses
+    in a row it ends with the error of its replica. Belongs to one event loop.
     """
 
-    def __init__(self, engines: Sequence[Engine], policy: RoutingPolicy, max_length: Callable[[], int]) -> None:
-        """Route to ``engines``; ``max_length`` returns the longest sequence in tokens, once they are ready."""
+    def __init__(
+        self,
+        engines: Sequence[Engine],
+        policy: RoutingPolicy,
+        max_length: Callable[[], int],
+        recovery_timeout_s: float = RECOVERY_TIMEOUT_S,
+    ) -> None:
+        """Route to ``engines``.
+
+        Args:
+            engines: the replicas, by rank.
+            policy: chooses one for each request.
+            max_length: returns the longest sequence in tokens, once the engines are ready.
+            recovery_timeout_s: how long a request whose replica was lost waits for another one.
+        """
         self._replicas = tuple(Replica(rank, engine) for rank, engine in enumerate(engines))
         self._policy = RoutingGuard(policy)
         self._max_length = max_length
+        self._recovery_timeout_s = recovery_timeout_s
+        self._moves = MoveQueue()
         self._prefix_index = ReplicaPrefixIndex(len(self._replicas))
         self._starts: list[asyncio.Task[None]] = []
         self._phase = Health(state="starting")
@@ -100,6 +105,7 @@ class Router:
         """Accept a request; see `Engine.submit`. The caller reads its stream to the end or closes it."""
         if self._phase.state != "ready":
             raise self._refusal()
+        self._check_moves()
         arrived = self._clock()
         attempt = RoutingAttempt(
             request=request,
@@ -109,11 +115,16 @@ class Router:
         )
         placement = self._place(attempt, request)
         self._num_arrivals += 1
-        move, end = partial(self._move, attempt), partial(self._end, request)
-        return FailoverStream(placement, attempt.progress, move, end, self._clock)
+
+        def end(finish: Finish) -> None:
+            attempt.is_over = True
+            self._end(request, finish)
+
+        return FailoverStream(placement, attempt.progress, partial(self._move, attempt), end, self._clock)
 
     def check_room(self) -> None:
         """Check that some replica would accept a request now; see `Admitting`."""
+        self._check_moves()
         refusal: Unavailable | None = None
         for replica in self._replicas if self._phase.state == "ready" else ():
             if not replica.is_open:
@@ -200,14 +211,14 @@ class Router:
 
     def _place(self, attempt: RoutingAttempt, request: Request) -> RoutedStream:
         """Submit the request to the policy's first choice that accepts it, among the replicas not tried yet."""
-        left = {replica.rank: replica for replica in self._replicas if replica.is_open}
+        left = {replica.rank: replica for replica in self._replicas if replica.takes(request)}
         for rank in attempt.tried:
             left.pop(rank, None)
-        cached = self._prefix_index.find_cached(attempt.keys)
+        cached, arrival = self._prefix_index.find_cached(attempt.keys), attempt.view(request)
         refusal: Unavailable | None = None
         while left:
             views = tuple(replica.view(cached[rank]) for rank, replica in left.items())
-            replica = left.pop(self._policy.choose(attempt.arrival, views))
+            replica = left.pop(self._policy.choose(arrival, views))
             try:
                 stream = replica.engine.submit(request)
             except Unavailable as error:
@@ -215,38 +226,60 @@ class Router:
             else:
                 attempt.tried.add(replica.rank)
                 self._prefix_index.note(attempt.keys, replica.rank)
-                return RoutedStream(replica, stream, ReplicaUse(replica, attempt.arrival, request.n))
+                return RoutedStream(replica, stream, ReplicaUse(replica, arrival, request.n))
         raise refusal or self._refusal()
 
-    async def _move(self, attempt: RoutingAttempt, lost: Replica) -> RoutedStream | None:
-        """Place a request again whose replica was lost, waiting for one that is being repaired if necessary.
+    async def _move(self, attempt: RoutingAttempt, lost: Replica) -> MoveOutcome:
+        """Place a request again whose replica was lost, or return how it ends.
 
-        None if its replica was not lost, or no replica accepts it in time.
+        It waits for a replica that has room, or is being repaired, if none accepts it now.
         """
-        if lost.engine.health().state == "ready" or attempt.num_moves >= MOST_MOVES:
+        has_begun = attempt.progress.num_tokens > 0
+        if lost.engine.health().state == "ready" or (has_begun and not lost.can_resume(attempt.request)):
+            return None
+        if not attempt.may_move():
             return None
         self._prefix_index.forget(lost.rank)
-        attempt.num_moves += 1
-        until = self._clock() + REPAIR_S
-        while self._phase.state == "ready" and (now := self._clock()) < until:
-            if lost.engine.health().state in {"starting", "ready"}:
-                attempt.tried.discard(lost.rank)
-            try:
-                placement = self._place(attempt, _age(attempt, now))
-            except Unavailable:
-                if not any(each.engine.health().state == "starting" for each in self._replicas):
-                    return None
-                await asyncio.sleep(LOOK_S)
-            except ParallaxError:
-                return None
-            else:
-                attempt.progress.moved_s = now - attempt.progress.timeline.arrived
-                logger.info("request moved id=%s from=%d to=%d", attempt.request.id, lost.rank, placement.replica.rank)
-                return placement
-        return None
+        until = self._clock() + self._recovery_timeout_s
+        return await self._moves.place(attempt.rank, partial(self._place_again, attempt, lost, until))
+
+    def _place_again(self, attempt: RoutingAttempt, lost: Replica, until: float) -> MoveOutcome | MoveNeed:
+        """Place a request whose replica was lost, or return what it waits for."""
+        now = self._clock()
+        if self._phase.state != "ready" or attempt.is_over:
+            return None
+        if now >= until:
+            message = f"its replica was lost, and no other one had room for it within {self._recovery_timeout_s:g} s"
+            return attempt.time_out(message)
+        states = [replica.engine.health().state for replica in self._replicas]
+        attempt.tried -= {rank for rank, state in enumerate(states) if state == "starting"}
+        if states[lost.rank] == "ready":
+            attempt.tried.discard(lost.rank)
+        placement = self._try_place(attempt, now, is_repairing="starting" in states)
+        if isinstance(placement, RoutedStream):
+            attempt.progress.moved_s = now - attempt.progress.timeline.arrived
+            logger.info("request moved id=%s from=%d to=%d", attempt.request.id, lost.rank, placement.replica.rank)
+        return placement
+
+    def _try_place(self, attempt: RoutingAttempt, now: float, *, is_repairing: bool) -> MoveOutcome | MoveNeed:
+        try:
+            return self._place(attempt, attempt.make_request(now))
+        except Overloaded:
+            return "room"
+        except Unavailable:
+            return "replica" if is_repairing else None
+        except RequestTimeout as error:
+            return attempt.time_out(error.message)
+        except ParallaxError:
+            return None
 
     def _end(self, request: Request, finish: Finish) -> None:
         """A request is over, in whatever way; called once for each stream."""
+
+    def _check_moves(self) -> None:
+        """Raise Overloaded while requests of a lost replica wait for room, which new ones would take from them."""
+        if self._moves.needs_room:
+            raise Overloaded("requests of a lost replica are waiting already", "try again later")
 
     def _refusal(self) -> Unavailable:
         health = self.health()
@@ -265,18 +298,3 @@ def _see(replica: Replica) -> Health:
     if replica.is_drained and health.state == "ready":
         return Health(state="draining", reason="it was drained by an operator")
     return health
-
-
-def _age(attempt: RoutingAttempt, now: float) -> Request:
-    """Return the request with the time it has waited.
-
-    Raises:
-        RequestTimeout: if its timeout has passed.
-    """
-    request = attempt.request
-    if request.timeout_s is None:
-        return request
-    waited_s = request.waited_s + now - attempt.progress.timeline.arrived
-    if waited_s >= request.timeout_s:
-        raise RequestTimeout(f"timed out after {request.timeout_s:g} seconds")
-    return dataclasses.replace(request, waited_s=waited_s)

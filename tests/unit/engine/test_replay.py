@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from parallax_core.api import Finish, Request, RequestId, Sampling
+from parallax_core.api import Delta, Finish, InvalidRequest, Request, RequestId, Sampling
 from parallax_core.engine.limits import Limits
 from parallax_core.engine.replay import MOST_REPLAYS, MOST_UNSTARTED_REPLAYS
 from parallax_core.testing.toy import GREEDY, Toy, ToyStage
@@ -106,6 +107,73 @@ def test_answer_is_the_same_when_a_stage_is_lost_after_every_token(name: str) ->
             num_seen = num_output
             replica.lose(*open_again(2))
     assert summarize(replica, request) == summarize(whole, request)
+
+
+def read_tokens(deltas: Sequence[Delta], choice: int) -> tuple[int, ...]:
+    """Return the tokens of an answer."""
+    return tuple(token for delta in deltas if delta.index == choice for token in delta.tokens)
+
+
+def read_answers(deltas: Sequence[Delta], request: Request) -> list[tuple[object, ...]]:
+    """Return what a client makes of the deltas, by answer: its tokens, text, log-probabilities and end."""
+    answers = [[delta for delta in deltas if delta.index == choice] for choice in range(request.n)]
+    return [
+        (
+            read_tokens(answer, choice),
+            "".join(delta.text for delta in answer),
+            [entry for delta in answer for entry in delta.logprobs],
+            [delta.ended for delta in answer if delta.ended],
+        )
+        for choice, answer in enumerate(answers)
+    ]
+
+
+@pytest.mark.parametrize("num_stages", [1, 3])
+@pytest.mark.parametrize("name", FIELDS)
+def test_answer_goes_on_in_another_head_after_any_token(name: str, num_stages: int) -> None:
+    request = make_request(PROMPT, 9, **FIELDS[name])
+    whole = begin(request, num_stages)
+    whole.run()
+    deltas = [replace(delta, finish=None) for delta in whole.deltas[request.id]]
+    for place in range(request.n, len(deltas)):
+        delivered = tuple(read_tokens(deltas[:place], choice) for choice in range(request.n))
+        replica = begin(replace(request, delivered=delivered), num_stages)
+        replica.run()
+        *rest, last = replica.deltas[request.id]
+        assert last.finish is not None
+        assert last.finish.output_tokens == sum(len(delta.tokens) for delta in deltas)
+        assert last.finish.cached_tokens == 0
+        found = [*deltas[:place], *rest, replace(last, finish=None)]
+        assert read_answers(found, request) == read_answers(deltas, request), f"moved after {place} deltas"
+        assert not any(delta.prompt_logprobs for delta in rest)
+
+
+@pytest.mark.parametrize(
+    ("delivered", "message"),
+    [
+        (((1,),), "delivered has answers of [1] tokens; each of the 2 answers needs at least one"),
+        (((1,), ()), "delivered has answers of [1, 0] tokens; each of the 2 answers needs at least one"),
+        (((1,), (1,) * 10), "delivered has an answer of 10 tokens; it can have only 9"),
+        (((1,), (97,)), "delivered has tokens outside of 0 to 96"),
+        (((1,), (-1,)), "delivered has tokens outside of 0 to 96"),
+        (((1,) * 9, (1,) * 9), "the tokens that were delivered leave nothing to generate"),
+    ],
+)
+def test_answer_that_cannot_go_on_is_refused(delivered: tuple[tuple[int, ...], ...], message: str) -> None:
+    replica = Replica(*open_again(1))
+    with pytest.raises(InvalidRequest) as caught:
+        replica.submit(make_request(PROMPT, 9, n=2, delivered=delivered))
+    assert (caught.value.message, caught.value.param) == (message, "delivered")
+    assert replica.head.stats().waiting == 0
+
+
+def test_request_that_has_waited_elsewhere_keeps_its_place() -> None:
+    replica = Replica(*open_wide(), limits=Limits(max_running=1))
+    others = [replica.ask(PROMPT, 3), replica.ask((5, 6), 3)]
+    moved = replica.ask((7, 8), 3, waited_s=5.0, delivered=((DEEP.continuation((7, 8), 1)[0],),))
+    while not replica.deltas[moved]:
+        replica.step()
+    assert not any(replica.deltas[other] for other in others)
 
 
 def test_request_that_never_gains_a_token_ends_before_those_that_run_beside_it() -> None:

@@ -9,14 +9,19 @@ import pytest
 
 from parallax_core.api import (
     Delta,
+    Finish,
     Health,
+    Request,
     RequestId,
+    Timing,
     Unavailable,
 )
-from parallax_core.builtin.routing import PrefixAffinity
+from parallax_core.base.errors import Overloaded
+from parallax_core.builtin.routing import LeastPendingTokens, PrefixAffinity
+from parallax_core.node.routing.attempt import MOST_MOVES
 from parallax_core.node.routing.prefix_affinity import BLOCK
-from parallax_core.node.routing.router import MOST_MOVES
-from tests.unit.node.replicas import collect, end, make_request, make_router, pending, requests
+from parallax_core.node.routing.router import Router
+from tests.unit.node.replicas import CONTEXT, FakeEngine, collect, end, make_request, make_router, pending, requests
 
 
 async def test_request_begins_again_elsewhere_when_its_replica_is_lost_before_it_answers() -> None:
@@ -110,7 +115,9 @@ async def test_request_whose_time_is_over_is_not_begun_again() -> None:
     await asyncio.sleep(0.02)
     engines[0].fail()
     engines[0].streams[0].said.put_nowait(end("error", "on fire"))
-    assert await collect(stream) == [end("error", "on fire")]
+    [last] = await collect(stream)
+    assert last.finish is not None
+    assert (last.finish.reason, last.finish.message) == ("timeout", "timed out after 0.01 seconds")
     assert not engines[1].requests
 
 
@@ -201,3 +208,140 @@ async def test_request_begins_again_only_so_often() -> None:
         await asyncio.sleep(0.02)
         engine.state, engine.submit_error = Health(state="ready"), None
     assert await asyncio.wait_for(reading, 5) == [end("error", f"loss {MOST_MOVES}")]
+
+
+class ResumableEngine(FakeEngine):
+    """An engine that continues the answers of others."""
+
+    def can_resume(self, request: Request) -> bool:
+        return request.adapter == ""
+
+
+async def open_resumable(num_replicas: int, recovery_timeout_s: float = 5.0) -> tuple[Router, list[ResumableEngine]]:
+    engines = [ResumableEngine() for _ in range(num_replicas)]
+    router = Router(engines, LeastPendingTokens(), lambda: CONTEXT, recovery_timeout_s)
+    await router.start()
+    return router, engines
+
+
+def lose(engine: FakeEngine, number: int = 0) -> None:
+    """Have an engine fail, and end one of its streams."""
+    engine.fail()
+    engine.streams[number].said.put_nowait(end("error", "on fire"))
+
+
+async def test_begun_answers_go_on_elsewhere_after_the_tokens_that_were_read() -> None:
+    router, engines = await open_resumable(2)
+    stream = router.submit(make_request(10, 5, n=2))
+    said = [Delta(tokens=(1,)), Delta(tokens=(2,), index=1), Delta(tokens=(3,))]
+    for delta in said:
+        engines[0].streams[0].said.put_nowait(delta)
+    lose(engines[0])
+    reading = asyncio.ensure_future(collect(stream))
+    await asyncio.wait_for(engines[1].asked.wait(), 5)
+    [again] = engines[1].requests
+    assert again.delivered == ((1, 3), (2,))
+    assert (pending(router), requests(router)) == ([0, 10 + 3 + 2 * ((2 * 5 - 3) // 2)], [0, 1])
+    rest = [Delta(tokens=(4,)), end("length")]
+    for delta in rest:
+        engines[1].streams[0].said.put_nowait(delta)
+    assert await asyncio.wait_for(reading, 5) == [*said, *rest]
+    assert (pending(router), requests(router)) == ([0, 0], [0, 0])
+
+
+async def test_time_between_two_replicas_is_that_of_a_recovery() -> None:
+    router, engines = await open_resumable(2)
+    stream = router.submit(make_request())
+    engines[0].streams[0].said.put_nowait(Delta(tokens=(1,)))
+    deltas = aiter(stream)
+    await anext(deltas)
+    lose(engines[0])
+    engines[1].submit_error = Overloaded("full")
+    waiting = asyncio.ensure_future(anext(deltas))
+    await asyncio.sleep(0.1)
+    engines[1].submit_error = None
+    await asyncio.wait_for(engines[1].asked.wait(), 5)
+    engines[1].streams[0].said.put_nowait(Delta(tokens=(2,)))
+    finish = Finish(reason="length", prompt_tokens=10, output_tokens=2, timing=Timing(queued_s=9.0, stages_s=(0.5,)))
+    engines[1].streams[0].said.put_nowait(Delta(finish=finish))
+    assert (await waiting).tokens == (2,)
+    last = (await anext(deltas)).finish
+    assert last is not None
+    assert last.timing is not None
+    assert last.timing.stages_s == (0.5,)
+    assert last.timing.queued_s == 0
+    assert 0.1 <= last.timing.recovery_s <= last.timing.decode_s < 5
+
+
+async def test_begun_answer_that_no_other_engine_can_continue_ends() -> None:
+    router, engines = await open_resumable(2)
+    stream = router.submit(make_request(adapter="poet"))
+    engines[0].streams[0].said.put_nowait(Delta(tokens=(1,)))
+    lose(engines[0])
+    assert await collect(stream) == [Delta(tokens=(1,)), end("error", "on fire")]
+    assert not engines[1].requests
+
+
+async def test_most_urgent_request_gets_the_first_room_and_new_ones_wait_behind_it() -> None:
+    router, engines = await open_resumable(2)
+    engines[1].submit_error = Overloaded("full")
+    readings = [
+        asyncio.ensure_future(collect(router.submit(make_request(10, 5, priority=priority)))) for priority in (2, 0, 1)
+    ]
+    await asyncio.sleep(0)
+    for number in range(3):
+        lose(engines[0], number)
+    await asyncio.sleep(0.02)
+    engines[1].submit_error = None
+    with pytest.raises(Overloaded, match="requests of a lost replica are waiting already"):
+        router.submit(make_request())
+    while len(engines[1].requests) < 3:
+        await asyncio.wait_for(engines[1].asked.wait(), 5)
+        await asyncio.sleep(0.01)
+    assert [request.priority for request in engines[1].requests] == [0, 1, 2]
+    for stream in engines[1].streams:
+        stream.said.put_nowait(end())
+    assert await asyncio.wait_for(asyncio.gather(*readings), 5) == [[end()]] * 3
+    router.submit(make_request()).close()
+
+
+async def test_request_for_which_there_is_no_room_in_time_ends_with_a_timeout() -> None:
+    router, engines = await open_resumable(2, recovery_timeout_s=0.1)
+    engines[1].submit_error = Overloaded("full")
+    stream = router.submit(make_request())
+    engines[0].streams[0].said.put_nowait(Delta(tokens=(1,)))
+    lose(engines[0])
+    [_, last] = await asyncio.wait_for(collect(stream), 5)
+    assert last.finish is not None
+    assert (last.finish.reason, last.finish.output_tokens) == ("timeout", 1)
+    assert last.finish.message == "its replica was lost, and no other one had room for it within 0.1 s"
+
+
+async def test_request_may_move_again_and_again_while_it_gains_tokens() -> None:
+    router, [engine] = await open_resumable(1)
+    reading = asyncio.ensure_future(collect(router.submit(make_request(10, 20))))
+    for number in range(2 * MOST_MOVES):
+        await asyncio.wait_for(engine.asked.wait(), 5)
+        engine.asked.clear()
+        engine.streams[number].said.put_nowait(Delta(tokens=(number,)))
+        engine.state = Health(state="starting", reason="being repaired")
+        engine.streams[number].said.put_nowait(end("error", f"loss {number}"))
+        await asyncio.sleep(0.02)
+        engine.state = Health(state="ready")
+    await asyncio.wait_for(engine.asked.wait(), 5)
+    assert engine.requests[-1].delivered == (tuple(range(2 * MOST_MOVES)),)
+    engine.streams[-1].said.put_nowait(end())
+    assert len(await asyncio.wait_for(reading, 5)) == 2 * MOST_MOVES + 1
+
+
+async def test_request_whose_reader_is_cancelled_as_it_is_placed_is_given_up() -> None:
+    router, engines = await open_resumable(2)
+    reading = asyncio.ensure_future(collect(router.submit(make_request())))
+    await asyncio.sleep(0)
+    lose(engines[0])
+    while not engines[1].requests:  # noqa: ASYNC110 -- nothing is set when it is asked
+        await asyncio.sleep(0)
+    reading.cancel()
+    await asyncio.wait([reading])
+    assert engines[1].streams[0].num_closed > 0
+    assert (pending(router), requests(router)) == ([0, 0], [0, 0])

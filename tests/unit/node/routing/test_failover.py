@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from parallax_core.base.ids import RequestId
-from parallax_core.contracts.engine import Finish, Pause, Request, Timing
+from parallax_core.contracts.engine import Delta, Finish, Pause, Request, Timing
 from parallax_core.contracts.sample import Sampling
 from parallax_core.engine.timing import Timeline
 from parallax_core.node.routing.failover import RequestProgress
@@ -12,7 +12,7 @@ REQUEST = Request(id=RequestId("r"), prompt=(1, 2, 3), max_tokens=4, sampling=Sa
 
 
 def make_progress(first: float | None, latest: float, moved_s: float = 0.0) -> RequestProgress:
-    return RequestProgress(REQUEST, Timeline(10.0, begun=10.0, first=first, latest=latest), 2, moved_s)
+    return RequestProgress(REQUEST, Timeline(10.0, begun=10.0, first=first, latest=latest), moved_s)
 
 
 def finish(timing: Timing | None) -> Finish:
@@ -31,6 +31,9 @@ def test_engine_that_does_not_measure_is_timed_from_outside() -> None:
 
 
 def test_request_whose_client_left_has_its_tokens_and_times() -> None:
-    left = make_progress(12.0, 15.0).abandon()
+    progress = make_progress(None, 10.0)
+    progress.note(Delta(tokens=(1,)), 12.0)
+    progress.note(Delta(tokens=(2,)), 15.0)
+    left = progress.abandon()
     assert (left.reason, left.prompt_tokens, left.output_tokens) == ("aborted", 3, 2)
     assert left.timing == Timing(prefill_s=2.0, decode_s=3.0)
