@@ -17,7 +17,7 @@ from parallax_core.node.whole_model.host import EngineAssignment, EngineHost
 from parallax_core.node.whole_model.remote import RemoteEngine
 from parallax_core.plugins.host import PluginHost
 
-OF_STAGES = ("batching", "preemption", "step_timeout", "recovery_timeout", "min_peer_timeout")
+OF_STAGES = ("batching", "preemption", "recovery_timeout", "min_peer_timeout")
 """The settings that concern core's own scheduling and recovery, which an engine does itself."""
 
 
@@ -57,7 +57,7 @@ class EngineWorkers:
             load_timeout_s=options.load_timeout_s,
         )
         host = EngineHost(assignment, workers.registry, workers.supervisor, plan.progress, workers.weights)
-        return TextEngine(RemoteEngine(host, options.backlog, on_lost), decode, options.limits)
+        return TextEngine(RemoteEngine(host, options, on_lost), decode, options.limits)
 
 
 def find_engine_backend(settings: ServeSettings, parallel: ParallelConfig, plugins: PluginHost) -> str:

@@ -13,15 +13,12 @@ from typing import Annotated
 import msgspec
 
 from parallax_core.contracts.backend import DType
-from parallax_core.contracts.engine import MAX_ANSWERS, HealthState, PoolUse, Reason
+from parallax_core.contracts.engine import MAX_ANSWERS, EngineStats, HealthState, Reason
 from parallax_core.contracts.sample import Sampling
 from parallax_core.contracts.token_engine import EngineInfo
 from parallax_core.contracts.value import LARGEST, Count, Counter, Value
 from parallax_core.wire.base import Leased, Name
 from parallax_core.wire.membership import Text
-
-MOST_STATUS_POOLS = 64
-"""The most pools in a status."""
 
 Index = Annotated[int, msgspec.Meta(ge=0, lt=MAX_ANSWERS)]
 AnswerCount = Annotated[int, msgspec.Meta(ge=1, le=MAX_ANSWERS)]
@@ -114,18 +111,11 @@ class Deltas(Leased, frozen=True, tag=19):
 
 
 class EngineStatus(Leased, frozen=True, tag=20):
-    """The health and the statistics of an engine, at regular intervals; see `Health` and `EngineStats`."""
+    """The health and the statistics of an engine, at regular intervals; see `Health`."""
 
     state: HealthState
     reason: Text = ""
-    running: Count = 0
-    waiting: Count = 0
-    steps: Count = 0
-    prompt_tokens: Count = 0
-    cached_tokens: Count = 0
-    output_tokens: Count = 0
-    preemptions: Count = 0
-    pools: Annotated[tuple[PoolUse, ...], msgspec.Meta(max_length=MOST_STATUS_POOLS)] = ()
+    stats: EngineStats = msgspec.field(default_factory=EngineStats)
 
 
 EngineMessage = AssignEngine | EngineOpened | Submit | Abort | Deltas | EngineStatus

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from parallax_core.contracts.engine import MAX_ANSWERS, PoolUse
+from dataclasses import fields
+
+from parallax_core.contracts.engine import MAX_ANSWERS, EngineStats, PoolUse
 from parallax_core.contracts.token_engine import EngineInfo
 from parallax_core.contracts.value import LARGEST
 from parallax_core.wire.checks import MOST_NAME, check_parts, check_words, require
 from parallax_core.wire.engine import Deltas, EngineOpened, EngineStatus, TokenDelta
 from parallax_core.wire.membership import MOST_TEXT
 
+MOST_POOLS = 64
+"""The most pools in the statistics of an engine."""
 MOST_LOGPROBS = 1024
 """The largest `EngineInfo.max_logprobs`."""
 
@@ -28,8 +32,7 @@ def check_engine_message(message: Deltas | EngineOpened | EngineStatus) -> None:
             check_parts(message.weights_parts)
         case EngineStatus():
             check_words(message.reason)
-            for pool in message.pools:
-                check_pool_use(pool)
+            check_stats(message.stats)
 
 
 def check_engine(info: EngineInfo) -> None:
@@ -49,6 +52,15 @@ def check_delta(delta: TokenDelta) -> None:
     require(len(delta.logprobs) in {0, len(delta.tokens)}, "only some tokens have log-probabilities")
     if delta.finish is not None:
         check_words(delta.finish.message)
+
+
+def check_stats(stats: EngineStats) -> None:
+    """Check the numbers of an engine's statistics."""
+    counts = [getattr(stats, field.name) for field in fields(stats) if field.name != "pools"]
+    require(all(0 <= count <= LARGEST for count in counts), "a number of an engine's statistics is out of range")
+    require(len(stats.pools) <= MOST_POOLS, f"the statistics of an engine have {len(stats.pools)} pools")
+    for pool in stats.pools:
+        check_pool_use(pool)
 
 
 def check_pool_use(use: PoolUse) -> None:

@@ -18,6 +18,7 @@ from parallax_core.contracts.token_engine import EngineInfo, TokenEngine
 from parallax_core.contracts.transport import Transport
 from parallax_core.node.membership.registry import NodeRegistry
 from parallax_core.node.membership.supervisor import WorkerSupervisor
+from parallax_core.node.pipeline.options import PipelineOptions
 from parallax_core.node.whole_model.host import EngineAssignment, EngineHost
 from parallax_core.node.whole_model.remote import RemoteEngine
 from parallax_core.node.worker.engine_session import OpenedEngine
@@ -90,13 +91,15 @@ class TaskSupervisor(WorkerSupervisor):
 class LinkedEngine:
     """A `RemoteEngine` and the registry that its worker joins; both start and stop together."""
 
-    def __init__(self, transport: Transport, supervisor: WorkerSupervisor, toy: Toy) -> None:
+    def __init__(
+        self, transport: Transport, supervisor: WorkerSupervisor, toy: Toy, options: PipelineOptions | None = None
+    ) -> None:
         self.registry = NodeRegistry(transport, "head")
         self.supervisor = supervisor
         self.losses: list[str] = []
         assignment = EngineAssignment(node=NODE, model=name_toy(toy), backend=BACKEND, status_s=0.05)
         self.host = EngineHost(assignment, self.registry, supervisor)
-        self.engine = RemoteEngine(self.host, on_lost=self.losses.append)
+        self.engine = RemoteEngine(self.host, options, self.losses.append)
 
     async def start(self) -> None:
         await self.registry.start()
@@ -130,10 +133,12 @@ class LinkedEngine:
         return self.engine.describe()
 
 
-def link_task(make: Callable[[], TokenEngine], toy: Toy) -> LinkedEngine:
+def link_task(make: Callable[[], TokenEngine], toy: Toy, options: PipelineOptions | None = None) -> LinkedEngine:
     """Return the engine that ``make`` gives, behind a link, with its worker in this process."""
     supervisor = TaskSupervisor(make)
-    linked = LinkedEngine(InProcessTransport(TransportPlan(node="head", listen="inprocess://")), supervisor, toy)
+    linked = LinkedEngine(
+        InProcessTransport(TransportPlan(node="head", listen="inprocess://")), supervisor, toy, options
+    )
     supervisor.registry = linked.registry
     return linked
 

@@ -16,6 +16,11 @@ from parallax_core.node.whole_model.host import HostedEngine
 from parallax_core.node.whole_model.messages import is_part, make_submit, unpack_delta
 from parallax_core.wire.engine import Abort, Deltas, EngineStatus, Submit, TokenDelta
 
+SILENCE_S = 300.0
+"""Seconds without a token, while there are requests, after which an engine counts as hung by default."""
+WATCHES = 4
+"""How often that is checked in such a time."""
+
 DeliverDeltas = Callable[[Iterable[tuple[RequestId, Delta]]], None]
 
 
@@ -33,14 +38,20 @@ class OpenRequest:
 class EngineLink:
     """The requests of one engine process, by their numbers on its link. Belongs to one event loop."""
 
-    def __init__(self, hosted: HostedEngine, deliver: DeliverDeltas) -> None:
-        """Give the deltas that arrive to ``deliver``, one batch per message."""
+    def __init__(self, hosted: HostedEngine, deliver: DeliverDeltas, silence_s: float = SILENCE_S) -> None:
+        """Give the deltas that arrive to ``deliver``, one batch per message.
+
+        The engine hangs if it has requests and gives none of them a token for ``silence_s`` seconds.
+        """
         self._hosted = hosted
         self._deliver = deliver
         self._outbox: asyncio.Queue[Submit | Abort] = asyncio.Queue()
         self._requests: dict[int, OpenRequest] = {}
         self._numbers: dict[RequestId, int] = {}
         self._num_submitted = 0
+        self._silence_s = silence_s
+        self._latest = 0.0
+        """The time at which a delta came, or a request when there was no other."""
         self.stats = EngineStats()
         """As the engine last reported them."""
         self.has_answered = False
@@ -54,6 +65,8 @@ class EngineLink:
         """
         number = self._num_submitted
         submit = make_submit(number, self._hosted.attempt, request)
+        if not self._requests:
+            self._latest = asyncio.get_running_loop().time()
         self._num_submitted += 1
         self._requests[number] = OpenRequest(request.id, len(request.prompt), request.n)
         self._numbers[request.id] = number
@@ -71,11 +84,12 @@ class EngineLink:
 
         Raises:
             PeerLost: if the link ends, or the node sends what it must not.
-            BackendFailed: if the engine reports that it has failed.
+            BackendFailed: if the engine reports that it has failed, or hangs.
         """
         async with FailFastGroup() as group:
             group.start(self._send())
             group.start(self._receive())
+            group.start(self._watch())
         raise AssertionError("both tasks run until one fails")
 
     async def _send(self) -> None:
@@ -87,11 +101,18 @@ class EngineLink:
         while True:
             match await channel.receive():
                 case Deltas(_, _, deltas):
+                    self._latest = asyncio.get_running_loop().time()
                     self._deliver([found for delta in deltas if (found := self._read(delta))])
                 case EngineStatus() as status:
                     self._note(status)
                 case message:
                     raise PeerLost(f"node {channel.peer!r} sent a {type(message).__name__}, which is unexpected here")
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(self._silence_s / WATCHES)
+            if self._requests and asyncio.get_running_loop().time() - self._latest > self._silence_s:
+                raise BackendFailed(f"the engine has given no token for {self._silence_s:g} s")
 
     def _read(self, delta: TokenDelta) -> tuple[RequestId, Delta] | None:
         """Return the delta of an open request; None if it was aborted, or more of the delta follows."""
@@ -116,13 +137,4 @@ class EngineLink:
     def _note(self, status: EngineStatus) -> None:
         if status.state == "failed":
             raise BackendFailed(f"the engine has failed: {status.reason}")
-        self.stats = EngineStats(
-            running=status.running,
-            waiting=status.waiting,
-            steps=status.steps,
-            prompt_tokens=status.prompt_tokens,
-            cached_tokens=status.cached_tokens,
-            output_tokens=status.output_tokens,
-            preemptions=status.preemptions,
-            pools=status.pools,
-        )
+        self.stats = status.stats

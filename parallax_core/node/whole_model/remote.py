@@ -15,11 +15,11 @@ from parallax_core.contracts.stage import LayerRange
 from parallax_core.contracts.status import ReplicaStatus, StageStatus
 from parallax_core.contracts.token_engine import EngineInfo
 from parallax_core.node.engine_base import EngineBase
+from parallax_core.node.pipeline.options import PipelineOptions
 from parallax_core.node.pipeline.recovery import WAITS_S
 from parallax_core.node.pipeline.stream import QueueStream
-from parallax_core.node.pipeline.unread import UnreadOutput
 from parallax_core.node.whole_model.host import EngineHost, HostedEngine
-from parallax_core.node.whole_model.link import EngineLink
+from parallax_core.node.whole_model.link import SILENCE_S, EngineLink
 
 logger = logging.getLogger(__name__)
 
@@ -35,12 +35,14 @@ class RemoteEngine(EngineBase[HostedEngine]):
     """
 
     def __init__(
-        self, host: EngineHost, backlog: UnreadOutput | None = None, on_lost: Callable[[str], None] | None = None
+        self, host: EngineHost, options: PipelineOptions | None = None, on_lost: Callable[[str], None] | None = None
     ) -> None:
-        """Serve with the engine of ``host``; ``backlog`` bounds the output that clients have not read."""
+        """Serve with the engine of ``host``; of ``options``, those apply that do not concern stages."""
         super().__init__(on_lost)
         self._host = host
-        self._backlog = backlog or UnreadOutput()
+        options = options or PipelineOptions()
+        self._backlog = options.backlog
+        self._silence_s = options.step_timeout_s or SILENCE_S
         self._link: EngineLink | None = None
         self._info: EngineInfo | None = None
         self._earlier = EngineStats()
@@ -98,7 +100,7 @@ class RemoteEngine(EngineBase[HostedEngine]):
 
     def _begin(self, opened: HostedEngine) -> Coroutine[None, None, None]:
         self._info = opened.info
-        self._link = link = EngineLink(opened, self._deliver)
+        self._link = link = EngineLink(opened, self._deliver, self._silence_s)
         return self._serve(link)
 
     async def _release(self) -> None:
@@ -157,4 +159,4 @@ class RemoteEngine(EngineBase[HostedEngine]):
                 reason = f"the engine cannot be started: {error.message}{f' ({error.hint})' if error.hint else ''}"
             else:
                 self._info = opened.info
-                return EngineLink(opened, self._deliver), num_failures
+                return EngineLink(opened, self._deliver, self._silence_s), num_failures

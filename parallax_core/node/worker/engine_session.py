@@ -150,20 +150,7 @@ class EngineSession:
             raise StageLost(f"the engine has failed: {health.reason}", REPLACED_HINT)
 
     def _describe(self, health: Health, stats: EngineStats) -> EngineStatus:
-        return EngineStatus(
-            self._assign.lease,
-            self._assign.epoch,
-            health.state,
-            health.reason,
-            running=stats.running,
-            waiting=stats.waiting,
-            steps=stats.steps,
-            prompt_tokens=stats.prompt_tokens,
-            cached_tokens=stats.cached_tokens,
-            output_tokens=stats.output_tokens,
-            preemptions=stats.preemptions,
-            pools=stats.pools,
-        )
+        return EngineStatus(self._assign.lease, self._assign.epoch, health.state, health.reason, stats)
 
 
 class _Done(Exception):

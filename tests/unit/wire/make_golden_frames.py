@@ -13,7 +13,7 @@ from typing import Any
 
 from parallax_core.base.ids import Epoch, LeaseId, SeqId
 from parallax_core.contracts import stage
-from parallax_core.contracts.engine import PoolUse
+from parallax_core.contracts.engine import EngineStats, PoolUse
 from parallax_core.contracts.sample import Sampling
 from parallax_core.contracts.tensor import Tensor, TensorSpec
 from parallax_core.contracts.token_engine import EngineInfo
@@ -174,14 +174,16 @@ SAMPLES: dict[str, Message] = {
         EPOCH,
         "failed",
         "the engine core has died",
-        running=3,
-        waiting=2,
-        steps=1000,
-        prompt_tokens=2**33,
-        cached_tokens=2**32,
-        output_tokens=5000,
-        preemptions=1,
-        pools=(PoolUse(stage=0, kind="full", used=10, total=100),),
+        EngineStats(
+            running=3,
+            waiting=2,
+            steps=1000,
+            prompt_tokens=2**33,
+            cached_tokens=2**32,
+            output_tokens=5000,
+            preemptions=1,
+            pools=(PoolUse(stage=0, kind="full", used=10, total=100),),
+        ),
     ),
 }
 

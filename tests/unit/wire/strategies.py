@@ -12,7 +12,7 @@ from parallax_core.base.errors import LossCause
 from parallax_core.base.ids import Epoch, LeaseId, SeqId
 from parallax_core.contracts import stage
 from parallax_core.contracts.capability import Capability
-from parallax_core.contracts.engine import MAX_ANSWERS, HealthState, PoolUse, Reason
+from parallax_core.contracts.engine import MAX_ANSWERS, EngineStats, HealthState, PoolUse, Reason
 from parallax_core.contracts.sample import Sampling
 from parallax_core.contracts.tensor import ITEM_BYTES, Tensor, TensorSpec
 from parallax_core.contracts.token_engine import EngineInfo, RequestField, SeedSupport
@@ -276,8 +276,19 @@ engine_messages: st.SearchStrategy[Message] = st.one_of(
         epochs,
         st.sampled_from(get_args(HealthState)),
         shown,
-        *[counts] * 7,
-        pools=tuples(pool_uses),
+        st.builds(
+            EngineStats,
+            running=counts,
+            waiting=counts,
+            steps=counts,
+            prompt_tokens=counts,
+            cached_tokens=counts,
+            output_tokens=counts,
+            preemptions=counts,
+            requests_replayed=counts,
+            requests_lost=counts,
+            pools=tuples(pool_uses),
+        ),
     ),
 )
 messages: st.SearchStrategy[Message] = st.one_of(

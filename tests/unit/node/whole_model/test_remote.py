@@ -3,6 +3,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -20,13 +22,16 @@ from parallax_core.api import (
     Request,
     RequestId,
     TokenEngine,
+    TokenLogprob,
     Unavailable,
 )
 from parallax_core.base.errors import Overloaded
 from parallax_core.builtin.routing import RoundRobin
 from parallax_core.engine.limits import Limits
+from parallax_core.node.pipeline.options import PipelineOptions
 from parallax_core.node.routing.router import Router
 from parallax_core.node.whole_model.engine import TextEngine
+from parallax_core.node.worker import engine_session
 from parallax_core.testing.stage_engine import StageEngine, make_toy_engine
 from parallax_core.testing.toy import GREEDY, Toy
 from tests.support.engine_workers import LinkedEngine, ProcessEngine, TaskSupervisor, link_task
@@ -225,8 +230,6 @@ class Blocking(StageEngine):
         self.engine = make_toy_engine(TOY).engine
 
     async def start(self) -> None:
-        import time
-
         time.sleep(0.4)  # noqa: ASYNC251 -- as real engines do
         await super().start()
 
@@ -341,3 +344,118 @@ async def test_stopped_process_is_replaced() -> None:
         await until(lambda: engine.health().state == "ready")
         assert linked.supervisor.pids != (pid,)
         await check_answer(engine)
+
+
+class Stuck(StageEngine):
+    """An engine that computes nothing for its first request, or blocks its event loop at it."""
+
+    def __init__(self, *, blocks: bool) -> None:
+        self.engine = make_toy_engine(TOY).engine
+        self.blocks = blocks
+
+    def submit(self, request: Request) -> Any:
+        class Silence:
+            async def __aiter__(self) -> AsyncIterator[Delta]:
+                await asyncio.Event().wait()
+                yield Delta()
+
+            def close(self) -> None:
+                """Nothing runs."""
+
+        if self.blocks:
+            time.sleep(1.0)
+        return Silence()
+
+
+@pytest.mark.parametrize(
+    ("blocks", "reason"),
+    [(False, "the engine has given no token for 0.2 s"), (True, "the engine has not answered for 0.1 s")],
+)
+async def test_engine_that_hangs_is_replaced(blocks: bool, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if blocks:
+        monkeypatch.setattr(engine_session, "HUNG_S", 0.1)
+    engines: list[TokenEngine] = [Stuck(blocks=blocks), make_toy_engine(TOY)]
+    linked = link_task(lambda: engines.pop(0), TOY, PipelineOptions(step_timeout_s=60.0 if blocks else 0.2))
+    async with running(linked) as engine:
+        finish = get_finish(await read(engine, ask()))
+        assert finish.reason == "error"
+        assert isinstance(linked.supervisor, TaskSupervisor)
+        assert reason in f"{finish.message} {linked.supervisor.ends}"
+        await until(lambda: engine.health().state == "ready")
+        await check_answer(engine)
+
+
+async def test_idle_engine_does_not_hang() -> None:
+    linked = link_task(lambda: make_toy_engine(TOY), TOY, PipelineOptions(step_timeout_s=0.1))
+    async with running(linked) as engine:
+        await check_answer(engine)
+        await asyncio.sleep(0.4)
+        await check_answer(engine)
+        assert linked.losses == []
+
+
+class Lying(StageEngine):
+    """An engine whose deltas are not what a request can have."""
+
+    def __init__(self, **lie: Any) -> None:
+        self.engine = make_toy_engine(TOY).engine
+        self.lie = lie
+
+    def submit(self, request: Request) -> Any:
+        stream, lie = super().submit(request), self.lie
+
+        class Relay:
+            async def __aiter__(self) -> AsyncIterator[Delta]:
+                async for delta in stream:
+                    yield replace(delta, **lie)
+
+            def close(self) -> None:
+                stream.close()
+
+        return Relay()
+
+
+@pytest.mark.parametrize(
+    ("lie", "reason"),
+    [
+        ({"index": 1}, "the engine sent answer 1 of a request for 1"),
+        ({"index": 200}, "a frame cannot be read"),
+        ({"tokens": (-1,)}, "a frame cannot be read"),
+        ({"logprobs": (TokenLogprob(1, -1.0),) * 2}, "only some tokens have log-probabilities"),
+        ({"ended": "bored"}, "a frame cannot be read"),
+    ],
+)
+async def test_engine_that_lies_is_replaced(lie: dict[str, Any], reason: str) -> None:
+    engines: list[TokenEngine] = [Lying(**lie), make_toy_engine(TOY)]
+    linked = link_task(lambda: engines.pop(0), TOY)
+    async with running(linked) as engine:
+        assert get_finish(await read(engine, ask())).reason == "error"
+        assert reason in linked.losses[0]
+        await until(lambda: engine.health().state == "ready")
+        await check_answer(engine)
+
+
+async def test_engine_that_reports_no_progress_is_given_up() -> None:
+    over = threading.Event()
+
+    def make() -> TokenEngine:
+        over.wait(5)
+        return make_toy_engine(TOY)
+
+    linked = link_task(make, TOY)
+    linked.host._assignment = replace(linked.host._assignment, load_timeout_s=0.1)
+    with pytest.raises(BackendFailed, match=r"it has reported no loading progress for 0\.1 s"):
+        await soon(linked.start())
+    over.set()
+    await soon(linked.stop())
+
+
+async def test_loss_counts_the_requests_that_had_begun() -> None:
+    linked = link_task(lambda: make_toy_engine(TOY), TOY)
+    async with running(linked) as engine:
+        stream = engine.submit(ask(length=50))
+        deltas = aiter(stream)
+        await soon(anext(deltas))
+        await linked.supervisor.kill("worker/0/0")
+        await until(lambda: engine.stats()[0].requests_lost == 1)
+        stream.close()
