@@ -17,8 +17,8 @@ from parallax_core.node.whole_model.host import EngineAssignment, EngineHost
 from parallax_core.node.whole_model.remote import RemoteEngine
 from parallax_core.plugins.host import PluginHost
 
-OF_STAGES = ("batching", "preemption", "recovery_timeout", "min_peer_timeout")
-"""The settings that concern core's own scheduling and recovery, which an engine does itself."""
+OF_STAGES = ("batching", "preemption", "min_peer_timeout")
+"""The settings that only concern core's own scheduling, or links between stages."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

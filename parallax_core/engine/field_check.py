@@ -38,6 +38,8 @@ class FieldCheck:
             if name not in info.honours and _read(request, name) != _read(UNSET, name):
                 message = f"{name} is not available: this model's engine does not support it"
                 raise InvalidRequest(message, name, OTHER_BACKEND)
+        if request.delivered:
+            raise InvalidRequest("delivered is not available: this model's engine continues no answers", "delivered")
         if request.is_seeded and info.seed == "none":
             message = "seed is not available: this model's engine cannot repeat its draws"
             raise InvalidRequest(message, "seed", OTHER_BACKEND)

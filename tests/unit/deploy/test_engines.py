@@ -27,7 +27,6 @@ OPENS: dict[str, Any] = {
 GIVEN: dict[str, dict[str, Any]] = {
     "batching": {"batching": "x"},
     "preemption": {"preemption": "x"},
-    "recovery_timeout": {"recovery_timeout": 5.0},
     "min_peer_timeout": {"min_peer_timeout": 0.5},
 }
 

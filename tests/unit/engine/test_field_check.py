@@ -83,6 +83,7 @@ def test_answer_without_a_limit_may_fill_the_context() -> None:
         ({"prompt_logprobs": 6}, "prompt_logprobs"),
         ({"logprobs": -1}, "logprobs"),
         ({"min_tokens": 5}, "max_tokens"),
+        ({"delivered": ((1,),)}, "delivered"),
     ],
 )
 def test_request_that_can_never_be_served_is_refused(changes: dict[str, Any], param: str) -> None:
