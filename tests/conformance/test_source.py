@@ -81,6 +81,7 @@ class Shop:
     """A source of two models made up on the spot, in a few steps; healthy, and a base to plant faults in."""
 
     online = True
+    publishing = threading.Lock()
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -121,13 +122,11 @@ class Shop:
 
     def publish(self, draft: Path, name: str) -> ModelFolder:
         path = self.folder / name
-        if not self.is_complete(path):
-            shutil.rmtree(path, ignore_errors=True)
-            try:
+        with Shop.publishing:  # another fetch may publish the same model
+            if not self.is_complete(path):
+                shutil.rmtree(path, ignore_errors=True)
                 draft.rename(path)
-            except OSError:
-                assert self.is_complete(path)  # somebody else was first
-        shutil.rmtree(self.folder / ".drafts", ignore_errors=True)
+            shutil.rmtree(draft, ignore_errors=True)
         return ModelFolder(path=path, ref=f"shop:{name}")
 
     def stored(self) -> Sequence[StoredModel]:
