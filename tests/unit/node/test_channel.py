@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -106,6 +107,18 @@ async def test_peer_that_is_watched_no_longer_is_not_judged(end: Callable[[Chann
         if (ending := end(channel)) is not None:
             await ending  # type: ignore[misc]
         await asyncio.sleep(3 * MIN_TIMEOUT_S)
+        assert channel._fault is None
+
+
+async def test_observer_whose_own_event_loop_was_blocked_loses_no_peer() -> None:
+    async with linked() as (near, _):
+        link = MonitoredLink(near)
+        channel = Channel(link)
+        channel.watch(MIN_TIMEOUT_S)
+        await link.beat()
+        time.sleep(3 * MIN_TIMEOUT_S)  # noqa: ASYNC251 -- the event loop is to be blocked
+        await asyncio.sleep(0.02)
+        await link.beat()
         assert channel._fault is None
 
 
