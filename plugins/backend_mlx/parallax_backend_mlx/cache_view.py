@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from parallax_backend_mlx.metal_kernel import Pages
 from parallax_backend_mlx.page_arrays import PageArrays
-from parallax_backend_mlx.page_index import Places
+from parallax_backend_mlx.page_index import SlotMapping
 from parallax_backend_mlx.runtime import ArraysCache, mx
 
 PARTS = ("keys", "values")
@@ -24,7 +24,7 @@ class PagedView:
         is_eager: make MLX compute up to the keys of this layer while Python prepares the next layers.
     """
 
-    def __init__(self, layer_cache: PageArrays, places: Places, *, is_eager: bool = False) -> None:
+    def __init__(self, layer_cache: PageArrays, places: SlotMapping, *, is_eager: bool = False) -> None:
         self._layer_cache = layer_cache
         self._places = places
         self._is_eager = is_eager
@@ -89,7 +89,7 @@ class PagedView:
         return_array: bool = False,  # noqa: FBT001, FBT002  # the interface of mlx-lm
         window_size: int | None = None,
     ) -> mx.array | str | None:
-        """Return the mask for ``num`` columns, in the forms mlx-lm has for it; see `Places.mask`."""
+        """Return the mask for ``num`` columns, in the forms mlx-lm has for it; see `SlotMapping.mask`."""
         if num != self._places.columns:
             message = f"the model asks for a mask of {num} columns, and runs {self._places.columns}"
             raise ValueError(message)

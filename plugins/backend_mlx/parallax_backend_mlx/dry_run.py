@@ -82,7 +82,7 @@ class Watch:
         return None
 
 
-class Witness(LayerPlaceholder):
+class ModuleRecorder(LayerPlaceholder):
     """Replaces a module that is not a layer, and records its uses."""
 
     def __init__(self, place: ModulePath, watch: Watch) -> None:
@@ -159,7 +159,7 @@ def _watch_run(model: Module, module_map: ModuleMap, number: int, shifted: str =
     watch = Watch(cache, len(module_map.layers), FILLS[number])
     kept = [(place, place.module) for place in (*module_map.layers, *module_map.others)]
     stands: list[LayerPlaceholder] = [Recorder(place.module, watch) for place in module_map.layers]
-    stands += [Witness(place, watch) for place in module_map.others]
+    stands += [ModuleRecorder(place, watch) for place in module_map.others]
     try:
         for (place, _), stand in zip(kept, stands, strict=True):
             place.put(stand)

@@ -21,7 +21,7 @@ UNIT = 2.0**40
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class Candidates:
     """Tokens to choose among: the whole vocabulary, or its best tokens."""
 
     keys: mx.array
@@ -34,12 +34,12 @@ class Field:
         """The weight of each token, in units of `UNIT`, as float32."""
         return mx.exp(self.scaled) * UNIT
 
-    def pick(self, ids: mx.array) -> Field:
+    def pick(self, ids: mx.array) -> Candidates:
         """Return the tokens at ``ids``, of shape [rows, picked]."""
-        return Field(mx.take_along_axis(self.keys, ids, axis=-1), mx.take_along_axis(self.scaled, ids, axis=-1))
+        return Candidates(mx.take_along_axis(self.keys, ids, axis=-1), mx.take_along_axis(self.scaled, ids, axis=-1))
 
 
-def find_border(field: Field, whole: Field, samplings: Sequence[Sampling]) -> mx.array:
+def find_border(field: Candidates, whole: Candidates, samplings: Sequence[Sampling]) -> mx.array:
     """Return the key of the smallest logit that top_k and top_p keep, uint32 of shape [rows, 1].
 
     Args:
@@ -70,12 +70,12 @@ def keep_probable(scaled: mx.array, samplings: Sequence[Sampling]) -> mx.array |
     return scaled >= make_column(least)
 
 
-def _add_weights(field: Field, border: mx.array) -> mx.array:
+def _add_weights(field: Candidates, border: mx.array) -> mx.array:
     """Return the sum of the weights of tokens not below ``border``, uint64 of shape [rows, 1]."""
     return mx.sum(mx.where(field.keys >= border, field.weights, 0).astype(mx.uint64), axis=-1, keepdims=True)
 
 
-def _find_nucleus(field: Field, total: mx.array, border: mx.array, shares: mx.array) -> mx.array:
+def _find_nucleus(field: Candidates, total: mx.array, border: mx.array, shares: mx.array) -> mx.array:
     """Return the largest key so that the weights from it up sum to at least their share of ``total``."""
     weights = mx.where(field.keys >= border, field.weights, 0).astype(mx.uint64)
     goal = mx.ceil(total.astype(mx.float32) * shares).astype(mx.uint64)

@@ -26,7 +26,7 @@ class RowRange:
     pages: tuple[int, ...]
 
 
-class Places:
+class SlotMapping:
     """The rows of a rectangle in a pool of keys and values.
 
     Args:

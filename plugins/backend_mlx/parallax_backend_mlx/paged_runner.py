@@ -10,7 +10,7 @@ from parallax_backend_mlx.cache_layout import Layout, list_leaves
 from parallax_backend_mlx.cache_view import PagedView, SlotView
 from parallax_backend_mlx.network import Network
 from parallax_backend_mlx.page_arrays import PageArrays, Store
-from parallax_backend_mlx.page_index import Places, RowRange
+from parallax_backend_mlx.page_index import RowRange, SlotMapping
 from parallax_backend_mlx.results import Copies, RunResult, find_wanted, wants_states
 from parallax_backend_mlx.row_groups import Grouping, group_rows
 from parallax_backend_mlx.runtime import CacheList, mx
@@ -123,16 +123,16 @@ class PagedRunner:
             cache[entry] = _nest(cache[entry], made)
         return cache, views
 
-    def _make_view(self, layer_cache: PageArrays, rows: Sequence[Row], places: Places, *, is_eager: bool) -> View:
+    def _make_view(self, layer_cache: PageArrays, rows: Sequence[Row], places: SlotMapping, *, is_eager: bool) -> View:
         if layer_cache.leaf.kind != "state":
             return PagedView(layer_cache, places, is_eager=is_eager)
         pool = self._pools[layer_cache.pool]
         return SlotView(layer_cache, [pool.pages(row.seq)[1][0] for row in rows], is_new=rows[0].start == 0)
 
-    def _find_places(self, rows: Sequence[Row], index: int) -> Places:
+    def _find_places(self, rows: Sequence[Row], index: int) -> SlotMapping:
         pool = self._pools[index]
         row_ranges = [RowRange(row.start, len(row.tokens), *pool.pages(row.seq)) for row in rows]
-        return Places(row_ranges, pool.info.page_size, pool.info.window)
+        return SlotMapping(row_ranges, pool.info.page_size, pool.info.window)
 
 
 def _check_last(views: Sequence[View]) -> list[mx.array]:

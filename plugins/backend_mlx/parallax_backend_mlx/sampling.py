@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from parallax_backend_mlx.adjust import adjust_logits, make_column
-from parallax_backend_mlx.filters import Field, find_border, keep_probable
+from parallax_backend_mlx.filters import Candidates, find_border, keep_probable
 from parallax_backend_mlx.float_order import map_floats
 from parallax_backend_mlx.runtime import mx
 from parallax_core.api import GOLDEN32, Draft, Sampling, draw_key
@@ -45,13 +45,13 @@ class Sampler:
         temperature = make_column([sampling.temperature for sampling in samplings])
         # The best token is moved to zero, where float32 is most precise; adding a constant changes no draw.
         scaled = (logits - mx.maximum(mx.max(logits, axis=-1, keepdims=True), LOWEST)) / temperature
-        whole = Field(map_floats(logits), scaled)
+        whole = Candidates(map_floats(logits), scaled)
         drawn = self._draw_best(whole, samplings, drafts)
         if drawn is None:
             drawn = self._draw(whole, find_border(whole, whole, samplings), samplings, self._make_noise(drafts))
         return mx.where(mx.array(greedy), plain, drawn)
 
-    def _draw_best(self, whole: Field, samplings: Sequence[Sampling], drafts: Sequence[Draft]) -> mx.array | None:
+    def _draw_best(self, whole: Candidates, samplings: Sequence[Sampling], drafts: Sequence[Draft]) -> mx.array | None:
         """Draw among the `BEST` tokens of each row, or return None if filters keep others too."""
         if self._vocab_size <= BEST or not all(sampling.top_k or sampling.top_p < 1 for sampling in samplings):
             return None
@@ -64,7 +64,7 @@ class Sampler:
         place = self._draw(best, border, samplings, self._make_noise(drafts, ids))
         return mx.take_along_axis(ids, place[:, None], axis=-1)[:, 0]
 
-    def _draw(self, field: Field, border: mx.array, samplings: Sequence[Sampling], noise: mx.array) -> mx.array:
+    def _draw(self, field: Candidates, border: mx.array, samplings: Sequence[Sampling], noise: mx.array) -> mx.array:
         """Return the index in ``field`` of the best score that filters keep, uint32 of shape [rows]."""
         scores = mx.maximum(field.scaled + noise, LOWEST)
         kept = field.keys >= border

@@ -17,7 +17,7 @@ from parallax_backend_mlx.cache_view import PagedView
 from parallax_backend_mlx.exponential import LARGEST, exponentiate
 from parallax_backend_mlx.malloc import keep_memory
 from parallax_backend_mlx.page_arrays import PageArrays
-from parallax_backend_mlx.page_index import Places, RowRange
+from parallax_backend_mlx.page_index import RowRange, SlotMapping
 from parallax_backend_mlx.patches import replace_functions
 from parallax_backend_mlx.runtime import Embedding, KVCache, Linear, mx, plain_swiglu
 from parallax_backend_mlx.swiglu import multiply_gate
@@ -34,7 +34,7 @@ def make_view(starts: tuple[int, ...], columns: int = 1, window: int = 0) -> Pag
         layer_cache.arrays[index] = mx.random.normal(array.shape)
     pages = [tuple(range(32 * row, 32 * row + 32)) for row in range(len(starts))]
     row_ranges = [RowRange(start, columns, 0, part) for start, part in zip(starts, pages, strict=True)]
-    return PagedView(layer_cache, Places(row_ranges, 4, window))
+    return PagedView(layer_cache, SlotMapping(row_ranges, 4, window))
 
 
 @pytest.mark.parametrize("starts", [(0,), (13,), (13, 13), (5, 30, 0)])

@@ -21,7 +21,7 @@ from parallax_backend_mlx.cache_layout import Leaf, Part
 from parallax_backend_mlx.cache_view import PagedView
 from parallax_backend_mlx.metal_kernel import Pages, attend_plainly
 from parallax_backend_mlx.page_arrays import PageArrays
-from parallax_backend_mlx.page_index import Places, RowRange
+from parallax_backend_mlx.page_index import RowRange, SlotMapping
 from parallax_backend_mlx.paged_decode import PagedAttention, find_attention
 from parallax_backend_mlx.patches import ATTENTION, replace_functions
 from parallax_backend_mlx.runtime import KVCache, mx, plain_attention
@@ -52,7 +52,7 @@ def make_view(row_ranges: list[RowRange], window: int = 0) -> PagedView:
         noise = mx.random.normal(array.shape, key=mx.random.key(index))
         noise[: HEADS * PAGE] = 1000.0
         layer_cache.arrays[index] = noise
-    return PagedView(layer_cache, Places(row_ranges, PAGE, window))
+    return PagedView(layer_cache, SlotMapping(row_ranges, PAGE, window))
 
 
 CASES: dict[str, tuple[list[RowRange], int]] = {

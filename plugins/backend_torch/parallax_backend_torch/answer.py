@@ -8,7 +8,7 @@ from functools import partial
 
 import torch
 
-from parallax_backend_torch.network import Found
+from parallax_backend_torch.network import RunResult
 from parallax_backend_torch.ranking import rank_tokens
 from parallax_backend_torch.tensors import write_tensor
 from parallax_core.api import Draw, Hidden, Output, StageResult, Tensor, make_answers
@@ -18,7 +18,7 @@ from parallax_core.api import Draw, Hidden, Output, StageResult, Tensor, make_an
 class Pending:
     """The result of a step, which may still be computing on another device."""
 
-    found: Found
+    found: RunResult
     outputs: Sequence[Output]
     drawn: torch.Tensor | None
     """The drawn token ids, in the order of the outputs."""

@@ -15,7 +15,7 @@ from parallax_backend_torch.kernels.linear import Packed
 from parallax_backend_torch.mlp import GatedMlp
 from parallax_backend_torch.model import Layer, Model, Shape, check_choice, read_shape, read_windows
 from parallax_backend_torch.rope import Rope, make_rope
-from parallax_backend_torch.step import Places, Slots, Spot, Step
+from parallax_backend_torch.step import SlotMapping, Slots, Spot, Step
 from parallax_backend_torch.store import Kept
 from parallax_backend_torch.weights import Weights
 
@@ -32,11 +32,11 @@ __all__ = [
     "Model",
     "Norm",
     "Packed",
-    "Places",
     "Pool",
     "Rope",
     "Rule",
     "Shape",
+    "SlotMapping",
     "Slots",
     "Spot",
     "Step",

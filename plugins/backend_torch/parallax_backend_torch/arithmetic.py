@@ -11,7 +11,7 @@ from torch.nn import functional
 from parallax_backend_torch.kernels import attention, parts
 from parallax_backend_torch.kernels.attention import Pool, Rule
 from parallax_backend_torch.page_grid import Grid, Sight
-from parallax_backend_torch.step import Places
+from parallax_backend_torch.step import SlotMapping
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -46,7 +46,7 @@ def rotate(x: torch.Tensor, angles: tuple[torch.Tensor, torch.Tensor]) -> None:
     x[..., half : 2 * half] = second * cos + first * sin
 
 
-def attend(query: torch.Tensor, pool: Pool, places: Places, rule: Rule) -> torch.Tensor:
+def attend(query: torch.Tensor, pool: Pool, places: SlotMapping, rule: Rule) -> torch.Tensor:
     """Return the attention of each query to its row's keys and values in the pool, including new tokens.
 
     Args:
@@ -61,7 +61,7 @@ def attend(query: torch.Tensor, pool: Pool, places: Places, rule: Rule) -> torch
     return attend_rectangles(query, pool, places, rule)
 
 
-def store(pool: Pool, keys: torch.Tensor, values: torch.Tensor, places: Places) -> None:
+def store(pool: Pool, keys: torch.Tensor, values: torch.Tensor, places: SlotMapping) -> None:
     """Write the keys and values of the new tokens, [tokens, heads, width] each, to their slots."""
     if keys.device.type == "cpu":
         attention.store(pool, keys, values, places.slots)

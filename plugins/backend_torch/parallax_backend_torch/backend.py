@@ -18,7 +18,7 @@ from parallax_backend_torch.model import Model, Shape
 from parallax_backend_torch.network import Runner, build_network
 from parallax_backend_torch.sampling import Sampler
 from parallax_backend_torch.settings import TorchSettings
-from parallax_backend_torch.stage import Held, TorchStage
+from parallax_backend_torch.stage import StageParts, TorchStage
 from parallax_backend_torch.store import Kept, Store, list_sizes
 from parallax_backend_torch.tensors import name_dtype
 from parallax_backend_torch.weights import Selection, Weights, open_file
@@ -99,7 +99,7 @@ def make_stage(loaded: Loaded, runner: Runner, kept: Sequence[Kept]) -> TorchSta
     )
     store, sampler = Store(kept, pools, factory.device), Sampler(shape.vocab_size, factory.device)
     replays = make_replays(runner, store, pools, _read_options(plan).graphs)
-    return TorchStage(info, Held(runner, store, factory, sampler, replays))
+    return TorchStage(info, StageParts(runner, store, factory, sampler, replays))
 
 
 def _find_model(plan: StagePlan, config: Config) -> Model | None:

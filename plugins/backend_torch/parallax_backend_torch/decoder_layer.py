@@ -12,11 +12,11 @@ import torch
 from parallax_backend_torch.arithmetic import Norm
 from parallax_backend_torch.heads import Attention
 from parallax_backend_torch.kernels.attention import Pool
-from parallax_backend_torch.kernels.layer import FusedLayer, FusedLayers, Place, Recipe, Scaling, fuse_layer
+from parallax_backend_torch.kernels.layer import FusedLayer, FusedLayers, Recipe, Scaling, StepPositions, fuse_layer
 from parallax_backend_torch.mlp import GatedMlp, Looker, Mixer
 from parallax_backend_torch.model import Layer
 from parallax_backend_torch.rope import Rope
-from parallax_backend_torch.step import Places, Spot, Step
+from parallax_backend_torch.step import SlotMapping, Spot, Step
 from parallax_backend_torch.weights import Weights
 
 
@@ -57,8 +57,8 @@ class Joined:
     def __call__(self, hidden: torch.Tensor, step: Step, spots: Sequence[Spot]) -> torch.Tensor:
         """Return the hidden states after the last layer; ``spots`` has one spot for each."""
         places = spots[0].places
-        assert isinstance(places, Places)
-        place = Place(places.rows, places.slots, *step.find_angles(self._rope))
+        assert isinstance(places, SlotMapping)
+        place = StepPositions(places.rows, places.slots, *step.find_angles(self._rope))
         return self._fused.run(hidden, [Pool(*spot.kept) for spot in spots], place)
 
 

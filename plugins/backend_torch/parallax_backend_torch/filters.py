@@ -22,7 +22,7 @@ UNIT = 2.0**40
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class Candidates:
     """Tokens to choose among: the whole vocabulary, or its best tokens."""
 
     keys: torch.Tensor
@@ -34,12 +34,12 @@ class Field:
         """Return the weight of each token in units of `UNIT`, int64; 0 below ``border``, of shape [rows, 1]."""
         return torch.where(self.keys >= border, self.scaled.exp() * UNIT, 0.0).to(torch.int64)
 
-    def pick(self, ids: torch.Tensor) -> Field:
+    def pick(self, ids: torch.Tensor) -> Candidates:
         """Return the tokens at ``ids``, int64 of shape [rows, picked]."""
-        return Field(self.keys.gather(-1, ids), self.scaled.gather(-1, ids))
+        return Candidates(self.keys.gather(-1, ids), self.scaled.gather(-1, ids))
 
 
-def find_border(field: Field, whole: Field, samplings: Sequence[Sampling]) -> torch.Tensor:
+def find_border(field: Candidates, whole: Candidates, samplings: Sequence[Sampling]) -> torch.Tensor:
     """Return the key of the smallest logit that top_k and top_p keep, int32 of shape [rows, 1].
 
     Args:

@@ -11,7 +11,7 @@ from parallax_backend_torch.config import Config
 from parallax_backend_torch.kernels.attention import Pool, Rule
 from parallax_backend_torch.kernels.linear import Packed
 from parallax_backend_torch.rope import Rope
-from parallax_backend_torch.step import Places, Spot, Step
+from parallax_backend_torch.step import SlotMapping, Spot, Step
 from parallax_backend_torch.store import Kept
 from parallax_backend_torch.weights import Weights
 
@@ -85,7 +85,7 @@ class Attention:
     def __call__(self, x: torch.Tensor, residual: torch.Tensor | None, step: Step, spot: Spot) -> torch.Tensor:
         """Return the output plus ``residual``: [tokens, width of the model]."""
         heads, places = self.heads, spot.places
-        assert isinstance(places, Places)
+        assert isinstance(places, SlotMapping)
         mixed = self.into.apply(x).unflatten(1, (-1, heads.width))
         queries, keys, values, gates = mixed.split((heads.queries, heads.keys, heads.keys, self.gates), dim=1)
         angles = step.find_angles(self.rope)

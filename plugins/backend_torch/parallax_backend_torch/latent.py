@@ -13,7 +13,7 @@ import torch
 from parallax_backend_torch.arithmetic import Norm, attend, rotate, store
 from parallax_backend_torch.kernels.attention import Pool, Rule
 from parallax_backend_torch.rope import Rope
-from parallax_backend_torch.step import Places, Spot, Step
+from parallax_backend_torch.step import SlotMapping, Spot, Step
 from parallax_backend_torch.store import Kept
 from parallax_backend_torch.weights import Weights
 
@@ -70,7 +70,7 @@ class LatentAttention:
     def __call__(self, x: torch.Tensor, residual: torch.Tensor | None, step: Step, spot: Spot) -> torch.Tensor:
         """Return the output plus ``residual``: [tokens, width of the model]."""
         sizes, places, angles = self._sizes, spot.places, step.find_angles(self._rope)
-        assert isinstance(places, Places)
+        assert isinstance(places, SlotMapping)
         if self._narrow is not None and self._narrow_norm is not None:
             heads = self._query.apply(self._narrow_norm(self._narrow.apply(x)))
         else:

@@ -20,7 +20,7 @@ SPARE = (".inv_freq", ".masked_bias")
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class RunResult:
     """The outputs of a run."""
 
     hidden: torch.Tensor | None = None
@@ -34,7 +34,7 @@ class Found:
 class Runner(Protocol):
     """Runs the layers of a stage."""
 
-    def run(self, step: Step, hidden: torch.Tensor | None, picks: torch.Tensor | None) -> Found:
+    def run(self, step: Step, hidden: torch.Tensor | None, picks: torch.Tensor | None) -> RunResult:
         """Run the tokens of a step through the layers.
 
         Args:
@@ -66,17 +66,17 @@ class Ends:
         hidden = self._embedding.gather(tokens)
         return hidden * self._shape.embed_scale if self._shape.embed_scale != 1 else hidden
 
-    def finish(self, hidden: torch.Tensor, picks: torch.Tensor | None) -> Found:
+    def finish(self, hidden: torch.Tensor, picks: torch.Tensor | None) -> RunResult:
         """Return the outputs, from the hidden states after the last layer of the stage."""
         if self._norm is None or self._head is None:
-            return Found(hidden=hidden)
+            return RunResult(hidden=hidden)
         if picks is not None and not len(picks):
-            return Found()
+            return RunResult()
         states = self._norm(hidden if picks is None else hidden[picks])
         logits = self._head.apply(states).float()
         if cap := self._shape.soft_cap:
             logits = torch.tanh(logits / cap) * cap
-        return Found(states=states, logits=logits)
+        return RunResult(states=states, logits=logits)
 
     @property
     def num_bytes(self) -> int:
@@ -93,7 +93,7 @@ class Network:
         self._joined: list[tuple[slice, Joined | Alone]] = []
         """The layers, joined to as few calls as possible; found in the first step."""
 
-    def run(self, step: Step, hidden: torch.Tensor | None, picks: torch.Tensor | None) -> Found:
+    def run(self, step: Step, hidden: torch.Tensor | None, picks: torch.Tensor | None) -> RunResult:
         """Run the tokens of a step; see `Runner`."""
         return self.finish(self.run_layers(step, hidden), picks)
 
@@ -105,7 +105,7 @@ class Network:
             hidden = layers(hidden, step, step.spots[part])
         return hidden
 
-    def finish(self, hidden: torch.Tensor, picks: torch.Tensor | None) -> Found:
+    def finish(self, hidden: torch.Tensor, picks: torch.Tensor | None) -> RunResult:
         """Return the outputs, from the hidden states after the last layer of the stage; see `Runner`."""
         return self._ends.finish(hidden, picks)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from parallax_backend_torch.step import Places
+from parallax_backend_torch.step import SlotMapping
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -57,8 +57,8 @@ class Table:
         return Sight(self.find_slots(torch.minimum(seen, queries[:, -1:])), mask)
 
 
-class Grid(Places):
-    """See `Places`.
+class Grid(SlotMapping):
+    """See `SlotMapping`.
 
     Args:
         tables: the tables, in the order of the tokens.

@@ -8,7 +8,7 @@ import torch
 
 from parallax_backend_torch.adjust import adjust_logits, make_column
 from parallax_backend_torch.draw_inputs import DrawInput
-from parallax_backend_torch.filters import Field, find_border, keep_probable
+from parallax_backend_torch.filters import Candidates, find_border, keep_probable
 from parallax_backend_torch.float_order import map_floats
 from parallax_backend_torch.gumbel import Noise
 from parallax_core.api import Sampling
@@ -52,14 +52,14 @@ class Sampler:
         # The best token is moved to zero, where float32 is most precise; adding a constant changes no draw.
         largest = logits.amax(-1, keepdim=True)
         scaled = (logits - largest.clamp(min=LOWEST)) / temperature
-        whole = Field(map_floats(logits), scaled)
+        whole = Candidates(map_floats(logits), scaled)
         drawn = self._draw_best(whole, samplings, tickets)
         if drawn is None:
             drawn = _draw(whole, find_border(whole, whole, samplings), samplings, self._noise.make(tickets))
         return drawn.masked_fill(largest[:, 0] == -torch.inf, 0)
 
     def _draw_best(
-        self, whole: Field, samplings: Sequence[Sampling], tickets: Sequence[DrawInput]
+        self, whole: Candidates, samplings: Sequence[Sampling], tickets: Sequence[DrawInput]
     ) -> torch.Tensor | None:
         """Draw among the `BEST` tokens of each row, or return None if filters keep others too."""
         if self._vocab_size <= BEST or not all(sampling.top_k or sampling.top_p < 1 for sampling in samplings):
@@ -74,7 +74,7 @@ class Sampler:
         return ids.gather(-1, place[:, None])[:, 0]
 
 
-def _draw(field: Field, border: torch.Tensor, samplings: Sequence[Sampling], noise: torch.Tensor) -> torch.Tensor:
+def _draw(field: Candidates, border: torch.Tensor, samplings: Sequence[Sampling], noise: torch.Tensor) -> torch.Tensor:
     """Return the index in ``field`` of the best score that filters keep, int64 of shape [rows]."""
     scores = (field.scaled + noise).clamp_(min=LOWEST)
     kept = field.keys >= border

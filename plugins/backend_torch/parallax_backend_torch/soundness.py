@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from parallax_backend_torch.kernels.parts import find_largest
-from parallax_backend_torch.network import Found
+from parallax_backend_torch.network import RunResult
 from parallax_backend_torch.tensors import read_tensor
 from parallax_core.api import BackendFailed, Row, SeqId, StageBatch
 
@@ -27,7 +27,7 @@ def check_given(batch: StageBatch) -> None:
             raise _blame("the hidden states given to this stage", seqs, sound)
 
 
-def check_found(found: Found, rows: Sequence[Row]) -> torch.Tensor | None:
+def check_found(found: RunResult, rows: Sequence[Row]) -> torch.Tensor | None:
     """Refuse results that are not finite; a model may give forbidden tokens minus infinity, but not all tokens.
 
     Args:

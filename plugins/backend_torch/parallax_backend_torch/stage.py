@@ -16,7 +16,7 @@ from parallax_backend_torch.devices import check_device_works, free_memory
 from parallax_backend_torch.draw_inputs import list_tickets
 from parallax_backend_torch.graph_replay import Replays
 from parallax_backend_torch.layer_factory import LayerFactory
-from parallax_backend_torch.network import Found, Runner
+from parallax_backend_torch.network import Runner, RunResult
 from parallax_backend_torch.sampling import Sampler
 from parallax_backend_torch.soundness import check_found, check_given
 from parallax_backend_torch.step import Step, make_step
@@ -37,7 +37,7 @@ from parallax_core.api import (
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class StageParts:
     """The parts of a stage, released when it is closed."""
 
     runner: Runner
@@ -56,9 +56,9 @@ class TorchStage:
         held: its layers, and the memory of its pools.
     """
 
-    def __init__(self, info: StageInfo, held: Held) -> None:
+    def __init__(self, info: StageInfo, held: StageParts) -> None:
         self._account = Account(info)
-        self._held: Held | None = held
+        self._held: StageParts | None = held
         self._lost = ""
 
     @property
@@ -119,7 +119,7 @@ class TorchStage:
             del held
             free_memory(device)
 
-    def _get_held(self) -> Held:
+    def _get_held(self) -> StageParts:
         if self._lost:
             raise StageLost(self._lost, "open the stage again")
         if self._held is None:
@@ -132,7 +132,7 @@ class TorchStage:
         with suppress(Exception):  # its device may be broken
             self.close()
 
-    def _take_back(self, held: Held, restore: Callable[[], None]) -> None:
+    def _take_back(self, held: StageParts, restore: Callable[[], None]) -> None:
         """Restore all sequences to their state before a failed step; its writes are in free pages.
 
         Raises:
@@ -148,7 +148,7 @@ class TorchStage:
             self._lose(f"its device failed: {error}")
             raise StageLost(self._lost, "open the stage again, in a new process") from error
 
-    def _compute(self, held: Held, batch: StageBatch) -> tuple[StageResult, Step | None]:
+    def _compute(self, held: StageParts, batch: StageBatch) -> tuple[StageResult, Step | None]:
         """Run the rows of a batch, for which pages were taken; return the step too, unless a recording was replayed."""
         found, step = self._run(held, batch)
         best = check_found(found, batch.rows)
@@ -168,7 +168,7 @@ class TorchStage:
             self._lose(f"the states of sequences could not be written: {type(error).__name__}: {error}")
             raise StageLost(self._lost, "open the stage again") from error
 
-    def _run(self, held: Held, batch: StageBatch) -> tuple[Found, Step | None]:
+    def _run(self, held: StageParts, batch: StageBatch) -> tuple[RunResult, Step | None]:
         """Return the outputs of the layers, and the step, unless a recording was replayed."""
         device, pools, hidden = held.factory.device, self._account.pools, None
         if batch.hidden:
@@ -179,7 +179,9 @@ class TorchStage:
         step = (make_step if device.type == "cpu" else send_step)(batch.rows, pools, held.store)
         return held.runner.run(step, hidden, picks), step
 
-    def _draw(self, held: Held, batch: StageBatch, found: Found, best: torch.Tensor | None) -> torch.Tensor | None:
+    def _draw(
+        self, held: StageParts, batch: StageBatch, found: RunResult, best: torch.Tensor | None
+    ) -> torch.Tensor | None:
         """Return the drawn token ids, None without draws; ``best`` are the tokens of the largest scores."""
         if found.logits is None or best is None:
             return None

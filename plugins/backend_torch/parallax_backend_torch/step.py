@@ -42,7 +42,7 @@ class Line:
         return upload(places)
 
 
-class Places:
+class SlotMapping:
     """The slots of a step's tokens in one pool of keys and values: made once, for all its layers.
 
     Args:
@@ -103,7 +103,7 @@ class Spot:
 
     kept: Sequence[torch.Tensor]
     """The tensors of the cache, each of shape [slots, ...]."""
-    places: Places | Slots
+    places: SlotMapping | Slots
 
 
 @dataclass(eq=False)
@@ -143,14 +143,14 @@ def make_step(rows: Sequence[Row], pools: Sequence[PagePool], store: Store) -> S
     return Step(*read_tokens(line, rows), make_spots(store, places))
 
 
-def make_spots(store: Store, places: Sequence[Places | Slots]) -> list[Spot]:
+def make_spots(store: Store, places: Sequence[SlotMapping | Slots]) -> list[Spot]:
     """Return the cache of each layer, with the slots in its pool."""
     return [Spot(kept, places[pool]) for kept, pool in zip(store.tensors, store.pools, strict=True)]
 
 
-def find_places(line: Line, pools: Sequence[PagePool], rows: Sequence[Row]) -> list[Places | Slots]:
+def find_places(line: Line, pools: Sequence[PagePool], rows: Sequence[Row]) -> list[SlotMapping | Slots]:
     """Return the slots of ``rows`` in each pool, after pages were taken for them."""
-    return [Slots(line, pool, rows) if pool.info.kind == "state" else Places(line, pool, rows) for pool in pools]
+    return [Slots(line, pool, rows) if pool.info.kind == "state" else SlotMapping(line, pool, rows) for pool in pools]
 
 
 def read_tokens(line: Line, rows: Sequence[Row]) -> tuple[torch.Tensor, torch.Tensor]:

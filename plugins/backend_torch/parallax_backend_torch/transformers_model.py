@@ -18,8 +18,8 @@ from parallax_backend_torch.kernels.attention import Pool, Rows, Rule
 from parallax_backend_torch.kernels.paging import attend_plainly
 from parallax_backend_torch.model import Shape
 from parallax_backend_torch.model_slice import Passage, Product, StopAfterLayer, fill_model, sketch_model
-from parallax_backend_torch.network import Found
-from parallax_backend_torch.step import Places, Step
+from parallax_backend_torch.network import RunResult
+from parallax_backend_torch.step import SlotMapping, Step
 from parallax_backend_torch.store import Kept
 from parallax_backend_torch.weights import Selection, Weights
 from parallax_core.api import Unsupported
@@ -58,7 +58,7 @@ class Paged:
     def attend(self, call: AttentionCall) -> torch.Tensor:
         """Answer as `Attender` says."""
         spot = self.step.spots[call.layer - self.first]
-        assert isinstance(spot.places, Places)
+        assert isinstance(spot.places, SlotMapping)
         pool = Pool(*spot.kept)
         store(pool, call.key, call.value, spot.places)
         return attend(call.query, pool, spot.places, make_rule(call))
@@ -80,7 +80,7 @@ class Generic:
         self._entry, self._head = fill_model(model, selection, weights)
         self._device, self._dtype = weights.factory.device, weights.factory.dtype
 
-    def run(self, step: Step, hidden: torch.Tensor | None, picks: torch.Tensor | None) -> Found:
+    def run(self, step: Step, hidden: torch.Tensor | None, picks: torch.Tensor | None) -> RunResult:
         """Run the tokens of a step; see `Runner`."""
         return self._run(Paged(step, self._selection.layers.start), (step.tokens, step.positions), hidden, picks)
 
@@ -132,7 +132,7 @@ class Generic:
         line: tuple[torch.Tensor, torch.Tensor],
         hidden: torch.Tensor | None,
         picks: torch.Tensor | None,
-    ) -> Found:
+    ) -> RunResult:
         tokens, positions = line
         self._entry.hidden = None if hidden is None else hidden[None]
         given = {"input_ids": tokens[None]} if hidden is None else {"inputs_embeds": hidden[None]}
@@ -141,11 +141,11 @@ class Generic:
                 kept = 0 if picks is None else picks  # in transformers 0 means all
                 out = self._model(**given, position_ids=positions[None], use_cache=False, logits_to_keep=kept)
         except StopAfterLayer as left:
-            return Found(hidden=left.hidden[0])
+            return RunResult(hidden=left.hidden[0])
         if picks is not None and not len(picks):
-            return Found()
+            return RunResult()
         assert self._head is not None, "only the last stage runs to the end"
-        return Found(states=self._head.seen, logits=out.logits[0].float())
+        return RunResult(states=self._head.seen, logits=out.logits[0].float())
 
     def _keep_call(self, call: AttentionCall) -> Kept:
         """Return the cache of a layer, after checking its sliding window against config.json."""

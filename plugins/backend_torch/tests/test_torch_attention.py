@@ -203,7 +203,7 @@ def make_recipe(kind: linear.WeightKind, *, normed: bool, seed: int = 0) -> laye
     )
 
 
-def run_parts(recipe: layer.Recipe, hidden: torch.Tensor, pool: Pool, place: layer.Place) -> torch.Tensor:
+def run_parts(recipe: layer.Recipe, hidden: torch.Tensor, pool: Pool, place: layer.StepPositions) -> torch.Tensor:
     def scale(scaling: layer.Scaling | None, x: torch.Tensor) -> torch.Tensor:
         return x if scaling is None else parts.normalize_rms(x, scaling.weight, scaling.eps, scaling.offset)
 
@@ -226,7 +226,7 @@ def test_layers_in_one_call_are_their_parts(kind: linear.WeightKind, normed: boo
     layers = [made for recipe in recipes if (made := layer.fuse_layer(recipe, heads=4, dim=16))]
     pools = [batch.pool for batch in batches]
     copies = [Pool(pool.keys.clone(), pool.values.clone()) for pool in pools]
-    place = layer.Place(batches[0].rows, batches[0].new_slots, angles.cos(), angles.sin())
+    place = layer.StepPositions(batches[0].rows, batches[0].new_slots, angles.cos(), angles.sin())
     fused, expected, before = layer.FusedLayers(layers), hidden, hidden.clone()
     for recipe, copy in zip(recipes, copies, strict=True):
         expected = run_parts(recipe, expected, copy, place)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from parallax_backend_torch.draw_inputs import DrawInput
-from parallax_backend_torch.filters import Field, find_border
+from parallax_backend_torch.filters import Candidates, find_border
 from parallax_backend_torch.float_order import map_floats
 from parallax_backend_torch.gumbel import Noise
 from parallax_backend_torch.ranking import rank_tokens
@@ -103,7 +103,7 @@ def test_filters_keep_what_the_reference_keeps(sampling: Sampling) -> None:
     torch.manual_seed(0)
     logits = torch.randn(4, 200).mul(3).round(decimals=1)  # with ties
     scaled = logits - logits.amax(-1, keepdim=True)
-    field = Field(map_floats(logits), scaled)
+    field = Candidates(map_floats(logits), scaled)
     border = find_border(field, field, [sampling] * 4)
     for row in range(4):
         found = (field.keys[row] >= border[row]).nonzero()[:, 0].tolist()

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from parallax_backend_torch.backend import TorchBackend
-from parallax_backend_torch.network import Found
+from parallax_backend_torch.network import RunResult
 from parallax_backend_torch.soundness import check_found
 from parallax_core.api import (
     BackendFailed,
@@ -57,14 +57,14 @@ ROWS = (Row(SeqId(4), 0, (1, 2), (Draw(1),)), Row(SeqId(9), 5, (3,), (Draw(0), D
 @pytest.mark.parametrize("row", [[1.0, math.nan], [math.inf, 0.0], [-math.inf, -math.inf]])
 def test_scores_that_are_no_numbers_are_not_drawn_from(row: list[float]) -> None:
     good = [1.0, -math.inf]
-    check_found(Found(logits=torch.tensor([good, good, good])), ROWS)
+    check_found(RunResult(logits=torch.tensor([good, good, good])), ROWS)
     with pytest.raises(BackendFailed, match="the scores this stage computed of sequence 9 are") as caught:
-        check_found(Found(logits=torch.tensor([good, good, row])), ROWS)
+        check_found(RunResult(logits=torch.tensor([good, good, row])), ROWS)
     assert caught.value.sequences == (9,)
 
 
 def test_hidden_states_that_are_no_numbers_are_not_handed_on() -> None:
-    check_found(Found(hidden=torch.zeros(3, 2)), ROWS)
+    check_found(RunResult(hidden=torch.zeros(3, 2)), ROWS)
     with pytest.raises(BackendFailed, match="the hidden states this stage computed of sequence 4 are") as caught:
-        check_found(Found(hidden=torch.tensor([[0.0, 1.0], [math.nan, 0.0], [0.0, 1.0]])), ROWS)
+        check_found(RunResult(hidden=torch.tensor([[0.0, 1.0], [math.nan, 0.0], [0.0, 1.0]])), ROWS)
     assert caught.value.sequences == (4,)

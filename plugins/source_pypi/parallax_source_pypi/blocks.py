@@ -11,7 +11,7 @@ import numpy.typing as npt
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from parallax_source_pypi.reader import GgufFile, TensorInfo, damaged
-from parallax_source_pypi.weights import Floats, Slot, load_floats, sort_rows, widen_rows
+from parallax_source_pypi.weights import Floats, TargetTensor, load_floats, sort_rows, widen_rows
 
 Bytes = npt.NDArray[np.uint8]
 MATRIX = 2
@@ -30,7 +30,7 @@ def is_kept(info: TensorInfo) -> bool:
     return info.kind in SCALES and len(info.shape) == MATRIX
 
 
-def load_kept(gguf: GgufFile, slot: Slot) -> Bytes | Floats:
+def load_kept(gguf: GgufFile, slot: TargetTensor) -> Bytes | Floats:
     """Return a tensor without loss: packed, or as floats if its type is not kept.
 
     Raises:

@@ -27,7 +27,7 @@ from parallax_source_pypi.shape import read_shape
 from parallax_source_pypi.shards import SHARD_BYTES, ShardWriter, Values
 from parallax_source_pypi.store import check_space
 from parallax_source_pypi.tokenizer import build_tokenizer, read_specials
-from parallax_source_pypi.weights import Slot, load_floats, match_slots
+from parallax_source_pypi.weights import TargetTensor, load_floats, match_slots
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,10 @@ def convert_gguf(
 
 
 def write_weights(
-    slots: list[Slot], load: Callable[[Slot], Values], writer: ShardWriter, report: Callable[[int, int], None]
+    slots: list[TargetTensor],
+    load: Callable[[TargetTensor], Values],
+    writer: ShardWriter,
+    report: Callable[[int, int], None],
 ) -> str:
     """Write the tensors, report progress, and return the dtype that holds all of them."""
     check_space(writer.folder, sum(math.prod(slot.shape) for slot in slots) * np.dtype(np.float16).itemsize)

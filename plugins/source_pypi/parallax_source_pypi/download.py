@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from parallax_core.api import ParallaxError, Progress, UnknownName, Unsupported
-from parallax_source_pypi.name import Wanted
+from parallax_source_pypi.name import PackageRequirement
 
 PROGRESS = re.compile(r"Progress (\d+) of (\d+)\s*", re.ASCII)
 END_TIMEOUT_S = 0.5
@@ -25,7 +25,7 @@ VERSIONS = re.compile(r"\(from versions: ([^)]*)\)")
 NO_WHEEL = ("No sources permitted", "none of the wheel's tags", "requires a different Python")
 
 
-def download_wheel(wanted: Wanted, folder: Path, progress: Progress) -> Path:
+def download_wheel(wanted: PackageRequirement, folder: Path, progress: Progress) -> Path:
     """Download one wheel into ``folder``, which must be empty, and return its path. Nothing is installed or run.
 
     pip downloads it with the user's own configuration: indexes, proxies, certificates, credentials.
@@ -46,7 +46,7 @@ def download_wheel(wanted: Wanted, folder: Path, progress: Progress) -> Path:
     return found[0]
 
 
-def pip_command(wanted: Wanted, folder: Path) -> list[str]:
+def pip_command(wanted: PackageRequirement, folder: Path) -> list[str]:
     """Return the command that downloads into ``folder / "wheels"`` and logs to ``folder / "pip.log"``."""
     requirements = folder / "requirements.txt"
     requirements.write_text(wanted.requirement + "\n", encoding="utf-8")
@@ -114,7 +114,7 @@ def read_log(log: Path) -> str:
     return log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
 
 
-def explain_failure(wanted: Wanted, output: str) -> ParallaxError:
+def explain_failure(wanted: PackageRequirement, output: str) -> ParallaxError:
     """Return the error for a download that failed, from ``output``, the output of pip."""
     name = wanted.stored_name
 

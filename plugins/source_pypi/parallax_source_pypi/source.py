@@ -18,7 +18,7 @@ from parallax_core.api import (
 )
 from parallax_source_pypi.download import download_wheel
 from parallax_source_pypi.manifest import CONVERTER, FILE, write_manifest
-from parallax_source_pypi.name import Wanted, parse_name
+from parallax_source_pypi.name import PackageRequirement, parse_name
 from parallax_source_pypi.recommended import SAMPLING
 from parallax_source_pypi.store import (
     Stored,
@@ -84,11 +84,11 @@ class PypiSource:
         with explain_disk(self._root):
             return list_models(self._root)
 
-    def _find_current(self, wanted: Wanted) -> Stored | None:
+    def _find_current(self, wanted: PackageRequirement) -> Stored | None:
         stored = find_model(self._root, wanted)
         return stored if stored and stored.manifest.converter >= CONVERTER else None
 
-    def _expect(self, wanted: Wanted, name: str) -> Stored:
+    def _expect(self, wanted: PackageRequirement, name: str) -> Stored:
         stored = find_model(self._root, wanted)
         if stored is None:
             names = ", ".join(it.path.name for it in self._list())
@@ -96,7 +96,7 @@ class PypiSource:
             raise UnknownName(f"{name!r} is not stored here", hint)
         return stored
 
-    def _make_model(self, wanted: Wanted, work: Path, progress: Progress) -> Path:
+    def _make_model(self, wanted: PackageRequirement, work: Path, progress: Progress) -> Path:
         wheel = download_wheel(wanted, work, progress)
         sha256 = check_hash(wheel, wanted)
         release = read_release(wheel, wanted)
@@ -110,7 +110,7 @@ class PypiSource:
         return self._root / release
 
 
-def convert_model(gguf: Path, model: Path, sha256: str, wanted: Wanted, progress: Progress) -> None:
+def convert_model(gguf: Path, model: Path, sha256: str, wanted: PackageRequirement, progress: Progress) -> None:
     """Convert a GGUF file, from the wheel with that SHA-256, into the folder ``model``."""
     # Imported here, since numpy and gguf are slow to import, and most calls find the model made.
     from parallax_source_pypi.convert import ConversionOptions, convert_gguf
@@ -119,7 +119,7 @@ def convert_model(gguf: Path, model: Path, sha256: str, wanted: Wanted, progress
     convert_gguf(gguf, model, progress, f"convert {wanted.project}", options)
 
 
-def check_hash(wheel: Path, wanted: Wanted) -> str:
+def check_hash(wheel: Path, wanted: PackageRequirement) -> str:
     """Return the SHA-256 of a wheel, computed here: pip's own check does not cover a hash in the model's name."""
     sha256 = hash_file(wheel)
     if wanted.sha256 not in ("", sha256):
@@ -128,7 +128,7 @@ def check_hash(wheel: Path, wanted: Wanted) -> str:
     return sha256
 
 
-def read_release(wheel: Path, wanted: Wanted) -> str:
+def read_release(wheel: Path, wanted: PackageRequirement) -> str:
     """Return ``NAME==VERSION`` of a wheel, from its file name."""
     try:
         project, version, _, _ = parse_wheel_filename(wheel.name)
@@ -138,7 +138,7 @@ def read_release(wheel: Path, wanted: Wanted) -> str:
     if project != wanted.project or wanted.version not in (None, version):
         message = f"the index answered {wanted.stored_name} with {wheel.name!r}"
         raise ParallaxError(message, "check your package index")
-    return Wanted(project, version).stored_name
+    return PackageRequirement(project, version).stored_name
 
 
 def describe_model(path: Path) -> ModelFolder:

@@ -14,7 +14,7 @@ from packaging.version import Version
 
 from parallax_core.api import ParallaxError, Progress, UnknownName
 from parallax_source_pypi.manifest import Manifest, read_manifest
-from parallax_source_pypi.name import Wanted, parse_name
+from parallax_source_pypi.name import PackageRequirement, parse_name
 
 POLL_S = 0.1
 
@@ -28,7 +28,7 @@ class Stored:
     version: Version
     manifest: Manifest
 
-    def satisfies(self, wanted: Wanted) -> bool:
+    def satisfies(self, wanted: PackageRequirement) -> bool:
         """Whether this is the wanted package, with the wanted version and content if given."""
         return (
             self.project == wanted.project
@@ -56,7 +56,7 @@ def read_model(folder: Path) -> Stored | None:
     return Stored(folder, name.project, name.version, manifest)
 
 
-def find_model(root: Path, wanted: Wanted) -> Stored | None:
+def find_model(root: Path, wanted: PackageRequirement) -> Stored | None:
     """Return the stored model that is wanted; of several, that of the highest version."""
     found = [stored for stored in list_models(root) if stored.satisfies(wanted)]
     return max(found, key=lambda stored: stored.version, default=None)

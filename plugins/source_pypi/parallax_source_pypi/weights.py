@@ -20,7 +20,7 @@ CHUNK_VALUES = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class TargetTensor:
     """A tensor the model must have."""
 
     source: str
@@ -32,34 +32,34 @@ class Slot:
     """The number of heads within which its rows are interleaved; 0: they are in order."""
 
 
-def list_slots(shape: LlamaShape) -> Iterator[Slot]:
+def list_slots(shape: LlamaShape) -> Iterator[TargetTensor]:
     """Yield the tensors a model of this shape has."""
     table = (shape.vocab_size, shape.hidden_size)
-    yield Slot("token_embd.weight", "model.embed_tokens.weight", table)
+    yield TargetTensor("token_embd.weight", "model.embed_tokens.weight", table)
     for layer in range(shape.num_layers):
         yield from list_layer(shape, layer)
-    yield Slot("output_norm.weight", "model.norm.weight", (shape.hidden_size,))
+    yield TargetTensor("output_norm.weight", "model.norm.weight", (shape.hidden_size,))
     if not shape.tied:
-        yield Slot("output.weight", "lm_head.weight", table)
+        yield TargetTensor("output.weight", "lm_head.weight", table)
 
 
-def list_layer(shape: LlamaShape, layer: int) -> Iterator[Slot]:
+def list_layer(shape: LlamaShape, layer: int) -> Iterator[TargetTensor]:
     """Yield the tensors of one layer."""
     hidden, inner = shape.hidden_size, shape.inner_size
     queries, keys = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
     source, target = f"blk.{layer}.", f"model.layers.{layer}."
-    yield Slot(source + "attn_norm.weight", target + "input_layernorm.weight", (hidden,))
-    yield Slot(source + "attn_q.weight", target + "self_attn.q_proj.weight", (queries, hidden), shape.num_heads)
-    yield Slot(source + "attn_k.weight", target + "self_attn.k_proj.weight", (keys, hidden), shape.num_kv_heads)
-    yield Slot(source + "attn_v.weight", target + "self_attn.v_proj.weight", (keys, hidden))
-    yield Slot(source + "attn_output.weight", target + "self_attn.o_proj.weight", (hidden, queries))
-    yield Slot(source + "ffn_norm.weight", target + "post_attention_layernorm.weight", (hidden,))
-    yield Slot(source + "ffn_gate.weight", target + "mlp.gate_proj.weight", (inner, hidden))
-    yield Slot(source + "ffn_up.weight", target + "mlp.up_proj.weight", (inner, hidden))
-    yield Slot(source + "ffn_down.weight", target + "mlp.down_proj.weight", (hidden, inner))
+    yield TargetTensor(source + "attn_norm.weight", target + "input_layernorm.weight", (hidden,))
+    yield TargetTensor(source + "attn_q.weight", target + "self_attn.q_proj.weight", (queries, hidden), shape.num_heads)
+    yield TargetTensor(source + "attn_k.weight", target + "self_attn.k_proj.weight", (keys, hidden), shape.num_kv_heads)
+    yield TargetTensor(source + "attn_v.weight", target + "self_attn.v_proj.weight", (keys, hidden))
+    yield TargetTensor(source + "attn_output.weight", target + "self_attn.o_proj.weight", (hidden, queries))
+    yield TargetTensor(source + "ffn_norm.weight", target + "post_attention_layernorm.weight", (hidden,))
+    yield TargetTensor(source + "ffn_gate.weight", target + "mlp.gate_proj.weight", (inner, hidden))
+    yield TargetTensor(source + "ffn_up.weight", target + "mlp.up_proj.weight", (inner, hidden))
+    yield TargetTensor(source + "ffn_down.weight", target + "mlp.down_proj.weight", (hidden, inner))
 
 
-def match_slots(shape: LlamaShape, tensors: Mapping[str, TensorInfo]) -> list[Slot]:
+def match_slots(shape: LlamaShape, tensors: Mapping[str, TensorInfo]) -> list[TargetTensor]:
     """Return the slots of the model, one for each tensor of the file.
 
     Raises:
@@ -76,7 +76,7 @@ def match_slots(shape: LlamaShape, tensors: Mapping[str, TensorInfo]) -> list[Sl
     return slots
 
 
-def check_slot(slot: Slot, tensors: Mapping[str, TensorInfo]) -> None:
+def check_slot(slot: TargetTensor, tensors: Mapping[str, TensorInfo]) -> None:
     """Check that the file has the tensor, in the shape the model needs."""
     info = tensors.get(slot.source)
     if info is None:
@@ -85,7 +85,7 @@ def check_slot(slot: Slot, tensors: Mapping[str, TensorInfo]) -> None:
         raise damaged(f"the tensor {slot.source!r} has the shape {list(info.shape)}, not {list(slot.shape)}")
 
 
-def load_floats(gguf: GgufFile, slot: Slot) -> Floats:
+def load_floats(gguf: GgufFile, slot: TargetTensor) -> Floats:
     """Return a tensor of ``slot.shape``: float16, or float32 if float16 cannot hold its largest value.
 
     Raises:
@@ -112,7 +112,7 @@ def sort_rows(rows: npt.NDArray[np.uint8], num_heads: int) -> npt.NDArray[np.uin
     return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(rows.shape)
 
 
-def unpack_rows(rows: npt.NDArray[np.uint8], kind: GGMLQuantizationType, slot: Slot) -> Floats:
+def unpack_rows(rows: npt.NDArray[np.uint8], kind: GGMLQuantizationType, slot: TargetTensor) -> Floats:
     """Unpack rows a chunk at a time into an array of ``slot.shape``."""
     narrow = np.empty((len(rows), slot.shape[-1]), np.float16)
     for start, values in unpack_chunks(rows, kind, slot):
@@ -122,13 +122,13 @@ def unpack_rows(rows: npt.NDArray[np.uint8], kind: GGMLQuantizationType, slot: S
     return narrow.reshape(slot.shape)
 
 
-def widen_rows(rows: npt.NDArray[np.uint8], kind: GGMLQuantizationType, slot: Slot) -> npt.NDArray[np.float32]:
+def widen_rows(rows: npt.NDArray[np.uint8], kind: GGMLQuantizationType, slot: TargetTensor) -> npt.NDArray[np.float32]:
     """Unpack rows into float32."""
     return np.concatenate([values for _, values in unpack_chunks(rows, kind, slot)]).reshape(slot.shape)
 
 
 def unpack_chunks(
-    rows: npt.NDArray[np.uint8], kind: GGMLQuantizationType, slot: Slot
+    rows: npt.NDArray[np.uint8], kind: GGMLQuantizationType, slot: TargetTensor
 ) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
     """Yield (first row, float32 values of shape (rows, width))."""
     step = max(1, CHUNK_VALUES // slot.shape[-1])

@@ -4,7 +4,7 @@ import pytest
 from packaging.version import Version
 
 from parallax_core.api import UnknownName
-from parallax_source_pypi.name import Wanted, parse_name
+from parallax_source_pypi.name import PackageRequirement, parse_name
 from parallax_source_pypi.plugin import SMOLLM2, parallax_register_sources
 
 DIGEST = "0123456789abcdef" * 4
@@ -13,14 +13,14 @@ DIGEST = "0123456789abcdef" * 4
 @pytest.mark.parametrize(
     ("text", "wanted", "stored_name"),
     [
-        ("tiny", Wanted("tiny"), "tiny"),
-        ("Tiny_Model", Wanted("tiny-model"), "tiny-model"),
-        ("tiny==1.0", Wanted("tiny", Version("1.0")), "tiny==1.0"),
-        ("tiny==1.0-RC1", Wanted("tiny", Version("1.0rc1")), "tiny==1.0rc1"),
-        (f"tiny==1.0#sha256={DIGEST.upper()}", Wanted("tiny", Version("1.0"), DIGEST), "tiny==1.0"),
+        ("tiny", PackageRequirement("tiny"), "tiny"),
+        ("Tiny_Model", PackageRequirement("tiny-model"), "tiny-model"),
+        ("tiny==1.0", PackageRequirement("tiny", Version("1.0")), "tiny==1.0"),
+        ("tiny==1.0-RC1", PackageRequirement("tiny", Version("1.0rc1")), "tiny==1.0rc1"),
+        (f"tiny==1.0#sha256={DIGEST.upper()}", PackageRequirement("tiny", Version("1.0"), DIGEST), "tiny==1.0"),
     ],
 )
-def test_name_is_read_in_its_one_form(text: str, wanted: Wanted, stored_name: str) -> None:
+def test_name_is_read_in_its_one_form(text: str, wanted: PackageRequirement, stored_name: str) -> None:
     assert parse_name(text) == wanted
     assert wanted.stored_name == stored_name
 

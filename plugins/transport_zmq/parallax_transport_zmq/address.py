@@ -21,7 +21,7 @@ HINT = "write tcp://HOST:PORT, or ipc://PATH for a socket of this machine"
 
 
 @dataclass(frozen=True, slots=True)
-class TcpPlace:
+class TcpEndpoint:
     """A port of a machine; port 0 stands for a free one."""
 
     host: str
@@ -34,7 +34,7 @@ class TcpPlace:
 
 
 @dataclass(frozen=True, slots=True)
-class IpcPlace:
+class IpcEndpoint:
     """A socket in the file system."""
 
     path: Path
@@ -43,10 +43,10 @@ class IpcPlace:
         return f"ipc://{self.path}"
 
 
-Place = TcpPlace | IpcPlace
+Endpoint = TcpEndpoint | IpcEndpoint
 
 
-def parse_address(address: str) -> Place:
+def parse_address(address: str) -> Endpoint:
     """Parse an address.
 
     Raises:
@@ -60,7 +60,7 @@ def parse_address(address: str) -> Place:
     raise ParallaxError(f"{address!r} is not an address", HINT)
 
 
-def _parse_tcp(address: str) -> TcpPlace:
+def _parse_tcp(address: str) -> TcpEndpoint:
     try:
         parts = urlsplit(address)
         host, port = parts.hostname, parts.port
@@ -68,17 +68,17 @@ def _parse_tcp(address: str) -> TcpPlace:
         raise ParallaxError(f"{address!r} is not an address: {error}", HINT) from error
     if not host or port is None or parts.path or parts.query or parts.fragment or "@" in parts.netloc:
         raise ParallaxError(f"{address!r} is not a host and a port", HINT)
-    return TcpPlace("0.0.0.0" if host == "*" else host, port)  # noqa: S104 -- only with keys, see security.py
+    return TcpEndpoint("0.0.0.0" if host == "*" else host, port)  # noqa: S104 -- only with keys, see security.py
 
 
-def _parse_ipc(address: str, rest: str) -> IpcPlace:
+def _parse_ipc(address: str, rest: str) -> IpcEndpoint:
     if not rest or rest.startswith(("@", "*")) or "\0" in rest:
         raise ParallaxError(f"{address!r} names no file", "write ipc://PATH; nameless sockets have no permissions")
     path = Path(os.path.abspath(Path(rest).expanduser()))  # noqa: PTH100 -- a link in the path stays as it is
     if (size := len(os.fsencode(path))) > MOST_PATH_BYTES:
         message = f"the path of {address!r} has {size} bytes, and a socket can have {MOST_PATH_BYTES}"
         raise ParallaxError(message, "choose a folder nearer to the root")
-    return IpcPlace(path)
+    return IpcEndpoint(path)
 
 
 async def find_host(host: str) -> IpAddress:
@@ -109,7 +109,7 @@ def advertise_host(host: str) -> str:
 
 def place_local(folder: Path, node: str) -> str:
     """Return the socket in ``folder`` where ``node`` listens for nodes of this machine."""
-    return str(IpcPlace(folder / f"{node.replace('/', '-')}.sock"))
+    return str(IpcEndpoint(folder / f"{node.replace('/', '-')}.sock"))
 
 
 def place_near(address: str, node: str) -> str:
@@ -122,11 +122,11 @@ def place_near(address: str, node: str) -> str:
         ParallaxError: if ``address`` is not an address of this transport.
     """
     place = parse_address(address)
-    if isinstance(place, IpcPlace):
+    if isinstance(place, IpcEndpoint):
         return place_local(place.path.parent, node)
     if place.host in {"localhost", "::1"} or place.host.startswith("127."):
-        return str(TcpPlace(place.host, 0))
-    return str(TcpPlace(_find_interface(place.host), 0))
+        return str(TcpEndpoint(place.host, 0))
+    return str(TcpEndpoint(_find_interface(place.host), 0))
 
 
 def _find_interface(host: str) -> str:

@@ -11,7 +11,7 @@ from ipaddress import IPv4Address
 import zmq
 
 from parallax_core.api import ParallaxError, PeerLost, TransportPlan
-from parallax_transport_zmq.address import IpcPlace, TcpPlace, find_host, parse_address
+from parallax_transport_zmq.address import IpcEndpoint, TcpEndpoint, find_host, parse_address
 from parallax_transport_zmq.keyfile import NodeRole
 from parallax_transport_zmq.keyring import Keyring
 from parallax_transport_zmq.parcel import measure_message
@@ -47,7 +47,7 @@ async def find_target(address: str, peer: str, node: str, keyring: Keyring) -> T
         ParallaxError: if the address is not one to connect to, or a key is missing.
     """
     place = parse_address(address)
-    if isinstance(place, IpcPlace):
+    if isinstance(place, IpcEndpoint):
         return Target(address, str(place))
     try:
         ip = await find_host(place.host)
@@ -58,7 +58,7 @@ async def find_target(address: str, peer: str, node: str, keyring: Keyring) -> T
         raise ParallaxError(message, "write the address that the other node prints, with its port")
     guard = guard_connecting(keyring, node, peer, is_loopback=ip.is_loopback)
     role = keyring.find_role(guard.server, peer) or "any"
-    return Target(address, str(TcpPlace(str(ip), place.port)), guard, role)
+    return Target(address, str(TcpEndpoint(str(ip), place.port)), guard, role)
 
 
 def open_socket(context: Context, kind: int, plan: TransportPlan, guard: Guard | None) -> zmq.Socket[bytes]:
@@ -102,7 +102,7 @@ async def stop_context(context: Context) -> None:
     thread.join()
 
 
-def bind_tcp(socket: zmq.Socket[bytes], place: TcpPlace, ip: object) -> int:
+def bind_tcp(socket: zmq.Socket[bytes], place: TcpEndpoint, ip: object) -> int:
     """Listen on ``place``, whose host has the address ``ip``; return the port.
 
     Raises:
@@ -110,7 +110,7 @@ def bind_tcp(socket: zmq.Socket[bytes], place: TcpPlace, ip: object) -> int:
     """
     host = "127.0.0.1" if ip == IPv4Address("127.0.0.1") else str(ip)
     try:
-        socket.bind(str(TcpPlace(host, place.port)))
+        socket.bind(str(TcpEndpoint(host, place.port)))
     except zmq.ZMQError as error:
         hint = "choose another port, or 0 for a free one, and an address of this machine"
         raise ParallaxError(f"cannot listen at {place}: {zmq.strerror(error.errno or 0)}", hint) from error

@@ -12,7 +12,7 @@ from pathlib import Path
 import zmq
 
 from parallax_core.api import ParallaxError, PeerLost, TransportPlan, keys_folder
-from parallax_transport_zmq.address import IpcPlace, Place, TcpPlace, advertise_host, find_host, parse_address
+from parallax_transport_zmq.address import Endpoint, IpcEndpoint, TcpEndpoint, advertise_host, find_host, parse_address
 from parallax_transport_zmq.call import Call
 from parallax_transport_zmq.ipcfile import claim_path
 from parallax_transport_zmq.keyfile import name_machine
@@ -156,8 +156,8 @@ class ZmqTransport:
         if context:
             await stop_context(context)
 
-    async def _listen(self, place: Place) -> None:
-        if isinstance(place, TcpPlace):
+    async def _listen(self, place: Endpoint) -> None:
+        if isinstance(place, TcpEndpoint):
             await self._listen_tcp(place)
             return
         socket = open_socket(self._make_context(), zmq.ROUTER, self._plan, None)
@@ -169,7 +169,7 @@ class ZmqTransport:
         self._file = place.path
         self._open(socket, str(place), None)
 
-    async def _listen_tcp(self, place: TcpPlace) -> None:
+    async def _listen_tcp(self, place: TcpEndpoint) -> None:
         try:
             ip = await find_host(place.host)
         except OSError as error:
@@ -181,7 +181,7 @@ class ZmqTransport:
             stack.callback(socket.close)
             port = bind_tcp(socket, place, ip)
             stack.pop_all()
-        address = str(TcpPlace(advertise_host(place.host), port))
+        address = str(TcpEndpoint(advertise_host(place.host), port))
         self._open(socket, address, self._keyring)
 
     def _open(self, socket: zmq.Socket[bytes], address: str, keyring: Keyring | None) -> None:
@@ -245,7 +245,7 @@ class ZmqTransport:
         return PeerLost(f"node {self._plan.node!r} has stopped, or has not started", "start it again")
 
 
-def _bind_ipc(socket: zmq.Socket[bytes], place: IpcPlace) -> None:
+def _bind_ipc(socket: zmq.Socket[bytes], place: IpcEndpoint) -> None:
     try:
         socket.bind(str(place))
     except zmq.ZMQError as error:

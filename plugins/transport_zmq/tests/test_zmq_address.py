@@ -11,7 +11,7 @@ from typing import Self
 import pytest
 
 from parallax_core.api import ParallaxError, PeerLost
-from parallax_transport_zmq.address import IpcPlace, TcpPlace, advertise_host, parse_address, place_near
+from parallax_transport_zmq.address import IpcEndpoint, TcpEndpoint, advertise_host, parse_address, place_near
 from parallax_transport_zmq.ipcfile import claim_path
 from tests.support.zmq_nodes import LOOPBACK, join, plan_node, started
 
@@ -27,20 +27,20 @@ def folder() -> Iterator[Path]:
 @pytest.mark.parametrize(
     ("address", "place"),
     [
-        ("tcp://127.0.0.1:0", TcpPlace("127.0.0.1", 0)),
-        ("tcp://mini.local:5000", TcpPlace("mini.local", 5000)),
-        ("tcp://[::1]:5000", TcpPlace("::1", 5000)),
-        ("ipc:///run/x/a.sock", IpcPlace(Path("/run/x/a.sock"))),
-        ("ipc:///run/../run/a", IpcPlace(Path("/run/a"))),
+        ("tcp://127.0.0.1:0", TcpEndpoint("127.0.0.1", 0)),
+        ("tcp://mini.local:5000", TcpEndpoint("mini.local", 5000)),
+        ("tcp://[::1]:5000", TcpEndpoint("::1", 5000)),
+        ("ipc:///run/x/a.sock", IpcEndpoint(Path("/run/x/a.sock"))),
+        ("ipc:///run/../run/a", IpcEndpoint(Path("/run/a"))),
     ],
 )
-def test_address_is_read(address: str, place: TcpPlace | IpcPlace) -> None:
+def test_address_is_read(address: str, place: TcpEndpoint | IpcEndpoint) -> None:
     assert parse_address(address) == place
     assert parse_address(str(place)) == place
 
 
 def test_star_stands_for_every_address_of_a_machine() -> None:
-    assert parse_address("tcp://*:5000") == TcpPlace(EVERYWHERE, 5000)
+    assert parse_address("tcp://*:5000") == TcpEndpoint(EVERYWHERE, 5000)
 
 
 BAD_ADDRESSES = [

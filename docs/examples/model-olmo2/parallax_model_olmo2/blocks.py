@@ -15,10 +15,10 @@ from parallax_backend_torch.api import (
     Heads,
     Kept,
     Norm,
-    Places,
     Pool,
     Rope,
     Rule,
+    SlotMapping,
     Spot,
     Step,
     Weights,
@@ -49,7 +49,7 @@ class Attention:
         rotate(queries, angles)
         rotate(keys, angles)
         pool, places = Pool(*spot.kept), spot.places
-        assert isinstance(places, Places)
+        assert isinstance(places, SlotMapping)
         store(pool, keys, values, places)
         return self.back.apply(attend(queries, pool, places, self.rule).flatten(1))
 

@@ -51,7 +51,7 @@ class Recipe:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Place:
+class StepPositions:
     """The positions of a step's tokens."""
 
     rows: Rows
@@ -96,7 +96,7 @@ class FusedLayers:
         self._attentions = _list_pointers(AttentionRecord, [])
         self._dim = 0
 
-    def run(self, hidden: torch.Tensor, pools: Sequence[Pool], place: Place) -> torch.Tensor:
+    def run(self, hidden: torch.Tensor, pools: Sequence[Pool], place: StepPositions) -> torch.Tensor:
         """Store the step's keys and values, and return the hidden states after the layers.
 
         Args:
@@ -152,7 +152,7 @@ def list_weights(recipe: Recipe) -> tuple[Packed, Packed, Packed, Packed]:
     return recipe.into, recipe.back, recipe.up, recipe.down
 
 
-def check_place(hidden: torch.Tensor, place: Place, dim: int) -> int:
+def check_place(hidden: torch.Tensor, place: StepPositions, dim: int) -> int:
     """Return the number of tokens of a step; ``dim`` is the width of the smallest head.
 
     Raises:
