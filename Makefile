@@ -13,7 +13,7 @@ SOURCES  := pyproject.toml $(wildcard plugins/*/pyproject.toml plugins/*/hatch_b
 EDITABLE := $(foreach project,$(PROJECTS),-e ./$(project))
 SERVED   := $(filter-out plugins/bench plugins/backend_%,$(PLUGINS)) $(wildcard plugins/backend_$(BACKEND))
 
-RESULTS  := $(addprefix benchmarks/results/,parity-smollm2.json stages.json layers.json peer-mlx.json parity-torch.json peer-torch.json memory.json prefix.json head.json pipeline.json mlx.json families.json wire-fuzz.json transport.json link-fuzz.json http.json cancels.json edge.json loop-lag.json clients.json kernels.json quality.json properties.json hop.json hosts.json busy.json backends.json workers.json chaos.json steps-ahead.json detection.json)
+RESULTS  := $(addprefix benchmarks/results/,parity-smollm2.json stages.json layers.json peer-mlx.json parity-torch.json peer-torch.json memory.json prefix.json head.json pipeline.json mlx.json families.json wire-fuzz.json transport.json link-fuzz.json http.json cancels.json edge.json loop-lag.json clients.json kernels.json quality.json properties.json hop.json hosts.json busy.json backends.json workers.json chaos.json engine-kills.json steps-ahead.json detection.json)
 
 SERVE := .venv
 DEV   := .venv-dev
@@ -123,6 +123,10 @@ benchmarks/results/link-fuzz.json: | $(DEV)/.stamp
 benchmarks/results/http.json: | $(DEV)/.stamp
 	@echo "measuring $@"
 	@$(DEV)/bin/python -m benchmarks.serving "$$($(DEV)/bin/parallax models pull smollm2-135m)" --out $@
+
+benchmarks/results/engine-kills.json: | $(DEV)/.stamp
+	@echo "measuring $@"
+	@$(DEV)/bin/python -m benchmarks.engine_kills --out $@
 
 benchmarks/results/steps-ahead.json: | $(DEV)/.stamp
 	@echo "measuring $@"

@@ -79,7 +79,7 @@ def open_toy_engine(assign: AssignEngine, progress: Progress) -> OpenedEngine:
     """Return an engine for a toy, not started."""
     kinds = msgspec.convert(tuple(assign.model.split(",")), tuple[PoolKind, ...])
     progress("loading layers", 1, 1, "bytes")
-    return OpenedEngine(make_toy_engine(Toy(kinds)), {})
+    return OpenedEngine(make_toy_engine(Toy(kinds), num_pages=200, max_batch_tokens=32, context=256), {})
 
 
 def make_transport(plan: NodePlan) -> Transport:

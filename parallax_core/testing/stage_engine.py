@@ -7,15 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import pairwise
-from typing import get_args
+from typing import Unpack, get_args
 
 from parallax_core.contracts.engine import MAX_ANSWERS, EngineStats, Health, Request, Stream
-from parallax_core.contracts.stage import LayerRange, Stage
+from parallax_core.contracts.stage import Stage
 from parallax_core.contracts.token_engine import EngineInfo, RequestField
 from parallax_core.node.executor.local import LocalExecutor
 from parallax_core.node.pipeline.engine import PipelineEngine
-from parallax_core.testing.toy import Toy
+from parallax_core.testing.toy import SizeOptions, Toy
 
 UNSUPPORTED = frozenset({"adapter"})
 MAX_LOGPROBS = 20
@@ -70,10 +69,10 @@ class StageEngine:
         return self.engine.stats()
 
 
-def make_toy_engine(toy: Toy, num_stages: int = 1) -> StageEngine:
+def make_toy_engine(toy: Toy, **sizes: Unpack[SizeOptions]) -> StageEngine:
     """Return an engine of a toy: its tokens are those of `Toy.continuation`."""
-    cuts = [len(toy.layers) * index // num_stages for index in range(num_stages + 1)]
-    return StageEngine([partial(toy.open, LayerRange(*pair), num_pages=TOY_PAGES) for pair in pairwise(cuts)])
+    sizes.setdefault("num_pages", TOY_PAGES)
+    return StageEngine([partial(toy.open, None, **sizes)])
 
 
 def _give_no_text(tokens: Sequence[int]) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from parallax_core.api import Engine, TokenEngine
-from parallax_core.node.whole_model.engine import TextEngine
 from parallax_core.testing.stage_engine import StageEngine, make_toy_engine
+from parallax_core.testing.token_engine import TextEngine
 from tests.conformance.test_engine import TOY, ToyKit, break_stage, decode
 from tests.support.engine_workers import ProcessEngine, link_task
 
@@ -38,6 +38,8 @@ class TestEngineOverALink(TokenKit):
 
 
 class TestEngineInAProcess(TokenKit):
+    context = 256
+
     def make_token_engine(self) -> TokenEngine:
         return ProcessEngine(TOY)
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from parallax_core.api import Delta, Engine, EngineInfo, Request, Sampling, Stream, TokenEngine
-from parallax_core.node.whole_model.engine import TextEngine
 from parallax_core.testing.stage_engine import StageEngine, make_toy_engine
+from parallax_core.testing.token_engine import TextEngine
 from tests.conformance.harness import run_test
 from tests.conformance.test_engine import TOY, ToyKit, decode
 from tests.support.engine_workers import link_task
