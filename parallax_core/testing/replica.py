@@ -47,7 +47,7 @@ class EngineSubject:
     prompts: Sequence[Prompt]
     """At least three prompts the engine can answer, of different lengths."""
     context: int
-    """A prompt of so many tokens, each the first of the first prompt, can never be served."""
+    """A prompt with this number of tokens, each equal to the first of the first prompt, can never be served."""
     length: int = 8
     """The number of requested tokens; they fit after each prompt, and none of them ends the answer."""
     long_length: int = 40

@@ -52,7 +52,7 @@ async def within(seconds: float, work: Awaitable[T], fault: str, promise: str) -
 
 @asynccontextmanager
 async def beside(work: Coroutine[Any, Any, T]) -> AsyncIterator[asyncio.Task[T]]:
-    """Run ``work`` beside the block, and cancel it in the end; what it raised matters to whoever awaits it."""
+    """Run ``work`` beside the block, and cancel it in the end; its error is raised where it is awaited."""
     task = asyncio.create_task(work)
     try:
         yield task

@@ -134,16 +134,16 @@ class TransportConformance(LinkConformance):
 
     @in_loop
     async def test_connecting_to_nobody_fails_in_time(self) -> None:
-        """`PeerLost` where nobody listens any more."""
+        """`PeerLost` at an address where no node listens any more."""
         async with self.started("beta", listen=True) as beta:
             address = beta.address
         async with self.started("alpha", timeout_s=self.timeout_s) as alpha:
-            with expect(PeerLost, "connecting to nobody", CONNECT_LOST):
+            with expect(PeerLost, "connecting where no node listens", CONNECT_LOST):
                 await within(self.patience_s, alpha.connect(address, "beta"), "it hangs", CONNECT_LOST)
 
     @in_loop
     async def test_connecting_under_a_wrong_name_fails(self) -> None:
-        """`PeerLost` where somebody else listens than the node that was asked for, who goes on undisturbed."""
+        """`PeerLost` where another node listens than the one asked for; that node goes on undisturbed."""
         async with self.started("beta", listen=True) as beta, self.started("alpha") as alpha:
             with expect(PeerLost, "connecting to 'gamma' where 'beta' listens", CONNECT_LOST):
                 await within(self.patience_s, alpha.connect(beta.address, "gamma"), "connecting hangs", CONNECT_LOST)

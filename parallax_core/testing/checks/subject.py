@@ -57,7 +57,7 @@ class StageSubject:
         return [*twos, (third, 2 * third)] if third else twos
 
     def make_tokens(self, chain: Chain, sequences: int = 1, seed: int = 0) -> tuple[int, ...]:
-        """Return as many tokens as a sequence may have if there are so many, the same for the same seed."""
+        """Return as many tokens as each of ``sequences`` sequences may have; the same for the same seed."""
         size = min(self.longest, chain.first.context_length - 1)
         for pools in chain.pools:
             for pool in pools:

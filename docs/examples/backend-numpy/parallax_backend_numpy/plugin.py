@@ -9,6 +9,6 @@ from parallax_core.api import BackendSpec, Ref, hookimpl
 
 @hookimpl
 def parallax_register_backends() -> Iterable[BackendSpec]:
-    """Offer the backend. Nothing heavy is imported here; core loads what a `Ref` names when somebody asks for it."""
+    """Offer the backend. Nothing heavy is imported here; core loads what a `Ref` names when it is asked for."""
     probe, factory = "parallax_backend_numpy.probe:find_numpy", "parallax_backend_numpy.backend:NumpyBackend"
     return [BackendSpec(name="numpy", summary="Llama on any CPU", probe=Ref(probe), factory=Ref(factory), rank=-1)]
