@@ -135,7 +135,7 @@ def make_recipe(parts: Sequence[linear.Packed]) -> layer.Recipe:
     )
 
 
-def make_place(start: int, length: int, num_rows: int) -> tuple[list[Pool], layer.Place]:
+def make_place(start: int, length: int, num_rows: int) -> tuple[list[Pool], layer.StepPositions]:
     """Return a bfloat16 pool for each layer, and the place of ``num_rows`` rows of equal length in them."""
     per_row = -(-(start + length) // PAGE)
     pages = torch.randperm(per_row * num_rows).int()
@@ -146,7 +146,7 @@ def make_place(start: int, length: int, num_rows: int) -> tuple[list[Pool], laye
     angles = torch.rand(num_rows * length, DIM // 2)
     shape = (per_row * num_rows * PAGE, KV_HEADS, DIM)
     pools = [Pool(torch.randn(shape).bfloat16(), torch.randn(shape).bfloat16()) for _ in range(NUM_LAYERS)]
-    return pools, layer.Place(rows, tables.flatten(), angles.cos(), angles.sin())
+    return pools, layer.StepPositions(rows, tables.flatten(), angles.cos(), angles.sin())
 
 
 @dataclass(frozen=True)
