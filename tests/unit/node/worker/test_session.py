@@ -204,6 +204,7 @@ async def test_neighbours_that_do_not_come_are_a_refusal(monkeypatch: pytest.Mon
         refusal = await bench.hear()
         assert isinstance(refusal, Refusal)
         assert refusal.message == "stage 1 has no links: its neighbours did not connect within 0.05 s"
+        monkeypatch.setattr(neighbour, "LINK_S", 5.0)
         await link(bench, after, epoch=2)
 
 
