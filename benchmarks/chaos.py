@@ -174,8 +174,7 @@ class Pipeline:
         head, driver = self.engine._head, self.engine._driver
         assert head is not None
         assert driver is not None
-        while head._cache.evict(None):
-            pass
+        head.drop_stored()
         driver.wake()
         await asyncio.sleep(0.5)
         head.check()

@@ -295,8 +295,7 @@ class Host:
         head, driver = self._replicas["plain"].engine._head, self._replicas["plain"].engine._driver
         assert head is not None
         assert driver is not None
-        while head._cache.evict(None):
-            pass
+        head.drop_stored()
         driver.wake()
         await asyncio.sleep(0.5)
         return await self.read_state()

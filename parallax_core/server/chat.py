@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import fastapi
@@ -41,19 +41,20 @@ class ChatResponse:
         whole = {**self._common("chat.completion"), "usage": self.flow.usage()}
         return respond(write_object(whole, "choices", write_lists(choices)))
 
-    async def stream(self) -> AsyncIterator[Iterable[bytes]]:
+    async def stream(self) -> AsyncIterator[bytes]:
         """Yield the chunks of the answer; the role comes with the first token, so that clients can time that token."""
         to_open = set(range(self.form.num_answers))
+        head = to_json(self._common("chat.completion.chunk"))[:-1] + b',"choices":['
         async for _, delta in self.flow.read():
             role = {"role": "assistant"} if delta.index in to_open else {}
             to_open.discard(delta.index)
             logprobs = self._write_logprobs(delta)
             if role or delta.text or logprobs:
-                yield [self._write_chunk(delta.index, {**role, "content": delta.text}, logprobs)]
+                yield head + _write_choice(delta.index, {**role, "content": delta.text}, logprobs) + b"]}"
             if delta.ended:
-                yield [self._write_chunk(delta.index, {}, reason=delta.ended)]
+                yield head + _write_choice(delta.index, {}, reason=delta.ended) + b"]}"
         if self.form.includes_usage:
-            yield [to_json({**self._common("chat.completion.chunk"), "choices": [], "usage": self.flow.usage()})]
+            yield to_json({**self._common("chat.completion.chunk"), "choices": [], "usage": self.flow.usage()})
 
     def _write_choice(self, index: int, answer: ChatAnswer) -> Iterator[bytes]:
         message = {"role": "assistant", "content": "".join(answer.texts), "refusal": None}
@@ -61,18 +62,17 @@ class ChatResponse:
         logprobs = [b"null"] if self.form.logprobs is None else write_chat_logprobs(answer.logprobs)
         return write_object(choice, "logprobs", logprobs)
 
-    def _write_chunk(
-        self, index: int, delta: JsonObject, logprobs: Sequence[bytes] = (), reason: Reason | None = None
-    ) -> bytes:
-        shown = msgspec.Raw(b"".join(write_chat_logprobs(logprobs))) if logprobs else None
-        choice = {"index": index, "delta": delta, "logprobs": shown, "finish_reason": reason}
-        return to_json({**self._common("chat.completion.chunk"), "choices": [choice]})
-
     def _write_logprobs(self, delta: Delta) -> list[bytes]:
         return [] if self.form.logprobs is None else list(map(self.writer.write_entry, delta.logprobs))
 
     def _common(self, kind: str) -> JsonObject:
         return {"id": self.id, "object": kind, "created": self.created, "model": self.form.model}
+
+
+def _write_choice(index: int, delta: JsonObject, logprobs: Sequence[bytes] = (), reason: Reason | None = None) -> bytes:
+    """Return the JSON of the choice of a chunk."""
+    shown = msgspec.Raw(b"".join(write_chat_logprobs(logprobs))) if logprobs else None
+    return to_json({"index": index, "delta": delta, "logprobs": shown, "finish_reason": reason})
 
 
 @dataclass(slots=True)

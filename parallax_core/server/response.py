@@ -29,6 +29,10 @@ Queue = asyncio.Queue[tuple[int, Delta | Exception]]
 """The deltas or errors of several streams, each with the number of its stream."""
 
 
+EventData = bytes | Iterable[bytes]
+"""The JSON of an event, or its pieces if it may be large."""
+
+
 class StreamClosed(Exception):
     """A stream has ended without a finish: it was closed."""
 
@@ -145,14 +149,14 @@ class ResponseFlow:
 
 
 class SseResponse(StreamingResponse):
-    """Sends events, each given as pieces of JSON, and stops generating when the response ends for any reason.
+    """Sends events, each given as JSON or pieces of JSON, and stops generating when the response ends for any reason.
 
     The iterator of events cannot do so itself: the client may be gone before it starts.
     """
 
     silence_s = SILENCE_S
 
-    def __init__(self, events: AsyncIterator[Iterable[bytes]], flow: ResponseFlow) -> None:
+    def __init__(self, events: AsyncIterator[EventData], flow: ResponseFlow) -> None:
         super().__init__(_write_events(events, flow), headers=AS_IT_COMES, media_type="text/event-stream")
         self._flow = flow
 
@@ -217,11 +221,14 @@ async def _disconnect(http: fastapi.Request) -> None:
         pass
 
 
-async def _write_events(events: AsyncIterator[Iterable[bytes]], flow: ResponseFlow) -> AsyncIterator[bytes]:
+async def _write_events(events: AsyncIterator[EventData], flow: ResponseFlow) -> AsyncIterator[bytes]:
     try:
-        async for pieces in events:
-            messages = join_pieces(write_event(pieces))
-            yield next(messages)  # most events are one message, for which `gather` would be a generator more per token
+        async for data in events:
+            if isinstance(data, bytes):
+                yield b"data: %b\n\n" % data
+                continue
+            messages = join_pieces(write_event(data))
+            yield next(messages)
             for message in messages:
                 await asyncio.sleep(0)
                 yield message

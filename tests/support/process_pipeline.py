@@ -97,8 +97,7 @@ class Pipeline:
         head = self.engine._head
         assert head is not None
         head.check()
-        while head._cache.evict(None):
-            pass
+        head.drop_stored()
         assert {pool.used for pool in self.engine.stats()[0].pools} == {0}
 
     async def until(self, state: str) -> None:

@@ -44,7 +44,7 @@ class MlxStage:
     """
 
     def __init__(self, account: Account, runner: Runner) -> None:
-        self._account = account
+        self.account = account
         self._runner: Runner | None = runner
         self._sampler = Sampler(account.info.vocab_size)
         self._lost = ""
@@ -52,7 +52,7 @@ class MlxStage:
     @property
     def info(self) -> StageInfo:
         """The properties of the stage."""
-        return self._account.info
+        return self.account.info
 
     def edit(self, edits: Sequence[Edit]) -> None:
         """Apply ``edits`` in order. An edit that raises changes nothing; the edits before it stay applied.
@@ -66,7 +66,7 @@ class MlxStage:
         """
         runner = self._get_runner()
         for edit in edits:
-            copies = self._account.edit(edit)
+            copies = self.account.edit(edit)
             try:
                 runner.edit(edit, copies)
             except Exception as error:
@@ -87,10 +87,10 @@ class MlxStage:
             StageLost: if the sequences cannot be restored.
         """
         runner = self._get_runner()
-        restore = self._account.save(batch.rows)
-        copies = self._account.step(batch)
+        restore = self.account.save(batch.rows)
+        copies = self.account.step(batch)
         if not batch.rows:
-            return Outcome(StageResult(free=self._account.free))
+            return Outcome(StageResult(free=self.account.free))
         try:
             return Outcome(self._run(runner, batch, copies))
         except BaseException as error:  # after an interrupt too, the sequences must be unchanged
@@ -105,7 +105,7 @@ class MlxStage:
     def close(self) -> None:
         """Release the model and every sequence. Idempotent."""
         self._runner = None
-        self._account = Account(self.info)
+        self.account = Account(self.info)
         mx.clear_cache()
 
     def _get_runner(self) -> Runner:
@@ -121,7 +121,7 @@ class MlxStage:
         if hidden is not None:
             check_states(hidden, batch.rows, "the hidden states given to this stage")
         found = runner.run(batch.rows, hidden, copies)
-        free = self._account.free
+        free = self.account.free
         if found.hidden is not None:
             check_states(found.hidden, batch.rows, "the hidden states")
             return StageResult(tensors=(write_tensor(found.hidden),), free=free)
@@ -132,7 +132,7 @@ class MlxStage:
     def _answer(self, rows: Sequence[Row], found: RunResult, logits: mx.array, free: tuple[int, ...]) -> StageResult:
         begun = time.perf_counter()  # the runner's results are evaluated
         outputs = [output for row in rows for output in row.outputs]
-        drafts = [draft for row in rows for draft in list_drafts(row, self._account.entries[row.seq])]
+        drafts = [draft for row in rows for draft in list_drafts(row, self.account.entries[row.seq])]
         sound = check_scores(logits)
         mx.async_eval(sound)  # type: ignore[no-untyped-call]  # while the draw runs
         drawn = draw_tokens(self._sampler, logits, outputs, drafts)

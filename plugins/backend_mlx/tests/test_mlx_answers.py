@@ -61,7 +61,7 @@ def shared(llama: Path) -> Iterator[MlxStage]:
 @pytest.fixture
 def stage(shared: MlxStage) -> Iterator[MlxStage]:
     yield shared
-    shared.edit([Drop(seq) for seq in list(shared._account.entries)])
+    shared.edit([Drop(seq) for seq in list(shared.account.entries)])
 
 
 def make_spec(sampling: Sampling, prompt_length: int = len(PROMPT)) -> SequenceSpec:
@@ -70,7 +70,7 @@ def make_spec(sampling: Sampling, prompt_length: int = len(PROMPT)) -> SequenceS
 
 def ask(stage: MlxStage, seq: SeqId, tokens: Sequence[int], *outputs: Output) -> tuple[Answer, ...]:
     """Run one row and return its answers."""
-    start = len(stage._account.entries[seq].tokens)
+    start = len(stage.account.entries[seq].tokens)
     return stage.step(StageBatch((Row(seq, start, tuple(tokens), outputs),))).wait().answers
 
 
@@ -238,7 +238,7 @@ def test_what_no_capability_names_is_refused_before_anything_runs(stage: MlxStag
     stage.edit([Open(ONE, make_spec(HOT)), Open(TWO, make_spec(HOT))])
     with pytest.raises(Unsupported, match=words):
         stage.step(StageBatch((Row(TWO, 0, PROMPT), row)))
-    assert stage._account.entries[TWO].tokens == []
+    assert stage.account.entries[TWO].tokens == []
 
 
 def test_hidden_states_are_those_the_head_is_given(stage: MlxStage, network: Network) -> None:

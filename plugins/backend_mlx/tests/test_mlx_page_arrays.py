@@ -76,7 +76,7 @@ def stage(network: Network) -> MlxStage:
 def run_tokens(stage: MlxStage, **counts: int) -> tuple[int, ...]:
     """Append so many tokens to each sequence, named ``one`` to ``three``, and return the free pages after it."""
     seqs = {"one": ONE, "two": TWO, "three": THREE}
-    entries = stage._account.entries
+    entries = stage.account.entries
     rows = [Row(seqs[name], len(entries[seqs[name]].tokens), (5,) * count) for name, count in counts.items()]
     return stage.step(StageBatch(tuple(rows))).wait().free
 
@@ -114,7 +114,7 @@ def test_step_beyond_the_pool_touches_nothing(stage: MlxStage) -> None:
     with pytest.raises(OutOfPages) as caught:
         run_tokens(stage, two=1, one=11)
     assert (caught.value.needed, caught.value.free) == (3, 2)
-    assert [len(stage._account.entries[seq].tokens) for seq in (ONE, TWO)] == [10, 3]
+    assert [len(stage.account.entries[seq].tokens) for seq in (ONE, TWO)] == [10, 3]
     assert run_tokens(stage, two=1, one=10) == (0,)
 
 
@@ -123,7 +123,7 @@ def test_fork_beyond_the_pool_touches_nothing(stage: MlxStage) -> None:
     run_tokens(stage, one=23)
     with pytest.raises(OutOfPages):
         stage.edit([Fork(ONE, TWO, 22)])
-    assert TWO not in stage._account.entries
+    assert TWO not in stage.account.entries
     stage.edit([Fork(ONE, TWO, 20)])
     assert run_tokens(stage, one=1) == (0,)
 
@@ -138,7 +138,7 @@ def test_failed_step_takes_no_pages(stage: MlxStage, network: Network, monkeypat
         patch.setattr(network, "run", fail)
         with pytest.raises(BackendFailed):
             run_tokens(stage, one=9)
-    stage._account.pools[0].check()
+    stage.account.pools[0].check()
     assert run_tokens(stage, one=4) == (4,)
 
 
@@ -153,13 +153,13 @@ def test_failed_step_gives_back_what_it_unshared(
     stage.edit([Open(ONE, SPEC)])
     run_tokens(stage, one=8)
     stage.edit([Fork(ONE, TWO, 8), Truncate(TWO, 6)])
-    before = stage._account.free
+    before = stage.account.free
     with monkeypatch.context() as patch:
         patch.setattr(network, "run", fail)
         with pytest.raises(BackendFailed):
             run_tokens(stage, two=1)
-    stage._account.pools[0].check()
-    assert stage._account.free == before == (4,)
+    stage.account.pools[0].check()
+    assert stage.account.free == before == (4,)
     assert run_tokens(stage, two=1) == (3,)
 
 
@@ -175,7 +175,7 @@ def test_account_equals_a_pool_of_the_head(network: Network, seed: int) -> None:
         refusals += apply_both(stage, pool, edit)
         refusals += step_both(stage, pool, rng)
         pool.check()
-        assert stage._account.pools[0].num_free == pool.num_free
+        assert stage.account.pools[0].num_free == pool.num_free
     assert refusals > 0
 
 

@@ -85,7 +85,7 @@ class Histories:
             self.tokens[fresh] = []
             return
         seq = self.random.choice(held)
-        pools, every = stage._account.pools, range(len(self.tokens[seq]) + 1)
+        pools, every = stage.account.pools, range(len(self.tokens[seq]) + 1)
         lengths = [at for at in every if all(pool.can_rewind(seq, at) for pool in pools)]
         length = self.random.choice(lengths)
         match self.random.choice(("fork", "fork", "truncate", "drop")):
@@ -117,7 +117,7 @@ def test_mixed_rows_score_as_alone(make_tiny: Callable[..., Path], name: str, se
         expected = [score for row in rows for score in histories.find_logprobs(row)]
         assert found == pytest.approx(expected, abs=TOLERANCE)
         most = max(most, len(rows))
-        for pool in stage._account.pools:
+        for pool in stage.account.pools:
             pool.check()
     assert most >= 4
     stage.close()

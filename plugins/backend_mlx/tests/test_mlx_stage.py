@@ -58,7 +58,7 @@ def shared(llama: Path) -> Iterator[MlxStage]:
 @pytest.fixture
 def stage(shared: MlxStage) -> Iterator[MlxStage]:
     yield shared
-    shared.edit([Drop(seq) for seq in list(shared._account.entries)])
+    shared.edit([Drop(seq) for seq in list(shared.account.entries)])
 
 
 def open_sequence(stage: MlxStage, seq: SeqId, sampling: Sampling = GREEDY) -> None:
@@ -271,11 +271,11 @@ def test_failed_step_leaves_every_sequence_as_it_was(shared: MlxStage, llama: Pa
         run_row(stage, seq, 0, PROMPT[:length])
     # The second row to run fails in its second layer, when the first one is through.
     broken.runs_left, broken.error = 2, error
-    free = stage._account.free
+    free = stage.account.free
     batch = StageBatch((Row(ONE, 20, PROMPT[20:30], (Draw(9),)), Row(TWO, 40, PROMPT[40:50], (Draw(9),))))
     with pytest.raises(BackendFailed if isinstance(error, Exception) else KeyboardInterrupt):
         stage.step(batch)
-    assert stage._account.free == free
+    assert stage.account.free == free
     assert list_tokens(stage.step(batch).wait()) == [expected[29], expected[49]]
     assert run_chunks(stage, ONE, 60, start=30) == expected[30:]
     stage.close()

@@ -267,8 +267,7 @@ class Traffic(RuleBasedStateMachine):
         self.finish_requests()
         assert not self.live, "a request never ends"
         assert all(sum(bool(delta.finish) for delta in told) == 1 for told in self.replica.deltas.values())
-        while self.replica.head._cache.evict(None):
-            pass
+        self.replica.head.drop_stored()
         self.finish_requests()
         for stage in self.replica.stages:
             if self.replica.head.epoch == self.replica.chain.epoch:
