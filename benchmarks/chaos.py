@@ -49,6 +49,7 @@ from parallax_core.node.pipeline.options import PipelineOptions
 from parallax_core.node.routing.router import Router
 from parallax_transport_zmq.address import place_local
 from parallax_transport_zmq.transport import ZmqTransport
+from tests.support.heads import drop_stored
 
 TIMES = {"toy": 200, "alone": 50, "model": 20}
 STAGES = {"toy": 3, "alone": 1, "model": 3}
@@ -174,7 +175,7 @@ class Pipeline:
         head, driver = self.engine._head, self.engine._driver
         assert head is not None
         assert driver is not None
-        head.drop_stored()
+        drop_stored(head)
         driver.wake()
         await asyncio.sleep(0.5)
         head.check()

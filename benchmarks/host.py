@@ -63,6 +63,7 @@ from parallax_core.server.service import Service
 from parallax_core.server.tokenizer_pool import TokenizerPool
 from parallax_core.testing.sleep import SleepStage, describe_sleeper
 from parallax_core.testing.toy import Toy, ToyStage
+from tests.support.heads import drop_stored
 from tests.unit.callbacks import Callbacks, watched
 
 STEP_S = {"sleep": 0.01, "toy": 0.002}
@@ -295,7 +296,7 @@ class Host:
         head, driver = self._replicas["plain"].engine._head, self._replicas["plain"].engine._driver
         assert head is not None
         assert driver is not None
-        head.drop_stored()
+        drop_stored(head)
         driver.wake()
         await asyncio.sleep(0.5)
         return await self.read_state()

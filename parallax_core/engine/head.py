@@ -254,11 +254,6 @@ class Head:
         deltas, self._deltas = self._deltas, []
         return deltas
 
-    def drop_stored(self) -> None:
-        """Drop the stored prefixes, as many as the next step has room to drop; for tests and measurements."""
-        while self._cache.evict(None):
-            pass
-
     def check(self) -> None:
         """Check the ledger's invariants; for tests."""
         self._ledger.check()

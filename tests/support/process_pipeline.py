@@ -22,6 +22,7 @@ from parallax_core.testing.node import name_toy
 from parallax_core.testing.toy import GREEDY, Toy
 from parallax_transport_zmq.address import place_local
 from parallax_transport_zmq.transport import ZmqTransport
+from tests.support.heads import drop_stored
 
 TOY = Toy(("full", "window", "full"))
 TIMEOUT_S = 1.0
@@ -97,7 +98,7 @@ class Pipeline:
         head = self.engine._head
         assert head is not None
         head.check()
-        head.drop_stored()
+        drop_stored(head)
         assert {pool.used for pool in self.engine.stats()[0].pools} == {0}
 
     async def until(self, state: str) -> None:

@@ -16,6 +16,7 @@ from parallax_core.builtin.preemption import LowestPriority, NewestFirst
 from parallax_core.contracts.stage import PoolKind
 from parallax_core.engine.limits import Limits
 from parallax_core.testing.toy import GREEDY, SizeOptions, Toy, ToyStage
+from tests.support.heads import drop_stored
 from tests.unit.engine.replica import NUMBERS, Replica, expect_logprobs, make_request
 
 CONTEXT = 15
@@ -267,7 +268,7 @@ class Traffic(RuleBasedStateMachine):
         self.finish_requests()
         assert not self.live, "a request never ends"
         assert all(sum(bool(delta.finish) for delta in told) == 1 for told in self.replica.deltas.values())
-        self.replica.head.drop_stored()
+        drop_stored(self.replica.head)
         self.finish_requests()
         for stage in self.replica.stages:
             if self.replica.head.epoch == self.replica.chain.epoch:

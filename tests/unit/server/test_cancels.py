@@ -7,6 +7,7 @@ import random
 import time
 from typing import Any
 
+from tests.support.heads import drop_stored
 from tests.unit.server.letters import answer
 from tests.unit.server.listening import Listening, request, until
 from tests.unit.server.test_connection import content_of
@@ -61,7 +62,7 @@ async def test_clients_that_leave_at_any_moment_leave_nothing_behind() -> None:
         await until(lambda: not head._in_flight)
         assert not head._requests
         head.check()
-        head.drop_stored()
+        drop_stored(head)
         engine._driver.wake()  # type: ignore[union-attr]
         await until(lambda: not head._cache._edits and not head._in_flight)
         assert all(pool.used == 0 for stats in engine.stats() for pool in stats.pools)

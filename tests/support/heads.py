@@ -1,0 +1,11 @@
+"""Reaches into heads, for tests and measurements."""
+
+from __future__ import annotations
+
+from parallax_core.engine.head import Head
+
+
+def drop_stored(head: Head) -> None:
+    """Drop the stored prefixes, as many as the next step has room to drop."""
+    while head._cache.evict(None):
+        pass
