@@ -127,6 +127,7 @@ class Pipeline:
     async def strike(self, kind: str, rng: random.Random) -> None:
         """Inflict a fault on a random stage, and wait until the pipeline is ready again."""
         strike, pids = Strike(kind, rng.randrange(len(self._roles)), now()), set(self.supervisor.pids)
+        strike.ordered = strike.at
         if kind in signal.Signals.__members__:
             self.strikes.append(strike)
             self._send(strike.stage, signal.Signals[kind])

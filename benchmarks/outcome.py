@@ -33,6 +33,8 @@ class Strike:
     ready: float = 0.0
     rows: int = 0
     """Rows of the step that failed."""
+    ordered: float = 0.0
+    """When the fault was ordered: a client may see a step fail before this process sees that the order is gone."""
 
     @property
     def num_ending(self) -> int:
@@ -96,7 +98,7 @@ def time_pauses(sent: Sequence[SentRequest], losses: Sequence[Strike]) -> list[f
 def count_wrong_ends(sent: Sequence[SentRequest], strikes: Sequence[Strike]) -> int:
     """Return the number of faults after which other requests than those of a failing step ended with an error."""
     ends = sorted(each.ended for each in sent if each.reason == "error")
-    starts = [*(strike.at for strike in strikes), float("inf")]
+    starts = [*(strike.ordered for strike in strikes), float("inf")]
     counts = [sum(begin <= end < stop for end in ends) for begin, stop in pairwise(starts)]
     return sum(strike.num_ending != num_ended for strike, num_ended in zip(strikes, counts, strict=True))
 
