@@ -85,6 +85,7 @@ class Head:
         if not state.live:
             raise InvalidRequest("the tokens that were delivered leave nothing to generate", "delivered")
         self._requests[request.id] = state
+        self._counters.requests_replayed += bool(request.delivered)
         if state.deadline is not None:
             self._deadlines.add(state.deadline, state)
         for answer in state.live:
@@ -105,8 +106,7 @@ class Head:
 
     def next_deadline(self) -> float | None:
         """Return the earliest deadline of a request, when `expire` is to be called; None if there is none."""
-        found = self._deadlines.first()
-        return None if found is None else found[0]
+        return found[0] if (found := self._deadlines.first()) else None
 
     def expire(self, now: float) -> None:
         """End the requests whose timeout has passed."""
