@@ -8,6 +8,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from parallax_core.config.backend_option import BackendOptionTexts
 from parallax_core.contracts.backend import DType
 
 
@@ -29,13 +30,7 @@ class ServeSettings:
             extra={"metavar": "NAME"},
         ),
     ] = None
-    backend_option: Annotated[
-        tuple[str, ...],
-        Meta(
-            description="An option of the backend, such as weights=int8; see `parallax config torch`; may be repeated.",
-            extra={"metavar": "NAME=VALUE"},
-        ),
-    ] = ()
+    backend_option: BackendOptionTexts = ()
     transport: Annotated[
         str | None,
         Meta(

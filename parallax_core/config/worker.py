@@ -9,6 +9,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from parallax_core.base.ids import HEAD
+from parallax_core.config.backend_option import BackendOptionTexts
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,13 +39,7 @@ class WorkerSettings:
         str | None,
         Meta(description="Offer only this backend; by default all available ones.", extra={"metavar": "NAME"}),
     ] = None
-    backend_option: Annotated[
-        tuple[str, ...],
-        Meta(
-            description="An option of the backend, such as weights=int8; see `parallax config torch`; may be repeated.",
-            extra={"metavar": "NAME=VALUE"},
-        ),
-    ] = ()
+    backend_option: BackendOptionTexts = ()
     transport: Annotated[str, Meta(description="The transport between nodes.", extra={"metavar": "NAME"})] = "zmq"
     memory: Annotated[
         float | None,
