@@ -10,14 +10,12 @@ from parallax_core.base.errors import EngineFailed, ParallaxError, StageHung, St
 from parallax_core.base.taskgroup import FailFastGroup
 from parallax_core.contracts.stage import StageInfo
 from parallax_core.engine.head import Head
+from parallax_core.node.backoff import Backoff
 from parallax_core.node.executor.base import Executor
 from parallax_core.node.pipeline.driver import Deliver
 from parallax_core.node.pipeline.options import PipelineOptions
 
 logger = logging.getLogger(__name__)
-
-WAITS_S = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
-"""Backoff seconds by consecutive failures; the last value repeats."""
 
 
 class Recovery:
@@ -45,9 +43,8 @@ class Recovery:
         self._executor = executor
         self._head = head
         self._timeout_s = options.recovery_timeout_s
-        self._tell = tell
         self._deliver = deliver
-        self._num_failures = 0
+        self._backoff = Backoff(tell, executor.most_failures)
         self._num_tokens = 0
 
     async def heal(self, loss: StageLost) -> tuple[StageInfo, ...]:
@@ -67,10 +64,11 @@ class Recovery:
         if isinstance(loss, StageHung) and loss.stage is not None:
             await self._executor.abandon(loss.stage)
         if (tokens := self._head.stats().output_tokens) > self._num_tokens:
-            self._num_tokens, self._num_failures = tokens, 0
+            self._num_tokens = tokens
+            self._backoff.reset()
         reason = f"a stage was lost, and is being replaced: {loss.message}"
         while True:
-            await self._pause(reason)
+            await self._backoff.wait(reason)
             try:
                 return await self._executor.open()
             except EngineFailed:
@@ -93,17 +91,6 @@ class Recovery:
             self._deliver(head.take_deltas())
             ends = [each for each in (until, head.next_deadline()) if each is not None and each > now]
             await asyncio.wait([opening], timeout=min(ends) - now if ends else None)
-
-    async def _pause(self, reason: str) -> None:
-        if self._num_failures == self._executor.most_failures:
-            raise EngineFailed(f"given up after {self._num_failures} failures in a row: {reason}")
-        wait_s = WAITS_S[min(self._num_failures, len(WAITS_S) - 1)]
-        self._num_failures += 1
-        if wait_s:
-            logger.warning("trying again in %g s: %s", wait_s, reason)
-            self._tell(f"{reason}; trying again in {wait_s:g} s")
-            await asyncio.sleep(wait_s)
-        self._tell(reason)
 
 
 def _now() -> float:

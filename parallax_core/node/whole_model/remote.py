@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
@@ -14,9 +13,9 @@ from parallax_core.contracts.engine import EngineStats, Request
 from parallax_core.contracts.stage import LayerRange
 from parallax_core.contracts.status import ReplicaStatus, StageStatus
 from parallax_core.contracts.token_engine import EngineInfo
+from parallax_core.node.backoff import Backoff
 from parallax_core.node.engine_base import EngineBase
 from parallax_core.node.pipeline.options import PipelineOptions
-from parallax_core.node.pipeline.recovery import WAITS_S
 from parallax_core.node.pipeline.stream import QueueStream
 from parallax_core.node.whole_model.host import EngineHost, HostedEngine
 from parallax_core.node.whole_model.link import SILENCE_S, EngineLink
@@ -115,7 +114,7 @@ class RemoteEngine(EngineBase[HostedEngine]):
 
     async def _serve(self, link: EngineLink) -> None:
         """Serve with ``link`` and with those that replace it after losses."""
-        num_failures = 0
+        backoff = Backoff(self._excuse)
         while True:
             try:
                 await link.run()
@@ -125,15 +124,15 @@ class RemoteEngine(EngineBase[HostedEngine]):
                 logger.exception("link to an engine failed")
                 loss = ParallaxError(f"{type(error).__name__}: {error}")
             self._end_link()
-            num_failures = 0 if link.has_answered else num_failures
+            if link.has_answered:
+                backoff.reset()
             reason = f"the engine was lost, and is started again: {await self._host.explain(loss)}"
             logger.warning("%s", reason)
             self._change_health("starting", reason)
             self._num_lost += sum(stream.has_begun for stream in self._streams.values())
             self._end_streams("error", reason, list(self._streams))
             await self._host.abandon()
-            self._link, num_failures = await self._reopen(reason, num_failures)
-            link = self._link
+            self._link = link = await self._reopen(reason, backoff)
             self._note_ready()
             logger.info("engine is ready again")
 
@@ -143,20 +142,14 @@ class RemoteEngine(EngineBase[HostedEngine]):
         [self._earlier] = self.stats()
         self._link = None
 
-    async def _reopen(self, reason: str, num_failures: int) -> tuple[EngineLink, int]:
-        """Open the engine again, with growing pauses; return its link and the number of failures in a row."""
+    async def _reopen(self, reason: str, backoff: Backoff) -> EngineLink:
+        """Open the engine again, with as many attempts as that takes, and return its link."""
         while True:
-            wait_s = WAITS_S[min(num_failures, len(WAITS_S) - 1)]
-            num_failures += 1
-            if wait_s:
-                logger.warning("trying again in %g s: %s", wait_s, reason)
-                self._excuse(f"{reason}; trying again in {wait_s:g} s")
-                await asyncio.sleep(wait_s)
-            self._excuse(reason)
+            await backoff.wait(reason)
             try:
                 opened = await self._host.open()
             except ParallaxError as error:
                 reason = f"the engine cannot be started: {error.message}{f' ({error.hint})' if error.hint else ''}"
             else:
                 self._info = opened.info
-                return EngineLink(opened, self._deliver, self._silence_s), num_failures
+                return EngineLink(opened, self._deliver, self._silence_s)

@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from parallax_core.base.errors import StageLost
 from parallax_core.contracts.engine import EngineStats
-from parallax_core.node.pipeline import recovery
+from parallax_core.node import backoff
 from parallax_core.server.api_keys import ApiKeys
 from parallax_core.server.options import ServerOptions
 from tests.unit.server.letters import TOY, Site, answer, events
@@ -83,7 +83,7 @@ def test_request_whose_stage_is_lost_is_counted_as_replayed_with_its_pause(site:
 def test_requests_of_an_engine_that_is_given_up_are_counted_as_lost(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recovery, "WAITS_S", (0.0,))
+    monkeypatch.setattr(backoff, "WAITS_S", (0.0,))
 
     def lose(batch: object) -> None:
         site.stage = TOY.open(num_pages=200, context=400, max_batch_tokens=64)

@@ -25,8 +25,8 @@ from parallax_core.api import (
 )
 from parallax_core.base.errors import StageLost
 from parallax_core.engine.limits import Limits
+from parallax_core.node import backoff
 from parallax_core.node.executor.local import LocalExecutor
-from parallax_core.node.pipeline import recovery
 from parallax_core.node.pipeline.engine import PipelineEngine
 from parallax_core.node.pipeline.options import PipelineOptions
 from parallax_core.testing.fault import Fault, FaultKind, FaultStage
@@ -265,7 +265,7 @@ def reopen(stages: list[Stage], number: int) -> Stage:
 
 
 async def test_stages_of_this_process_are_given_up_when_nothing_helps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recovery, "WAITS_S", (0.0,))
+    monkeypatch.setattr(backoff, "WAITS_S", (0.0,))
     executor = LocalExecutor([lambda: FaultStage(TOY.open(), Fault("die", at=0))])
     async with started(PipelineEngine(executor, decode)) as engine:
         reason, message = end_of(await collect(engine.submit(make_request([1]))))
@@ -281,7 +281,7 @@ async def test_stages_of_this_process_are_given_up_when_nothing_helps(monkeypatc
 async def test_any_error_while_a_pipeline_is_built_anew_is_followed_by_another_attempt(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(recovery, "WAITS_S", (0.0, 0.01))
+    monkeypatch.setattr(backoff, "WAITS_S", (0.0, 0.01))
     answers: list[Stage | Exception] = [
         FaultStage(TOY.open(), Fault("die", at=1)),
         KeyError("worker/0/0"),

@@ -7,8 +7,8 @@ import pytest
 
 from parallax_core.api import Delta, Progress, Stage, Stream, Unavailable
 from parallax_core.builtin.routing import LeastPendingTokens
+from parallax_core.node import backoff
 from parallax_core.node.membership.registry import NodeRegistry
-from parallax_core.node.pipeline import recovery
 from parallax_core.node.pipeline.engine import PipelineEngine
 from parallax_core.node.pipeline.options import PipelineOptions
 from parallax_core.node.routing.router import Router
@@ -44,7 +44,7 @@ async def replace(registry: NodeRegistry, name: str) -> Node:
 async def test_pauses_grow_while_it_is_lost_without_a_token_and_end_when_a_node_stays(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(recovery, "WAITS_S", (0.0, 0.01, 0.02))
+    monkeypatch.setattr(backoff, "WAITS_S", (0.0, 0.01, 0.02))
     nodes, said = [Node(name) for name in NAMES], list[str]()
     async with open_registry() as registry, joined(registry, *nodes), running(make_executor(registry)) as engine:
         for loss in range(6):
@@ -60,7 +60,7 @@ async def test_pauses_grow_while_it_is_lost_without_a_token_and_end_when_a_node_
 
 
 async def test_failures_since_the_last_token_are_what_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recovery, "WAITS_S", (0.0, 3600.0))
+    monkeypatch.setattr(backoff, "WAITS_S", (0.0, 3600.0))
     nodes = [Node(name) for name in NAMES]
     async with open_registry() as registry, joined(registry, *nodes), running(make_executor(registry)) as engine:
         for loss in range(3):
@@ -75,7 +75,7 @@ async def test_failures_since_the_last_token_are_what_counts(monkeypatch: pytest
 async def test_pipeline_that_cannot_be_built_says_why_and_is_built_when_it_can(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(recovery, "WAITS_S", (0.0, 0.05))
+    monkeypatch.setattr(backoff, "WAITS_S", (0.0, 0.05))
     nodes = [Node(name) for name in NAMES]
     async with open_registry() as registry, joined(registry, *nodes), running(make_executor(registry)) as engine:
         await lose(engine, nodes[1])
@@ -194,7 +194,7 @@ async def test_request_cancelled_while_it_heals_is_not_computed_again() -> None:
 async def test_streams_go_on_when_stages_are_lost_again_and_again_while_it_heals(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(recovery, "WAITS_S", (0.0, 0.01))
+    monkeypatch.setattr(backoff, "WAITS_S", (0.0, 0.01))
     nodes = [Node(name) for name in NAMES]
     async with open_registry() as registry, joined(registry, *nodes), running(make_executor(registry)) as engine:
         asking = asyncio.create_task(answer(engine, (4, 2), 200))
