@@ -43,7 +43,8 @@ class RoutingAttempt:
     @property
     def rank(self) -> tuple[float, int]:
         """Its urgency, then its arrival; lower is moved first."""
-        return self.request.priority + self.progress.timeline.arrived / AGEING_S, self.arrival.number
+        since = self.progress.timeline.arrived - self.request.waited_s
+        return self.request.priority + since / AGEING_S, self.arrival.number
 
     def make_request(self, now: float) -> Request:
         """Return the request as another replica gets it: with the time it has waited, and the tokens it has.

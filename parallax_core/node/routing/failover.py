@@ -48,12 +48,14 @@ class RequestProgress:
         """The tokens of all answers together."""
         return sum(map(len, self.delivered))
 
-    def note(self, delta: Delta, now: float) -> None:
-        """Note a delta that was read at ``now``."""
+    def note(self, delta: Delta, clock: Timer) -> None:
+        """Note a delta that was read; only the first token, and the first after a move, are timed."""
         if delta.tokens:
             self.delivered[delta.index] += delta.tokens
-            self.timeline.resume(now)
-            self.timeline.advance(now)
+            if self.timeline.first is None or self.timeline.paused is not None:
+                now = clock()
+                self.timeline.resume(now)
+                self.timeline.advance(now)
 
     def complete(self, finish: Finish) -> Finish:
         """Return ``finish`` with a timing, which includes the time on lost replicas."""
@@ -175,7 +177,7 @@ class FailoverStream:
         try:
             delta = await anext(self._deltas)
             self._placement.claim.note(delta)
-            self._progress.note(delta, self._clock())
+            self._progress.note(delta, self._clock)
         except StopAsyncIteration:
             message = "the replica ended its answer without a finish"
         except Exception as error:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from bisect import insort
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from parallax_core.contracts.engine import Finish
 from parallax_core.node.routing.failover import RoutedStream
+
+logger = logging.getLogger(__name__)
 
 LOOK_S = 0.05
 """Seconds between attempts to place the requests that wait."""
@@ -22,15 +25,15 @@ Attempt = Callable[[], MoveOutcome | MoveNeed]
 """Places a request, or returns what it needs."""
 
 
-@dataclass(order=True, slots=True)
+@dataclass(eq=False, slots=True)
 class Move:
     """A request that waits for a replica."""
 
     rank: tuple[float, int]
     """Urgency, then arrival; lower is served first."""
-    attempt: Attempt = field(compare=False)
-    outcome: asyncio.Future[MoveOutcome] = field(compare=False)
-    need: MoveNeed = field(default="replica", compare=False)
+    attempt: Attempt
+    outcome: asyncio.Future[MoveOutcome]
+    need: MoveNeed = "replica"
 
 
 class MoveQueue:
@@ -52,7 +55,7 @@ class MoveQueue:
         """Return the outcome of a request, once ``attempt`` returns one."""
         loop = asyncio.get_running_loop()
         move = Move(rank, attempt, loop.create_future())
-        insort(self._moves, move)
+        insort(self._moves, move, key=lambda each: each.rank)
         if self._moving is None or self._moving.done():
             self._moving = loop.create_task(self._run())
         try:
@@ -77,11 +80,10 @@ class MoveQueue:
         if move.outcome.done():
             return
         try:
-            outcome = move.attempt()
-        except Exception as error:  # noqa: BLE001 -- raised where the request is read
-            move.outcome.set_exception(error)
-            self._moves.remove(move)
-            return
+            outcome: MoveOutcome | MoveNeed = move.attempt()
+        except Exception:  # of an engine or a policy; the client gets the error of the lost replica
+            logger.exception("request cannot be moved")
+            outcome = None
         if isinstance(outcome, str):
             move.need = outcome
         else:

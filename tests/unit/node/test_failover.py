@@ -345,3 +345,15 @@ async def test_request_whose_reader_is_cancelled_as_it_is_placed_is_given_up() -
     await asyncio.wait([reading])
     assert engines[1].streams[0].num_closed > 0
     assert (pending(router), requests(router)) == ([0, 0], [0, 0])
+
+
+async def test_request_ends_as_its_replica_ended_it_when_another_one_breaks_as_it_is_asked(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    router, engines = await open_resumable(2)
+    engines[1].submit_error = RuntimeError("out of order")
+    stream = router.submit(make_request())
+    engines[0].streams[0].said.put_nowait(Delta(tokens=(1,)))
+    lose(engines[0])
+    assert await asyncio.wait_for(collect(stream), 5) == [Delta(tokens=(1,)), end("error", "on fire")]
+    assert "request cannot be moved" in caplog.text

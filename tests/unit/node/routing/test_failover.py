@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from parallax_core.base.ids import RequestId
 from parallax_core.contracts.engine import Delta, Finish, Pause, Request, Timing
 from parallax_core.contracts.sample import Sampling
@@ -32,8 +34,9 @@ def test_engine_that_does_not_measure_is_timed_from_outside() -> None:
 
 def test_request_whose_client_left_has_its_tokens_and_times() -> None:
     progress = make_progress(None, 10.0)
-    progress.note(Delta(tokens=(1,)), 12.0)
-    progress.note(Delta(tokens=(2,)), 15.0)
+    for token, now in ((1, 12.0), (2, 15.0)):
+        progress.note(Delta(tokens=(token,)), partial(float, now))
+    progress.timeline.latest = 15.0  # as the stream notes it
     left = progress.abandon()
     assert (left.reason, left.prompt_tokens, left.output_tokens) == ("aborted", 3, 2)
     assert left.timing == Timing(prefill_s=2.0, decode_s=3.0)
