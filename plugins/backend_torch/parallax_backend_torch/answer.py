@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 
 from parallax_backend_torch.network import RunResult
-from parallax_backend_torch.ranking import rank_tokens
-from parallax_backend_torch.tensors import write_tensor
-from parallax_core.api import Draw, Hidden, Output, StageResult, Tensor, make_answers
+from parallax_core.api import Output, StageResult
+from parallax_sampling_torch.outputs import answer_outputs, write_states
+from parallax_sampling_torch.tensors import write_tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,19 +30,5 @@ class Pending:
             return StageResult(tensors=(write_tensor(self.found.hidden),), free=self.free)
         if self.found.logits is None:
             return StageResult(free=self.free)
-        tokens: list[int] = [] if self.drawn is None else self.drawn.tolist()
-        return StageResult(
-            make_answers(self.outputs, tokens, partial(rank_tokens, self.found.logits)), self._write_states(), self.free
-        )
-
-    def _write_states(self) -> tuple[Tensor, ...]:
-        states = self.found.states
-        asked = [place for place, output in enumerate(self.outputs) if isinstance(output, Hidden)]
-        if states is None or not asked:
-            return ()
-        return tuple(write_tensor(states[place].float()) for place in asked)
-
-
-def place_draws(outputs: Sequence[Output]) -> list[int]:
-    """Return for each draw the index of its output in ``outputs``."""
-    return [place for place, output in enumerate(outputs) if isinstance(output, Draw) for _ in range(output.count)]
+        answers = answer_outputs(self.outputs, self.found.logits, self.drawn)
+        return StageResult(answers, write_states(self.outputs, self.found.states), self.free)

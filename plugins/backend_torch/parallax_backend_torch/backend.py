@@ -16,11 +16,9 @@ from parallax_backend_torch.layer_factory import LayerFactory
 from parallax_backend_torch.malloc import load_leanly
 from parallax_backend_torch.model import Model, Shape
 from parallax_backend_torch.network import Runner, build_network
-from parallax_backend_torch.sampling import Sampler
 from parallax_backend_torch.settings import TorchSettings
 from parallax_backend_torch.stage import StageParts, TorchStage
 from parallax_backend_torch.store import Kept, Store, list_sizes
-from parallax_backend_torch.tensors import name_dtype
 from parallax_backend_torch.weights import Selection, Weights, open_file
 from parallax_core.api import (
     Machine,
@@ -36,6 +34,8 @@ from parallax_core.api import (
     plan_pools,
     read_config,
 )
+from parallax_sampling_torch.sampler import Sampler
+from parallax_sampling_torch.tensors import name_dtype
 
 CORE_FLOPS = 4e10
 """Approximate operations per second of a CPU core."""

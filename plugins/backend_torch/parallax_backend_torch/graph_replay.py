@@ -18,8 +18,8 @@ from parallax_backend_torch.network import Network, Runner
 from parallax_backend_torch.step import Step, make_spots
 from parallax_backend_torch.step_upload import Extent, StepUpload, open_step_upload
 from parallax_backend_torch.store import Store
-from parallax_backend_torch.tensors import upload
 from parallax_core.api import PagePool, PoolInfo, Row
+from parallax_sampling_torch.tensors import upload
 
 MOST_ROWS = 256
 MOST_SLOTS = 2**17

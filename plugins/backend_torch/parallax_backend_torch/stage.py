@@ -4,36 +4,35 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from array import array
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
 
-from parallax_backend_torch.answer import Pending, place_draws
+from parallax_backend_torch.answer import Pending
 from parallax_backend_torch.devices import check_device_works, free_memory
-from parallax_backend_torch.draw_inputs import list_tickets
 from parallax_backend_torch.graph_replay import Replays
 from parallax_backend_torch.layer_factory import LayerFactory
 from parallax_backend_torch.network import Runner, RunResult
-from parallax_backend_torch.sampling import Sampler
-from parallax_backend_torch.soundness import check_found, check_given
+from parallax_backend_torch.soundness import check_found
 from parallax_backend_torch.step import Step, make_step
 from parallax_backend_torch.step_upload import send_step
 from parallax_backend_torch.store import Store
-from parallax_backend_torch.tensors import read_tensor, upload
 from parallax_core.api import (
     Account,
     BackendFailed,
     Edit,
     Outcome,
-    Output,
     StageBatch,
     StageInfo,
     StageLost,
     StageResult,
 )
+from parallax_sampling_torch.outputs import draw_tokens, find_picks, list_outputs
+from parallax_sampling_torch.sampler import Sampler
+from parallax_sampling_torch.soundness import check_given
+from parallax_sampling_torch.tensors import read_tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +153,7 @@ class TorchStage:
         best = check_found(found, batch.rows)
         begun = time.perf_counter()  # the results of the layers are computed: `check_found` has read them
         drawn = self._draw(held, batch, found, best)
-        result = Pending(found, _list_outputs(batch), drawn, self._account.free).wait()
+        result = Pending(found, list_outputs(batch), drawn, self._account.free).wait()
         return dataclasses.replace(result, sampling_s=time.perf_counter() - begun if result.answers else 0.0), step
 
     def _commit(self, step: Step | None) -> None:
@@ -173,7 +172,7 @@ class TorchStage:
         device, pools, hidden = held.factory.device, self._account.pools, None
         if batch.hidden:
             hidden = read_tensor(batch.hidden[0]).to(device, held.factory.dtype)
-        picks = _find_picks(batch, device)
+        picks = find_picks(batch, device)
         if held.replays and (found := held.replays.run(batch.rows, pools, hidden)) is not None:
             return held.replays.network.finish(found, picks), None
         step = (make_step if device.type == "cpu" else send_step)(batch.rows, pools, held.store)
@@ -185,26 +184,4 @@ class TorchStage:
         """Return the drawn token ids, None without draws; ``best`` are the tokens of the largest scores."""
         if found.logits is None or best is None:
             return None
-        outputs = _list_outputs(batch)
-        places = place_draws(outputs)
-        if not places:
-            return None
-        entries = self._account.entries
-        tickets = [draw_input for row in batch.rows for draw_input in list_tickets(row, entries[row.seq])]
-        if len(places) == len(outputs) == len(set(places)):
-            return held.sampler.sample(found.logits, tickets, best)
-        return held.sampler.sample(found.logits[places], tickets, best[places])
-
-
-def _list_outputs(batch: StageBatch) -> list[Output]:
-    """Return the outputs of a batch, in row order."""
-    return [output for row in batch.rows for output in row.outputs]
-
-
-def _find_picks(batch: StageBatch, device: torch.device) -> torch.Tensor | None:
-    """Return the indices of tokens with outputs, counted over all rows; None: every token has one output."""
-    picks, first = array("q"), 0
-    for row in batch.rows:
-        picks.extend(first + output.offset for output in row.outputs)
-        first += len(row.tokens)
-    return None if picks == array("q", range(first)) else upload(picks).to(device)
+        return draw_tokens(held.sampler, found.logits, batch, self._account.entries, best)

@@ -12,8 +12,8 @@ import torch
 from parallax_backend_torch.kernels import attention
 from parallax_backend_torch.rope import Rope
 from parallax_backend_torch.store import Store
-from parallax_backend_torch.tensors import upload
 from parallax_core.api import PagePool, Row
+from parallax_sampling_torch.tensors import upload
 
 Angles = tuple[torch.Tensor, torch.Tensor]
 

@@ -12,8 +12,8 @@ import torch
 from parallax_backend_torch.page_grid import Grid, Table
 from parallax_backend_torch.step import Slots, Step, make_line, make_spots
 from parallax_backend_torch.store import Store
-from parallax_backend_torch.tensors import upload
 from parallax_core.api import PagePool, PoolInfo, Row
+from parallax_sampling_torch.tensors import upload
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,6 @@ from parallax_backend_torch.kernels.linear import Packed
 from parallax_backend_torch.kernels.quantize import Quantized, join_rows
 from parallax_backend_torch.kernels.rows import Rows, TensorRows, WeightKind
 from parallax_backend_torch.layer_factory import LayerFactory, Purpose
-from parallax_backend_torch.tensors import read_tensor
 from parallax_core.api import (
     LayerRange,
     ParallaxError,
@@ -27,6 +26,7 @@ from parallax_core.api import (
     read_tensors,
     silent,
 )
+from parallax_sampling_torch.tensors import read_tensor
 
 NAME = re.compile(r"(?:model\.)?(?:language_model\.)?(?:model\.)?((?:layers\.(\d+)|embed_tokens|norm|lm_head)\..*)")
 """Matches a tensor's name without its prefix, which differs between text and multimodal models, and its layer."""

@@ -15,8 +15,8 @@ from parallax_backend_torch.mxfp4 import widen_blocks
 from parallax_backend_torch.page_grid import Grid
 from parallax_backend_torch.step import SlotMapping, make_line
 from parallax_backend_torch.step_upload import StepUpload, open_step_upload
-from parallax_backend_torch.tensors import upload
 from parallax_core.api import PagePool, PoolInfo, Row, SeqId
+from parallax_sampling_torch.tensors import upload
 
 WIDTH, HEADS, KEYS = 16, 4, 2
 

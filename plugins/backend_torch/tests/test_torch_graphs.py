@@ -20,9 +20,9 @@ from parallax_backend_torch.experts import Experts
 from parallax_backend_torch.graph_replay import round_extent
 from parallax_backend_torch.stage import TorchStage
 from parallax_backend_torch.step_upload import Extent, StepUpload, open_step_upload
-from parallax_backend_torch.tensors import upload
 from parallax_core.api import DType, LayerRange, PagePool, PoolInfo, Row, SeqId, StagePlan
 from parallax_core.testing.checks.chain import Chain
+from parallax_sampling_torch.tensors import upload
 from tests.support.checkpoints import LAYERS, save_family
 from tests.support.families import TOLERANCE, Family, Trial, make_tokens, read_logprobs
 from tests.support.pretence import Pretence, Recorder, pretend_device

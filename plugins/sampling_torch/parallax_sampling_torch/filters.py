@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import torch
 
-from parallax_backend_torch.adjust import make_column
-from parallax_backend_torch.float_order import LEAST_FINITE, bisect_keys
 from parallax_core.api import Sampling
+from parallax_sampling_torch.adjust import make_column
+from parallax_sampling_torch.float_order import LEAST_FINITE, bisect_keys
 
 UNIT = 2.0**40
 """The weight of the best token in sums; the sum of up to 2**23 tokens fits 63 bits."""

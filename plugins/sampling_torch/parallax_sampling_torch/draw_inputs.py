@@ -37,7 +37,7 @@ class DrawInput:
         return self.tokens[self.prompt_length : self.position]
 
 
-def list_tickets(row: Row, entry: Entry) -> Iterator[DrawInput]:
+def list_draw_inputs(row: Row, entry: Entry) -> Iterator[DrawInput]:
     """Yield the inputs of each draw of a row, whose tokens are in ``entry`` already."""
     spec = entry.spec
     for output in row.outputs:

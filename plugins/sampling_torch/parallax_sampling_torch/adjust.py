@@ -12,27 +12,27 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from parallax_backend_torch.draw_inputs import DrawInput
-from parallax_backend_torch.tensors import upload
+from parallax_sampling_torch.draw_inputs import DrawInput
+from parallax_sampling_torch.tensors import upload
 
 
-def adjust_logits(logits: torch.Tensor, tickets: Sequence[DrawInput]) -> torch.Tensor:
+def adjust_logits(logits: torch.Tensor, draw_inputs: Sequence[DrawInput]) -> torch.Tensor:
     """Return ``logits`` after penalties, bias and bans.
 
     Args:
         logits: float32 of shape [rows, vocab size]; not changed.
-        tickets: one for each row; the token ids of their histories lie in ``range(vocab size)``.
+        draw_inputs: one for each row; the token ids of their histories lie in ``range(vocab size)``.
     """
-    changes = list(_list_changes(tickets, logits.shape[-1]))
-    repeating = [row for row, each in enumerate(tickets) if each.sampling.repetition_penalty != 1]
-    discouraged = [row for row, each in enumerate(tickets) if each.num_output and _discourages(each)]
+    changes = list(_list_changes(draw_inputs, logits.shape[-1]))
+    repeating = [row for row, each in enumerate(draw_inputs) if each.sampling.repetition_penalty != 1]
+    discouraged = [row for row, each in enumerate(draw_inputs) if each.num_output and _discourages(each)]
     if not (changes or repeating or discouraged):
         return logits
     logits = logits.clone()
     if repeating:
-        _repeat(logits, repeating, tickets)
+        _repeat(logits, repeating, draw_inputs)
     if discouraged:
-        _discourage(logits, discouraged, tickets)
+        _discourage(logits, discouraged, draw_inputs)
     if changes:
         rows, tokens, values = zip(*changes, strict=True)
         where = torch.tensor(rows, device=logits.device), torch.tensor(tokens, device=logits.device)
@@ -49,26 +49,26 @@ def _discourages(draw_input: DrawInput) -> bool:
     return bool(draw_input.sampling.frequency_penalty or draw_input.sampling.presence_penalty)
 
 
-def _repeat(logits: torch.Tensor, rows: Sequence[int], tickets: Sequence[DrawInput]) -> None:
+def _repeat(logits: torch.Tensor, rows: Sequence[int], draw_inputs: Sequence[DrawInput]) -> None:
     """Apply the repetition penalty."""
-    seen = _count([tickets[row].history for row in rows], logits) > 0
-    penalty = make_column([tickets[row].sampling.repetition_penalty for row in rows], logits.device)
+    seen = _count([draw_inputs[row].history for row in rows], logits) > 0
+    penalty = make_column([draw_inputs[row].sampling.repetition_penalty for row in rows], logits.device)
     part = logits[rows]
     logits[rows] = torch.where(seen, torch.where(part > 0, part / penalty, part * penalty), part)
 
 
-def _discourage(logits: torch.Tensor, rows: Sequence[int], tickets: Sequence[DrawInput]) -> None:
+def _discourage(logits: torch.Tensor, rows: Sequence[int], draw_inputs: Sequence[DrawInput]) -> None:
     """Apply the frequency and the presence penalty."""
-    counts = _count([tickets[row].output for row in rows], logits)
-    frequency = make_column([tickets[row].sampling.frequency_penalty for row in rows], logits.device)
-    presence = make_column([tickets[row].sampling.presence_penalty for row in rows], logits.device)
+    counts = _count([draw_inputs[row].output for row in rows], logits)
+    frequency = make_column([draw_inputs[row].sampling.frequency_penalty for row in rows], logits.device)
+    presence = make_column([draw_inputs[row].sampling.presence_penalty for row in rows], logits.device)
     part = logits[rows]
     logits[rows] = torch.where(counts > 0, part - (frequency * counts + presence), part)
 
 
-def _list_changes(tickets: Sequence[DrawInput], size: int) -> Iterator[tuple[int, int, float]]:
+def _list_changes(draw_inputs: Sequence[DrawInput], size: int) -> Iterator[tuple[int, int, float]]:
     """Yield the row, the token and the number to add to its logit."""
-    for row, draw_input in enumerate(tickets):
+    for row, draw_input in enumerate(draw_inputs):
         sampling = draw_input.sampling
         if not (sampling.logit_bias or sampling.min_tokens):
             continue

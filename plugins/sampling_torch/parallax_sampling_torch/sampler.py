@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import torch
 
-from parallax_backend_torch.adjust import adjust_logits, make_column
-from parallax_backend_torch.draw_inputs import DrawInput
-from parallax_backend_torch.filters import Candidates, find_border, keep_probable
-from parallax_backend_torch.float_order import map_floats
-from parallax_backend_torch.gumbel import Noise
 from parallax_core.api import Sampling
+from parallax_sampling_torch.adjust import adjust_logits, make_column
+from parallax_sampling_torch.draw_inputs import DrawInput
+from parallax_sampling_torch.filters import Candidates, find_border, keep_probable
+from parallax_sampling_torch.float_order import map_floats
+from parallax_sampling_torch.gumbel import Noise
 
 LOWEST = -3.4e38
 """Below every score, and above minus infinity."""
@@ -27,39 +27,39 @@ class Sampler:
         self._noise = Noise(vocab_size, device)
 
     def sample(
-        self, given: torch.Tensor, tickets: Sequence[DrawInput], best: torch.Tensor | None = None
+        self, given: torch.Tensor, draw_inputs: Sequence[DrawInput], best: torch.Tensor | None = None
     ) -> torch.Tensor:
         """Return the drawn token ids, int64 of shape [rows].
 
         Args:
             given: logits, float32 of shape [rows, vocab size].
-            tickets: one for each row.
+            draw_inputs: one for each row.
             best: the token with the largest logit of each row, if known.
         """
-        logits = adjust_logits(given, tickets)
-        warm = [row for row, draw_input in enumerate(tickets) if draw_input.sampling.temperature]
-        if len(warm) == len(tickets):
-            return self._sample_warm(logits, tickets)
+        logits = adjust_logits(given, draw_inputs)
+        warm = [row for row, draw_input in enumerate(draw_inputs) if draw_input.sampling.temperature]
+        if len(warm) == len(draw_inputs):
+            return self._sample_warm(logits, draw_inputs)
         drawn = best if best is not None and logits is given else logits.argmax(-1)
         if warm:
-            drawn[warm] = self._sample_warm(logits[warm], [tickets[row] for row in warm])
+            drawn[warm] = self._sample_warm(logits[warm], [draw_inputs[row] for row in warm])
         return drawn
 
-    def _sample_warm(self, logits: torch.Tensor, tickets: Sequence[DrawInput]) -> torch.Tensor:
+    def _sample_warm(self, logits: torch.Tensor, draw_inputs: Sequence[DrawInput]) -> torch.Tensor:
         """Draw at temperatures above 0."""
-        samplings = [draw_input.sampling for draw_input in tickets]
+        samplings = [draw_input.sampling for draw_input in draw_inputs]
         temperature = make_column([sampling.temperature for sampling in samplings], logits.device)
         # The best token is moved to zero, where float32 is most precise; adding a constant changes no draw.
         largest = logits.amax(-1, keepdim=True)
         scaled = (logits - largest.clamp(min=LOWEST)) / temperature
         whole = Candidates(map_floats(logits), scaled)
-        drawn = self._draw_best(whole, samplings, tickets)
+        drawn = self._draw_best(whole, samplings, draw_inputs)
         if drawn is None:
-            drawn = _draw(whole, find_border(whole, whole, samplings), samplings, self._noise.make(tickets))
+            drawn = _draw(whole, find_border(whole, whole, samplings), samplings, self._noise.make(draw_inputs))
         return drawn.masked_fill(largest[:, 0] == -torch.inf, 0)
 
     def _draw_best(
-        self, whole: Candidates, samplings: Sequence[Sampling], tickets: Sequence[DrawInput]
+        self, whole: Candidates, samplings: Sequence[Sampling], draw_inputs: Sequence[DrawInput]
     ) -> torch.Tensor | None:
         """Draw among the `BEST` tokens of each row, or return None if filters keep others too."""
         if self._vocab_size <= BEST or not all(sampling.top_k or sampling.top_p < 1 for sampling in samplings):
@@ -70,7 +70,7 @@ class Sampler:
         border = find_border(best, whole, samplings)
         if not bool((border > best.keys.amin(-1, keepdim=True)).all()):
             return None
-        place = _draw(best, border, samplings, self._noise.make(tickets, ids))
+        place = _draw(best, border, samplings, self._noise.make(draw_inputs, ids))
         return ids.gather(-1, place[:, None])[:, 0]
 
 

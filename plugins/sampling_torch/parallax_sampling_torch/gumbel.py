@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
-from parallax_backend_torch.draw_inputs import DrawInput
 from parallax_core.api import GOLDEN32, draw_key
+from parallax_sampling_torch.draw_inputs import DrawInput
 
 SIGN = 1 << 31
 FIRST, SECOND = 0x7FEB352D, 0x846CA68B
@@ -20,14 +20,14 @@ class Noise:
     def __init__(self, vocab_size: int, device: torch.device) -> None:
         self._hashes = _mix(torch.arange(vocab_size, dtype=torch.int32, device=device) + _sign(GOLDEN32))
 
-    def make(self, tickets: Sequence[DrawInput], ids: torch.Tensor | None = None) -> torch.Tensor:
+    def make(self, draw_inputs: Sequence[DrawInput], ids: torch.Tensor | None = None) -> torch.Tensor:
         """Return the noise of each row and token, float32 of shape [rows, tokens].
 
         Args:
-            tickets: one for each row.
+            draw_inputs: one for each row.
             ids: the tokens of each row, int64 of shape [rows, tokens]; None: all.
         """
-        keys = [_sign(draw_key(each.sampling.seed, each.position, each.choice)) for each in tickets]
+        keys = [_sign(draw_key(each.sampling.seed, each.position, each.choice)) for each in draw_inputs]
         hashes = self._hashes if ids is None else self._hashes[ids]
         column = torch.tensor(keys, dtype=torch.int32, device=hashes.device)[:, None]
         bits = _mix(hashes ^ column)

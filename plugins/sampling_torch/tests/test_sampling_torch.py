@@ -8,14 +8,14 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from parallax_backend_torch.draw_inputs import DrawInput
-from parallax_backend_torch.filters import Candidates, find_border
-from parallax_backend_torch.float_order import map_floats
-from parallax_backend_torch.gumbel import Noise
-from parallax_backend_torch.ranking import rank_tokens
-from parallax_backend_torch.sampling import Sampler
 from parallax_core.api import Draft, Inquiry, Sampling, best, draw, draw_key, gumbel, hash32, keep, logprobs
 from parallax_core.testing.golden import read_draft, read_golden, read_logits
+from parallax_sampling_torch.draw_inputs import DrawInput
+from parallax_sampling_torch.filters import Candidates, find_border
+from parallax_sampling_torch.float_order import map_floats
+from parallax_sampling_torch.gumbel import Noise
+from parallax_sampling_torch.ranking import rank_tokens
+from parallax_sampling_torch.sampler import Sampler
 
 GOLDEN = read_golden()
 CPU = torch.device("cpu")

@@ -1,0 +1,74 @@
+"""Answers the outputs of a batch from logits: draws, log-probabilities, hidden states."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import torch
+
+from parallax_core.api import Answer, Draw, Entry, Hidden, Output, SeqId, StageBatch, Tensor, make_answers
+from parallax_sampling_torch.draw_inputs import list_draw_inputs
+from parallax_sampling_torch.ranking import rank_tokens
+from parallax_sampling_torch.sampler import Sampler
+from parallax_sampling_torch.tensors import upload, write_tensor
+
+
+def list_outputs(batch: StageBatch) -> list[Output]:
+    """Return the outputs of a batch, in row order."""
+    return [output for row in batch.rows for output in row.outputs]
+
+
+def find_picks(batch: StageBatch, device: torch.device) -> torch.Tensor | None:
+    """Return the index, counted over all rows, of the token of each output, int64; None: every token has one output."""
+    picks, first = array("q"), 0
+    for row in batch.rows:
+        picks.extend(first + output.offset for output in row.outputs)
+        first += len(row.tokens)
+    return None if picks == array("q", range(first)) else upload(picks).to(device)
+
+
+def place_draws(outputs: Sequence[Output]) -> list[int]:
+    """Return for each draw the index of its output in ``outputs``."""
+    return [place for place, output in enumerate(outputs) if isinstance(output, Draw) for _ in range(output.count)]
+
+
+def draw_tokens(
+    sampler: Sampler,
+    logits: torch.Tensor,
+    batch: StageBatch,
+    entries: Mapping[SeqId, Entry],
+    best: torch.Tensor | None = None,
+) -> torch.Tensor | None:
+    """Return the drawn token ids in the order of the outputs, int64; None if the batch has no draws.
+
+    Args:
+        sampler: draws over the vocabulary of the logits.
+        logits: of each output, float32 of shape [outputs, vocab size].
+        batch: the batch of the step.
+        entries: the sequences of its rows, with the tokens of the batch.
+        best: the token of the largest logit of each output, int64 of shape [outputs], if known.
+    """
+    outputs = list_outputs(batch)
+    places = place_draws(outputs)
+    if not places:
+        return None
+    draw_inputs = [draw_input for row in batch.rows for draw_input in list_draw_inputs(row, entries[row.seq])]
+    if len(places) == len(outputs) == len(set(places)):
+        return sampler.sample(logits, draw_inputs, best)
+    return sampler.sample(logits[places], draw_inputs, None if best is None else best[places])
+
+
+def answer_outputs(outputs: Sequence[Output], logits: torch.Tensor, drawn: torch.Tensor | None) -> tuple[Answer, ...]:
+    """Return the answers to the outputs of a step, whose tokens are ``drawn``; waits for the device."""
+    tokens: list[int] = [] if drawn is None else drawn.tolist()
+    return make_answers(outputs, tokens, partial(rank_tokens, logits))
+
+
+def write_states(outputs: Sequence[Output], states: torch.Tensor | None) -> tuple[Tensor, ...]:
+    """Return the states that `Hidden` outputs ask for, float32; ``states`` has one row for each output."""
+    asked = [place for place, output in enumerate(outputs) if isinstance(output, Hidden)]
+    if states is None or not asked:
+        return ()
+    return tuple(write_tensor(states[place].float()) for place in asked)
