@@ -44,6 +44,7 @@ from parallax_core.node.executor.remote import RemoteExecutor
 from parallax_core.node.membership.assignment import StageAssignment
 from parallax_core.node.membership.registry import NodeRegistry
 from parallax_core.node.membership.supervisor import WorkerSupervisor
+from parallax_core.node.membership.supply import NodeSupply
 from parallax_core.node.pipeline.engine import PipelineEngine
 from parallax_core.node.pipeline.options import PipelineOptions
 from parallax_core.node.routing.router import Router
@@ -78,7 +79,7 @@ class Pipeline:
         """Faults after which a process was replaced although only a step had failed."""
         self._roles = [self._make_role(stage) for stage in range(STAGES[kind])]
         plan = PipelineOptions(step_timeout_s=STEP_TIMEOUTS_S[kind])
-        executor = RemoteExecutor(self._roles, self.registry, self.supervisor)
+        executor = RemoteExecutor(self._roles, NodeSupply(self.registry, self.supervisor))
         self.engine = PipelineEngine(executor, lambda tokens: "x" * len(tokens), plan, self._note_loss)
         self.router = Router([self.engine], LeastPendingTokens(), lambda: self.engine.infos[0].context_length)
 

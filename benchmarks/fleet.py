@@ -22,6 +22,7 @@ from parallax_core.node.executor.remote import RemoteExecutor
 from parallax_core.node.membership.assignment import StageAssignment
 from parallax_core.node.membership.registry import NodeRegistry
 from parallax_core.node.membership.supervisor import WorkerSupervisor
+from parallax_core.node.membership.supply import NodeSupply
 from parallax_core.node.worker.session import WorkerSession
 from parallax_core.testing.sleep import SleepStage, describe_sleeper
 from parallax_core.wire.membership import Assign, Join
@@ -81,7 +82,7 @@ async def fleet(plan: FleetPlan, folder: Path) -> AsyncIterator[RemoteExecutor]:
         StageAssignment(stage=index, layers=LayerRange(index, index + 1), model=MODEL, node=f"stage-{index}")
         for index in range(len(plan.seconds))
     ]
-    executor = RemoteExecutor(roles, registry, WorkerSupervisor(command))
+    executor = RemoteExecutor(roles, NodeSupply(registry, WorkerSupervisor(command)))
     try:
         yield executor
     finally:

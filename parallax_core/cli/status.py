@@ -109,10 +109,19 @@ def _render_stage(stage: Cluster) -> tuple[object, ...]:
 
 def _render_waiting(nodes: list[Cluster]) -> Iterator[str]:
     if nodes:
-        rows = [(*(each[name] for name in NODE), ",".join(each["backends"])) for each in nodes]
+        rows = [(*(each[name] for name in NODE), ",".join(each["backends"]), _render_spare(each)) for each in nodes]
         yield ""
         yield "nodes that wait for a stage:"
-        yield from align([("NODE", "HOST", "PID", "ADDRESS", "BACKENDS"), *rows])
+        yield from align([("NODE", "HOST", "PID", "ADDRESS", "BACKENDS", "SPARE FOR"), *rows])
+
+
+def _render_spare(node: Cluster) -> str:
+    """Return what a node is a spare for, if the server is new enough to report it."""
+    spare = node.get("spare")
+    if spare is None:
+        return "-"
+    layers = f", layers {spare['layers'][0]}-{spare['layers'][1]}" if spare["layers"] else ""
+    return f"stage {spare['stage']}{layers}{'' if spare['loaded'] else ' (loading)'}"
 
 
 def _most(replica: Cluster, name: str) -> str:

@@ -51,6 +51,9 @@ class ServeSettings:
     data_parallel: Annotated[
         int, Meta(description="Serve N replicas of the whole model.", ge=1, extra={"metavar": "N"})
     ] = 1
+    spares: Annotated[
+        int, Meta(description="Keep N workers with loaded layers, to replace lost ones.", ge=0, extra={"metavar": "N"})
+    ] = 0
     device: Annotated[
         tuple[str, ...],
         Meta(

@@ -93,6 +93,12 @@ class NodeStatus:
     """The address at which other nodes reach it, in the transport's notation."""
     backends: tuple[str, ...]
     """The backends that run on it, the best first."""
+    stage: int | None = None
+    """The stage that it is a spare for; None: it is no spare."""
+    layers: LayerRange | None = None
+    """The layers of a spare; None: the whole model."""
+    is_loaded: bool = False
+    """Whether a spare has loaded its layers."""
 
 
 @runtime_checkable

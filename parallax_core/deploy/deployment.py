@@ -25,12 +25,13 @@ from parallax_core.models.catalog import Catalog
 from parallax_core.models.generation_config import check_choice
 from parallax_core.models.tokenizer import ModelTokenizer
 from parallax_core.node.membership.registry import NodeRegistry
+from parallax_core.node.membership.spares import SparePool
 from parallax_core.node.pipeline.engine import PipelineEngine
 from parallax_core.node.pipeline.options import PipelineOptions
 from parallax_core.node.pipeline.unread import UnreadOutput
 from parallax_core.node.policy.parse import make_policy
 from parallax_core.node.routing.router import Router
-from parallax_core.node.status import describe_node
+from parallax_core.node.status import describe_node, describe_spares
 from parallax_core.node.whole_model.engine import TextEngine
 from parallax_core.plugins.host import PluginHost
 
@@ -69,9 +70,10 @@ class Deployment:
         return engines
 
     def list_waiting(self) -> list[NodeStatus]:
-        """Return the nodes that have joined and have nothing to do."""
-        registry = self._registry
-        return [describe_node(each) for each in registry.waiting] if registry is not None else []
+        """Return the nodes that have joined and have no stage: the spares, and those with nothing to do."""
+        registry, spares = self._registry, self._spares
+        waiting = [describe_node(each) for each in registry.waiting] if registry is not None else []
+        return [*describe_spares(spares.spares if spares else ()), *waiting]
 
     @asynccontextmanager
     async def nodes_joining(self) -> AsyncIterator[None]:
@@ -83,8 +85,14 @@ class Deployment:
         try:
             yield
         finally:
+            if self._spares is not None:
+                await self._spares.stop()
             if registry is not None:
                 await registry.stop()
+
+    @property
+    def _spares(self) -> SparePool | None:
+        return self.stages.spares if isinstance(self.stages, RemoteStages) else None
 
     @property
     def _registry(self) -> NodeRegistry | None:

@@ -31,7 +31,9 @@ from parallax_core.node.executor.remote import RemoteExecutor
 from parallax_core.node.executor.weights_check import WeightsCheck
 from parallax_core.node.membership.assignment import StageAssignment
 from parallax_core.node.membership.registry import NodeRegistry
+from parallax_core.node.membership.spares import SparePool
 from parallax_core.node.membership.supervisor import WorkerSupervisor
+from parallax_core.node.membership.supply import NodeSupply
 from parallax_core.node.pipeline.options import PipelineOptions
 from parallax_core.plugins.host import PluginHost
 from parallax_core.plugins.registry import Offer
@@ -87,11 +89,14 @@ class RemoteStages:
     """Shared by all replicas."""
     layer_costs: LayerCosts | None = None
     """The costs by which layers are balanced over stages, by measured speed and memory; None: they are not balanced."""
+    spares: SparePool | None = None
+    """The spare nodes of all replicas; None: there are none."""
 
     def make_executor(self, rank: int, places: Sequence[StagePlace], options: PipelineOptions) -> Executor:
         """Return the executor of a replica."""
         assignments = [self._assign(rank, stage, place, options) for stage, place in enumerate(places)]
-        executor = RemoteExecutor(assignments, self.registry, self.supervisor, self.plan.progress, self.weights)
+        supply = NodeSupply(self.registry, self.supervisor, self.spares)
+        executor = RemoteExecutor(assignments, supply, self.plan.progress, self.weights)
         return RebalancingExecutor(executor, self.layer_costs) if self.layer_costs else executor
 
     def _assign(self, rank: int, stage: int, place: StagePlace, options: PipelineOptions) -> StageAssignment:

@@ -31,6 +31,7 @@ from parallax_core.deploy.layer_weights import cost_layers, place_layers
 from parallax_core.models.backends import choose_backend, find_backends, probe
 from parallax_core.node.executor.weights_check import WeightsCheck
 from parallax_core.node.membership.registry import NodeRegistry
+from parallax_core.node.membership.spares import SparePool
 from parallax_core.node.membership.supervisor import WorkerSupervisor
 from parallax_core.plugins.host import PluginHost
 from parallax_core.plugins.registry import Offer
@@ -65,7 +66,7 @@ def choose_transport_name(settings: ServeSettings, parallel: ParallelConfig, eng
     Raises:
         UsageError: if other settings need worker processes, and the user's transport cannot reach any.
     """
-    needs = [name for name in ("listen", "python") if getattr(settings, name)]
+    needs = [name for name in ("listen", "python", "spares") if getattr(settings, name)]
     if settings.transport == INPROCESS and needs:
         message = f"--{needs[0]} needs a transport between processes, which {INPROCESS} is not"
         raise UsageError(message, "leave --transport out, or use --transport zmq")
@@ -149,18 +150,22 @@ class StageOptions:
             offer.spec.name if offer and is_here else name for offer, name in zip(offers, self.backends, strict=True)
         )
         registry = make_registry(settings, self.transport, private)
-        num_here = self.parallel.num_stages * self.parallel.data_parallel if is_here else 1  # they share the memory
+        num_stages = self.parallel.num_stages * self.parallel.data_parallel
+        num_here = num_stages + settings.spares if is_here else 1  # they share the memory
         launcher = self._make_launcher(registry, private, backends) if is_here else None
+        supervisor = WorkerSupervisor(launcher.make_command) if launcher else None
+        weights = WeightsCheck(partial(state_weights, plan))
         stages = RemoteStages(
             model=(model or str(plan.model.resolve())) if is_here else settings.model,
             backends=backends,
             plan=dataclasses.replace(plan, memory_fraction=plan.memory_fraction / num_here),
             registry=registry,
-            supervisor=WorkerSupervisor(launcher.make_command) if launcher else None,
+            supervisor=supervisor,
             heartbeat_s=min(1.0, self.peer_timeout / 2),
             min_peer_timeout=settings.min_peer_timeout,
-            weights=WeightsCheck(partial(state_weights, plan)),
+            weights=weights,
             layer_costs=self._cost_layers(config, plan.dtype),
+            spares=SparePool(settings.spares, registry, supervisor, weights) if settings.spares else None,
         )
         return EngineWorkers(workers=stages) if self.engine else stages
 

@@ -11,6 +11,7 @@ from parallax_core.contracts.status import Described, NodeStatus, ReplicaStatus,
 from parallax_core.engine.head import Head
 from parallax_core.node.executor.base import StageLocation
 from parallax_core.node.membership.registry import JoinedNode
+from parallax_core.node.membership.spares import Spare
 from parallax_core.node.pipeline.driver import PipelineDriver
 from parallax_core.node.routing.replica import Replica
 
@@ -65,6 +66,14 @@ def describe_node(node: JoinedNode) -> NodeStatus:
     """Return the status of a node that has joined and has no stage yet."""
     join = node.join
     return NodeStatus(name=node.name, host=join.host, pid=join.pid, address=join.address, backends=join.backends)
+
+
+def describe_spares(spares: Sequence[Spare]) -> Iterator[NodeStatus]:
+    """Yield the status of each spare that has a node."""
+    for spare in spares:
+        if spare.node is not None:
+            stage, layers = spare.assignment.stage, spare.assignment.layers
+            yield replace(describe_node(spare.node), stage=stage, layers=layers, is_loaded=spare.is_loaded)
 
 
 def _add_model(status: StageStatus, info: StageInfo, stats: EngineStats) -> StageStatus:

@@ -97,6 +97,16 @@ class ReplicaReply(ResponseModel):
     stages: list[StageReply]
 
 
+class SpareReply(ResponseModel):
+    """The part of the model that a spare node has loaded, to replace a node that is lost."""
+
+    stage: int
+    layers: list[int] | None
+    """The first layer, and the one after the last; null: the whole model."""
+    loaded: bool
+    """Whether the layers are loaded."""
+
+
 class NodeReply(ResponseModel):
     """A node that has joined and waits for a stage."""
 
@@ -107,6 +117,8 @@ class NodeReply(ResponseModel):
     """The address where other nodes reach it."""
     backends: list[str]
     """The backends that can run on it, the best first."""
+    spare: SpareReply | None
+    """What it is a spare for; null: it is no spare."""
 
 
 class ClusterReply(ResponseModel):
@@ -148,6 +160,16 @@ def show_node(status: NodeStatus) -> NodeReply:
         pid=status.pid,
         address=status.address,
         backends=list(status.backends),
+        spare=_show_spare(status),
+    )
+
+
+def _show_spare(status: NodeStatus) -> SpareReply | None:
+    if status.stage is None:
+        return None
+    layers = status.layers
+    return SpareReply(
+        stage=status.stage, layers=[layers.start, layers.stop] if layers else None, loaded=status.is_loaded
     )
 
 

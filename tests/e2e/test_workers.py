@@ -17,6 +17,7 @@ from typing import Any
 import openai
 import pytest
 
+from parallax_core.cli.client import Client
 from tests.e2e.conftest import END_TIMEOUT_S, MODEL, PARALLAX, Server, environment, start_server
 from tests.support.process_pipeline import PATIENCE_S, TIMEOUT_S, TOY, Pipeline, is_alive, running
 
@@ -205,6 +206,33 @@ def test_stream_of_the_model_goes_on_on_the_other_replica(model_home: Path, tmp_
         replicas.end(signal.SIGTERM)
     assert killed
     assert re.search(r"request moved id=chatcmpl-\w+ from=0 to=1", log.read_text())
+    assert "Traceback" not in log.read_text()
+
+
+def list_spares(server: Server) -> list[dict[str, Any]]:
+    """Return the spares that have loaded their layers."""
+    nodes = Client(server.url).cluster()["waiting"]
+    return [node for node in nodes if node["spare"] and node["spare"]["loaded"]]
+
+
+def test_spare_worker_takes_over_from_a_killed_one(model_home: Path, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    server = start_server(model_home, log, "--layers", "0-10,10-30", "--spares", "1", "--backend", "mlx")
+    try:
+        whole = read_stream(server, 0, lambda: None)
+        wait_until(lambda: bool(list_spares(server)))
+        [spare] = list_spares(server)
+        assert spare["spare"] == {"stage": 1, "layers": [10, 30], "loaded": True}
+        [pid] = [pid for pid in list_workers(server.process.pid) if b"worker/0/1" in read_command(pid)]
+        assert read_stream(server, 12, partial(os.kill, pid, signal.SIGKILL)) == whole
+        [replica] = Client(server.url).cluster()["replicas"]
+        assert [stage["pid"] for stage in replica["stages"]][1] == spare["pid"]
+        wait_until(lambda: [each["pid"] for each in list_spares(server)] not in ([], [spare["pid"]]))
+        workers = list_workers(server.process.pid)
+        assert len(workers) == 3
+    finally:
+        server.end(signal.SIGTERM)
+    wait_until(lambda: not any(map(is_alive, workers)), 5)
     assert "Traceback" not in log.read_text()
 
 

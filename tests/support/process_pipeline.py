@@ -17,6 +17,7 @@ from parallax_core.node.executor.remote import RemoteExecutor
 from parallax_core.node.membership.assignment import StageAssignment
 from parallax_core.node.membership.registry import NodeRegistry
 from parallax_core.node.membership.supervisor import WorkerSupervisor
+from parallax_core.node.membership.supply import NodeSupply
 from parallax_core.node.pipeline.engine import PipelineEngine
 from parallax_core.testing.node import name_toy
 from parallax_core.testing.toy import GREEDY, Toy
@@ -56,7 +57,7 @@ class Pipeline:
             for index, each in enumerate(layers)
         ]
         self.reasons: list[str] = []
-        executor = RemoteExecutor(roles, self.registry, self.supervisor)
+        executor = RemoteExecutor(roles, NodeSupply(self.registry, self.supervisor))
         self.engine = PipelineEngine(executor, lambda tokens: "x" * len(tokens), on_lost=self.reasons.append)
 
     def place(self, node: str) -> str:

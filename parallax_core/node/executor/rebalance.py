@@ -65,9 +65,9 @@ class RebalancingExecutor:
         await self._executor.gather()
         rooms = find_rooms(self._executor.joins(), sum(self._layer_costs.sizes))
         self._make_room(rooms)
-        infos = await self._executor.open()
-        if self._is_balanced or len(infos) == 1:
-            return infos
+        if self._is_balanced or len(rooms) == 1:
+            return await self._executor.open()
+        infos = await self._executor.assemble()
         layers, layer_costs = [info.layers for info in infos], self._layer_costs
         seconds = await time_stages(self._executor.channels)
         self._is_balanced = True

@@ -12,21 +12,20 @@ from itertools import count
 from parallax_core.base.errors import BackendFailed, ParallaxError, PeerLost, StageLost
 from parallax_core.base.ids import Epoch
 from parallax_core.base.taskgroup import FailFastGroup
-from parallax_core.contracts.progress import Progress, silent
+from parallax_core.contracts.progress import Progress, Unit, silent
 from parallax_core.contracts.stage import LayerRange, StageInfo
 from parallax_core.node.channel import Channel
 from parallax_core.node.executor.base import LEASE, StageLocation
 from parallax_core.node.executor.compatibility import check_stages
-from parallax_core.node.executor.load_clock import LOADING_HINT
 from parallax_core.node.executor.loss import LossFinder
 from parallax_core.node.executor.unassigned import describe_unassigned, reminding
 from parallax_core.node.executor.weights_check import DifferentWeights, WeightsCheck
 from parallax_core.node.membership.assignment import StageAssignment
-from parallax_core.node.membership.launch import LOG_HINT, WorkerEnded, find_worker
-from parallax_core.node.membership.registry import JoinedNode, NodeRegistry
-from parallax_core.node.membership.supervisor import WorkerSupervisor
-from parallax_core.wire.membership import Hop, Join, Linked, Loading, Ready, Refusal, Release
-from parallax_core.wire.messages import Failure, Heartbeat, Result
+from parallax_core.node.membership.launch import LOG_HINT, WorkerEnded
+from parallax_core.node.membership.loading import LoadingHung, check_weights, load_stage, receive_reply
+from parallax_core.node.membership.registry import JoinedNode
+from parallax_core.node.membership.supply import NodeSupply
+from parallax_core.wire.membership import Hop, Join, Linked, Refusal, Release
 
 logger = logging.getLogger(__name__)
 
@@ -35,15 +34,12 @@ MOST_TRIALS = 3
 LEAVE_S = 1.0
 """Seconds that releasing a node may take."""
 
-AssignmentReply = Loading | Ready | Refusal | Linked
-"""The messages of a node that is becoming a stage."""
-
 
 class RemoteExecutor:
     """An `Executor` that assigns each stage to a node that has joined, and links the nodes to their neighbours.
 
-    After a loss, the remaining nodes keep their weights. A lost node is replaced by a new process if this process
-    started it, else by the next node that joins.
+    After a loss, the remaining nodes keep their weights. A lost node is replaced by a spare one, by a new process if
+    this process started it, or else by the next node that joins.
     """
 
     most_failures: int | None = None
@@ -51,18 +47,14 @@ class RemoteExecutor:
     def __init__(
         self,
         assignments: Sequence[StageAssignment],
-        registry: NodeRegistry,
-        supervisor: WorkerSupervisor | None = None,
+        supply: NodeSupply,
         progress: Progress = silent,
         weights: WeightsCheck | None = None,
     ) -> None:
-        """Give ``assignments`` to nodes of ``registry``, whose weights must pass ``weights``.
-
-        ``supervisor`` starts the nodes as worker processes; None: an operator starts them.
-        """
-        self._assignments = tuple(assignments)
-        self._registry = registry
-        self._supervisor = supervisor
+        """Give ``assignments`` to nodes of ``supply``, whose weights must pass ``weights``."""
+        self._assignments = list(assignments)
+        self._supply = supply
+        self._supervisor = supply.supervisor
         self._progress = progress
         self._weights = weights or WeightsCheck()
         self._nodes: list[JoinedNode | None] = [None] * len(assignments)
@@ -76,17 +68,25 @@ class RemoteExecutor:
         self.channels: tuple[Channel, ...] = ()
 
     async def open(self) -> tuple[StageInfo, ...]:
-        """Find a node for every stage, load it and link it; see `Executor.open`.
+        """Find a node for every stage, load it and link it, and keep spares for the stages; see `Executor.open`.
 
         Raises:
             ParallaxError: if a node cannot load its stage, or stages do not fit each other; it names the stage.
         """
+        infos = await self.assemble()
+        if self._supply.spares is not None:
+            sizes = {each: info.weight_bytes for each, info in zip(self._assignments, infos, strict=True)}
+            self._supply.spares.cover(self, sizes)
+        return infos
+
+    async def assemble(self) -> tuple[StageInfo, ...]:
+        """Open the stages, as `open` does, without spares."""
         self._attempt = Epoch(self._attempt + 1)
         self._weights.begin()
         for channel in self.channels:
             channel.unwatch()  # loading may keep a node's threads from running
         async with reminding(self.needs), FailFastGroup() as group:
-            filling = [group.start(self._fill(assignment)) for assignment in self._assignments]
+            filling = [group.start(self._fill(stage)) for stage in range(len(self._assignments))]
         infos = tuple(task.result() for task in filling)
         for assignment, info in zip(self._assignments, infos, strict=True):
             await self._compare(assignment, info)
@@ -106,14 +106,10 @@ class RemoteExecutor:
         Raises:
             ParallaxError: if a worker process cannot be started.
         """
-
-        async def fill(assignment: StageAssignment) -> None:
-            self._nodes[assignment.stage] = await self._find(assignment)
-
         async with reminding(self.needs), FailFastGroup() as group:
-            for assignment in self._assignments:
-                if self._nodes[assignment.stage] is None:
-                    group.start(fill(assignment))
+            for stage, node in enumerate(self._nodes):
+                if node is None:
+                    group.start(self._find(stage))
 
     async def close(self) -> None:
         """Release all nodes and end the worker processes that this one started."""
@@ -145,14 +141,13 @@ class RemoteExecutor:
 
     def give(self, layers: Sequence[LayerRange]) -> None:
         """Assign other layers to the stages, from the next `open` on."""
-        self._assignments = tuple(
-            replace(assignment, layers=each) for assignment, each in zip(self._assignments, layers, strict=True)
-        )
+        pairs = zip(self._assignments, layers, strict=True)
+        self._assignments = [replace(assignment, layers=each) for assignment, each in pairs]
 
     def needs(self) -> str:
         """Return which stages wait for a node to be started by hand; see `Executor.needs`."""
         unassigned = [assignment for assignment in self._assignments if assignment.stage in self._unassigned]
-        return describe_unassigned(unassigned, len(self._assignments), self._registry)
+        return describe_unassigned(unassigned, len(self._assignments), self._supply.registry)
 
     def locations(self) -> tuple[StageLocation, ...]:
         """Return where each stage runs; see `Executor.locations`."""
@@ -187,21 +182,22 @@ class RemoteExecutor:
         assert node is not None, "the stage has a node"
         return node
 
-    async def _fill(self, assignment: StageAssignment) -> StageInfo:
+    async def _fill(self, stage: int) -> StageInfo:
         """Have a node load the stage: the one that has it, or another if that one is gone."""
-        if (node := self._nodes[assignment.stage]) is not None:
+        if (node := self._nodes[stage]) is not None:
             try:
-                return await self._load(assignment, node)
+                return await self._load(stage, node)
             except PeerLost as error:
                 logger.info("node is replaced node=%s: %s", node.name, error.message)
                 await node.channel.leave()
-                self._nodes[assignment.stage] = None
+                self._nodes[stage] = None
         for trial in count(1):
-            self._nodes[assignment.stage] = node = await self._find(assignment)
+            node = await self._find(stage)
             try:
-                return await self._load(assignment, node)
+                return await self._load(stage, node)
             except PeerLost as error:
-                self._nodes[assignment.stage] = None
+                self._nodes[stage] = None
+                assignment = self._assignments[stage]
                 if self._supervisor is not None:
                     end = await self._supervisor.explain(assignment.node)
                     if end is not None or trial == MOST_TRIALS:
@@ -209,57 +205,41 @@ class RemoteExecutor:
                 logger.warning("node is gone node=%s: %s", node.name, error.message)
         raise AssertionError("the loop ends with a result or an error")
 
-    async def _find(self, assignment: StageAssignment) -> JoinedNode:
-        if self._supervisor is None:
-            self._unassigned.add(assignment.stage)
-            try:
-                return await self._registry.find(assignment.fit)
-            finally:
-                self._unassigned.discard(assignment.stage)
+    async def _find(self, stage: int) -> JoinedNode:
+        """Find a node for the stage, and note it."""
+        assignment = self._assignments[stage]
+        self._unassigned.update({stage} if self._supervisor is None else ())
         try:
-            return await find_worker(self._registry, self._supervisor, assignment.node, assignment.fit)
+            node = await self._supply.find(assignment)
         except WorkerEnded as error:
             raise self._lost(assignment, error.message) from error
+        finally:
+            self._unassigned.discard(stage)
+        self._nodes[stage] = node
+        if self._supervisor is not None:
+            self._assignments[stage] = replace(assignment, node=node.name)
+        return node
 
-    async def _load(self, assignment: StageAssignment, node: JoinedNode) -> StageInfo:
-        await node.channel.send(assignment.assign(self._attempt))
-        while True:
-            match await self._receive_loading(assignment, node):
-                case Loading(_, _, stage, task, done, total, unit):
-                    name = task if len(self._assignments) == 1 else f"stage {stage}: {task}"
-                    self._progress(name, done, None if total < 0 else total, unit)
-                case Ready(_, _, _, info):
-                    return info
-                case Refusal(_, _, stage, message, hint):
-                    if self._supervisor is not None:  # a new process may have the memory that this one cannot give back
-                        await self.abandon(stage)
-                    raise ParallaxError(f"stage {stage} on node {node.name!r}: {message}", hint)
+    async def _load(self, stage: int, node: JoinedNode) -> StageInfo:
+        def show(task: str, done: int, total: int | None, unit: Unit = "bytes") -> None:
+            self._progress(task if len(self._assignments) == 1 else f"stage {stage}: {task}", done, total, unit)
 
-    async def _compare(self, assignment: StageAssignment, info: StageInfo) -> None:
-        """Compare the weights of a stage with the other stages'; a node with different ones is turned away."""
-        node = self._get_node(assignment)
         try:
-            await self._weights.check(f"stage {assignment.stage} on node {node.name!r}", info.weights_parts)
-        except DifferentWeights as error:
-            self._nodes[assignment.stage] = None
-            with contextlib.suppress(PeerLost):
-                await node.channel.send(Refusal(LEASE, self._attempt, assignment.stage, error.message, error.hint))
-                await node.channel.leave()
+            return await load_stage(node, self._assignments[stage], self._attempt, show)
+        except PeerLost:
+            raise
+        except ParallaxError as error:
+            if self._supervisor is not None or isinstance(error, LoadingHung):
+                await self.abandon(stage)  # a new process may have the memory that this one cannot give back
             raise
 
-    async def _receive_loading(self, assignment: StageAssignment, node: JoinedNode) -> AssignmentReply:
-        """Return the next message of a node that loads.
-
-        Raises:
-            BackendFailed: if it sends none within ``load_timeout_s``.
-        """
+    async def _compare(self, assignment: StageAssignment, info: StageInfo) -> None:
+        node = self._get_node(assignment)
         try:
-            async with asyncio.timeout(assignment.load_timeout_s):
-                return await self._receive(assignment, node)
-        except TimeoutError as error:
-            await self.abandon(assignment.stage)
-            message = f"it has reported no loading progress for {assignment.load_timeout_s:g} s"
-            raise BackendFailed(f"stage {assignment.stage} on node {node.name!r}: {message}", LOADING_HINT) from error
+            await check_weights(node, assignment, info, self._attempt, self._weights)
+        except DifferentWeights:
+            self._nodes[assignment.stage] = None
+            raise
 
     async def _link(self, assignment: StageAssignment) -> None:
         node = self._get_node(assignment)
@@ -269,28 +249,13 @@ class RemoteExecutor:
         try:
             await node.channel.send(Hop(LEASE, self._attempt, assignment.stage, *names))
             while True:
-                match await self._receive(assignment, node):
+                match await receive_reply(node, assignment, self._attempt):
                     case Linked():
                         return
                     case Refusal(_, _, _, message, hint):
                         raise ParallaxError(message, hint)
         except PeerLost as error:
             raise self._lost(assignment, error.message) from error
-
-    async def _receive(self, assignment: StageAssignment, node: JoinedNode) -> AssignmentReply:
-        """Return the next message of this attempt.
-
-        Raises:
-            PeerLost: if the node is gone, or sends an unexpected message.
-        """
-        while True:
-            message = await node.channel.receive()
-            if isinstance(message, AssignmentReply):
-                if (message.lease, message.epoch, message.stage) == (LEASE, self._attempt, assignment.stage):
-                    return message
-            elif not isinstance(message, Result | Failure | Heartbeat):
-                await node.channel.leave()
-                raise PeerLost(f"node {node.name!r} sent a {type(message).__name__}, which is unexpected here")
 
     def _neighbour(self, stage: int) -> JoinedNode | None:
         return self._nodes[stage] if 0 <= stage < len(self._nodes) else None

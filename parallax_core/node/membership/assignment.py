@@ -56,10 +56,13 @@ class StageAssignment:
         )
 
     def fit(self, node: JoinedNode) -> int:
-        """Return how suitable a node is: 0 if not at all, 1 if it can load the stage, 2 if it has it loaded already."""
+        """Return how suitable a node is: 0 if not at all, 2 if it can load the stage, 3 if it has it loaded already.
+
+        1 is for spares, which get the nodes that no stage waits for.
+        """
         join, layers = node.join, self.layers or LayerRange(0, 0)
         if self.node:  # without looking at its backends: if one is missing, the node refuses and says so
-            return int(node.name == self.node)
+            return 2 * (node.name == self.node)
         if self.backend and self.backend not in join.backends:
             return 0
-        return 2 if (join.model, join.start, join.stop) == (self.model, layers.start, layers.stop) else 1
+        return 3 if (join.model, join.start, join.stop) == (self.model, layers.start, layers.stop) else 2

@@ -62,6 +62,14 @@ CLUSTER = {
     ],
     "waiting": [
         {"node": "far/7", "host": "far", "pid": 7, "address": "tcp://far:9", "backends": ["mlx", "torch"]},
+        {
+            "node": "near/8",
+            "host": "near",
+            "pid": 8,
+            "address": "tcp://near:9",
+            "backends": ["mlx"],
+            "spare": {"stage": 1, "layers": [10, 20], "loaded": False},
+        },
     ],
 }
 
@@ -75,8 +83,9 @@ STAGE  LAYERS  NODE        HOST  PID  BACKEND  DEVICE  DTYPE    WEIGHTS  PAGES  
 1      -       worker/0/0  -     -    -        -       -        90 MB    -      -        44      2       1
 
 nodes that wait for a stage:
-NODE   HOST  PID  ADDRESS      BACKENDS
-far/7  far   7    tcp://far:9  mlx,torch"""
+NODE    HOST  PID  ADDRESS       BACKENDS   SPARE FOR
+far/7   far   7    tcp://far:9   mlx,torch  -
+near/8  near  8    tcp://near:9  mlx        stage 1, layers 10-20 (loading)"""
 
 
 class Peer:

@@ -28,6 +28,7 @@ GIVEN: dict[str, dict[str, Any]] = {
     "batching": {"batching": "x"},
     "preemption": {"preemption": "x"},
     "min_peer_timeout": {"min_peer_timeout": 0.5},
+    "spares": {"spares": 1},
 }
 
 

@@ -77,6 +77,7 @@ def test_split_that_cannot_be_is_refused(given: dict[str, Any], config: dict[str
         ({"data_parallel": 2}, "zmq"),
         ({"listen": "tcp://127.0.0.1:1"}, "zmq"),
         ({"python": ("a=b",)}, "zmq"),
+        ({"spares": 1}, "zmq"),
         ({"stages": 2, "transport": "inprocess"}, "inprocess"),
         ({"transport": "zmq"}, "zmq"),
     ],
@@ -85,7 +86,7 @@ def test_processes_of_their_own_are_chosen_where_they_are_needed(given: dict[str
     assert choose_transport_name(settings(**given), read_parallel(settings(**given))) == name
 
 
-@pytest.mark.parametrize("given", [{"listen": "tcp://127.0.0.1:1"}, {"python": ("a=b",)}])
+@pytest.mark.parametrize("given", [{"listen": "tcp://127.0.0.1:1"}, {"python": ("a=b",)}, {"spares": 1}])
 def test_one_process_cannot_do_what_takes_several(given: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="needs a transport between processes"):
         choose_transport_name(settings(transport="inprocess", **given), ParallelConfig())

@@ -18,6 +18,7 @@ from parallax_core.node.executor.remote import RemoteExecutor
 from parallax_core.node.handshake import greet
 from parallax_core.node.membership.assignment import StageAssignment
 from parallax_core.node.membership.registry import NodeRegistry
+from parallax_core.node.membership.supply import NodeSupply
 from parallax_core.node.pipeline.engine import PipelineEngine
 from parallax_core.node.pipeline.options import PipelineOptions
 from parallax_core.node.worker.session import WorkerSession
@@ -143,7 +144,7 @@ def make_roles(num_stages: int = 3, backend: str = "") -> list[StageAssignment]:
 def make_executor(
     registry: NodeRegistry, num_stages: int = 3, progress: Progress = silent, backend: str = ""
 ) -> RemoteExecutor:
-    return RemoteExecutor(make_roles(num_stages, backend), registry, None, progress)
+    return RemoteExecutor(make_roles(num_stages, backend), NodeSupply(registry), progress)
 
 
 @asynccontextmanager

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from parallax_core.contracts.stage import LayerRange
 from parallax_core.contracts.status import NodeStatus
 from parallax_core.server.cluster import make_router
 from parallax_core.server.cluster_models import ClusterReply, ReplicaReply
@@ -62,8 +63,11 @@ def test_cluster_shows_nodes_that_wait(site: Site) -> None:
         "pid": 7,
         "address": "tcp://mini:9",
         "backends": ["mlx", "torch"],
+        "spare": None,
     }
-    assert len(found) == len(fields(NodeStatus))
+    node = replace(node, stage=1, layers=LayerRange(2, 5), is_loaded=True)
+    [found] = show(site)["waiting"]
+    assert found["spare"] == {"stage": 1, "layers": [2, 5], "loaded": True}
 
 
 def test_drained_replica_gets_nothing_until_it_is_admitted_again(site: Site) -> None:

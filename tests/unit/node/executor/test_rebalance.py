@@ -77,6 +77,9 @@ class FakeExecutor:
         return [join(str(number), memory) for number, memory in enumerate(self.memories)]
 
     async def open(self) -> tuple[StageInfo, ...]:
+        return await self.assemble()
+
+    async def assemble(self) -> tuple[StageInfo, ...]:
         await self.close()
         self.opened.append(self.layers)
         self.executor = LocalExecutor(

@@ -13,6 +13,7 @@ from parallax_core.api import BackendFailed, LayerRange, ParallaxError, Progress
 from parallax_core.node.executor.remote import RemoteExecutor
 from parallax_core.node.membership.assignment import StageAssignment
 from parallax_core.node.membership.supervisor import WorkerSupervisor
+from parallax_core.node.membership.supply import NodeSupply
 from parallax_core.node.pipeline.options import PipelineOptions
 from parallax_core.node.worker import session
 from parallax_core.testing.fault import Fault, FaultStage
@@ -208,7 +209,9 @@ async def test_close_in_the_middle_of_anything_leaves_no_task() -> None:
 async def test_process_that_ends_before_it_joins_is_named(code: str, reason: str) -> None:
     async with open_registry() as registry:
         roles = [StageAssignment(stage=0, layers=None, model=MODEL, node="worker/0/0")]
-        executor = RemoteExecutor(roles, registry, WorkerSupervisor(lambda _: [sys.executable, "-S", "-c", code]))
+        executor = RemoteExecutor(
+            roles, NodeSupply(registry, WorkerSupervisor(lambda _: [sys.executable, "-S", "-c", code]))
+        )
         with pytest.raises(BackendFailed, match=f"stage 0 of 1 on node 'worker/0/0': its process {reason}"):
             await soon(executor.open())
         await soon(executor.close())
@@ -226,7 +229,7 @@ async def test_first_process_that_fails_ends_the_others() -> None:
             return [sys.executable, "-S", "-c", code]
 
         supervisor = WorkerSupervisor(command)
-        executor = RemoteExecutor(named, registry, supervisor)
+        executor = RemoteExecutor(named, NodeSupply(registry, supervisor))
         with pytest.raises(BackendFailed, match="stage 1 of 3"):
             await soon(executor.open())
         pids = supervisor.pids
@@ -282,7 +285,9 @@ async def test_process_that_was_silent_while_it_loaded_is_started_again(
     nodes: list[Node] = [*(Mute("w") for _ in range(num_mute)), Node("w")]
     async with open_registry() as registry:
         crib = Crib(registry.address, nodes, end)
-        executor = RemoteExecutor([StageAssignment(stage=0, layers=None, model=MODEL, node="w")], registry, crib)
+        executor = RemoteExecutor(
+            [StageAssignment(stage=0, layers=None, model=MODEL, node="w")], NodeSupply(registry, crib)
+        )
         if works:
             [info] = await soon(executor.open())
             assert info.num_layers == len(TOY.layers)
@@ -303,7 +308,9 @@ async def test_process_that_refuses_its_stage_is_replaced_by_a_fresh_one() -> No
     nodes[0].open = refuse
     async with open_registry() as registry:
         crib = Crib(registry.address, [*nodes], None)
-        executor = RemoteExecutor([StageAssignment(stage=0, layers=None, model=MODEL, node="w")], registry, crib)
+        executor = RemoteExecutor(
+            [StageAssignment(stage=0, layers=None, model=MODEL, node="w")], NodeSupply(registry, crib)
+        )
         with pytest.raises(ParallaxError, match="stage 0 on node 'w': the weights take 16 GB, and 3 GB are free"):
             await soon(executor.open())
         assert (crib.num_killed, [len(node.loads) for node in nodes]) == (1, [1, 0])
@@ -326,7 +333,7 @@ async def test_node_that_says_nothing_of_its_loading_is_given_up(*, is_ours: boo
     async with open_registry() as registry, joined(registry, *nodes[: 2 * (not is_ours)]):
         crib = Crib(registry.address, [*nodes], None) if is_ours else None
         role = StageAssignment(stage=0, layers=None, model=MODEL, node="w" if is_ours else "", load_timeout_s=0.3)
-        executor = RemoteExecutor([role], registry, crib)
+        executor = RemoteExecutor([role], NodeSupply(registry, crib))
         with pytest.raises(
             BackendFailed, match=r"stage 0 on node 'w': it has reported no loading progress for 0\.3 s"
         ) as caught:
@@ -349,7 +356,7 @@ async def test_slow_load_that_tells_of_its_progress_is_waited_for() -> None:
     node.open = load
     async with open_registry() as registry, joined(registry, node):
         [role] = make_roles(1)
-        executor = RemoteExecutor([replace(role, load_timeout_s=0.4)], registry)
+        executor = RemoteExecutor([replace(role, load_timeout_s=0.4)], NodeSupply(registry))
         await soon(executor.open())
         await soon(executor.close())
 
@@ -371,7 +378,7 @@ async def test_node_whose_step_hangs_is_found_out_and_replaced(
         crib = Crib(registry.address, [*nodes], None) if is_ours else None
         role = StageAssignment(stage=0, layers=None, model=MODEL, node="w" if is_ours else "", heartbeat_s=0.02)
         plan = PipelineOptions(step_timeout_s=0.2)
-        async with running(RemoteExecutor([role], registry, crib), reasons.append, plan) as engine:
+        async with running(RemoteExecutor([role], NodeSupply(registry, crib)), reasons.append, plan) as engine:
             await check_answer(engine, length=30)
             assert "stage 0 of 1, on node 'w', is lost: it has computed step 4 for 0." in reasons[0]
             await until(lambda: engine.health().state == "ready")

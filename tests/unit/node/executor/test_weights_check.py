@@ -19,6 +19,7 @@ from parallax_core.contracts.stage import Stage
 from parallax_core.node.executor.remote import RemoteExecutor
 from parallax_core.node.executor.weights_check import OWN, DifferentWeights, WeightsCheck, describe_parts
 from parallax_core.node.membership.registry import NodeRegistry
+from parallax_core.node.membership.supply import NodeSupply
 from parallax_core.node.pipeline.engine import PipelineEngine
 from parallax_core.testing.model import write_checkpoint
 from parallax_core.testing.node import open_toy
@@ -70,7 +71,7 @@ def make_node(name: str, folder: Path) -> Node:
 
 
 def make_executor(registry: NodeRegistry, weights: WeightsCheck, num_stages: int = 3) -> RemoteExecutor:
-    return RemoteExecutor(make_roles(num_stages), registry, weights=weights)
+    return RemoteExecutor(make_roles(num_stages), NodeSupply(registry), weights=weights)
 
 
 async def start(executor: RemoteExecutor) -> ParallaxError | None:

@@ -1,0 +1,86 @@
+"""Has a node load a stage, and checks its weights."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from parallax_core.base.errors import BackendFailed, ParallaxError, PeerLost
+from parallax_core.base.ids import Epoch
+from parallax_core.contracts.progress import Progress
+from parallax_core.contracts.stage import StageInfo
+from parallax_core.node.executor.base import LEASE
+from parallax_core.node.executor.load_clock import LOADING_HINT
+from parallax_core.node.executor.weights_check import DifferentWeights, WeightsCheck
+from parallax_core.node.membership.assignment import StageAssignment
+from parallax_core.node.membership.registry import JoinedNode
+from parallax_core.wire.membership import Linked, Loading, Ready, Refusal
+from parallax_core.wire.messages import Failure, Heartbeat, Result
+
+AssignmentReply = Loading | Ready | Refusal | Linked
+"""The messages of a node that is becoming a stage."""
+
+
+class LoadingHung(BackendFailed):
+    """A node has reported no loading progress for too long."""
+
+
+async def load_stage(node: JoinedNode, assignment: StageAssignment, attempt: Epoch, progress: Progress) -> StageInfo:
+    """Assign a stage to a node, and return its info once it is loaded.
+
+    Raises:
+        PeerLost: if the node is gone, or sends an unexpected message.
+        LoadingHung: if it reports no progress within ``load_timeout_s``.
+        ParallaxError: if it refuses, with its reason.
+    """
+    await node.channel.send(assignment.assign(attempt))
+    while True:
+        match await _receive_loading(node, assignment, attempt):
+            case Loading(_, _, _, task, done, total, unit):
+                progress(task, done, None if total < 0 else total, unit)
+            case Ready(_, _, _, info):
+                return info
+            case Refusal(_, _, stage, message, hint):
+                raise ParallaxError(f"stage {stage} on node {node.name!r}: {message}", hint)
+
+
+async def receive_reply(node: JoinedNode, assignment: StageAssignment, attempt: Epoch) -> AssignmentReply:
+    """Return the node's next message of this attempt.
+
+    Raises:
+        PeerLost: if the node is gone, or sends an unexpected message.
+    """
+    while True:
+        message = await node.channel.receive()
+        if isinstance(message, AssignmentReply):
+            if (message.lease, message.epoch, message.stage) == (LEASE, attempt, assignment.stage):
+                return message
+        elif not isinstance(message, Result | Failure | Heartbeat):
+            await node.channel.leave()
+            raise PeerLost(f"node {node.name!r} sent a {type(message).__name__}, which is unexpected here")
+
+
+async def check_weights(
+    node: JoinedNode, assignment: StageAssignment, info: StageInfo, attempt: Epoch, weights: WeightsCheck
+) -> None:
+    """Compare the weights of a stage with the other stages'; a node with different ones is turned away.
+
+    Raises:
+        DifferentWeights: if they differ.
+    """
+    try:
+        await weights.check(f"stage {assignment.stage} on node {node.name!r}", info.weights_parts)
+    except DifferentWeights as error:
+        with contextlib.suppress(PeerLost):
+            await node.channel.send(Refusal(LEASE, attempt, assignment.stage, error.message, error.hint))
+            await node.channel.leave()
+        raise
+
+
+async def _receive_loading(node: JoinedNode, assignment: StageAssignment, attempt: Epoch) -> AssignmentReply:
+    try:
+        async with asyncio.timeout(assignment.load_timeout_s):
+            return await receive_reply(node, assignment, attempt)
+    except TimeoutError as error:
+        message = f"it has reported no loading progress for {assignment.load_timeout_s:g} s"
+        raise LoadingHung(f"stage {assignment.stage} on node {node.name!r}: {message}", LOADING_HINT) from error

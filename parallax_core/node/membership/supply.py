@@ -1,0 +1,37 @@
+"""Finds a node for a stage."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from parallax_core.node.membership.assignment import StageAssignment
+from parallax_core.node.membership.launch import find_worker
+from parallax_core.node.membership.registry import JoinedNode, NodeRegistry
+from parallax_core.node.membership.spares import SparePool
+from parallax_core.node.membership.supervisor import WorkerSupervisor
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSupply:
+    """Where the nodes of a pipeline come from."""
+
+    registry: NodeRegistry
+    supervisor: WorkerSupervisor | None = None
+    """Starts the nodes as worker processes; None: an operator starts them."""
+    spares: SparePool | None = None
+    """None: there are none."""
+
+    async def find(self, assignment: StageAssignment) -> JoinedNode:
+        """Return a node for a stage: a spare one, else a new process, or the next suitable node that joins.
+
+        Raises:
+            BackendFailed: if the process cannot be started.
+            WorkerEnded: if it ends, or does not join in time.
+        """
+        if self.spares is not None and (node := self.spares.take(assignment)) is not None:
+            if self.supervisor is not None:
+                await self.supervisor.kill(assignment.node)
+            return node
+        if self.supervisor is None:
+            return await self.registry.find(assignment.fit)
+        return await find_worker(self.registry, self.supervisor, assignment.node, assignment.fit)
