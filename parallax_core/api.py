@@ -41,6 +41,7 @@ from parallax_core.contracts.engine import (
 )
 from parallax_core.contracts.event import EngineReady, Event, RequestBegan, RequestEnded, StageLoss
 from parallax_core.contracts.finding import Finding
+from parallax_core.contracts.grammar import Grammar, GrammarKind
 from parallax_core.contracts.model import LayerShape, ModelAdapter, ModelShape, ModelSpec, Part
 from parallax_core.contracts.parser import Content, Parser, ParserSpec, Piece, Reasoning, ToolCall
 from parallax_core.contracts.policy import (
@@ -75,6 +76,7 @@ from parallax_core.contracts.stage import (
     Fork,
     Hidden,
     LayerRange,
+    MaskSource,
     Open,
     Output,
     PoolInfo,
@@ -119,6 +121,7 @@ from parallax_core.pages.check import check_batch, check_edit, check_room
 from parallax_core.pages.pool import Copy, Mark, PagePool
 from parallax_core.sampling.answer import answer_draw, answer_output, answer_score, make_draft
 from parallax_core.sampling.draw import GOLDEN32, MASK32, draw_key, gumbel, hash32, mix32
+from parallax_core.sampling.masks import mask_logits
 from parallax_core.sampling.ranking import Inquiry, Ranking, make_answers
 from parallax_core.sampling.reference import Draft, adjust, best, draw, keep, logprobs
 from parallax_core.wire.codec import WIRE_VERSION, decode, encode
@@ -160,6 +163,7 @@ __all__ = [  # noqa: RUF022 -- in groups
     "Fork",
     "Hidden",
     "LayerRange",
+    "MaskSource",
     "Open",
     "OutOfPages",
     "Output",
@@ -227,6 +231,7 @@ __all__ = [  # noqa: RUF022 -- in groups
     "logprobs",
     "make_answers",
     "make_draft",
+    "mask_logits",
     "mix32",
     # Model families
     "LayerShape",
@@ -289,6 +294,8 @@ __all__ = [  # noqa: RUF022 -- in groups
     "EngineInfo",
     "EnginePlan",
     "EngineStats",
+    "Grammar",
+    "GrammarKind",
     "Health",
     "InvalidRequest",
     "Measured",
@@ -334,6 +341,8 @@ PROVISIONAL = frozenset(
         "EngineStats",
         "Epoch",
         "Failure",
+        "Grammar",
+        "GrammarKind",
         "Health",
         "Heartbeat",
         "Hello",
@@ -361,6 +370,7 @@ PROVISIONAL = frozenset(
         "check_room",
         "decode",
         "encode",
+        "mask_logits",
         "mix32",
         "read_object",
     }

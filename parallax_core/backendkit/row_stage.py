@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, count
 from typing import Protocol
 
 from parallax_core.base.errors import BackendFailed
@@ -15,6 +15,7 @@ from parallax_core.contracts.tensor import ITEM_BYTES, Tensor
 from parallax_core.pages.account import Account, Outcome
 from parallax_core.pages.pool import Copy
 from parallax_core.sampling.answer import answer_output, make_draft
+from parallax_core.sampling.masks import mask_logits
 
 
 class RowModel(Protocol):
@@ -44,12 +45,12 @@ class RowStage:
     """A stage of a `RowModel`, which runs one row after the other: simple, exact and slow; see `Stage`.
 
     The reference sampler draws, in Python. All layers of the model must keep every token: the stage has one pool, of
-    kind ``full``. Its only possible capability is ``logprobs``.
+    kind ``full``. Its only possible capabilities are ``logprobs`` and ``masks``.
     """
 
     def __init__(self, info: StageInfo, model: RowModel) -> None:
-        if [pool.kind for pool in info.pools] != ["full"] or info.capabilities - {"logprobs"}:
-            message = f"a RowStage needs one full pool and no capability other than logprobs, not {info}"
+        if [pool.kind for pool in info.pools] != ["full"] or info.capabilities - {"logprobs", "masks"}:
+            message = f"a RowStage needs one full pool and no capability other than logprobs and masks, not {info}"
             raise ValueError(message)
         self._account = Account(info)
         self._model: RowModel | None = model
@@ -76,7 +77,7 @@ class RowStage:
                 model.run(row, self._list_slots(row.seq), before)
                 for row, before in zip(batch.rows, cut_hidden(batch), strict=True)
             ]
-            answers = () if self.info.gives else tuple(chain(*map(self._answer_row, batch.rows, states)))
+            answers = () if self.info.gives else tuple(self._answer_rows(batch, states))
         except Exception as error:
             self.close()
             message = f"a step failed: {type(error).__name__}: {error}"
@@ -105,12 +106,16 @@ class RowStage:
         slots = (page * self._page_size + slot for page in pages for slot in range(self._page_size))
         return [slot for slot, _ in zip(slots, range(pool.length(seq)), strict=False)]
 
-    def _answer_row(self, row: Row, states: Tensor) -> Iterator[Answer]:
-        model, entry = self._get_model(), self._account.entries[row.seq]
-        for output in row.outputs:
-            assert isinstance(output, Draw | Score), "the account refuses outputs that need a capability"
-            draft = make_draft(entry.spec, entry.tokens[: row.start + output.offset + 1], entry.choice)
-            yield answer_output(output, model.score(states, output.offset), draft)
+    def _answer_rows(self, batch: StageBatch, states: Sequence[Tensor]) -> Iterator[Answer]:
+        model, masks = self._get_model(), batch.masks.wait() if batch.masks is not None else {}
+        numbers = count()
+        for row, given in zip(batch.rows, states, strict=True):
+            entry = self._account.entries[row.seq]
+            for output in row.outputs:
+                assert isinstance(output, Draw | Score), "the account refuses outputs that need a capability"
+                draft = make_draft(entry.spec, entry.tokens[: row.start + output.offset + 1], entry.choice)
+                logits = mask_logits(model.score(given, output.offset), masks.get(next(numbers)))
+                yield answer_output(output, logits, draft)
 
 
 def cut_hidden(batch: StageBatch) -> list[Tensor | None]:

@@ -10,7 +10,7 @@ Capability = Literal[
     "positions",  # Row.positions
     "embeddings",  # Row.spans
     "adapters",  # SequenceSpec.adapter
-    "masks",  # grammar masks that accompany a step
+    "masks",  # Draw.masked
     "masking",  # the optional protocol Masking: per-sequence visibility
     "portable",  # the optional protocol Portable: read and write the KV of a token range
     "reloadable",  # the optional protocol Reloadable: new weights in place

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
 from parallax_core.base.ids import RequestId
+from parallax_core.contracts.grammar import Grammar
 from parallax_core.contracts.sample import Sampling
 
 MAX_ANSWERS = 128
@@ -51,6 +52,8 @@ class Request:
     delivered: tuple[tuple[int, ...], ...] = ()
     """For each of the ``n`` answers, the tokens that the client has already; empty: none. The answers go on after them:
     these tokens count as output, and are not sent again. Only for an engine that is `Resumable`."""
+    grammar: Grammar | None = None
+    """What the text of each answer must match; None: anything. Needs ``stop_ids``, which end a complete answer."""
 
 
 Reason = Literal["stop", "length", "error", "timeout", "aborted"]

@@ -158,6 +158,9 @@ class Draw(Value, frozen=True, tag=0):
     """The number of tokens: the j-th is the one that a fork with ``choice`` j above the sequence's own would draw."""
     top: Counter = -1
     """Also return the log-probabilities of the drawn tokens and of this many best tokens; -1: neither."""
+    masked: bool = False
+    """Whether the draw waits for a mask, and takes only tokens that it allows; log-probabilities are then those under
+    the mask. All of ``count`` tokens are drawn under the same mask. Needs the capability ``masks``."""
 
 
 class Score(Value, frozen=True, tag=1):
@@ -202,6 +205,22 @@ class Row(Value, frozen=True):
     spans: tuple[Span, ...] = ()
 
 
+class MaskSource(Protocol):
+    """The masks of one step, which the head makes while the stages compute."""
+
+    def wait(self) -> Mapping[int, Tensor]:
+        """Return the masks, blocking until all have come.
+
+        A stage asks on its own thread, as late as it can: the time is not counted as computing, so a long wait is no
+        hang. The outputs of all rows are numbered in row order, from 0; a mask is at the number of its draw: uint8 of
+        shape [(vocabulary + 7) // 8], where bit ``i % 8`` (1: the lowest) of byte ``i // 8`` allows token ``i``.
+
+        Raises:
+            BackendFailed: if they do not come in time. The step then fails like any other: `Stage.step` or
+                `StageOutput.wait` passes the error on, and every sequence is as before the step.
+        """
+
+
 @dataclass(frozen=True, slots=True)
 class StageBatch:
     """One step: rows of different sequences, each at most once, prefill and decode mixed."""
@@ -213,6 +232,8 @@ class StageBatch:
     """For the spans of the rows, on stage 0: float, shape [length, width]."""
     step: int = 0
     """The number of the step in its epoch; data sent separately, such as grammar masks, refers to it."""
+    masks: MaskSource | None = None
+    """The masks of the draws that wait for one; None if there is no such draw."""
 
 
 class Drawn(Value, frozen=True, tag=0):

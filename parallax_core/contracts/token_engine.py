@@ -25,6 +25,7 @@ RequestField = Literal[
     "repetition_penalty",
     "logit_bias",
     "min_tokens",
+    "grammar",
 ]
 """The fields of `Request` and `Sampling` that an engine may not honour; `EngineInfo.honours` names those it does."""
 

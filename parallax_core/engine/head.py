@@ -10,6 +10,7 @@ from collections.abc import Sequence as Listing
 from parallax_core.base.errors import InvalidRequest, Overloaded, StageLost
 from parallax_core.base.ids import Epoch, RequestId, SeqId
 from parallax_core.contracts.engine import Delta, EngineStats, Request
+from parallax_core.contracts.grammar import CompiledGrammar
 from parallax_core.contracts.policy import QueueView
 from parallax_core.contracts.stage import Edit, StageBatch, StageInfo, StageResult
 from parallax_core.engine.cache import SequenceCache
@@ -21,7 +22,7 @@ from parallax_core.engine.limits import find_limits
 from parallax_core.engine.options import HeadOptions
 from parallax_core.engine.priority import PriorityQueue
 from parallax_core.engine.replay import Replay
-from parallax_core.engine.request import RequestState
+from parallax_core.engine.request import RequestState, find_last
 from parallax_core.engine.scheduler import Scheduler, StepBudget
 from parallax_core.engine.sequence import RequestContext, Sequence
 from parallax_core.engine.stage_clock import MOST_IN_FLIGHT, StageClock
@@ -60,8 +61,8 @@ class Head:
         """The longest sequence that can be served, in tokens, by the model's context length and the pools' memory."""
         return min(self._ledger.capacity, *(stage.context_length for stage in self._stages))
 
-    def accept(self, request: Request, now: float) -> None:
-        """Accept a request.
+    def accept(self, request: Request, now: float, grammar: CompiledGrammar | None = None) -> None:
+        """Accept a request, whose grammar is ``grammar``; without it, a request with a grammar waits for `release`.
 
         Raises:
             InvalidRequest: if it can never be served.
@@ -73,14 +74,11 @@ class Head:
         self._cache.budget.check_request(request)
         self.check_room()
         self._num_accepted += 1
+        timeline = Timeline(now, latest=now)
         context = RequestContext(
-            request=request,
-            max_output=max_output,
-            decode=self._decode,
-            timeline=Timeline(now, latest=now),
-            timer=self._options.timer,
-            number=self._num_accepted,
+            request=request, max_output=max_output, decode=self._decode, timeline=timeline, grammar=grammar
         )
+        context.timer, context.number = self._options.timer, self._num_accepted
         state = RequestState(context)
         if not state.live:
             raise InvalidRequest("the tokens that were delivered leave nothing to generate", "delivered")
@@ -88,8 +86,18 @@ class Head:
         self._counters.requests_replayed += bool(request.delivered)
         if state.deadline is not None:
             self._deadlines.add(state.deadline, state)
-        for answer in state.live:
-            self._settle(answer)
+        self._settle_all(state.live)
+
+    def release(self, request_id: RequestId, grammar: CompiledGrammar) -> None:
+        """Have a request go on whose grammar has been compiled. Does nothing if it has ended."""
+        if (state := self._requests.get(request_id)) and state.context.is_held:
+            state.context.grammar = grammar
+            self._settle_all(state.live)
+
+    def refuse(self, request_id: RequestId, message: str) -> None:
+        """End a request whose grammar cannot be followed. Does nothing if it has ended."""
+        if state := self._requests.get(request_id):
+            self._yield(state, state.fail(message))
 
     def check_room(self) -> None:
         """Raise Overloaded if too many requests wait, not counting those that can start with the next step."""
@@ -155,8 +163,7 @@ class Head:
                 num_known = len(state.answers)
                 for delta in state.absorb(sequence, answers, now):
                     self._yield(state, delta)
-                for answer in (sequence, *state.answers[num_known:]):
-                    self._settle(answer)
+                self._settle_all((sequence, *state.answers[num_known:]))
 
     def confirm(
         self, stage: int, step: int, free: tuple[int, ...], seconds: float = 0.0, now: float | None = None
@@ -180,8 +187,8 @@ class Head:
 
     def stats(self) -> EngineStats:
         """Return the head's counters, its numbers of requests, and the use of its pools."""
-        running = self._cache.num_requests
-        waiting, pools = len(self._requests) - running, self._ledger.measure_use()
+        running, pools = self._cache.num_requests, self._ledger.measure_use()
+        waiting = len(self._requests) - running
         return EngineStats(running=running, waiting=waiting, pools=pools, **dataclasses.asdict(self._counters))
 
     def fail(self, message: str, named: Listing[SeqId] = ()) -> bool:
@@ -277,16 +284,15 @@ class Head:
             self._waiting.add(sequence)
 
     def _space(self, sequence: Sequence) -> Hashable:
-        request = sequence.request
-        return request.adapter, self._versions, request.salt
+        return sequence.request.adapter, self._versions, sequence.request.salt
 
     def _list_live(self) -> list[Sequence]:
-        return [sequence for state in self._requests.values() for sequence in state.live]
+        """Return the answers that can be computed."""
+        return [answer for state in self._requests.values() if not state.context.is_held for answer in state.live]
 
     def _choose(self, now: float) -> dict[Sequence, int]:
         """Plan a step; with several stages, with a share of the decodes, so that every stage has a step to compute."""
-        share = -(-max(len(self._cache.running), 1) // len(self._stages))
-        limits = self.limits
+        limits, share = self.limits, -(-max(len(self._cache.running), 1) // len(self._stages))
         room = StepBudget(max_tokens=limits.max_batch_tokens, max_decodes=share, max_running=limits.max_running)
         scheduler = Scheduler(self._cache, self._options.preemption, now)
         chosen = scheduler.choose(room)
@@ -309,19 +315,17 @@ class Head:
                 self._ready.discard(sequence)
             self._cache.note_planned(sequence)
         self._num_steps += 1
-        self._in_flight.append(InflightStep(self._num_steps, rows, tuple(chosen), self._ledger.free, times, marks))
-        return PlannedStep(self.epoch, edits, StageBatch(rows, step=self._num_steps))
+        inflight = InflightStep(self._num_steps, rows, tuple(chosen), self._ledger.free, times, marks)
+        self._in_flight.append(inflight)
+        return PlannedStep(self.epoch, edits, StageBatch(rows, step=self._num_steps), inflight.list_masks())
 
     def _break_deadlock(self) -> bool:
         """If no step can be planned, preempt an answer of the newest request that holds pages, or fail the request.
 
         Returns False if a step is in flight or there is no request.
         """
-        if not self._requests or self._in_flight:
+        if self._in_flight or (last := find_last(self._requests.values())) is None:
             return False
-        states = list(self._requests.values())
-        holders = [state for state in states if state.running]
-        last = max(reversed(holders or states), key=lambda state: state.arrived)
         if len(last.running) > 1:
             self._cache.discard(last.running[-1])
         else:
@@ -352,9 +356,13 @@ class Head:
         state = self._requests.get(sequence.request.id)
         return state if state is not None and state.context is sequence.context else None
 
-    def _settle(self, sequence: Sequence) -> None:
-        """Mark a sequence as ready, and as waiting if it is not on the stages, unless it is over or being drawn."""
-        if not sequence.is_over and not sequence.is_drawing:
-            self._ready.add(sequence)
-            if sequence.seq is None:
-                self._waiting.add(sequence)
+    def _settle_all(self, sequences: Listing[Sequence]) -> None:
+        """Mark sequences as ready, and as waiting if they are not on the stages, unless they are over or being drawn.
+
+        The sequences of a request that waits for its grammar are left alone.
+        """
+        for sequence in sequences:
+            if not (sequence.is_over or sequence.is_drawing or sequence.context.is_held):
+                self._ready.add(sequence)
+                if sequence.seq is None:
+                    self._waiting.add(sequence)

@@ -7,6 +7,8 @@ from collections.abc import Sequence as Listing
 from dataclasses import dataclass
 from typing import NoReturn
 
+import msgspec
+
 from parallax_core.base.errors import InvalidRequest
 from parallax_core.base.ids import SeqId
 from parallax_core.contracts.engine import Request
@@ -61,10 +63,16 @@ def weigh_rows(request: Request) -> RowCost:
 
 
 def make_spec(request: Request) -> SequenceSpec:
-    """Return the spec of a request's sequences for the stages."""
+    """Return the spec of a request's sequences for the stages.
+
+    Under a grammar, the masks keep an answer from ending too early: a stage cannot know where it must end.
+    """
+    sampling = request.sampling
+    if request.grammar is not None:
+        sampling = msgspec.structs.replace(sampling, min_tokens=0, stop_ids=())
     return SequenceSpec(
         prompt_length=len(request.prompt),
-        sampling=request.sampling,
+        sampling=sampling,
         adapter=request.adapter,
         priority=request.priority,
         salt=request.salt,

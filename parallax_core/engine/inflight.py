@@ -20,6 +20,7 @@ from parallax_core.contracts.stage import (
     StageBatch,
     State,
 )
+from parallax_core.engine.pending_mask import PendingMask
 from parallax_core.engine.sequence import Sequence
 from parallax_core.engine.stage_clock import StageClock, StepTimes
 from parallax_core.pages.pool import Mark
@@ -43,6 +44,8 @@ class PlannedStep:
     epoch: Epoch
     edits: tuple[Edit, ...]
     batch: StageBatch
+    masks: tuple[PendingMask, ...] = ()
+    """The masks that its draws wait for, to be made in the order of the steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +103,15 @@ class InflightStep:
             if not _fits(output, answer, vocab_size):
                 shown = str(answer)[:MOST_SHOWN]
                 raise StageLost(f"the last stage answered {shown} to {output} in step {self.number}")
+
+    def list_masks(self) -> tuple[PendingMask, ...]:
+        """Return the masks that the draws of the step wait for."""
+        return tuple(
+            sequence.make_pending_mask(index, place)
+            for index, (row, sequence) in enumerate(zip(self.rows, self.sequences, strict=True))
+            for place, output in enumerate(row.outputs)
+            if isinstance(output, Draw) and output.masked
+        )
 
     def share_out(self, answers: tuple[Answer, ...]) -> Iterator[tuple[Sequence, tuple[Answer, ...]]]:
         """Yield each sequence with the answers to its row."""

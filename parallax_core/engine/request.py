@@ -128,6 +128,13 @@ class RequestState:
         )
 
 
+def find_last(states: Iterable[RequestState]) -> RequestState | None:
+    """Return the newest request that is on the stages, else the newest that could be; None if there is neither."""
+    able = [state for state in states if not state.context.is_held]
+    holders = [state for state in able if state.running]
+    return max(reversed(holders or able), key=lambda state: state.arrived, default=None)
+
+
 def _read_logprob(drawn: Drawn, index: int) -> tuple[TokenLogprob, ...]:
     """Return the log-probability of the token at ``index``, or an empty tuple if it was not requested."""
     if not drawn.logprobs:

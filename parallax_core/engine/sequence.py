@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 
 from parallax_core.base.ids import SeqId
 from parallax_core.contracts.engine import Delta, Reason, Request, TokenLogprob
+from parallax_core.contracts.grammar import CompiledGrammar
 from parallax_core.contracts.stage import Draw, Output, Row, SequenceSpec
 from parallax_core.engine.answer_text import AnswerText
 from parallax_core.engine.detokenizer import Decode
 from parallax_core.engine.header_budget import RowCost, make_spec, weigh_rows
+from parallax_core.engine.pending_mask import AnswerGrammar, PendingMask
 from parallax_core.engine.prefix import ITEM, make_key
 from parallax_core.engine.prompt_logprobs import PromptScore
 from parallax_core.engine.timing import Timeline, Timer, stand_still
@@ -36,6 +38,8 @@ class RequestContext:
     timer: Timer = stand_still
     number: int = 0
     """The request's number in the order of arrival at the head."""
+    grammar: CompiledGrammar | None = None
+    """The request's grammar; None: it has none, or it is still being compiled."""
     spec: SequenceSpec = field(init=False)
     """The spec with which a sequence is opened on the stages."""
     cost: RowCost = field(init=False)
@@ -43,6 +47,11 @@ class RequestContext:
 
     def __post_init__(self) -> None:
         self.spec, self.cost = make_spec(self.request), weigh_rows(self.request)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the request waits until its grammar is compiled."""
+        return self.request.grammar is not None and self.grammar is None
 
 
 @dataclass(eq=False, slots=True)
@@ -79,6 +88,7 @@ class Sequence:
     """The tokens drawn so far."""
     score: PromptScore | None = field(init=False, default=None)
     """The log-probabilities of the prompt, if requested; the first answer computes them."""
+    _grammar: AnswerGrammar | None = field(init=False, default=None)
     _key: bytes = field(init=False)
     """The cached key; may lack the latest tokens."""
     _text: AnswerText = field(init=False)
@@ -187,6 +197,15 @@ class Sequence:
             outputs = (*outputs, self._make_draw(count - 1))
         return Row(self.seq, start, self.read(start, stop), outputs)
 
+    def make_pending_mask(self, row: int, output: int) -> PendingMask:
+        """Return the mask to be made for the draw at index ``output`` of the planned row at index ``row``."""
+        assert self.context.grammar is not None, "a request whose grammar is not compiled is not planned"
+        if self._grammar is None:
+            self._grammar = AnswerGrammar(self.context.grammar)
+        request, length = self.request, len(self.output)
+        may_end = length >= request.sampling.min_tokens
+        return PendingMask(row, output, request.id, self._grammar, self.output, length, request.stop_ids, may_end)
+
     def advance(self, token: int, logprobs: tuple[TokenLogprob, ...]) -> Delta:
         """Add a drawn token and return the delta for the client."""
         self.is_drawing = False
@@ -198,7 +217,7 @@ class Sequence:
         """Return the draw of a row; the first draw of a request begins all its answers."""
         request = self.request
         top = -1 if request.logprobs is None else request.logprobs
-        return Draw(offset, 1 if self.num_output else request.n, top)
+        return Draw(offset, 1 if self.num_output else request.n, top, request.grammar is not None)
 
     def _read(self, token: int) -> tuple[str, Reason | None]:
         """Return the text a token completes, and the reason if it ends the answer."""

@@ -84,6 +84,8 @@ class RequestValidator:
         if request.adapter and not all(_has(stage, "adapters") for stage in self.stages):
             message = f"the adapter {request.adapter!r} cannot be used: this model's backend does not support adapters"
             raise InvalidRequest(message, "adapter", "ask for the model itself")
+        if request.grammar is not None:
+            self._check_grammar(request)
         max_output = limits.limit_output(request)
         if request.delivered:
             self._check_delivered(request, max_output)
@@ -101,6 +103,14 @@ class RequestValidator:
         size = self.stages[-1].vocab_size
         if any(min(tokens) < 0 or max(tokens) >= size for tokens in request.delivered):
             raise InvalidRequest(f"delivered has tokens outside of 0 to {size - 1}", "delivered")
+
+    def _check_grammar(self, request: Request) -> None:
+        if not _has(self.stages[-1], "masks"):
+            message = "a grammar is not available: this model's backend draws without masks"
+            raise InvalidRequest(message, "grammar", OTHER_BACKEND)
+        if not request.stop_ids:
+            message = "a grammar needs a token that ends the answer, and the request has none"
+            raise InvalidRequest(message, "grammar", "leave out ignore_eos, or name stop tokens")
 
     def _check_logprobs(self, name: str, top: int | None) -> None:
         last = self.stages[-1]

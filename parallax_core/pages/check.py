@@ -46,6 +46,8 @@ def check_batch(batch: StageBatch, lengths: Mapping[SeqId, int], info: StageInfo
         if problem := _find_problem(row, lengths[row.seq], info) or _find_misplaced(row, info):
             raise ValueError(f"row of sequence {row.seq}: {problem}")
         _check_support(row, info)
+    if batch.masks is None and not info.gives and any(map(_waits_for_mask, batch.rows)):
+        raise ValueError("a draw waits for a mask, and the batch has no masks")
 
 
 def check_edit(edit: Edit, specs: Mapping[SeqId, SequenceSpec], pools: Sequence[PagePool], info: StageInfo) -> None:
@@ -149,10 +151,15 @@ def _check_support(row: Row, info: StageInfo) -> None:
         "embeddings": bool(row.spans),
         "hidden": any(isinstance(output, Hidden) for output in row.outputs),
         "logprobs": any(_wants_logprobs(output) for output in row.outputs),
+        "masks": not info.gives and _waits_for_mask(row),
     }
     for name, is_needed in needed.items():
         if is_needed and name not in info.capabilities:
             raise Unsupported(f"row of sequence {row.seq} asks for {name}, which this stage does not support", HINT)
+
+
+def _waits_for_mask(row: Row) -> bool:
+    return any(isinstance(output, Draw) and output.masked for output in row.outputs)
 
 
 def _wants_logprobs(output: Output) -> bool:

@@ -2,13 +2,13 @@
 
 The order of the operations, each applied to the result of the one before:
 
-1. Reported log-probabilities are the log-softmax of the raw logits, before everything below.
-2. ``repetition_penalty``, for the tokens in the prompt or output: divides positive logits, multiplies the others.
-3. ``frequency_penalty`` times a token's count in the output is subtracted, and ``presence_penalty`` if the count is
+1. Tokens that the mask of a draw forbids become minus infinity; see `parallax_core.sampling.masks`.
+2. Reported log-probabilities are the log-softmax of these logits, before everything below.
+3. ``repetition_penalty``, for the tokens in the prompt or output: divides positive logits, multiplies the others.
+4. ``frequency_penalty`` times a token's count in the output is subtracted, and ``presence_penalty`` if the count is
    not zero.
-4. ``logit_bias`` is added.
-5. While the output holds fewer than ``min_tokens`` tokens, ``stop_ids`` become minus infinity.
-6. Tokens that a grammar forbids become minus infinity.
+5. ``logit_bias`` is added.
+6. While the output holds fewer than ``min_tokens`` tokens, ``stop_ids`` become minus infinity.
 7. Temperature 0 takes the largest logit and ends the draw; any other temperature divides the logits.
 8. ``top_k`` keeps the k largest.
 9. ``top_p`` keeps the most probable tokens, by the softmax over those that ``top_k`` kept, that sum to at least p.
@@ -67,7 +67,7 @@ def draw(logits: Sequence[float], draft: Draft, allowed: Collection[int] | None 
 
 
 def adjust(logits: Sequence[float], draft: Draft, allowed: Collection[int] | None = None) -> list[float]:
-    """Return ``logits`` after penalties, bias and bans: steps 2 to 6 of the order."""
+    """Return ``logits`` after penalties, bias and bans: steps 1 and 3 to 6 of the order."""
     sampling, size = draft.sampling, len(logits)
     adjusted = list(logits)
     if sampling.repetition_penalty != 1:

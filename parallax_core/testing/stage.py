@@ -25,6 +25,7 @@ from parallax_core.testing.checks.flight import FlightChecks
 from parallax_core.testing.checks.fork import ForkChecks
 from parallax_core.testing.checks.hidden import HiddenChecks
 from parallax_core.testing.checks.life import LifeChecks
+from parallax_core.testing.checks.mask import MaskChecks
 from parallax_core.testing.checks.penalty import PenaltyChecks
 from parallax_core.testing.checks.pool import PoolChecks
 from parallax_core.testing.checks.score import ScoreChecks
@@ -45,6 +46,7 @@ class StageConformance(
     ErrorChecks,
     FailureChecks,
     DrawChecks,
+    MaskChecks,
     PenaltyChecks,
     ScoreChecks,
     HiddenChecks,

@@ -8,7 +8,7 @@ one knows nothing of pages, batches, chunks and stages.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import TypedDict, Unpack
@@ -45,6 +45,7 @@ from parallax_core.api import (
     check_edit,
     check_room,
     draw,
+    mask_logits,
 )
 from parallax_core.contracts.stage import PoolKind
 from parallax_core.testing.answer import History
@@ -54,6 +55,9 @@ from parallax_core.testing.paged import PagedLayers, States, pack_states, show_s
 
 GREEDY = Sampling(temperature=0)
 HIDDEN = TensorSpec(width=1, dtype="int64")
+
+Masks = Mapping[tuple[SeqId, int], Tensor]
+"""The masks of a step, by sequence and index of the output in its row."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -156,6 +160,8 @@ class ToyStage:
         """Called with the spec of an `Open`, or of a `Fork` that has one."""
         self.before_step: Callable[[StageBatch], None] = lambda _: None
         """Called with a legal batch; what it raises leaves the stage as it was."""
+        self.masks: Masks = {}
+        """The masks of the last step."""
         self._thread: int | None = None
 
     @property
@@ -200,6 +206,7 @@ class ToyStage:
         check_room([memory.pool for memory in self.layers.memories], batch.rows)
         self.batches.append(batch)
         self.before_step(batch)
+        self.masks = read_masks(batch)
         hidden = self.layers.run(batch)
         if self.info.gives:
             result = StageResult((), (pack_states(chain(*hidden)),), self.free)
@@ -260,10 +267,20 @@ class ToyStage:
         """Return the answer to an output, given the hidden state there, and how many tensors answers name so far."""
         if isinstance(output, Hidden):
             return State(num_tensors)
-        logits = score_tokens(state, self.toy.vocab)
+        place = next(index for index, each in enumerate(row.outputs) if each is output)
+        logits = mask_logits(score_tokens(state, self.toy.vocab), self.masks.get((row.seq, place)))
         if isinstance(output, Score):
             return answer_score(output, logits)
         return answer_draw(output, logits, self.make_drafts(row, output))
+
+
+def read_masks(batch: StageBatch) -> Masks:
+    """Return the masks of a batch, waiting for them."""
+    if batch.masks is None:
+        return {}
+    found = batch.masks.wait()
+    places = ((row.seq, index) for row in batch.rows for index in range(len(row.outputs)))
+    return {place: found[number] for number, place in enumerate(places) if number in found}
 
 
 def describe_toy(toy: Toy, layers: LayerRange | None, sizes: Sizes) -> StageInfo:
@@ -287,7 +304,7 @@ def describe_toy(toy: Toy, layers: LayerRange | None, sizes: Sizes) -> StageInfo
         dtype="int64",
         weight_bytes=0,
         weights_version="1",
-        capabilities=frozenset({"logprobs", "hidden", "positions"}),
+        capabilities=frozenset({"logprobs", "hidden", "positions", "masks"}),
         takes=(HIDDEN,) if layers.start else (),
         gives=(HIDDEN,) if layers.stop < len(toy.layers) else (),
         steps_ahead=sizes.steps_ahead,

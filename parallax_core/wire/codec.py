@@ -67,8 +67,9 @@ def pack_message(message: Message, buffers: list[Data]) -> Header:
         case Result(lease, epoch, step, stage, answers, free, seconds, tensors, sampling_s):
             packed = pack_tensors(tensors, buffers)
             return ResultHeader(lease, epoch, step, stage, answers, free, seconds, packed, sampling_s)
-        case Mask(lease, epoch, step, row, bits):
-            return MaskHeader(lease, epoch, step, row, *pack_tensors((bits,), buffers))
+        case Mask(lease, epoch, step, row, bits, output):
+            [entry] = pack_tensors((bits,), buffers)
+            return MaskHeader(lease, epoch, step, row, entry, output)
         case _:
             return message
 
@@ -102,8 +103,9 @@ def unpack_header(header: Header, buffers: tuple[Data, ...]) -> Message:
         case ResultHeader(lease, epoch, step, stage, answers, free, seconds, entries, sampling_s):
             tensors = unpack_entries(entries, buffers)
             return Result(lease, epoch, step, stage, answers, free, seconds, tensors, sampling_s)
-        case MaskHeader(lease, epoch, step, row, bits):
-            return Mask(lease, epoch, step, row, *unpack_entries((bits,), buffers))
+        case MaskHeader(lease, epoch, step, row, entry, output):
+            [bits] = unpack_entries((entry,), buffers)
+            return Mask(lease, epoch, step, row, bits, output)
         case _:
             unpack_entries((), buffers)
             return header

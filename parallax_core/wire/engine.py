@@ -14,6 +14,7 @@ import msgspec
 
 from parallax_core.contracts.backend import DType
 from parallax_core.contracts.engine import MAX_ANSWERS, EngineStats, HealthState, Reason
+from parallax_core.contracts.grammar import Grammar
 from parallax_core.contracts.sample import Sampling
 from parallax_core.contracts.token_engine import EngineInfo
 from parallax_core.contracts.value import LARGEST, Count, Counter, Value
@@ -72,6 +73,7 @@ class Submit(Leased, frozen=True, tag=17):
     """-1: not requested."""
     adapter: Name = ""
     salt: Text = ""
+    grammar: Grammar | None = None
 
 
 class Abort(Leased, frozen=True, tag=18):

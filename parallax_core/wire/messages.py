@@ -95,10 +95,15 @@ class MaskOf(Leased, Generic[T], frozen=True):
     """An index into `Step.rows`."""
     bits: T
     """uint8 of shape [(vocabulary + 7) // 8]: bit ``i % 8`` (1: the lowest) of byte ``i // 8`` allows token ``i``."""
+    output: Count = 0
+    """An index into `Row.outputs`: a draw that waits for a mask."""
 
 
 class Mask(MaskOf[Tensor], frozen=True, tag=3):
-    """The tokens that a row may draw, sent by the head to the last stage at any time before the draw."""
+    """The tokens that a draw may take, sent by the head directly to the last stage.
+
+    It may come before its `Step`, unless both come on one link: then it follows it.
+    """
 
 
 class Heartbeat(Leased, frozen=True, tag=4):

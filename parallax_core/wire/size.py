@@ -20,7 +20,7 @@ DROP = SHORT + 2 * NUMBER
 ROW = SHORT + 2 * NUMBER + 4 * LONG
 """A row without tokens and outputs."""
 TOKEN = NUMBER
-DRAW = SHORT + 4 * NUMBER
+DRAW = SHORT + 5 * NUMBER
 SCORE = SHORT + 4 * NUMBER
 
 ENTRY = SHORT + (SHORT + 16) + LONG + 8 * NUMBER + NUMBER

@@ -15,8 +15,11 @@ from parallax_core.contracts.stage import StageResult
 from parallax_core.engine.head import Head
 from parallax_core.node.channel import Channel
 from parallax_core.node.executor.base import LEASE
-from parallax_core.wire.messages import Failure, Heartbeat, Message, Result, Step
+from parallax_core.node.pipeline.mask_maker import MadeMasks, MaskMaker
+from parallax_core.wire.messages import Failure, Heartbeat, Mask, Message, Result, Step
 
+Outbox = asyncio.Queue[Step | Mask]
+"""Messages to a stage that wait to be sent."""
 Deliver = Callable[[list[tuple[RequestId, Delta]]], None]
 """Passes deltas to the streams of their requests."""
 
@@ -48,15 +51,21 @@ class PipelineDriver:
         channels: Sequence[Channel],
         deliver: Deliver,
         step_timeout_s: float | None = None,
+        masks: MaskMaker | None = None,
     ) -> None:
         """Drive ``head`` over ``channels``, one to each stage, and pass the deltas of its requests to ``deliver``.
 
-        ``step_timeout_s`` limits the seconds a stage may compute a step; None: `StepLimit` sets the limit.
+        ``step_timeout_s`` limits the seconds a stage may compute a step; None: `StepLimit` sets the limit. ``masks``
+        makes the masks that draws wait for; without it, the head must have no request with a grammar.
         """
         self._head = head
         self._channels = tuple(channels)
         self._deliver = deliver
-        self._outbox: asyncio.Queue[Step] = asyncio.Queue()  # as long as the head has steps in flight
+        self._outbox: Outbox = asyncio.Queue()  # as long as the head has steps in flight
+        self._mask_outbox: Outbox = self._outbox if len(channels) == 1 else asyncio.Queue()
+        """The messages to the last stage: to a single stage, masks follow their steps."""
+        self._masks = masks
+        self._making: set[asyncio.Future[MadeMasks]] = set()
         self._news = asyncio.Event()
         self._losses: list[StageLost] = []
         self._step_timeout_s = step_timeout_s
@@ -84,7 +93,9 @@ class PipelineDriver:
             async with FailFastGroup() as group:
                 for stage, channel in enumerate(self._channels):
                     group.start(self._listen(stage, channel))
-                group.start(self._send())
+                group.start(self._send(0, self._outbox))
+                if self._mask_outbox is not self._outbox:
+                    group.start(self._send(len(self._channels) - 1, self._mask_outbox))
                 group.start(self._plan())
         except StageLost as error:  # of several losses at once, an unreadable frame is the cause of the others
             raise next((loss for loss in self._losses if loss.cause == "invalid_frame"), error) from error.__cause__
@@ -105,6 +116,10 @@ class PipelineDriver:
                 self._outbox.put_nowait(
                     Step(LEASE, step.epoch, batch.step, step.edits, batch.rows, (), batch.embeddings)
                 )
+                if step.masks and self._masks is not None:
+                    making = self._masks.make(step.epoch, batch.step, step.masks)
+                    self._making.add(making)
+                    making.add_done_callback(self._post_masks)
             await asyncio.sleep(0)  # send the step before the readers of the streams get to work
             self._deliver(head.take_deltas())
             try:
@@ -120,13 +135,25 @@ class PipelineDriver:
             waits.append(max(0.0, deadline - _now()))
         return min(waits, default=None)
 
-    async def _send(self) -> None:
+    def _post_masks(self, making: asyncio.Future[MadeMasks]) -> None:
+        """Send the masks of a step. A stage waits for them even if the step is to be discarded."""
+        self._making.discard(making)
+        if making.cancelled():
+            return
+        made = making.result()
+        for mask in made.masks:
+            self._mask_outbox.put_nowait(mask)
+        for request_id, reason in made.failed:
+            self._head.refuse(request_id, reason)
+            self._news.set()
+
+    async def _send(self, stage: int, outbox: Outbox) -> None:
         while True:
-            step = await self._outbox.get()
+            message = await outbox.get()
             try:
-                await self._channels[0].send(step)
+                await self._channels[stage].send(message)
             except (PeerLost, ValueError) as error:
-                raise self._lost(0, error) from error
+                raise self._lost(stage, error) from error
 
     async def _listen(self, stage: int, channel: Channel) -> None:
         while True:
@@ -187,6 +214,8 @@ class PipelineDriver:
         if failure is None or failure.step != progress.finished[-1] + 1:
             return
         if self._head.fail(failure.message, failure.sequences):
+            for making in self._making:  # of the step that failed: its number comes again
+                making.cancel()
             progress.sent, progress.failure = failure.step - 1, None
         else:
             self._progress = self._begin()

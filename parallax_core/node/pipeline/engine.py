@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Coroutine
 
-from parallax_core.base.errors import EngineFailed, ParallaxError, StageLost, Unavailable
+from parallax_core.base.errors import EngineFailed, InvalidRequest, ParallaxError, StageLost, Unavailable
 from parallax_core.base.ids import RequestId
 from parallax_core.contracts.engine import EngineStats, Health, Request
 from parallax_core.contracts.stage import StageInfo
@@ -17,6 +17,7 @@ from parallax_core.engine.head import Head
 from parallax_core.node.engine_base import EngineBase, describe_error
 from parallax_core.node.executor.base import Executor, StageLocation
 from parallax_core.node.pipeline.driver import PipelineDriver
+from parallax_core.node.pipeline.mask_maker import MaskMaker
 from parallax_core.node.pipeline.options import PipelineOptions
 from parallax_core.node.pipeline.recovery import Recovery
 from parallax_core.node.pipeline.stream import QueueStream
@@ -48,11 +49,12 @@ class PipelineEngine(EngineBase[tuple[StageInfo, ...]]):
         self._infos: tuple[StageInfo, ...] = ()
         self._head: Head | None = None
         self._driver: PipelineDriver | None = None
+        self._masks: MaskMaker | None = None
 
     def submit(self, request: Request) -> QueueStream:
         """Accept a request; see `Engine.submit`."""
         head, driver = self._find_head()
-        head.accept(request, asyncio.get_running_loop().time())
+        self._accept(head, request)
         stream = self._add_stream(request.id, self._options.backlog)
         driver.wake()
         return stream
@@ -96,6 +98,25 @@ class PipelineEngine(EngineBase[tuple[StageInfo, ...]]):
         """The info of each stage; empty before the engine is ready."""
         return self._infos
 
+    def _accept(self, head: Head, request: Request) -> None:
+        """Have the head accept a request; one whose grammar is not compiled waits for that."""
+        masks, now = self._masks, asyncio.get_running_loop().time()
+        if request.grammar is None:
+            head.accept(request, now)
+            return
+        if masks is None:
+            message = "a grammar is not available: this engine was made without a compiler of grammars"
+            raise InvalidRequest(message, "grammar", "leave it out")
+        compiled = masks.find(request.grammar)
+        head.accept(request, now, compiled)
+        if compiled is None:
+            masks.prepare(head, request.id, request.grammar, self._wake)
+
+    def _wake(self) -> None:
+        """Have the driver, if there is one, plan again."""
+        if self._driver is not None:
+            self._driver.wake()
+
     def _find_head(self) -> tuple[Head, PipelineDriver]:
         """Return the head and the driver that take requests.
 
@@ -113,10 +134,14 @@ class PipelineEngine(EngineBase[tuple[StageInfo, ...]]):
     def _begin(self, opened: tuple[StageInfo, ...]) -> Coroutine[None, None, None]:
         self._infos = opened
         self._head = Head(opened, self._decode, self._options.head_options(time.perf_counter))
+        if self._options.grammars is not None:
+            self._masks = MaskMaker(self._options.grammars, opened[-1].vocab_size)
         self._driver = self._make_driver(self._head)
         return self._serve(self._head, self._driver)
 
     async def _release(self) -> None:
+        if self._masks is not None:
+            self._masks.close()
         await self._executor.close()
 
     def _needs(self) -> str:
@@ -151,7 +176,7 @@ class PipelineEngine(EngineBase[tuple[StageInfo, ...]]):
             self._fail(error.message if isinstance(error, ParallaxError) else describe_error(error))
 
     def _make_driver(self, head: Head) -> PipelineDriver:
-        return PipelineDriver(head, self._executor.channels, self._deliver, self._options.step_timeout_s)
+        return PipelineDriver(head, self._executor.channels, self._deliver, self._options.step_timeout_s, self._masks)
 
     async def _explain_loss(self, loss: StageLost) -> StageLost:
         """Return the root cause of a loss, or the loss itself if the search fails."""

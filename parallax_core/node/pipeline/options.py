@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from parallax_core.builtin.batching import WorkConserving
 from parallax_core.builtin.inprocess import SCHEME, InProcessTransport
 from parallax_core.builtin.preemption import LowestPriority
+from parallax_core.contracts.grammar import GrammarCompiler
 from parallax_core.contracts.policy import BatchingPolicy, PreemptionPolicy
 from parallax_core.contracts.transport import Transport, TransportPlan
 from parallax_core.engine.limits import Limits
@@ -40,6 +41,8 @@ class PipelineOptions:
     otherwise they wait for this one."""
     load_timeout_s: float = 900.0
     """Seconds without a progress report after which loading counts as hung."""
+    grammars: GrammarCompiler | None = None
+    """Compiles the grammars of requests; None: requests with a grammar are refused."""
     backlog: UnreadOutput = field(default_factory=UnreadOutput)
     """Bounds the output that clients have not read; all engines with these options share it."""
 

@@ -41,6 +41,7 @@ def make_submit(number: int, epoch: Epoch, request: Request) -> Submit:
         prompt_logprobs=-1 if request.prompt_logprobs is None else request.prompt_logprobs,
         adapter=request.adapter,
         salt=request.salt,
+        grammar=request.grammar,
     )
     try:  # a frame that cannot be read would end the link, and with it all other requests
         decode(encode(submit))
@@ -63,6 +64,7 @@ def read_submit(submit: Submit) -> Request:
         prompt_logprobs=None if submit.prompt_logprobs < 0 else submit.prompt_logprobs,
         adapter=submit.adapter,
         salt=submit.salt,
+        grammar=submit.grammar,
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from parallax_core.base.errors import BackendFailed, StageLost
-from parallax_core.contracts.stage import Stage, StageBatch, StageInfo, StageOutput, StageResult
+from parallax_core.contracts.stage import MaskSource, Stage, StageBatch, StageInfo, StageOutput, StageResult
 from parallax_core.contracts.tensor import FLOATS, Tensor, TensorSpec
 from parallax_core.node.executor.compatibility import show_specs
 from parallax_core.wire.messages import Step
@@ -14,14 +14,14 @@ from parallax_core.wire.messages import Step
 T = TypeVar("T")
 
 
-def begin_rows(stage: Stage, step: Step) -> StageOutput:
-    """Submit the rows of ``step``, with its hidden states in the dtypes the stage takes.
+def begin_rows(stage: Stage, step: Step, masks: MaskSource | None = None) -> StageOutput:
+    """Submit the rows of ``step``, with its hidden states in the dtypes the stage takes, and the masks of its draws.
 
     Raises:
         BackendFailed: if the hidden states do not fit the stage, or the computation failed.
         StageLost: if the backend says so.
     """
-    batch = StageBatch(step.rows, _fit(stage.info, step), step.embeddings, step.step)
+    batch = StageBatch(step.rows, _fit(stage.info, step), step.embeddings, step.step, masks)
     return _ask_model(lambda: stage.step(batch))
 
 

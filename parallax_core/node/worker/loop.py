@@ -13,11 +13,13 @@ import msgspec
 from parallax_core.base.errors import ParallaxError, PeerLost, StageLost
 from parallax_core.base.ids import Epoch
 from parallax_core.base.taskgroup import FailFastGroup
+from parallax_core.engine.stage_clock import MOST_IN_FLIGHT
 from parallax_core.node.channel import Channel
+from parallax_core.node.worker.mask_mailbox import MaskMailbox
 from parallax_core.node.worker.runtime import StageKey, StageRuntime, StepOutcome
 from parallax_core.node.worker.thread import StageThread
 from parallax_core.wire.membership import Assign, Release
-from parallax_core.wire.messages import Failure, Heartbeat, Message, Step
+from parallax_core.wire.messages import Failure, Heartbeat, Mask, Message, Step
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +63,9 @@ class StageLoop:
         self._heartbeat_s = heartbeat_s
         self._inbox: deque[Step] = deque()
         """Received and not submitted, oldest first. The event loop appends, the stage's thread takes."""
-        self._running: asyncio.Queue[asyncio.Future[StepOutcome | None]] = asyncio.Queue(AHEAD)
+        self._masks = runtime.mailbox = MaskMailbox()
+        most = AHEAD if channels.before is not None else MOST_IN_FLIGHT  # masks follow the steps of a head on its link
+        self._running: asyncio.Queue[asyncio.Future[StepOutcome | None]] = asyncio.Queue(most)
         self._newest = -1
         """The newest epoch received; steps of older epochs are not run."""
         self._num_queued = 0
@@ -83,9 +87,9 @@ class StageLoop:
                 group.start(self._take())
                 group.start(self._give())
                 if self._channels.before is not None:
-                    group.start(self._watch(self._channels.head))
+                    group.start(self._listen(self._channels.head))
                 if self._channels.after is not None:
-                    group.start(self._watch(self._channels.after))
+                    group.start(self._listen(self._channels.after))
                 if self._heartbeat_s is not None:
                     group.start(self._beat(self._heartbeat_s))
         except Exception as error:  # noqa: BLE001 -- the head has to know any error
@@ -93,16 +97,21 @@ class StageLoop:
                 await self._tell_loss(error)
         finally:
             self._is_over = True
+            self._masks.close()
         return self._summons
 
     async def _take(self) -> None:
         source = self._channels.before or self._channels.head
         while True:
             message = await source.receive()
+            if isinstance(message, Mask) and source is self._channels.head:
+                self._keep_mask(source, message)
+                continue
             if not isinstance(message, Step):
                 raise self._refuse(source, message)
             if message.lease == self._key.lease:
                 self._newest = max(self._newest, message.epoch)
+                self._masks.note_step(message, is_ordered=source is self._channels.head)
             self._num_queued += 1
             self._inbox.append(message)
             await self._running.put(self._thread.call(self._compute))
@@ -120,9 +129,19 @@ class StageLoop:
                 self._has_told = True
                 raise StageLost(outcome.report.message)
 
-    async def _watch(self, channel: Channel) -> None:
-        """Raise when the peer is lost; it must not send anything."""
-        raise self._refuse(channel, await channel.receive())
+    async def _listen(self, channel: Channel) -> None:
+        """Raise when the peer is lost; only a head may send something: masks, to the last stage."""
+        while True:
+            message = await channel.receive()
+            if not isinstance(message, Mask) or channel is not self._channels.head:
+                raise self._refuse(channel, message)
+            self._keep_mask(channel, message)
+
+    def _keep_mask(self, channel: Channel, mask: Mask) -> None:
+        if self._channels.after is not None:
+            raise self._refuse(channel, mask)
+        if mask.lease == self._key.lease:
+            self._masks.put(mask)
 
     def _refuse(self, channel: Channel, message: Message) -> Exception:
         if channel is self._channels.head and isinstance(message, Assign | Release):

@@ -13,6 +13,7 @@ from parallax_core.base.errors import BackendFailed, StageLost
 from parallax_core.base.ids import LeaseId, SeqId
 from parallax_core.contracts.stage import Drop, Edit, Fork, Open, Stage, StageInfo, StageOutput, StageResult
 from parallax_core.node.worker.compute import begin_rows, finish_rows, is_last
+from parallax_core.node.worker.mask_mailbox import MaskMailbox, StepMasks, find_masks
 from parallax_core.wire.messages import Failure, Result, Step
 
 logger = logging.getLogger(__name__)
@@ -51,6 +52,13 @@ class SubmittedStep:
     """Why it failed as it was submitted."""
     is_discarded: bool = False
     """Whether an earlier step failed: the result means nothing."""
+    masks: StepMasks | None = None
+    """The masks that its draws wait for."""
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds for which it has waited for masks."""
+        return self.masks.waited_s if self.masks is not None else 0.0
 
 
 class StageRuntime:
@@ -86,7 +94,9 @@ class StageRuntime:
         """Steps run since the stage opened."""
         self.num_tokens = 0
         """Tokens computed since the stage opened."""
-        self._begun: tuple[int, float] | None = None
+        self.mailbox: MaskMailbox | None = None
+        """The masks that the head sends; None: it sends none."""
+        self._begun: tuple[SubmittedStep, float] | None = None
         """The oldest step being computed, and when its computing began."""
         self._finished_at = 0.0
         """When the last step was finished."""
@@ -119,7 +129,10 @@ class StageRuntime:
         computing time only.
         """
         begun = self._begun
-        return (begun[0], max(0.0, self._clock() - begun[1])) if begun is not None else (0, 0.0)
+        if begun is None:
+            return 0, 0.0
+        entry, since = begun
+        return entry.step.step, max(0.0, self._clock() - since - entry.waited_s)
 
     def open(self) -> StageInfo:
         """Open the stage. Errors of the backend are not caught here."""
@@ -164,7 +177,7 @@ class StageRuntime:
             return
         entry = SubmittedStep(step, self._clock())
         if self._begun is None:
-            self._begun = step.step, entry.begun
+            self._begun = entry, entry.begun
         try:
             self._submit(entry)
         except (BackendFailed, StageLost) as error:
@@ -210,7 +223,9 @@ class StageRuntime:
         entry.begun = self._clock()
         self._edit(self._stage, step.edits)
         if step.rows:
-            entry.output = begin_rows(self._stage, step)
+            info = self._stage.info
+            entry.masks = find_masks(self.mailbox, step, info.vocab_size) if is_last(info) else None
+            entry.output = begin_rows(self._stage, step, entry.masks)
 
     def _settle_all(self) -> None:
         """Wait for every submitted step; `finish` returns their outcomes."""
@@ -225,15 +240,17 @@ class StageRuntime:
             return self._fail(entry, error)
         finally:
             now = self._clock()
-            pending = (each.step.step for each in self._submitted if isinstance(each, SubmittedStep))
-            self._begun = next(((number, now) for number in pending), None)
+            pending = (each for each in self._submitted if isinstance(each, SubmittedStep))
+            self._begun = next(((later, now - later.waited_s) for later in pending), None)
+            if entry.masks is not None:
+                entry.masks.close()
             since, self._finished_at = max(entry.begun, self._finished_at), now
         if entry.is_discarded:
             return None
         self.step = entry.step.step
         self.num_steps += 1
         self.num_tokens += sum([len(row.tokens) for row in entry.step.rows])
-        return self._conclude(entry.step, result, max(0.0, now - since))
+        return self._conclude(entry.step, result, max(0.0, now - since - entry.waited_s))
 
     def _wait(self, entry: SubmittedStep) -> StageResult:
         assert self._stage is not None, "the stage is not open"

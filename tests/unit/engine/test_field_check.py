@@ -6,7 +6,7 @@ from typing import Any, get_args
 import pytest
 from msgspec.structs import replace as change
 
-from parallax_core.api import EngineInfo, InvalidRequest, Request, RequestField, RequestId, Sampling
+from parallax_core.api import EngineInfo, Grammar, InvalidRequest, Request, RequestField, RequestId, Sampling
 from parallax_core.engine.field_check import FieldCheck
 
 INFO = EngineInfo(
@@ -28,6 +28,7 @@ VALUES: dict[str, Any] = {
     "repetition_penalty": 1.5,
     "logit_bias": ((3, 1.0),),
     "min_tokens": 2,
+    "grammar": Grammar(kind="json_object"),
 }
 
 

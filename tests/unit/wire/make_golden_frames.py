@@ -14,6 +14,7 @@ from typing import Any
 from parallax_core.base.ids import Epoch, LeaseId, SeqId
 from parallax_core.contracts import stage
 from parallax_core.contracts.engine import EngineStats, PoolUse
+from parallax_core.contracts.grammar import Grammar
 from parallax_core.contracts.sample import Sampling
 from parallax_core.contracts.tensor import Tensor, TensorSpec
 from parallax_core.contracts.token_engine import EngineInfo
@@ -60,10 +61,11 @@ PREFILL = stage.Row(
     SeqId(2),
     256,
     (15, 300, 70000, 0),
-    outputs=(stage.Hidden(0), stage.Score(1, 70000, top=5), stage.Draw(3, count=2, top=1)),
+    outputs=(stage.Hidden(0), stage.Score(1, 70000, top=5), stage.Draw(3, count=2, top=1, masked=True)),
     positions=(256, 257, 300, 2**53 - 1),
     spans=(stage.Span(0, 2, tensor=0, start=1),),
 )
+GRAMMAR = Grammar(kind="json_schema", source='{"type": "null"}', after=("</think>",))
 DECODE = stage.Row(SeqId(2**32), 10**6, (128255,), (stage.Draw(0),))
 
 INFO = stage.StageInfo(
@@ -141,7 +143,7 @@ SAMPLES: dict[str, Message] = {
     "failure of a peer": Failure(
         LEASE, EPOCH, 15, stage=2, message="?", lost=True, at_fault=False, cause="invalid_frame", peer="attic"
     ),
-    "mask": Mask(LEASE, EPOCH, 16, row=1, bits=Tensor("uint8", (3,), b"\x01\x80\x03")),
+    "mask": Mask(LEASE, EPOCH, 16, row=1, bits=Tensor("uint8", (3,), b"\x01\x80\x03"), output=2),
     "heartbeat": Heartbeat(LEASE, EPOCH, -1, stage=1, steps=1000, tokens=2**33, queued=2, sequences=17),
     "heartbeat within a step": Heartbeat(LEASE, EPOCH, 11, stage=1, running=12, running_s=2.5),
     "hello": Hello(WIRE_VERSION, "kitchen", "0.1.0", 1),
@@ -156,7 +158,9 @@ SAMPLES: dict[str, Message] = {
     "release": Release(LEASE, EPOCH),
     "assign an engine": AssignEngine(LEASE, EPOCH, "vllm", "org/model", "bfloat16", "cuda:1", 0.5, 1.0, 4096, 512),
     "engine ready": EngineOpened(LEASE, EPOCH, ENGINE, {"model.layers.10": "00ff", "model.norm.weight": "a1b2"}),
-    "submit": Submit(LEASE, EPOCH, 41, (1, 70000), 128, SAMPLING, (2, 128001), -2, 4, 5, 0, "poetry", "tenant"),
+    "submit": Submit(
+        LEASE, EPOCH, 41, (1, 70000), 128, SAMPLING, (2, 128001), -2, 4, 5, 0, "poetry", "tenant", GRAMMAR
+    ),
     "submit with defaults": Submit(LEASE, EPOCH, 42, (1,), 1, Sampling()),
     "abort": Abort(LEASE, EPOCH, (41, 42)),
     "deltas": Deltas(

@@ -13,6 +13,7 @@ from parallax_core.base.ids import Epoch, LeaseId, SeqId
 from parallax_core.contracts import stage
 from parallax_core.contracts.capability import Capability
 from parallax_core.contracts.engine import MAX_ANSWERS, EngineStats, HealthState, PoolUse, Reason
+from parallax_core.contracts.grammar import Grammar, GrammarKind
 from parallax_core.contracts.sample import Sampling
 from parallax_core.contracts.tensor import ITEM_BYTES, Tensor, TensorSpec
 from parallax_core.contracts.token_engine import EngineInfo, RequestField, SeedSupport
@@ -104,7 +105,7 @@ def rows(draw: st.DrawFn, lengths: list[int]) -> stage.Row:
 def outputs_at(offset: int) -> st.SearchStrategy[stage.Draw | stage.Score | stage.Hidden]:
     at = st.just(offset)
     return st.one_of(
-        st.builds(stage.Draw, at, st.integers(1, LARGEST), counters),
+        st.builds(stage.Draw, at, st.integers(1, LARGEST), counters, st.booleans()),
         st.builds(stage.Score, at, counts, counts),
         st.builds(stage.Hidden, at),
     )
@@ -267,6 +268,7 @@ engine_messages: st.SearchStrategy[Message] = st.one_of(
         counters,
         words,
         words,
+        st.none() | st.builds(Grammar, kind=st.sampled_from(get_args(GrammarKind)), source=words, after=tuples(words)),
     ),
     st.builds(Abort, leases, epochs, tuples(counts)),
     st.builds(Deltas, leases, epochs, tuples(token_deltas())),
@@ -299,7 +301,13 @@ messages: st.SearchStrategy[Message] = st.one_of(
         Failure, leases, epochs, counts, counts, words, st.booleans(), tuples(counts), st.booleans(), causes, words
     ),
     st.builds(
-        Mask, leases, epochs, counts, counts, st.integers(0, 5).flatmap(lambda size: tensors((size,), dtype="uint8"))
+        Mask,
+        leases,
+        epochs,
+        counts,
+        counts,
+        st.integers(0, 5).flatmap(lambda size: tensors((size,), dtype="uint8")),
+        counts,
     ),
     st.builds(Heartbeat, leases, epochs, counters, *[counts] * 6, st.floats(0, LARGEST)),
     st.builds(Hello, counts, shown, shown, counts),
