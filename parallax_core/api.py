@@ -43,7 +43,7 @@ from parallax_core.contracts.event import EngineReady, Event, RequestBegan, Requ
 from parallax_core.contracts.finding import Finding
 from parallax_core.contracts.grammar import Grammar, GrammarKind
 from parallax_core.contracts.model import LayerShape, ModelAdapter, ModelShape, ModelSpec, Part
-from parallax_core.contracts.parser import Content, Parser, ParserSpec, Piece, Reasoning, ToolCall
+from parallax_core.contracts.parser import AnswerInfo, Content, Informed, Parser, ParserSpec, Piece, Reasoning, ToolCall
 from parallax_core.contracts.policy import (
     ArrivalView,
     BatchingPolicy,
@@ -269,7 +269,9 @@ __all__ = [  # noqa: RUF022 -- in groups
     "ReplicaView",
     "RoutingPolicy",
     # Parsers of model output
+    "AnswerInfo",
     "Content",
+    "Informed",
     "Parser",
     "ParserSpec",
     "Piece",

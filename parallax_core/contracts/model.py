@@ -88,3 +88,5 @@ class ModelSpec:
     defines what a builder is, and gets it, loaded, in `StagePlan.blocks`."""
     remedy: str = ""
     """What to do if a Ref cannot be imported."""
+    parser: str = ""
+    """The name of the parser for the outputs of every model of this family; empty: the chat template decides."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
 
 from parallax_core.base.refs import Ref
 
@@ -32,6 +32,8 @@ class ToolCall:
     name: str = ""
     arguments: str = ""
     """A piece of JSON text; the pieces of one index concatenated are the arguments."""
+    id: str = ""
+    """On the first piece: the id that the model gave the call; empty: it gave none."""
 
 
 Piece = Content | Reasoning | ToolCall
@@ -52,6 +54,26 @@ class Parser(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class AnswerInfo:
+    """The facts about an answer that its parser may need."""
+
+    prompt_end: str = ""
+    """The last characters of the prompt, at most 256, special tokens included. Some chat templates open the reasoning
+    in the prompt."""
+    tools: Mapping[str, str] = field(default_factory=dict)
+    """The tools that the model may call: by name, the JSON Schema of the arguments as JSON text. Empty: text that looks
+    like a call is content."""
+
+
+@runtime_checkable
+class Informed(Protocol):
+    """An optional protocol of a `Parser` that needs to know about its answer."""
+
+    def begin(self, answer: AnswerInfo) -> None:
+        """Take note of ``answer``; called once, before any text."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ParserSpec:
     """Offers a parser of outputs."""
 
@@ -63,3 +85,12 @@ class ParserSpec:
     """Makes a parser for one answer."""
     remedy: str = ""
     """What to do if the factory cannot be imported, such as the package to install."""
+    finds_calls: bool = True
+    """Whether it finds tool calls; without, requests with tools are refused."""
+    template_marks: tuple[str, ...] = ()
+    """Strings that a chat template contains, all of them, if its model writes this format. Of several parsers whose
+    strings occur, the one with the most is chosen. Empty: it is chosen by name only."""
+    special_tokens: tuple[str, ...] = ()
+    """Special tokens that mark reasoning or calls. Text is made without special tokens, except these."""
+    reasoning_end: str = ""
+    """The text that ends the reasoning, for requests that limit it; empty: reasoning cannot be limited."""

@@ -167,8 +167,8 @@ def join_pieces(pieces: Sequence[Piece]) -> list[Piece]:
                 joined[-1] = Content(before + text)
             case (Reasoning(before), Reasoning(text)):
                 joined[-1] = Reasoning(before + text)
-            case (ToolCall(index, name, before), ToolCall(same, "", text)) if same == index:
-                joined[-1] = ToolCall(index, name, before + text)
+            case (ToolCall(index, name, before, call_id), ToolCall(same, "", text)) if same == index:
+                joined[-1] = ToolCall(index, name, before + text, call_id)
             case _:
                 joined.append(piece)
     return joined

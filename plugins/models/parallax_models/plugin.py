@@ -1,10 +1,11 @@
-"""Registers the adapters of model families with Parallax."""
+"""Registers the adapters of model families, and the parsers of their outputs, with Parallax."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from parallax_core.api import ModelSpec, Ref, hookimpl
+from parallax_core.api import ModelSpec, ParserSpec, Ref, hookimpl
+from parallax_models.parsers.formats import FORMATS
 
 FAMILIES = {
     "llama": ("Llama and SmolLM", "LlamaForCausalLM"),
@@ -17,6 +18,9 @@ FAMILIES = {
     "qwen3_next": ("Qwen3-Next", "Qwen3NextForCausalLM"),
 }
 
+PARSERS = {"gpt_oss": "harmony"}
+"""The families whose models all write one format."""
+
 
 @hookimpl
 def parallax_register_models() -> Iterable[ModelSpec]:
@@ -28,6 +32,13 @@ def parallax_register_models() -> Iterable[ModelSpec]:
             architectures=(architecture,),
             adapter=Ref(f"parallax_models.{name}:ADAPTER"),
             remedy="pip install parallax-models",
+            parser=PARSERS.get(name, ""),
         )
         for name, (summary, architecture) in FAMILIES.items()
     ]
+
+
+@hookimpl
+def parallax_register_parsers() -> Iterable[ParserSpec]:
+    """Offer a parser for each format."""
+    return FORMATS

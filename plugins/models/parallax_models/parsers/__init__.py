@@ -1,0 +1,1 @@
+"""Parsers of model output, one module per format of tool calls."""

@@ -1,0 +1,141 @@
+"""The base of all parsers: reasoning at the beginning of an answer, then content, and calls where a mark opens them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from parallax_core.api import AnswerInfo, Content, Piece, Reasoning, ToolCall
+from parallax_models.parsers.marks import Marks
+from parallax_models.parsers.text_reader import Reading, TextReader
+
+THINK = ("<think>", "</think>")
+"""The marks around reasoning in most formats."""
+
+
+class AnswerParser:
+    """Reads one answer; see `parallax_core.api.Parser`. A subclass reads the calls of one format.
+
+    White space around the marks of reasoning and calls belongs to the marks.
+    """
+
+    thinking: ClassVar[tuple[str, str]] = THINK
+    """The marks that open and close the reasoning."""
+    openers: ClassVar[tuple[str, ...]] = ()
+    """The marks that open calls."""
+
+    def __init__(self) -> None:
+        self.text = TextReader()
+        self.tools: Mapping[str, str] | None = None
+        """The schemas of the tools, as in `AnswerInfo`; None: not known, any name may be called."""
+        self._pieces: list[Piece] = []
+        self._thinks = False
+        self._num_newlines = 0
+        self._num_calls = 0
+        self._has_arguments = True
+        self._reading = self.read_answer()
+
+    def begin(self, answer: AnswerInfo) -> None:
+        """See `parallax_core.api.Informed`."""
+        self.tools = answer.tools
+        self._thinks = answer.prompt_end.rstrip().endswith(self.thinking[0])
+
+    def feed(self, text: str) -> Sequence[Piece]:
+        """See `parallax_core.api.Parser`."""
+        self.text.add(text)
+        return self._go_on()
+
+    def finish(self) -> Sequence[Piece]:
+        """See `parallax_core.api.Parser`."""
+        self.text.end()
+        return self._go_on()
+
+    def read_answer(self) -> Reading[None]:
+        """Read the whole answer."""
+        yield from self.read_reasoning()
+        yield from self.read_content()
+
+    def read_reasoning(self) -> Reading[None]:
+        """Read the reasoning, if the answer begins with it."""
+        opener, closer = self.thinking
+        if not self._thinks and not (yield from self.text.expect_after_space(opener)):
+            return
+        yield from self.text.skip_space()
+        if (yield from self.text.pass_until(Marks(closer), self._reason)):
+            self._num_newlines = 0
+            yield from self.text.skip_space()
+        self._reason("", is_last=True)
+
+    def read_content(self) -> Reading[None]:
+        """Read content and calls up to the end."""
+        marks = Marks(*self.openers) if self.finds_calls else Marks()
+        while mark := (yield from self.text.pass_until(marks, self.add_content)):
+            yield from self.try_call(mark)
+
+    def try_call(self, mark: str) -> Reading[bool]:
+        """Read the calls after ``mark``; what turns out to be no call is content."""
+        self.text.begin_record(mark)
+        if (yield from self.read_calls(mark)):
+            yield from self.text.skip_space()
+            return True
+        self.add_content(self.text.end_record())
+        return False
+
+    def read_calls(self, mark: str) -> Reading[bool]:
+        """Read the calls that ``mark`` opens, and the mark that closes them; return whether there is one."""
+        raise NotImplementedError
+
+    @property
+    def finds_calls(self) -> bool:
+        """Whether there are tools to call."""
+        return self.tools is None or bool(self.tools)
+
+    def find_schema(self, name: str) -> Mapping[str, Any]:
+        """Return the JSON Schema of a tool's arguments; empty if it is not known."""
+        try:
+            found = json.loads((self.tools or {}).get(name, "{}"))
+        except (ValueError, RecursionError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def open_call(self, name: str, call_id: str = "") -> None:
+        """Begin the next call."""
+        self.text.forget_record()
+        self._pieces.append(ToolCall(self._num_calls, name, id=call_id))
+        self._num_calls += 1
+        self._has_arguments = False
+
+    def add_arguments(self, text: str) -> None:
+        """Add a piece of the call's arguments."""
+        if text:
+            self._has_arguments = True
+            self._pieces.append(ToolCall(self._num_calls - 1, arguments=text))
+
+    def close_call(self) -> None:
+        """End the call; without arguments, they are an empty object."""
+        if not self._has_arguments:
+            self.add_arguments("{}")
+
+    def add_content(self, text: str) -> None:
+        """Add content."""
+        if text:
+            self._pieces.append(Content(text))
+
+    def add_reasoning(self, text: str) -> None:
+        """Add reasoning."""
+        if text:
+            self._pieces.append(Reasoning(text))
+
+    def _reason(self, text: str, *, is_last: bool = False) -> None:
+        """Add reasoning; hold back newlines at its end, which belong to the mark that may follow."""
+        inner = text if is_last else text.rstrip("\n")
+        if inner or is_last:
+            self.add_reasoning("\n" * self._num_newlines + inner)
+            self._num_newlines = 0
+        self._num_newlines += len(text) - len(inner)
+
+    def _go_on(self) -> Sequence[Piece]:
+        next(self._reading, None)
+        pieces, self._pieces = self._pieces, []
+        return pieces

@@ -1,0 +1,97 @@
+"""The formats of reasoning and tool calls, by the names that vLLM and SGLang users know."""
+
+# ruff: noqa: RUF001 -- marks of DeepSeek have this character
+
+from __future__ import annotations
+
+from parallax_core.api import ParserSpec, Ref
+
+THINK_TOKENS = ("<think>", "</think>")
+THINK_END = "</think>\n\n"
+HARMONY_TOKENS = ("start", "end", "message", "channel", "constrain", "return", "call")
+KIMI_TOKENS = ("tool_calls_section_begin", "tool_calls_section_end", "tool_call_begin", "tool_call_end")
+DEEPSEEK_TOKENS = ("calls▁begin", "calls▁end", "call▁begin", "call▁end", "sep")
+
+
+def _offer(name: str, summary: str, parser: str, marks: tuple[str, ...], tokens: tuple[str, ...] = ()) -> ParserSpec:
+    return ParserSpec(
+        name=name,
+        summary=summary,
+        factory=Ref(f"parallax_models.parsers.{parser}"),
+        template_marks=marks,
+        special_tokens=(*THINK_TOKENS, *tokens),
+        reasoning_end=THINK_END,
+    )
+
+
+FORMATS = (
+    _offer("hermes", "Hermes, Qwen2.5, Qwen3, Granite 4", "json_calls:HermesParser", ("<tool_call>", "</tool_call>")),
+    _offer(
+        "qwen3_coder",
+        "Qwen3-Coder",
+        "xml_calls:Qwen3CoderParser",
+        ("<tool_call>", "</tool_call>", "<function="),
+    ),
+    _offer("glm4", "GLM-4.5 to 4.7", "xml_calls:Glm4Parser", ("<tool_call>", "</tool_call>", "<arg_key>")),
+    _offer(
+        "llama3_json",
+        "Llama 3.1 to 3.3",
+        "json_calls:Llama3Parser",
+        ("<|start_header_id|>", '{"name": function name, "parameters":'),
+        ("<|python_tag|>",),
+    ),
+    ParserSpec(
+        name="mistral",
+        summary="Mistral and Magistral",
+        factory=Ref("parallax_models.parsers.json_calls:MistralParser"),
+        template_marks=("[TOOL_CALLS]", "[/INST]"),
+        special_tokens=("[TOOL_CALLS]", "[CALL_ID]", "[ARGS]", "[THINK]", "[/THINK]"),
+        reasoning_end="[/THINK]",
+    ),
+    _offer(
+        "deepseek",
+        "DeepSeek V3, R1 and V3.1",
+        "marked_calls:DeepseekParser",
+        ("<｜tool▁calls▁begin｜>", "<｜tool▁sep｜>"),
+        tuple(f"<｜tool▁{name}｜>" for name in DEEPSEEK_TOKENS),
+    ),
+    _offer(
+        "kimi_k2",
+        "Kimi K2",
+        "marked_calls:KimiParser",
+        ("<|tool_calls_section_begin|>", "<|tool_call_begin|>"),
+        tuple(f"<|{name}|>" for name in (*KIMI_TOKENS, "tool_call_argument_begin")),
+    ),
+    _offer(
+        "minimax",
+        "MiniMax M2",
+        "xml_calls:MinimaxParser",
+        ("<minimax:tool_call>", "<invoke name="),
+        ("<minimax:tool_call>", "</minimax:tool_call>"),
+    ),
+    _offer("minimax_m1", "MiniMax M1", "json_calls:MinimaxM1Parser", ("<tool_calls>", "</tool_calls>")),
+    _offer(
+        "granite",
+        "Granite 3",
+        "json_calls:GraniteParser",
+        ("<|tool_call|>", "<|start_of_role|>"),
+        ("<|tool_call|>", "<tool_call>", "</tool_call>"),
+    ),
+    ParserSpec(
+        name="harmony",
+        summary="gpt-oss",
+        factory=Ref("parallax_models.parsers.harmony:HarmonyParser"),
+        template_marks=("<|channel|>", "<|message|>"),
+        special_tokens=tuple(f"<|{name}|>" for name in HARMONY_TOKENS),
+        reasoning_end="<|end|><|start|>assistant<|channel|>final<|message|>",
+    ),
+    ParserSpec(
+        name="think",
+        summary="reasoning between <think> and </think>, no tool calls",
+        factory=Ref("parallax_models.parsers.thinking:ThinkParser"),
+        finds_calls=False,
+        template_marks=("</think>",),
+        special_tokens=THINK_TOKENS,
+        reasoning_end=THINK_END,
+    ),
+)

@@ -1,0 +1,217 @@
+"""Parsers of calls that are JSON objects with a name and arguments."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import ClassVar
+
+from parallax_models.parsers.answer_parser import AnswerParser
+from parallax_models.parsers.text_reader import Reading, drop
+
+MISTRAL_NAME = re.compile(r"[^\s\[\]{}]*")
+ARGUMENTS = frozenset({"arguments", "parameters"})
+KEYS = ARGUMENTS | {"name", "id", "type"}
+"""The keys of a call."""
+
+
+class JsonCallParser(AnswerParser):
+    """Calls are objects such as ``{"name": "look_up", "arguments": {...}}``: one, several, or a list of them."""
+
+    closers: ClassVar[dict[str, str]] = {}
+    """By opening mark, the mark after the calls, if the format has one."""
+    must_be_known = False
+    """Whether an object is a call only if a tool has that name."""
+    must_have_arguments = False
+    """Whether an object without arguments is no call."""
+
+    def read_calls(self, mark: str) -> Reading[bool]:
+        """See `AnswerParser.read_calls`."""
+        if not (yield from self.read_objects()):
+            return False
+        if closer := self.closers.get(mark):
+            yield from self.text.expect_after_space(closer)
+        return True
+
+    def read_objects(self) -> Reading[bool]:
+        """Read one object, several, or a list of them; return whether there is a call."""
+        is_list = (yield from self.text.skip_space()) == "["
+        if is_list:
+            yield from self.text.expect("[")
+        if not (yield from self.read_object()):
+            return False
+        while (following := (yield from self.text.skip_space())) in {",", ";", "{"}:
+            if following != "{":
+                yield from self.text.expect(following)
+            if not (yield from self.read_object()):
+                break
+        if is_list:
+            yield from self.text.expect_after_space("]")
+        return True
+
+    def read_object(self) -> Reading[bool]:
+        """Read one object; return whether it is a call."""
+        yield from self.text.skip_space()
+        if not (yield from self.text.expect("{")):
+            return False
+        call = JsonCall(self)
+        while (yield from self.text.skip_space()) == '"':
+            if not (yield from call.read_member()):
+                break
+            if (yield from self.text.skip_space()) != ",":
+                break
+            yield from self.text.expect(",")
+        yield from self.text.expect_after_space("}")
+        return call.close()
+
+
+class JsonCall:
+    """One object, member by member. The call begins once its name and the beginning of its arguments are known."""
+
+    def __init__(self, parser: JsonCallParser) -> None:
+        self._parser = parser
+        self._text = parser.text
+        self._name = self._id = ""
+        self._is_open = False
+        self._held: list[str] | None = None
+        """The arguments, if they come before the name."""
+
+    def read_member(self) -> Reading[bool]:
+        """Read a key and its value; return whether both are there."""
+        key: list[str] = []
+        if not (yield from self._text.pass_json(key.append)):
+            return False
+        if not (yield from self._text.expect_after_space(":")):
+            return False
+        first, name = (yield from self._text.skip_space()), _read_string("".join(key))
+        if self._parser.must_be_known and name not in KEYS:
+            return False
+        return (yield from self._read_value(name, first))
+
+    def _read_value(self, key: str, first: str) -> Reading[bool]:
+        if key in ARGUMENTS and first == "{" and self._may_open():
+            self._open()
+            return (yield from self._text.pass_json(self._parser.add_arguments))
+        value: list[str] = []
+        is_whole = yield from self._text.pass_json(drop if self._is_open else value.append)
+        if self._is_open or not is_whole:
+            return is_whole
+        if key == "name":
+            self._name = _read_string("".join(value))
+        elif key == "id":
+            self._id = _read_string("".join(value))
+        elif key in ARGUMENTS:
+            self._held = [_unwrap("".join(value))]
+        self._open_held()
+        return True
+
+    def close(self) -> bool:
+        """End the call; return whether it is one."""
+        if not self._is_open and not self._parser.must_have_arguments and self._may_open():
+            self._open()
+        if self._is_open:
+            self._parser.close_call()
+        return self._is_open
+
+    def _may_open(self) -> bool:
+        tools = self._parser.tools
+        return bool(self._name) and (not self._parser.must_be_known or tools is None or self._name in tools)
+
+    def _open(self) -> None:
+        self._is_open = True
+        self._parser.open_call(self._name, self._id)
+
+    def _open_held(self) -> None:
+        if self._held is not None and self._may_open():
+            self._open()
+            for text in self._held:
+                self._parser.add_arguments(text)
+
+
+def _read_string(text: str) -> str:
+    """Return the string that a JSON text is; empty if it is none."""
+    try:
+        found = json.loads(text, strict=False)
+    except (ValueError, RecursionError):
+        return ""
+    return found if isinstance(found, str) else ""
+
+
+def _unwrap(text: str) -> str:
+    """Return arguments that some models write as a string with JSON in it, and null for none, as an object."""
+    inner = _read_string(text) if text.startswith('"') else text
+    return "{}" if text == "null" else inner or text
+
+
+class HermesParser(JsonCallParser):
+    """Hermes, Qwen2.5, Qwen3, Granite 4: each object between ``<tool_call>`` and ``</tool_call>``.
+
+    Source: the chat templates of NousResearch/Hermes-3-Llama-3.1-8B and Qwen/Qwen3-8B.
+    """
+
+    openers = ("<tool_call>",)
+    closers: ClassVar[dict[str, str]] = {"<tool_call>": "</tool_call>"}
+
+
+class GraniteParser(JsonCallParser):
+    """Granite 3: ``<|tool_call|>``, then a list of objects. 3.0 writes ``<tool_call>`` instead.
+
+    Source: the chat templates of ibm-granite/granite-3.1-8b-instruct and granite-3.0-8b-instruct.
+    """
+
+    openers = ("<|tool_call|>", "<tool_call>")
+    closers: ClassVar[dict[str, str]] = {"<tool_call>": "</tool_call>"}
+
+
+class MinimaxM1Parser(JsonCallParser):
+    """MiniMax M1: objects, one on each line, between ``<tool_calls>`` and ``</tool_calls>``.
+
+    Source: the function call guide of MiniMaxAI/MiniMax-M1-80k.
+    """
+
+    openers = ("<tool_calls>",)
+    closers: ClassVar[dict[str, str]] = {"<tool_calls>": "</tool_calls>"}
+
+
+class Llama3Parser(JsonCallParser):
+    """Llama 3.1 to 3.3: the whole answer is one object, or several with ``;`` between, after ``<|python_tag|>`` or not.
+
+    Source: the chat template of meta-llama/Llama-3.1-8B-Instruct.
+    """
+
+    must_be_known = must_have_arguments = True
+
+    def read_content(self) -> Reading[None]:
+        """See `AnswerParser.read_content`."""
+        if self.finds_calls:
+            self.text.begin_record("")
+            yield from self.text.expect_after_space("<|python_tag|>")
+            first = yield from self.text.skip_space()
+            if first not in {"{", "["} or not (yield from self.read_objects()):
+                self.add_content(self.text.end_record())
+        yield from super().read_content()
+
+
+class MistralParser(JsonCallParser):
+    """Mistral: ``[TOOL_CALLS]``, then a list of objects, or a name, ``[ARGS]`` and the arguments of one call.
+
+    Source: the chat templates of mistralai/Mistral-7B-Instruct-v0.3 and Mistral-Small-3.2-24B-Instruct-2506.
+    """
+
+    thinking = ("[THINK]", "[/THINK]")
+    openers = ("[TOOL_CALLS]",)
+
+    def read_calls(self, mark: str) -> Reading[bool]:
+        """See `AnswerParser.read_calls`."""
+        if (yield from self.text.skip_space()) in {"[", "{"}:
+            return (yield from super().read_calls(mark))
+        name, call_id = (yield from self.text.read_match(MISTRAL_NAME)), ""
+        if (yield from self.text.expect("[CALL_ID]")):
+            call_id = yield from self.text.read_match(MISTRAL_NAME)
+        yield from self.text.expect("[ARGS]")
+        if not name or (yield from self.text.skip_space()) != "{":
+            return False
+        self.open_call(name, call_id)
+        yield from self.text.pass_json(self.add_arguments)
+        self.close_call()
+        return True

@@ -1,0 +1,368 @@
+"""Every parser holds to the contract, reads transcripts of its family, and survives any text in any pieces."""
+
+# ruff: noqa: RUF001 -- marks of DeepSeek have this character
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from parallax_core.api import AnswerInfo, Content, Parser, Piece, Reasoning, ToolCall
+from parallax_core.testing.parser import ParserConformance, check_calls, join_pieces
+from parallax_models.parsers.formats import FORMATS
+from parallax_models.plugin import parallax_register_parsers
+
+MAKERS: dict[str, Callable[[], Parser]] = {spec.name: spec.factory.load() for spec in FORMATS}
+
+THINK_MARKS = ("<think>", "<think>\n", *(f"{a}</think>{b}" for a in ("", "\n", "\n\n") for b in ("", "\n", "\n\n")))
+ARGUMENTS = '{"city": "S\\u00e3o \\"Paulo\\" {", "days": [1, {"of": 2}], "at": null}'
+WEATHER = json.dumps(
+    {
+        "type": "object",
+        "properties": {
+            "city": {"type": "string"},
+            "days": {"type": "integer"},
+            "parts": {"type": "array", "items": {"type": "string"}},
+            "unit": {"type": ["string", "null"]},
+            "exact": {"type": "boolean"},
+        },
+    }
+)
+TOOLS = {"get_weather": WEATHER, "list_files": "{}"}
+
+
+def call(name: str = "get_weather", arguments: str = ARGUMENTS) -> str:
+    return f'{{"name": "{name}", "arguments": {arguments}}}'
+
+
+class Kit(ParserConformance):
+    """The kit, with a parser that knows the tools."""
+
+    parser = ""
+    tools = TOOLS
+
+    def make_parser(self) -> Parser:
+        parser: Any = MAKERS[self.parser]()
+        parser.begin(AnswerInfo(tools=self.tools))
+        return parser  # type: ignore[no-any-return]
+
+
+class TestThink(Kit):
+    parser = "think"
+    marks = THINK_MARKS
+    samples = (
+        ("<think>\nwhy\n\n</think>\n\nbecause", [Reasoning("why"), Content("because")]),
+        ("plain </think> <think> text", [Content("plain </think> <think> text")]),
+        ("<think>\na\n\nb", [Reasoning("a\n\nb")]),
+        ('<tool_call>\n{"name": "x"}', [Content('<tool_call>\n{"name": "x"}')]),
+    )
+
+
+class TestHermes(Kit):
+    parser = "hermes"
+    marks = (*THINK_MARKS, "<tool_call>")
+    samples = (
+        (f"<tool_call>\n{call()}\n</tool_call>", [ToolCall(0, "get_weather", ARGUMENTS)]),
+        (
+            (
+                "<think>\nLook it up.\n</think>\n\nOne moment.\n"
+                f"<tool_call>\n{call()}\n</tool_call>\n<tool_call>\n{call('list_files', '{}')}\n</tool_call>"
+            ),
+            [
+                Reasoning("Look it up."),
+                Content("One moment.\n"),
+                ToolCall(0, "get_weather", ARGUMENTS),
+                ToolCall(1, "list_files", "{}"),
+            ],
+        ),
+        ('<tool_call>{"arguments": {"a": 1}, "name": "f"}</tool_call>', [ToolCall(0, "f", '{"a": 1}')]),
+        ('<tool_call>{"name": "f"}</tool_call> done', [ToolCall(0, "f", "{}"), Content("done")]),
+        ('<tool_call>{"name": "f", "arguments": "{\\"a\\": 1}"}', [ToolCall(0, "f", '{"a": 1}')]),
+        ("<tool_call> is a mark", [Content("<tool_call> is a mark")]),
+        ('<tool_call>{"a": 1}</tool_call>', [Content('<tool_call>{"a": 1}</tool_call>')]),
+    )
+
+
+class TestQwen3Coder(Kit):
+    parser = "qwen3_coder"
+    marks = (*THINK_MARKS, "<tool_call>", "<function=")
+    samples = (
+        (
+            (
+                'Let me see.\n<tool_call>\n<function=get_weather>\n<parameter=city>\nSão\n"Paulo"\n</parameter>\n'
+                "<parameter=days>\n3\n</parameter>\n<parameter=unit>\nnull\n</parameter>\n</function>\n</tool_call>"
+            ),
+            [
+                Content("Let me see.\n"),
+                ToolCall(0, "get_weather", '{"city": "São\\n\\"Paulo\\"", "days": 3, "unit": null}'),
+            ],
+        ),
+        ("<function=list_files>\n</function>", [ToolCall(0, "list_files", "{}")]),
+        (
+            (
+                "<tool_call><function=get_weather><parameter=exact>True</parameter></function></tool_call>\n"
+                '<tool_call><function=get_weather><parameter=parts>["a"]</parameter></function></tool_call>'
+            ),
+            [ToolCall(0, "get_weather", '{"exact": true}'), ToolCall(1, "get_weather", '{"parts": ["a"]}')],
+        ),
+        (
+            "<function=get_weather><parameter=days>soon</parameter><parameter=other>1</parameter></function>",
+            [ToolCall(0, "get_weather", '{"days": "soon", "other": "1"}')],
+        ),
+        ("a <function=> b", [Content("a <function=> b")]),
+    )
+
+
+class TestGlm4(Kit):
+    parser = "glm4"
+    marks = (*THINK_MARKS, "<tool_call>")
+    samples = (
+        (
+            (
+                "<think>hm</think>\n<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Beijing</arg_value>\n"
+                "<arg_key>days</arg_key>\n<arg_value>2</arg_value>\n</tool_call>"
+            ),
+            [Reasoning("hm"), ToolCall(0, "get_weather", '{"city": "Beijing", "days": 2}')],
+        ),
+        (
+            (
+                "<tool_call>list_files</tool_call><tool_call>get_weather<arg_key>city</arg_key>"
+                "<arg_value>1</arg_value></tool_call>"
+            ),
+            [ToolCall(0, "list_files", "{}"), ToolCall(1, "get_weather", '{"city": "1"}')],
+        ),
+    )
+
+
+class TestLlama3(Kit):
+    parser = "llama3_json"
+    marks = THINK_MARKS
+    samples = (
+        (
+            f'{{"name": "get_weather", "parameters": {ARGUMENTS}}}',
+            [ToolCall(0, "get_weather", ARGUMENTS)],
+        ),
+        (
+            (
+                '<|python_tag|>{"type": "function", "name": "list_files", "parameters": {}}; '
+                '{"name": "get_weather", "parameters": {"city": "Bonn"}}'
+            ),
+            [ToolCall(0, "list_files", "{}"), ToolCall(1, "get_weather", '{"city": "Bonn"}')],
+        ),
+        ('{"name": "Ada", "age": 36}', [Content('{"name": "Ada", "age": 36}')]),
+        ('{"name": "unknown", "parameters": {}}', [Content('{"name": "unknown", "parameters": {}}')]),
+        ("It is {sunny}.", [Content("It is {sunny}.")]),
+    )
+
+
+class TestMistral(Kit):
+    parser = "mistral"
+    marks = ("[THINK]", "[/THINK]", "[TOOL_CALLS]")
+    samples = (
+        (
+            f'[TOOL_CALLS] [{call()}, {{"name": "list_files", "arguments": {{}}, "id": "abcdefghi"}}]',
+            [ToolCall(0, "get_weather", ARGUMENTS), ToolCall(1, "list_files", "{}")],
+        ),
+        (
+            "[THINK]hm[/THINK]Well.[TOOL_CALLS]get_weather[ARGS]" + ARGUMENTS + "[TOOL_CALLS]list_files[ARGS]{}",
+            [
+                Reasoning("hm"),
+                Content("Well."),
+                ToolCall(0, "get_weather", ARGUMENTS),
+                ToolCall(1, "list_files", "{}"),
+            ],
+        ),
+        ('[TOOL_CALLS]f[CALL_ID]123456789[ARGS]{"a": 1}', [ToolCall(0, "f", '{"a": 1}', "123456789")]),
+        ("[TOOL_CALLS] are marks", [Content("[TOOL_CALLS] are marks")]),
+    )
+
+
+class TestDeepseek(Kit):
+    parser = "deepseek"
+    marks = (*THINK_MARKS, "<｜tool▁calls▁begin｜>")
+    samples = (
+        (
+            "Wait.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n"
+            + ARGUMENTS
+            + "\n```<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>list_files\n```json\n{}\n```"
+            "<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+            [Content("Wait."), ToolCall(0, "get_weather", ARGUMENTS), ToolCall(1, "list_files", "{}")],
+        ),
+        (
+            "<think>hm</think><｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>"
+            + ARGUMENTS
+            + "<｜tool▁call▁end｜><｜tool▁call▁begin｜>list_files<｜tool▁sep｜>{}<｜tool▁call▁end｜>"
+            + "<｜tool▁calls▁end｜>",
+            [Reasoning("hm"), ToolCall(0, "get_weather", ARGUMENTS), ToolCall(1, "list_files", "{}")],
+        ),
+    )
+
+
+class TestKimi(Kit):
+    parser = "kimi_k2"
+    marks = (*THINK_MARKS, "<|tool_calls_section_begin|>")
+    samples = (
+        (
+            (
+                "I look.<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0"
+                f"<|tool_call_argument_begin|>{ARGUMENTS}<|tool_call_end|><|tool_call_begin|>functions.list_files:1 "
+                "<|tool_call_argument_begin|> {}<|tool_call_end|><|tool_calls_section_end|>"
+            ),
+            [
+                Content("I look."),
+                ToolCall(0, "get_weather", ARGUMENTS, "functions.get_weather:0"),
+                ToolCall(1, "list_files", "{}", "functions.list_files:1"),
+            ],
+        ),
+    )
+
+
+class TestMinimax(Kit):
+    parser = "minimax"
+    marks = (*THINK_MARKS, "<minimax:tool_call>")
+    samples = (
+        (
+            (
+                '<think>\nhm\n</think>\n\n<minimax:tool_call>\n<invoke name="get_weather">\n'
+                '<parameter name="city">Bonn</parameter>\n<parameter name="parts">["a", "b"]</parameter>\n</invoke>\n'
+                '<invoke name="list_files">\n</invoke>\n</minimax:tool_call>'
+            ),
+            [
+                Reasoning("hm"),
+                ToolCall(0, "get_weather", '{"city": "Bonn", "parts": ["a", "b"]}'),
+                ToolCall(1, "list_files", "{}"),
+            ],
+        ),
+    )
+
+
+class TestMinimaxM1(Kit):
+    parser = "minimax_m1"
+    marks = (*THINK_MARKS, "<tool_calls>")
+    samples = (
+        (
+            f"<tool_calls>\n{call()}\n{call('list_files', '{}')}\n</tool_calls>",
+            [ToolCall(0, "get_weather", ARGUMENTS), ToolCall(1, "list_files", "{}")],
+        ),
+    )
+
+
+class TestGranite(Kit):
+    parser = "granite"
+    marks = (*THINK_MARKS, "<|tool_call|>", "<tool_call>")
+    samples = (
+        (f"<|tool_call|>[{call()}]", [ToolCall(0, "get_weather", ARGUMENTS)]),
+        (
+            f"<tool_call>[{call()}, {call('list_files', '{}')}]</tool_call>",
+            [ToolCall(0, "get_weather", ARGUMENTS), ToolCall(1, "list_files", "{}")],
+        ),
+    )
+
+
+ANALYSIS, FINAL = "<|channel|>analysis<|message|>", "<|channel|>final<|message|>"
+COMMENTARY = "<|channel|>commentary<|message|>"
+
+
+class TestHarmony(Kit):
+    parser = "harmony"
+    marks = (ANALYSIS, FINAL, COMMENTARY, "<|end|>", "<|start|>assistant" + FINAL, "<|channel|>", "<|start|>")
+    samples = (
+        (f"{ANALYSIS}hm<|end|><|start|>assistant{FINAL}Hello.", [Reasoning("hm"), Content("Hello.")]),
+        (
+            (
+                f"{ANALYSIS}hm<|end|><|start|>assistant<|channel|>commentary to=functions.get_weather "
+                f"<|constrain|>json<|message|>{ARGUMENTS}<|call|>"
+            ),
+            [Reasoning("hm"), ToolCall(0, "get_weather", ARGUMENTS)],
+        ),
+        (
+            (
+                "<|channel|>commentary<|message|>First.<|end|><|start|>assistant to=functions.list_files"
+                "<|channel|>commentary json<|message|><|call|>"
+            ),
+            [Content("First."), ToolCall(0, "list_files", "{}")],
+        ),
+        ("<|channel|> is a mark", [Content("<|channel|> is a mark")]),
+    )
+
+
+KITS: dict[str, type[Kit]] = {kit.parser: kit for kit in Kit.__subclasses__()}
+PARTS = ["<", ">", "\n", " ", '"', "{", "}", "[", "]", ":", ",", "a", "name", '"name"', '"arguments"', "\\", "é", "</"]
+
+
+def list_fragments(name: str) -> list[str]:
+    """Return pieces of the transcripts of a format, from which texts that nearly make sense are made."""
+    texts = [text for text, _ in KITS[name].samples]
+    cuts = [text[start : start + size] for text in texts for start in range(0, len(text), 7) for size in (3, 11, 40)]
+    return [*PARTS, *KITS[name].marks, *cuts]
+
+
+def parse(parser: Any, parts: Sequence[str]) -> list[Piece]:
+    pieces = [piece for part in parts for piece in parser.feed(part)]
+    return join_pieces([*pieces, *parser.finish()])
+
+
+def test_every_parser_that_is_offered_has_transcripts() -> None:
+    assert {spec.name for spec in parallax_register_parsers()} == set(KITS)
+
+
+@pytest.mark.parametrize("name", KITS)
+@given(data=st.data())
+def test_pieces_do_not_depend_on_the_cuts_whatever_the_text(name: str, data: st.DataObject) -> None:
+    fragments = st.lists(st.sampled_from(list_fragments(name)) | st.text(max_size=5), max_size=12)
+    text = "".join(data.draw(fragments))
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8)))
+    info = AnswerInfo(
+        tools=data.draw(st.sampled_from([{}, TOOLS])), prompt_end=data.draw(st.sampled_from(["", "<think>\n"]))
+    )
+    found = []
+    for parts in ([text], list(text), [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]):
+        parser: Any = MAKERS[name]()
+        parser.begin(info)
+        found.append(parse(parser, parts))
+        calls = [piece for piece in found[-1] if isinstance(piece, ToolCall)]
+        assert not calls or info.tools
+    assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.parametrize("name", KITS)
+def test_order_of_calls_holds_whatever_the_text(name: str) -> None:
+    for text, _ in KITS[name].samples:
+        parser = MAKERS[name]()
+        pieces = [piece for letter in text * 2 for piece in parser.feed(letter)]
+        check_calls([piece for piece in [*pieces, *parser.finish()] if isinstance(piece, ToolCall)])
+
+
+@pytest.mark.parametrize("name", sorted(set(KITS) - {"think"}))
+def test_calls_are_content_without_tools(name: str) -> None:
+    for text, pieces in KITS[name].samples:
+        if any(isinstance(piece, ToolCall) for piece in pieces):
+            parser: Any = MAKERS[name]()
+            parser.begin(AnswerInfo())
+            found = parse(parser, [text])
+            assert not any(isinstance(piece, ToolCall) for piece in found)
+
+
+@pytest.mark.parametrize("name", sorted(set(KITS) - {"harmony", "mistral"}))
+def test_reasoning_that_the_prompt_opens_is_reasoning(name: str) -> None:
+    parser: Any = MAKERS[name]()
+    parser.begin(AnswerInfo(prompt_end="<|im_start|>assistant\n<think>\n"))
+    assert parse(parser, ["why\n</think>\n\nso"]) == [Reasoning("why"), Content("so")]
+
+
+@pytest.mark.parametrize("name", KITS)
+def test_text_is_read_in_time_that_grows_with_the_text_alone(name: str) -> None:
+    """A count of the characters that are copied, instead of a clock."""
+    for opener in (*KITS[name].marks, '<tool_call>{"name": "f", "arguments": {"a": "', "<function=f><parameter=a>"):
+        parser: Any = MAKERS[name]()
+        longest = 0
+        parser.feed(opener)
+        for _ in range(3000):
+            parser.feed("ab\n ")
+            longest = max(longest, len(parser.text._text) - parser.text._at)
+        assert longest <= 1024
