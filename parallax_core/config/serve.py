@@ -112,6 +112,13 @@ class ServeSettings:
             extra={"metavar": "auto|off|PATH"},
         ),
     ] = "auto"
+    parser: Annotated[
+        str,
+        Meta(
+            description="The parser that finds reasoning and tool calls in answers; auto suits the model.",
+            extra={"metavar": "auto|none|NAME"},
+        ),
+    ] = "auto"
     batching: Annotated[
         str,
         Meta(

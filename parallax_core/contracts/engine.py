@@ -54,6 +54,8 @@ class Request:
     these tokens count as output, and are not sent again. Only for an engine that is `Resumable`."""
     grammar: Grammar | None = None
     """What the text of each answer must match; None: anything. Needs ``stop_ids``, which end a complete answer."""
+    shown_tokens: frozenset[int] = frozenset()
+    """Special tokens that the text of the answer keeps; other special tokens give no text."""
 
 
 Reason = Literal["stop", "length", "error", "timeout", "aborted"]

@@ -23,6 +23,7 @@ from parallax_core.deploy.stage_options import StageOptions, collect_advice, rea
 from parallax_core.engine.limits import Limits
 from parallax_core.models.catalog import Catalog
 from parallax_core.models.generation_config import check_choice
+from parallax_core.models.output_parser import OutputParser, check_parser, find_parser
 from parallax_core.models.tokenizer import ModelTokenizer
 from parallax_core.node.membership.registry import NodeRegistry
 from parallax_core.node.membership.spares import SparePool
@@ -53,6 +54,8 @@ class Deployment:
     pipeline: PipelineOptions
     topology: ParallelConfig
     routing: RoutingPolicy
+    parser: OutputParser | None = None
+    """The parser of the model's outputs; None: its text is not parsed."""
     advice: tuple[str, ...] = ()
     """Hints for the user that would make it faster."""
 
@@ -153,14 +156,16 @@ class DeploymentPlan:
         folder = fetch(settings.model, progress)
         config = read_object(folder.path / "config.json")
         offers, plan = self.stages.choose_offers(config), plan_stages(settings, folder, progress)
+        text = ModelTokenizer(folder.path, settings.generation_config)
         return Deployment(
             model_id=name_model(settings.model, folder),
             folder=folder.path,
-            text=ModelTokenizer(folder.path, settings.generation_config),
+            text=text,
             stages=self.stages.make_stages(plan, offers, private, name_for_workers(catalog, settings.model)),
             pipeline=self.pipeline,
             topology=self.stages.place_layers(config),
             routing=self.routing,
+            parser=find_parser(self.plugins, config, text.template_source, settings.parser),
             advice=collect_advice(offers),
         )
 
@@ -173,6 +178,7 @@ def read_plan(settings: ServeSettings, plugins: PluginHost) -> DeploymentPlan:
         ParallaxError: if a backend, transport or policy is not installed, or a backend cannot run here.
     """
     check_choice(settings.generation_config)
+    check_parser(plugins, settings.parser)
     stages = read_stage_options(settings, plugins)
     pipeline = PipelineOptions(
         limits=read_limits(settings),

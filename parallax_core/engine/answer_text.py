@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from parallax_core.engine.detokenizer import Decode, Detokenizer
 from parallax_core.engine.stop_strings import StopFilter
@@ -11,8 +12,9 @@ from parallax_core.engine.stop_strings import StopFilter
 class AnswerText:
     """Decodes an answer token by token, for engines of every kind."""
 
-    def __init__(self, decode: Decode, stops: Sequence[str]) -> None:
-        self._detokenizer = Detokenizer(decode)
+    def __init__(self, decode: Decode, stops: Sequence[str], shown: frozenset[int] = frozenset()) -> None:
+        """Decode with ``decode`` up to a string of ``stops``, and keep the special tokens in ``shown``."""
+        self._detokenizer = Detokenizer(partial(decode, shown=shown) if shown else decode)
         self._stop = StopFilter(stops)
         self._has_stops = bool(stops)
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-Decode = Callable[[Sequence[int]], str]
-"""Turns token ids into text; special tokens give no text."""
+Decode = Callable[..., str]
+"""Turns token ids, its only positional argument, into text. Special tokens give no text, except those in the keyword
+argument ``shown``, a set of ids, which is given only if it is not empty."""
 
 HALF = "\N{REPLACEMENT CHARACTER}"
 """The character that a tokenizer's decoder gives for an incomplete character."""

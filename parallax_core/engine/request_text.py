@@ -26,7 +26,8 @@ class RequestText:
 
     def __init__(self, request: Request, decode: Decode) -> None:
         self._request = request
-        self._answers = [AnswerState(AnswerText(decode, request.stop)) for _ in range(request.n)]
+        shown = request.shown_tokens
+        self._answers = [AnswerState(AnswerText(decode, request.stop, shown)) for _ in range(request.n)]
         self._num_cached = 0
 
     def read(self, delta: Delta) -> Delta | None:

@@ -101,7 +101,7 @@ class Sequence:
         self._key = self.siblings[0].key(self.num_prompt) if self.siblings else b""
         if request.prompt_logprobs is not None and self.choice == 0 and not request.delivered:
             self.score = PromptScore(request.prompt, request.prompt_logprobs)
-        self._text = AnswerText(self.context.decode, request.stop)
+        self._text = AnswerText(self.context.decode, request.stop, request.shown_tokens)
 
     @property
     def arrived(self) -> float:

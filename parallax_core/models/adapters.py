@@ -44,6 +44,16 @@ def find_blocks(host: PluginHost, config: Mapping[str, Any], backend: str) -> ob
     return offer.load(offer.spec.blocks[backend]) if offer and backend in offer.spec.blocks else None
 
 
+def find_spec(host: PluginHost, config: Mapping[str, Any]) -> ModelSpec | None:
+    """Return the spec of a model's family, without its adapter; None if no plugin knows it.
+
+    Raises:
+        PluginConflict: if several plugins claim its architecture.
+    """
+    offer = _find_offer(host, config)
+    return offer.spec if offer else None
+
+
 def _find_offer(host: PluginHost, config: Mapping[str, Any]) -> Offer[ModelSpec] | None:
     named = _read_names(config.get("architectures") or ())
     offers = [offer for offer in host.models().offers if set(offer.spec.architectures).intersection(named)]

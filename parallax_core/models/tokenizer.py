@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 
 from parallax_core.base.errors import InvalidRequest, ParallaxError
 from parallax_core.base.files import read_object
-from parallax_core.models.chat_template import ANSWER, ChatTemplate, PromptEnding, Turns, read_source
+from parallax_core.models.chat_template import ANSWER, ChatTemplate, PromptEnding, Tools, Turns, read_source
 from parallax_core.models.generation_config import AUTO, read_generation
 from parallax_core.models.vocabulary import Vocabulary
 
@@ -43,6 +43,7 @@ class ModelTokenizer:
         """The longest sequence the model was made for, in tokens; 0: not stated."""
         self._max_characters = _max_characters(self._tokenizer, self.context_length)
         self._template_source = read_source(folder, settings)
+        self._tool_source = read_source(folder, settings, "tool_use")
         self._special = {name: _token_text(settings.get(name)) for name in ("bos_token", "eos_token")}
         self.stop_ids = _stop_ids(found.eos_token_id, config) | self._known_ids([self._special["eos_token"]])
 
@@ -52,6 +53,7 @@ class ModelTokenizer:
         settings: Mapping[str, Any] | None = None,
         ending: PromptEnding = ANSWER,
         *,
+        tools: Tools = (),
         special: bool = False,
     ) -> tuple[int, ...]:
         """Render a conversation with the model's chat template, and tokenize the result.
@@ -60,17 +62,19 @@ class ModelTokenizer:
             turns: the conversation.
             settings: further variables for the template.
             ending: how the prompt ends.
+            tools: the tools that the model may call, in OpenAI's form.
             special: as in `encode`; most templates write the special tokens themselves.
 
         Raises:
-            InvalidRequest: if the model has no chat template, the template refuses the conversation, or the prompt is
-                longer than the model's context.
+            InvalidRequest: if the model has no chat template, the template has no tools or refuses the conversation, or
+                the prompt is longer than the model's context.
             ParallaxError: if the template is damaged.
         """
-        if self._template is None:
+        template = (self._tool_template or self._template) if tools else self._template
+        if template is None:
             message = "this model has no chat template"
             raise InvalidRequest(message, "messages", "use a model made for chat, such as one named Instruct")
-        return self.encode(self._template.render(turns, settings, ending), "messages", special=special)
+        return self.encode(template.render(turns, settings, ending, tools), "messages", special=special)
 
     def encode(self, text: str, param: str = "prompt", *, special: bool = True) -> tuple[int, ...]:
         """Tokenize the text of a request's field.
@@ -98,6 +102,11 @@ class ModelTokenizer:
         return tuple(encoding.ids)
 
     @property
+    def template_source(self) -> str:
+        """The chat template, with the separate one for tools if there is one; empty: none."""
+        return (self._template_source or "") + (self._tool_source or "")
+
+    @property
     def can_chat(self) -> bool:
         """Whether the model has a chat template."""
         return self._template_source is not None
@@ -108,11 +117,18 @@ class ModelTokenizer:
         Raises:
             ParallaxError: if the template is damaged.
         """
-        _ = self._template
+        _ = self._template, self._tool_template
 
-    def decode(self, tokens: Sequence[int]) -> str:
-        """Return the text of ``tokens`` without special tokens."""
-        return self._tokenizer.decode(list(tokens), skip_special_tokens=True)
+    def decode(self, tokens: Sequence[int], *, shown: frozenset[int] = frozenset()) -> str:
+        """Return the text of ``tokens`` without special tokens, except those in ``shown``."""
+        if not shown:
+            return self._tokenizer.decode(list(tokens), skip_special_tokens=True)
+        hidden = self._special_ids - shown
+        return self._tokenizer.decode([each for each in tokens if each not in hidden], skip_special_tokens=False)
+
+    def find_special(self, names: Collection[str]) -> frozenset[int]:
+        """Return the ids of those of ``names`` that are special tokens of this model."""
+        return self._known_ids(names) & self._special_ids
 
     def show(self, tokens: Sequence[int]) -> str:
         """Return the text of ``tokens``, special tokens included."""
@@ -121,10 +137,23 @@ class ModelTokenizer:
     @cached_property
     def _template(self) -> ChatTemplate | None:
         """The compiled template; compiled only when needed, since it is untrusted code."""
-        source = self._template_source
+        return self._compile(self._template_source)
+
+    @cached_property
+    def _tool_template(self) -> ChatTemplate | None:
+        """The compiled template for conversations with tools, of a model that has a separate one."""
+        return self._compile(self._tool_source)
+
+    def _compile(self, source: str | None) -> ChatTemplate | None:
         return None if source is None else ChatTemplate(source, self._special, self._max_characters)
 
-    def _known_ids(self, tokens: Sequence[str]) -> frozenset[int]:
+    @cached_property
+    def _special_ids(self) -> frozenset[int]:
+        """The tokens that give no text."""
+        added = self._tokenizer.get_added_tokens_decoder()
+        return frozenset(token for token, entry in added.items() if entry.special)
+
+    def _known_ids(self, tokens: Collection[str]) -> frozenset[int]:
         ids = (self._tokenizer.token_to_id(token) for token in tokens if token)
         return frozenset(token for token in ids if token is not None)
 
