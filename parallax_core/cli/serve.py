@@ -103,6 +103,7 @@ class ServeContext:
 
 async def _run(deployment: Deployment, context: ServeContext) -> None:
     from parallax_core.server.app import make_app
+    from parallax_core.server.body_messages import ParserTraits
     from parallax_core.server.drain import Drain
     from parallax_core.server.metrics import ServerMetrics
     from parallax_core.server.plugin_routes import extend_app
@@ -121,7 +122,9 @@ async def _run(deployment: Deployment, context: ServeContext) -> None:
         router = EventRouter(engines, policy, find_room, watch, timeout_s)
     drain, tracer = Drain(), OtelTracer(context.options.otlp_endpoint) if context.options.otlp_endpoint else None
     pool_limits = PoolLimits.of(context.options, deployment.pipeline.limits)
-    reader = TokenizerPool(str(deployment.folder), deployment.model_id, pool_limits, deployment.text.generation)
+    parser = deployment.parser
+    traits = ParserTraits.of(parser.spec) if parser else None
+    reader = TokenizerPool(str(deployment.folder), deployment.model_id, pool_limits, deployment.text.generation, traits)
     service = Service(
         deployment.model_id,
         router,
@@ -132,6 +135,7 @@ async def _run(deployment: Deployment, context: ServeContext) -> None:
         quota=Quota(context.options),
         backlog=deployment.pipeline.backlog,
         list_waiting=deployment.list_waiting,
+        parser=parser,
     )
     app = make_app(service, context.options, drain)
     extend_app(app, router, context.plugins)
@@ -149,6 +153,8 @@ def _announce(deployment: Deployment, context: ServeContext, engines: Sequence[R
     """Print the ready line, log the stages and limits, and print hints that would make the server faster."""
     context.display.__exit__(None, None, None)
     _log_defaults(deployment.text.defaults)
+    if deployment.parser is not None:
+        logger.info("output parser %s", deployment.parser.spec.name)
     for engine in engines:
         if isinstance(engine, TextEngine):
             _log_engine(engine.info)

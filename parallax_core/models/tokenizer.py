@@ -106,6 +106,10 @@ class ModelTokenizer:
         """The chat template, with the separate one for tools if there is one; empty: none."""
         return (self._template_source or "") + (self._tool_source or "")
 
+    def template_uses(self, name: str) -> bool:
+        """Return whether a variable of that name may occur in the chat template."""
+        return self._template is not None and self._template.uses(name)
+
     @property
     def can_chat(self) -> bool:
         """Whether the model has a chat template."""

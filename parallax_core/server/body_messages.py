@@ -12,6 +12,7 @@ import msgspec
 from parallax_core.base.errors import BackendFailed, InvalidRequest, ParallaxError
 from parallax_core.base.ids import RequestId
 from parallax_core.contracts.engine import Request
+from parallax_core.contracts.parser import ParserSpec
 
 BodyKind = Literal["chat", "completion", "tokenize", "detokenize"]
 """The kind of a body, by its route."""
@@ -38,6 +39,18 @@ class BodyRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The longest sequence that can be served, in tokens; 0: not known."""
 
 
+class ParserTraits(msgspec.Struct, frozen=True, kw_only=True):
+    """The properties of the parser of a model's outputs that matter for reading a request; see `ParserSpec`."""
+
+    finds_calls: bool = False
+    special_tokens: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, spec: ParserSpec) -> ParserTraits:
+        """Return the traits of a parser."""
+        return cls(finds_calls=spec.finds_calls, special_tokens=tuple(spec.special_tokens))
+
+
 class ResponseForm(msgspec.Struct, frozen=True, kw_only=True):
     """The form of the answers that a client asks for."""
 
@@ -57,6 +70,12 @@ class ResponseForm(msgspec.Struct, frozen=True, kw_only=True):
     """The body's field that limits the tokens of an answer."""
     prompt_field: str = "prompt"
     """The body's field with the prompt."""
+    prompt_end: str = ""
+    """The end of a chat's prompt; see `AnswerInfo`."""
+    tools: dict[str, str] = {}
+    """The tools that the model may call; see `AnswerInfo`."""
+    allows_many_calls: bool = True
+    """Whether an answer may have several tool calls."""
 
 
 class ParsedBody(msgspec.Struct, frozen=True, kw_only=True, tag="reading"):
@@ -142,6 +161,8 @@ class ReaderSetup(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds of preparation after which the process ends itself."""
     generation: str = "auto"
     """The source of the defaults for requests; see `read_generation`."""
+    parser: ParserTraits | None = None
+    """Of the parser of the model's outputs; None: its text is not parsed."""
 
 
 class ReaderReady(msgspec.Struct, frozen=True):

@@ -19,6 +19,7 @@ from parallax_core.server.body_messages import (
     BodyResult,
     DirectAnswer,
     ParsedBody,
+    ParserTraits,
     RefusedBody,
     UnknownModel,
     make_sound,
@@ -36,6 +37,8 @@ class BodyReader:
 
     text: ModelTokenizer
     model_id: str
+    parser: ParserTraits | None = None
+    """Of the parser of the model's outputs; None: its text is not parsed."""
 
     def answer(self, ask: BodyRequest) -> BodyResult:
         """Read a body and return the result; faults of the body become a refusal."""
@@ -56,7 +59,7 @@ class BodyReader:
         body = read_body(ask.body, schema)
         if body.model is not None and body.model != self.model_id:
             raise UnknownModel(f"the model '{body.model}' does not exist", f"this server has '{self.model_id}'")
-        return read(self.text, body, ask.max_length)
+        return read(self, body, ask.max_length)
 
 
 class LocalReader:
@@ -76,12 +79,13 @@ class LocalReader:
         return self._reader.answer(ask)
 
 
-def _read_chat(text: ModelTokenizer, body: ChatRequest, max_length: int) -> ParsedBody:
-    return _check_lengths(read_chat(text, body), max_length, "messages", "shorten the conversation")
+def _read_chat(reader: BodyReader, body: ChatRequest, max_length: int) -> ParsedBody:
+    reading = read_chat(reader.text, body, reader.parser)
+    return _check_lengths(reading, max_length, "messages", "shorten the conversation")
 
 
-def _read_completion(text: ModelTokenizer, body: CompletionRequest, max_length: int) -> ParsedBody:
-    return _check_lengths(read_completion(text, body), max_length, "prompt", "shorten it")
+def _read_completion(reader: BodyReader, body: CompletionRequest, max_length: int) -> ParsedBody:
+    return _check_lengths(read_completion(reader.text, body), max_length, "prompt", "shorten it")
 
 
 def _check_lengths(reading: ParsedBody, max_length: int, param: str, hint: str) -> ParsedBody:
@@ -93,7 +97,8 @@ def _check_lengths(reading: ParsedBody, max_length: int, param: str, hint: str) 
     return reading
 
 
-def _tokenize(text: ModelTokenizer, body: TokenizeRequest, max_length: int) -> DirectAnswer:
+def _tokenize(reader: BodyReader, body: TokenizeRequest, max_length: int) -> DirectAnswer:
+    text = reader.text
     if body.messages is None:
         special = body.add_special_tokens is not False
         tokens = text.encode(body.prompt or "", special=special)
@@ -103,22 +108,23 @@ def _tokenize(text: ModelTokenizer, body: TokenizeRequest, max_length: int) -> D
         opens = not continues if body.add_generation_prompt is None else body.add_generation_prompt
         ending = PromptEnding(opens_answer=opens, continues_last=continues)
         special = bool(body.add_special_tokens)
-        tokens = text.encode_chat(turns, body.chat_template_kwargs, ending, special=special)
+        tools = [tool.as_template_value() for tool in body.tools or ()]
+        tokens = text.encode_chat(turns, body.chat_template_kwargs, ending, tools=tools, special=special)
     pieces = list(map(text.vocabulary.find_piece, tokens)) if body.return_token_strs else None
     return _write(count=len(tokens), max_model_len=max_length or text.context_length, tokens=tokens, token_strs=pieces)
 
 
-def _detokenize(text: ModelTokenizer, body: DetokenizeRequest, max_length: int) -> DirectAnswer:
+def _detokenize(reader: BodyReader, body: DetokenizeRequest, max_length: int) -> DirectAnswer:
     del max_length
-    check_tokens(text, body.tokens, "tokens")
-    return _write(prompt=text.show(body.tokens))
+    check_tokens(reader.text, body.tokens, "tokens")
+    return _write(prompt=reader.text.show(body.tokens))
 
 
 def _write(**fields: object) -> DirectAnswer:
     return DirectAnswer(msgspec.json.encode(fields))
 
 
-READ: Mapping[BodyKind, tuple[Any, Callable[[ModelTokenizer, Any, int], ParsedBody | DirectAnswer]]] = {
+READ: Mapping[BodyKind, tuple[Any, Callable[[BodyReader, Any, int], ParsedBody | DirectAnswer]]] = {
     "chat": (ChatRequest, _read_chat),
     "completion": (CompletionRequest, _read_completion),
     "tokenize": (TokenizeRequest, _tokenize),

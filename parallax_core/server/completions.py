@@ -158,7 +158,8 @@ def make_router(service: Service) -> fastapi.APIRouter:
         reading, name = await service.read("completion", http), f"cmpl-{secrets.token_hex(12)}"
         flow = await service.submit(reading, name, http)
         common: JsonObject = {"id": name, "object": "text_completion", "created": int(time.time())}
-        completion = CompletionResponse(service.text, writer, reading, flow, {**common, "model": reading.form.model})
+        common |= {"model": reading.form.model, "system_fingerprint": service.fingerprint}
+        completion = CompletionResponse(service.text, writer, reading, flow, common)
         if reading.form.streams:
             return SseResponse(completion.stream(), flow)
         return await answer_whole(http, completion.collect(), flow)

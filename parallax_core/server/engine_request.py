@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 from typing import Any
 
@@ -12,7 +13,7 @@ from parallax_core.base.ids import RequestId
 from parallax_core.contracts.engine import Request
 from parallax_core.contracts.sample import Sampling
 from parallax_core.models.tokenizer import ModelTokenizer
-from parallax_core.server.body_messages import ParsedBody, ResponseForm, pack
+from parallax_core.server.body_messages import ParsedBody, ParserTraits, ResponseForm, pack
 from parallax_core.server.request_models import ChatRequest, CompletionRequest, Generation
 
 SAME = (
@@ -31,17 +32,23 @@ DEFAULT_COMPLETION_TOKENS = 16
 """The default ``max_tokens`` of a completion request in OpenAI's API."""
 
 
+NUM_END_TOKENS, MAX_PROMPT_END = 64, 256
+"""The number of tokens, and of characters, at the end of a prompt that a parser sees."""
+
+REASONING_SWITCHES = ("enable_thinking", "thinking")
+"""The variables that turn reasoning on or off in chat templates: of Qwen and GLM, of DeepSeek and Granite."""
+
 LEAST_TEMPERATURE = 1e-6
 """Lower temperatures count as 0: logits divided by them lose their differences in single precision, or overflow."""
 
 
-def read_chat(text: ModelTokenizer, body: ChatRequest) -> ParsedBody:
-    """Return the parsed body of a chat request.
+def read_chat(text: ModelTokenizer, body: ChatRequest, parser: ParserTraits | None = None) -> ParsedBody:
+    """Return the parsed body of a chat request; ``parser``: the traits of the parser of the answers.
 
     Raises:
         InvalidRequest: if it cannot be served; it names the field.
     """
-    turns = [message.as_turn() for message in body.messages]
+    prompt = read_conversation(text, body, parser)
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
     return ParsedBody(
         form=_read_form(
@@ -49,6 +56,9 @@ def read_chat(text: ModelTokenizer, body: ChatRequest) -> ParsedBody:
             logprobs,
             length_field="max_completion_tokens" if body.max_tokens is None else "max_tokens",
             prompt_field="messages",
+            prompt_end=text.show(prompt[-NUM_END_TOKENS:])[-MAX_PROMPT_END:] if parser else "",
+            tools={tool.function.name: json.dumps(tool.function.parameters or {}) for tool in body.offered_tools},
+            allows_many_calls=body.parallel_tool_calls is not False,
         ),
         request=_read_request(
             text,
@@ -56,10 +66,39 @@ def read_chat(text: ModelTokenizer, body: ChatRequest) -> ParsedBody:
             max_tokens=body.max_tokens or body.max_completion_tokens,
             default_max_tokens=text.defaults.max_tokens,
             logprobs=logprobs,
+            shown_tokens=text.find_special(parser.special_tokens) if parser else frozenset(),
         ),
-        prompts=(pack(text.encode_chat(turns, body.chat_template_kwargs)),),
+        prompts=(pack(prompt),),
         seeds=_draw_seeds(body, 1),
     )
+
+
+def read_conversation(text: ModelTokenizer, body: ChatRequest, parser: ParserTraits | None) -> tuple[int, ...]:
+    """Return the prompt for the conversation of a chat request.
+
+    Raises:
+        InvalidRequest: if it cannot be served; it names the field.
+    """
+    tools = [tool.as_template_value() for tool in body.offered_tools]
+    if tools and not (parser and parser.finds_calls):
+        message = "this server does not know the format in which this model calls tools"
+        raise InvalidRequest(message, "tools", "leave them out, or choose a parser with `parallax serve --parser NAME`")
+    turns = [message.as_turn() for message in body.messages]
+    settings = body.chat_template_kwargs or {}
+    if body.reasoning_effort is not None:
+        settings = {**_read_effort(text, body.reasoning_effort), **settings}
+    return text.encode_chat(turns, settings, tools=tools)
+
+
+def _read_effort(text: ModelTokenizer, effort: str) -> dict[str, Any]:
+    """Return the variables of the chat template for a ``reasoning_effort``."""
+    if text.template_uses("reasoning_effort"):
+        return {"reasoning_effort": effort}
+    for name in REASONING_SWITCHES:
+        if text.template_uses(name):
+            return {name: effort != "none"}
+    message = "this model's chat template has no setting for reasoning"
+    raise InvalidRequest(message, "reasoning_effort", "leave it out")
 
 
 def read_completion(text: ModelTokenizer, body: CompletionRequest) -> ParsedBody:

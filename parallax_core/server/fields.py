@@ -47,7 +47,10 @@ class Strict(BaseModel):
 
 
 def refuse(param: str, message: str) -> PydanticCustomError:
-    """Return the error of a field that contradicts others; Pydantic itself names the field of other errors."""
+    """Return the error of a field that contradicts others; Pydantic itself names the field of other errors.
+
+    ``param`` is its path within the object that is checked.
+    """
     return PydanticCustomError(TOGETHER, "{message}", {"message": message, "param": param})
 
 
@@ -67,7 +70,7 @@ def _check_token(text: str) -> str:
     return text
 
 
-def _check_variables(variables: dict[str, Any]) -> dict[str, Any]:
+def check_variables(variables: dict[str, Any]) -> dict[str, Any]:
     """Refuse values that cannot be rendered: with unpaired surrogates, or nested too deeply."""
     try:
         msgspec.json.encode(variables)
@@ -90,7 +93,7 @@ def _limit(most: int) -> BeforeValidator:
 
 TextField = Annotated[str, AfterValidator(_check_text)]
 Variables = Annotated[
-    dict[TextField, Any], Field(max_length=MAX_VARIABLES), _limit(MAX_VARIABLES), AfterValidator(_check_variables)
+    dict[TextField, Any], Field(max_length=MAX_VARIABLES), _limit(MAX_VARIABLES), AfterValidator(check_variables)
 ]
 Labels = Annotated[dict[TextField, TextField], Field(max_length=MAX_LABELS), _limit(MAX_LABELS)]
 Stop = Annotated[TextField, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]

@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
+from parallax_core.server.chat_messages import Messages, Tool, ToolChoice, Tools, check_tools
 from parallax_core.server.fields import (
     Answers,
     Biases,
@@ -36,15 +37,11 @@ NEUTRAL_CHAT: Neutral = {
     "functions": ([],),
     "modalities": (["text"],),
     "moderation": (),
-    "parallel_tool_calls": (True, False),
     "prediction": (),
     "prompt_cache_key": (),
-    "reasoning_effort": (),
     "response_format": ({"type": "text"},),
     "service_tier": ("auto", "default"),
     "store": (False,),
-    "tool_choice": ("none", "auto"),
-    "tools": ([],),
     "verbosity": (),
     "web_search_options": (),
 }
@@ -53,7 +50,7 @@ NEUTRAL_CHAT: Neutral = {
 NEUTRAL_COMPLETION: Neutral = {"suffix": ("",)}
 """The same for a completion request."""
 
-NEUTRAL_TOKENIZE: Neutral = {"chat_template": (), "media_io_kwargs": (), "mm_processor_kwargs": (), "tools": ([],)}
+NEUTRAL_TOKENIZE: Neutral = {"chat_template": (), "media_io_kwargs": (), "mm_processor_kwargs": ()}
 """The same for ``/tokenize``; these fields are vLLM's."""
 
 NEUTRAL: Neutral = {**NEUTRAL_TOKENIZE, **NEUTRAL_CHAT, **NEUTRAL_COMPLETION}
@@ -160,40 +157,15 @@ class Generation(Tolerant):
         return self.n or 1
 
 
-class TextPart(Strict):
-    """One part of a message's content."""
-
-    place = "messages.content."
-
-    type: Literal["text"]
-    text: TextField
-
-
-class ChatRequestMessage(Strict):
-    """One turn of the conversation."""
-
-    place = "messages."
-
-    role: Literal["system", "developer", "user", "assistant"]
-    content: TextField | Annotated[list[TextPart], Field(fail_fast=True)]
-
-    def as_turn(self) -> dict[str, str]:
-        """Return the turn in the form of chat templates; ``developer`` is OpenAI's newer name of ``system``."""
-        text = self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
-        return {"role": "system" if self.role == "developer" else self.role, "content": text}
-
-
-Messages = Annotated[list[ChatRequestMessage], Field(min_length=1, fail_fast=True)]
-
-
 class ChatRequest(Generation):
     """The body of ``POST /v1/chat/completions``."""
 
     neutral = NEUTRAL_CHAT
 
     messages: Messages
-    """Turns with ``role`` (``system``, ``developer``, ``user``, ``assistant``) and ``content`` (a string, or parts of
-    type ``text``)."""
+    """Turns with ``role`` (``system``, ``developer``, ``user``, ``assistant``, ``tool``) and ``content`` (a string, or
+    parts of type ``text``); those of the assistant may have ``tool_calls`` and ``reasoning_content``, and those of a
+    tool have ``tool_call_id``."""
     max_tokens: CountField | None = None
     """The largest number of tokens of an answer; by default the authors' recommendation, or the rest of the context."""
     max_completion_tokens: CountField | None = None
@@ -204,6 +176,15 @@ class ChatRequest(Generation):
     """The number of most probable tokens to return at each position; 0 to 20, only with ``logprobs``."""
     chat_template_kwargs: Variables | None = None
     """Up to 256 further variables for the model's chat template."""
+    tools: Tools | None = None
+    """Up to 128 functions that the model may call."""
+    tool_choice: ToolChoice | None = None
+    """``auto``, the default with ``tools``, lets the model choose; ``none`` hides the tools from the model."""
+    parallel_tool_calls: bool | None = None
+    """False keeps only the first call of an answer; true by default."""
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    """How much the model reasons, if its chat template has such a setting; where it can only be turned on or off,
+    ``none`` turns it off."""
     metadata: Labels | None = None
     """Up to 16 labels for the client's own use, without effect on the answer."""
 
@@ -214,7 +195,13 @@ class ChatRequest(Generation):
             raise refuse("max_tokens", "'max_tokens' and 'max_completion_tokens' mean the same: send only one of them")
         if self.top_logprobs is not None and not self.logprobs:
             raise refuse("top_logprobs", "'top_logprobs' is only for requests with 'logprobs': true")
+        check_tools(self.tools, self.tool_choice)
         return self
+
+    @property
+    def offered_tools(self) -> list[Tool]:
+        """The tools that the model may call."""
+        return [] if self.tool_choice == "none" else self.tools or []
 
 
 class CompletionRequest(Generation):
@@ -267,6 +254,8 @@ class TokenizeRequest(Tolerant):
     """End within the last message, so that the model would continue it."""
     chat_template_kwargs: Variables | None = None
     """Further variables for the model's chat template."""
+    tools: Tools | None = None
+    """Tools, as in a chat request."""
 
     @model_validator(mode="after")
     def check_together(self) -> Self:
@@ -274,7 +263,7 @@ class TokenizeRequest(Tolerant):
         if (self.prompt is None) == (self.messages is None):
             raise refuse("prompt", "send either 'prompt' or 'messages'")
         if self.messages is None:
-            for name in ("add_generation_prompt", "continue_final_message", "chat_template_kwargs"):
+            for name in ("add_generation_prompt", "continue_final_message", "chat_template_kwargs", "tools"):
                 if getattr(self, name) is not None:
                     raise refuse(name, f"'{name}' is only for requests with 'messages'")
         if self.continue_final_message and self.add_generation_prompt:

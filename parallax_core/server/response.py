@@ -29,6 +29,11 @@ Queue = asyncio.Queue[tuple[int, Delta | Exception]]
 """The deltas or errors of several streams, each with the number of its stream."""
 
 
+NO_DETAILS = dict.fromkeys(
+    ("accepted_prediction_tokens", "audio_tokens", "reasoning_tokens", "rejected_prediction_tokens"), 0
+)
+"""The details of output tokens in OpenAI's form, all 0."""
+
 EventData = bytes | Iterable[bytes]
 """The JSON of an event, or its pieces if it may be large."""
 
@@ -111,15 +116,24 @@ class ResponseFlow:
         self._excess = reason
         self.close()
 
-    def usage(self, *, is_shown: bool = True) -> dict[str, object]:
-        """Return the token counts in OpenAI's form, without hidden output; call it when all requests have ended."""
+    def usage(self, *, is_shown: bool = True, num_reasoning: int = 0) -> dict[str, object]:
+        """Return the token counts in OpenAI's form; call it when all requests have ended.
+
+        Args:
+            is_shown: whether the client gets the output; hidden output is not counted.
+            num_reasoning: the tokens of the output that are reasoning.
+        """
         prompt = sum(finish.prompt_tokens for finish in self._finishes)
         output = sum(finish.output_tokens for finish in self._finishes) if is_shown else 0
         return {
             "prompt_tokens": prompt,
             "completion_tokens": output,
             "total_tokens": prompt + output,
-            "prompt_tokens_details": {"cached_tokens": sum(finish.cached_tokens for finish in self._finishes)},
+            "prompt_tokens_details": {
+                "audio_tokens": 0,
+                "cached_tokens": sum(finish.cached_tokens for finish in self._finishes),
+            },
+            "completion_tokens_details": {**NO_DETAILS, "reasoning_tokens": num_reasoning},
         }
 
     def _take(self, number: int, delta: Delta) -> Delta:

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict
 from parallax_core.contracts.engine import HealthState
 
 StopReason = Literal["stop", "length"]
+ChatStopReason = Literal["stop", "length", "tool_calls"]
 
 
 class ResponseModel(BaseModel):
@@ -42,8 +43,19 @@ class ErrorReply(ResponseModel):
 class CachedTokens(ResponseModel):
     """Details of the prompt's tokens."""
 
+    audio_tokens: int
     cached_tokens: int
     """Tokens that were not computed because the prefix cache had them."""
+
+
+class OutputDetails(ResponseModel):
+    """Details of the tokens of the answers."""
+
+    accepted_prediction_tokens: int
+    audio_tokens: int
+    reasoning_tokens: int
+    """Tokens of the reasoning."""
+    rejected_prediction_tokens: int
 
 
 class Usage(ResponseModel):
@@ -53,6 +65,7 @@ class Usage(ResponseModel):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: CachedTokens
+    completion_tokens_details: OutputDetails
 
 
 class ShownToken(ResponseModel):
@@ -78,12 +91,37 @@ class ChatLogprobs(ResponseModel):
     refusal: None
 
 
+class CalledFunction(ResponseModel):
+    """The function that an answer calls."""
+
+    name: str
+    arguments: str
+    """JSON, as the model wrote it."""
+
+
+class MessageToolCall(ResponseModel):
+    """A tool call in an answer."""
+
+    id: str
+    type: Literal["function"]
+    function: CalledFunction
+
+
 class ChatMessage(ResponseModel):
     """An answer in a chat."""
 
     role: Literal["assistant"]
-    content: str
+    content: str | None
+    """Null if there are only tool calls."""
     refusal: None
+    annotations: list[None]
+    """Always empty."""
+    reasoning_content: str = ""
+    """The reasoning, if there is any."""
+    reasoning: str = ""
+    """The same."""
+    tool_calls: list[MessageToolCall] = []
+    """The tool calls, if there are any."""
 
 
 class ChatChoice(ResponseModel):
@@ -92,7 +130,7 @@ class ChatChoice(ResponseModel):
     index: int
     message: ChatMessage
     logprobs: ChatLogprobs | None
-    finish_reason: StopReason
+    finish_reason: ChatStopReason
 
 
 class ChatReply(ResponseModel):
@@ -103,8 +141,27 @@ class ChatReply(ResponseModel):
     created: int
     """Seconds since 1970."""
     model: str
+    system_fingerprint: str
+    """Changes with the version of Parallax and the model."""
+    service_tier: Literal["default"]
     choices: list[ChatChoice]
     usage: Usage
+
+
+class FunctionDelta(ResponseModel):
+    """The name of a called function, or the next piece of its arguments."""
+
+    name: str = ""
+    arguments: str
+
+
+class ToolCallDelta(ResponseModel):
+    """The next piece of a tool call; the first has the id, the type and the name."""
+
+    index: int
+    id: str = ""
+    type: Literal["function"] = "function"
+    function: FunctionDelta
 
 
 class ChatDelta(ResponseModel):
@@ -112,6 +169,10 @@ class ChatDelta(ResponseModel):
 
     role: Literal["assistant"] = "assistant"
     content: str = ""
+    reasoning_content: str = ""
+    reasoning: str = ""
+    """The same as ``reasoning_content``."""
+    tool_calls: list[ToolCallDelta] = []
 
 
 class ChatChunkChoice(ResponseModel):
@@ -120,7 +181,7 @@ class ChatChunkChoice(ResponseModel):
     index: int
     delta: ChatDelta
     logprobs: ChatLogprobs | None
-    finish_reason: StopReason | None
+    finish_reason: ChatStopReason | None
 
 
 class ChatChunk(ResponseModel):
@@ -130,6 +191,8 @@ class ChatChunk(ResponseModel):
     object: Literal["chat.completion.chunk"]
     created: int
     model: str
+    system_fingerprint: str
+    service_tier: Literal["default"]
     choices: list[ChatChunkChoice]
     usage: Usage | None = None
     """On the last event, if requested; that event has no choices."""
@@ -162,6 +225,7 @@ class CompletionReply(ResponseModel):
     object: Literal["text_completion"]
     created: int
     model: str
+    system_fingerprint: str
     choices: list[CompletionChoice]
     usage: Usage | None = None
     """In a stream on the last event, if requested; that event has no choices."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from importlib import metadata
 
 import fastapi
 from fastapi.responses import Response
@@ -12,6 +15,7 @@ from fastapi.responses import Response
 from parallax_core.base.errors import InvalidRequest
 from parallax_core.contracts.engine import Admitting, Engine
 from parallax_core.contracts.status import NodeStatus
+from parallax_core.models.output_parser import OutputParser
 from parallax_core.models.tokenizer import ModelTokenizer
 from parallax_core.node.pipeline.unread import UnreadOutput
 from parallax_core.server.body_messages import (
@@ -31,7 +35,7 @@ from parallax_core.server.response import ResponseFlow, while_connected
 from parallax_core.server.unknown_fields import IGNORED
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Service:
     """The engine, tokenizer, reader, metrics and limits for the model of a server."""
 
@@ -50,6 +54,8 @@ class Service:
     """Bounds the output that clients have not read; shared with the engine."""
     list_waiting: Callable[[], Sequence[NodeStatus]] = tuple
     """Returns the nodes that have joined and wait for a stage."""
+    parser: OutputParser | None = None
+    """The parser of the model's outputs; None: its text is not parsed."""
 
     def __post_init__(self) -> None:
         self.server_metrics.watch(self.engine)
@@ -120,6 +126,16 @@ class Service:
         """Raise UnknownModel, unless ``name`` is the model served here."""
         if name != self.model_id:
             raise UnknownModel(f"the model '{name}' does not exist", f"this server has '{self.model_id}'")
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """An id that changes with the version of Parallax and the model."""
+        served = f"{metadata.version('parallax-core')} {self.model_id}"
+        return f"fp_{hashlib.sha256(served.encode()).hexdigest()[:12]}"
+
+    def describe_service(self) -> dict[str, object]:
+        """Return the fields of a chat's answer that are the same for all."""
+        return {"system_fingerprint": self.fingerprint, "service_tier": "default"}
 
     def describe(self) -> dict[str, object]:
         """Return the model in OpenAI's form, with the defaults for sampling."""

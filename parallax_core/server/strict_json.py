@@ -42,9 +42,12 @@ def read_body(data: bytes, schema: type[Body]) -> Body:
 def explain(errors: Sequence[Mapping[str, Any]]) -> InvalidRequest:
     """Return the error for the client from Pydantic's errors, whose locations begin with the name of a field."""
     first = max(errors, key=_rank)
+    place = [str(part) for part in first["loc"] if not _is_variant(part)]
     if first["type"] == TOGETHER:
-        return InvalidRequest(first["msg"], first["ctx"]["param"])
-    param = ".".join(str(part) for part in first["loc"] if not _is_variant(part)) or None
+        field = first["ctx"]["param"]
+        param = ".".join([*place, field])
+        return InvalidRequest(first["msg"].replace(f"'{field}'", f"'{param}'"), param)
+    param = ".".join(place) or None
     return InvalidRequest(_describe(first, param), param)
 
 

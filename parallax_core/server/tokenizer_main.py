@@ -54,7 +54,7 @@ def _prepare(setup: ReaderSetup) -> BodyReader:
     _limit_memory()
     text.compile_template()
     _limit_time(0)
-    return BodyReader(text, setup.model_id)
+    return BodyReader(text, setup.model_id, setup.parser)
 
 
 def _limit_time(seconds: float) -> None:

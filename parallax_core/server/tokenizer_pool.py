@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from parallax_core.base.errors import Overloaded
 from parallax_core.engine.limits import Limits
 from parallax_core.models.generation_config import AUTO
-from parallax_core.server.body_messages import BodyRequest, BodyResult, ReaderSetup
+from parallax_core.server.body_messages import BodyRequest, BodyResult, ParserTraits, ReaderSetup
 from parallax_core.server.options import ServerOptions
 from parallax_core.server.tokenizer_process import TokenizerProcess
 
@@ -53,10 +53,31 @@ class PoolLimits:
 class TokenizerPool:
     """Reads bodies in child processes; see `BodyReading`. Belongs to one event loop."""
 
-    def __init__(self, folder: str, model_id: str, limits: PoolLimits | None = None, generation: str = AUTO) -> None:
-        """Read bodies for the model in ``folder``; for ``generation``, see `read_generation`."""
+    def __init__(
+        self,
+        folder: str,
+        model_id: str,
+        limits: PoolLimits | None = None,
+        generation: str = AUTO,
+        parser: ParserTraits | None = None,
+    ) -> None:
+        """Read bodies for the model in ``folder``.
+
+        Args:
+            folder: of the model.
+            model_id: its id in requests.
+            limits: of the pool.
+            generation: see `read_generation`.
+            parser: the traits of the parser of its outputs; None: its text is not parsed.
+        """
         self._limits = limits or PoolLimits()
-        setup = ReaderSetup(folder=folder, model_id=model_id, limit_s=self._limits.start_seconds, generation=generation)
+        setup = ReaderSetup(
+            folder=folder,
+            model_id=model_id,
+            limit_s=self._limits.start_seconds,
+            generation=generation,
+            parser=parser,
+        )
         self._processes = [TokenizerProcess(setup) for _ in range(self._limits.num_processes)]
         self._free: asyncio.Queue[TokenizerProcess] = asyncio.Queue()
         self._large = asyncio.Semaphore(max(1, self._limits.num_processes - 1))

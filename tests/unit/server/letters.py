@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Self
 
 from starlette.testclient import TestClient
 
 from parallax_core.api import InvalidRequest, Sampling
 from parallax_core.builtin.routing import LeastPendingTokens
-from parallax_core.models.chat_template import ANSWER, PromptEnding, Turns
+from parallax_core.models.chat_template import ANSWER, PromptEnding, Tools, Turns
 from parallax_core.models.generation_config import RequestDefaults
 from parallax_core.node.executor.local import LocalExecutor
 from parallax_core.node.pipeline.engine import PipelineEngine
 from parallax_core.node.pipeline.unread import UnreadOutput
 from parallax_core.node.routing.router import Router
 from parallax_core.server.app import make_app
-from parallax_core.server.body_messages import BodyReading
+from parallax_core.server.body_messages import BodyReading, ParserTraits
 from parallax_core.server.body_reader import BodyReader, LocalReader
 from parallax_core.server.drain import Drain
 from parallax_core.server.metrics import ServerMetrics
@@ -59,22 +59,33 @@ class Letters:
         settings: Mapping[str, Any] | None = None,
         ending: PromptEnding = ANSWER,
         *,
+        tools: Tools = (),
         special: bool = False,
     ) -> tuple[int, ...]:
-        """Join the turns; the settings ``suffix`` and ``opening`` are appended, ``forbidden`` is refused."""
+        """Join the turns; tools and the settings ``suffix``, ``reasoning_effort`` and ``opening`` are appended.
+
+        The setting ``forbidden`` is refused.
+        """
         settings = settings or {}
         if "forbidden" in settings:
             raise InvalidRequest("the template refuses", "messages")
         opening = settings.get("opening", "") if ending.opens_answer else ""
-        text = "".join(turn["content"] for turn in turns) + settings.get("suffix", "") + opening
+        text = "".join(turn["content"] for turn in turns) + "".join(tool["function"]["name"] for tool in tools)
+        text += settings.get("suffix", "") + settings.get("reasoning_effort", "") + opening
         return self.encode(text, special=special)
 
     def encode(self, text: str, param: str = "prompt", *, special: bool = False) -> tuple[int, ...]:
         """Return a token for each letter; letters outside the alphabet share the tokens of others."""
         return tuple(found if (found := ALPHABET.find(letter)) >= 0 else ord(letter) % len(ALPHABET) for letter in text)
 
-    def decode(self, tokens: Sequence[int]) -> str:
+    def decode(self, tokens: Sequence[int], *, shown: frozenset[int] = frozenset()) -> str:
         return "".join(ALPHABET[token] for token in tokens if token not in self.stop_ids)
+
+    def find_special(self, names: Collection[str]) -> frozenset[int]:
+        return frozenset()
+
+    def template_uses(self, name: str) -> bool:
+        return name == "reasoning_effort"
 
     def show(self, tokens: int | Sequence[int]) -> str:
         return ALPHABET[tokens] if isinstance(tokens, int) else "".join(map(self.show, tokens))
@@ -106,7 +117,7 @@ class Site:
         self.engine = PipelineEngine(LocalExecutor([lambda: self.stage]), self.text.decode)
         self.drain = Drain()
         self.router = Router([self.engine], LeastPendingTokens(), lambda: 400)
-        self.reader = reader or LocalReader(BodyReader(self.text, "toy"))  # type: ignore[arg-type]
+        self.reader = reader or LocalReader(BodyReader(self.text, "toy", ParserTraits(finds_calls=True)))  # type: ignore[arg-type]
         self.quota = Quota(options)
         self.backlog = UnreadOutput()
         self.service = Service(

@@ -23,8 +23,17 @@ USAGE = {
     "prompt_tokens": 5,
     "completion_tokens": 5,
     "total_tokens": 10,
-    "prompt_tokens_details": {"cached_tokens": 0},
+    "prompt_tokens_details": {"audio_tokens": 0, "cached_tokens": 0},
+    "completion_tokens_details": {
+        "accepted_prediction_tokens": 0,
+        "audio_tokens": 0,
+        "reasoning_tokens": 0,
+        "rejected_prediction_tokens": 0,
+    },
 }
+
+
+NO_EXTRAS: dict[str, Any] = {"refusal": None, "annotations": []}
 
 
 def test_answer_has_openai_shape(site: Site) -> None:
@@ -32,7 +41,7 @@ def test_answer_has_openai_shape(site: Site) -> None:
     assert body["object"] == "chat.completion"
     assert body["model"] == "toy"
     [choice] = body["choices"]
-    assert choice["message"] == {"role": "assistant", "content": answer("hello", 5), "refusal": None}
+    assert choice["message"] == {"role": "assistant", "content": answer("hello", 5), **NO_EXTRAS}
     assert choice["finish_reason"] == "length"
     assert body["usage"] == USAGE
 
@@ -183,7 +192,7 @@ def test_booleans_are_no_numbers(site: Site) -> None:
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "robot", "content": "x"}]}, "messages.0.role"),
         ({"messages": [{"role": "user"}]}, "messages.0.content"),
-        ({"messages": [{"role": "user", "content": "x", "name": "me"}]}, "messages.0.name"),
+        ({"messages": [{"role": "user", "content": "x", "nick": "me"}]}, "messages.0.nick"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages.0.content.0.type"),
         ({"max_tokens": 500}, "max_tokens"),
         ({"max_completion_tokens": 500}, "max_completion_tokens"),

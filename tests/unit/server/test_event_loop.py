@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -39,13 +40,14 @@ class LongFlow:
 
     collect = read
 
-    def usage(self) -> dict[str, object]:
+    def usage(self, num_reasoning: int) -> dict[str, object]:
         return {}
 
 
 def make_chat() -> ChatResponse:
     form = ResponseForm(model="toy", num_answers=ANSWERS, logprobs=TOP)
-    return ChatResponse(TokenWriter(Letters()), form, LongFlow(), "chatcmpl-1", 5)  # type: ignore[arg-type]
+    service = SimpleNamespace(parser=None, describe_service=dict)
+    return ChatResponse(service, TokenWriter(Letters()), form, LongFlow(), "chatcmpl-1", 5)  # type: ignore[arg-type]
 
 
 async def send_whole(response: Any) -> list[bytes]:

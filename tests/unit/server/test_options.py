@@ -144,13 +144,13 @@ def test_lenient_server_names_the_fields_it_ignored(caplog: pytest.LogCaptureFix
         assert response.headers["X-Ignored-Fields"] == "colour, gr??e"
         assert "colour" in caplog.text
         assert "X-Ignored-Fields" not in site.post(**QUESTION).headers
-        turns = [{"role": "user", "content": [{"type": "text", "text": "a", "x": 1}], "name": "me"}] * 2
+        turns = [{"role": "user", "content": [{"type": "text", "text": "a", "x": 1}], "nick": "me"}] * 2
         deeper = site.post(**{**QUESTION, "messages": turns}, stream=True, stream_options={"include_obfuscation": True})
         assert deeper.status_code == 200
-        names = "messages.name, messages.content.x, stream_options.include_obfuscation"
+        names = "messages.nick, messages.content.x, stream_options.include_obfuscation"
         assert sorted(deeper.headers["X-Ignored-Fields"].split(", ")) == sorted(names.split(", "))
         assert site.post("/tokenize", model="toy", prompt="a", x=1).headers["X-Ignored-Fields"] == "x"
-        assert error_of(site.post(tools=[{"type": "function"}], **QUESTION))["param"] == "tools"
+        assert error_of(site.post(tools=[{"type": "function"}], **QUESTION))["param"] == "tools.0.function"
         assert error_of(site.post(temperature=9, **QUESTION))["param"] == "temperature"
 
 

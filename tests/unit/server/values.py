@@ -50,6 +50,11 @@ def flags(pair: tuple[Any, Any] = (False, True), **beside: Any) -> Values:
     return Values(st.booleans(), st.sampled_from(NO_FLAG), pair, beside)
 
 
+def make_tools(names: list[str]) -> list[dict[str, Any]]:
+    """Return a tool for each name."""
+    return [{"type": "function", "function": {"name": name, "parameters": {"type": "object"}}} for name in names]
+
+
 TEXT = st.text(max_size=20).filter(lambda text: not any(0xD800 <= ord(letter) < 0xE000 for letter in text))
 TOKENS = st.lists(st.integers(0, 30), min_size=1, max_size=5)
 STOPS = st.text("abc", min_size=1, max_size=3)
@@ -131,6 +136,23 @@ CHAT = COMMON | {
         ),
         st.sampled_from(NO_OBJECT),
         ({"suffix": "a"}, {"suffix": "b"}),
+    ),
+    "tools": Values(
+        st.lists(st.from_regex(r"[a-zA-Z0-9_.-]{1,9}", fullmatch=True), max_size=3, unique=True).map(make_tools),
+        st.sampled_from([*NO_LIST[:3], [1], [{}], [{"type": "custom"}], make_tools(["a b"]), make_tools(["a"] * 2)]),
+        ([], make_tools(["look"])),
+    ),
+    "tool_choice": Values(
+        st.sampled_from(["none", "auto"]),
+        st.sampled_from(["required", "x", 1, [], {}, {"type": "function", "function": {"name": "look"}}]),
+        ("none", "auto"),
+        {"tools": make_tools(["look"])},
+    ),
+    "parallel_tool_calls": flags(),
+    "reasoning_effort": Values(
+        st.sampled_from(["none", "minimal", "low", "medium", "high", "xhigh"]),
+        st.sampled_from([*NO_TEXT, "", "most"]),
+        ("low", "high"),
     ),
     "metadata": Values(
         st.dictionaries(TEXT, TEXT, max_size=3), st.sampled_from([*NO_OBJECT, {"a": 1}]), ({"a": "b"}, {"a": "b"})

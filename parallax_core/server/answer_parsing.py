@@ -1,0 +1,146 @@
+"""Separates content, reasoning and tool calls in the answers to one chat request, and writes them in OpenAI's form."""
+
+from __future__ import annotations
+
+import secrets
+import string
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from parallax_core.contracts.engine import Delta
+from parallax_core.contracts.parser import AnswerInfo, Content, Informed, Parser, Piece, Reasoning, ToolCall
+from parallax_core.models.output_parser import OutputParser
+from parallax_core.server.body_messages import ResponseForm
+from parallax_core.server.json_pieces import JsonObject
+
+ID_LETTERS, ID_LENGTH = string.ascii_letters + string.digits, 9
+"""Ids of calls: nine letters and digits, since Mistral's chat templates accept no others."""
+
+
+def make_call_id() -> str:
+    """Return a new id for a tool call."""
+    return "".join(secrets.choice(ID_LETTERS) for _ in range(ID_LENGTH))
+
+
+class AnswerParsing:
+    """Parses one answer as it arrives, and counts the tokens of its reasoning.
+
+    A token counts as reasoning if the text that it completes is reasoning, or a mark of reasoning before any content.
+    """
+
+    def __init__(self, parser: OutputParser | None, form: ResponseForm) -> None:
+        self._parser: Parser | None = parser.make() if parser else None
+        made: object = self._parser
+        if isinstance(made, Informed):
+            made.begin(AnswerInfo(prompt_end=form.prompt_end, tools=form.tools))
+        self._allows_many = form.allows_many_calls
+        self._num_undecided = 0
+        self._is_reasoning = False
+        self._is_cut = False
+        self.num_reasoning = 0
+        """Tokens of the reasoning."""
+        self.has_calls = False
+
+    def read(self, delta: Delta) -> list[Piece]:
+        """Return the pieces that a delta completes, neighbours of one kind joined."""
+        if self._parser is None:
+            return [Content(delta.text)] if delta.text else []
+        pieces = list(self._parser.feed(delta.text))
+        if delta.ended:
+            pieces += self._parser.finish()
+        self._count(len(delta.tokens), pieces, has_ended=delta.ended is not None)
+        return join(self._cut(pieces))
+
+    def _count(self, num_tokens: int, pieces: Sequence[Piece], *, has_ended: bool) -> None:
+        self._num_undecided += num_tokens
+        if pieces:
+            self._is_reasoning = isinstance(pieces[0], Reasoning)
+        if pieces or has_ended:
+            self.num_reasoning += self._num_undecided if self._is_reasoning else 0
+            self._num_undecided = 0
+            self._is_reasoning = bool(pieces) and isinstance(pieces[-1], Reasoning)
+
+    def _cut(self, pieces: Sequence[Piece]) -> list[Piece]:
+        """Return the pieces up to the end of the first call, if only one is allowed."""
+        kept: list[Piece] = []
+        for piece in pieces:
+            self._is_cut |= not self._allows_many and self.has_calls and not _is_part(piece)
+            self.has_calls |= isinstance(piece, ToolCall)
+            if not self._is_cut:
+                kept.append(piece)
+        return kept
+
+
+def _is_part(piece: Piece) -> bool:
+    """Return whether a piece belongs to the first call."""
+    return isinstance(piece, ToolCall) and piece.index == 0
+
+
+def join(pieces: Sequence[Piece]) -> list[Piece]:
+    """Return ``pieces`` with neighbours of one kind joined, so that a client gets fewer chunks."""
+    joined: list[Piece] = []
+    for piece in pieces:
+        match (joined[-1] if joined else None, piece):
+            case (Content(before), Content(text)):
+                joined[-1] = Content(before + text)
+            case (Reasoning(before), Reasoning(text)):
+                joined[-1] = Reasoning(before + text)
+            case (ToolCall(index, "", before), ToolCall(same, "", text)) if index == same:
+                joined[-1] = ToolCall(index, "", before + text)
+            case _:
+                joined.append(piece)
+    return joined
+
+
+def write_delta(piece: Piece) -> JsonObject:
+    """Return the ``delta`` of a chunk for a piece."""
+    match piece:
+        case Content(text):
+            return {"content": text}
+        case Reasoning(text):
+            return {"reasoning_content": text, "reasoning": text}
+        case ToolCall(index, "", arguments):
+            return {"tool_calls": [{"index": index, "function": {"arguments": arguments}}]}
+        case ToolCall(index, name, _, call_id):
+            function = {"name": name, "arguments": ""}
+            call = {"index": index, "id": call_id or make_call_id(), "type": "function", "function": function}
+            return {"tool_calls": [call]}
+
+
+@dataclass(slots=True)
+class MessageParts:
+    """The pieces of one answer, collected."""
+
+    content: list[str] = field(default_factory=list)
+    reasoning: list[str] = field(default_factory=list)
+    calls: list[tuple[ToolCall, list[str]]] = field(default_factory=list)
+    """Each call with the pieces of its arguments."""
+
+    def add(self, pieces: Sequence[Piece]) -> None:
+        """Append pieces."""
+        for piece in pieces:
+            match piece:
+                case Content(text):
+                    self.content.append(text)
+                case Reasoning(text):
+                    self.reasoning.append(text)
+                case ToolCall(name=""):
+                    self.calls[-1][1].append(piece.arguments)
+                case ToolCall():
+                    self.calls.append((piece, []))
+
+    def write(self) -> JsonObject:
+        """Return the ``message`` of a choice."""
+        content = "".join(self.content)
+        message: JsonObject = {"role": "assistant", "content": content, "refusal": None, "annotations": []}
+        if self.reasoning:
+            message["reasoning_content"] = message["reasoning"] = "".join(self.reasoning)
+        if self.calls:
+            message["content"] = content or None
+            message["tool_calls"] = [_write_call(call, "".join(arguments)) for call, arguments in self.calls]
+        return message
+
+
+def _write_call(call: ToolCall, arguments: str) -> JsonObject:
+    function = {"name": call.name, "arguments": arguments}
+    return {"id": call.id or make_call_id(), "type": "function", "function": function}

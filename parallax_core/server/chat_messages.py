@@ -1,0 +1,178 @@
+"""The schemas of the messages and tools of a chat request."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from parallax_core.models.chat_template import Arguments
+from parallax_core.server.fields import Strict, TextField, check_variables, refuse
+
+MAX_TOOLS = 128
+"""The most tools of a request in OpenAI's API."""
+
+Schema = Annotated[dict[TextField, Any], AfterValidator(check_variables)]
+"""A JSON Schema."""
+ToolName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")]
+
+
+class TextPart(Strict):
+    """One part of a message's content."""
+
+    place = "messages.content."
+
+    type: Literal["text"]
+    text: TextField
+
+
+Content = TextField | Annotated[list[TextPart], Field(fail_fast=True)]
+
+
+class CalledFunction(Strict):
+    """The function that an earlier answer called."""
+
+    place = "messages.tool_calls.function."
+
+    name: TextField
+    arguments: TextField
+
+    def as_template_value(self) -> dict[str, Any]:
+        """Return it in the form of chat templates, which want the arguments as an object if they are one."""
+        try:
+            arguments = json.loads(self.arguments or "{}")
+        except (ValueError, RecursionError):
+            arguments = None
+        is_object = isinstance(arguments, dict)
+        return {"name": self.name, "arguments": Arguments(arguments) if is_object else self.arguments}
+
+
+class RequestToolCall(Strict):
+    """A tool call of an earlier answer."""
+
+    place = "messages.tool_calls."
+
+    id: TextField
+    type: Literal["function"]
+    function: CalledFunction
+    index: int | None = None
+    """The number of the call, as in a stream; without effect."""
+
+
+class ChatRequestMessage(Strict):
+    """One turn of the conversation."""
+
+    place = "messages."
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: Content | None = None
+    name: TextField | None = None
+    """The name of the participant, for templates that show it."""
+    tool_call_id: TextField | None = None
+    """The call that a message of the role ``tool`` answers."""
+    tool_calls: Annotated[list[RequestToolCall], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
+    """The calls of an ``assistant``."""
+    reasoning_content: TextField | None = None
+    """The reasoning of an ``assistant``, for templates that show it."""
+    reasoning: TextField | None = None
+    """Another name of ``reasoning_content``."""
+    refusal: None = None
+    annotations: Annotated[list[None], Field(max_length=0)] | None = None
+    audio: None = None
+    function_call: None = None
+
+    @model_validator(mode="after")
+    def check_role(self) -> Self:
+        """Check that the fields suit the role."""
+        if self.content is None and not (self.role == "assistant" and self.tool_calls):
+            raise refuse("content", f"'content' is missing in a message of the role '{self.role}'")
+        if self.tool_calls is not None and self.role != "assistant":
+            raise refuse("tool_calls", "'tool_calls' is only for messages of the role 'assistant'")
+        if (self.tool_call_id is None) == (self.role == "tool"):
+            raise refuse("tool_call_id", "'tool_call_id' is for messages of the role 'tool', which need it")
+        return self
+
+    def as_turn(self) -> dict[str, Any]:
+        """Return the turn in the form of chat templates; ``developer`` is OpenAI's newer name of ``system``."""
+        turn: dict[str, Any] = {"role": "system" if self.role == "developer" else self.role, "content": self._text}
+        optional = {"name": self.name, "tool_call_id": self.tool_call_id, "tool_calls": self._calls}
+        reasoning = self.reasoning_content or self.reasoning
+        optional |= dict.fromkeys(("reasoning_content", "reasoning", "thinking"), reasoning)
+        return {**turn, **{name: value for name, value in optional.items() if value}}
+
+    @property
+    def _text(self) -> str | None:
+        if isinstance(self.content, list):
+            return "".join(part.text for part in self.content)
+        return self.content
+
+    @property
+    def _calls(self) -> list[dict[str, Any]]:
+        calls = self.tool_calls or ()
+        return [{"id": call.id, "type": "function", "function": call.function.as_template_value()} for call in calls]
+
+
+Messages = Annotated[list[ChatRequestMessage], Field(min_length=1, fail_fast=True)]
+
+
+class Function(Strict):
+    """A function that the model may call."""
+
+    place = "tools.function."
+
+    name: ToolName
+    description: TextField | None = None
+    parameters: Schema | None = None
+    """The JSON Schema of its arguments, an object."""
+    strict: bool | None = None
+    """Have the arguments follow the schema exactly; not supported yet."""
+
+
+class Tool(Strict):
+    """A tool that the model may call."""
+
+    place = "tools."
+
+    type: Literal["function"]
+    function: Function
+
+    def as_template_value(self) -> dict[str, Any]:
+        """Return it in the form of chat templates."""
+        function = self.function
+        found = {"name": function.name, "description": function.description, "parameters": function.parameters}
+        return {"type": "function", "function": {name: value for name, value in found.items() if value is not None}}
+
+
+class NamedFunction(Strict):
+    """The name of a function."""
+
+    place = "tool_choice.function."
+
+    name: TextField
+
+
+class NamedTool(Strict):
+    """The tool that the model has to call."""
+
+    place = "tool_choice."
+
+    type: Literal["function"]
+    function: NamedFunction
+
+
+Tools = Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)]
+ToolChoice = Literal["none", "auto", "required"] | NamedTool
+
+
+def check_tools(tools: list[Tool] | None, choice: str | NamedTool | None) -> None:
+    """Refuse tools that contradict each other or the choice, or need what is not supported."""
+    names = [tool.function.name for tool in tools or ()]
+    if len(set(names)) < len(names):
+        raise refuse("tools", "'tools' has two functions of the same name")
+    for number, tool in enumerate(tools or ()):
+        if tool.function.strict:
+            place = f"tools.{number}.function.strict"
+            raise refuse(place, f"'{place}' is not supported yet; leave it out or send false")
+    if choice == "required" or isinstance(choice, NamedTool):
+        raise refuse("tool_choice", "'tool_choice' is not supported yet; leave it out or send 'auto' or 'none'")

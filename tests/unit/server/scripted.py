@@ -1,0 +1,173 @@
+"""A server whose engine answers from a script, with a real tokenizer, chat template and parser.
+
+The script stands for a model that calls tools, which no model small enough for a test does reliably.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, get_args
+
+import openai
+from starlette.testclient import TestClient
+from tokenizers import AddedToken, Tokenizer
+
+from parallax_core.api import Ref
+from parallax_core.builtin.routing import LeastPendingTokens
+from parallax_core.contracts.engine import Delta, EngineStats, Finish, Health, Request, Stream
+from parallax_core.contracts.parser import ParserSpec
+from parallax_core.contracts.token_engine import EngineInfo, RequestField
+from parallax_core.models.output_parser import OutputParser
+from parallax_core.models.tokenizer import ModelTokenizer
+from parallax_core.node.routing.router import Router
+from parallax_core.node.whole_model.engine import TextEngine
+from parallax_core.server.app import make_app
+from parallax_core.server.body_messages import ParserTraits
+from parallax_core.server.body_reader import BodyReader, LocalReader
+from parallax_core.server.options import ServerOptions
+from parallax_core.server.quota import Quota
+from parallax_core.server.service import Service
+from tests.unit.tinymodel import write_model
+
+SPECIAL = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<|hidden|>")
+"""Special tokens, which give no text unless the parser asks for it."""
+TEMPLATE = (
+    "{% if tools %}{{ tools | tojson }}{% endif %}{% for m in messages %}<{{ m.role }}>{{ m.content or '' }}"
+    "{% if m.reasoning_content %}({{ m.reasoning_content }}){% endif %}"
+    "{% for call in m.tool_calls or [] %}[{{ call.id }} {{ call.function.name }} {{ call.function.arguments | tojson }}"
+    "]{% endfor %}{% if m.tool_call_id %}#{{ m.tool_call_id }}{% endif %}{{ eos_token }}{% endfor %}"
+    "{% if enable_thinking %}<think>\n{% endif %}"
+)
+HERMES = ParserSpec(
+    name="hermes",
+    summary="",
+    factory=Ref("parallax_models.parsers.json_calls:HermesParser"),
+    special_tokens=SPECIAL[:4],
+    reasoning_end="</think>\n\n",
+)
+LENGTH = 4000
+
+
+class ScriptedStream:
+    """The tokens of a script, one at a time."""
+
+    def __init__(self, request: Request, tokens: list[int]) -> None:
+        self._request, self._tokens, self._is_closed = request, tokens, False
+
+    async def __aiter__(self) -> AsyncIterator[Delta]:
+        request = self._request
+        most = min(len(self._tokens), request.max_tokens or LENGTH)
+        for index in range(request.n):
+            for number, token in enumerate(self._tokens[:most], 1):
+                await asyncio.sleep(0)
+                if self._is_closed:
+                    return
+                ended = None if number < most else "stop" if most == len(self._tokens) else "length"
+                finish = None
+                if ended and index == request.n - 1:
+                    finish = Finish(reason="stop", prompt_tokens=len(request.prompt), output_tokens=0, cached_tokens=3)
+                yield Delta(tokens=(token,), index=index, ended=ended, finish=finish)  # type: ignore[arg-type]
+
+    def close(self) -> None:
+        self._is_closed = True
+
+
+class ScriptedEngine:
+    """A `TokenEngine` that gives each request the tokens of the next script."""
+
+    info = EngineInfo(
+        num_layers=1,
+        vocab_size=1000,
+        context_length=LENGTH,
+        max_running=8,
+        max_batch_tokens=64,
+        seed="exact",
+        honours=frozenset(get_args(RequestField)),
+        max_answers=8,
+        max_logprobs=20,
+        device="none",
+        dtype="float32",
+        weight_bytes=1,
+    )
+
+    def __init__(self, encode: Callable[[str], list[int]]) -> None:
+        self._encode = encode
+        self.scripts: list[str] = []
+        self.requests: list[Request] = []
+
+    async def start(self) -> None:
+        """Do nothing."""
+
+    async def stop(self) -> None:
+        """Do nothing."""
+
+    def submit(self, request: Request) -> Stream:
+        self.requests.append(request)
+        return ScriptedStream(request, self._encode(self.scripts[len(self.requests) - 1]))
+
+    def health(self) -> Health:
+        return Health(state="ready")
+
+    def stats(self) -> tuple[EngineStats, ...]:
+        return ()
+
+
+class ScriptedSite:
+    """The server, and the official client of OpenAI's API."""
+
+    def __init__(self, folder: Path, spec: ParserSpec | None = HERMES, options: ServerOptions | None = None) -> None:
+        write_model(folder, TEMPLATE)
+        path = folder / "tokenizer.json"
+        tokenizer = Tokenizer.from_file(str(path))
+        tokenizer.add_special_tokens([AddedToken(mark, special=True) for mark in SPECIAL])
+        tokenizer.save(str(path))
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**config, "max_position_embeddings": LENGTH}))
+        self.text = ModelTokenizer(folder)
+        self.engine = ScriptedEngine(lambda script: list(self.text.encode(script)))
+        self.router = Router([TextEngine(self.engine, self.text.decode)], LeastPendingTokens(), lambda: LENGTH)
+        parser = OutputParser(spec, spec.factory.load()) if spec else None
+        reader = LocalReader(BodyReader(self.text, "toy", ParserTraits.of(spec) if spec else None))
+        options = options or ServerOptions()
+        find_length, quota = (lambda: LENGTH), Quota(options)
+        self.service = Service(
+            "toy", self.router, self.text, reader, find_max_length=find_length, quota=quota, parser=parser
+        )
+        self.http = TestClient(make_app(self.service, options), raise_server_exceptions=False)
+        self.openai = openai.OpenAI(
+            base_url="http://testserver/v1",
+            api_key="x",
+            max_retries=0,
+            http_client=self.http,
+            _strict_response_validation=True,
+        )
+
+    def __enter__(self) -> Self:
+        self.http.__enter__()
+        self.http.portal.call(self.router.start)  # type: ignore[union-attr]
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+        self.http.portal.call(self.router.stop)  # type: ignore[union-attr]
+        self.http.__exit__()
+
+    @property
+    def prompt(self) -> str:
+        """The text of the last prompt."""
+        return self.text.show(self.engine.requests[-1].prompt)
+
+    def ask(self, script: str, **fields: Any) -> Any:
+        """Return the client's answer, if the engine writes ``script``."""
+        self.engine.scripts.append(script)
+        given = {"messages": [{"role": "user", "content": "hi"}], **fields}
+        return self.openai.chat.completions.create(model="toy", **given)
+
+
+def only_reasoning(spec: ParserSpec = HERMES) -> ParserSpec:
+    """Return the spec of a parser that finds no calls."""
+    return replace(spec, finds_calls=False)
