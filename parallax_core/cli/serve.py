@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from parallax_core.base import log
 from parallax_core.cli.command import new_app
@@ -35,6 +35,9 @@ from parallax_core.node.whole_model.engine import TextEngine
 from parallax_core.plugins.host import PluginHost
 from parallax_core.plugins.output import claim_output
 from parallax_core.server.options import ServerOptions
+
+if TYPE_CHECKING:
+    from parallax_core.server.tokenizer_pool import TokenizerPool
 
 AUDIENCE_S, SHUTDOWN_S = 0.3, 0.5
 """Seconds that plugins have at the end: to receive the last events, and to shut down."""
@@ -103,14 +106,12 @@ class ServeContext:
 
 async def _run(deployment: Deployment, context: ServeContext) -> None:
     from parallax_core.server.app import make_app
-    from parallax_core.server.body_messages import ParserTraits
     from parallax_core.server.drain import Drain
     from parallax_core.server.metrics import ServerMetrics
     from parallax_core.server.plugin_routes import extend_app
     from parallax_core.server.quota import Quota
     from parallax_core.server.run import ServerSite, run_server
     from parallax_core.server.service import Service
-    from parallax_core.server.tokenizer_pool import PoolLimits, TokenizerPool
     from parallax_core.server.tracing import OtelTracer
 
     engines = deployment.make_engines(partial(_tell_loss, context.event_bus, deployment.model_id))
@@ -121,21 +122,17 @@ async def _run(deployment: Deployment, context: ServeContext) -> None:
     if context.event_bus:
         router = EventRouter(engines, policy, find_room, watch, timeout_s)
     drain, tracer = Drain(), OtelTracer(context.options.otlp_endpoint) if context.options.otlp_endpoint else None
-    pool_limits = PoolLimits.of(context.options, deployment.pipeline.limits)
-    parser = deployment.parser
-    traits = ParserTraits.of(parser.spec) if parser else None
-    reader = TokenizerPool(str(deployment.folder), deployment.model_id, pool_limits, deployment.text.generation, traits)
     service = Service(
         deployment.model_id,
         router,
         deployment.text,
-        reader,
+        _make_reader(deployment, context.options),
         ServerMetrics(tracer),
         find_max_length=find_room,
         quota=Quota(context.options),
         backlog=deployment.pipeline.backlog,
         list_waiting=deployment.list_waiting,
-        parser=parser,
+        parser=deployment.parser,
     )
     app = make_app(service, context.options, drain)
     extend_app(app, router, context.plugins)
@@ -147,6 +144,16 @@ async def _run(deployment: Deployment, context: ServeContext) -> None:
         await run_server(ServerSite(app, service, context.options, drain), context.sock, announce)
     if tracer is not None:
         tracer.close()
+
+
+def _make_reader(deployment: Deployment, options: ServerOptions) -> TokenizerPool:
+    """Return the reader of request bodies, in processes of its own."""
+    from parallax_core.server.body_messages import ParserTraits
+    from parallax_core.server.tokenizer_pool import PoolLimits, TokenizerPool
+
+    limits = PoolLimits.of(options, deployment.pipeline.limits)
+    traits = ParserTraits.of(deployment.parser.spec) if deployment.parser else None
+    return TokenizerPool(str(deployment.folder), deployment.model_id, limits, deployment.text.generation, traits)
 
 
 def _announce(deployment: Deployment, context: ServeContext, engines: Sequence[ReplicaEngine]) -> None:

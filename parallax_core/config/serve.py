@@ -114,10 +114,7 @@ class ServeSettings:
     ] = "auto"
     parser: Annotated[
         str,
-        Meta(
-            description="The parser that finds reasoning and tool calls in answers; auto suits the model.",
-            extra={"metavar": "auto|none|NAME"},
-        ),
+        Meta(description="The parser of answers: auto suits the model; none; or a name.", extra={"metavar": "NAME"}),
     ] = "auto"
     batching: Annotated[
         str,
@@ -127,10 +124,7 @@ class ServeSettings:
         ),
     ] = "work-conserving"
     preemption: Annotated[
-        str,
-        Meta(
-            description="The policy for which request is preempted when memory runs out.", extra={"metavar": "POLICY"}
-        ),
+        str, Meta(description="The policy for which request is preempted, if memory ends.", extra={"metavar": "POLICY"})
     ] = "lowest-priority"
     routing: Annotated[
         str, Meta(description="The policy for which replica gets a request.", extra={"metavar": "POLICY"})

@@ -27,7 +27,7 @@ class TextPart(Strict):
     text: TextField
 
 
-Content = TextField | Annotated[list[TextPart], Field(fail_fast=True)]
+ContentField = TextField | Annotated[list[TextPart], Field(fail_fast=True)]
 
 
 class CalledFunction(Strict):
@@ -66,7 +66,7 @@ class ChatRequestMessage(Strict):
     place = "messages."
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Content | None = None
+    content: ContentField | None = None
     name: TextField | None = None
     """The name of the participant, for templates that show it."""
     tool_call_id: TextField | None = None
@@ -161,7 +161,7 @@ class NamedTool(Strict):
     function: NamedFunction
 
 
-Tools = Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)]
+ToolsField = Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)]
 ToolChoice = Literal["none", "auto", "required"] | NamedTool
 
 

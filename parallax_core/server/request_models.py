@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
-from parallax_core.server.chat_messages import Messages, Tool, ToolChoice, Tools, check_tools
+from parallax_core.server.chat_messages import Messages, Tool, ToolChoice, ToolsField, check_tools
 from parallax_core.server.fields import (
     Answers,
     Biases,
@@ -176,7 +176,7 @@ class ChatRequest(Generation):
     """The number of most probable tokens to return at each position; 0 to 20, only with ``logprobs``."""
     chat_template_kwargs: Variables | None = None
     """Up to 256 further variables for the model's chat template."""
-    tools: Tools | None = None
+    tools: ToolsField | None = None
     """Up to 128 functions that the model may call."""
     tool_choice: ToolChoice | None = None
     """``auto``, the default with ``tools``, lets the model choose; ``none`` hides the tools from the model."""
@@ -254,7 +254,7 @@ class TokenizeRequest(Tolerant):
     """End within the last message, so that the model would continue it."""
     chat_template_kwargs: Variables | None = None
     """Further variables for the model's chat template."""
-    tools: Tools | None = None
+    tools: ToolsField | None = None
     """Tools, as in a chat request."""
 
     @model_validator(mode="after")

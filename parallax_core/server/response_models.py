@@ -91,7 +91,7 @@ class ChatLogprobs(ResponseModel):
     refusal: None
 
 
-class CalledFunction(ResponseModel):
+class FunctionCall(ResponseModel):
     """The function that an answer calls."""
 
     name: str
@@ -104,7 +104,7 @@ class MessageToolCall(ResponseModel):
 
     id: str
     type: Literal["function"]
-    function: CalledFunction
+    function: FunctionCall
 
 
 class ChatMessage(ResponseModel):

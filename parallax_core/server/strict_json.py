@@ -45,8 +45,8 @@ def explain(errors: Sequence[Mapping[str, Any]]) -> InvalidRequest:
     place = [str(part) for part in first["loc"] if not _is_variant(part)]
     if first["type"] == TOGETHER:
         field = first["ctx"]["param"]
-        param = ".".join([*place, field])
-        return InvalidRequest(first["msg"].replace(f"'{field}'", f"'{param}'"), param)
+        path = ".".join([*place, field])
+        return InvalidRequest(first["msg"].replace(f"'{field}'", f"'{path}'"), path)
     param = ".".join(place) or None
     return InvalidRequest(_describe(first, param), param)
 

@@ -11,7 +11,7 @@ CORE, UNIT = ROOT / "parallax_core", ROOT / "tests/unit"
 SUBJECTS = {
     *("builtin/hub_layers", "builtin/hub_refusals", "builtin/hub_transfer", "cli/start", "cli/units"),
     *("engine/admission", "engine/traffic", "node/failover", "node/replicas", "node/roles", "node/routes"),
-    *("plugins/hooks", "server/answers", "server/cancels", "server/contract", "server/whole"),
+    *("plugins/hooks", "server/answers", "server/cancels", "server/contract", "server/tools", "server/whole"),
     *("testing/reference", "wire/damage"),
 }
 """Test files that concern several modules; their docstrings state their subjects."""

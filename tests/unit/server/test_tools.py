@@ -35,12 +35,9 @@ def site(tmp_path: Path) -> Iterator[ScriptedSite]:
 def accumulate(site: ScriptedSite, script: str, **fields: Any) -> tuple[ChatCompletion, list[ChatCompletionChunk]]:
     """Return what the client's own accumulator makes of a stream, and the chunks."""
     site.engine.scripts.append(script)
-    chunks = []
     given: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}], **fields}
     with site.openai.chat.completions.stream(model="toy", **given) as stream:
-        for event in stream:
-            if event.type == "chunk":
-                chunks.append(event.chunk)
+        chunks = [event.chunk for event in stream if event.type == "chunk"]
         return stream.get_final_completion(), chunks
 
 
