@@ -34,6 +34,9 @@ class VllmSettings:
     kv_cache_dtype: Annotated[
         str, Meta(description="The dtype of the KV cache, such as fp8; auto follows --dtype.")
     ] = "auto"
+    block_size: Annotated[
+        int, Meta(description="Tokens in a page of the KV cache; 0: vLLM's choice, which on a CPU is 128.")
+    ] = 0
     enforce_eager: Annotated[
         Literal["auto", "on", "off"],
         Meta(
@@ -58,7 +61,7 @@ class VllmSettings:
         Raises:
             ValueError: if a number is out of range, or an adapter is not of the form NAME=FOLDER.
         """
-        for name in ("max_model_len", "threads", "kv_cache_gb"):
+        for name in ("max_model_len", "threads", "kv_cache_gb", "block_size"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}, and must be 0 or more")
         for name in ("tensor_parallel", "pipeline_parallel", "max_lora_rank"):

@@ -1,0 +1,170 @@
+"""The stage keeps the contract with layers that run in vLLM's way: rows at block ids, each a new request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import cast
+
+import pytest
+import torch
+
+from parallax_backend_vllm import compat_stage
+from parallax_backend_vllm.compat_stage import Found, RunRow
+from parallax_backend_vllm.stage import VllmStage
+from parallax_core.api import (
+    BackendFailed,
+    Draw,
+    Fork,
+    LayerRange,
+    Open,
+    PoolInfo,
+    Row,
+    Sampling,
+    SeqId,
+    SequenceSpec,
+    StageBatch,
+    StageInfo,
+    StageLost,
+    TensorSpec,
+)
+from parallax_core.testing.stage import StageConformance
+
+LAYERS, VOCAB, PAGE, PAGES = 2, 11, 4, 24
+PRIME = 1009
+SPEC = SequenceSpec(prompt_length=1, sampling=Sampling(temperature=0))
+
+
+class Layers:
+    """A `StageWorker` of small integers, with a cache in blocks: each token sees all before it, by their positions."""
+
+    device = torch.device("cpu")
+    most_rows = 2
+    """Fewer than a batch of the kit has, so that batches are computed in parts."""
+
+    def __init__(self, layers: LayerRange) -> None:
+        self.layers = layers
+        self.cache = torch.zeros(len(layers), PAGES + 1, PAGE)
+        self.fails = self.is_broken = False
+
+    def run(self, rows: Sequence[RunRow], hidden: torch.Tensor | None) -> Found:
+        """Compute rows one after the other."""
+        assert all(0 not in row.blocks for row in rows), "block 0 is vLLM's own"
+        sizes = [len(row.tokens) - row.start for row in rows]
+        given: Sequence[torch.Tensor | None] = [None] * len(rows) if hidden is None else hidden.split(sizes)
+        states = [self._run_row(row, before) for row, before in zip(rows, given, strict=True)]
+        if self.fails:
+            raise torch.OutOfMemoryError("out of memory on purpose")
+        logits = torch.stack([self._score(each[-1:])[0] for each in states]) if self.layers.stop == LAYERS else None
+        return Found(torch.cat(states), logits)
+
+    def edit(self, copies: Sequence[tuple[int, int]] = (), zeroed: Sequence[int] = ()) -> None:
+        """Copy and clear blocks."""
+        if self.is_broken:
+            raise RuntimeError("vLLM is broken on purpose")
+        for source, target in copies:
+            self.cache[:, target] = self.cache[:, source]
+        self.cache[:, list(zeroed)] = 0
+
+    def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return the logits of states."""
+        return self._score(hidden)
+
+    def close(self) -> None:
+        """Release the cache."""
+        del self.cache
+
+    def _run_row(self, row: RunRow, before: torch.Tensor | None) -> torch.Tensor:
+        states = torch.tensor([[float(token)] for token in row.tokens[row.start :]]) if before is None else before
+        slots = [(row.blocks[place // PAGE], place % PAGE) for place in range(len(row.tokens))]
+        for layer in range(len(self.layers)):
+            for (block, slot), state in zip(slots[row.start :], states, strict=True):
+                self.cache[layer, block, slot] = state[0]
+            seen = torch.stack([self.cache[layer, block, slot] for block, slot in slots])
+            sums = (seen * torch.arange(3, 3 + len(seen))).cumsum(0)[row.start :]
+            states = torch.remainder(sums, PRIME)[:, None]
+        return states
+
+    def _score(self, states: torch.Tensor) -> torch.Tensor:
+        return -torch.remainder(states + 97.0 * torch.arange(VOCAB), PRIME)
+
+
+def open_stage(layers: LayerRange | None) -> VllmStage:
+    """Return a stage of `Layers`."""
+    held = layers or LayerRange(0, LAYERS)
+    hop = (TensorSpec(1, "float32"),)
+    info = StageInfo(
+        layers=held,
+        num_layers=LAYERS,
+        vocab_size=VOCAB,
+        context_length=64,
+        max_batch_tokens=16,
+        pools=(PoolInfo(kind="full", page_size=PAGE, num_pages=PAGES),),
+        device="cpu",
+        dtype="float32",
+        weight_bytes=0,
+        weights_version="1",
+        capabilities=frozenset({"logprobs", "hidden"}),
+        takes=hop if held.start else (),
+        gives=() if held.stop == LAYERS else hop,
+    )
+    return VllmStage(info, Layers(held))  # type: ignore[arg-type]
+
+
+def get_layers(stage: VllmStage) -> Layers:
+    return cast("Layers", stage._worker)
+
+
+class TestVllmStage(StageConformance):
+    num_layers = LAYERS
+    longest = 11
+    exact = False
+
+    def open_stage(self, layers: LayerRange | None) -> VllmStage:
+        return open_stage(layers)
+
+    @contextmanager
+    def plant_failure(self, stage: object) -> Iterator[None]:
+        assert isinstance(stage, VllmStage)
+        get_layers(stage).fails = True
+        yield
+        get_layers(stage).fails = False
+
+
+def test_pages_of_a_failed_step_are_cleared() -> None:
+    stage = open_stage(None)
+    layers = get_layers(stage)
+    stage.edit([Open(SeqId(1), SPEC)])
+    layers.fails = True
+    with pytest.raises(BackendFailed, match="OutOfMemoryError: out of memory on purpose"):
+        stage.step(StageBatch((Row(SeqId(1), 0, (5, 6), (Draw(1),)),)))
+    assert not layers.cache.any()
+
+
+def test_stage_that_cannot_clear_its_pages_is_lost() -> None:
+    stage = open_stage(None)
+    layers = get_layers(stage)
+    stage.edit([Open(SeqId(1), SPEC)])
+    layers.fails = layers.is_broken = True
+    with pytest.raises(StageLost, match="vLLM failed after a failed step"):
+        stage.step(StageBatch((Row(SeqId(1), 0, (5,)),)))
+    with pytest.raises(StageLost):
+        stage.edit([Open(SeqId(2), SPEC)])
+
+
+def test_stage_that_cannot_copy_a_page_is_lost() -> None:
+    stage = open_stage(None)
+    stage.edit([Open(SeqId(1), SPEC)])
+    stage.step(StageBatch((Row(SeqId(1), 0, (5, 6)),))).wait()
+    get_layers(stage).is_broken = True
+    with pytest.raises(StageLost, match="a page could not be copied"):
+        stage.edit([Fork(SeqId(1), SeqId(2), 2)])
+
+
+def test_rows_in_the_order_of_vllm_come_back_in_that_of_the_step() -> None:
+    counts = {"a": 1, "b": 2, "c": 1}
+    order = ["c", "a", "b"]
+    states = torch.tensor([[30.0], [10.0], [20.0], [21.0]])
+    assert compat_stage._permute(states, order, counts).tolist() == [[10.0], [20.0], [21.0], [30.0]]
+    there = compat_stage._permute(states, order, counts)
+    assert compat_stage._permute(there, list(counts), {name: counts[name] for name in order}).equal(states)
