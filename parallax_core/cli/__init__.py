@@ -25,6 +25,7 @@ COMMANDS = {
     "status": "Show the replicas and stages of a running server.",
     "chat": "Talk to a running server in the terminal.",
     "models": "List, fetch, describe and remove models.",
+    "engines": "Install, list and remove engines, such as vLLM.",
     "plugins": "Show the installed plugins and what they offer.",
     "plugin": "Write a plugin of your own.",
     "config": "Show every setting, and where it comes from.",

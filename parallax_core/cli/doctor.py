@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib import metadata
 from typing import Annotated, Literal
 
 import typer
@@ -13,6 +14,7 @@ from parallax_core.cli.option import ConfigFile
 from parallax_core.cli.plugins import describe_plugins
 from parallax_core.config.config import Config
 from parallax_core.contracts.finding import Finding
+from parallax_core.deploy.engine_environment import find_environment
 from parallax_core.models.backends import probe
 from parallax_core.plugins.host import PluginHost
 
@@ -56,6 +58,7 @@ def _examine(loaded: Config, host: PluginHost) -> Iterator[Finding]:
     yield _examine_config(loaded, host)
     yield from (finding for _, finding in host.diagnose())
     yield from _examine_backends(host)
+    yield from _examine_engines(host)
     yield from _examine_plugins(host)
 
 
@@ -76,11 +79,35 @@ def _examine_backends(host: PluginHost) -> Iterator[Finding]:
         yield Finding(topic="backends", status="error", message="no backend is installed", remedy=remedy)
     for offer in registry.offers:
         found = probe(offer)
+        is_elsewhere = not found.ok and offer.spec.engine is not None and find_environment(offer.spec.name) is not None
         message = f"can run on {found.device}" if found.ok else found.reason
-        status: Status = "ok" if found.ok else "warning"
+        if is_elsewhere:
+            message = "can run in the environment of its engine"
+        status: Status = "ok" if found.ok or is_elsewhere else "warning"
         origin = f" of {offer.plugin.origin}" if offer.spec.name in conflicts else ""
         topic = f"backend {offer.spec.name}{origin}"
         yield Finding(topic=topic, status=status, message=message, remedy=found.advice)
+
+
+def _examine_engines(host: PluginHost) -> Iterator[Finding]:
+    """Yield the installed and the supported releases of each engine, and its environment."""
+    for offer in host.backends().offers:
+        if offer.spec.engine is None:
+            continue
+        name, spec, topic = offer.spec.name, offer.load(offer.spec.engine), f"engine {offer.spec.name}"
+        install = f"parallax engines install {name}"
+        if (environment := find_environment(name)) is None:
+            message = f"{spec.supported} is supported, and there is no environment with it"
+            yield Finding(topic=topic, status="ok", message=message, remedy="" if probe(offer).ok else install)
+            continue
+        version = environment.read_version(spec.distributions) or "none"
+        message = f"{version} ({environment.note.build}) in {environment.folder}; {spec.supported} is supported"
+        is_same = environment.note.core == metadata.version("parallax-core")
+        if not is_same:
+            message += f"; made with parallax-core {environment.note.core}"
+        yield Finding(
+            topic=topic, status="ok" if is_same else "warning", message=message, remedy="" if is_same else install
+        )
 
 
 def _examine_plugins(host: PluginHost) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""The folders for models, configuration, keys and caches: in ``PARALLAX_HOME``, or the platform's user folders."""
+"""Folders for models, engines, configuration, keys and caches: in ``PARALLAX_HOME``, or the platform's user folders."""
 
 from __future__ import annotations
 
@@ -21,6 +21,11 @@ def config_folder() -> Path:
 def keys_folder() -> Path:
     """Return the folder of keys; the caller that writes there creates it, with access for the owner only."""
     return _folder("keys", platformdirs.user_data_path("parallax") / "keys")
+
+
+def engines_folder() -> Path:
+    """Return the folder of the environments of engines; it may not exist yet."""
+    return _folder("engines", platformdirs.user_data_path("parallax") / "engines")
 
 
 def cache_folder(name: str) -> Path:

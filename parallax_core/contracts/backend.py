@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from parallax_core.base.refs import Ref
+from parallax_core.contracts.engine_spec import EngineSpec
 from parallax_core.contracts.progress import Progress, silent
 from parallax_core.contracts.stage import LayerRange, Stage
 
@@ -94,3 +95,6 @@ class BackendSpec:
     opens: tuple[Opens, ...] = ("stage",)
     """What it opens. The first serves models that are not split; stages serve those that are split, or whose layers a
     user gives."""
+    engine: Ref[EngineSpec] | None = None
+    """Describes the engine that the backend runs, if it is installed apart from the backend. Loading it imports no
+    engine. None: the backend has all it needs."""

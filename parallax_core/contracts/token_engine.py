@@ -5,32 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from parallax_core.contracts.backend import DType
 from parallax_core.contracts.engine import Engine
+from parallax_core.contracts.engine_spec import RequestField, SeedSupport
 from parallax_core.contracts.progress import Progress, silent
-
-RequestField = Literal[
-    "logprobs",
-    "prompt_logprobs",
-    "priority",
-    "adapter",
-    "salt",
-    "top_k",
-    "top_p",
-    "min_p",
-    "presence_penalty",
-    "frequency_penalty",
-    "repetition_penalty",
-    "logit_bias",
-    "min_tokens",
-    "grammar",
-]
-"""The fields of `Request` and `Sampling` that an engine may not honour; `EngineInfo.honours` names those it does."""
-
-SeedSupport = Literal["exact", "engine", "none"]
-"""What a seed gives: the tokens of core's own draw, the same tokens in this engine only, or no repetition at all."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

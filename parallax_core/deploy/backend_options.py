@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 
 from parallax_core.base.errors import UsageError
@@ -57,6 +57,29 @@ def read_backend_options(settings: ServeSettings | WorkerSettings, plugins: Plug
             _check_known(backend, name, plugins)
         found.setdefault(backend, {})[name] = value
     return found
+
+
+def collect_options(plugins: PluginHost, backends: Iterable[str], given: BackendOptions) -> BackendOptions:
+    """Return the options of ``backends`` as they are configured here, as text; those in ``given`` override them.
+
+    Backends that are not installed here, or have no options, are left out, and so are options with their defaults.
+    """
+    found = {}
+    known = {offer.spec.name: offer for offer in plugins.backends().offers if offer.spec.options is not None}
+    for name in (each for each in backends if each in known):
+        schema = known[name].spec.options
+        keys = list_keys(known[name].load(schema)) if schema is not None else {}
+        values = plugins.read_options(known[name])
+        changed = {key: _write(value) for key, value in values.items() if value != keys[key].default}
+        found[name] = {**changed, **given.get(name, {})}
+    return found
+
+
+def _write(value: object) -> str:
+    """Return a value as it is written on the command line."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 def _list_elsewhere(settings: ServeSettings | WorkerSettings) -> set[str]:

@@ -142,6 +142,10 @@ class WorkerLauncher:
     config_file: Path | None = None
     """The configuration file that this process uses; workers of its own interpreter get the options of backends from
     it. Those of another have other plugins, whose sections they look for themselves."""
+    forwarded: frozenset[str] = frozenset()
+    """Backends with another interpreter whose options are all in ``options``; their workers read `empty_config`."""
+    empty_config: Path | None = None
+    """A configuration file without sections: those of this process may belong to plugins that a worker has not."""
     verbose: bool = False
 
     def make_command(self, node: str) -> list[str]:
@@ -153,8 +157,9 @@ class WorkerLauncher:
             *("--transport", self.transport, "--connect", self.registry.address, "--head", HEAD),
             *("--node", node, "--listen", self.place(node), "--peer-timeout", f"{self.peer_timeout:g}"),
         ]
-        if self.config_file and backend not in self.pythons:
-            command += ["--config", str(self.config_file)]
+        file = self.empty_config if backend in self.forwarded else self.config_file
+        if file and (backend not in self.pythons or backend in self.forwarded):
+            command += ["--config", str(file)]
         for name, value in self.options.get(backend, {}).items():
             command += [FLAG, f"{name}={value}"]
         return command + (["--backend", backend] if backend else []) + (["--verbose"] if self.verbose else [])

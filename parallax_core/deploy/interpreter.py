@@ -4,11 +4,23 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Sequence
+from importlib import metadata
 from pathlib import Path
 
 from parallax_core.base.errors import UsageError
 from parallax_core.config.serve import ServeSettings
+from parallax_core.deploy.engine_environment import find_environment
+from parallax_core.models.backends import probe
+from parallax_core.plugins.host import PluginHost
+from parallax_core.wire.codec import WIRE_VERSION
 
+PROBE = """
+from importlib.metadata import version
+found = version("parallax-core")
+from parallax_core.wire.codec import WIRE_VERSION
+print(found, WIRE_VERSION)
+"""
+"""Prints the version of parallax-core and that of its messages."""
 PROBE_S = 30.0
 """Seconds an interpreter may take to show whether it has Parallax."""
 
@@ -28,6 +40,26 @@ def read_pythons(settings: ServeSettings, backends: Sequence[str]) -> dict[str, 
         if name not in backends:
             message = f"--python names the backend {name!r}, and no stage uses it"
             raise UsageError(message, f"give it to a stage: --backend {name}")
+    return found
+
+
+def find_engine_pythons(settings: ServeSettings, plugins: PluginHost, backends: Sequence[str]) -> dict[str, str]:
+    """Return the interpreters of the environments that ``parallax engines install`` made, by backend.
+
+    The engine that is installed beside Parallax comes first, if it can run here; ``--python`` comes before both.
+
+    Raises:
+        UsageError: if an environment cannot run this Parallax.
+    """
+    found: dict[str, str] = {}
+    named = {text.partition("=")[0] for text in settings.python}
+    for offer in plugins.backends().offers if settings.listen is None else ():
+        name = offer.spec.name
+        if offer.spec.engine is None or name not in backends or name in named or probe(offer).ok:
+            continue
+        if environment := find_environment(name):
+            found[name] = str(environment.python)
+            check_python(found[name], name)
     return found
 
 
@@ -51,10 +83,10 @@ def check_python(path: str, backend: str) -> None:
     """Check that an interpreter has Parallax; the worker itself reports if the backend is missing.
 
     Raises:
-        UsageError: if it cannot run a worker; it says why.
+        UsageError: if it cannot run a worker for this Parallax; it says why.
     """
-    hint = f"name a Python that has it, or install it there: {path} -m pip install parallax-core"
-    command = [path, "-P", "-c", "import importlib.metadata as each; each.version('parallax-core')"]
+    hint = f"name a Python that has it, or install it there: {path} -m pip install parallax-core=={_read_version()}"
+    command = [path, "-P", "-c", PROBE]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -63,3 +95,14 @@ def check_python(path: str, backend: str) -> None:
     if done.returncode:
         last = (done.stderr.strip() or f"it ends with exit code {done.returncode}").splitlines()[-1]
         raise UsageError(f"the backend {backend!r} cannot run with {path}: {last}", hint)
+    version, _, wire = done.stdout.strip().rpartition(" ")
+    if wire != str(WIRE_VERSION):
+        message = (
+            f"the backend {backend!r} cannot run with {path}: it has parallax-core {version}, whose messages have "
+            f"version {wire or 'unknown'}, and those of this one ({_read_version()}) have version {WIRE_VERSION}"
+        )
+        raise UsageError(message, hint)
+
+
+def _read_version() -> str:
+    return metadata.version("parallax-core")

@@ -16,7 +16,7 @@ from parallax_core.cluster.placement.parallel import ParallelConfig, parse_layer
 from parallax_core.config.serve import ServeSettings
 from parallax_core.contracts.backend import BackendSpec, DType, StagePlan
 from parallax_core.contracts.transport import TransportSpec
-from parallax_core.deploy.backend_options import BackendOptions, read_backend_options
+from parallax_core.deploy.backend_options import BackendOptions, collect_options, read_backend_options
 from parallax_core.deploy.engines import EngineWorkers, find_engine_backend
 from parallax_core.deploy.executors import (
     INPROCESS,
@@ -26,7 +26,7 @@ from parallax_core.deploy.executors import (
     make_place,
     make_registry,
 )
-from parallax_core.deploy.interpreter import read_pythons
+from parallax_core.deploy.interpreter import find_engine_pythons, read_pythons
 from parallax_core.deploy.layer_weights import cost_layers, place_layers
 from parallax_core.models.backends import choose_backend, find_backends, probe
 from parallax_core.node.executor.weights_check import WeightsCheck
@@ -176,13 +176,19 @@ class StageOptions:
         return cost_layers(self.plugins, config, dtype)
 
     def _make_launcher(self, registry: NodeRegistry, private: Path, backends: tuple[str, ...]) -> WorkerLauncher:
+        forwarded = collect_options(self.plugins, self.pythons, self.given)
+        empty = private / "empty.toml"
+        if forwarded:
+            empty.touch()
         return WorkerLauncher(
             transport=self.transport.spec.name,
             registry=registry,
             place=make_place(self.transport, private),
             backends=backends,
             pythons=self.pythons,
-            options=self.given,
+            options={**self.given, **forwarded},
+            forwarded=frozenset(forwarded),
+            empty_config=empty,
             peer_timeout=self.peer_timeout,
             config_file=self.plugins.config_file,
             verbose=self.settings.verbose,
@@ -212,7 +218,7 @@ def read_stage_options(settings: ServeSettings, plugins: PluginHost) -> StageOpt
     backends = split_backends(settings.backend, parallel.num_stages)
     engine = find_engine_backend(settings, parallel, plugins)
     transport = plugins.transports().get(choose_transport_name(settings, parallel, engine))
-    pythons = read_pythons(settings, backends)
+    pythons = {**find_engine_pythons(settings, plugins, backends), **read_pythons(settings, backends)}
     here = {name for name in backends if settings.listen is None and name not in pythons}
     return StageOptions(
         settings=settings,

@@ -8,8 +8,9 @@ from typing import get_args
 from parallax_core.base.errors import InvalidRequest
 from parallax_core.base.ids import RequestId
 from parallax_core.contracts.engine import MAX_ANSWERS, Request
+from parallax_core.contracts.engine_spec import RequestField
 from parallax_core.contracts.sample import Sampling
-from parallax_core.contracts.token_engine import EngineInfo, RequestField
+from parallax_core.contracts.token_engine import EngineInfo
 from parallax_core.engine.validate import OTHER_BACKEND, LengthLimits
 
 UNSET = Request(id=RequestId(""), prompt=(), max_tokens=None, sampling=Sampling())

@@ -10,8 +10,9 @@ from functools import partial
 from typing import Unpack, get_args
 
 from parallax_core.contracts.engine import MAX_ANSWERS, EngineStats, Health, Request, Stream
+from parallax_core.contracts.engine_spec import RequestField
 from parallax_core.contracts.stage import Stage
-from parallax_core.contracts.token_engine import EngineInfo, RequestField
+from parallax_core.contracts.token_engine import EngineInfo
 from parallax_core.node.executor.local import LocalExecutor
 from parallax_core.node.pipeline.engine import PipelineEngine
 from parallax_core.testing.toy import SizeOptions, Toy

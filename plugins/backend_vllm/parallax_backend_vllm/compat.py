@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from parallax_backend_vllm.probe import REMEDY
 from parallax_backend_vllm.versions import explain_unsupported, find_installed
@@ -42,6 +43,26 @@ ENGINE: Interface = {
     ),
 }
 """What an engine for a whole model uses."""
+
+
+def make_stat_logger(record: Callable[[Any, Any], None]) -> Callable[[Any, int], Any]:
+    """Return a factory of vLLM's stat loggers that pass the statistics of each step on to ``record``."""
+    from vllm.v1.metrics.loggers import StatLoggerBase
+
+    class StatLogger(StatLoggerBase):  # type: ignore[misc]
+        """Passes statistics on."""
+
+        def __init__(self, vllm_config: object, engine_index: int = 0) -> None:
+            """Take what vLLM gives; none of it is needed."""
+
+        def record(self, scheduler_stats: Any, iteration_stats: Any, *_: object, **__: object) -> None:  # noqa: ANN401
+            """Pass the statistics of a step on."""
+            record(scheduler_stats, iteration_stats)
+
+        def log_engine_initialized(self) -> None:
+            """Do nothing."""
+
+    return StatLogger
 
 
 def check_version() -> None:

@@ -20,8 +20,9 @@ from tokenizers import AddedToken, Tokenizer
 from parallax_core.api import Ref
 from parallax_core.builtin.routing import LeastPendingTokens
 from parallax_core.contracts.engine import Delta, EngineStats, Finish, Health, Request, Stream
+from parallax_core.contracts.engine_spec import RequestField
 from parallax_core.contracts.parser import ParserSpec
-from parallax_core.contracts.token_engine import EngineInfo, RequestField
+from parallax_core.contracts.token_engine import EngineInfo
 from parallax_core.models.output_parser import OutputParser
 from parallax_core.models.tokenizer import ModelTokenizer
 from parallax_core.node.routing.router import Router

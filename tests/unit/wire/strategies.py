@@ -13,10 +13,11 @@ from parallax_core.base.ids import Epoch, LeaseId, SeqId
 from parallax_core.contracts import stage
 from parallax_core.contracts.capability import Capability
 from parallax_core.contracts.engine import MAX_ANSWERS, EngineStats, HealthState, PoolUse, Reason
+from parallax_core.contracts.engine_spec import RequestField, SeedSupport
 from parallax_core.contracts.grammar import Grammar, GrammarKind
 from parallax_core.contracts.sample import Sampling
 from parallax_core.contracts.tensor import ITEM_BYTES, Tensor, TensorSpec
-from parallax_core.contracts.token_engine import EngineInfo, RequestField, SeedSupport
+from parallax_core.contracts.token_engine import EngineInfo
 from parallax_core.contracts.value import LARGEST
 from parallax_core.wire.engine import (
     Abort,

@@ -1,0 +1,78 @@
+"""Finds and removes the environments in which engines are installed."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+import msgspec
+
+from parallax_core.base.errors import ParallaxError
+from parallax_core.config.home import engines_folder
+from parallax_core.contracts.engine_spec import EngineBuild
+
+NOTE = "parallax-engine.json"
+"""The file that is written into an environment once it is complete."""
+
+
+class EngineNote(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of `NOTE`."""
+
+    backend: str
+    build: EngineBuild
+    core: str
+    """The version of parallax-core that was installed."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineEnvironment:
+    """The environment of an engine, which belongs to one backend."""
+
+    folder: Path
+    note: EngineNote
+
+    @property
+    def python(self) -> Path:
+        """The interpreter."""
+        return find_python(self.folder)
+
+    def read_version(self, distributions: Sequence[str]) -> str:
+        """Return the version of the first of ``distributions`` that is installed there; empty: none is."""
+        places = [str(path) for path in self.folder.glob("lib*/python3*/site-packages")]
+        for name in distributions:
+            for found in metadata.distributions(name=name, path=places):
+                return found.version
+        return ""
+
+
+def find_python(folder: Path) -> Path:
+    """Return the interpreter of a virtual environment."""
+    return folder / "bin" / "python"
+
+
+def find_environment(backend: str) -> EngineEnvironment | None:
+    """Return the environment of a backend's engine; None: there is none, or it is not complete."""
+    folder = engines_folder() / backend
+    try:
+        note = msgspec.json.decode((folder / NOTE).read_bytes(), type=EngineNote)
+    except (OSError, msgspec.DecodeError):
+        return None
+    return EngineEnvironment(folder, note) if find_python(folder).exists() else None
+
+
+def remove_environment(backend: str) -> int:
+    """Remove the environment of a backend's engine, complete or not, and return the bytes that are freed.
+
+    Raises:
+        ParallaxError: if there is none.
+    """
+    folder = engines_folder() / backend
+    if not folder.is_dir():
+        message = f"there is no environment for the engine of {backend!r} in {folder.parent}"
+        raise ParallaxError(message, "`parallax engines list` shows the engines")
+    freed = sum(path.lstat().st_size for path in folder.rglob("*"))
+    shutil.rmtree(folder)
+    return freed

@@ -1,0 +1,68 @@
+"""Sets the environment in which vLLM is imported and in which its processes start."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from parallax_backend_vllm.settings import VllmSettings
+from parallax_core.api import Machine
+
+VARIABLES: Mapping[str, str] = {
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    "HF_HUB_VARIABLES": "1",
+    "TRANSFORMERS_VARIABLES": "1",
+    "VLLM_PLUGINS": "",
+    "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+}
+"""The model is a folder on this machine, so nothing is fetched or reported. Plugins of vLLM would run in all of its
+processes, and none is needed. A fork would copy the locks of threads. Threads that are bound to cores would share them
+with those of another engine on this machine."""
+OPENMP = "libiomp5.so"
+"""Intel's OpenMP, which vLLM's CPU build requires; GNU's makes threads spin when other processes use the cores."""
+
+
+def set_environ() -> None:
+    """Set the variables that vLLM reads when it is imported; those that the user set are kept."""
+    for name, value in VARIABLES.items():
+        os.environ.setdefault(name, value)
+
+
+def choose_gpu(device: str) -> None:
+    """Show vLLM only the GPU that a plan names, such as ``cuda:1``; any other device leaves the choice to vLLM."""
+    index = device.partition(":")[2]
+    if device.startswith("cuda") and index:
+        os.environ["CUDA_VISIBLE_DEVICES"] = index
+
+
+def set_cpu_environ(settings: VllmSettings) -> None:
+    """Set the variables of OpenMP for the processes that vLLM starts, where the arithmetic is done."""
+    os.environ["OMP_NUM_THREADS"] = str(settings.threads or count_threads())
+    os.environ.setdefault("KMP_BLOCKTIME", "1")
+    library = find_openmp([Path(sys.prefix), *(Path(entry) for entry in sys.path)])
+    if library is not None:
+        os.environ["LD_PRELOAD"] = add_preload(os.environ.get("LD_PRELOAD", ""), str(library))
+
+
+def count_threads() -> int:
+    """Return the threads that compute by default: one core is left to the other processes."""
+    return max(1, Machine().count_cores() - 1)
+
+
+def find_openmp(places: Sequence[Path]) -> Path | None:
+    """Return Intel's OpenMP in the ``lib`` folder of an environment, found from its prefix or its site-packages."""
+    for place in places:
+        for folder in (place, *place.parents):
+            if (found := folder / "lib" / OPENMP).is_file():
+                return found
+    return None
+
+
+def add_preload(present: str, library: str) -> str:
+    """Return ``LD_PRELOAD`` with ``library`` in it, once."""
+    entries = [entry for entry in present.split(":") if entry]
+    return ":".join(entries if library in entries else [*entries, library])
