@@ -13,8 +13,8 @@ from parallax_core.api import Machine
 VARIABLES: Mapping[str, str] = {
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
-    "HF_HUB_VARIABLES": "1",
-    "TRANSFORMERS_VARIABLES": "1",
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
     "VLLM_PLUGINS": "",
     "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",

@@ -145,3 +145,11 @@ def test_gpu_of_the_plan_is_the_only_one_shown(device: str, shown: str | None, m
     environ.choose_gpu(device)
     assert os.environ.get("CUDA_VISIBLE_DEVICES") == shown
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+def test_vllm_reports_and_fetches_nothing_unless_the_user_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    variables = {"HF_HUB_OFFLINE": "0"}
+    monkeypatch.setattr(os, "environ", variables)
+    environ.set_environ()
+    names = ("VLLM_NO_USAGE_STATS", "DO_NOT_TRACK", "TRANSFORMERS_OFFLINE", "HF_HUB_OFFLINE")
+    assert [variables[name] for name in names] == ["1", "1", "1", "0"]
