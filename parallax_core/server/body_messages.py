@@ -44,11 +44,13 @@ class ParserTraits(msgspec.Struct, frozen=True, kw_only=True):
 
     finds_calls: bool = False
     special_tokens: tuple[str, ...] = ()
+    reasoning_end: str = ""
 
     @classmethod
     def of(cls, spec: ParserSpec) -> ParserTraits:
         """Return the traits of a parser."""
-        return cls(finds_calls=spec.finds_calls, special_tokens=tuple(spec.special_tokens))
+        tokens = tuple(spec.special_tokens)
+        return cls(finds_calls=spec.finds_calls, special_tokens=tokens, reasoning_end=spec.reasoning_end)
 
 
 class ResponseForm(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,6 +78,10 @@ class ResponseForm(msgspec.Struct, frozen=True, kw_only=True):
     """The tools that the model may call; see `AnswerInfo`."""
     allows_many_calls: bool = True
     """Whether an answer may have several tool calls."""
+    max_reasoning: int | None = None
+    """The largest number of tokens of the reasoning; None: not limited."""
+    reasoning_end: tuple[int, ...] = ()
+    """The tokens that end the reasoning, if it is limited."""
 
 
 class ParsedBody(msgspec.Struct, frozen=True, kw_only=True, tag="reading"):

@@ -59,6 +59,8 @@ def read_chat(text: ModelTokenizer, body: ChatRequest, parser: ParserTraits | No
             prompt_end=text.show(prompt[-NUM_END_TOKENS:])[-MAX_PROMPT_END:] if parser else "",
             tools={tool.function.name: json.dumps(tool.function.parameters or {}) for tool in body.offered_tools},
             allows_many_calls=body.parallel_tool_calls is not False,
+            max_reasoning=body.max_reasoning_tokens,
+            reasoning_end=_read_end(text, body, parser),
         ),
         request=_read_request(
             text,
@@ -88,6 +90,16 @@ def read_conversation(text: ModelTokenizer, body: ChatRequest, parser: ParserTra
     if body.reasoning_effort is not None:
         settings = {**_read_effort(text, body.reasoning_effort), **settings}
     return text.encode_chat(turns, settings, tools=tools)
+
+
+def _read_end(text: ModelTokenizer, body: ChatRequest, parser: ParserTraits | None) -> tuple[int, ...]:
+    """Return the tokens that end the reasoning, if it is limited."""
+    if body.max_reasoning_tokens is None:
+        return ()
+    if parser is None or not parser.reasoning_end:
+        message = "this server does not know how this model ends its reasoning"
+        raise InvalidRequest(message, "max_reasoning_tokens", "leave it out, or choose another parser with --parser")
+    return text.encode(parser.reasoning_end, special=False)
 
 
 def _read_effort(text: ModelTokenizer, effort: str) -> dict[str, Any]:
@@ -174,6 +186,7 @@ def _read_request(text: ModelTokenizer, body: Generation, **more: Any) -> Reques
         "priority": body.priority or 0,
         "timeout_s": body.timeout,
         "is_seeded": body.seed is not None,
+        "salt": body.cache_salt or "",
     }
     request = Request(id=RequestId(""), prompt=(), **{**fields, **more})
     least, most = request.sampling.min_tokens, request.max_tokens

@@ -13,6 +13,7 @@ def name_api_field(error: InvalidRequest, form: ResponseForm) -> InvalidRequest:
         "max_tokens": form.length_field,
         "adapter": "model",
         "stop_ids": "stop_token_ids",
+        "salt": "cache_salt",
     }
     param = names.get(error.param, error.param) if error.param else None
     return InvalidRequest(error.message, param, error.hint)

@@ -9,7 +9,13 @@ from pydantic.json_schema import models_json_schema
 
 from parallax_core.server.auth import OPEN_PATHS
 from parallax_core.server.fields import Strict
-from parallax_core.server.request_models import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
+from parallax_core.server.request_models import (
+    ChatRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    StopRequest,
+    TokenizeRequest,
+)
 from parallax_core.server.response_models import ChatChunk, CompletionReply, ErrorReply, HealthReply, ResponseModel
 
 Responses = dict[int | str, dict[str, Any]]
@@ -18,7 +24,7 @@ MEANINGS = {
     400: "The request can never be served as it is; `param` names the field.",
     401: "No valid API key was sent.",
     403: "The role of the API key does not allow it, or the request came from a web page that is not allowed.",
-    404: "No such model, or no such replica.",
+    404: "No such model, replica or running request.",
     408: "The request took longer than its `timeout`, or did not arrive in time.",
     413: "The body is too large.",
     429: "Too many requests wait, or the client sent too many.",
@@ -29,7 +35,10 @@ MEANINGS = {
 COMES_BACK = {429, 503}
 """The statuses that have a ``Retry-After`` header."""
 
-UNSEEN = (ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest, ChatChunk, CompletionReply, ErrorReply)
+UNSEEN = (
+    *(ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest, StopRequest),
+    *(ChatChunk, CompletionReply, ErrorReply),
+)
 """The schemas of bodies and events, which FastAPI does not find by itself."""
 
 REFERENCE = "#/components/schemas/{model}"

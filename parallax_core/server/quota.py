@@ -44,6 +44,10 @@ class Quota:
         self._by_key = options.keys.are_needed
         self._running: Counter[bytes] = Counter()
 
+    def identify(self, http: fastapi.Request) -> bytes:
+        """Return an id of the client that sent a request."""
+        return identify(http.scope, by_key=self._by_key)
+
     def claim(self, reading: ParsedBody, room: int, http: fastapi.Request) -> tuple[ParsedBody, list[CallerShare]]:
         """Return the body with its length limited, and a share of the client's budget for each of its requests.
 
@@ -59,7 +63,7 @@ class Quota:
         self._check_priority(reading, getattr(http.state, "role", "admin"))
         if not self._most_tokens:
             return reading, [CallerShare(Counter(), b"", 0) for _ in reading.prompts]
-        caller = identify(http.scope, by_key=self._by_key)
+        caller = self.identify(http)
         reading = self._limit_length(reading, room)
         costs = _weigh(reading, room)
         if sum(costs) > self._most_tokens:

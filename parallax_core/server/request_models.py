@@ -136,6 +136,8 @@ class Generation(Tolerant):
     below ``--min-priority``, 0 by default, need a key of the role ``admin``."""
     timeout: Annotated[float, Field(gt=0, le=86400)] | None = None
     """Seconds after its arrival at which the request ends with an error."""
+    cache_salt: Annotated[TextField, Field(min_length=1, max_length=256)] | None = None
+    """Share cached prompts only with requests of the same salt; by default with all that have none."""
     user: TextField | None = None
     """A label for the client's own use, without effect on the answer."""
 
@@ -185,6 +187,9 @@ class ChatRequest(Generation):
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
     """How much the model reasons, if its chat template has such a setting; where it can only be turned on or off,
     ``none`` turns it off."""
+    max_reasoning_tokens: CountField | None = None
+    """The largest number of tokens of the reasoning: after them the server ends it, and the model begins its answer.
+    Only for a single answer."""
     metadata: Labels | None = None
     """Up to 16 labels for the client's own use, without effect on the answer."""
 
@@ -195,6 +200,8 @@ class ChatRequest(Generation):
             raise refuse("max_tokens", "'max_tokens' and 'max_completion_tokens' mean the same: send only one of them")
         if self.top_logprobs is not None and not self.logprobs:
             raise refuse("top_logprobs", "'top_logprobs' is only for requests with 'logprobs': true")
+        if self.max_reasoning_tokens is not None and self.num_answers > 1:
+            raise refuse("max_reasoning_tokens", "'max_reasoning_tokens' is only for a single answer: leave out 'n'")
         check_tools(self.tools, self.tool_choice)
         return self
 
@@ -269,6 +276,13 @@ class TokenizeRequest(Tolerant):
         if self.continue_final_message and self.add_generation_prompt:
             raise refuse("add_generation_prompt", "a prompt that continues the last message opens no answer")
         return self
+
+
+class StopRequest(Strict):
+    """The body of ``POST /v1/stop_request``."""
+
+    id: Annotated[TextField, Field(min_length=1, max_length=256)]
+    """The ``id`` of the answer, or the ``X-Request-Id`` that the client sent with its request."""
 
 
 class DetokenizeRequest(Strict):

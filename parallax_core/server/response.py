@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import fastapi
@@ -42,6 +42,28 @@ class StreamClosed(Exception):
     """A stream has ended without a finish: it was closed."""
 
 
+@dataclass(slots=True)
+class StreamProgress:
+    """The progress of one request."""
+
+    num_prompt: int
+    open: set[int]
+    """The answers that have not ended."""
+    num_output: int = 0
+
+    def note(self, delta: Delta) -> None:
+        """Record a delta."""
+        self.num_output += len(delta.tokens)
+        if delta.ended is not None:
+            self.open.discard(delta.index)
+        if delta.finish is not None:
+            self.open.clear()
+
+    def finish(self) -> Finish:
+        """Return the finish of a request that was stopped."""
+        return Finish(reason="stop", prompt_tokens=self.num_prompt, output_tokens=self.num_output)
+
+
 class ResponseFlow:
     """The streams of all requests of one body, merged; an `UnreadStream` for the deltas it collects."""
 
@@ -52,6 +74,10 @@ class ResponseFlow:
         self._finishes: list[Finish] = []
         self._backlog = backlog or UnreadOutput()
         self._excess = ""
+        self._progress: list[StreamProgress] = []
+        self._is_stopped = False
+        self.on_close: Callable[[], None] = lambda: None
+        """Called when it is closed, maybe more than once."""
         self.unread = 0
         """Bytes of collected deltas that are not sent yet; `UnreadOutput` counts them."""
 
@@ -72,6 +98,7 @@ class ResponseFlow:
             for request in requests:
                 flow._metrics.append(begin())
                 flow._streams.append(engine.submit(request))
+                flow._progress.append(StreamProgress(len(request.prompt), set(range(request.n))))
                 flow._stop_ids = request.stop_ids
                 await asyncio.sleep(0)
         except BaseException:
@@ -88,10 +115,16 @@ class ResponseFlow:
         if len(self._streams) == 1:  # nothing to merge: one asynchronous generator less for every token
             async for delta in self._streams[0]:
                 yield 0, self._take(0, delta)
-            return
-        async with aclosing(_merge(self._streams)) as merged:
-            async for number, delta in merged:
-                yield number, self._take(number, delta)
+        else:
+            try:
+                async with aclosing(_merge(self._streams)) as merged:
+                    async for number, delta in merged:
+                        yield number, self._take(number, delta)
+            except StreamClosed:
+                if not self._is_stopped:
+                    raise
+        for number, delta in self._end_stopped():
+            yield number, delta
 
     async def collect(self) -> AsyncIterator[tuple[int, Delta]]:
         """Yield deltas as `read` does, for a caller that keeps them until the end; they count as unread until sent.
@@ -110,6 +143,19 @@ class ResponseFlow:
         if self._excess:
             message = f"the answer is too large to be sent whole: {self._excess}"
             raise InvalidRequest(message, "stream", "ask for less, or send 'stream': true")
+
+    def stop(self) -> None:
+        """Stop generating; the answers end where they are, as at a stop string."""
+        self._is_stopped = True
+        for stream in self._streams:
+            stream.close()
+
+    def _end_stopped(self) -> Iterator[tuple[int, Delta]]:
+        """Yield the ends of the answers that were stopped, and count their usage."""
+        for number, progress in enumerate(self._progress if self._is_stopped else ()):
+            if progress.open:
+                yield from ((number, Delta(index=index, ended="stop")) for index in sorted(progress.open))
+                self._finishes.append(progress.finish())
 
     def cut(self, reason: str) -> None:
         """Stop generating, because the collected deltas are too large."""
@@ -138,6 +184,7 @@ class ResponseFlow:
 
     def _take(self, number: int, delta: Delta) -> Delta:
         self._metrics[number].note(delta)
+        self._progress[number].note(delta)
         if delta.finish is not None:
             _check(delta.finish)
             self._finishes.append(delta.finish)
@@ -155,6 +202,7 @@ class ResponseFlow:
 
     def close(self) -> None:
         """Stop generating, and count nothing as unread any more. Idempotent."""
+        self.on_close()
         self._backlog.take(self, self.unread)
         pairs = zip(self._streams, self._metrics, strict=False)  # a request that was refused has no stream
         for stream, request_metrics in pairs:

@@ -275,6 +275,13 @@ class TokensReply(ResponseModel):
     """Each token as the vocabulary writes it, if requested."""
 
 
+class StopReply(ResponseModel):
+    """The answer to ``POST /v1/stop_request``."""
+
+    id: str
+    stopped: Literal[True]
+
+
 class TextReply(ResponseModel):
     """The answer to ``POST /detokenize``."""
 

@@ -13,11 +13,12 @@ import fastapi
 from fastapi.responses import Response
 
 from parallax_core.base.errors import InvalidRequest
-from parallax_core.contracts.engine import Admitting, Engine
+from parallax_core.contracts.engine import Admitting, Engine, Resumable
 from parallax_core.contracts.status import NodeStatus
 from parallax_core.models.output_parser import OutputParser
 from parallax_core.models.tokenizer import ModelTokenizer
 from parallax_core.node.pipeline.unread import UnreadOutput
+from parallax_core.server.access_log import REQUEST_ID
 from parallax_core.server.body_messages import (
     BodyKind,
     BodyReading,
@@ -31,7 +32,9 @@ from parallax_core.server.field_names import name_api_field
 from parallax_core.server.json_pieces import cut, respond
 from parallax_core.server.metrics import RequestMetrics, ServerMetrics
 from parallax_core.server.quota import Quota
+from parallax_core.server.reasoning_limit import ReasoningLimit
 from parallax_core.server.response import ResponseFlow, while_connected
+from parallax_core.server.running import RunningFlows
 from parallax_core.server.unknown_fields import IGNORED
 
 
@@ -56,6 +59,8 @@ class Service:
     """Returns the nodes that have joined and wait for a stage."""
     parser: OutputParser | None = None
     """The parser of the model's outputs; None: its text is not parsed."""
+    running: RunningFlows = field(default_factory=RunningFlows)
+    """The answers that are being generated."""
 
     def __post_init__(self) -> None:
         self.server_metrics.watch(self.engine)
@@ -101,11 +106,27 @@ class Service:
             return self.server_metrics.begin(arrived, parent, next(left).release)
 
         try:
-            return await ResponseFlow.submit(self.engine, requests, begin, self.backlog)
+            flow = await ResponseFlow.submit(self._limit_reasoning(reading), requests, begin, self.backlog)
         except BaseException:
             for share in shares:
                 share.release()
             raise
+
+        self.running.add(flow, self.quota.identify(http), {name, http.headers.get(REQUEST_ID, name)})
+        return flow
+
+    def _limit_reasoning(self, reading: ParsedBody) -> Engine:
+        """Return the engine, with a limit on the reasoning if the request has one.
+
+        Raises:
+            InvalidRequest: if the engine cannot continue answers.
+        """
+        if reading.form.max_reasoning is None or self.parser is None:
+            return self.engine
+        if not (isinstance(self.engine, Resumable) and self.engine.can_resume(reading.request)):
+            message = "max_reasoning_tokens is not available: this model's engine cannot continue an answer"
+            raise InvalidRequest(message, "max_reasoning_tokens", "leave it out, or serve with another backend")
+        return ReasoningLimit(self.engine, self.parser, reading.form, self.text.show(reading.form.reasoning_end))
 
     async def _read(self, kind: BodyKind, http: fastapi.Request) -> ParsedBody | DirectAnswer:
         if not is_json(http.headers.get("content-type", "")):

@@ -41,7 +41,7 @@ class RequestProgress:
     """Seconds from its arrival until it was moved to its last replica; 0: it was not moved."""
 
     def __post_init__(self) -> None:
-        self.delivered = [[] for _ in range(self.request.n)]
+        self.delivered = [list(tokens) for tokens in self.request.delivered] or [[] for _ in range(self.request.n)]
 
     @property
     def num_tokens(self) -> int:

@@ -137,6 +137,10 @@ class Router:
                 return
         raise refusal or self._refusal()
 
+    def can_resume(self, request: Request) -> bool:
+        """Return whether every replica can continue an answer that another engine began; see `Resumable`."""
+        return all(replica.can_resume(request) for replica in self._replicas)
+
     def stats(self) -> tuple[EngineStats, ...]:
         """Return the statistics of each replica; see `Measured`. An engine without statistics counts as idle."""
         engines = (replica.engine for replica in self._replicas)

@@ -13,6 +13,7 @@ from parallax_core.api import InvalidRequest, Sampling
 from parallax_core.builtin.routing import LeastPendingTokens
 from parallax_core.models.chat_template import ANSWER, PromptEnding, Tools, Turns
 from parallax_core.models.generation_config import RequestDefaults
+from parallax_core.models.output_parser import OutputParser
 from parallax_core.node.executor.local import LocalExecutor
 from parallax_core.node.pipeline.engine import PipelineEngine
 from parallax_core.node.pipeline.unread import UnreadOutput
@@ -30,6 +31,7 @@ from parallax_core.server.response_models import (
     CompletionReply,
     ErrorReply,
     ResponseModel,
+    StopReply,
     TextReply,
     TokensReply,
 )
@@ -111,13 +113,15 @@ class Site:
         options: ServerOptions | None = None,
         server_metrics: ServerMetrics | None = None,
         reader: BodyReading | None = None,
+        parser: OutputParser | None = None,
     ) -> None:
         self.stage = TOY.open(num_pages=200, context=400, max_batch_tokens=64)
         self.text = Letters()
         self.engine = PipelineEngine(LocalExecutor([lambda: self.stage]), self.text.decode)
         self.drain = Drain()
         self.router = Router([self.engine], LeastPendingTokens(), lambda: 400)
-        self.reader = reader or LocalReader(BodyReader(self.text, "toy", ParserTraits(finds_calls=True)))  # type: ignore[arg-type]
+        traits = ParserTraits.of(parser.spec) if parser else ParserTraits(finds_calls=True, reasoning_end=".")
+        self.reader = reader or LocalReader(BodyReader(self.text, "toy", traits))  # type: ignore[arg-type]
         self.quota = Quota(options)
         self.backlog = UnreadOutput()
         self.service = Service(
@@ -129,6 +133,7 @@ class Site:
             find_max_length=lambda: 400,
             quota=self.quota,
             backlog=self.backlog,
+            parser=parser,
         )
         self.app = make_app(self.service, options, self.drain)
         self.client = TestClient(self.app, raise_server_exceptions=False)
@@ -169,6 +174,7 @@ SHAPES: dict[str, tuple[type[ResponseModel], type[ResponseModel]]] = {
     "/v1/completions": (CompletionReply, CompletionReply),
     "/tokenize": (TokensReply, TokensReply),
     "/detokenize": (TextReply, TextReply),
+    "/v1/stop_request": (StopReply, StopReply),
 }
 """The models of each route's whole answers and stream chunks."""
 

@@ -27,8 +27,8 @@ REQUIRED: dict[str, dict[str, Any]] = {
 FIELDS = [(route, name) for route, fields in ROUTES.items() for name in fields]
 USUAL = {"model": "toy", "max_tokens": 8, "seed": 5, "temperature": 1}
 LABELS = {"user", "metadata"}
-SHOWN_ELSEWHERE = {"parallel_tool_calls"}
-"""Fields that make no difference here: the toy calls no tools. See `test_tools`."""
+UNUSED_HERE = {"parallel_tool_calls", "max_reasoning_tokens"}
+"""Fields without effect on the toy, which does not reason or call tools; see `test_tools`, `test_reasoning_limit`."""
 NEW = re.compile(r'"(id|created|cached_tokens)":("[^"]*"|\d+)')
 """What is different in every answer: asking again finds more in the cache, too."""
 STATUSES = {200, 400, 404, 408, 429}
@@ -124,4 +124,4 @@ def test_field_makes_the_difference_it_should(
 
     one, other = values.pair
     assert observe(one) == observe(one)
-    assert (observe(one) == observe(other)) == (name in LABELS | SHOWN_ELSEWHERE)
+    assert (observe(one) == observe(other)) == (name in LABELS | UNUSED_HERE)

@@ -121,6 +121,9 @@ COMMON = {
     ),
     "priority": integers(-(2**31), HUGE, (0, 5)),
     "timeout": numbers(0, 86400, (100, 200), is_open=True),
+    "cache_salt": Values(
+        st.text("abc", min_size=1, max_size=9), st.sampled_from([*NO_TEXT, "", "a" * 257]), ("a", "b")
+    ),
     "user": Values(TEXT, st.sampled_from(NO_TEXT), ("a", "a")),
 }
 
@@ -154,6 +157,7 @@ CHAT = COMMON | {
         st.sampled_from([*NO_TEXT, "", "most"]),
         ("low", "high"),
     ),
+    "max_reasoning_tokens": integers(1, HUGE, (2, 4), n=1),
     "metadata": Values(
         st.dictionaries(TEXT, TEXT, max_size=3), st.sampled_from([*NO_OBJECT, {"a": 1}]), ({"a": "b"}, {"a": "b"})
     ),

@@ -1,0 +1,40 @@
+"""The route ``POST /v1/stop_request``."""
+
+from __future__ import annotations
+
+import fastapi
+
+from parallax_core.base.errors import InvalidRequest, UnknownName
+from parallax_core.server.openapi import describe_body, describe_errors
+from parallax_core.server.request_models import StopRequest
+from parallax_core.server.response_models import StopReply
+from parallax_core.server.service import Service
+from parallax_core.server.strict_json import read_body
+
+MAX_BYTES = 4096
+"""The largest body: it is read on the event loop."""
+
+
+def make_router(service: Service) -> fastapi.APIRouter:
+    """Return the route for ``service``."""
+    router = fastapi.APIRouter()
+    errors = describe_errors(400, 401, 403, 404, 408, 413, 429)
+
+    @router.post(
+        "/v1/stop_request", response_model=StopReply, responses=errors, openapi_extra=describe_body(StopRequest)
+    )
+    async def stop_request(http: fastapi.Request) -> dict[str, object]:
+        """End a running request of the same key; its answers end where they are, with ``finish_reason`` ``stop``."""
+        data = await http.body()
+        if len(data) > MAX_BYTES:
+            message = f"the body has {len(data)} bytes, and may have {MAX_BYTES}"
+            raise InvalidRequest(message)
+        name = read_body(data, StopRequest).id
+        flows = service.running.find(service.quota.identify(http), name)
+        if not flows:
+            raise UnknownName("no running request of yours has this id")
+        for flow in flows:
+            flow.stop()
+        return {"id": name, "stopped": True}
+
+    return router
