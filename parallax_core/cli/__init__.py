@@ -24,6 +24,7 @@ COMMANDS = {
     "worker": "Run stages of a model for a server on another machine.",
     "status": "Show the replicas and stages of a running server.",
     "chat": "Talk to a running server in the terminal.",
+    "complete": "Continue a text, in pipes.",
     "models": "List, fetch, describe and remove models.",
     "engines": "Install, list and remove engines, such as vLLM.",
     "plugins": "Show the installed plugins and what they offer.",

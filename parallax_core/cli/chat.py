@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Annotated, Any
+from contextlib import contextmanager, suppress
+from typing import Annotated
 
 import typer
 
 from parallax_core.base.errors import ParallaxError, UsageError
-from parallax_core.cli.client import DEFAULT_URL, Client
+from parallax_core.cli.client import DEFAULT_URL, AnswerPiece, Client
 from parallax_core.cli.command import new_app
+from parallax_core.cli.conversation import Conversation
+from parallax_core.config.home import cache_folder
 
-HELP = "Ctrl-C stops an answer, Ctrl-D ends the chat; /clear forgets the conversation"
+HELP = 'Ctrl-C stops an answer, Ctrl-D ends the chat; """ begins and ends several lines; /help lists the commands'
 COMMAND = re.compile("/[a-z]+")
 """Input that looks like a command, not like a path."""
+BLOCK = '"""'
+"""Begins and ends a message of several lines."""
+MAX_HISTORY = 1000
+"""The number of lines of the history that are kept."""
+DIM, PLAIN = "\x1b[2m", "\x1b[0m"
+"""The codes of a terminal for dimmed text, and for its end."""
 
 app = new_app()
 
@@ -35,23 +43,27 @@ def chat(
     """Talk to a running server in the terminal.
 
     Start one with `parallax serve`. A key is taken from PARALLAX_API_KEY. What comes through a pipe is one message.
+    A terminal shows the reasoning of a model dimmed; elsewhere only the answer is printed.
     """
     client = Client(url)
     options = {"temperature": temperature, "max_tokens": max_tokens}
     talk = Conversation(client, client.model(), {name: value for name, value in options.items() if value is not None})
-    if system:
-        talk.begin(system)
+    talk.begin(system)
     if message is None:
         message = _read_pipe()
     if message is not None:
         _print_answer(talk.ask(message))
         return
-    with _typing_ahead():
+    with _typing_ahead(), _history():
         _converse(talk)
 
 
 def _read_pipe() -> str | None:
-    """Return the text of a pipe, or None on a terminal; invalid UTF-8 becomes replacement characters."""
+    """Return the text of a pipe, or None on a terminal; invalid UTF-8 becomes replacement characters.
+
+    Raises:
+        UsageError: if there is no text.
+    """
     if sys.stdin is not None and sys.stdin.isatty():
         return None
     text = sys.stdin.buffer.read().decode(errors="replace").strip() if sys.stdin is not None else ""
@@ -61,65 +73,68 @@ def _read_pipe() -> str | None:
     return text
 
 
-@dataclass
-class Conversation:
-    """The turns so far; only complete answers are kept."""
-
-    client: Client
-    model: str
-    options: dict[str, Any]
-    turns: list[dict[str, str]] = field(default_factory=list)
-    _num_fixed: int = 0
-
-    def begin(self, system: str) -> None:
-        """Set the system message, which `clear` keeps."""
-        self.turns.append({"role": "system", "content": system})
-        self._num_fixed = 1
-
-    def clear(self) -> None:
-        """Forget all turns except the system message."""
-        del self.turns[self._num_fixed :]
-
-    def ask(self, message: str) -> Iterator[str]:
-        """Yield the answer to ``message``, and keep both turns once it is complete."""
-        turns = [*self.turns, {"role": "user", "content": message}]
-        parts = []
-        for text in self.client.complete({"model": self.model, "messages": turns, **self.options}):
-            parts.append(text)
-            yield text
-        self.turns = [*turns, {"role": "assistant", "content": "".join(parts)}]
-
-
 def _converse(talk: Conversation) -> None:
-    _enable_editing()
     print(f"{talk.model}: {HELP}", file=sys.stderr)
     while True:
         try:
-            message = input("> ").strip()
+            message = _read_message().strip()
         except (EOFError, KeyboardInterrupt):
             print()
             return
-        if message == "/clear":
-            talk.clear()
+        if message == "/quit":
+            return
+        try:
+            shown = talk.run(message)
+        except UsageError as error:
+            shown = f"error: {error.message}; {error.hint}"
+        if shown is not None:
+            print(shown, file=sys.stderr)
         elif COMMAND.fullmatch(message):
             print(f"there is no command {message}: {HELP}", file=sys.stderr)
         elif message:
             _answer(talk, message)
 
 
+def _read_message() -> str:
+    """Return the next message: a line, lines that end with a backslash, or lines between two marks `BLOCK`."""
+    line = input("> ")
+    if line.startswith(BLOCK):
+        lines = [line.removeprefix(BLOCK)]
+        while not lines[-1].rstrip().endswith(BLOCK):
+            lines.append(input("... "))
+        return "\n".join(lines).rstrip().removesuffix(BLOCK)
+    lines = [line]
+    while lines[-1].endswith("\\"):
+        lines[-1] = lines[-1].removesuffix("\\")
+        lines.append(input("... "))
+    return "\n".join(lines)
+
+
 def _answer(talk: Conversation, message: str) -> None:
     try:
         _print_answer(talk.ask(message))
     except KeyboardInterrupt:
-        print(" ...stopped")
+        print(f"{_style(PLAIN)} ...stopped")
     except ParallaxError as error:
         print(f"error: {error.message}", file=sys.stderr)
 
 
-def _print_answer(answer: Iterator[str]) -> None:
-    for text in answer:
-        print(text, end="", flush=True)
-    print()
+def _print_answer(answer: Iterator[AnswerPiece]) -> None:
+    """Print an answer as it comes; its reasoning dimmed on a terminal, and nowhere else."""
+    was_reasoning = False
+    for piece in answer:
+        if piece.is_reasoning and not sys.stdout.isatty():
+            continue
+        if piece.is_reasoning != was_reasoning:
+            print(_style(DIM) if piece.is_reasoning else _style(PLAIN) + "\n\n", end="")
+            was_reasoning = piece.is_reasoning
+        print(piece.text, end="", flush=True)
+    print(_style(PLAIN) if was_reasoning else "")
+
+
+def _style(code: str) -> str:
+    """Return the code, or nothing where the output is no terminal or shows no styles (https://no-color.org)."""
+    return code if sys.stdout.isatty() and not os.environ.get("NO_COLOR") else ""
 
 
 @contextmanager
@@ -142,9 +157,20 @@ def _typing_ahead() -> Iterator[None]:
         termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
 
 
-def _enable_editing() -> None:
-    """Give ``input`` arrow keys and a history if the platform has readline."""
+@contextmanager
+def _history() -> Iterator[None]:
+    """Give ``input`` arrow keys and a history that is kept between chats, if the platform has readline."""
     try:
-        import readline  # noqa: F401
+        import readline
     except ImportError:
+        yield
         return
+    path = cache_folder("chat") / "history"  # the folder is for its owner only
+    with suppress(OSError):
+        readline.read_history_file(path)
+    readline.set_history_length(MAX_HISTORY)
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            readline.write_history_file(path)

@@ -7,6 +7,7 @@ import os
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import dataclass
 from http import HTTPStatus
 from http.client import HTTPException
 from typing import Any
@@ -14,6 +15,14 @@ from typing import Any
 from parallax_core.base.errors import ParallaxError
 
 DEFAULT_URL = "http://127.0.0.1:8000/v1"
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerPiece:
+    """A piece of an answer in a chat."""
+
+    text: str
+    is_reasoning: bool = False
 
 
 class Client:
@@ -54,13 +63,26 @@ class Client:
             return found
         raise self._wrong_server("a Parallax")
 
+    def chat(self, body: dict[str, Any]) -> Iterator[AnswerPiece]:
+        """Yield the pieces of a streamed answer in a chat; raises what `complete` raises."""
+        for choice in self._stream("/chat/completions", body):
+            delta = choice["delta"]
+            if reasoning := delta.get("reasoning"):
+                yield AnswerPiece(reasoning, is_reasoning=True)
+            if content := delta.get("content"):
+                yield AnswerPiece(content)
+
     def complete(self, body: dict[str, Any]) -> Iterator[str]:
-        """Yield the text of a streamed answer, piece by piece.
+        """Yield the text of a streamed completion, piece by piece.
 
         Raises:
             ParallaxError: if the server refuses the request, or ends the stream early.
         """
-        with self._open("/chat/completions", {**body, "stream": True}) as response:
+        for choice in self._stream("/completions", body):
+            yield choice["text"]
+
+    def _stream(self, path: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        with self._open(path, {**body, "stream": True}) as response:
             for line in response:
                 if not line.startswith(b"data: "):
                     continue
@@ -70,7 +92,7 @@ class Client:
                 event = json.loads(data)
                 if "error" in event:
                     raise ParallaxError(event["error"]["message"])
-                yield from (choice["delta"].get("content") or "" for choice in event["choices"])
+                yield from event["choices"]
         message = "the server ended the connection in the middle of its answer"
         raise ParallaxError(message, "its log may say why")
 

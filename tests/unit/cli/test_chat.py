@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import subprocess
@@ -13,8 +14,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from parallax_core.base.errors import ParallaxError
-from parallax_core.cli.chat import Conversation
-from parallax_core.cli.client import Client
+from parallax_core.cli.client import AnswerPiece, Client
+from parallax_core.cli.conversation import Conversation
 
 
 class Peer:
@@ -22,6 +23,8 @@ class Peer:
 
     def __init__(self) -> None:
         self.status, self.body = 200, b""
+        self.models = self.asked = b""
+        """The answer to the question for models, if it is another one; and the body of the last question."""
         self.stream = b""
         """The beginning of an endless answer to every question, if there is one."""
         self.may_end = threading.Event()
@@ -30,7 +33,7 @@ class Peer:
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 if self.command == "POST":
-                    self.rfile.read(int(self.headers["Content-Length"]))
+                    peer.asked = self.rfile.read(int(self.headers["Content-Length"]))
                     if peer.stream:
                         self.send_response(200)
                         self.end_headers()
@@ -38,9 +41,10 @@ class Peer:
                         peer.may_end.wait()
                         return
                 self.send_response(peer.status)
-                self.send_header("Content-Length", str(len(peer.body)))
+                body = peer.models if self.command == "GET" and peer.models else peer.body
+                self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
-                self.wfile.write(peer.body)
+                self.wfile.write(body)
 
             do_POST = do_GET  # noqa: N815 -- the name the standard library asks for
 
@@ -95,7 +99,7 @@ def test_answer_that_breaks_off_is_no_answer(peer: Peer) -> None:
     peer.body = b'data: {"choices": [{"delta": {"content": "half"}}]}\n\n'
     talk = Conversation(peer.client, "m", {})
     pieces = talk.ask("hello")
-    assert next(pieces) == "half"
+    assert next(pieces) == AnswerPiece("half")
     with pytest.raises(ParallaxError, match="ended the connection"):
         next(pieces)
     assert talk.turns == []
@@ -104,17 +108,32 @@ def test_answer_that_breaks_off_is_no_answer(peer: Peer) -> None:
 def test_error_in_the_stream_is_told(peer: Peer) -> None:
     peer.body = b'data: {"error": {"message": "out of memory"}}\n\n'
     with pytest.raises(ParallaxError, match="out of memory"):
-        list(peer.client.complete({}))
+        list(peer.client.chat({}))
 
 
 def test_conversation_remembers_finished_turns_and_clears_all_but_instructions(peer: Peer) -> None:
     peer.body = b'data: {"choices": [{"delta": {"content": "yes"}}]}\n\ndata: [DONE]\n\n'
     talk = Conversation(peer.client, "m", {})
     talk.begin("be brief")
-    assert list(talk.ask("really?")) == ["yes"]
+    assert list(talk.ask("really?")) == [AnswerPiece("yes")]
     assert [turn["role"] for turn in talk.turns] == ["system", "user", "assistant"]
     talk.clear()
     assert talk.turns == [{"role": "system", "content": "be brief"}]
+
+
+def test_reasoning_is_told_apart_and_not_kept(peer: Peer) -> None:
+    peer.body = (
+        b'data: {"choices": [{"delta": {"role": "assistant", "reasoning": "hm"}}]}\n\n'
+        b'data: {"choices": [{"delta": {"content": "yes"}}]}\n\ndata: [DONE]\n\n'
+    )
+    talk = Conversation(peer.client, "m", {})
+    assert list(talk.ask("really?")) == [AnswerPiece("hm", is_reasoning=True), AnswerPiece("yes")]
+    assert talk.turns[-1] == {"role": "assistant", "content": "yes"}
+
+
+def test_completion_is_printed_as_it_is(peer: Peer) -> None:
+    peer.body = b'data: {"choices": [{"text": " upon"}]}\n\ndata: {"choices": [{"text": " a\\n"}]}\n\ndata: [DONE]\n\n'
+    assert "".join(peer.client.complete({})) == " upon a\n"
 
 
 TERMINAL = """
@@ -161,11 +180,31 @@ def test_command_that_is_none_is_not_sent_to_the_model(peer: Peer) -> None:
     terminal = Terminal(peer.url)
     try:
         terminal.until("> ")
-        terminal.type("/help\n")
-        terminal.until("there is no command /help: Ctrl-C stops an answer, Ctrl-D ends the chat; /clear forgets")
+        terminal.type("/helf\n")
+        terminal.until("there is no command /helf: Ctrl-C stops an answer, Ctrl-D ends the chat")
         terminal.until("> ")
         terminal.type("/etc/passwd\n")
         terminal.until("once upon")
+    finally:
+        terminal.close()
+
+
+@pytest.mark.timeout(60)
+def test_terminal_shows_reasoning_dimmed_and_takes_several_lines(peer: Peer) -> None:
+    peer.body = b'data: {"choices": [{"delta": {"reasoning": "hm"}}]}\n\n'
+    peer.body += b'data: {"choices": [{"delta": {"content": "yes"}}]}\n\ndata: [DONE]\n\n'
+    peer.models = b'{"data": [{"id": "m"}]}'
+    terminal = Terminal(peer.url)
+    try:
+        terminal.until("> ")
+        terminal.type('"""one\n')
+        terminal.until("... ")
+        terminal.type('two"""\n')
+        terminal.until("\x1b[2mhm\x1b[0m\r\n\r\nyes")
+        terminal.until("> ")
+        assert json.loads(peer.asked)["messages"] == [{"role": "user", "content": "one\ntwo"}]
+        terminal.type("/quit\n")
+        assert terminal.process.wait(20) == 0
     finally:
         terminal.close()
 

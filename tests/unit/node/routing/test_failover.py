@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 from parallax_core.base.ids import RequestId
@@ -40,3 +41,11 @@ def test_request_whose_client_left_has_its_tokens_and_times() -> None:
     left = progress.abandon()
     assert (left.reason, left.prompt_tokens, left.output_tokens) == ("aborted", 3, 2)
     assert left.timing == Timing(prefill_s=2.0, decode_s=3.0)
+
+
+def test_tokens_that_were_delivered_before_the_request_came_are_kept() -> None:
+    """A request that continues an answer has to be moved with the whole of it."""
+    progress = RequestProgress(replace(REQUEST, delivered=((3, 4),)), Timeline(10.0))
+    progress.note(Delta(tokens=(5,)), lambda: 11.0)
+    assert progress.delivered == [[3, 4, 5]]
+    assert progress.abandon().output_tokens == 3
