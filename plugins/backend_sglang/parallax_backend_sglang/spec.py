@@ -1,0 +1,42 @@
+"""Describes SGLang to core: its releases, how its environment is made, and what it honours. Imports no SGLang."""
+
+from __future__ import annotations
+
+from parallax_backend_sglang.fields import HONOURED, MAX_ANSWERS, MAX_LOGPROBS
+from parallax_backend_sglang.versions import describe_supported
+from parallax_core.api import EngineSpec, PipStep
+
+TORCH = "torch==2.13.0"
+"""A PyTorch that the supported releases run with on a CPU."""
+WHEELS = "https://download.pytorch.org/whl/cpu"
+"""PyTorch's own index of builds without CUDA."""
+LIBRARIES = (
+    *("aiohttp", "apache-tvm-ffi", "blobfile", "compressed-tensors", "dill", "distro", "easydict", "einops"),
+    *("fastapi", "gguf", "interegular", "IPython", "llguidance>=1.7.6,<2", "msgspec", "numpy", "nvidia-ml-py"),
+    *("openai==2.8.0", "openai-harmony==0.0.4", "orjson", "packaging", "partial_json_parser", "pillow"),
+    *("prometheus-client", "psutil", "pybase64", "pydantic", "python-multipart", "pyzmq", "regex", "requests"),
+    *("scipy", "sentencepiece", "setproctitle", "tiktoken", "tokenizers", "tqdm", "transformers==5.19.0"),
+    *("uvicorn", "uvloop", "watchfiles", "xxhash", "zstandard"),
+)
+"""What SGLang imports on a CPU, apart from PyTorch. Its own list of requirements has packages of CUDA."""
+BARE = ("sglang{release}", "triton==3.9.0", "xgrammar==0.2.7")
+"""What is installed without its requirements, which are among `LIBRARIES` or belong to CUDA."""
+
+ENGINE = EngineSpec(
+    module="sglang",
+    distributions=("sglang",),
+    supported=describe_supported(),
+    builds={
+        "cpu": (
+            # By itself, since the index has nothing else, and is asked for everything that a call of pip installs.
+            PipStep(install=(f"{TORCH}+cpu",), options=("--no-deps", "--retries", "1", "--extra-index-url", WHEELS)),
+            PipStep(install=(TORCH, *LIBRARIES)),
+            PipStep(install=BARE, options=("--no-deps",)),
+        ),
+        "cuda": (PipStep(install=("sglang{release}",)),),
+    },
+    honours=HONOURED | {"adapter"},
+    seed="none",
+    max_answers=MAX_ANSWERS,
+    max_logprobs=MAX_LOGPROBS,
+)
