@@ -36,6 +36,7 @@ def make_options(settings: ServeSettings) -> ServerOptions:
         tls_cert=settings.tls_cert,
         tls_key=settings.tls_key,
         is_lenient=settings.lenient,
+        keeps_billing_line=settings.keep_billing_line,
         logs_bodies=settings.log_prompts,
         max_body_bytes=int(settings.max_body * MIB),
         tokenizer_processes=settings.tokenizer_processes,

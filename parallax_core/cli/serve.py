@@ -133,6 +133,7 @@ async def _run(deployment: Deployment, context: ServeContext) -> None:
         backlog=deployment.pipeline.backlog,
         list_waiting=deployment.list_waiting,
         parser=deployment.parser,
+        keeps_billing_line=context.options.keeps_billing_line,
     )
     app = make_app(service, context.options, drain)
     extend_app(app, router, context.plugins)

@@ -137,6 +137,8 @@ class Delta:
     """On the first delta, if requested: one for each token of the prompt after the first."""
     ended: Reason | None = None
     """The reason why this answer ended; other answers to the request may go on."""
+    stop_string: str = ""
+    """Of ``Request.stop``, the string that ended this answer; empty: it ended otherwise, or not yet."""
     finish: Finish | None = None
     """Set on the last delta. Its reason is that of the answer that ended last, or why the rest cannot be finished."""
     cached_tokens: int = 0

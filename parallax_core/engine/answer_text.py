@@ -23,6 +23,11 @@ class AnswerText:
         """Whether a stop string has ended the text."""
         return self._stop.stopped
 
+    @property
+    def stop_string(self) -> str:
+        """The stop string that has ended the text, or an empty string."""
+        return self._stop.matched or ""
+
     def feed(self, token: int, *, is_exempt: bool = False) -> str:
         """Add a token and return the text that it completes.
 

@@ -72,7 +72,8 @@ class RequestText:
             ended = "stop" if answer.text.has_stopped else ended
         if count < len(delta.tokens):
             delta = replace(delta, tokens=delta.tokens[:count], logprobs=delta.logprobs[:count])
-        return ended, replace(delta, text=text, ended=ended, finish=None, cached_tokens=0)
+        stop_string = answer.text.stop_string if ended == "stop" else ""
+        return ended, replace(delta, text=text, ended=ended, stop_string=stop_string, finish=None, cached_tokens=0)
 
     def _read(self, answer: AnswerState, tokens: tuple[int, ...]) -> tuple[str, int]:
         """Return the text of tokens, and how many of them there are up to a stop string."""

@@ -211,7 +211,15 @@ class Sequence:
         self.is_drawing = False
         self.output.append(token)
         text, ended = self._read(token)
-        return Delta(text=text, tokens=(token,), index=self.choice, logprobs=logprobs, ended=ended)
+        stop_string = self._text.stop_string if ended == "stop" else ""
+        return Delta(
+            text=text,
+            tokens=(token,),
+            index=self.choice,
+            logprobs=logprobs,
+            ended=ended,
+            stop_string=stop_string,
+        )
 
     def _make_draw(self, offset: int) -> Draw:
         """Return the draw of a row; the first draw of a request begins all its answers."""

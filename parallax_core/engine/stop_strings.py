@@ -12,7 +12,13 @@ class StopFilter:
         self._stops = tuple(stops)
         self._held = ""
         self._num_exempt = 0
-        self.stopped = False
+        self.matched: str | None = None
+        """The stop string that ended the text; None: none so far."""
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a stop string has ended the text."""
+        return self.matched is not None
 
     def feed(self, text: str, *, is_exempt: bool = False) -> str:
         """Add text and return the part that certainly comes before any stop string.
@@ -24,10 +30,11 @@ class StopFilter:
         self._held += text
         if is_exempt:
             self._num_exempt = len(self._held)
-        found = [at for stop in self._stops if (at := self._held.find(stop, self._find_start(stop))) >= 0]
+        places = {stop: self._held.find(stop, self._find_start(stop)) for stop in self._stops}
+        found = {stop: place for stop, place in places.items() if place >= 0}
         if found:
-            self.stopped = True
-            return self._release(min(found), drop_rest=True)
+            self.matched = min(found, key=found.__getitem__)
+            return self._release(found[self.matched], drop_rest=True)
         return self._release(len(self._held) - self._num_undecided())
 
     def finish(self) -> str:

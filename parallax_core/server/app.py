@@ -10,7 +10,7 @@ from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import JSONResponse
 
 from parallax_core.base.errors import SHUTTING_DOWN
-from parallax_core.server import chat, cluster, completions, metrics, stop_request, tokenize
+from parallax_core.server import chat, cluster, completions, messages, metrics, stop_request, tokenize
 from parallax_core.server.access_log import REQUEST_ID, AccessLog
 from parallax_core.server.auth import KeyCheck
 from parallax_core.server.body_limit import BodyLimit
@@ -18,6 +18,7 @@ from parallax_core.server.drain import Drain, DrainMiddleware
 from parallax_core.server.errors import add_handlers
 from parallax_core.server.host_check import HostCheck
 from parallax_core.server.ignored_header import HEADER, IgnoredFieldsHeader
+from parallax_core.server.message_errors import MessageErrors
 from parallax_core.server.openapi import describe_app, describe_errors, describe_health
 from parallax_core.server.options import ServerOptions
 from parallax_core.server.origin_check import OriginCheck
@@ -25,6 +26,9 @@ from parallax_core.server.rate_limit import RateLimit
 from parallax_core.server.read_timeout import ReadTimeout
 from parallax_core.server.response_models import HealthReply, ModelReply, ModelsReply, VersionReply
 from parallax_core.server.service import Service
+
+MESSAGE_HEADERS = ("X-Api-Key", "Anthropic-Version", "Anthropic-Beta", "Anthropic-Dangerous-Direct-Browser-Access")
+"""The headers that Anthropic's clients send from web pages."""
 
 
 def make_app(service: Service, options: ServerOptions | None = None, drain: Drain | None = None) -> FastAPI:
@@ -37,9 +41,10 @@ def make_app(service: Service, options: ServerOptions | None = None, drain: Drai
     describe_app(app, has_keys=options.keys.are_needed)
     app.include_router(_make_basics(service, drain))
     app.include_router(metrics.make_router(service.server_metrics))
-    for routes in (chat, completions, stop_request, tokenize, cluster):
+    for routes in (chat, completions, messages, stop_request, tokenize, cluster):
         app.include_router(routes.make_router(service))
     _add_options(app, options, drain)
+    app.add_middleware(MessageErrors)
     app.add_middleware(AccessLog, count_error=service.server_metrics.count_error, logs_bodies=options.logs_bodies)
     return app
 
@@ -60,7 +65,7 @@ def _add_options(app: FastAPI, options: ServerOptions, drain: Drain) -> None:
             CORSMiddleware,
             allow_origins=list(options.cors_origins),
             allow_methods=["GET", "POST"],
-            allow_headers=["Authorization", "Content-Type", REQUEST_ID],
+            allow_headers=["Authorization", "Content-Type", REQUEST_ID, *MESSAGE_HEADERS],
             expose_headers=[REQUEST_ID, HEADER, "Retry-After"],
         )
     if options.hosts:

@@ -27,7 +27,7 @@ def find_needed(path: str) -> Role | None:
 
 
 class KeyCheck:
-    """Middleware that requires ``Authorization: Bearer KEY`` with a key whose role allows the route.
+    """Middleware that requires a key whose role allows the route; see `read_key`.
 
     A missing or unknown key gets a 401; a role that does not allow the route gets a 403. Routes find the role in the
     state of the request, as ``role``.
@@ -45,7 +45,9 @@ class KeyCheck:
             return
         role = self._keys.find_role(read_key(scope))
         if role is None:
-            body = error_body(401, "no valid API key: send 'Authorization: Bearer KEY'", code="invalid_api_key")
+            body = error_body(
+                401, "no valid API key: send 'Authorization: Bearer KEY' or 'X-Api-Key: KEY'", code="invalid_api_key"
+            )
             await JSONResponse(body, 401, {"WWW-Authenticate": "Bearer"})(scope, receive, send)
         elif role not in {needed, "admin"}:
             message = f"this needs an API key of the role '{needed}', and yours has the role '{role}'"

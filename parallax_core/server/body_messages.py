@@ -14,7 +14,7 @@ from parallax_core.base.ids import RequestId
 from parallax_core.contracts.engine import Request
 from parallax_core.contracts.parser import ParserSpec
 
-BodyKind = Literal["chat", "completion", "tokenize", "detokenize"]
+BodyKind = Literal["chat", "completion", "messages", "count_tokens", "tokenize", "detokenize"]
 """The kind of a body, by its route."""
 
 LENGTH_BYTES = 4
@@ -37,6 +37,8 @@ class BodyRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Name unknown fields instead of refusing them."""
     max_length: int = 0
     """The longest sequence that can be served, in tokens; 0: not known."""
+    keeps_billing_line: bool = False
+    """Keep the line of a system prompt that changes with every request; see `BILLING_LINE`."""
 
 
 class ParserTraits(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,6 +84,8 @@ class ResponseForm(msgspec.Struct, frozen=True, kw_only=True):
     """The largest number of tokens of the reasoning; None: not limited."""
     reasoning_end: tuple[int, ...] = ()
     """The tokens that end the reasoning, if it is limited."""
+    fills_context: bool = False
+    """Whether the answer is limited to fewer tokens than the client asked for, since the context holds no more."""
 
 
 class ParsedBody(msgspec.Struct, frozen=True, kw_only=True, tag="reading"):

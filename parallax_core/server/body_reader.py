@@ -26,6 +26,8 @@ from parallax_core.server.body_messages import (
     unpack,
 )
 from parallax_core.server.engine_request import check_tokens, read_chat, read_completion
+from parallax_core.server.message_models import CountTokensRequest, MessagesRequest
+from parallax_core.server.message_request import encode_messages, read_messages
 from parallax_core.server.request_models import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
 from parallax_core.server.strict_json import read_body
 from parallax_core.server.unknown_fields import IGNORED, MOST_NAMED
@@ -59,7 +61,7 @@ class BodyReader:
         body = read_body(ask.body, schema)
         if body.model is not None and body.model != self.model_id:
             raise UnknownModel(f"the model '{body.model}' does not exist", f"this server has '{self.model_id}'")
-        return read(self, body, ask.max_length)
+        return read(self, body, ask)
 
 
 class LocalReader:
@@ -79,25 +81,32 @@ class LocalReader:
         return self._reader.answer(ask)
 
 
-def _read_chat(reader: BodyReader, body: ChatRequest, max_length: int) -> ParsedBody:
-    reading = read_chat(reader.text, body, reader.parser)
-    return _check_lengths(reading, max_length, "messages", "shorten the conversation")
+def _read_chat(reader: BodyReader, body: ChatRequest, ask: BodyRequest) -> ParsedBody:
+    return _check_lengths(read_chat(reader.text, body, reader.parser), ask, "messages", "shorten the conversation")
 
 
-def _read_completion(reader: BodyReader, body: CompletionRequest, max_length: int) -> ParsedBody:
-    return _check_lengths(read_completion(reader.text, body), max_length, "prompt", "shorten it")
+def _read_completion(reader: BodyReader, body: CompletionRequest, ask: BodyRequest) -> ParsedBody:
+    return _check_lengths(read_completion(reader.text, body), ask, "prompt", "shorten it")
 
 
-def _check_lengths(reading: ParsedBody, max_length: int, param: str, hint: str) -> ParsedBody:
+def _read_messages(reader: BodyReader, body: MessagesRequest, ask: BodyRequest) -> ParsedBody:
+    return _check_lengths(read_messages(reader.text, body, ask), ask, "messages", "shorten the conversation")
+
+
+def _count_tokens(reader: BodyReader, body: CountTokensRequest, ask: BodyRequest) -> DirectAnswer:
+    return _write(input_tokens=len(encode_messages(reader.text, body, ask)))
+
+
+def _check_lengths(reading: ParsedBody, ask: BodyRequest, param: str, hint: str) -> ParsedBody:
     """Refuse prompts that are too long for the model, before they reach an engine."""
     longest = max(len(unpack(prompt)) for prompt in reading.prompts)
-    if max_length and longest >= max_length:
-        message = f"the prompt has {longest} tokens; this model can hold {max_length} in all"
+    if ask.max_length and longest >= ask.max_length:
+        message = f"the prompt has {longest} tokens; this model can hold {ask.max_length} in all"
         raise InvalidRequest(message, param, hint)
     return reading
 
 
-def _tokenize(reader: BodyReader, body: TokenizeRequest, max_length: int) -> DirectAnswer:
+def _tokenize(reader: BodyReader, body: TokenizeRequest, ask: BodyRequest) -> DirectAnswer:
     text = reader.text
     if body.messages is None:
         special = body.add_special_tokens is not False
@@ -111,11 +120,12 @@ def _tokenize(reader: BodyReader, body: TokenizeRequest, max_length: int) -> Dir
         tools = [tool.as_template_value() for tool in body.tools or ()]
         tokens = text.encode_chat(turns, body.chat_template_kwargs, ending, tools=tools, special=special)
     pieces = list(map(text.vocabulary.find_piece, tokens)) if body.return_token_strs else None
-    return _write(count=len(tokens), max_model_len=max_length or text.context_length, tokens=tokens, token_strs=pieces)
+    most = ask.max_length or text.context_length
+    return _write(count=len(tokens), max_model_len=most, tokens=tokens, token_strs=pieces)
 
 
-def _detokenize(reader: BodyReader, body: DetokenizeRequest, max_length: int) -> DirectAnswer:
-    del max_length
+def _detokenize(reader: BodyReader, body: DetokenizeRequest, ask: BodyRequest) -> DirectAnswer:
+    del ask
     check_tokens(reader.text, body.tokens, "tokens")
     return _write(prompt=reader.text.show(body.tokens))
 
@@ -124,9 +134,11 @@ def _write(**fields: object) -> DirectAnswer:
     return DirectAnswer(msgspec.json.encode(fields))
 
 
-READ: Mapping[BodyKind, tuple[Any, Callable[[BodyReader, Any, int], ParsedBody | DirectAnswer]]] = {
+READ: Mapping[BodyKind, tuple[Any, Callable[[BodyReader, Any, BodyRequest], ParsedBody | DirectAnswer]]] = {
     "chat": (ChatRequest, _read_chat),
     "completion": (CompletionRequest, _read_completion),
+    "messages": (MessagesRequest, _read_messages),
+    "count_tokens": (CountTokensRequest, _count_tokens),
     "tokenize": (TokenizeRequest, _tokenize),
     "detokenize": (DetokenizeRequest, _detokenize),
 }

@@ -141,7 +141,7 @@ def make_router(service: Service) -> fastapi.APIRouter:
         flow = await service.submit(reading, name, http)
         chat = ChatResponse(service, writer, reading.form, flow, name, int(time.time()))
         if reading.form.streams:
-            return SseResponse(chat.stream(), flow)
+            return SseResponse.of_chunks(chat.stream(), flow)
         return await answer_whole(http, chat.collect(), flow)
 
     return router

@@ -9,9 +9,10 @@ from parallax_core.server.api_keys import digest_key
 
 
 def read_key(scope: Scope) -> str:
-    """Return the key of ``Authorization: Bearer KEY``, or an empty string."""
-    scheme, _, key = Headers(scope=scope).get("authorization", "").partition(" ")
-    return key.strip() if scheme.lower() == "bearer" else ""
+    """Return the key of ``Authorization: Bearer KEY``, else of Anthropic's ``X-Api-Key``; empty: neither was sent."""
+    headers = Headers(scope=scope)
+    scheme, _, key = headers.get("authorization", "").partition(" ")
+    return key.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "").strip()
 
 
 def identify(scope: Scope, *, by_key: bool) -> bytes:

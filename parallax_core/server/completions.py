@@ -161,7 +161,7 @@ def make_router(service: Service) -> fastapi.APIRouter:
         common |= {"model": reading.form.model, "system_fingerprint": service.fingerprint}
         completion = CompletionResponse(service.text, writer, reading, flow, common)
         if reading.form.streams:
-            return SseResponse(completion.stream(), flow)
+            return SseResponse.of_chunks(completion.stream(), flow)
         return await answer_whole(http, completion.collect(), flow)
 
     return router

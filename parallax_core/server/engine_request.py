@@ -12,6 +12,7 @@ from parallax_core.base.errors import InvalidRequest
 from parallax_core.base.ids import RequestId
 from parallax_core.contracts.engine import Request
 from parallax_core.contracts.sample import Sampling
+from parallax_core.models.chat_template import ANSWER, PromptEnding
 from parallax_core.models.tokenizer import ModelTokenizer
 from parallax_core.server.body_messages import ParsedBody, ParserTraits, ResponseForm, pack
 from parallax_core.server.request_models import ChatRequest, CompletionRequest, Generation
@@ -48,7 +49,13 @@ def read_chat(text: ModelTokenizer, body: ChatRequest, parser: ParserTraits | No
     Raises:
         InvalidRequest: if it cannot be served; it names the field.
     """
-    prompt = read_conversation(text, body, parser)
+    return parse_chat(text, body, read_conversation(text, body, parser), parser)
+
+
+def parse_chat(
+    text: ModelTokenizer, body: ChatRequest, prompt: tuple[int, ...], parser: ParserTraits | None = None
+) -> ParsedBody:
+    """Return the parsed body of a chat request whose ``messages`` make ``prompt``; raises what `read_chat` raises."""
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
     return ParsedBody(
         form=_read_form(
@@ -75,7 +82,9 @@ def read_chat(text: ModelTokenizer, body: ChatRequest, parser: ParserTraits | No
     )
 
 
-def read_conversation(text: ModelTokenizer, body: ChatRequest, parser: ParserTraits | None) -> tuple[int, ...]:
+def read_conversation(
+    text: ModelTokenizer, body: ChatRequest, parser: ParserTraits | None, ending: PromptEnding = ANSWER
+) -> tuple[int, ...]:
     """Return the prompt for the conversation of a chat request.
 
     Raises:
@@ -89,7 +98,7 @@ def read_conversation(text: ModelTokenizer, body: ChatRequest, parser: ParserTra
     settings = body.chat_template_kwargs or {}
     if body.reasoning_effort is not None:
         settings = {**_read_effort(text, body.reasoning_effort), **settings}
-    return text.encode_chat(turns, settings, tools=tools)
+    return text.encode_chat(turns, settings, ending, tools=tools)
 
 
 def _read_end(text: ModelTokenizer, body: ChatRequest, parser: ParserTraits | None) -> tuple[int, ...]:

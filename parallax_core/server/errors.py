@@ -21,6 +21,7 @@ from parallax_core.base.errors import (
     UnknownName,
 )
 from parallax_core.server.body_messages import UnknownModel
+from parallax_core.server.message_errors import convert_error, is_messages_path
 from parallax_core.server.strict_json import explain
 
 logger = logging.getLogger(__name__)
@@ -112,6 +113,9 @@ async def _on_http(_: Request, error: Exception) -> JSONResponse:
     return _response(error.status_code, error_body(error.status_code, str(error.detail)), error.headers)
 
 
-async def _on_bug(_: Request, error: Exception) -> JSONResponse:
+async def _on_bug(http: Request, error: Exception) -> JSONResponse:
     logger.error("request failed", exc_info=error)
-    return _response(500, error_body(500, "internal error; the server's log has the details"))
+    body = error_body(500, "internal error; the server's log has the details")
+    if is_messages_path(http.url.path):  # it is answered outside of all middleware
+        return _response(*convert_error(500, body["error"], http.scope))
+    return _response(500, body)

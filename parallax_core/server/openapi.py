@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 from fastapi import FastAPI
 from pydantic.json_schema import models_json_schema
 
 from parallax_core.server.auth import OPEN_PATHS
 from parallax_core.server.fields import Strict
+from parallax_core.server.message_models import CountTokensRequest, MessagesRequest
+from parallax_core.server.message_replies import MessageErrorReply, MessageEvent
 from parallax_core.server.request_models import (
     ChatRequest,
     CompletionRequest,
@@ -30,15 +32,23 @@ MEANINGS = {
     429: "Too many requests wait, or the client sent too many.",
     500: "The model failed on this request.",
     503: "The server is starting or stopping.",
+    529: "The server is starting or stopping.",
 }
 
-COMES_BACK = {429, 503}
+COMES_BACK = {429, 503, 529}
 """The statuses that have a ``Retry-After`` header."""
 
-UNSEEN = (
-    *(ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest, StopRequest),
-    *(ChatChunk, CompletionReply, ErrorReply),
+BODIES = (
+    ChatRequest,
+    CompletionRequest,
+    MessagesRequest,
+    CountTokensRequest,
+    TokenizeRequest,
+    DetokenizeRequest,
+    StopRequest,
 )
+EVENTS = (ChatChunk, CompletionReply, *get_args(MessageEvent))
+UNSEEN = (*BODIES, *EVENTS, ErrorReply)
 """The schemas of bodies and events, which FastAPI does not find by itself."""
 
 REFERENCE = "#/components/schemas/{model}"
@@ -46,7 +56,12 @@ REFERENCE = "#/components/schemas/{model}"
 
 def describe_errors(*statuses: int) -> Responses:
     """Return the descriptions of a route's error responses."""
-    return {status: _describe_error(status) for status in statuses}
+    return {status: _describe_error(status, ErrorReply) for status in statuses}
+
+
+def describe_message_errors(*statuses: int) -> Responses:
+    """Return the descriptions of the error responses of a Messages route."""
+    return {status: _describe_error(status, MessageErrorReply) for status in statuses}
 
 
 def describe_health() -> Responses:
@@ -62,14 +77,25 @@ def describe_body(model: type[Strict]) -> dict[str, Any]:
 
 def describe_events(chunk: type[ResponseModel]) -> Responses:
     """Return the description of a route's stream of events."""
-    shapes = [{"$ref": REFERENCE.format(model=model.__name__)} for model in (chunk, ErrorReply)]
-    data = {"contentMediaType": "application/json", "contentSchema": {"anyOf": shapes}}
-    event = {
-        "type": "object",
-        "properties": {"data": {"type": "string", "anyOf": [data, {"const": "[DONE]"}]}},
-        "required": ["data"],
-    }
+    data = {"type": "string", "anyOf": [_describe_data(chunk, ErrorReply), {"const": "[DONE]"}]}
     text = "The answer; with `stream`, as server-sent events, which end with `[DONE]` unless an error occurs."
+    return _describe_stream(text, {"data": data})
+
+
+def describe_message_events() -> Responses:
+    """Return the description of the stream of events of a Messages route."""
+    data = {"type": "string", **_describe_data(*get_args(MessageEvent))}
+    text = "The answer; with `stream`, as server-sent events, which end with `message_stop` unless an error occurs."
+    return _describe_stream(text, {"event": {"type": "string"}, "data": data})
+
+
+def _describe_data(*models: type[ResponseModel]) -> dict[str, Any]:
+    shapes = [{"$ref": REFERENCE.format(model=model.__name__)} for model in models]
+    return {"contentMediaType": "application/json", "contentSchema": {"anyOf": shapes}}
+
+
+def _describe_stream(text: str, properties: dict[str, Any]) -> Responses:
+    event = {"type": "object", "properties": properties, "required": list(properties)}
     return {200: {"description": text, "content": {"text/event-stream": {"itemSchema": event}}}}
 
 
@@ -103,15 +129,16 @@ def _amend(schema: dict[str, Any], *, has_keys: bool) -> dict[str, Any]:
 
 
 def _ask_key(schema: dict[str, Any]) -> None:
-    schema["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
-    schema["security"] = [{"key": []}]
+    header = {"type": "apiKey", "in": "header", "name": "X-Api-Key"}
+    schema["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}, "header": header}
+    schema["security"] = [{"key": []}, {"header": []}]
     for path in OPEN_PATHS & schema["paths"].keys():
         for operation in schema["paths"][path].values():
             operation["security"] = []
 
 
-def _describe_error(status: int) -> dict[str, Any]:
-    found: dict[str, Any] = {"model": ErrorReply, "description": MEANINGS[status]}
+def _describe_error(status: int, model: type[ResponseModel]) -> dict[str, Any]:
+    found: dict[str, Any] = {"model": model, "description": MEANINGS[status]}
     if status in COMES_BACK:
         text = "Seconds after which to try again."
         found["headers"] = {"Retry-After": {"description": text, "schema": {"type": "integer"}}}

@@ -39,6 +39,9 @@ class ServerOptions:
     """The private key, if it is not in the same file."""
     is_lenient: bool = False
     """Name unknown fields in a response header and the log, instead of refusing them."""
+    keeps_billing_line: bool = False
+    """Keep the line that Claude Code puts before the system prompt and changes with every request. Without it, the
+    prefix cache has the prompts of a conversation."""
     logs_bodies: bool = False
     """Write request bodies to the access log; they contain prompts, which are private."""
     otlp_endpoint: str = ""

@@ -53,9 +53,6 @@ NEUTRAL_COMPLETION: Neutral = {"suffix": ("",)}
 NEUTRAL_TOKENIZE: Neutral = {"chat_template": (), "media_io_kwargs": (), "mm_processor_kwargs": ()}
 """The same for ``/tokenize``; these fields are vLLM's."""
 
-NEUTRAL: Neutral = {**NEUTRAL_TOKENIZE, **NEUTRAL_CHAT, **NEUTRAL_COMPLETION}
-"""All of them."""
-
 
 def _describe_neutral(schema: dict[str, Any], model: type[Tolerant]) -> None:
     """Describe the accepted values of each field that is not supported yet."""

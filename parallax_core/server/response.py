@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import NamedTuple, Self, TypeVar
 
 import fastapi
 from fastapi.responses import Response, StreamingResponse
@@ -18,7 +18,7 @@ from parallax_core.node.pipeline.unread import UnreadOutput, weigh
 from parallax_core.server.errors import ClientGone, error_response
 from parallax_core.server.json_pieces import join_pieces
 from parallax_core.server.metrics import RequestMetrics
-from parallax_core.server.sse import DONE, SILENCE_S, KeepAlive, write_event
+from parallax_core.server.sse import COMMENT, DONE, SILENCE_S, KeepAlive, write_event
 
 T = TypeVar("T")
 
@@ -36,6 +36,15 @@ NO_DETAILS = dict.fromkeys(
 
 EventData = bytes | Iterable[bytes]
 """The JSON of an event, or its pieces if it may be large."""
+
+
+class TokenCounts(NamedTuple):
+    """The token counts of a response."""
+
+    prompt: int
+    cached: int
+    """Tokens of the prompt that the prefix cache had."""
+    output: int
 
 
 class StreamClosed(Exception):
@@ -162,6 +171,14 @@ class ResponseFlow:
         self._excess = reason
         self.close()
 
+    def count_tokens(self) -> TokenCounts:
+        """Return the token counts; call it when all requests have ended."""
+        return TokenCounts(
+            prompt=sum(finish.prompt_tokens for finish in self._finishes),
+            cached=sum(finish.cached_tokens for finish in self._finishes),
+            output=sum(finish.output_tokens for finish in self._finishes),
+        )
+
     def usage(self, *, is_shown: bool = True, num_reasoning: int = 0) -> dict[str, object]:
         """Return the token counts in OpenAI's form; call it when all requests have ended.
 
@@ -169,16 +186,13 @@ class ResponseFlow:
             is_shown: whether the client gets the output; hidden output is not counted.
             num_reasoning: the tokens of the output that are reasoning.
         """
-        prompt = sum(finish.prompt_tokens for finish in self._finishes)
-        output = sum(finish.output_tokens for finish in self._finishes) if is_shown else 0
+        prompt, cached, output = self.count_tokens()
+        output = output if is_shown else 0
         return {
             "prompt_tokens": prompt,
             "completion_tokens": output,
             "total_tokens": prompt + output,
-            "prompt_tokens_details": {
-                "audio_tokens": 0,
-                "cached_tokens": sum(finish.cached_tokens for finish in self._finishes),
-            },
+            "prompt_tokens_details": {"audio_tokens": 0, "cached_tokens": cached},
             "completion_tokens_details": {**NO_DETAILS, "reasoning_tokens": num_reasoning},
         }
 
@@ -211,16 +225,27 @@ class ResponseFlow:
 
 
 class SseResponse(StreamingResponse):
-    """Sends events, each given as JSON or pieces of JSON, and stops generating when the response ends for any reason.
+    """Sends the events of a stream, and stops generating when the response ends for any reason.
 
     The iterator of events cannot do so itself: the client may be gone before it starts.
+
+    Args:
+        events: the events, written completely.
+        flow: the streams that they are made from.
+        sign: what is sent during long pauses.
     """
 
     silence_s = SILENCE_S
 
-    def __init__(self, events: AsyncIterator[EventData], flow: ResponseFlow) -> None:
-        super().__init__(_write_events(events, flow), headers=AS_IT_COMES, media_type="text/event-stream")
+    def __init__(self, events: AsyncIterator[bytes], flow: ResponseFlow, sign: bytes = COMMENT) -> None:
+        super().__init__(events, headers=AS_IT_COMES, media_type="text/event-stream")
         self._flow = flow
+        self._sign = sign
+
+    @classmethod
+    def of_chunks(cls, chunks: AsyncIterator[EventData], flow: ResponseFlow) -> Self:
+        """Return the response that sends chunks, each given as JSON or pieces of JSON, in OpenAI's form."""
+        return cls(_write_events(chunks, flow), flow)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the response."""
@@ -230,8 +255,8 @@ class SseResponse(StreamingResponse):
             self._flow.close()
 
     async def stream_response(self, send: Send) -> None:
-        """Send the head and the events, and comments during long pauses."""
-        async with KeepAlive(send, self.silence_s) as alive:
+        """Send the head and the events, and the sign during long pauses."""
+        async with KeepAlive(send, self.silence_s, self._sign) as alive:
             await super().stream_response(alive.send)
 
 

@@ -61,6 +61,8 @@ class Service:
     """The parser of the model's outputs; None: its text is not parsed."""
     running: RunningFlows = field(default_factory=RunningFlows)
     """The answers that are being generated."""
+    keeps_billing_line: bool = False
+    """See `ServerOptions.keeps_billing_line`."""
 
     def __post_init__(self) -> None:
         self.server_metrics.watch(self.engine)
@@ -134,7 +136,11 @@ class Service:
             raise InvalidRequest(message)
         ignored = IGNORED.get()
         ask = BodyRequest(
-            kind=kind, body=await http.body(), is_lenient=ignored is not None, max_length=self.find_max_length()
+            kind=kind,
+            body=await http.body(),
+            is_lenient=ignored is not None,
+            max_length=self.find_max_length(),
+            keeps_billing_line=self.keeps_billing_line,
         )
         answer = await while_connected(http, self.reader.read(ask))
         if ignored is not None:

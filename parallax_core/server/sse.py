@@ -1,4 +1,4 @@
-"""Writes server-sent events in the form of OpenAI's API."""
+"""Writes server-sent events."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Self
 from starlette.types import Message, Send
 
 DONE = b"data: [DONE]\n\n"
-"""The end of a successful stream."""
+"""The end of a successful stream in OpenAI's API."""
 COMMENT = b": keep-alive\n\n"
 """A comment (HTML standard, section 9.2.6), which clients skip and which keeps proxies from timing out."""
 SILENCE_S = 15.0
@@ -24,11 +24,17 @@ def write_event(pieces: Iterable[bytes]) -> Iterable[bytes]:
     return chain((b"data: ",), pieces, (b"\n\n",))
 
 
-class KeepAlive:
-    """Sends the messages of a stream and, while it is entered, a comment after ``silence_s`` seconds of silence."""
+def write_named(name: str, data: bytes) -> bytes:
+    """Return an event with a name, and with ``data``, which is JSON."""
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), data)
 
-    def __init__(self, send: Send, silence_s: float = SILENCE_S) -> None:
+
+class KeepAlive:
+    """Sends the messages of a stream and, while it is entered, ``sign`` after ``silence_s`` seconds of silence."""
+
+    def __init__(self, send: Send, silence_s: float = SILENCE_S, sign: bytes = COMMENT) -> None:
         self._send = send
+        self._sign = sign
         self._silence_s = silence_s
         self._one_at_a_time = asyncio.Lock()
         self._latest = monotonic()
@@ -55,5 +61,5 @@ class KeepAlive:
             await asyncio.sleep(self._latest + self._silence_s - monotonic())
             async with self._one_at_a_time:  # else one could follow the end
                 if monotonic() - self._latest >= self._silence_s:
-                    await self._send({"type": "http.response.body", "body": COMMENT, "more_body": True})
+                    await self._send({"type": "http.response.body", "body": self._sign, "more_body": True})
                     self._latest = monotonic()

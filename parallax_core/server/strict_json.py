@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from parallax_core.base.errors import InvalidRequest
 from parallax_core.server.fields import TOGETHER, Strict
-from parallax_core.server.request_models import NEUTRAL
+from parallax_core.server.request_models import Neutral, Tolerant
 
 Body = TypeVar("Body", bound=Strict)
 
@@ -36,11 +36,15 @@ def read_body(data: bytes, schema: type[Body]) -> Body:
     try:
         return schema.model_validate(content)
     except ValidationError as error:
-        raise explain(error.errors(include_url=False, include_input=False)) from None
+        neutral = schema.neutral if issubclass(schema, Tolerant) else {}
+        raise explain(error.errors(include_url=False, include_input=False), neutral) from None
 
 
-def explain(errors: Sequence[Mapping[str, Any]]) -> InvalidRequest:
-    """Return the error for the client from Pydantic's errors, whose locations begin with the name of a field."""
+def explain(errors: Sequence[Mapping[str, Any]], neutral: Neutral | None = None) -> InvalidRequest:
+    """Return the error for the client from Pydantic's errors, whose locations begin with the name of a field.
+
+    ``neutral``: the unsupported fields, with the values that they may have.
+    """
     first = max(errors, key=_rank)
     place = [str(part) for part in first["loc"] if not _is_variant(part)]
     if first["type"] == TOGETHER:
@@ -48,7 +52,7 @@ def explain(errors: Sequence[Mapping[str, Any]]) -> InvalidRequest:
         path = ".".join([*place, field])
         return InvalidRequest(first["msg"].replace(f"'{field}'", f"'{path}'"), path)
     param = ".".join(place) or None
-    return InvalidRequest(_describe(first, param), param)
+    return InvalidRequest(_describe(first, param, neutral or {}), param)
 
 
 def _read_json(data: bytes) -> Any:  # noqa: ANN401 -- whatever the client sent
@@ -82,11 +86,11 @@ def _is_variant(part: int | str) -> bool:
     return str(part).startswith(("list[", "function-", "constrained-")) or part in {"str", "[key]"}
 
 
-def _describe(first: Mapping[str, Any], param: str | None) -> str:
+def _describe(first: Mapping[str, Any], param: str | None, neutral: Neutral) -> str:
     kind, text = first["type"], str(first["msg"]).removeprefix("Value error, ")
-    if kind == "extra_forbidden" and param in NEUTRAL:
-        neutral = " or ".join(repr(value) for value in NEUTRAL[param])
-        return f"'{param}' is not supported yet; leave it out" + (f" or send {neutral}" if neutral else "")
+    if kind == "extra_forbidden" and param in neutral:
+        values = " or ".join(repr(value) for value in neutral[param])
+        return f"'{param}' is not supported yet; leave it out" + (f" or send {values}" if values else "")
     if kind == "extra_forbidden":
         return f"unknown field '{param}'"
     if kind == "missing" and param:

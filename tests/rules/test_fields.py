@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from parallax_core.api import BackendSpec, StagePlan
+from parallax_core.server.fields import Strict
+from parallax_core.server.message_models import MessagesRequest
 from parallax_core.server.request_models import ChatRequest, CompletionRequest, Generation
 
 ROOT = Path(__file__).parents[2]
@@ -88,16 +90,21 @@ class Tables:
         own = {"max_tokens"}  # of both, with defaults of their own
         common = [name for name in Generation.model_fields if name not in own]
         self.texts = {"## Fields of every request": self._make(Generation, common)}
-        for kind, model in (("chat", ChatRequest), ("completion", CompletionRequest)):
-            names = [name for name in model.model_fields if name not in common]
+        kinds: dict[str, type[Strict]] = {
+            "chat": ChatRequest,
+            "completion": CompletionRequest,
+            "message": MessagesRequest,
+        }
+        for kind, model in kinds.items():
+            names = [name for name in model.model_fields if name not in common or kind == "message"]
             self.texts[f"## Fields of a {kind} request"] = self._make(model, names)
 
-    def _make(self, model: type[Generation], names: list[str]) -> str:
+    def _make(self, model: type[Strict], names: list[str]) -> str:
         titles = " | ".join(f"`{name}`" for name in self._backends)
         head = f"| Field | Meaning | {titles} |\n|---|---|{'---|' * len(self._backends)}"
         return "\n".join([head, *(self._describe(model, name) for name in names)])
 
-    def _describe(self, model: type[Generation], name: str) -> str:
+    def _describe(self, model: type[Strict], name: str) -> str:
         meaning = " ".join((model.model_fields[name].description or "").replace("``", "`").split()).rstrip(".")
         honoured = ["yes" if NEEDS.get(name, "") in {"", *able} else "a 400" for able in self._backends.values()]
         return f"| `{name}` | {meaning[0].lower() + meaning[1:]} | {' | '.join(honoured)} |"
@@ -123,7 +130,8 @@ def test_field_that_a_backend_cannot_honour_is_shown_as_a_400() -> None:
 
 
 def test_every_field_says_what_it_means() -> None:
-    fields = [*ChatRequest.model_fields.items(), *CompletionRequest.model_fields.items()]
+    models = (ChatRequest, CompletionRequest, MessagesRequest)
+    fields = [item for model in models for item in model.model_fields.items()]
     assert [name for name, field in fields if not field.description] == []
 
 

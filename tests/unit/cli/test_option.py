@@ -57,6 +57,7 @@ VALUES: dict[str, Any] = {
     "max_batch_tokens": 2048,
     "memory_fraction": 0.8,
     "lenient": True,
+    "keep_billing_line": True,
     "log_prompts": True,
     "max_body": 16.0,
     "tokenizer_processes": 3,

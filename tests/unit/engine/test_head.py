@@ -71,6 +71,7 @@ def test_head_stops_at_a_stop_string_across_tokens() -> None:
     replica.run()
     assert replica.text(request_id) == "<"
     assert replica.reason(request_id) == "stop"
+    assert replica.deltas[request_id][-1].stop_string == f"{answer[0]}><{answer[1]}"
     assert replica.tokens(request_id) == answer[:2]
 
 

@@ -66,6 +66,7 @@ def test_stop_string_cuts_tokens_and_their_logprobs() -> None:
     logprobs = tuple(TokenLogprob(token, -1.0) for token in (0, 1, 2, 3))
     [delta] = read(ask(stop=("bc",), logprobs=0), [Delta(tokens=(0, 1, 2, 3), logprobs=logprobs, cached_tokens=2)])
     assert (delta.text, delta.tokens, delta.logprobs, delta.ended) == ("a", (0, 1, 2), logprobs[:3], "stop")
+    assert delta.stop_string == "bc"
     assert delta.finish == Finish(reason="stop", prompt_tokens=3, output_tokens=3, cached_tokens=2)
 
 
@@ -90,7 +91,7 @@ def test_answer_that_was_ended_by_core_is_silent_and_the_others_go_on() -> None:
 
 def test_stop_id_counts_and_has_no_text() -> None:
     [delta] = read(ask(stop_ids=frozenset({END})), [Delta(tokens=(0, END), ended="stop", finish=finish("stop"))])
-    assert (delta.text, delta.tokens) == ("a", (0, END))
+    assert (delta.text, delta.tokens, delta.stop_string) == ("a", (0, END), "")
     assert delta.finish == Finish(reason="stop", prompt_tokens=3, output_tokens=2)
 
 

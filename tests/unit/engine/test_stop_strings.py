@@ -27,6 +27,18 @@ def test_text_ends_before_the_first_stop_wherever_pieces_end(stops: list[str], p
         assert text == whole
 
 
+@given(st.lists(st.text("ab", min_size=1, max_size=4), min_size=1, max_size=3), st.lists(SHORT))
+def test_matched_stop_is_the_one_that_the_text_ends_before(stops: list[str], pieces: list[str]) -> None:
+    stop, text = StopFilter(stops), ""
+    for piece in pieces:
+        text += stop.feed(piece)
+        if stop.matched is not None:
+            assert stop.matched in stops
+            assert "".join(pieces).startswith(text + stop.matched)
+            return
+    assert not any(each in "".join(pieces) for each in stops)
+
+
 def test_only_what_may_become_a_stop_is_held_back() -> None:
     stop = StopFilter(["</s>"])
     assert stop.feed("a<") == "a"

@@ -114,6 +114,8 @@ class Site:
         server_metrics: ServerMetrics | None = None,
         reader: BodyReading | None = None,
         parser: OutputParser | None = None,
+        *,
+        keeps_billing_line: bool = False,
     ) -> None:
         self.stage = TOY.open(num_pages=200, context=400, max_batch_tokens=64)
         self.text = Letters()
@@ -134,6 +136,7 @@ class Site:
             quota=self.quota,
             backlog=self.backlog,
             parser=parser,
+            keeps_billing_line=keeps_billing_line,
         )
         self.app = make_app(self.service, options, self.drain)
         self.client = TestClient(self.app, raise_server_exceptions=False)

@@ -8,6 +8,7 @@ import pytest
 
 from parallax_core.server.api_keys import ApiKeys, KeyFile
 from parallax_core.server.auth import find_needed
+from parallax_core.server.message_errors import is_messages_path
 from parallax_core.server.options import ServerOptions
 from tests.unit.server.letters import Site, error_of
 
@@ -22,6 +23,8 @@ NEEDED = {
     "/v1/models/{model_id}": "user",
     "/v1/chat/completions": "user",
     "/v1/completions": "user",
+    "/v1/messages": "user",
+    "/v1/messages/count_tokens": "user",
     "/tokenize": "user",
     "/detokenize": "user",
     "/v1/cluster": "admin",
@@ -56,9 +59,10 @@ def test_key_of_another_role_is_a_403_that_names_what_is_needed(key: str, role: 
             if needed in {None, role} or role == "admin":
                 assert answer.status_code not in {401, 403}, (path, answer.text)
                 continue
-            error = error_of(answer, 403)
+            error = answer.json()["error"] if is_messages_path(path) else error_of(answer, 403)
             assert error["message"] == f"this needs an API key of the role '{needed}', and yours has the role '{role}'"
-            assert (error["type"], error["code"]) == ("permission_error", "insufficient_permissions")
+            assert error["type"] == "permission_error"
+            assert error.get("code", "insufficient_permissions") == "insufficient_permissions"
 
 
 def test_user_cannot_take_the_server_from_others() -> None:

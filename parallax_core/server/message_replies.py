@@ -1,0 +1,139 @@
+"""The schemas of responses of the Messages routes, for ``/openapi.json``; tests check every response against them."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from parallax_core.server.response_models import ResponseModel
+
+MessageStop = Literal["end_turn", "max_tokens", "stop_sequence", "model_context_window_exceeded"]
+
+
+class MessageUsage(ResponseModel):
+    """The token counts of a message; the prompt has the sum of the three counts of input."""
+
+    input_tokens: int
+    """Tokens of the prompt that were computed; before the first token, all of them."""
+    cache_creation_input_tokens: int
+    """Always 0: prompts are cached without being asked for, and counted as computed."""
+    cache_read_input_tokens: int
+    """Tokens of the prompt that were not computed because the prefix cache had them."""
+    output_tokens: int
+
+
+class MessageText(ResponseModel):
+    """A block of text."""
+
+    type: Literal["text"]
+    text: str
+    citations: None
+
+
+class MessageReply(ResponseModel):
+    """The answer to ``POST /v1/messages``."""
+
+    id: str
+    type: Literal["message"]
+    role: Literal["assistant"]
+    model: str
+    content: list[MessageText]
+    """No block if the answer has no text."""
+    stop_reason: MessageStop | None
+    """Null only at the beginning of a stream."""
+    stop_sequence: str | None
+    """The string of ``stop_sequences`` that ended the answer."""
+    usage: MessageUsage
+
+
+class MessageStart(ResponseModel):
+    """The first event of a stream."""
+
+    type: Literal["message_start"]
+    message: MessageReply
+
+
+class Ping(ResponseModel):
+    """An event that shows that the server is there."""
+
+    type: Literal["ping"]
+
+
+class BlockStart(ResponseModel):
+    """The beginning of a block."""
+
+    type: Literal["content_block_start"]
+    index: int
+    content_block: MessageText
+
+
+class TextDelta(ResponseModel):
+    """The next piece of a text."""
+
+    type: Literal["text_delta"]
+    text: str
+
+
+class BlockDelta(ResponseModel):
+    """The next piece of a block."""
+
+    type: Literal["content_block_delta"]
+    index: int
+    delta: TextDelta
+
+
+class BlockStop(ResponseModel):
+    """The end of a block."""
+
+    type: Literal["content_block_stop"]
+    index: int
+
+
+class MessageEnd(ResponseModel):
+    """How a message ended."""
+
+    stop_reason: MessageStop
+    stop_sequence: str | None
+
+
+class MessageDelta(ResponseModel):
+    """The event after the last block."""
+
+    type: Literal["message_delta"]
+    delta: MessageEnd
+    usage: MessageUsage
+
+
+class MessageEnded(ResponseModel):
+    """The last event of a stream."""
+
+    type: Literal["message_stop"]
+
+
+class MessageErrorDetail(ResponseModel):
+    """An error in Anthropic's form."""
+
+    type: str
+    """Anthropic's type of the error."""
+    message: str
+    """What is wrong, with the name of the field, and what to do next."""
+
+
+class MessageErrorReply(ResponseModel):
+    """The response for every error of the Messages routes, and the last event of a stream that breaks."""
+
+    type: Literal["error"]
+    error: MessageErrorDetail
+    request_id: str
+
+
+class TokenCountReply(ResponseModel):
+    """The answer to ``POST /v1/messages/count_tokens``."""
+
+    input_tokens: int
+    """The tokens of the prompt."""
+
+
+MessageEvent = (
+    MessageStart | Ping | BlockStart | BlockDelta | BlockStop | MessageDelta | MessageEnded | MessageErrorReply
+)
+"""An event of a stream."""
