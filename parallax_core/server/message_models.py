@@ -53,7 +53,7 @@ class CacheControl(Strict):
     scope: Literal["global"] | None = None
 
 
-class TextBlock(Strict):
+class MessagePart(Strict):
     """A block of text."""
 
     type: Literal["text"]
@@ -62,7 +62,7 @@ class TextBlock(Strict):
     citations: Annotated[list[None], Field(max_length=0)] | None = None
 
 
-System = TextField | Annotated[list[TextBlock], Field(fail_fast=True)]
+System = TextField | Annotated[list[MessagePart], Field(fail_fast=True)]
 
 
 class RequestMessage(Strict):
@@ -71,7 +71,7 @@ class RequestMessage(Strict):
     place = "messages."
 
     role: Literal["user", "assistant", "system"]
-    content: TextField | Annotated[list[TextBlock], Field(fail_fast=True)]
+    content: TextField | Annotated[list[MessagePart], Field(fail_fast=True)]
 
     @property
     def text(self) -> str:
@@ -143,7 +143,7 @@ class MessagesRequest(CountTokensRequest):
     """``user_id``: a label for the client's own use, without effect on the answer."""
 
 
-def join_text(content: str | Iterable[TextBlock], *, drops_billing_line: bool = False) -> str:
+def join_text(content: str | Iterable[MessagePart], *, drops_billing_line: bool = False) -> str:
     """Return the text of a string or of blocks, each on a line of its own."""
     texts = [content] if isinstance(content, str) else [block.text for block in content]
     if drops_billing_line:

@@ -58,7 +58,7 @@ class Ping(ResponseModel):
     type: Literal["ping"]
 
 
-class BlockStart(ResponseModel):
+class ContentStart(ResponseModel):
     """The beginning of a block."""
 
     type: Literal["content_block_start"]
@@ -73,7 +73,7 @@ class TextDelta(ResponseModel):
     text: str
 
 
-class BlockDelta(ResponseModel):
+class ContentDelta(ResponseModel):
     """The next piece of a block."""
 
     type: Literal["content_block_delta"]
@@ -81,7 +81,7 @@ class BlockDelta(ResponseModel):
     delta: TextDelta
 
 
-class BlockStop(ResponseModel):
+class ContentStop(ResponseModel):
     """The end of a block."""
 
     type: Literal["content_block_stop"]
@@ -134,6 +134,6 @@ class TokenCountReply(ResponseModel):
 
 
 MessageEvent = (
-    MessageStart | Ping | BlockStart | BlockDelta | BlockStop | MessageDelta | MessageEnded | MessageErrorReply
+    MessageStart | Ping | ContentStart | ContentDelta | ContentStop | MessageDelta | MessageEnded | MessageErrorReply
 )
 """An event of a stream."""
