@@ -225,7 +225,7 @@ class ServeSettings:
         ),
     ] = 0.5
     lenient: Annotated[bool, Meta(description="Ignore unknown fields with a warning instead of refusing them.")] = False
-    keep_billing_line: Annotated[bool, Meta(description="Keep the changing first line of Claude Code's prompts.")] = False
+    keep_billing_line: Annotated[bool, Meta(description="Keep the line of Claude Code that changes each time.")] = False
     log_prompts: Annotated[bool, Meta(description="Log prompts and other content from clients.")] = False
     max_body: Annotated[
         float, Meta(description="The largest request body, in MiB.", ge=0.01, le=1024, extra={"metavar": "MIB"})
