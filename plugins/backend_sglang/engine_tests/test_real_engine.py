@@ -16,7 +16,7 @@ import pytest
 import pytest_asyncio
 import torch
 from tokenizers import Tokenizer
-from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config
+from transformers import AutoModelForCausalLM, GenerationConfig, LlamaConfig, Qwen3Config
 
 from parallax_backend_sglang.engine import SglangEngine
 from parallax_core.api import Delta, Finish, ParallaxError, Request, RequestId, Sampling
@@ -75,14 +75,10 @@ def prompts(model: Path) -> list[tuple[int, ...]]:
 def generate(model: Path, prompts: list[tuple[int, ...]], count: int = TOKENS) -> list[list[int]]:
     """Return the greedy tokens of transformers in float32."""
     reference = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
-    found = []
+    reference.generation_config = GenerationConfig(do_sample=False, max_new_tokens=count, pad_token_id=0)
     with torch.inference_mode():
-        for prompt in prompts:
-            tokens = list(prompt)
-            for _ in range(count):
-                tokens.append(int(reference(torch.tensor([tokens])).logits[0, -1].argmax()))
-            found.append(tokens[len(prompt) :])
-    return found
+        found = [reference.generate(torch.tensor([prompt]))[0].tolist() for prompt in prompts]
+    return [tokens[len(prompt) :] for tokens, prompt in zip(found, prompts, strict=True)]
 
 
 @pytest.fixture(scope="module")

@@ -2,35 +2,65 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-import ctypes
 import importlib
 import os
+import queue
 import shutil
 import signal
 import socket
 import sys
+import threading
+from collections.abc import Callable
 
-from parallax_backend_sglang.frames import Failed, LoadEngine, pack, receive
+from parallax_backend_sglang.frames import Failed, Frame, LoadEngine, pack, receive
 from parallax_core.api import ParallaxError
-
-PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
-    """Do what the parent process asks for, until it closes the socket."""
-    _end_with_parent()
+    """Do what the parent process asks for, until it closes the socket, which ends this process at once."""
     link = socket.socket(fileno=int(sys.argv[1]))
-    message = receive(link)
+    inbox = Inbox(link)
     try:
-        if isinstance(message, LoadEngine):
-            importlib.import_module("parallax_backend_sglang.serving").serve(link, message)
+        message = inbox.wait()
+        assert isinstance(message, LoadEngine), "the first message says what to load"
+        importlib.import_module("parallax_backend_sglang.serving").serve(link, inbox, message)
     except ParallaxError as error:
         _report(link, Failed(error.message, error.hint))
     except Exception as error:
         _report(link, Failed(f"the model could not be loaded: {type(error).__name__}: {error}"))
         raise
     finally:
+        end_group()
+
+
+class Inbox:
+    """Reads messages on a thread of its own, so that the end of the link ends this process while it loads, too."""
+
+    def __init__(self, link: socket.socket) -> None:
+        self._link = link
+        self._messages: queue.SimpleQueue[Frame] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._deliver: Callable[[Frame], object] = self._messages.put
+        threading.Thread(target=self._read, name="parallax-inbox", daemon=True).start()
+
+    def wait(self) -> Frame:
+        """Wait for a message."""
+        return self._messages.get()
+
+    def deliver_to(self, target: asyncio.Queue[Frame]) -> None:
+        """Deliver the messages to a queue of the running event loop from now on."""
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            self._deliver = lambda message: loop.call_soon_threadsafe(target.put_nowait, message)
+            while not self._messages.empty():
+                target.put_nowait(self._messages.get())
+
+    def _read(self) -> None:
+        while (message := receive(self._link)) is not None:
+            with self._lock:
+                self._deliver(message)
         end_group()
 
 
@@ -45,12 +75,6 @@ def end_group() -> None:
 def _report(link: socket.socket, failure: Failed) -> None:
     with contextlib.suppress(OSError):
         link.sendall(pack(failure))
-
-
-def _end_with_parent() -> None:
-    """Have the kernel kill this process when its parent dies, on Linux; elsewhere the end of the socket must do."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,8 @@ logger = logging.getLogger(__name__)
 
 KILL_S = 10.0
 """Seconds to wait for a killed process."""
+EXPLAIN_S = 1.0
+"""Seconds to wait for the end of a process, and of its log, that is about to be explained."""
 KEPT_LINES = 400
 """Lines of the log in which the reason of a failure is looked for."""
 ERROR_LINE = re.compile(
@@ -85,15 +87,15 @@ class ChildProcess:
         self._relay.start()
 
     def explain(self) -> str:
-        """Return why the process has ended, or will be ended."""
+        """Return why the process has ended, or will be ended; wait for the end of its log, at most `EXPLAIN_S`."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(EXPLAIN_S)
+        self._relay.join(EXPLAIN_S)
         if error := self._log.find_error():
             return f"SGLang failed: {error}"
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            code = self._process.wait(0.5)
-            return (
-                f"SGLang's process was ended by signal {-code}" if code < 0 else f"SGLang ended with exit code {code}"
-            )
-        return "SGLang closed its connection"
+        if (code := self._process.poll()) is None:
+            return "SGLang closed its connection"
+        return f"SGLang's process was ended by signal {-code}" if code < 0 else f"SGLang ended with exit code {code}"
 
     def end(self) -> None:
         """Kill the process and its child processes, and wait for it; `link` is shut down, not closed. Idempotent."""

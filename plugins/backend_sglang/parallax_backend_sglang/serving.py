@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-import threading
 from typing import Any
 
 from parallax_backend_sglang import compat
-from parallax_backend_sglang.child import end_group
+from parallax_backend_sglang.child import Inbox, end_group
 from parallax_backend_sglang.chunks import Cutter, list_options
 from parallax_backend_sglang.frames import (
     Chunk,
@@ -23,20 +22,18 @@ from parallax_backend_sglang.frames import (
     Phase,
     Stop,
     pack,
-    receive,
 )
 
 LOAD_S = 0.5
 """Seconds between two looks at the load."""
 
 
-def serve(link: socket.socket, message: LoadEngine) -> None:
-    """Load an engine and serve ``link`` until its other end is closed, which ends this process at once.
+def serve(link: socket.socket, inbox: Inbox, message: LoadEngine) -> None:
+    """Load an engine, do what ``inbox`` receives, and send over ``link``, until the process ends.
 
     Raises:
         Unsupported: if SGLang lacks what is used, or the family of the model.
     """
-    inbox = Inbox(link)
     compat.check_interface(compat.ENGINE)
     compat.check_architecture(message.architecture)
     link.sendall(pack(Phase(1)))
@@ -47,34 +44,6 @@ def serve(link: socket.socket, message: LoadEngine) -> None:
     link.sendall(pack(Phase(2)))
     link.sendall(pack(Loaded(info)))
     engine.loop.run_until_complete(server.run(inbox))
-
-
-class Inbox:
-    """Reads messages on a thread of its own, so that the end of the link ends a process that is busy, too."""
-
-    def __init__(self, link: socket.socket) -> None:
-        self._link = link
-        self._messages: list[Frame] = []
-        self._lock = threading.Lock()
-        self._target: tuple[asyncio.AbstractEventLoop, asyncio.Queue[Frame]] | None = None
-        threading.Thread(target=self._read, name="parallax-inbox", daemon=True).start()
-
-    def deliver_to(self, queue: asyncio.Queue[Frame]) -> None:
-        """Deliver the messages to a queue of the running event loop from now on."""
-        with self._lock:
-            self._target = asyncio.get_running_loop(), queue
-            for message in self._messages:
-                queue.put_nowait(message)
-
-    def _read(self) -> None:
-        while (message := receive(self._link)) is not None:
-            with self._lock:
-                if self._target is None:
-                    self._messages.append(message)
-                else:
-                    loop, queue = self._target
-                    loop.call_soon_threadsafe(queue.put_nowait, message)
-        end_group()
 
 
 class EngineServer:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import threading
 import time
 from socket import socket
 
 from parallax_backend_sglang import frames
-from parallax_backend_sglang.child import end_group
+from parallax_backend_sglang.child import Inbox, end_group
 from parallax_core.api import EngineInfo
 
 INFO = EngineInfo(
@@ -40,7 +41,8 @@ def generate(link: socket, asked: frames.Generate) -> None:
 
 def main() -> None:
     link = socket(fileno=int(sys.argv[1]))
-    load = frames.receive(link)
+    inbox = Inbox(link)
+    load = inbox.wait()
     assert isinstance(load, frames.LoadEngine)
     print("loading", load.architecture, flush=True)
     match load.architecture:
@@ -50,20 +52,20 @@ def main() -> None:
             print("ValueError: no memory", flush=True)
             end_group()
         case "Hangs":
+            print("started", subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]).pid, flush=True)
             time.sleep(600)
     link.sendall(frames.pack(frames.Phase(1)))
     link.sendall(frames.pack(frames.Phase(2)))
     link.sendall(frames.pack(frames.Loaded(INFO)))
     link.sendall(frames.pack(frames.Load(1, 2, 3, 4)))
-    while (message := frames.receive(link)) is not None:
-        match message:
-            case frames.Generate():
+    while True:
+        match inbox.wait():
+            case frames.Generate() as message:
                 threading.Thread(target=generate, args=[link, message], daemon=True).start()
             case frames.Stop(numbers):
                 print("stop", *numbers, flush=True)
                 chunk = frames.Chunk(number=0, tokens=numbers, ended="stop")
                 link.sendall(frames.pack(frames.Chunks((chunk,))))
-    end_group()
 
 
 if __name__ == "__main__":

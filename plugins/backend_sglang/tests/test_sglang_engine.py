@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -207,3 +210,30 @@ async def test_request_that_sglang_cannot_serve_as_asked_is_refused_by_name(
             engine.submit(make_request(**changes))
         assert caught.value.param == param
         assert (await read(engine, make_request(adapter="a")))[-1].finish is not None
+
+
+WORKER = """
+import sys
+from parallax_backend_sglang import process
+from parallax_backend_sglang.frames import LoadEngine, pack
+process.CHILD = [sys.argv[1]]
+child = process.ChildProcess(on_cpu=True, threads=1)
+print("child", child._process.pid, child._folder, file=sys.stderr, flush=True)
+child.link.sendall(pack(LoadEngine("Hangs", {})))
+sys.stdin.read()
+"""
+
+
+def test_death_of_the_worker_ends_what_sglang_started_while_it_loads() -> None:
+    command = [sys.executable, "-c", WORKER, str(FAKE)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as worker:
+        assert worker.stderr is not None
+        _, child, folder = worker.stderr.readline().split()
+        lines = iter(worker.stderr.readline, "")
+        grandchild = next(line.split()[-1] for line in lines if "started" in line)
+        worker.kill()
+    deadline = time.monotonic() + 20
+    while any(map(is_alive, (int(child), int(grandchild)))):
+        assert time.monotonic() < deadline, "a process has outlived the worker"
+        time.sleep(0.05)
+    assert folder not in list_folders()
