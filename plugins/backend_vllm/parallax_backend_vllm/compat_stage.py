@@ -45,7 +45,7 @@ STAGE: Interface = {
     ),
     "vllm.v1.core.sched.output:SchedulerOutput": (
         *("make_empty", "scheduled_new_reqs", "num_scheduled_tokens", "total_num_scheduled_tokens"),
-        *("finished_req_ids", "new_block_ids_to_zero", "kv_cache_block_copies"),
+        *("finished_req_ids", "kv_cache_block_copies"),
     ),
     "vllm.v1.worker.gpu_model_runner:ExecuteModelState": ("logits", "hidden_states"),
     "vllm.v1.worker.gpu_model_runner:GPUModelRunner.execute_model": ("scheduler_output", "intermediate_tensors"),
@@ -54,7 +54,7 @@ STAGE: Interface = {
     "vllm.v1.worker.worker_base:WorkerWrapperBase": ("init_worker", "init_device", "initialize_from_config"),
 }
 """What a stage uses."""
-RUNNER = ("execute_model_state", "input_batch", "intermediate_tensors", "max_num_reqs", "model", "requests")
+RUNNER = ("execute_model_state", "input_batch", "intermediate_tensors", "kv_caches", "max_num_reqs", "model")
 """The attributes of a model runner that a stage uses."""
 FOLDED = frozenset({"hidden_states", "residual"})
 """The tensors that a family may hand on between stages: their sum is the residual stream."""
@@ -229,12 +229,23 @@ class StageWorker:
         )
         return self._read(found, counts)
 
-    def edit(self, copies: Sequence[tuple[int, int]] = (), zeroed: Sequence[int] = ()) -> None:
-        """Copy blocks, each as (source, target), fill blocks with zeros, and forget the requests of the last step."""
+    def copy(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy blocks, each as (source, target)."""
         from vllm.v1.core.kv_cache_utils import KVCacheBlockCopy
 
-        pairs = [KVCacheBlockCopy(*pair) for pair in copies]
-        self._execute(None, kv_cache_block_copies=pairs or None, new_block_ids_to_zero=list(zeroed) or None)
+        self._execute(None, kv_cache_block_copies=[KVCacheBlockCopy(*pair) for pair in pairs])
+
+    def recover(self, blocks: Sequence[int]) -> None:
+        """Forget the requests of a failed step, and put zeros for what is not finite in the blocks it wrote.
+
+        Attention multiplies whole blocks, also slots beyond a sequence: one NaN there would make all results NaN.
+        """
+        self._execute(None)
+        for cache in self._runner.kv_caches:
+            if cache.is_floating_point():
+                size = len(cache) // self._config.cache_config.num_gpu_blocks
+                for block in blocks:
+                    cache[block * size : (block + 1) * size].nan_to_num_(0.0, 0.0, 0.0)
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Return the logits after normalised hidden states of shape [tokens, width]."""

@@ -64,7 +64,7 @@ class VllmStage:
             if not copies:
                 continue
             try:
-                worker.edit(_list_blocks(copies))
+                worker.copy(_list_blocks(copies))
             except BaseException as error:  # an interrupt too may leave pages half written
                 self._lose(f"a page could not be copied: {type(error).__name__}: {error}")
                 raise StageLost(self._lost, OPEN_AGAIN) from error
@@ -84,7 +84,7 @@ class VllmStage:
             return Outcome(StageResult(free=self._account.free))
         try:
             if copies:
-                worker.edit(_list_blocks(copies))
+                worker.copy(_list_blocks(copies))
             with torch.inference_mode():
                 return Outcome(self._compute(worker, batch))
         except BaseException as error:  # after an interrupt too, the sequences must be unchanged
@@ -116,16 +116,16 @@ class VllmStage:
             self.close()
 
     def _take_back(self, worker: StageWorker, batch: StageBatch, restore: Callable[[], None]) -> None:
-        """Restore all sequences to their state before a failed step, and clear the pages that it wrote.
+        """Restore all sequences to their state before a failed step, and remove NaN from the pages that it wrote.
 
         Raises:
             StageLost: if vLLM fails at that too.
         """
-        taken = {page for row in batch.rows for page in self._list_pages(row)}
+        size = self.info.pools[0].page_size
+        written = {page for row in batch.rows for page in self._list_pages(row)[row.start // size :]}
         restore()
-        kept = {page for row in batch.rows for page in self._list_pages(row)}
         try:
-            worker.edit(zeroed=[page + 1 for page in sorted(taken - kept)])
+            worker.recover([page + 1 for page in sorted(written)])
         except Exception as error:
             self._lose(f"vLLM failed after a failed step: {error}")
             raise StageLost(self._lost, "open the stage again, in a new process") from error

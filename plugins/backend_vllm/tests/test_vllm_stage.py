@@ -54,17 +54,23 @@ class Layers:
         given: Sequence[torch.Tensor | None] = [None] * len(rows) if hidden is None else hidden.split(sizes)
         states = [self._run_row(row, before) for row, before in zip(rows, given, strict=True)]
         if self.fails:
+            for row in rows:
+                for place in range(row.start, len(row.tokens)):
+                    self.cache[:, row.blocks[place // PAGE], place % PAGE] = torch.nan
             raise torch.OutOfMemoryError("out of memory on purpose")
         logits = torch.stack([self._score(each[-1:])[0] for each in states]) if self.layers.stop == LAYERS else None
         return Found(torch.cat(states), logits)
 
-    def edit(self, copies: Sequence[tuple[int, int]] = (), zeroed: Sequence[int] = ()) -> None:
-        """Copy and clear blocks."""
-        if self.is_broken:
-            raise RuntimeError("vLLM is broken on purpose")
-        for source, target in copies:
+    def copy(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy blocks."""
+        self._check()
+        for source, target in pairs:
             self.cache[:, target] = self.cache[:, source]
-        self.cache[:, list(zeroed)] = 0
+
+    def recover(self, blocks: Sequence[int]) -> None:
+        """Clean blocks."""
+        self._check()
+        self.cache[:, list(blocks)] = self.cache[:, list(blocks)].nan_to_num(0.0)
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Return the logits of states."""
@@ -74,14 +80,19 @@ class Layers:
         """Release the cache."""
         del self.cache
 
+    def _check(self) -> None:
+        if self.is_broken:
+            raise RuntimeError("vLLM is broken on purpose")
+
     def _run_row(self, row: RunRow, before: torch.Tensor | None) -> torch.Tensor:
         states = torch.tensor([[float(token)] for token in row.tokens[row.start :]]) if before is None else before
         slots = [(row.blocks[place // PAGE], place % PAGE) for place in range(len(row.tokens))]
         for layer in range(len(self.layers)):
             for (block, slot), state in zip(slots[row.start :], states, strict=True):
                 self.cache[layer, block, slot] = state[0]
-            seen = torch.stack([self.cache[layer, block, slot] for block, slot in slots])
-            sums = (seen * torch.arange(3, 3 + len(seen))).cumsum(0)[row.start :]
+            seen = self.cache[layer, list(row.blocks)].flatten()  # whole blocks, as attention reads them
+            weights = torch.arange(3, 3 + len(seen)).expand(len(seen), -1).tril()[row.start : len(row.tokens)].float()
+            sums = weights @ seen
             states = torch.remainder(sums, PRIME)[:, None]
         return states
 
@@ -131,17 +142,19 @@ class TestVllmStage(StageConformance):
         get_layers(stage).fails = False
 
 
-def test_pages_of_a_failed_step_are_cleared() -> None:
+def test_pages_of_a_failed_step_are_finite_again() -> None:
     stage = open_stage(None)
     layers = get_layers(stage)
     stage.edit([Open(SeqId(1), SPEC)])
+    stage.step(StageBatch((Row(SeqId(1), 0, (5, 6)),))).wait()
+    before = layers.cache.clone()
     layers.fails = True
     with pytest.raises(BackendFailed, match="OutOfMemoryError: out of memory on purpose"):
-        stage.step(StageBatch((Row(SeqId(1), 0, (5, 6), (Draw(1),)),)))
-    assert not layers.cache.any()
+        stage.step(StageBatch((Row(SeqId(1), 2, (7, 8, 9), (Draw(1),)),)))
+    assert layers.cache.equal(before)
 
 
-def test_stage_that_cannot_clear_its_pages_is_lost() -> None:
+def test_stage_that_cannot_recover_from_a_failed_step_is_lost() -> None:
     stage = open_stage(None)
     layers = get_layers(stage)
     stage.edit([Open(SeqId(1), SPEC)])
