@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -43,9 +44,22 @@ def set_cpu_environ(settings: VllmSettings) -> None:
     """Set the variables of OpenMP for the processes that vLLM starts, where the arithmetic is done."""
     os.environ["OMP_NUM_THREADS"] = str(settings.threads or count_threads())
     os.environ.setdefault("KMP_BLOCKTIME", "1")
-    library = find_openmp([Path(sys.prefix), *(Path(entry) for entry in sys.path)])
+    library = find_openmp(list_places())
     if library is not None:
         os.environ["LD_PRELOAD"] = add_preload(os.environ.get("LD_PRELOAD", ""), str(library))
+
+
+def load_openmp() -> None:
+    """Load Intel's OpenMP into this process, where stages compute, before PyTorch is imported."""
+    os.environ.setdefault("KMP_BLOCKTIME", "1")
+    library = find_openmp(list_places())
+    if library is not None and "torch" not in sys.modules:
+        ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
+
+
+def list_places() -> list[Path]:
+    """Return the folders of this environment, from which `find_openmp` starts."""
+    return [Path(sys.prefix), *map(Path, sys.path)]
 
 
 def count_threads() -> int:

@@ -15,13 +15,13 @@ def parallax_register_backends() -> Iterable[BackendSpec]:
     return [
         BackendSpec(
             name="vllm",
-            summary="vLLM: whole models with its own scheduler, on CUDA and on CPUs",
+            summary="vLLM: whole models with its own scheduler, or any range of layers; on CUDA and on CPUs",
             probe=Ref("parallax_backend_vllm.probe:probe_machine"),
             factory=Ref("parallax_backend_vllm.backend:VllmBackend"),
             remedy="make the environment of vLLM anew: parallax engines install vllm",
             options=OPTIONS,
             engine=Ref("parallax_backend_vllm.spec:ENGINE"),
-            opens=("engine",),
+            opens=("engine", "stage"),
         )
     ]
 

@@ -35,7 +35,7 @@ class VllmSettings:
         str, Meta(description="The dtype of the KV cache, such as fp8; auto follows --dtype.")
     ] = "auto"
     block_size: Annotated[
-        int, Meta(description="Tokens in a page of the KV cache; 0: vLLM's choice, which on a CPU is 128.")
+        int, Meta(description="Tokens in a page of the KV cache of a stage; 0: vLLM's choice, which on a CPU is 128.")
     ] = 0
     enforce_eager: Annotated[
         Literal["auto", "on", "off"],

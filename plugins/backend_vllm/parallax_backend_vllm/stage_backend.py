@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from parallax_backend_vllm.compat import check_interface, check_version
+from parallax_backend_vllm.compat import check_interface
 from parallax_backend_vllm.probe import is_cpu_build
 from parallax_backend_vllm.settings import VllmSettings
 from parallax_backend_vllm.stage_config import check_family, check_plan, make_config, set_process
@@ -39,14 +39,12 @@ GIGA = 10**9
 DAMAGED = "the files may be incomplete, or of another model: fetch the model again"
 
 
-def open_stage(plan: StagePlan) -> Stage:
+def open_stage(plan: StagePlan, settings: VllmSettings) -> Stage:
     """Load the layers of ``plan``; see `parallax_core.api.Backend.open_stage`."""
-    settings = VllmSettings(**plan.options)
     num_layers = count_layers(read_config(plan.model))
     if num_layers is None:
         raise Unsupported("config.json does not state the number of layers", "choose another model")
     layers = choose_layers(plan, num_layers)
-    check_version()
     check_plan(plan, settings)
     set_process(plan, settings)
     from parallax_backend_vllm.compat_stage import STAGE, StageWorker

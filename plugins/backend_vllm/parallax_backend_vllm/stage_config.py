@@ -5,25 +5,17 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from parallax_backend_vllm.environ import choose_gpu, count_threads, set_environ
+from parallax_backend_vllm.errors import describe_error
 from parallax_backend_vllm.probe import is_cpu_build
 from parallax_backend_vllm.settings import VllmSettings
-from parallax_core.api import LayerRange, Machine, StagePlan, Unsupported, check_device
+from parallax_core.api import LayerRange, StagePlan, Unsupported, check_device
 
 DTYPES = ("float32", "bfloat16", "float16")
 ON_CPU, ON_GPU = 512, 2048
 """The most tokens in a step, where the plan does not say."""
 ROWS = 256
 """The most rows that vLLM computes at once; a step with more is computed in parts."""
-VARIABLES = {
-    "VLLM_NO_USAGE_STATS": "1",
-    "DO_NOT_TRACK": "1",
-    "HF_HUB_OFFLINE": "1",
-    "VLLM_PLUGINS": "",
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    "KMP_BLOCKTIME": "1",
-}
-"""Set unless the user has set them: nothing is fetched or reported, and threads are not bound to cores, which other
-stages on this machine use too."""
 REQUIRED = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_USE_V2_MODEL_RUNNER": "0"}
 """The stage computes in its own process; vLLM's second model runner takes tokens from later ranks by torch.distributed,
 and here there are none."""
@@ -58,16 +50,13 @@ def list_devices() -> list[str]:
 
 def set_process(plan: StagePlan, settings: VllmSettings) -> None:
     """Set the environment of this process, which computes itself, before vLLM reads it."""
-    for name, value in VARIABLES.items():
-        os.environ.setdefault(name, value)
+    set_environ()
+    choose_gpu(plan.device)
     os.environ |= REQUIRED
-    _, _, index = plan.device.partition(":")
-    if index:
-        os.environ["CUDA_VISIBLE_DEVICES"] = index
     if is_cpu_build():
         import torch
 
-        threads = settings.threads or max(1, Machine().count_cores() - 1)
+        threads = settings.threads or count_threads()
         os.environ["OMP_NUM_THREADS"] = str(threads)  # vLLM takes one thread if nobody has set it
         torch.set_num_threads(threads)
 
@@ -107,8 +96,8 @@ def make_config(plan: StagePlan, settings: VllmSettings) -> Any:  # noqa: ANN401
     try:
         return EngineArgs(**arguments).create_engine_config()
     except Exception as error:
-        reason = str(error).partition("\n  Value error, ")[2].partition(" [type=")[0] or str(error)
-        raise Unsupported(f"vLLM does not take {plan.model.name}: {reason}", "use another backend for it") from error
+        message = f"vLLM does not take {plan.model.name}: {describe_error(error)}"
+        raise Unsupported(message, "choose another --backend: `parallax plugins` lists them") from error
 
 
 def check_family(config: Any, layers: LayerRange, num_layers: int) -> None:  # noqa: ANN401 -- vLLM is not typed here
