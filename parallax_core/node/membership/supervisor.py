@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from parallax_core.base.errors import BackendFailed
+from parallax_core.node.membership.child_log import ChildLog
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +30,8 @@ class WorkerProcess:
     """A worker process."""
 
     process: asyncio.subprocess.Process
+    log: ChildLog | None = None
+    """What it writes to standard error; None: that is not copied."""
 
     def kill(self) -> None:
         """Kill the process and its child processes, which share its process group, even if it has ended itself."""
@@ -54,8 +57,8 @@ class WorkerSupervisor:
     """Starts and ends worker processes, at most one per node.
 
     Closing a worker's standard input tells it to end; the kernel closes it too when this process dies, so no worker
-    outlives it. A worker leads a process group, with which its child processes end. It shares this process's standard
-    error.
+    outlives it. A worker leads a process group, with which its child processes end. What they write to standard error
+    appears in that of this process, line by line with the worker's name.
     """
 
     command: Callable[[str], Sequence[str]]
@@ -75,14 +78,21 @@ class WorkerSupervisor:
         """
         await self.kill(node)
         command = list(self.command(node))
+        log = ChildLog(node)
         try:
-            process = await asyncio.create_subprocess_exec(
-                *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL, start_new_session=True
-            )
+            async with log:
+                process = await asyncio.create_subprocess_exec(
+                    *command,
+                    stdin=asyncio.subprocess.PIPE,
+                    stdout=asyncio.subprocess.DEVNULL,
+                    stderr=log.writer,
+                    start_new_session=True,
+                )
         except OSError as error:
+            await log.close()
             message = f"the worker {node} cannot be started with {command[0]}: {error.strerror or error}"
             raise BackendFailed(message, "name a Python interpreter that has Parallax and the backend") from error
-        self._children[node] = WorkerProcess(process)
+        self._children[node] = WorkerProcess(process, log)
         logger.info("worker started node=%s pid=%d", node, process.pid)
 
     async def kill(self, node: str) -> None:
@@ -164,3 +174,5 @@ async def _kill(child: WorkerProcess, wait_s: float) -> None:
             await child.process.wait()
     except TimeoutError:
         logger.warning("worker was killed and is still there after %g s pid=%d", wait_s, child.process.pid)
+    if child.log is not None:
+        await child.log.close()

@@ -11,6 +11,7 @@ import pytest
 
 from parallax_core.api import BackendFailed
 from parallax_core.node.membership import supervisor as module
+from parallax_core.node.membership.child_log import CHUNK_BYTES
 from parallax_core.node.membership.supervisor import WorkerSupervisor
 from tests.unit.node.cluster import soon, until
 
@@ -44,6 +45,31 @@ async def test_process_that_does_not_listen_is_killed() -> None:
     [pid] = here.pids
     await soon(here.end("a"))
     assert not is_there(pid)
+
+
+async def test_lines_of_a_worker_and_its_child_processes_have_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+    child = "import os; os.write(2, b'of the child\\n')"
+    code = (
+        "import os, subprocess, sys; os.write(2, b'one\\n[a] two\\n\\n10%\\r100%\\n');"
+        f"subprocess.run([sys.executable, '-S', '-c', {child!r}]); os.write(2, b'no end of line')"
+    )
+    here = supervisor(code)
+    await here.restart("a")
+    await soon(here.wait_end("a"))
+    await here.kill("a")
+    assert capsys.readouterr().err.splitlines() == [
+        *("[a] one", "[a] two", "", "[a] 100%", "[a] of the child", "[a] no end of line"),
+    ]
+
+
+async def test_line_without_an_end_does_not_fill_the_memory(capsys: pytest.CaptureFixture[str]) -> None:
+    here = supervisor(f"import os; os.write(2, b'x' * {3 * CHUNK_BYTES})")
+    await here.restart("a")
+    await soon(here.wait_end("a"))
+    await here.kill("a")
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) > 1
+    assert sum(line.count("x") for line in lines) == 3 * CHUNK_BYTES
 
 
 class Immortal:

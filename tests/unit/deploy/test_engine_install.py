@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import filelock
+import pytest
+
+from parallax_core.base.errors import ParallaxError, UsageError
+from parallax_core.contracts.engine_spec import EngineSpec, PipStep
+from parallax_core.deploy import engine_install
+from parallax_core.deploy.engine_environment import NOTE, find_environment, remove_environment
+from parallax_core.deploy.engine_install import EngineInstall, choose_build, find_pip_error
+from parallax_core.deploy.local_source import find_family, list_sources
+
+PIP_OPTIONS = ("--no-deps", "--no-index")
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PARALLAX_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+def make_wheel(folder: Path, name: str, code: str = "", version: str = "1.5") -> str:
+    """Write a wheel with one module, and return its path."""
+    info = f"{name}-{version}.dist-info"
+    path = folder / f"{name}-{version}-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as wheel:
+        wheel.writestr(f"{name}.py", code)
+        wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        wheel.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: hand\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        wheel.writestr(f"{info}/RECORD", "")
+    return str(path)
+
+
+def make_install(folder: Path, monkeypatch: pytest.MonkeyPatch, code: str = "") -> EngineInstall:
+    """Return the installation of a small engine; in place of Parallax, a second wheel is installed."""
+    engine, extra = make_wheel(folder, "toyengine", code), make_wheel(folder, "toyextra")
+    beside = make_wheel(folder, "beside")
+    monkeypatch.setattr(engine_install, "list_sources", lambda _: [*PIP_OPTIONS, beside])
+    steps = (PipStep(install=(engine, extra), options=PIP_OPTIONS), PipStep(uninstall=("toyextra",)))
+    spec = EngineSpec(module="toyengine", distributions=("toyengine",), supported=">=1,<2", builds={"cpu": steps})
+    return EngineInstall(backend="toy", spec=spec, distribution="parallax-backend-toy", build="cpu")
+
+
+def test_environment_has_the_engine_and_parallax(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install = make_install(tmp_path, monkeypatch)
+    (install.folder / "left-over").mkdir(parents=True)
+    reports: list[tuple[str, int | None]] = []
+    object.__setattr__(install, "progress", lambda task, done, total, unit: reports.append((task, total)))
+    made = install.run()
+    assert made == find_environment("toy")
+    assert (made.note.build, made.read_version(("other", "toyengine"))) == ("cpu", "1.5")
+    assert (made.read_version(("toyextra",)), made.read_version(("beside",))) == ("", "1.5")
+    assert not (install.folder / "left-over").exists()
+    assert reports[-1] == ("installing toy, step 3 of 3: packages", 0)
+    assert remove_environment("toy") > 0
+    assert find_environment("toy") is None
+
+
+def test_environment_that_cannot_be_imported_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install = make_install(tmp_path, monkeypatch, "raise OSError('no such instruction')")
+    with pytest.raises(ParallaxError, match="cannot be imported: OSError: no such instruction") as failed:
+        install.run()
+    assert failed.value.hint == "try another build: --cpu"
+    assert not install.folder.exists()
+
+
+def test_failure_of_pip_is_told_and_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install = make_install(tmp_path, monkeypatch)
+    monkeypatch.setattr(engine_install, "list_sources", lambda _: ["--no-index", "no-such-distribution-at-all"])
+    with pytest.raises(ParallaxError, match="No matching distribution found for no-such-distribution-at-all"):
+        install.run()
+    assert not install.folder.exists()
+
+
+def test_environment_that_was_not_completed_does_not_count(home: Path) -> None:
+    folder = home / "engines" / "toy"
+    (folder / "bin").mkdir(parents=True)
+    (folder / "bin" / "python").touch()
+    assert find_environment("toy") is None
+    (folder / NOTE).write_text("{")
+    assert find_environment("toy") is None
+    remove_environment("toy")
+    with pytest.raises(ParallaxError, match="there is no environment for the engine of 'toy'"):
+        remove_environment("toy")
+
+
+def test_second_installation_at_the_same_time_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install = make_install(tmp_path, monkeypatch)
+    install.folder.parent.mkdir(parents=True)
+    with filelock.FileLock(install.folder.with_suffix(".lock")), pytest.raises(ParallaxError, match="another process"):
+        install.run()
+
+
+@pytest.mark.parametrize(("python", "reason"), [("/nowhere/python", "cannot be started"), ("false", "cannot make")])
+def test_interpreter_that_will_not_do_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, python: str, reason: str
+) -> None:
+    install = make_install(tmp_path, monkeypatch)
+    object.__setattr__(install, "python", python)
+    with pytest.raises(ParallaxError, match=reason):
+        install.run()
+
+
+def test_build_that_the_engine_lacks_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install = make_install(tmp_path, monkeypatch)
+    object.__setattr__(install, "build", "cuda")
+    with pytest.raises(UsageError, match="has no build for cuda"):
+        install.run()
+
+
+def test_releases_to_choose_from_are_the_supported_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install = make_install(tmp_path, monkeypatch)
+    step = PipStep(install=("engine{release}", "other"), options=("--no-deps",))
+    assert install._describe_step(step) == ["install", "--no-deps", "engine>=1,<2", "other"]
+    object.__setattr__(install, "release", "1.2")
+    assert install._describe_step(step)[2] == "engine>=1,<2,==1.2"
+
+
+def test_build_is_that_of_the_machine(tmp_path: Path) -> None:
+    both = EngineSpec(module="m", distributions=(), supported="", builds={"cpu": (), "cuda": ()})
+    only = EngineSpec(module="m", distributions=(), supported="", builds={"cpu": ()})
+    assert choose_build(both, tmp_path) == "cuda"
+    assert choose_build(both, tmp_path / "none") == "cpu"
+    assert choose_build(only, tmp_path) == "cpu"
+
+
+def test_error_of_pip_is_its_last() -> None:
+    assert find_pip_error(["Collecting x", "ERROR: one", "ERROR: two", "hint"]) == "two"
+    assert find_pip_error(["killed", ""]) == "killed"
+    assert find_pip_error([]) == "it ended without a message"
+
+
+def test_same_parallax_is_installed_as_here() -> None:
+    assert find_family("parallax-backend-vllm")[:2] == ["parallax-core", "parallax-backend-vllm"]
+    assert set(find_family("parallax-backend-vllm")) >= {"parallax-models", "parallax-transport-zmq"}
+    arguments = list_sources("parallax-backend-vllm")
+    places = [
+        Path(path) for option, path in zip(arguments[::2], arguments[1::2], strict=True) if option == "--editable"
+    ]
+    assert all((place / "pyproject.toml").is_file() for place in places)
+    assert len(places) == len(find_family("parallax-backend-vllm"))
+
+
+def test_commands_on_engines_work(tmp_path: Path) -> None:
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [str(Path(sys.executable).with_name("parallax")), "engines", *words]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+
+    listed = run("list")
+    assert listed.stdout.splitlines()[0].split() == ["ENGINE", "SUPPORTED", "INSTALLED", "FOLDER"]
+    assert "vllm" in listed.stdout
+    unknown = run("install", "mlx")
+    assert unknown.returncode == 1
+    assert "error: no installed backend has an engine 'mlx'; there is: " in unknown.stderr
+    both = run("install", "vllm", "--cpu", "--cuda")
+    assert (both.returncode, both.stderr.splitlines()[0]) == (2, "error: --cpu and --cuda are two builds of the engine")
+    assert "there is no environment for the engine of 'vllm'" in run("remove", "vllm").stderr
