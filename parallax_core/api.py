@@ -360,7 +360,6 @@ PROVISIONAL = frozenset(
         "check_room",
         "decode",
         "encode",
-        "mask_logits",
         "mix32",
         "read_object",
     }

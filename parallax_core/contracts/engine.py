@@ -115,7 +115,7 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """A token and its log-probability, before penalties and filters."""
+    """A token and its log-probability, after a grammar's mask and before penalties and filters."""
 
     token: int
     logprob: float

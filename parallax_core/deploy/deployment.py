@@ -162,7 +162,7 @@ class DeploymentPlan:
             folder=folder.path,
             text=text,
             stages=self.stages.make_stages(plan, offers, private, name_for_workers(catalog, settings.model)),
-            pipeline=self.pipeline,
+            pipeline=replace(self.pipeline, grammars=text.grammars),
             topology=self.stages.place_layers(config),
             routing=self.routing,
             parser=find_parser(self.plugins, config, text.template_source, settings.parser),

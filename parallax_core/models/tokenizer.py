@@ -13,6 +13,7 @@ from parallax_core.base.errors import InvalidRequest, ParallaxError
 from parallax_core.base.files import read_object
 from parallax_core.models.chat_template import ANSWER, ChatTemplate, PromptEnding, Tools, Turns, read_source
 from parallax_core.models.generation_config import AUTO, read_generation
+from parallax_core.models.grammars import ModelGrammars
 from parallax_core.models.vocabulary import Vocabulary
 
 MOST_CHARACTERS = 2**26
@@ -46,6 +47,9 @@ class ModelTokenizer:
         self._tool_source = read_source(folder, settings, "tool_use")
         self._special = {name: _token_text(settings.get(name)) for name in ("bos_token", "eos_token")}
         self.stop_ids = _stop_ids(found.eos_token_id, config) | self._known_ids([self._special["eos_token"]])
+        size = max(self.vocab_size, self.vocabulary.size)
+        self.grammars = ModelGrammars(folder / "tokenizer.json", size, self.stop_ids)
+        """Compiles grammars of answers."""
 
     def encode_chat(
         self,

@@ -86,6 +86,8 @@ class ResponseForm(msgspec.Struct, frozen=True, kw_only=True):
     """The tokens that end the reasoning, if it is limited."""
     fills_context: bool = False
     """Whether the answer is limited to fewer tokens than the client asked for, since the context holds no more."""
+    grammar_field: str = "response_format"
+    """The body's field that asks for structured output."""
 
 
 class ParsedBody(msgspec.Struct, frozen=True, kw_only=True, tag="reading"):
@@ -159,6 +161,8 @@ class BodyResult(msgspec.Struct, frozen=True):
     content: ParsedBody | DirectAnswer | RefusedBody
     ignored: tuple[str, ...] = ()
     """Unknown fields that were ignored."""
+    is_spent: bool = False
+    """Whether the process still works on the body, and has to be replaced."""
 
 
 class ReaderSetup(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,11 +11,14 @@ import msgspec
 from parallax_core.base.errors import InvalidRequest
 from parallax_core.base.ids import RequestId
 from parallax_core.contracts.engine import Request
+from parallax_core.contracts.grammar import Grammar
 from parallax_core.contracts.sample import Sampling
 from parallax_core.models.chat_template import ANSWER, PromptEnding
 from parallax_core.models.tokenizer import ModelTokenizer
 from parallax_core.server.body_messages import ParsedBody, ParserTraits, ResponseForm, pack
+from parallax_core.server.grammar_check import check_grammar
 from parallax_core.server.request_models import ChatRequest, CompletionRequest, Generation
+from parallax_core.server.structured_output import StructuredOutputs, read_format, read_structured
 
 SAME = (
     "temperature",
@@ -175,6 +178,7 @@ def check_tokens(text: ModelTokenizer, tokens: list[int], param: str) -> None:
 def _read_form(body: Generation, logprobs: int | None, **more: Any) -> ResponseForm:  # noqa: ANN401 -- fields of any type
     return ResponseForm(
         model=body.model,
+        grammar_field=next(iter(body.list_structured()), "response_format"),
         num_answers=body.num_answers,
         streams=bool(body.stream),
         includes_usage=body.stream_options is not None and body.stream_options.include_usage,
@@ -196,12 +200,29 @@ def _read_request(text: ModelTokenizer, body: Generation, **more: Any) -> Reques
         "timeout_s": body.timeout,
         "is_seeded": body.seed is not None,
         "salt": body.cache_salt or "",
+        "grammar": _read_grammar(text, body),
     }
     request = Request(id=RequestId(""), prompt=(), **{**fields, **more})
     least, most = request.sampling.min_tokens, request.max_tokens
     if most is not None and least > most:
         raise InvalidRequest(f"'min_tokens' is {least}, and 'max_tokens' {most}", "min_tokens")
     return request
+
+
+def _read_grammar(text: ModelTokenizer, body: Generation) -> Grammar | None:
+    """Return the grammar of the answers, which certainly can be compiled; None: any text."""
+    for field in body.list_structured():
+        value = getattr(body, field)
+        if isinstance(value, StructuredOutputs):
+            grammar = read_structured(value)
+        elif field.startswith("guided_"):
+            grammar = read_structured(StructuredOutputs(**{field.removeprefix("guided_"): value}), field)
+        else:
+            grammar = read_format(value)
+        if grammar is not None:
+            check_grammar(text.grammars, grammar, field)
+            return grammar
+    return None
 
 
 def _draw_seeds(body: Generation, count: int) -> tuple[int, ...]:

@@ -28,6 +28,17 @@ from parallax_core.server.fields import (
     Variables,
     refuse,
 )
+from parallax_core.server.structured_output import ChoiceTexts, ResponseFormat, StructuredOutputs
+
+STRUCTURED = (
+    "response_format",
+    "structured_outputs",
+    "guided_json",
+    "guided_regex",
+    "guided_choice",
+    "guided_grammar",
+)
+"""The fields that ask for structured output."""
 
 Neutral = dict[str, tuple[object, ...]]
 
@@ -39,7 +50,6 @@ NEUTRAL_CHAT: Neutral = {
     "moderation": (),
     "prediction": (),
     "prompt_cache_key": (),
-    "response_format": ({"type": "text"},),
     "service_tier": ("auto", "default"),
     "store": (False,),
     "verbosity": (),
@@ -137,6 +147,41 @@ class Generation(Tolerant):
     """Share cached prompts only with requests of the same salt; by default with all that have none."""
     user: TextField | None = None
     """A label for the client's own use, without effect on the answer."""
+    response_format: ResponseFormat | None = None
+    """The form of the answers: ``{"type": "text"}``, ``{"type": "json_object"}``, or ``{"type": "json_schema",
+    "json_schema": {"name": NAME, "schema": SCHEMA}}``."""
+    structured_outputs: StructuredOutputs | None = None
+    """vLLM's form of the same, with one of ``json`` (a schema), ``regex``, ``choice`` (a list of texts), ``grammar``
+    (Lark or EBNF) and ``json_object``."""
+    guided_json: Variables | TextField | None = None
+    """vLLM's older name of ``structured_outputs.json``."""
+    guided_regex: TextField | None = None
+    """vLLM's older name of ``structured_outputs.regex``."""
+    guided_choice: ChoiceTexts | None = None
+    """vLLM's older name of ``structured_outputs.choice``."""
+    guided_grammar: TextField | None = None
+    """vLLM's older name of ``structured_outputs.grammar``."""
+
+    @model_validator(mode="after")
+    def check_structure(self) -> Self:
+        """Check that at most one field asks for structured output, and that the answer may end."""
+        fields = self.list_structured()
+        if len(fields) > 1:
+            raise refuse(fields[1], f"'{fields[0]}' and '{fields[1]}' both set the form of the answer: send only one")
+        if fields and self.ignore_eos:
+            raise refuse(
+                "ignore_eos", f"with '{fields[0]}', an answer ends where its form does: leave 'ignore_eos' out"
+            )
+        return self
+
+    def list_structured(self) -> list[str]:
+        """Return the names of the fields that ask for structured output."""
+        is_text = self.response_format is not None and self.response_format.type == "text"
+        return [
+            name
+            for name in STRUCTURED
+            if getattr(self, name) is not None and not (name == "response_format" and is_text)
+        ]
 
     @model_validator(mode="after")
     def check_stream(self) -> Self:

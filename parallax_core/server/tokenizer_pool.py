@@ -82,6 +82,7 @@ class TokenizerPool:
         self._free: asyncio.Queue[TokenizerProcess] = asyncio.Queue()
         self._large = asyncio.Semaphore(max(1, self._limits.num_processes - 1))
         self._reading: set[asyncio.Task[BodyResult]] = set()
+        self._freeing: set[asyncio.Task[None]] = set()
         self._num_waiting = self._waiting_bytes = 0
 
     async def start(self) -> None:
@@ -94,7 +95,7 @@ class TokenizerPool:
 
     async def stop(self) -> None:
         """Kill all processes; bodies that are not read yet are refused."""
-        await asyncio.gather(*(process.close() for process in self._processes))
+        await asyncio.gather(*(process.close() for process in self._processes), *self._freeing)
 
     async def read(self, ask: BodyRequest) -> BodyResult:
         """Read a body. A caller that is cancelled while it waits gives up its place.
@@ -144,13 +145,24 @@ class TokenizerPool:
             raise
 
     async def _read(self, process: TokenizerProcess, ask: BodyRequest) -> BodyResult:
+        is_spent = False
         try:
-            return await process.read(ask, self._limits.limit_s(len(ask.body)))
+            result = await process.read(ask, self._limits.limit_s(len(ask.body)))
+            is_spent = result.is_spent
+            return result
         finally:
-            await process.revive()
-            self._free.put_nowait(process)
-            if len(ask.body) > LARGE:
-                self._large.release()
+            freeing = asyncio.create_task(self._set_free(process, ask))
+            self._freeing.add(freeing)
+            freeing.add_done_callback(self._freeing.discard)
+            if not is_spent:  # otherwise the client would wait for the next process
+                await freeing
+
+    async def _set_free(self, process: TokenizerProcess, ask: BodyRequest) -> None:
+        """Have a process read the next body, once it is started again if it was killed."""
+        await process.revive()
+        self._free.put_nowait(process)
+        if len(ask.body) > LARGE:
+            self._large.release()
 
     def _forget(self, reading: asyncio.Task[BodyResult]) -> None:
         self._reading.discard(reading)

@@ -92,13 +92,16 @@ class TokenizerProcess:
         assert self._process is not None
         try:
             async with asyncio.timeout(limit_s):
-                return await self._exchange(self._process, write_job(ask, limit_s + GRACE_S), BodyResult)
+                result = await self._exchange(self._process, write_job(ask, limit_s + GRACE_S), BodyResult)
         except TimeoutError as error:
             await self.kill()
             message = f"the model's chat template and tokenizer take more than {limit_s:.3g} seconds for this request"
             raise InvalidRequest(message, hint="shorten it; if it is short, the model is at fault") from error
         except LOST as error:
             raise self._explain(await self._end(error)) from error
+        if result.is_spent:
+            await self.kill()
+        return result
 
     async def close(self) -> None:
         """Kill the process and do not start it again."""
@@ -123,7 +126,8 @@ class TokenizerProcess:
             try:
                 await self.start()
             except Exception:
-                logger.exception("tokenizer process cannot be started again")
+                if not self._is_closed:
+                    logger.exception("tokenizer process cannot be started again")
 
     def _explain(self, end: str) -> ParallaxError:
         """Return the error for the client whose request was being read when the process ended."""

@@ -16,12 +16,12 @@ import pytest
 from parallax_core.api import BackendSpec, StagePlan
 from parallax_core.server.fields import Strict
 from parallax_core.server.message_models import MessagesRequest
-from parallax_core.server.request_models import ChatRequest, CompletionRequest, Generation
+from parallax_core.server.request_models import STRUCTURED, ChatRequest, CompletionRequest, Generation
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/reference/http.md"
 
-NEEDS = {"logprobs": "logprobs", "top_logprobs": "logprobs"}
+NEEDS = {"logprobs": "logprobs", "top_logprobs": "logprobs", **dict.fromkeys(STRUCTURED, "masks")}
 """Fields that need a capability of the stage, and the capability."""
 
 LAYER = "model.layers.0."

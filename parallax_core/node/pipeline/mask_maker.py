@@ -89,7 +89,7 @@ class MaskMaker:
         failed: dict[RequestId, str] = {}
         for each in pending:
             try:
-                bits = each.make()
+                bits = each.make()[: self._num_bytes].ljust(self._num_bytes, b"\0")
             except Exception as error:  # noqa: BLE001 -- the request ends, whatever the error is
                 failed[each.request_id] = _explain(error)
                 bits = b"\xff" * self._num_bytes

@@ -95,7 +95,8 @@ class Network:
         Without the last layer, they are those that the last stage may have: a row passes through every stage, and the
         last one answers it.
         """
-        return {"logprobs"} if self.is_last and self._pick is None else {"logprobs", "hidden"}
+        found: set[Capability] = {"logprobs", "masks"}
+        return found if self.is_last and self._pick is None else {*found, "hidden"}
 
     def run_tokens(self, tokens: Sequence[int], cache: Cache, wanted: Sequence[int]) -> mx.array:
         """Append ``tokens`` of one sequence to ``cache`` and return the logits at some of them; see `run`."""

@@ -8,6 +8,7 @@ from functools import partial
 
 from parallax_backend_mlx.answer import draw_tokens
 from parallax_backend_mlx.drafts import list_drafts
+from parallax_backend_mlx.masks import wait_for_masks
 from parallax_backend_mlx.ranking import rank_tokens
 from parallax_backend_mlx.results import Copies, Runner, RunResult
 from parallax_backend_mlx.runtime import mx
@@ -22,7 +23,6 @@ from parallax_core.api import (
     Hidden,
     Outcome,
     Output,
-    Row,
     StageBatch,
     StageInfo,
     StageLost,
@@ -127,13 +127,14 @@ class MlxStage:
             return StageResult(tensors=(write_tensor(found.hidden),), free=free)
         if found.logits is None:
             return StageResult(free=free)
-        return self._answer(batch.rows, found, found.logits, free)
+        return self._answer(batch, found, found.logits, free)
 
-    def _answer(self, rows: Sequence[Row], found: RunResult, logits: mx.array, free: tuple[int, ...]) -> StageResult:
+    def _answer(self, batch: StageBatch, found: RunResult, raw: mx.array, free: tuple[int, ...]) -> StageResult:
+        rows, logits = batch.rows, wait_for_masks(raw, batch.masks)
         begun = time.perf_counter()  # the runner's results are evaluated
         outputs = [output for row in rows for output in row.outputs]
         drafts = [draft for row in rows for draft in list_drafts(row, self.account.entries[row.seq])]
-        sound = check_scores(logits)
+        sound = check_scores(raw)
         mx.async_eval(sound)  # type: ignore[no-untyped-call]  # while the draw runs
         drawn = draw_tokens(self._sampler, logits, outputs, drafts)
         refuse_unsound(sound, [row.seq for row in rows for _ in row.outputs], "the scores")

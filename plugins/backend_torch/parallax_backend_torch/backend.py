@@ -92,7 +92,7 @@ def make_stage(loaded: Loaded, runner: Runner, kept: Sequence[Kept]) -> TorchSta
         weight_bytes=weight_bytes,
         weights_version=identity.version,
         weights_parts=identity.parts,
-        capabilities=frozenset({"logprobs", "hidden", "positions"}),
+        capabilities=frozenset({"logprobs", "hidden", "positions", "masks"}),
         takes=hop if selection.layers.start else (),
         gives=() if selection.is_last else hop,
         saturation_rows=SATURATION_ROWS.get(factory.device.type, SATURATION_ON_GPU),

@@ -29,6 +29,7 @@ from parallax_core.api import (
     StageLost,
     StageResult,
 )
+from parallax_sampling_torch.masks import wait_for_masks
 from parallax_sampling_torch.outputs import draw_tokens, find_picks, list_outputs
 from parallax_sampling_torch.sampler import Sampler
 from parallax_sampling_torch.soundness import check_given
@@ -151,6 +152,8 @@ class TorchStage:
         """Run the rows of a batch, for which pages were taken; return the step too, unless a recording was replayed."""
         found, step = self._run(held, batch)
         best = check_found(found, batch.rows)
+        if found.logits is not None and batch.masks is not None:
+            found, best = dataclasses.replace(found, logits=wait_for_masks(found.logits, batch.masks)), None
         begun = time.perf_counter()  # the results of the layers are computed: `check_found` has read them
         drawn = self._draw(held, batch, found, best)
         result = Pending(found, list_outputs(batch), drawn, self._account.free).wait()
@@ -181,7 +184,7 @@ class TorchStage:
     def _draw(
         self, held: StageParts, batch: StageBatch, found: RunResult, best: torch.Tensor | None
     ) -> torch.Tensor | None:
-        """Return the drawn token ids, None without draws; ``best`` are the tokens of the largest scores."""
-        if found.logits is None or best is None:
+        """Return the drawn token ids, None without draws; ``best`` are the tokens of the largest scores, if known."""
+        if found.logits is None or not found.logits.numel():
             return None
         return draw_tokens(held.sampler, found.logits, batch, self._account.entries, best)

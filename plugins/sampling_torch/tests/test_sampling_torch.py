@@ -8,12 +8,26 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from parallax_core.api import Draft, Inquiry, Sampling, best, draw, draw_key, gumbel, hash32, keep, logprobs
+from parallax_core.api import (
+    Draft,
+    Inquiry,
+    Sampling,
+    best,
+    draw,
+    draw_key,
+    gumbel,
+    hash32,
+    keep,
+    logprobs,
+    mask_logits,
+)
 from parallax_core.testing.golden import read_draft, read_golden, read_logits
+from parallax_core.testing.masks import make_mask
 from parallax_sampling_torch.draw_inputs import DrawInput
 from parallax_sampling_torch.filters import Candidates, find_border
 from parallax_sampling_torch.float_order import map_floats
 from parallax_sampling_torch.gumbel import Noise
+from parallax_sampling_torch.masks import mask_rows
 from parallax_sampling_torch.ranking import rank_tokens
 from parallax_sampling_torch.sampler import Sampler
 
@@ -132,3 +146,13 @@ def test_order_of_integers_is_that_of_floats() -> None:
     assert keys == sorted(keys)
     assert keys[4] == keys[5]
     assert len(set(keys)) == len(keys) - 1
+
+
+@pytest.mark.parametrize("numbers", [(0, 1, 2), (1,), (2, 0), ()])
+def test_masks_are_those_of_the_reference(numbers: tuple[int, ...]) -> None:
+    source = random.Random(4)
+    logits = torch.randn(3, VOCAB)
+    allowed = {number: source.sample(range(VOCAB), 40) for number in numbers}
+    masks = {number: make_mask(tokens, VOCAB) for number, tokens in allowed.items()}
+    wanted = [list(mask_logits(row, masks.get(number))) for number, row in enumerate(logits.tolist())]
+    assert mask_rows(logits, masks).tolist() == wanted

@@ -1,0 +1,166 @@
+"""Compiles grammars for a model's vocabulary with llguidance, and makes the masks of answers that follow them."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from parallax_core.base.errors import BackendFailed, InvalidRequest
+from parallax_core.contracts.grammar import Grammar
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
+
+WHITESPACE = r"(\n[ \t]{0,40}|[ ])"
+"""The white space between the parts of JSON: none, one space, or a new line with its indentation. Without a bound, a
+model may write white space for ever."""
+MOST_STATES = 50_000
+"""The most states of a grammar's lexer, of 1 to 2 kB each."""
+MOST_SHOWN = 300
+"""The most characters of an error of llguidance that are shown."""
+ANY = r"(.|\n)*"
+"""A regular expression for any text."""
+
+
+class ModelGrammars:
+    """Compiles grammars for one model; see `GrammarCompiler`. The vocabulary is prepared for the first of them."""
+
+    def __init__(self, file: Path, vocab_size: int, stop_ids: Iterable[int]) -> None:
+        """Compile for the tokenizer in ``file``, whose answers end with one of ``stop_ids``."""
+        self._file = file
+        self._vocab_size = vocab_size
+        self._stop_ids = sorted(stop_ids)
+        self._lock = threading.Lock()
+
+    def prepare(self) -> None:
+        """Prepare the vocabulary, which takes up to some seconds. Done by the first `compile` otherwise."""
+        with self._lock:
+            _ = self._tokenizer
+
+    def compile(self, grammar: Grammar) -> TokenGrammar:
+        """Return the grammar compiled; see `GrammarCompiler.compile`."""
+        from llguidance import LLMatcher, LLParserLimits
+
+        self.prepare()
+        limits = LLParserLimits(max_lexer_states=MOST_STATES, verbose_errors=False)
+        matcher = LLMatcher(self._tokenizer, self._translate(grammar), log_level=0, limits=limits)
+        _check(matcher)
+        mask = matcher.compute_bitmask()
+        _check(matcher)
+        if not any(mask):
+            raise InvalidRequest("no text matches the grammar", "grammar")
+        return TokenGrammar(matcher, (self._vocab_size + 7) // 8, tuple(self._stop_ids))
+
+    @cached_property
+    def _tokenizer(self) -> LLTokenizer:
+        from llguidance import LLTokenizer
+
+        return LLTokenizer(str(self._file), n_vocab=self._vocab_size, eos_token=self._stop_ids or None)
+
+    def _translate(self, grammar: Grammar) -> str:
+        """Return a grammar in llguidance's own form."""
+        whole = _translate_whole(grammar)
+        return self._begin_after(grammar.after, whole) if grammar.after else whole
+
+    def _begin_after(self, triggers: Sequence[str], whole: str) -> str:
+        """Return the grammar of free text, in which ``whole`` holds after the first of ``triggers``."""
+        [part] = json.loads(whole)["grammars"]
+        names = [self._find_special(trigger) for trigger in triggers]
+        texts = [
+            re.escape(trigger).replace("/", r"\/") for trigger, name in zip(triggers, names, strict=True) if not name
+        ]
+        free = " & ".join([f"/{ANY}/", *(f"~/{ANY}{text}{ANY}/" for text in texts)])
+        lines = ["%llguidance {}", f"FREE: {free}", "begin: " + " | ".join(f"b{index}" for index in range(len(names)))]
+        for index, (trigger, name) in enumerate(zip(triggers, names, strict=True)):
+            lines.append(f"b{index}: FREE {name}" if name else f"b{index}[suffix={json.dumps(trigger)}]: /{ANY}/")
+        lark = "\n".join([*lines, "start: FREE | begin @whole"])
+        return json.dumps({"grammars": [{"lark_grammar": lark}, {**part, "name": "whole"}]})
+
+    def _find_special(self, text: str) -> str:
+        """Return the name of the special token that ``text`` stands for; empty if it stands for none."""
+        tokens = self._tokenizer.tokenize_str(text, parse_special=True)
+        return f"<[{tokens[0]}]>" if len(tokens) == 1 and self._tokenizer.is_special_token(tokens[0]) else ""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenGrammar:
+    """A compiled grammar; see `CompiledGrammar`."""
+
+    matcher: LLMatcher
+    """The matcher of an empty answer, which is only copied."""
+    num_bytes: int
+    """The bytes of a mask."""
+    end_ids: tuple[int, ...]
+    """The tokens that end an answer by the model's own configuration."""
+
+    def start(self) -> TokenMatcher:
+        """Return the matcher of an empty answer."""
+        return TokenMatcher(self.matcher.deep_copy(), self)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenMatcher:
+    """The place of an answer in a grammar; see `Matcher`."""
+
+    matcher: LLMatcher
+    grammar: TokenGrammar
+
+    def advance(self, tokens: Sequence[int]) -> None:
+        """Append tokens; see `Matcher.advance`."""
+        if tokens and not self.matcher.consume_tokens(list(tokens)):
+            raise BackendFailed(f"the grammar cannot be followed: {_explain(self.matcher)}")
+
+    def find_mask(self, stop_ids: Collection[int], *, may_end: bool) -> bytes:
+        """Return the tokens that may come next; see `Matcher.find_mask`."""
+        mask = bytearray(self.matcher.compute_bitmask()[: self.grammar.num_bytes])
+        if self.matcher.is_error():
+            raise BackendFailed(f"the grammar cannot be followed: {_explain(self.matcher)}")
+        for token in self.grammar.end_ids:
+            mask[token // 8] &= ~(1 << token % 8)
+        can_go_on = any(mask)
+        if self.matcher.is_accepting() and (may_end or not can_go_on):
+            for token in stop_ids:
+                mask[token // 8] |= 1 << token % 8
+        elif not can_go_on:
+            raise BackendFailed("the grammar allows no token here")
+        return bytes(mask)
+
+
+def _translate_whole(grammar: Grammar) -> str:
+    from llguidance import LLMatcher
+
+    match grammar.kind:
+        case "regex":
+            return LLMatcher.grammar_from_regex(grammar.source)
+        case "lark":
+            return _wrap(grammar.source)
+        case "choice":
+            return _wrap("start: " + " | ".join(map(json.dumps, json.loads(grammar.source))))
+    source = grammar.source or '{"type": "object"}'
+    try:
+        return LLMatcher.grammar_from_json_schema(
+            source, overrides={"whitespace_pattern": WHITESPACE, "lenient": False, "coerce_one_of": False}
+        )
+    except ValueError as error:
+        raise InvalidRequest(f"the schema is not valid: {error}", "grammar") from error
+
+
+def _wrap(lark: str) -> str:
+    return json.dumps({"grammars": [{"lark_grammar": lark}]})
+
+
+def _check(matcher: LLMatcher) -> None:
+    if matcher.is_error():
+        raise InvalidRequest(f"the grammar cannot be compiled: {_explain(matcher)}", "grammar")
+
+
+def _explain(matcher: LLMatcher) -> str:
+    """Return a matcher's error in one line."""
+    reason = " ".join(matcher.get_error().removesuffix("<non-verbose/>").split())[:MOST_SHOWN]
+    return "no text can match it" if reason.startswith("NoExtension") else reason

@@ -1,0 +1,129 @@
+"""The fields that ask for structured output: OpenAI's ``response_format``, and those of vLLM."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import ConfigDict, Field, model_validator
+
+from parallax_core.base.errors import InvalidRequest
+from parallax_core.contracts.grammar import Grammar
+from parallax_core.server.fields import Strict, TextField, Variables, refuse
+
+MOST_CHOICES = 10_000
+"""The most strings of a choice."""
+
+SchemaName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+ChoiceTexts = Annotated[list[TextField], Field(min_length=1, max_length=MOST_CHOICES, fail_fast=True)]
+
+
+class JsonSchemaFormat(Strict):
+    """The ``json_schema`` of a ``response_format``."""
+
+    model_config = ConfigDict(serialize_by_alias=True)
+    place = "response_format.json_schema."
+
+    name: SchemaName
+    """A name of the schema, for the client's own use: up to 64 letters, digits, ``_`` and ``-``."""
+    schema_: Variables | None = Field(default=None, alias="schema")
+    """The JSON schema; any JSON object without it."""
+    description: TextField | None = None
+    """For the client's own use: models are not shown it."""
+    strict: bool | None = None
+    """Accepted for compatibility: answers always match the schema."""
+
+    @classmethod
+    def list_known(cls) -> list[str]:
+        """Return the names of the known fields."""
+        return ["name", "schema", "description", "strict"]
+
+
+class ResponseFormat(Strict):
+    """OpenAI's ``response_format``."""
+
+    place = "response_format."
+
+    type: Literal["text", "json_object", "json_schema"]
+    """Any text, any JSON object, or JSON that matches ``json_schema``."""
+    json_schema: JsonSchemaFormat | None = None
+    """Only for the type ``json_schema``, which needs it."""
+
+    @model_validator(mode="after")
+    def check_schema(self) -> Self:
+        """Check that there is a schema if and only if the type asks for one."""
+        if self.type == "json_schema" and self.json_schema is None:
+            raise refuse("json_schema", "'response_format.json_schema' is missing")
+        if self.type != "json_schema" and self.json_schema is not None:
+            raise refuse("json_schema", "'response_format.json_schema' is only for the type 'json_schema'")
+        return self
+
+
+class StructuredOutputs(Strict):
+    """vLLM's ``structured_outputs``: exactly one of the fields."""
+
+    model_config = ConfigDict(serialize_by_alias=True)
+    place = "structured_outputs."
+
+    json_: Variables | TextField | None = Field(default=None, alias="json")
+    """A JSON schema, as an object or as text."""
+    regex: TextField | None = None
+    """A regular expression that the whole answer must match, in the syntax of Rust's ``regex``."""
+    choice: ChoiceTexts | None = None
+    """The possible answers."""
+    grammar: TextField | None = None
+    """A grammar: Lark in llguidance's dialect, or EBNF as llama.cpp writes it (GBNF)."""
+    json_object: bool | None = None
+    """Any JSON object."""
+
+    @classmethod
+    def list_known(cls) -> list[str]:
+        """Return the names of the known fields."""
+        return ["json", "regex", "choice", "grammar", "json_object"]
+
+
+def read_structured(value: StructuredOutputs, field: str = "structured_outputs") -> Grammar | None:
+    """Return the grammar of vLLM's fields; None if none of them is set.
+
+    Raises:
+        InvalidRequest: if several are set, or a grammar is not valid; it names ``field``.
+    """
+    asked = {name: given for name, given in value if given is not None and given is not False}
+    if len(asked) > 1:
+        names = " and ".join(repr(name.rstrip("_")) for name in asked)
+        raise InvalidRequest(f"'{field}' has {names}: send only one of them", field)
+    return next((READ[name](given, field) for name, given in asked.items()), None)
+
+
+def read_format(value: ResponseFormat) -> Grammar | None:
+    """Return the grammar of a ``response_format``; None for any text."""
+    if value.type == "text":
+        return None
+    schema = value.json_schema.schema_ if value.json_schema is not None else None
+    return Grammar(kind="json_object") if schema is None else _read_schema(schema, "response_format")
+
+
+def _read_schema(value: dict[str, Any] | str, field: str) -> Grammar:
+    del field
+    return Grammar(kind="json_schema", source=value if isinstance(value, str) else json.dumps(value))
+
+
+def _read_grammar(value: str, field: str) -> Grammar:
+    from llguidance.gbnf_to_lark import any_to_lark
+
+    try:
+        return Grammar(kind="lark", source=any_to_lark(value))
+    except Exception as error:
+        message = f"'{field}' is no grammar in Lark or EBNF: {str(error)[:300]}"
+        raise InvalidRequest(message, field) from error
+
+
+READ: dict[str, Callable[[Any, str], Grammar]] = {
+    "json_": _read_schema,
+    "regex": lambda value, _: Grammar(kind="regex", source=value),
+    "choice": lambda value, _: Grammar(kind="choice", source=json.dumps(value)),
+    "grammar": _read_grammar,
+    "json_object": lambda _value, _: Grammar(kind="json_object"),
+}
+"""By field of `StructuredOutputs`: what reads its value."""

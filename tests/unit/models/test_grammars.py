@@ -1,0 +1,197 @@
+"""Masks of llguidance over real vocabularies: no token outside the grammar passes, and finished texts are valid."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from parallax_core.api import BackendFailed, Grammar, InvalidRequest
+from parallax_core.contracts.grammar import Matcher
+from parallax_core.models.grammars import ModelGrammars
+from parallax_core.models.tokenizer import ModelTokenizer
+from tests.unit.tinymodel import write_model
+
+MOST_TOKENS = 400
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> ModelTokenizer:
+    return ModelTokenizer(write_model(tmp_path_factory.mktemp("model")))
+
+
+@pytest.fixture(scope="module")
+def grammars(text: ModelTokenizer) -> ModelGrammars:
+    return text.grammars
+
+
+def list_allowed(mask: bytes) -> list[int]:
+    return [token for token in range(8 * len(mask)) if mask[token // 8] >> token % 8 & 1]
+
+
+def follow(text: ModelTokenizer, matcher: Matcher, answer: str) -> tuple[bool, bool]:
+    """Return whether every token of an answer is allowed, and whether it may end then."""
+    for token in text.encode(answer):
+        if token not in list_allowed(matcher.find_mask(text.stop_ids, may_end=True)):
+            return False, False
+        matcher.advance([token])
+    return True, not text.stop_ids.isdisjoint(list_allowed(matcher.find_mask(text.stop_ids, may_end=True)))
+
+
+def generate(text: ModelTokenizer, matcher: Matcher, source: random.Random) -> str | None:
+    """Return a text of random allowed tokens, or None if it does not end in time."""
+    tokens: list[int] = []
+    for _ in range(MOST_TOKENS):
+        allowed = list_allowed(matcher.find_mask(text.stop_ids, may_end=True))
+        token = source.choice([*allowed, *(allowed[-1:] * 40 if not text.stop_ids.isdisjoint(allowed) else [])])
+        if token in text.stop_ids:
+            return text.decode(tokens)
+        tokens.append(token)
+        matcher.advance([token])
+    return None
+
+
+PERSON = (
+    '{"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": false}'
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "source", "right", "wrong"),
+    [
+        ("json_object", "", ['{"a": [1, "b"]}', "{}"], ["[1]", '{"a" 1}', "x"]),
+        ("json_schema", PERSON, ['{"a":1}', '{\n  "a": -20\n}'], ['{"b":1}', '{"a":"1"}', "{}", "{  }"]),
+        ("regex", r"\d{3}-\d{4}", ["555-1234"], ["5555", "abc", "555-12345"]),
+        ("choice", '["yes", "no, \\"never\\""]', ["yes", 'no, "never"'], ["maybe", "yess"]),
+        ("lark", 'start: "a" b\nb: /[0-9]+/', ["a1", "a42"], ["b", "a"]),
+    ],
+)
+def test_grammar_lets_through_what_it_matches_only(
+    text: ModelTokenizer, kind: Any, source: str, right: list[str], wrong: list[str]
+) -> None:
+    compiled = text.grammars.compile(Grammar(kind=kind, source=source))
+    assert [answer for answer in right if follow(text, compiled.start(), answer) != (True, True)] == []
+    assert [answer for answer in wrong if follow(text, compiled.start(), answer) == (True, True)] == []
+
+
+@pytest.mark.parametrize("trigger", ["</think>", "CALL: "])
+def test_grammar_holds_only_after_its_trigger(text: ModelTokenizer, grammars: ModelGrammars, trigger: str) -> None:
+    compiled = grammars.compile(Grammar(kind="json_schema", source=PERSON, after=("~~", trigger)))
+    assert follow(text, compiled.start(), "anything, 1 2 3") == (True, True)
+    assert follow(text, compiled.start(), f"let me see{trigger}" + '{"a": 5}') == (True, True)
+    assert follow(text, compiled.start(), f"let me see{trigger}no") == (False, False)
+    assert follow(text, compiled.start(), 'x~~{"a": 5}') == (True, True)
+
+
+def test_grammar_begins_after_a_special_token(text: ModelTokenizer, tmp_path: Path) -> None:
+    grammars = ModelGrammars(write_model(tmp_path) / "tokenizer.json", text.vocab_size, {7})
+    compiled = grammars.compile(Grammar(kind="choice", source='["yes"]', after=("<end>",)))
+    [special] = text.encode("<end>")
+    matcher = compiled.start()
+    matcher.advance([*text.encode("so"), special])
+    assert text.decode(list_allowed(matcher.find_mask({7}, may_end=True))) == "y"
+
+
+def test_answer_ends_by_any_stop_token_where_the_grammar_does(text: ModelTokenizer, grammars: ModelGrammars) -> None:
+    matcher = grammars.compile(Grammar(kind="regex", source="a+")).start()
+    matcher.advance(text.encode("a"))
+    a = text.encode("a")[0]
+    assert list_allowed(matcher.find_mask({7, 200}, may_end=True)) == sorted([7, 200, a])
+    assert list_allowed(matcher.find_mask({7, 200}, may_end=False)) == [a]
+    whole = grammars.compile(Grammar(kind="choice", source='["a"]')).start()
+    whole.advance([a])
+    assert list_allowed(whole.find_mask({200}, may_end=False)) == [200], "nothing else is allowed"
+
+
+def test_token_that_is_not_allowed_ends_the_answer(text: ModelTokenizer, grammars: ModelGrammars) -> None:
+    with pytest.raises(BackendFailed, match="cannot be followed"):
+        grammars.compile(Grammar(kind="choice", source='["a"]')).start().advance(text.encode("b"))
+
+
+def test_matchers_of_one_grammar_are_independent(text: ModelTokenizer, grammars: ModelGrammars) -> None:
+    compiled = grammars.compile(Grammar(kind="choice", source='["ab", "cd"]'))
+    first, second = compiled.start(), compiled.start()
+    first.advance(text.encode("a"))
+    assert text.decode(list_allowed(first.find_mask({7}, may_end=True))) == "b"
+    assert sorted(text.decode(list_allowed(second.find_mask({7}, may_end=True)))) == ["a", "c"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "source", "reason"),
+    [
+        ("json_schema", '{"not": {"type": "string"}}', "Unimplemented keys"),
+        ("json_schema", '{"x-guidance": {"lenient": true}, "not": {}}', "Unimplemented keys"),
+        ("json_schema", '{"$ref": "#"}', "no text can match it"),
+        ("json_schema", "{bad", "not valid"),
+        ("json_schema", "[]", "not valid"),
+        ("json_schema", '{"enum": []}', "empty"),
+        ("json_schema", '{"type": "strong"}', "strong"),
+        ("json_schema", '{"type":"array","items":' * 5000 + "{}" + "}" * 5000, "recursion limit"),
+        ("regex", "(", "invalid regex"),
+        ("regex", "a(?=x)", "look-around"),
+        ("lark", "start: x", "unknown name"),
+        ("lark", '{"grammars": []}', "expecting rule"),
+    ],
+)
+def test_grammar_that_cannot_be_followed_is_refused(
+    grammars: ModelGrammars, kind: Any, source: str, reason: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=reason) as refused:
+        grammars.compile(Grammar(kind=kind, source=source))
+    assert refused.value.param == "grammar"
+    assert len(refused.value.message) < 400
+
+
+names = st.sampled_from(["a", "b", "name", "x y", 'q"', "é"])
+bounds = st.integers(0, 4)
+leaves = st.one_of(
+    st.just({"type": "boolean"}),
+    st.just({"type": "null"}),
+    st.builds(
+        lambda low, width: {"type": "integer", "minimum": low, "maximum": low + width}, st.integers(-9, 9), bounds
+    ),
+    st.builds(lambda low, width: {"type": "string", "minLength": low, "maxLength": low + width}, bounds, bounds),
+    st.builds(lambda values: {"enum": values}, st.lists(st.integers(-5, 5) | names, min_size=1, max_size=3)),
+    st.just({"type": "string", "pattern": "^[a-c]{1,3}$"}),
+)
+
+
+def nest(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    arrays = st.builds(lambda items, most: {"type": "array", "items": items, "maxItems": most}, inner, bounds)
+    unions = st.builds(lambda parts: {"anyOf": parts}, st.lists(inner, min_size=1, max_size=3))
+    return arrays | unions | st.dictionaries(names, inner, max_size=3).flatmap(make_object)
+
+
+def make_object(properties: dict[str, Any]) -> st.SearchStrategy[Any]:
+    required = st.lists(st.sampled_from(sorted(properties)), unique=True) if properties else st.just([])
+    return required.map(
+        lambda some: {"type": "object", "properties": properties, "required": some, "additionalProperties": False}
+    )
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(schema=st.recursive(leaves, nest, max_leaves=6), seed=st.integers(0, 2**32))
+def test_text_of_allowed_tokens_matches_its_schema(
+    text: ModelTokenizer, grammars: ModelGrammars, schema: Any, seed: int
+) -> None:
+    compiled = grammars.compile(Grammar(kind="json_schema", source=json.dumps(schema)))
+    for number in range(3):
+        answer = generate(text, compiled.start(), random.Random(seed + number))
+        assert answer is not None, f"no end within {MOST_TOKENS} tokens"
+        jsonschema.validate(json.loads(answer), schema)
+
+
+def test_vocabulary_is_prepared_once_by_many_threads(tmp_path: Path) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    grammars = ModelTokenizer(write_model(tmp_path)).grammars
+    with ThreadPoolExecutor(4) as pool:
+        for _ in pool.map(lambda _: grammars.prepare(), range(8)):
+            pass
+        assert len({id(grammars._tokenizer) for _ in range(4)}) == 1

@@ -1,0 +1,130 @@
+"""The fields that ask for structured output: what each means, and how wrong ones are refused."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from parallax_core.contracts.grammar import Grammar
+from parallax_core.models.tokenizer import ModelTokenizer
+from parallax_core.server.body_messages import BodyRequest, BodyResult, ParsedBody, RefusedBody
+from parallax_core.server.body_reader import BodyReader
+from parallax_core.server.tokenizer_pool import PoolLimits, TokenizerPool
+from tests.unit.tinymodel import write_model
+
+SCHEMA = {"type": "object", "properties": {"b": {"type": "integer"}, "a": {"type": "string"}}}
+SLOW = {"type": "integer", "multipleOf": 999_983}
+"""Compiling it takes half a minute."""
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> BodyReader:
+    return BodyReader(ModelTokenizer(write_model(tmp_path_factory.mktemp("model"))), "tiny")
+
+
+def make(fields: dict[str, Any], kind: Any = "chat") -> BodyRequest:
+    prompt = {"messages": [{"role": "user", "content": "x"}]} if kind == "chat" else {"prompt": "x"}
+    return BodyRequest(kind=kind, body=json.dumps({"model": "tiny", **prompt, **fields}).encode())
+
+
+def format_as(schema: Any, **more: Any) -> dict[str, Any]:
+    return {"response_format": {"type": "json_schema", "json_schema": {"name": "it", "schema": schema, **more}}}
+
+
+@pytest.mark.parametrize("kind", ["chat", "completion"])
+@pytest.mark.parametrize(
+    ("fields", "grammar"),
+    [
+        ({}, None),
+        ({"response_format": {"type": "text"}}, None),
+        ({"response_format": None, "guided_json": None, "structured_outputs": {}}, None),
+        ({"response_format": {"type": "json_object"}}, Grammar(kind="json_object")),
+        (format_as(SCHEMA, strict=True), Grammar(kind="json_schema", source=json.dumps(SCHEMA))),
+        (format_as(SCHEMA, strict=False, description="d"), Grammar(kind="json_schema", source=json.dumps(SCHEMA))),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "it"}}},
+            Grammar(kind="json_object"),
+        ),
+        ({"structured_outputs": {"json": SCHEMA}}, Grammar(kind="json_schema", source=json.dumps(SCHEMA))),
+        ({"structured_outputs": {"json": "{}"}}, Grammar(kind="json_schema", source="{}")),
+        ({"structured_outputs": {"regex": "a+"}}, Grammar(kind="regex", source="a+")),
+        ({"structured_outputs": {"choice": ["a", "b"]}}, Grammar(kind="choice", source='["a", "b"]')),
+        ({"structured_outputs": {"json_object": True}}, Grammar(kind="json_object")),
+        ({"guided_json": SCHEMA}, Grammar(kind="json_schema", source=json.dumps(SCHEMA))),
+        ({"guided_regex": "a+"}, Grammar(kind="regex", source="a+")),
+        ({"guided_choice": ["a"]}, Grammar(kind="choice", source='["a"]')),
+        ({"guided_grammar": 'start: "a"'}, Grammar(kind="lark", source='start: "a"')),
+    ],
+)
+def test_field_becomes_a_grammar(
+    reader: BodyReader, kind: str, fields: dict[str, Any], grammar: Grammar | None
+) -> None:
+    content = reader.answer(make(fields, kind)).content
+    assert isinstance(content, ParsedBody), content
+    assert content.request.grammar == grammar
+
+
+def test_ebnf_becomes_lark(reader: BodyReader) -> None:
+    content = reader.answer(make({"structured_outputs": {"grammar": 'root ::= "a" | "b" [0-9]+'}})).content
+    assert isinstance(content, ParsedBody), content
+    assert content.request.grammar is not None
+    assert "start:" in content.request.grammar.source
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "words"),
+    [
+        ({"response_format": {"type": "xml"}}, "response_format.type", "'text', 'json_object' or 'json_schema'"),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", "is missing"),
+        (
+            {"response_format": {"type": "text", "json_schema": {"name": "a"}}},
+            "response_format.json_schema",
+            "only for",
+        ),
+        (format_as(SCHEMA, name="a b"), "response_format.json_schema.name", "pattern"),
+        (format_as(SCHEMA, schemas={}), "response_format.json_schema.schemas", "unknown field"),
+        (format_as("string"), "response_format.json_schema.schema", "dictionary"),
+        (format_as({"not": {}}), "response_format", "Unimplemented"),
+        (format_as({"type": "integer", "minimum": 2, "maximum": 1}), "response_format", ""),
+        ({"structured_outputs": {"regex": "a", "choice": ["a"]}}, "structured_outputs", "'regex' and 'choice'"),
+        ({"structured_outputs": {"whitespace_pattern": " "}}, "structured_outputs.whitespace_pattern", "unknown"),
+        ({"structured_outputs": {"grammar": 'root ::= ("a"'}}, "structured_outputs", "Lark or EBNF"),
+        ({"structured_outputs": {"json": "{"}}, "structured_outputs", "not valid"),
+        ({"guided_regex": "("}, "guided_regex", "invalid regex"),
+        ({"guided_choice": []}, "guided_choice", "at least 1 item"),
+        ({"guided_choice": ["\ud800"]}, "guided_choice.0", "Unicode"),
+        ({"guided_json": {}, **format_as(SCHEMA)}, "guided_json", "send only one"),
+        ({"guided_json": {}, "ignore_eos": True}, "ignore_eos", "leave 'ignore_eos' out"),
+    ],
+)
+def test_field_that_cannot_be_honoured_is_refused_by_name(
+    reader: BodyReader, fields: dict[str, Any], param: str, words: str
+) -> None:
+    content = reader.answer(make(fields)).content
+    assert isinstance(content, RefusedBody), content
+    assert (content.kind, content.param) == ("invalid", param)
+    assert words in content.message
+
+
+async def test_grammar_that_takes_too_long_is_refused_soon_and_delays_no_other(tmp_path: Path) -> None:
+    pool = TokenizerPool(str(write_model(tmp_path)), "tiny", PoolLimits(num_processes=1))
+    await pool.start()
+    try:
+        await pool.read(make({"response_format": {"type": "json_object"}}))  # which prepares the vocabulary
+        begun = time.monotonic()
+        slow = await pool.read(make(format_as(SLOW)))
+        took_s = time.monotonic() - begun
+        assert isinstance(slow.content, RefusedBody)
+        assert (slow.content.kind, slow.content.param) == ("invalid", "response_format")
+        assert "to compile" in slow.content.message
+        assert took_s < 10, "compiling it takes longer"
+        async with asyncio.timeout(20):
+            after: BodyResult = await pool.read(make({}))
+        assert isinstance(after.content, ParsedBody), "another process has taken the place of the one that compiles"
+    finally:
+        await pool.stop()
