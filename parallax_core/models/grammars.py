@@ -9,9 +9,10 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from parallax_core.base.errors import BackendFailed, InvalidRequest
+from parallax_core.base.files import read_object
 from parallax_core.contracts.grammar import Grammar
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ MOST_STATES = 50_000
 """The most states of a grammar's lexer, of 1 to 2 kB each."""
 MOST_SHOWN = 300
 """The most characters of an error of llguidance that are shown."""
+PROBE = b"a true text"
+"""A text that a tokenizer must give back as it is."""
 ANY = r"(.|\n)*"
 """A regular expression for any text."""
 
@@ -61,7 +64,12 @@ class ModelGrammars:
     def _tokenizer(self) -> LLTokenizer:
         from llguidance import LLTokenizer
 
-        return LLTokenizer(str(self._file), n_vocab=self._vocab_size, eos_token=self._stop_ids or None)
+        source = json.dumps(_drop_prefix_space(read_object(self._file)))
+        tokenizer = LLTokenizer(source, n_vocab=self._vocab_size, eos_token=self._stop_ids or None)
+        if tokenizer.decode_bytes(tokenizer.tokenize_bytes(PROBE)) != PROBE:
+            message = "a grammar is not available: this model's tokenizer changes the text that it is given"
+            raise InvalidRequest(message, "grammar", "use another model")
+        return tokenizer
 
     def _translate(self, grammar: Grammar) -> str:
         """Return a grammar in llguidance's own form."""
@@ -130,6 +138,15 @@ class TokenMatcher:
         elif not can_go_on:
             raise BackendFailed("the grammar allows no token here")
         return bytes(mask)
+
+
+def _drop_prefix_space(part: Any) -> Any:  # noqa: ANN401 -- a part of tokenizer.json
+    """Return a tokenizer that adds no space in front: llguidance tokenizes text from the middle of answers."""
+    if isinstance(part, dict):
+        changes = {"add_prefix_space": False} if part.get("type") == "ByteLevel" else {}
+        kept = {name: value if name == "model" else _drop_prefix_space(value) for name, value in part.items()}
+        return {**kept, **changes}
+    return [_drop_prefix_space(each) for each in part] if isinstance(part, list) else part
 
 
 def _translate_whole(grammar: Grammar) -> str:

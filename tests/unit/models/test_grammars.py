@@ -195,3 +195,14 @@ def test_vocabulary_is_prepared_once_by_many_threads(tmp_path: Path) -> None:
         for _ in pool.map(lambda _: grammars.prepare(), range(8)):
             pass
         assert len({id(grammars._tokenizer) for _ in range(4)}) == 1
+
+
+def test_tokenizer_that_puts_a_space_in_front_is_followed(tmp_path: Path) -> None:
+    """llguidance allowed only a space at first, which matches nothing."""
+    file = write_model(tmp_path) / "tokenizer.json"
+    content = json.loads(file.read_text())
+    content["pre_tokenizer"]["pretokenizers"][-1]["add_prefix_space"] = True
+    file.write_text(json.dumps(content))
+    text = ModelTokenizer(tmp_path)
+    compiled = text.grammars.compile(Grammar(kind="regex", source="a+"))
+    assert text.decode(list_allowed(compiled.start().find_mask(text.stop_ids, may_end=True))) == "a"

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import tempfile
 from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
 from typing import Any, Self
 
 from starlette.testclient import TestClient
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from parallax_core.api import InvalidRequest, Sampling
+from parallax_core.api import Grammar, InvalidRequest, Sampling
 from parallax_core.builtin.routing import LeastPendingTokens
 from parallax_core.models.chat_template import ANSWER, PromptEnding, Tools, Turns
 from parallax_core.models.generation_config import RequestDefaults
+from parallax_core.models.grammars import ModelGrammars, TokenGrammar
 from parallax_core.models.output_parser import OutputParser
 from parallax_core.node.executor.local import LocalExecutor
 from parallax_core.node.pipeline.engine import PipelineEngine
+from parallax_core.node.pipeline.options import PipelineOptions
 from parallax_core.node.pipeline.unread import UnreadOutput
 from parallax_core.node.routing.router import Router
 from parallax_core.server.app import make_app
@@ -50,6 +56,23 @@ class Letters:
     stop_ids = frozenset[int]()
     vocab_size = len(ALPHABET)
     context_length = 0
+
+    @cached_property
+    def grammars(self) -> ModelGrammars:
+        """The compiler of grammars over the letters, for the ``stop_ids`` at its first use."""
+        vocab = {letter.replace(" ", "Ġ"): number for number, letter in enumerate(ALPHABET)}
+        tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[]))
+        tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(), decoders.ByteLevel()
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "tokenizer.json"
+            tokenizer.save(str(file))
+            grammars = ModelGrammars(file, self.vocab_size, self.stop_ids)
+            grammars.prepare()
+        return grammars
+
+    def compile(self, grammar: Grammar) -> TokenGrammar:
+        """Compile a grammar; see `GrammarCompiler`."""
+        return self.grammars.compile(grammar)
 
     @property
     def vocabulary(self) -> Letters:
@@ -119,7 +142,9 @@ class Site:
     ) -> None:
         self.stage = TOY.open(num_pages=200, context=400, max_batch_tokens=64)
         self.text = Letters()
-        self.engine = PipelineEngine(LocalExecutor([lambda: self.stage]), self.text.decode)
+        self.engine = PipelineEngine(
+            LocalExecutor([lambda: self.stage]), self.text.decode, PipelineOptions(grammars=self.text)
+        )
         self.drain = Drain()
         self.router = Router([self.engine], LeastPendingTokens(), lambda: 400)
         traits = ParserTraits.of(parser.spec) if parser else ParserTraits(finds_calls=True, reasoning_end=".")

@@ -88,7 +88,49 @@ BAD_PROMPTS: Strategy = st.sampled_from(
     [None, 1, True, {}, [], [[]], [1, "a"], ["a", 1], [31], [[31]], [-1], LONE, [LONE], ""]
 )
 
-COMMON = {
+NULL, FLAG = {"type": "null"}, {"type": "boolean"}
+"""Schemas that letters alone can match."""
+
+
+def make_format(schema: Any) -> dict[str, Any]:
+    """Return the ``response_format`` for a JSON schema."""
+    return {"type": "json_schema", "json_schema": {"name": "it", "schema": schema}}
+
+
+STRUCTURED = {
+    "response_format": Values(
+        st.sampled_from([{"type": "text"}, make_format(NULL), make_format(FLAG)]),
+        st.sampled_from(
+            [*NO_OBJECT, {"type": "xml"}, {"type": "json_schema"}, make_format(1), make_format({"not": {}})]
+        ),
+        (make_format(NULL), make_format(FLAG)),
+    ),
+    "structured_outputs": Values(
+        st.sampled_from(
+            [{}, {"regex": "[a-m]{2}"}, {"choice": ["a b", "c"]}, {"json": FLAG}, {"grammar": 'start: "a"'}]
+        ),
+        st.sampled_from([*NO_OBJECT, {"regex": "("}, {"choice": []}, {"json": NULL, "regex": "a"}, {"grammar": "a"}]),
+        ({"choice": ["a"]}, {"regex": "b"}),
+    ),
+    "guided_json": Values(
+        st.sampled_from([NULL, FLAG, '{"type": "null"}']),
+        st.sampled_from([1, True, "{", [], {"not": {}}]),
+        (NULL, FLAG),
+    ),
+    "guided_regex": Values(st.sampled_from(["a+", "[b-d]{3}"]), st.sampled_from([*NO_TEXT, "(", "a(?=b)"]), ("a", "b")),
+    "guided_choice": Values(
+        st.lists(st.text("abc ", min_size=1), min_size=1, max_size=4),
+        st.sampled_from([*NO_LIST, [], [LONE], "a"]),
+        (["a"], ["b"]),
+    ),
+    "guided_grammar": Values(
+        st.sampled_from(['start: "a" | "b"', 'root ::= "a" | "b"']),
+        st.sampled_from([*NO_TEXT, "start: x", "root ::= ("]),
+        ('start: "a"', 'start: "b"'),
+    ),
+}
+
+COMMON = STRUCTURED | {
     "model": Values(st.just("toy"), st.sampled_from([None, *NO_TEXT]), ("toy", "other")),
     "min_tokens": integers(0, HUGE, (0, 6), most=6, stop=["a", "e", "i", "o", "u"]),
     "n": integers(1, 128, (1, 3), most=4),
