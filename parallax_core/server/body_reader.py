@@ -26,9 +26,9 @@ from parallax_core.server.body_messages import (
     unpack,
 )
 from parallax_core.server.engine_request import check_tokens, read_chat, read_completion
+from parallax_core.server.grammar_check import GrammarTooLong
 from parallax_core.server.message_models import CountTokensRequest, MessagesRequest
 from parallax_core.server.message_request import encode_messages, read_messages
-from parallax_core.server.grammar_check import GrammarTooLong
 from parallax_core.server.request_models import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
 from parallax_core.server.strict_json import read_body
 from parallax_core.server.unknown_fields import IGNORED, MOST_NAMED
