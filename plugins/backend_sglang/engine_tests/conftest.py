@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from parallax_backend_sglang.backend import SglangBackend
 from parallax_backend_sglang.engine import SglangEngine
@@ -22,6 +23,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Tolerate warnings from SGLang and what it imports; those from this project remain errors."""
     config.addinivalue_line("filterwarnings", "default")
     config.addinivalue_line("filterwarnings", "error:::parallax_")
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

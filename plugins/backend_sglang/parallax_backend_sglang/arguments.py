@@ -105,6 +105,7 @@ def _choose_for_cpu(plan: EnginePlan, settings: SglangSettings) -> dict[str, Any
         "attention_backend": settings.attention or "torch_native",
         "sampling_backend": "pytorch",
         "disable_overlap_schedule": True,
+        "sleep_on_idle": True,  # its scheduler would keep a core busy
         "max_running_requests": plan.max_running or CPU_ROWS,
         "mem_fraction_static": choose_fraction(plan, Machine().free_memory()),
     }

@@ -23,7 +23,14 @@ ENGINE: Mapping[str, Sequence[str]] = {
     "sglang.srt.server_args:ServerArgs": (
         *("model_path", "skip_tokenizer_init", "device", "dtype", "context_length", "mem_fraction_static"),
         *("max_total_tokens", "max_running_requests", "chunked_prefill_size", "tp_size", "base_gpu_id"),
-        *("quantization", "attention_backend", "sampling_backend", "grammar_backend", "disable_overlap_schedule"),
+        *(
+            "quantization",
+            "attention_backend",
+            "sampling_backend",
+            "grammar_backend",
+            "disable_overlap_schedule",
+            "sleep_on_idle",
+        ),
         *("disable_radix_cache", "lora_paths", "lora_backend", "log_level", "incremental_streaming_output"),
         *("enable_priority_scheduling", "schedule_low_priority_values_first", "disable_priority_preemption"),
     ),

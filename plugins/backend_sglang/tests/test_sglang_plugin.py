@@ -185,7 +185,9 @@ import importlib.util
 assert importlib.util.find_spec("sgl_kernel") is None
 import sgl_kernel
 from sgl_kernel.deep.inside import Kind, function
+assert sgl_kernel.__version__ == "0.0.0"
 class Mine(Kind): pass
+assert Mine() and Kind.SOME_MEMBER is not None
 from torchvision import transforms
 try:
     function(1)

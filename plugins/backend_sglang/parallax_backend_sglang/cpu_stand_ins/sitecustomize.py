@@ -34,13 +34,22 @@ class Missing:
         raise NotImplementedError(f"{self._path} has no CPU build")
 
 
+class MissingClass(type):
+    """A class in a package that is not installed, from which another one can be derived."""
+
+    def __getattr__(cls, name: str) -> Missing:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return Missing(f"{cls.__name__}.{name}")
+
+
 class StandIn(ModuleType):
     """A module from which any name can be imported; a capitalized one is a class, so that it can be a base class."""
 
     def __getattr__(self, name: str) -> object:
         if name.startswith("__"):
             raise AttributeError(name)
-        found = type(name, (), {}) if name[0].isupper() else Missing(f"{self.__name__}.{name}")
+        found = MissingClass(name, (), {}) if name[0].isupper() else Missing(f"{self.__name__}.{name}")
         setattr(self, name, found)
         return found
 
@@ -62,8 +71,10 @@ class StandInFinder(MetaPathFinder, Loader):
         return ModuleSpec(fullname, self, is_package=True)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        """Return a stand-in."""
-        return StandIn(spec.name)
+        """Return a stand-in, older than any release for a library that asks for its version once it is imported."""
+        found = StandIn(spec.name)
+        found.__dict__["__version__"] = "0.0.0"
+        return found
 
     def exec_module(self, module: ModuleType) -> None:
         """Do nothing: a stand-in has no code."""
