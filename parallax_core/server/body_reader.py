@@ -28,7 +28,7 @@ from parallax_core.server.body_messages import (
 from parallax_core.server.engine_request import check_tokens, read_chat, read_completion
 from parallax_core.server.grammar_check import GrammarTooLong
 from parallax_core.server.message_models import CountTokensRequest, MessagesRequest
-from parallax_core.server.message_request import encode_messages, read_messages
+from parallax_core.server.message_request import count_tokens, read_messages
 from parallax_core.server.request_models import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
 from parallax_core.server.strict_json import read_body
 from parallax_core.server.unknown_fields import IGNORED, MOST_NAMED
@@ -93,11 +93,13 @@ def _read_completion(reader: BodyReader, body: CompletionRequest, ask: BodyReque
 
 
 def _read_messages(reader: BodyReader, body: MessagesRequest, ask: BodyRequest) -> ParsedBody:
-    return _check_lengths(read_messages(reader.text, body, ask), ask, "messages", "shorten the conversation")
+    return _check_lengths(
+        read_messages(reader.text, body, ask, reader.parser), ask, "messages", "shorten the conversation"
+    )
 
 
 def _count_tokens(reader: BodyReader, body: CountTokensRequest, ask: BodyRequest) -> DirectAnswer:
-    return _write(input_tokens=len(encode_messages(reader.text, body, ask)))
+    return _write(input_tokens=count_tokens(reader.text, body, ask, reader.parser))
 
 
 def _check_lengths(reading: ParsedBody, ask: BodyRequest, param: str, hint: str) -> ParsedBody:

@@ -20,6 +20,8 @@ MAX_TOKEN = 2**31 - 1
 MAX_BIASES = 1024
 MAX_LABELS = 16
 MAX_VARIABLES = 256
+VARIANT = "variant-"
+"""The beginning of the names of a union's variants, which are no part of a field's path."""
 TOGETHER = "together"
 """The type of an error about several fields."""
 MAX_PROMPTS = 256

@@ -42,7 +42,7 @@ def convert_error(status: int, error: Mapping[str, Any], scope: Scope) -> tuple[
     status = OVERLOADED if status == UNAVAILABLE else status
     kind = KINDS.get(status, "api_error" if status >= SERVER_ERROR else "invalid_request_error")
     message, param = str(error["message"]), error.get("param")
-    if param and param not in message:
+    if param and f"'{param}" not in message and not message.startswith(param):
         message = f"{param}: {message}"
     return status, {"type": "error", "error": {"type": kind, "message": message}, "request_id": find_request_id(scope)}
 

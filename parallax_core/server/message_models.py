@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from itertools import groupby
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Discriminator, Field, Tag, model_validator
 
-from parallax_core.server.chat_messages import ChatRequestMessage
-from parallax_core.server.fields import (
-    CountField,
-    Stop,
-    Strict,
-    TextField,
-)
+from parallax_core.server.chat_messages import MAX_TOOLS, Schema, ToolName
+from parallax_core.server.fields import VARIANT, CountField, Stop, Strict, TextField, refuse
 from parallax_core.server.request_models import Neutral, Tolerant
 
 KEEPS_THINKING = {"type": "clear_thinking_20251015", "keep": "all"}
@@ -25,9 +18,6 @@ NEUTRAL_PROMPT: Neutral = {
     "mcp_servers": ([],),
     "output_config": ({},),
     "speed": ("standard",),
-    "thinking": ({"type": "disabled"}, {"type": "adaptive"}),
-    "tool_choice": ({"type": "none"}, {"type": "auto"}),
-    "tools": ([],),
 }
 """Unsupported fields that concern the prompt, with the values that are accepted because they have no effect."""
 
@@ -39,10 +29,6 @@ NEUTRAL_MESSAGES: Neutral = {
     "service_tier": ("auto", "standard_only"),
 }
 """The same for a request for an answer."""
-
-BILLING_LINE = "x-anthropic-billing-header:"
-"""The beginning of a line that Claude Code puts before the system prompt. It is different in every request and means
-nothing to a model. (Claude Code, "Gateway protocol reference", system prompt attribution block.)"""
 
 
 class CacheControl(Strict):
@@ -62,7 +48,52 @@ class MessagePart(Strict):
     citations: Annotated[list[None], Field(max_length=0)] | None = None
 
 
+class ThinkingPart(Strict):
+    """Reasoning of an earlier answer; its signature is not checked."""
+
+    type: Literal["thinking"]
+    thinking: TextField
+    signature: TextField | None = None
+
+
+class ToolUsePart(Strict):
+    """A tool call of an earlier answer."""
+
+    type: Literal["tool_use"]
+    id: TextField
+    name: TextField
+    input: Schema
+    cache_control: CacheControl | None = None
+
+
+class ToolResultPart(Strict):
+    """The result of a tool call."""
+
+    type: Literal["tool_result"]
+    tool_use_id: TextField
+    content: TextField | Annotated[list[MessagePart], Field(fail_fast=True)] | None = None
+    is_error: bool | None = None
+    cache_control: CacheControl | None = None
+
+
+def _find_variant(part: object) -> str:
+    return f"{VARIANT}{part.get('type') if isinstance(part, dict) else getattr(part, 'type', None)}"
+
+
+AnyPart = Annotated[
+    Annotated[MessagePart, Tag(f"{VARIANT}text")]
+    | Annotated[ThinkingPart, Tag(f"{VARIANT}thinking")]
+    | Annotated[ToolUsePart, Tag(f"{VARIANT}tool_use")]
+    | Annotated[ToolResultPart, Tag(f"{VARIANT}tool_result")],
+    Discriminator(
+        _find_variant,
+        custom_error_type="unsupported_part",
+        custom_error_message="blocks are supported of the types 'text', 'thinking', 'tool_use' and 'tool_result'",
+    ),
+]
 System = TextField | Annotated[list[MessagePart], Field(fail_fast=True)]
+PLACES: dict[type[Strict], str] = {ThinkingPart: "assistant", ToolUsePart: "assistant", ToolResultPart: "user"}
+"""The only role whose messages may have a part."""
 
 
 class RequestMessage(Strict):
@@ -71,12 +102,23 @@ class RequestMessage(Strict):
     place = "messages."
 
     role: Literal["user", "assistant", "system"]
-    content: TextField | Annotated[list[MessagePart], Field(fail_fast=True)]
+    content: TextField | Annotated[list[AnyPart], Field(fail_fast=True)]
+
+    @model_validator(mode="after")
+    def check_role(self) -> Self:
+        """Check that the parts suit the role."""
+        for part in self.parts:
+            if PLACES.get(type(part), self.role) != self.role:
+                message = f"'content' has a block of the type '{part.type}', which is only for another role"
+                raise refuse("content", message)
+        return self
 
     @property
-    def text(self) -> str:
-        """The text of its blocks."""
-        return join_text(self.content)
+    def parts(self) -> list[AnyPart]:
+        """The parts of its content."""
+        if isinstance(self.content, str):
+            return [MessagePart(type="text", text=self.content)]
+        return self.content
 
 
 class Metadata(Strict):
@@ -87,6 +129,47 @@ class Metadata(Strict):
     user_id: TextField | None = None
 
 
+class MessageTool(Strict):
+    """A tool that the model may call."""
+
+    place = "tools."
+
+    type: Literal["custom"] | None = None
+    name: ToolName
+    description: TextField | None = None
+    input_schema: Schema
+    cache_control: CacheControl | None = None
+    eager_input_streaming: bool | None = None
+    """Without effect: arguments are always streamed as they are generated."""
+    strict: Literal[False] | None = None
+
+
+class MessageToolChoice(Strict):
+    """How the model uses tools."""
+
+    place = "tool_choice."
+
+    type: Literal["auto", "none"]
+    disable_parallel_tool_use: bool | None = None
+
+
+class Thinking(Strict):
+    """Whether the model reasons, and for how long."""
+
+    place = "thinking."
+
+    type: Literal["adaptive", "disabled", "enabled"]
+    budget_tokens: CountField | None = None
+    display: Literal["summarized"] | None = None
+
+    @model_validator(mode="after")
+    def check_budget(self) -> Self:
+        """Check that there is a budget if it is needed."""
+        if (self.budget_tokens is None) == (self.type == "enabled"):
+            raise refuse("budget_tokens", "'budget_tokens' is for the type 'enabled', which needs it")
+        return self
+
+
 class CountTokensRequest(Tolerant):
     """The body of ``POST /v1/messages/count_tokens``: the fields of a request that its prompt is made of."""
 
@@ -95,25 +178,21 @@ class CountTokensRequest(Tolerant):
     model: TextField
     """The id of the model served; another id gets a 404."""
     messages: Annotated[list[RequestMessage], Field(min_length=1, fail_fast=True)]
-    """Turns with ``role`` (``user``, ``assistant``, ``system``) and ``content`` (a string, or blocks of type ``text``).
-    Neighbours of the same role are joined; the answer continues a last turn of the role ``assistant``."""
+    """Turns with ``role`` (``user``, ``assistant``, ``system``) and ``content`` (a string, or blocks of the types
+    ``text``, ``thinking``, ``tool_use`` and ``tool_result``). Neighbours of the same role are joined; the answer
+    continues a last turn of the role ``assistant``."""
     system: System | None = None
     """The system prompt: a string, or blocks of type ``text``."""
     cache_control: CacheControl | None = None
     """Accepted, here and on blocks, without effect: every prompt is cached as long as there is room."""
-
-    def list_messages(self, *, keeps_billing_line: bool) -> list[ChatRequestMessage]:
-        """Return the conversation as that of a chat request, the system prompt first.
-
-        Args:
-            keeps_billing_line: keep the line of the system prompt that changes with every request.
-        """
-        system = join_text(self.system or "", drops_billing_line=not keeps_billing_line)
-        turns = [("system", system)] if system else []
-        turns += [(message.role, message.text) for message in self.messages]
-        grouped = groupby(turns, key=lambda turn: turn[0])
-        texts = [(role, "\n".join(text for _, text in group)) for role, group in grouped]
-        return [ChatRequestMessage.model_construct(role=role, content=text) for role, text in texts]
+    tools: Annotated[list[MessageTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
+    """Up to 128 tools that the model may call, with ``name``, ``description`` and ``input_schema``."""
+    tool_choice: MessageToolChoice | None = None
+    """``type``: ``auto``, the default, lets the model choose; ``none`` hides the tools from the model.
+    ``disable_parallel_tool_use`` keeps only the first call of an answer."""
+    thinking: Thinking | None = None
+    """``type``: ``enabled`` has the model reason for at most ``budget_tokens`` tokens, ``disabled`` turns reasoning
+    off if the chat template can, and ``adaptive``, the default, leaves it to the model."""
 
     @property
     def continues_last(self) -> bool:
@@ -141,16 +220,3 @@ class MessagesRequest(CountTokensRequest):
     """Send the answer as server-sent events, as it is generated."""
     metadata: Metadata | None = None
     """``user_id``: a label for the client's own use, without effect on the answer."""
-
-
-def join_text(content: str | Iterable[MessagePart], *, drops_billing_line: bool = False) -> str:
-    """Return the text of a string or of blocks, each on a line of its own."""
-    texts = [content] if isinstance(content, str) else [block.text for block in content]
-    if drops_billing_line:
-        texts = [text for text in map(drop_billing_line, texts) if text]
-    return "\n".join(texts)
-
-
-def drop_billing_line(text: str) -> str:
-    """Return the text of a system prompt without the line that changes with every request, if it begins with it."""
-    return text.partition("\n")[2].lstrip("\n") if text.startswith(BILLING_LINE) else text

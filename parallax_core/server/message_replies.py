@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from parallax_core.server.response_models import ResponseModel
 
-MessageStop = Literal["end_turn", "max_tokens", "stop_sequence", "model_context_window_exceeded"]
+MessageStop = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "model_context_window_exceeded"]
 
 
 class MessageUsage(ResponseModel):
@@ -29,6 +29,28 @@ class MessageText(ResponseModel):
     citations: None
 
 
+class MessageThinking(ResponseModel):
+    """The reasoning before an answer."""
+
+    type: Literal["thinking"]
+    thinking: str
+    signature: str
+    """A digest of the text, for clients that expect one; it is not checked."""
+
+
+class MessageToolUse(ResponseModel):
+    """A tool call."""
+
+    type: Literal["tool_use"]
+    id: str
+    name: str
+    input: dict[str, Any]
+    """The arguments; empty if the answer ended within them."""
+
+
+MessageContentPart = MessageText | MessageThinking | MessageToolUse
+
+
 class MessageReply(ResponseModel):
     """The answer to ``POST /v1/messages``."""
 
@@ -36,7 +58,7 @@ class MessageReply(ResponseModel):
     type: Literal["message"]
     role: Literal["assistant"]
     model: str
-    content: list[MessageText]
+    content: list[MessageContentPart]
     """No block if the answer has no text."""
     stop_reason: MessageStop | None
     """Null only at the beginning of a stream."""
@@ -63,7 +85,7 @@ class ContentStart(ResponseModel):
 
     type: Literal["content_block_start"]
     index: int
-    content_block: MessageText
+    content_block: MessageContentPart
 
 
 class TextDelta(ResponseModel):
@@ -73,12 +95,33 @@ class TextDelta(ResponseModel):
     text: str
 
 
+class ThinkingDelta(ResponseModel):
+    """The next piece of the reasoning."""
+
+    type: Literal["thinking_delta"]
+    thinking: str
+
+
+class SignatureDelta(ResponseModel):
+    """The signature of the reasoning, after its last piece."""
+
+    type: Literal["signature_delta"]
+    signature: str
+
+
+class InputDelta(ResponseModel):
+    """The next piece of the arguments of a tool call."""
+
+    type: Literal["input_json_delta"]
+    partial_json: str
+
+
 class ContentDelta(ResponseModel):
     """The next piece of a block."""
 
     type: Literal["content_block_delta"]
     index: int
-    delta: TextDelta
+    delta: TextDelta | ThinkingDelta | SignatureDelta | InputDelta
 
 
 class ContentStop(ResponseModel):

@@ -2,50 +2,87 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from parallax_core.base.errors import InvalidRequest
 from parallax_core.models.chat_template import PromptEnding
 from parallax_core.models.tokenizer import ModelTokenizer
-from parallax_core.server.body_messages import BodyRequest, ParsedBody
-from parallax_core.server.engine_request import parse_chat, read_conversation
+from parallax_core.server.body_messages import BodyRequest, ParsedBody, ParserTraits
+from parallax_core.server.engine_request import REASONING_SWITCHES, parse_chat, read_conversation
 from parallax_core.server.message_models import CountTokensRequest, MessagesRequest
+from parallax_core.server.message_turns import list_messages, make_tool
 from parallax_core.server.request_models import ChatRequest
 
+FIELDS = {"continue_final_message": "messages", "max_reasoning_tokens": "thinking"}
+"""The names of fields of a chat request in the Messages API, where they differ."""
 
-def read_messages(text: ModelTokenizer, body: MessagesRequest, ask: BodyRequest) -> ParsedBody:
-    """Return the parsed body of a request for a message.
+
+def read_messages(
+    text: ModelTokenizer, body: MessagesRequest, ask: BodyRequest, parser: ParserTraits | None
+) -> ParsedBody:
+    """Return the parsed body of a request for a message; ``parser``: the traits of the parser of the answers.
 
     Raises:
         InvalidRequest: if it cannot be served; it names the field.
     """
-    prompt = encode_messages(text, body, ask)
-    room = max(1, ask.max_length - len(prompt)) if ask.max_length else body.max_tokens
-    chat = ChatRequest.model_construct(
-        model=body.model,
-        max_tokens=min(body.max_tokens, room),
-        stop=body.stop_sequences,
-        temperature=body.temperature,
-        top_p=body.top_p,
-        top_k=body.top_k,
-        stream=body.stream,
-    )
-    reading = parse_chat(text, chat, prompt)
+    chat = _make_chat(text, body, ask)
+    try:
+        prompt = read_conversation(text, chat, parser, _find_ending(body))
+        room = max(1, ask.max_length - len(prompt)) if ask.max_length else body.max_tokens
+        sampling = {"temperature": body.temperature, "top_p": body.top_p, "top_k": body.top_k}
+        chat = chat.model_copy(
+            update={
+                "max_tokens": min(body.max_tokens, room),
+                "stop": body.stop_sequences,
+                "stream": body.stream,
+                **sampling,
+            }
+        )
+        reading = parse_chat(text, chat, prompt, parser)
+    except InvalidRequest as error:
+        raise _rename(error) from error
     form = msgspec.structs.replace(reading.form, fills_context=room < body.max_tokens)
     return msgspec.structs.replace(reading, form=form)
 
 
-def encode_messages(text: ModelTokenizer, body: CountTokensRequest, ask: BodyRequest) -> tuple[int, ...]:
-    """Return the prompt for a conversation.
-
-    Raises:
-        InvalidRequest: if it cannot be served; it names the field.
-    """
-    chat = ChatRequest.model_construct(messages=body.list_messages(keeps_billing_line=ask.keeps_billing_line))
-    ending = PromptEnding(opens_answer=not body.continues_last, continues_last=body.continues_last)
+def count_tokens(text: ModelTokenizer, body: CountTokensRequest, ask: BodyRequest, parser: ParserTraits | None) -> int:
+    """Return the number of tokens of the prompt for a conversation; raises what `read_messages` raises."""
     try:
-        return read_conversation(text, chat, None, ending)
+        return len(read_conversation(text, _make_chat(text, body, ask), parser, _find_ending(body)))
     except InvalidRequest as error:
-        if error.param != "continue_final_message":
-            raise
-        raise InvalidRequest(error.message, "messages", "end them with a turn of the role 'user'") from error
+        raise _rename(error) from error
+
+
+def _make_chat(text: ModelTokenizer, body: CountTokensRequest, ask: BodyRequest) -> ChatRequest:
+    """Return the chat request with the same conversation, tools and reasoning."""
+    choice, thinking = body.tool_choice, body.thinking
+    return ChatRequest.model_construct(
+        model=body.model,
+        messages=list_messages(body, keeps_billing_line=ask.keeps_billing_line),
+        tools=[make_tool(tool) for tool in body.tools or ()],
+        tool_choice=choice.type if choice else None,
+        parallel_tool_calls=not (choice and choice.disable_parallel_tool_use),
+        chat_template_kwargs=_switch_reasoning(text, body),
+        max_reasoning_tokens=thinking.budget_tokens if thinking else None,
+    )
+
+
+def _switch_reasoning(text: ModelTokenizer, body: CountTokensRequest) -> dict[str, Any]:
+    """Return the variables that turn reasoning on or off, as far as the chat template has them."""
+    if body.thinking is None or body.thinking.type == "adaptive":
+        return {}
+    return {name: body.thinking.type == "enabled" for name in REASONING_SWITCHES if text.template_uses(name)}
+
+
+def _find_ending(body: CountTokensRequest) -> PromptEnding:
+    return PromptEnding(opens_answer=not body.continues_last, continues_last=body.continues_last)
+
+
+def _rename(error: InvalidRequest) -> InvalidRequest:
+    """Return the error with the name that its field has in the Messages API."""
+    if error.param not in FIELDS:
+        return error
+    message = error.message.replace(error.param, FIELDS[error.param])
+    return InvalidRequest(message, FIELDS[error.param], "leave it out, or change it")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 
 import fastapi
@@ -12,9 +12,12 @@ from fastapi.responses import Response
 
 from parallax_core.base.errors import InvalidRequest, ParallaxError
 from parallax_core.contracts.engine import Delta
+from parallax_core.contracts.parser import Piece, Reasoning
+from parallax_core.server.answer_parsing import AnswerParsing
 from parallax_core.server.body_messages import ParsedBody
 from parallax_core.server.errors import error_response
 from parallax_core.server.json_pieces import JsonObject, cut, respond, to_json
+from parallax_core.server.message_content import ContentPart, open_part, read_text, sign
 from parallax_core.server.message_errors import convert_error
 from parallax_core.server.message_models import CountTokensRequest, MessagesRequest
 from parallax_core.server.message_replies import MessageReply, TokenCountReply
@@ -36,16 +39,16 @@ class MessageResponse:
     http: fastapi.Request
     reading: ParsedBody
     flow: ResponseFlow
+    answer: MessageAnswer
     id: str
 
     async def collect(self) -> Response:
         """Return the whole message."""
-        answer = MessageAnswer()
         async for _, delta in self.flow.collect():
-            answer.add(delta)
-        text = "".join(answer.texts)
-        content = [_write_text(text)] if text else []
-        return respond(cut(to_json(self._write_message(content, self._write_end(answer), self._write_usage()))))
+            for piece in self.answer.read(delta):
+                self.answer.add(piece)
+        content = [part.write() for part in self.answer.parts]
+        return respond(cut(to_json(self._write_message(content, self._write_end(), self._write_usage()))))
 
     async def stream(self) -> AsyncIterator[bytes]:
         """Yield the events of the message; a broken stream ends with the event ``error``."""
@@ -59,29 +62,52 @@ class MessageResponse:
             yield write_named("error", to_json(convert_error(response.status_code, body, self.http.scope)[1]))
 
     async def _stream(self) -> AsyncIterator[bytes]:
-        answer = MessageAnswer()
         begun = _write_usage(sum(self.reading.lengths))
         message = self._write_message([], {"stop_reason": None, "stop_sequence": None}, begun)
         yield _write_event("message_start", message=message) + PING
         async for _, delta in self.flow.read():
-            if delta.text and not answer.has_text:
-                yield _write_event("content_block_start", index=0, content_block=_write_text(""))
-            answer.note(delta)
-            if delta.text:
-                yield _write_event("content_block_delta", index=0, delta={"type": "text_delta", "text": delta.text})
-        if answer.has_text:
-            yield _write_event("content_block_stop", index=0)
-        yield _write_event("message_delta", delta=self._write_end(answer), usage=self._write_usage())
+            for piece in self.answer.read(delta):
+                for event in self._write_piece(piece):
+                    yield event
+        for event in self._close_part():
+            yield event
+        yield _write_event("message_delta", delta=self._write_end(), usage=self._write_usage())
         yield _write_event("message_stop")
+
+    def _write_piece(self, piece: Piece) -> Iterator[bytes]:
+        """Yield the events for a piece, which may end a part and begin another."""
+        parts = self.answer.parts
+        if not (parts and parts[-1].takes(piece)):
+            yield from self._close_part()
+        num_parts = len(parts)
+        text = self.answer.add(piece)
+        if len(parts) > num_parts:
+            yield _write_event("content_block_start", index=len(parts) - 1, content_block=parts[-1].opened)
+        if text:
+            yield _write_event("content_block_delta", index=len(parts) - 1, delta=parts[-1].write_delta(text))
+
+    def _close_part(self) -> Iterator[bytes]:
+        """Yield the events at the end of the last part."""
+        if not self.answer.parts:
+            return
+        index, part = len(self.answer.parts) - 1, self.answer.parts[-1]
+        if part.kind is Reasoning:
+            signature = {"type": "signature_delta", "signature": sign("".join(part.texts))}
+            yield _write_event("content_block_delta", index=index, delta=signature)
+        yield _write_event("content_block_stop", index=index)
 
     def _write_message(self, content: list[JsonObject], end: JsonObject, usage: JsonObject) -> JsonObject:
         message = {"id": self.id, "type": "message", "role": "assistant", "model": self.reading.form.model}
         return {**message, "content": content, **end, "usage": usage}
 
-    def _write_end(self, answer: MessageAnswer) -> JsonObject:
-        reason = "stop_sequence" if answer.stop_string else "end_turn"
+    def _write_end(self) -> JsonObject:
+        answer, reason = self.answer, "end_turn"
         if answer.reason == "length":
             reason = "model_context_window_exceeded" if self.reading.form.fills_context else "max_tokens"
+        elif answer.stop_string:
+            reason = "stop_sequence"
+        elif answer.parsing.has_calls:
+            reason = "tool_use"
         return {"stop_reason": reason, "stop_sequence": answer.stop_string or None}
 
     def _write_usage(self) -> JsonObject:
@@ -93,25 +119,23 @@ class MessageResponse:
 class MessageAnswer:
     """The answer while its deltas are read."""
 
-    texts: list[str] = field(default_factory=list)
-    """Its pieces; only if it is collected."""
-    has_text: bool = False
+    parsing: AnswerParsing
+    parts: list[ContentPart] = field(default_factory=list)
     reason: str | None = None
     stop_string: str = ""
 
-    def add(self, delta: Delta) -> None:
-        """Append a delta."""
-        self.texts.append(delta.text)
-        self.note(delta)
-
-    def note(self, delta: Delta) -> None:
-        """Note how the answer ended, and whether it has text."""
-        self.has_text |= bool(delta.text)
+    def read(self, delta: Delta) -> list[Piece]:
+        """Return the pieces that a delta completes, and note how the answer ended."""
         self.reason, self.stop_string = delta.ended, delta.stop_string
+        return self.parsing.read(delta)
 
-
-def _write_text(text: str) -> JsonObject:
-    return {"type": "text", "text": text, "citations": None}
+    def add(self, piece: Piece) -> str:
+        """Add a piece to the last part or to a new one, and return its text."""
+        if not (self.parts and self.parts[-1].takes(piece)):
+            self.parts.append(open_part(piece))
+        text = read_text(piece)
+        self.parts[-1].texts.append(text)
+        return text
 
 
 def _write_usage(computed: int, cached: int = 0, output: int = 0) -> JsonObject:
@@ -150,7 +174,7 @@ def make_router(service: Service) -> fastapi.APIRouter:
         check_version(http)
         reading, name = await service.read("messages", http), f"msg_{secrets.token_hex(12)}"
         flow = await service.submit(reading, name, http)
-        message = MessageResponse(http, reading, flow, name)
+        message = MessageResponse(http, reading, flow, MessageAnswer(AnswerParsing(service.parser, reading.form)), name)
         if reading.form.streams:
             return SseResponse(message.stream(), flow, PING)
         return await answer_whole(http, message.collect(), flow)

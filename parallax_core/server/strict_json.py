@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from parallax_core.base.errors import InvalidRequest
-from parallax_core.server.fields import TOGETHER, Strict
+from parallax_core.server.fields import TOGETHER, VARIANT, Strict
 from parallax_core.server.request_models import Neutral, Tolerant
 
 Body = TypeVar("Body", bound=Strict)
@@ -83,7 +83,7 @@ def _rank(error: Mapping[str, Any]) -> tuple[bool, bool, int]:
 
 def _is_variant(part: int | str) -> bool:
     """Return whether a part of an error's location names a variant of a union rather than a field."""
-    return str(part).startswith(("list[", "function-", "constrained-")) or part in {"str", "[key]"}
+    return str(part).startswith((VARIANT, "list[", "function-", "constrained-")) or part in {"str", "[key]"}
 
 
 def _describe(first: Mapping[str, Any], param: str | None, neutral: Neutral) -> str:

@@ -190,8 +190,10 @@ def test_tokens_of_a_prompt_can_be_counted(site: Site) -> None:
     [
         ({"max_tokens": None}, "'max_tokens': Input should be a valid integer"),
         ({"max_tokens": 0}, "'max_tokens': Input should be greater than or equal to 1"),
-        ({"tools": [{"name": "a", "input_schema": {}}]}, "'tools' is not supported yet; leave it out or send []"),
-        ({"thinking": {"type": "enabled", "budget_tokens": 2000}}, "'thinking' is not supported yet"),
+        ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "'tools.0.type'"),
+        ({"tool_choice": {"type": "any"}}, "'tool_choice.type'"),
+        ({"thinking": {"type": "enabled"}}, "'thinking.budget_tokens'"),
+        ({"output_config": {"effort": "high"}}, "'output_config' is not supported yet; leave it out or send {}"),
         ({"logprobs": True}, "unknown field 'logprobs'"),
         ({"metadata": {"name": "x"}}, "unknown field 'metadata.name'"),
         ({"system": [{"type": "text", "text": "a", "more": 1}]}, "unknown field 'system.0.more'"),
@@ -199,7 +201,12 @@ def test_tokens_of_a_prompt_can_be_counted(site: Site) -> None:
         ({"temperature": 3}, "'temperature'"),
         ({"messages": []}, "'messages'"),
         ({"messages": [{"role": "tool", "content": "a"}]}, "'messages.0.role'"),
-        ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "'messages.0.content.0.type'"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]},
+            "'messages.0.content.0': blocks are supported",
+        ),
+        ({"messages": [{"role": "user", "content": [{"type": "thinking", "thinking": "a"}]}]}, "'messages.0.content'"),
+        ({"messages": [{"role": "user", "content": [{"type": "text", "txt": "a"}]}]}, "'messages.0.content.0.t"),
     ],
 )
 def test_unsupported_or_invalid_field_is_named(site: Site, fields: dict[str, Any], message: str) -> None:
