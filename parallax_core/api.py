@@ -45,6 +45,24 @@ from parallax_core.contracts.finding import Finding
 from parallax_core.contracts.grammar import Grammar, GrammarKind
 from parallax_core.contracts.model import LayerShape, ModelAdapter, ModelShape, ModelSpec, Part
 from parallax_core.contracts.parser import AnswerInfo, Content, Informed, Parser, ParserSpec, Piece, Reasoning, ToolCall
+from parallax_core.contracts.placement import (
+    ClusterProfile,
+    DeviceProfile,
+    Estimate,
+    Estimator,
+    LayerDemand,
+    LinkProfile,
+    ModelDemand,
+    NodeProfile,
+    Objective,
+    PipelineEstimate,
+    PlacedStage,
+    Placement,
+    PlacementPolicy,
+    PlacementProblem,
+    Resource,
+    ServingGoal,
+)
 from parallax_core.contracts.policy import (
     ArrivalView,
     BatchingPolicy,
@@ -267,6 +285,23 @@ __all__ = [  # noqa: RUF022 -- in groups
     "QueueView",
     "ReplicaView",
     "RoutingPolicy",
+    # Placement policies
+    "ClusterProfile",
+    "DeviceProfile",
+    "Estimate",
+    "Estimator",
+    "LayerDemand",
+    "LinkProfile",
+    "ModelDemand",
+    "NodeProfile",
+    "Objective",
+    "PipelineEstimate",
+    "PlacedStage",
+    "Placement",
+    "PlacementPolicy",
+    "PlacementProblem",
+    "Resource",
+    "ServingGoal",
     # Parsers of model output
     "AnswerInfo",
     "Content",

@@ -6,6 +6,9 @@ from parallax_core.base.refs import Ref
 from parallax_core.contracts.policy import PolicyKind, PolicySpec
 from parallax_core.contracts.setting import SettingsSpec
 
+CLUSTER = "parallax_core.cluster.placement"
+"""The package of the placement policies, which use its cost model; a `Ref` imports it only when one is asked for."""
+
 
 def _offer(kind: PolicyKind, name: str, factory: str, summary: str) -> PolicySpec:
     return PolicySpec(name=name, kind=kind, summary=summary, factory=Ref(f"parallax_core.builtin.{kind}:{factory}"))
@@ -23,6 +26,24 @@ POLICIES = (
     _offer("routing", "least-pending-tokens", "LeastPendingTokens", "the replica with the fewest tokens to compute"),
     _offer("routing", "round-robin", "RoundRobin", "one replica after the other"),
     _offer("routing", "prefix-affinity", "PrefixAffinity", "the replica with most of the prompt cached, within bounds"),
+    PolicySpec(
+        name="search",
+        kind="placement",
+        summary="the placement with the best predicted speed, found by local search",
+        factory=Ref(f"{CLUSTER}.policy:SearchPlacement"),
+    ),
+    PolicySpec(
+        name="greedy",
+        kind="placement",
+        summary="pipelines of the largest nodes first, layers by FLOPs; to compare with",
+        factory=Ref(f"{CLUSTER}.baselines:GreedyPlacement"),
+    ),
+    PolicySpec(
+        name="water-filling",
+        kind="placement",
+        summary="the most pipelines of the fewest stages, layers by FLOPs; to compare with",
+        factory=Ref(f"{CLUSTER}.baselines:WaterFillingPlacement"),
+    ),
 )
 
 SETTINGS = (

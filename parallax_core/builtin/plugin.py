@@ -27,7 +27,7 @@ def parallax_register_sources() -> Iterable[SourceSpec]:
 
 @hookimpl
 def parallax_register_policies() -> Iterable[PolicySpec]:
-    """Offer policies for batching, preemption and routing."""
+    """Offer policies for batching, preemption, routing and placement."""
     from parallax_core.builtin.offers import POLICIES
 
     return POLICIES

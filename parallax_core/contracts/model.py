@@ -30,6 +30,10 @@ class LayerShape:
     """Elements kept per sequence, whatever its length."""
     window: int = 0
     """For a window: the number of tokens that a token attends to, itself included."""
+    num_experts: int = 0
+    """The number of experts that tokens are routed to; 0: none, or unknown. All experts have the same size."""
+    num_active_experts: int = 0
+    """The number of them that each token meets."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,6 +13,7 @@ from typing import Literal, Protocol
 
 from parallax_core.base.ids import RequestId
 from parallax_core.base.refs import Ref
+from parallax_core.contracts.placement import PlacementPolicy
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,8 +87,8 @@ class RoutingPolicy(Protocol):
         """Return the rank of one of ``replicas``, which are in order of rank and at least one."""
 
 
-PolicyKind = Literal["batching", "preemption", "routing"]
-Policy = BatchingPolicy | PreemptionPolicy | RoutingPolicy
+PolicyKind = Literal["batching", "preemption", "routing", "placement"]
+Policy = BatchingPolicy | PreemptionPolicy | RoutingPolicy | PlacementPolicy
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

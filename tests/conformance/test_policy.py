@@ -9,11 +9,27 @@ from typing import Any, cast
 
 import pytest
 
-from parallax_core.api import ArrivalView, Holder, QueueView, ReplicaView, RequestId
+from parallax_core.api import (
+    ArrivalView,
+    Estimator,
+    Holder,
+    LayerRange,
+    PlacedStage,
+    Placement,
+    PlacementProblem,
+    QueueView,
+    ReplicaView,
+    RequestId,
+)
 from parallax_core.builtin.batching import Delay, Size, SizeOrDelay, WorkConserving
 from parallax_core.builtin.offers import POLICIES
 from parallax_core.builtin.preemption import LowestPriority, NewestFirst, NoPreemption
 from parallax_core.builtin.routing import LeastPendingTokens, PrefixAffinity, RoundRobin
+from parallax_core.cluster.placement.baselines import GreedyPlacement, WaterFillingPlacement
+from parallax_core.cluster.placement.estimate import PlacementEstimator
+from parallax_core.cluster.placement.policy import SearchPlacement
+from parallax_core.node.policy.guard import PlacementGuard
+from parallax_core.testing.placement import PlacementConformance
 from parallax_core.testing.policy import (
     BatchingConformance,
     PolicyConformance,
@@ -65,6 +81,18 @@ class TestRoundRobin(RoutingConformance):
 
 class TestPrefixAffinity(RoutingConformance):
     policy = PrefixAffinity(slack_tokens=100)
+
+
+class TestSearchPlacement(PlacementConformance):
+    policy = SearchPlacement(effort=100, seed=1)
+
+
+class TestGreedyPlacement(PlacementConformance):
+    policy = GreedyPlacement(param_mem_ratio=0.9)
+
+
+class TestWaterFillingPlacement(PlacementConformance):
+    policy = WaterFillingPlacement(most_states=3)
 
 
 def test_every_policy_of_core_is_held_to_its_contract() -> None:
@@ -225,9 +253,30 @@ def test_kit_catches_a_fault_of_routing(policy: type[object], expected: set[str]
     assert fails(RoutingConformance, policy) == expected
 
 
+@dataclasses.dataclass(frozen=True)
+class Crowding:
+    """Puts all layers on the first node, whatever its memory."""
+
+    def place(self, problem: PlacementProblem, estimator: Estimator) -> Placement:
+        layers = LayerRange(0, len(problem.model.layers))
+        return Placement(tuple((PlacedStage(node.name, layers),) for node in problem.cluster.nodes[:1]))
+
+
+def test_kit_catches_a_fault_of_placement() -> None:
+    assert fails(PlacementConformance, Crowding) == {"test_placement_is_valid"}
+
+
+def test_invalid_placement_of_a_policy_is_replaced(caplog: pytest.LogCaptureFixture) -> None:
+    problem = PlacementConformance().list_cases()[3]
+    estimator = PlacementEstimator(problem)
+    placement = PlacementGuard(Crowding()).place(problem, estimator)
+    assert estimator.estimate(placement).num_requests > 0
+    assert "policy is faulty" in caplog.text
+
+
 def test_every_test_of_the_kits_is_shown_to_catch_something() -> None:
     shown = {WAIT, FROZEN, SAME, BEGINS, LONGER, PLAIN, "test_work_conserving_policy_never_waits"}
     shown |= {"test_one_of_the_holders_gives_way_or_nobody", "test_one_of_the_replicas_is_chosen"}
-    shown |= {"test_input_is_left_as_it_was", "test_any_sequence_will_do"}
-    kits = (BatchingConformance, PreemptionConformance, RoutingConformance)
+    shown |= {"test_input_is_left_as_it_was", "test_any_sequence_will_do", "test_placement_is_valid"}
+    kits = (BatchingConformance, PreemptionConformance, RoutingConformance, PlacementConformance)
     assert {name for kit in kits for name in list_tests(kit)} == shown

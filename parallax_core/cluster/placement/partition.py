@@ -41,13 +41,13 @@ def split_layers(num_layers: int, num_stages: int, weights: Sequence[int] = ()) 
     def weigh(_stage: int, start: int, stop: int) -> int:
         return sums[stop] - sums[start]
 
-    heaviest, _ = _search(num_layers, num_stages, weigh, max)[num_layers]
+    heaviest, _ = search_cuts(num_layers, num_stages, weigh, max)[num_layers]
 
     def square(_stage: int, start: int, stop: int) -> int | None:
         weight = sums[stop] - sums[start]
         return weight**2 if weight <= heaviest else None
 
-    _, cuts = _search(num_layers, num_stages, square, add, prefers_late_cuts=True)[num_layers]
+    _, cuts = search_cuts(num_layers, num_stages, square, add, prefers_late_cuts=True)[num_layers]
     return _make_ranges(cuts)
 
 
@@ -75,7 +75,7 @@ def fit_layers(
             return None
         return (sums[stop] - sums[start]) * rates[stage]
 
-    best = _search(num_layers, num_stages, time, max)
+    best = search_cuts(num_layers, num_stages, time, max)
     if num_layers not in best:
         raise UsageError("the nodes together have too little memory for the model", "add nodes, or free memory on them")
     return _make_ranges(best[num_layers][1])
@@ -87,7 +87,7 @@ def _check_count(num_layers: int, num_stages: int) -> None:
         raise UsageError(message, f"ask for at most {num_layers} stages")
 
 
-def _search(
+def search_cuts(
     num_layers: int,
     num_stages: int,
     cost: Cost,

@@ -25,6 +25,8 @@ def read_layers(settings: ConfigReader) -> Iterator[LayerShape]:
             weights=common + (experts.all + shared if sparse else dense),
             active_weights=common + (experts.active + shared if sparse else dense),
             kv_width=settings.count("kv_lora_rank") + settings.count("qk_rope_head_dim"),
+            num_experts=experts.num if sparse else 0,
+            num_active_experts=experts.num_chosen if sparse else 0,
         )
 
 

@@ -28,6 +28,8 @@ def read_layers(settings: ConfigReader) -> Iterator[LayerShape]:
             weights=common + (experts.all if sparse else dense),
             active_weights=common + (experts.active if sparse else dense),
             kv_width=2 * heads.values,
+            num_experts=experts.num if sparse else 0,
+            num_active_experts=experts.num_chosen if sparse else 0,
         )
 
 

@@ -20,12 +20,15 @@ def read_layers(settings: ConfigReader) -> Iterator[LayerShape]:
     for index, kind in enumerate(settings.list_words("layer_types", (FULL, LINEAR), default)):
         mixer = read_attention(settings) if kind == FULL else read_delta_net(settings)
         weights, active = count_mlp(index, settings)
+        sparse = has_experts(index, settings)
         yield LayerShape(
             kind=mixer.kind,
             weights=mixer.weights + weights,
             active_weights=mixer.active_weights + active,
             kv_width=mixer.kv_width,
             state_width=mixer.state_width,
+            num_experts=settings.count("num_experts", "num_local_experts") if sparse else 0,
+            num_active_experts=settings.count("num_experts_per_tok") if sparse else 0,
         )
 
 

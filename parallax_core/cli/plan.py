@@ -1,0 +1,130 @@
+"""The command ``parallax plan``."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from parallax_core.base.errors import ParallaxError, UsageError
+from parallax_core.cli.command import new_app
+from parallax_core.cli.plan_view import Plan, describe_plan, render_plans
+from parallax_core.cli.progress import make_display
+from parallax_core.cluster.placement.demand import measure_demand
+from parallax_core.cluster.placement.estimate import PlacementEstimator
+from parallax_core.cluster.placement.idle import explain_idle
+from parallax_core.cluster.placement.nodes_file import read_cluster
+from parallax_core.cluster.placement.what_if import change_cluster
+from parallax_core.contracts.placement import (
+    ModelDemand,
+    Objective,
+    PlacementPolicy,
+    PlacementProblem,
+    ServingGoal,
+)
+from parallax_core.models.weight_size import measure_weight, read_model
+from parallax_core.node.policy.parse import make_policy
+from parallax_core.plugins.host import PluginHost
+from parallax_core.plugins.output import divert_output
+
+app = new_app()
+
+
+@app.command()
+def plan(
+    model: Annotated[str, typer.Argument(help="A folder, a hub id such as org/name, pypi:NAME, or an alias.")],
+    nodes: Annotated[Path, typer.Option(help="The nodes and links, in TOML or JSON.", metavar="FILE")],
+    what_if: Annotated[
+        list[str] | None,
+        typer.Option(help="Also plan with this change, such as +1xRTX4090@20ms or -NAME.", metavar="CHANGE"),
+    ] = None,
+    objective: Annotated[str, typer.Option(help="What is best: throughput or latency.")] = "throughput",
+    concurrency: Annotated[int, typer.Option(help="Requests at the same time.", min=1, max=1_000_000, metavar="N")] = 8,
+    prompt: Annotated[int, typer.Option(help="Tokens of a prompt.", min=1, max=10_000_000, metavar="N")] = 512,
+    output: Annotated[int, typer.Option(help="Tokens of an answer.", min=1, max=10_000_000, metavar="N")] = 256,
+    context: Annotated[
+        int, typer.Option(help="Tokens of KV cache per request; 0: prompt and output.", min=0, metavar="N")
+    ] = 0,
+    max_ttft: Annotated[
+        float | None, typer.Option(help="The most seconds to the first token.", min=1e-6, metavar="S")
+    ] = None,
+    max_token_time: Annotated[
+        float | None, typer.Option(help="The most seconds per token after the first.", min=1e-6, metavar="S")
+    ] = None,
+    min_throughput: Annotated[
+        float, typer.Option(help="The least tokens per second, for --objective latency.", min=0, metavar="N")
+    ] = 0.0,
+    weight_bits: Annotated[
+        float | None, typer.Option(help="Bits per weight as loaded; by default as stored.", min=0.5, max=64)
+    ] = None,
+    placement: Annotated[str, typer.Option(help="The placement policy.", metavar="POLICY")] = "search",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show which layers each node would hold, and how fast that would be, without starting anything.
+
+    Of the model only its config is needed, and its index if there is one: neither weights nor nodes.
+    """
+    goal = ServingGoal(
+        prompt_tokens=prompt,
+        output_tokens=output,
+        context_tokens=max(context, 0),
+        concurrency=concurrency,
+        objective=_read_objective(objective),
+        max_ttft_s=max_ttft or float("inf"),
+        max_token_s=max_token_time or float("inf"),
+        min_tokens_per_s=min_throughput,
+    )
+    cluster, host = read_cluster(_read_file(nodes)), PluginHost.prepare()
+    policy, demand = make_policy(host, "placement", placement), _measure_model(host, model, weight_bits)
+    plans = [_make_plan(policy, PlacementProblem(cluster=cluster, model=demand, goal=goal), "")]
+    for change in what_if or ():
+        cluster = change_cluster(cluster, change)
+        plans.append(_make_plan(policy, PlacementProblem(cluster=cluster, model=demand, goal=goal), change))
+    if as_json:
+        print(json.dumps({"model": model, "plans": [describe_plan(each) for each in plans]}, indent=2))
+    else:
+        print("\n".join(render_plans(model, plans)))
+    if not any(each.placement.pipelines for each in plans):
+        raise _refuse(plans[0].problem)
+
+
+def _read_objective(text: str) -> Objective:
+    match text:
+        case "throughput" | "latency":
+            return text
+        case _:
+            raise UsageError(f"--objective is {text!r}", "choose throughput or latency")
+
+
+def _read_file(path: Path) -> Any:  # noqa: ANN401 -- of any type; `read_cluster` checks it
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+        return json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} cannot be read: {error}", "name a file of nodes, in TOML or JSON") from error
+    except ValueError as error:
+        kind = "JSON" if path.suffix == ".json" else "TOML"
+        raise UsageError(f"{path} is not valid {kind}: {error}", "a name that ends in .json is read as JSON") from error
+
+
+def _measure_model(host: PluginHost, model: str, weight_bits: float | None) -> ModelDemand:
+    with make_display() as display, divert_output():
+        known = read_model(host, model, display)
+    return measure_demand(known.shape, weight_bits / 8 if weight_bits else measure_weight(known))
+
+
+def _make_plan(policy: PlacementPolicy, problem: PlacementProblem, change: str) -> Plan:
+    estimator = PlacementEstimator(problem)
+    placement = policy.place(problem, estimator)
+    estimate, idle = estimator.estimate(placement), explain_idle(problem, placement)
+    return Plan(change=change, problem=problem, placement=placement, estimate=estimate, idle=idle)
+
+
+def _refuse(problem: PlacementProblem) -> ParallaxError:
+    needed = sum(layer.weights for layer in problem.model.layers) / 1e9
+    free = sum(node.device.memory for node in problem.cluster.nodes) / 1e9
+    message = f"the model does not fit: it has {needed:.1f} GB of weights, and the nodes {free:.1f} GB of free memory"
+    return ParallaxError(message, "add nodes, or load fewer bits per weight (--weight-bits)")

@@ -1,0 +1,210 @@
+"""Predicts the seconds of a stage and of a pipeline, from measured devices and links and the demand of each layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
+from itertools import accumulate, pairwise
+from math import inf
+from typing import NamedTuple
+
+from parallax_core.contracts.placement import (
+    LayerDemand,
+    LinkProfile,
+    NodeProfile,
+    PlacementProblem,
+)
+
+
+class StepSums(NamedTuple):
+    """FLOPs and bytes of a step, summed over all layers before each layer; shape [num_layers + 1] each."""
+
+    flops: list[float]
+    bytes: list[float]
+
+
+class Speed(NamedTuple):
+    """The inverse speed of a node."""
+
+    flop_s: float
+    byte_s: float
+    step_s: float
+    layer_s: float
+    memory: float
+
+
+class PipelineCost(NamedTuple):
+    """The predicted times of a pipeline with a number of concurrent requests."""
+
+    num_requests: int
+    tokens_per_s: float
+    ttft_s: float
+    token_s: float
+    request_s: float
+    stage_s: tuple[float, ...]
+    """Seconds that each stage computes for one request, if it shares its steps with others."""
+    link_s: tuple[float, ...]
+    """Seconds that each link is busy for one request, the first between stages 0 and 1."""
+
+
+class CostModel:
+    """The cost of stages and pipelines of one problem. Nodes are indices into its cluster's nodes.
+
+    A stage's time is the longer of computing and reading (the roofline model: Williams et al., CACM 2009). A pipeline's
+    rate is the smaller of what its busiest resource and what its concurrent requests allow (asymptotic bounds of closed
+    queueing networks: Denning and Buzen, ACM Computing Surveys 1978).
+    """
+
+    def __init__(self, problem: PlacementProblem) -> None:
+        self.problem = problem
+        self.goal = problem.goal
+        self.nodes = problem.cluster.nodes
+        self.layers = problem.model.layers
+        self.num_layers = len(self.layers)
+        self.speeds = [_invert(node) for node in self.nodes]
+        self.num_decodes = max(self.goal.output_tokens - 1, 1)
+        context = self.goal.prompt_tokens + self.goal.output_tokens / 2
+        self._attended = [_attend(layer, context) for layer in self.layers]
+        self.weights = _sum(float(layer.weights) for layer in self.layers)
+        """Bytes of weights of all layers before each."""
+        kept = ((layer.kv * _attend(layer, self.goal.reserved_tokens) + layer.state) for layer in self.layers)
+        self.kept = _sum(each / self.goal.memory_fraction for each in kept)
+        """Bytes of memory that one request needs in all layers before each."""
+        self._sums: dict[float, StepSums] = {}
+        self._links = {frozenset(link.ends): link for link in problem.cluster.links}
+        self._hops: dict[tuple[int, int], LinkProfile] = {}
+
+    def count_fitting(self, node: int, start: int, stop: int) -> float:
+        """Return the number of requests whose KV cache fits beside the layers; below 1 if not even they fit."""
+        free = self.speeds[node].memory - (self.weights[stop] - self.weights[start])
+        if stop - start == self.num_layers:
+            free += self.problem.model.shared
+        kept = self.kept[stop] - self.kept[start]
+        return free // kept if kept > 0 else (inf if free >= 0 else -1.0)
+
+    def sum_decode(self, batch: float) -> StepSums:
+        """Return the sums of a step of ``batch`` decodes, each of a sequence of its own."""
+        if batch not in self._sums:
+            used = [_share_experts(layer, batch) for layer in self.layers]
+            flops = (
+                batch * (layer.flops + layer.draw_flops + layer.context_flops * attended)
+                for layer, attended in zip(self.layers, self._attended, strict=True)
+            )
+            read = (
+                layer.read + layer.experts * share + batch * (layer.kv * attended + layer.state)
+                for layer, share, attended in zip(self.layers, used, self._attended, strict=True)
+            )
+            self._sums[batch] = StepSums(_sum(flops), _sum(read))
+        return self._sums[batch]
+
+    @cached_property
+    def prefill(self) -> StepSums:
+        """The sums of the prefill of one prompt; a token attends to half of the prompt on average."""
+        num = self.goal.prompt_tokens
+        flops = (
+            num * (layer.flops + layer.context_flops * _attend(layer, num / 2)) + layer.draw_flops
+            for layer in self.layers
+        )
+        read = (layer.read + layer.experts * _share_experts(layer, num) + num * layer.kv for layer in self.layers)
+        return StepSums(_sum(flops), _sum(read))
+
+    def measure_step(self, node: int, start: int, stop: int, sums: StepSums) -> float:
+        """Return the seconds of a step with the layers from ``start`` to ``stop``."""
+        speed = self.speeds[node]
+        compute_s = (sums.flops[stop] - sums.flops[start]) * speed.flop_s
+        read_s = (sums.bytes[stop] - sums.bytes[start]) * speed.byte_s
+        return max(compute_s, read_s) + speed.step_s + speed.layer_s * (stop - start)
+
+    def price_stage(self, num_stages: int, num_requests: int) -> Callable[[int, int, int], float]:
+        """Return a function of node, start and stop: the seconds that a stage computes for one request."""
+        batch = count_batch(num_stages, num_requests)
+        decode, prefill, per_batch = self.sum_decode(batch), self.prefill, self.num_decodes / batch
+        measure = self.measure_step
+
+        def price(node: int, start: int, stop: int) -> float:
+            return measure(node, start, stop, prefill) + per_batch * measure(node, start, stop, decode)
+
+        return price
+
+    def measure_pipeline(self, order: Sequence[int], cuts: Sequence[int], num_requests: int) -> PipelineCost:
+        """Return the times of a pipeline.
+
+        Args:
+            order: the nodes of its stages.
+            cuts: the first layer of each stage, and the number of layers; shape [stages + 1].
+            num_requests: at the same time, at least 1.
+        """
+        batch, stages = count_batch(len(order), num_requests), list(zip(order, pairwise(cuts), strict=True))
+        decode, goal = self.sum_decode(batch), self.goal
+        decode_s = [self.measure_step(node, *cut, decode) for node, cut in stages]
+        prefill_s = [self.measure_step(node, *cut, self.prefill) for node, cut in stages]
+        links = [self.find_link(*ends) for ends in pairwise(order)]
+        hidden, ways_s = self.problem.model.hidden, self._measure_ways(order, links)
+        copies_s = [hidden / link.bandwidth for link in links]
+        ttft_s = sum(prefill_s) + ways_s + goal.prompt_tokens * sum(copies_s)
+        alone_s = ttft_s + self.num_decodes * (sum(decode_s) + ways_s + batch * sum(copies_s))
+        turns = self.num_decodes / batch
+        stage_s = [once_s + turns * step_s for once_s, step_s in zip(prefill_s, decode_s, strict=True)]
+        link_s = [(goal.prompt_tokens + self.num_decodes) * copy_s for copy_s in copies_s]
+        rate = min(1 / max(*stage_s, *link_s, 0.0), num_requests / alone_s)
+        request_s = num_requests / rate
+        token_s = (request_s - ttft_s) / self.num_decodes
+        tokens_per_s = rate * goal.output_tokens
+        return PipelineCost(num_requests, tokens_per_s, ttft_s, token_s, request_s, tuple(stage_s), tuple(link_s))
+
+    def _measure_ways(self, order: Sequence[int], links: Sequence[LinkProfile]) -> float:
+        """Return the seconds of a small message from the head through all stages and back to the head."""
+        ways_s = sum(link.round_trip_s for link in links) / 2
+        if self.problem.cluster.head:
+            return ways_s + sum(self._find_head_link(node).round_trip_s for node in (order[0], order[-1])) / 2
+        return ways_s + self.find_link(order[-1], order[0]).round_trip_s / 2 if len(order) > 1 else 0.0
+
+    def find_link(self, one: int, other: int) -> LinkProfile:
+        """Return the link between two nodes."""
+        ends = (one, other) if one < other else (other, one)
+        if ends not in self._hops:
+            first, second = self.nodes[one], self.nodes[other]
+            named = self._links.get(frozenset((first.name, second.name)))
+            self._hops[ends] = named or self._find_site_link(first.site, second.site)
+        return self._hops[ends]
+
+    def _find_head_link(self, node: int) -> LinkProfile:
+        head, profile = self.problem.cluster.head, self.nodes[node]
+        if head == profile.name:
+            return LinkProfile(ends=(head, head), round_trip_s=0.0, bandwidth=inf)
+        named = self._links.get(frozenset((head, profile.name)))
+        return named or self._find_site_link(head, profile.site)
+
+    def _find_site_link(self, one: str, other: str) -> LinkProfile:
+        return self._links.get(frozenset((one, other)), self.problem.cluster.default_link)
+
+
+def count_batch(num_stages: int, num_requests: int) -> float:
+    """Return the mean number of sequences in a step: several stages have one step more in flight than there are."""
+    num_steps = 1 if num_stages == 1 else min(num_requests, num_stages + 1)
+    return num_requests / num_steps
+
+
+def _invert(node: NodeProfile) -> Speed:
+    device = node.device
+    flops, bandwidth = device.flops * device.flops_efficiency, device.bandwidth * device.bandwidth_efficiency
+    return Speed(1 / flops, 1 / bandwidth, device.step_s, device.layer_s, float(device.memory))
+
+
+def _attend(layer: LayerDemand, context: float) -> float:
+    return min(context, layer.window) if layer.window else context
+
+
+def _share_experts(layer: LayerDemand, num_tokens: float) -> float:
+    """Return the expected share of the experts that a step reads, if each token meets random ones.
+
+    That is ``1 - (1 - active / all) ** tokens``.
+    """
+    if not layer.num_experts:
+        return 0.0
+    unused: float = (1.0 - layer.num_active_experts / layer.num_experts) ** num_tokens
+    return 1.0 - unused
+
+
+def _sum(values: Iterable[float]) -> list[float]:
+    return list(accumulate(values, initial=0.0))

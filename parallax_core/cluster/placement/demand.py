@@ -1,0 +1,64 @@
+"""Computes what each layer of a model takes, in bytes and FLOPs, from its shape."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from parallax_core.contracts.model import LayerShape, ModelShape
+from parallax_core.contracts.placement import LayerDemand, ModelDemand
+
+FLOPS_PER_WEIGHT = 2
+"""A multiplication and an addition for each weight and token (Kaplan et al., arXiv 2001.08361, section 2.1)."""
+
+
+def measure_demand(shape: ModelShape, weight_bytes: float = 2.0, value_bytes: int = 2) -> ModelDemand:
+    """Return what a model takes.
+
+    Args:
+        shape: of the model, from its adapter.
+        weight_bytes: bytes per weight as loaded; a fraction if the weights are quantized.
+        value_bytes: bytes per value of the KV cache, the states and the hidden states.
+    """
+    layers = [_measure_layer(layer, shape, weight_bytes, value_bytes) for layer in shape.layers]
+    embedding = round(shape.before_weights * weight_bytes)
+    layers[0] = dataclasses.replace(layers[0], weights=layers[0].weights + embedding)
+    head_weights = shape.before_weights if shape.is_tied else shape.after_weights
+    head, last = round((shape.after_weights + shape.before_weights * shape.is_tied) * weight_bytes), layers[-1]
+    layers[-1] = dataclasses.replace(
+        last, weights=last.weights + head, read=last.read + head, draw_flops=FLOPS_PER_WEIGHT * head_weights
+    )
+    shared = embedding if shape.is_tied else 0
+    return ModelDemand(layers=tuple(layers), hidden=shape.hidden_size * value_bytes, shared=shared)
+
+
+def _measure_layer(layer: LayerShape, shape: ModelShape, weight_bytes: float, value_bytes: int) -> LayerDemand:
+    experts = _count_expert_weights(layer)
+    return LayerDemand(
+        weights=round(layer.weights * weight_bytes),
+        read=round((layer.weights - experts) * weight_bytes),
+        flops=FLOPS_PER_WEIGHT * layer.active_weights,
+        experts=round(experts * weight_bytes),
+        num_experts=layer.num_experts,
+        num_active_experts=layer.num_active_experts,
+        context_flops=_count_context_flops(layer, shape),
+        kv=layer.kv_width * value_bytes,
+        state=layer.state_width * value_bytes,
+        window=layer.window,
+    )
+
+
+def _count_expert_weights(layer: LayerShape) -> int:
+    """Return the weights of all experts: a token leaves out those of ``num_experts - num_active_experts``."""
+    unused = layer.num_experts - layer.num_active_experts
+    return (layer.weights - layer.active_weights) * layer.num_experts // unused if unused > 0 else 0
+
+
+def _count_context_flops(layer: LayerShape, shape: ModelShape) -> int:
+    """Return the FLOPs per token attended to: scores and weighted sum, over all query heads.
+
+    With a latent cache, each head multiplies with the whole latent (DeepSeek-V2, arXiv 2405.04434, section 2.1.2).
+    """
+    if layer.kind == "state":
+        return 0
+    width = layer.kv_width if layer.kind == "latent" else shape.head_dim
+    return 2 * FLOPS_PER_WEIGHT * shape.num_heads * width

@@ -1,0 +1,67 @@
+"""Measures what a change of placement costs: weights to load, and requests to move."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from parallax_core.contracts.placement import Estimate, NodeProfile, PlacedStage, Placement, PlacementProblem
+
+HORIZON_S = 600.0
+"""Seconds within which a change must gain more tokens than it costs."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Movement:
+    """What it takes to get from one placement to another."""
+
+    load_bytes: int
+    """Bytes of weights that nodes must load, and do not have in memory."""
+    load_s: float
+    """Seconds until the last node has loaded them; pipelines that change do not serve meanwhile."""
+    num_moved: int
+    """The number of pipelines that change, and whose requests are computed again."""
+
+
+def measure_movement(problem: PlacementProblem, old: Placement, new: Placement) -> Movement:
+    """Return what it takes to get from ``old`` to ``new``."""
+    held = {stage.node: stage for stages in old.pipelines for stage in stages}
+    nodes = {node.name: node for node in problem.cluster.nodes}
+    load_bytes, load_s = 0, 0.0
+    for stage in (stage for stages in new.pipelines for stage in stages):
+        missing = _list_missing(stage, held.get(stage.node))
+        sizes = {layer: problem.model.layers[layer].weights for layer in missing}
+        load_bytes += sum(sizes.values())
+        load_s = max(load_s, _measure_load(nodes[stage.node], sizes))
+    return Movement(load_bytes=load_bytes, load_s=load_s, num_moved=len(set(old.pipelines) - set(new.pipelines)))
+
+
+def is_worth_moving(problem: PlacementProblem, old: Estimate, new: Estimate, movement: Movement) -> bool:
+    """Return whether a change gains more tokens within `HORIZON_S` than it costs.
+
+    It gains in proportion to the objective. It costs the tokens that the pipelines that change would have answered
+    while weights are loaded, and for each of their requests half of its tokens, which are computed again.
+    """
+    if not old.num_requests:
+        return new.num_requests > 0
+    if problem.goal.objective == "throughput":
+        gain = new.tokens_per_s / old.tokens_per_s - 1
+    else:
+        gain = min(old.request_s / new.request_s, new.num_requests / old.num_requests) - 1 if new.num_requests else -1
+    share = min(1.0, movement.num_moved / len(old.pipelines))
+    lost = old.num_requests * (problem.goal.prompt_tokens + problem.goal.output_tokens) / 2
+    return gain * old.tokens_per_s * HORIZON_S > share * (movement.load_s * old.tokens_per_s + lost)
+
+
+def _list_missing(stage: PlacedStage, held: PlacedStage | None) -> list[int]:
+    wanted = range(stage.layers.start, stage.layers.stop)
+    return [layer for layer in wanted if held is None or not held.layers.start <= layer < held.layers.stop]
+
+
+def _measure_load(node: NodeProfile, sizes: dict[int, int]) -> float:
+    """Return the seconds to load layers of these bytes, by number: from the disk if cached, else from elsewhere."""
+    cached = node.cached_layers
+    seconds = 0.0
+    for layer, size in sizes.items():
+        is_cached = cached is not None and cached.start <= layer < cached.stop
+        seconds += size / (node.disk_bandwidth if is_cached else node.download_bandwidth)
+    return seconds

@@ -1,0 +1,246 @@
+"""Placement: which nodes form pipelines, in which order, and which layers each of them holds.
+
+A placement policy gets a `PlacementProblem` and an `Estimator` and returns a `Placement`. All values are of seconds,
+bytes, tokens and FLOPs, without prefixes. docs/explanation/placement.md has the formulas.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+from typing import Literal, Protocol
+
+from parallax_core.contracts.stage import LayerRange
+
+Objective = Literal["throughput", "latency"]
+Resource = Literal["compute", "bandwidth", "overhead", "link", "latency", "concurrency", "memory", "limits"]
+"""What keeps a pipeline from answering more tokens per second: the FLOPs, the memory bandwidth or the fixed overhead of
+a node, the bandwidth of a link, the time that a token needs for its way through all stages, the number of concurrent
+requests, the memory for their KV cache, or the limits of the goal."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeviceProfile:
+    """The speed and the free memory of a device, as measured with the backend that will use it."""
+
+    memory: int
+    """Bytes that are free for weights, KV cache and activations."""
+    flops: float
+    """FLOPs per second."""
+    bandwidth: float
+    """Bytes of memory read per second."""
+    flops_efficiency: float = 1.0
+    """The share of ``flops`` that layers reach; 1 if ``flops`` was measured with layers."""
+    bandwidth_efficiency: float = 1.0
+    """The share of ``bandwidth`` that layers reach."""
+    step_s: float = 0.0
+    """Seconds that a step takes besides its layers."""
+    layer_s: float = 0.0
+    """Seconds that each layer of a step takes besides reading and computing, such as for starting kernels."""
+    name: str = ""
+    """The product, such as ``RTX4090``."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodeProfile:
+    """A node that could hold a stage."""
+
+    name: str
+    device: DeviceProfile
+    site: str = ""
+    """The network the node is in; see `LinkProfile`."""
+    cached_layers: LayerRange | None = None
+    """The layers whose weights are on its disk."""
+    disk_bandwidth: float = 1e9
+    """Bytes per second when weights are loaded from the disk."""
+    download_bandwidth: float = 50e6
+    """Bytes per second when weights are fetched from elsewhere."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LinkProfile:
+    """The connection of two nodes, of two sites, or of a site's nodes with each other."""
+
+    ends: tuple[str, str]
+    """Names of nodes or sites, in any order."""
+    round_trip_s: float
+    """Seconds for a small message and its answer."""
+    bandwidth: float
+    """Bytes per second."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClusterProfile:
+    """The nodes and the network between them."""
+
+    nodes: tuple[NodeProfile, ...]
+    links: tuple[LinkProfile, ...] = ()
+    """A link of two nodes counts before one of their sites."""
+    default_link: LinkProfile = LinkProfile(ends=("", ""), round_trip_s=0.001, bandwidth=125e6)
+    """The connection of two nodes that no link names."""
+    head: str = ""
+    """The node or site of the head; empty: beside the first stage of each pipeline."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayerDemand:
+    """What one layer takes. The first has the embedding in it, and the last the final norm and the output head."""
+
+    weights: int
+    """Bytes of memory for all weights."""
+    read: int
+    """Bytes of the weights that every step reads, whatever its tokens: all but the experts."""
+    flops: int
+    """FLOPs per token, without those that grow with the context."""
+    draw_flops: int = 0
+    """FLOPs per drawn token: of the output head, which skips all tokens of a prompt but the last."""
+    experts: int = 0
+    """Bytes of all experts."""
+    num_experts: int = 0
+    num_active_experts: int = 0
+    """The number of experts that a token meets."""
+    context_flops: int = 0
+    """FLOPs per token for each token it attends to."""
+    kv: int = 0
+    """Bytes of the KV cache per token."""
+    state: int = 0
+    """Bytes of state per sequence."""
+    window: int = 0
+    """The most tokens that a token attends to; 0: all."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelDemand:
+    """What a model takes."""
+
+    layers: tuple[LayerDemand, ...]
+    hidden: int
+    """Bytes of hidden states per token that go from stage to stage."""
+    shared: int = 0
+    """Bytes of weights in both the first and the last layer, which a stage with both holds once: a tied embedding."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServingGoal:
+    """The load to serve, and what is best.
+
+    Raises:
+        ValueError: if a number is not positive; the message names it.
+    """
+
+    prompt_tokens: int = 512
+    output_tokens: int = 256
+    context_tokens: int = 0
+    """The tokens of KV cache to keep for each request; 0: its prompt and its output."""
+    concurrency: int = 8
+    """The number of requests at the same time, of all pipelines together."""
+    objective: Objective = "throughput"
+    """``throughput``: the most tokens per second; ``latency``: the least mean time of a request."""
+    max_ttft_s: float = inf
+    """The most seconds to the first token."""
+    max_token_s: float = inf
+    """The most seconds per token after the first."""
+    min_tokens_per_s: float = 0.0
+    """The least output tokens per second of all requests together, for ``latency``."""
+    memory_fraction: float = 0.5
+    """The share of the memory left by the weights that the KV cache may take."""
+
+    def __post_init__(self) -> None:
+        for name in ("prompt_tokens", "output_tokens", "concurrency", "max_ttft_s", "max_token_s", "memory_fraction"):
+            if not (value := getattr(self, name)) > 0:
+                message = f"{name} is {value}; it must be more than 0"
+                raise ValueError(message)
+
+    @property
+    def reserved_tokens(self) -> int:
+        """The tokens of KV cache that are kept for each request."""
+        return self.context_tokens or self.prompt_tokens + self.output_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedStage:
+    """The layers of a node."""
+
+    node: str
+    layers: LayerRange
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """The pipelines of a model. Each has all layers, in order; a node is in at most one of them."""
+
+    pipelines: tuple[tuple[PlacedStage, ...], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlacementProblem:
+    """A model to place on a cluster."""
+
+    cluster: ClusterProfile
+    model: ModelDemand
+    goal: ServingGoal = ServingGoal()
+    current: Placement | None = None
+    """The placement that serves now; a new one must be worth the weights to load and the requests to move."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PipelineEstimate:
+    """The predicted speed of one pipeline."""
+
+    max_requests: int
+    """The most concurrent requests that its memory and the limits of the goal allow."""
+    num_requests: int
+    """The concurrent requests it gets, of those of the goal."""
+    tokens_per_s: float
+    """Output tokens per second of these requests together."""
+    ttft_s: float
+    """Seconds to the first token of a request that does not wait."""
+    token_s: float
+    """Seconds per token of one request after its first."""
+    request_s: float
+    """Seconds from the arrival of a request to its last token."""
+    limit: Resource
+    """What it would need more of, to be faster."""
+    limit_at: str = ""
+    """The node or link that ``limit`` is about."""
+    busy: tuple[float, ...] = ()
+    """The share of the time that each stage computes."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Estimate:
+    """The predicted speed of a placement."""
+
+    pipelines: tuple[PipelineEstimate, ...]
+    num_requests: int
+    """The requests served at the same time; fewer than those of the goal if memory or limits allow no more."""
+    tokens_per_s: float
+    """Output tokens per second."""
+    ttft_s: float
+    """Mean seconds to the first token."""
+    token_s: float
+    """Mean seconds per token of one request after its first."""
+    request_s: float
+    """Mean seconds of a request."""
+
+
+class Estimator(Protocol):
+    """Predicts the speed of placements of one `PlacementProblem`."""
+
+    def estimate(self, placement: Placement) -> Estimate:
+        """Return the predicted speed.
+
+        Raises:
+            ValueError: if ``placement`` is not valid for the problem; the message names the node or the layers.
+        """
+
+
+class PlacementPolicy(Protocol):
+    """Places a model on a cluster."""
+
+    def place(self, problem: PlacementProblem, estimator: Estimator) -> Placement:
+        """Return a valid placement; one without pipelines if the model does not fit.
+
+        It is valid if every pipeline has all layers in order, every stage at least one, no node is named twice, and
+        every node has memory for its layers and for the KV cache of one request.
+        """

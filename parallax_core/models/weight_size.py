@@ -1,0 +1,67 @@
+"""Reads the shape of a model, and the bytes per weight, from its config and index alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from parallax_core.base.errors import Unsupported
+from parallax_core.base.files import read_object
+from parallax_core.checkpoint.reader import INDEX, read_config
+from parallax_core.contracts.model import ModelShape
+from parallax_core.contracts.progress import Progress
+from parallax_core.models.adapters import count_weights, find_family
+from parallax_core.models.catalog import Catalog
+from parallax_core.plugins.host import PluginHost
+
+ITEM_BYTES = {"float32": 4.0, "float16": 2.0, "bfloat16": 2.0}
+
+
+@dataclass(frozen=True, slots=True)
+class KnownModel:
+    """A model whose shape an adapter has read."""
+
+    folder: Path
+    config: dict[str, Any]
+    shape: ModelShape
+
+
+def read_model(host: PluginHost, model: str, progress: Progress) -> KnownModel:
+    """Return the shape of a model, fetching its files without weights if they are not on this machine.
+
+    Args:
+        host: offers adapters and sources.
+        model: the name as the user writes it; a folder needs no more than its config.json.
+        progress: receives progress reports of downloads.
+
+    Raises:
+        Unsupported: if no installed plugin knows its architecture.
+        ParallaxError: if there is no such model, or it cannot be fetched.
+    """
+    path = Path(model).expanduser()
+    is_folder = (path / "config.json").is_file()
+    folder = path if is_folder else Catalog(host).fetch_without_weights(model, progress).path
+    config = read_config(folder)
+    family = find_family(host, config)
+    if family is None:
+        named = ", ".join(map(str, config.get("architectures") or ["none"]))
+        message = f"no installed plugin knows the architecture of {model} ({named})"
+        raise Unsupported(
+            message, "`parallax plugins` lists the model families; docs/how-to/models.md says how to add one"
+        )
+    return KnownModel(folder, config, family.adapter.read_shape(config))
+
+
+def measure_weight(model: KnownModel) -> float:
+    """Return the mean bytes per weight as stored: from the index, else from the config."""
+    index = model.folder / INDEX
+    metadata = read_object(index).get("metadata") if index.is_file() else None
+    size = metadata.get("total_size") if isinstance(metadata, dict) else None
+    if isinstance(size, int) and size > 0:
+        return size / count_weights(model.shape)
+    quantization = model.config.get("quantization") or model.config.get("quantization_config")
+    bits = quantization.get("bits") if isinstance(quantization, dict) else None
+    if isinstance(bits, int) and bits > 0:
+        return bits / 8
+    return ITEM_BYTES.get(str(model.config.get("dtype") or model.config.get("torch_dtype")), 2.0)

@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+from parallax_core.cluster.placement.estimate import PlacementEstimator
+from parallax_core.cluster.placement.idle import explain_idle
+from parallax_core.cluster.placement.policy import SearchPlacement
+from parallax_core.contracts.placement import ClusterProfile, LinkProfile, NodeProfile, PlacementProblem, ServingGoal
+from tests.support.clusters import make_model, make_node
+
+GOAL = ServingGoal()
+FAR = LinkProfile(ends=("far", ""), round_trip_s=0.5, bandwidth=1e6)
+
+
+def explain(*nodes: NodeProfile, goal: ServingGoal = GOAL) -> dict[str, str]:
+    problem = PlacementProblem(cluster=ClusterProfile(nodes=nodes, links=(FAR,)), model=make_model(), goal=goal)
+    placement = SearchPlacement(effort=200).place(problem, PlacementEstimator(problem))
+    return explain_idle(problem, placement)
+
+
+def test_node_in_use_has_no_reason() -> None:
+    assert explain(make_node("a", 40)) == {}
+
+
+def test_node_without_memory_for_a_layer_is_explained() -> None:
+    reasons = explain(make_node("a", 40), make_node("pi", 0.5))
+    assert list(reasons) == ["pi"]
+    assert "its memory of" in reasons["pi"]
+
+
+def test_node_that_would_slow_the_others_is_explained_with_both_figures() -> None:
+    reasons = explain(make_node("a", 40), make_node("far", 4, site="far"), goal=ServingGoal(concurrency=8))
+    assert "with it there would be" in reasons["far"]
+    assert "without it there are" in reasons["far"]
+
+
+def test_nodes_that_are_too_small_together_are_explained() -> None:
+    reasons = explain(make_node("a", 2), make_node("b", 2))
+    assert set(reasons.values()) == {"all nodes together have too little memory for the model"}
+
+
+def test_node_that_would_delay_requests_is_explained_in_seconds() -> None:
+    goal = ServingGoal(concurrency=1, objective="latency")
+    reasons = explain(make_node("a", 40), make_node("far", 4, site="far"), goal=goal)
+    assert "a request would take" in reasons["far"]

@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import dataclasses
+
+from parallax_core.cluster.placement.estimate import PlacementEstimator
+from parallax_core.cluster.placement.movement import Movement, is_worth_moving, measure_movement
+from parallax_core.contracts.placement import ClusterProfile, PlacedStage, Placement, PlacementProblem
+from parallax_core.contracts.stage import LayerRange
+from tests.support.clusters import GB, make_model, make_node
+
+
+def split(cut: int) -> Placement:
+    return Placement(((PlacedStage("a", LayerRange(0, cut)), PlacedStage("b", LayerRange(cut, 8))),))
+
+
+NODES = (make_node("a", 20), dataclasses.replace(make_node("b", 20), cached_layers=LayerRange(4, 6)))
+PROBLEM = PlacementProblem(cluster=ClusterProfile(nodes=NODES), model=make_model(8))
+
+
+def test_layers_in_memory_cost_nothing_and_cached_ones_little() -> None:
+    assert measure_movement(PROBLEM, split(6), split(6)) == Movement(load_bytes=0, load_s=0.0, num_moved=0)
+    assert measure_movement(PROBLEM, split(6), split(3)) == Movement(load_bytes=3 * GB, load_s=22.0, num_moved=1)
+    assert measure_movement(PROBLEM, split(3), split(5)).load_bytes == 2 * GB
+    assert measure_movement(PROBLEM, Placement(), split(4)).load_bytes == 8 * GB
+
+
+def test_change_is_worth_what_it_gains_within_the_horizon() -> None:
+    estimate = PlacementEstimator(PROBLEM).estimate(split(4))
+    better = dataclasses.replace(estimate, tokens_per_s=estimate.tokens_per_s * 1.1)
+    quick, slow = (Movement(load_bytes=1, load_s=seconds, num_moved=1) for seconds in (1.0, 100.0))
+    assert is_worth_moving(PROBLEM, estimate, better, quick)
+    assert not is_worth_moving(PROBLEM, estimate, better, slow)
+    assert not is_worth_moving(PROBLEM, estimate, estimate, Movement(load_bytes=0, load_s=0.0, num_moved=0))
+    assert not is_worth_moving(PROBLEM, better, estimate, quick)
+
+
+def test_anything_is_better_than_no_pipeline() -> None:
+    nothing, estimate = (PlacementEstimator(PROBLEM).estimate(each) for each in (Placement(), split(4)))
+    slow = Movement(load_bytes=1, load_s=1e6, num_moved=1)
+    assert is_worth_moving(PROBLEM, nothing, estimate, slow)
+    assert not is_worth_moving(PROBLEM, estimate, nothing, slow)
