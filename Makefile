@@ -19,13 +19,15 @@ RESULTS  := $(addprefix benchmarks/results/,parity-smollm2.json stages.json laye
 SERVE := .venv
 DEV   := .venv-dev
 PEERS := .venv-peers
+ENGINES ?= vllm-0.32.0 vllm-0.31.0 sglang-0.5.23 sglang-0.5.18
 PIP   := -m pip install --quiet --disable-pip-version-check --no-input --constraint constraints.txt
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help serve test lint unit docs evidence wheels clean python
+.PHONY: help serve test lint unit engines docs evidence wheels clean python
+.SECONDARY:
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -44,7 +46,7 @@ lint: $(DEV)/.stamp ## check style, formatting, imports between packages, and ty
 	@$(DEV)/bin/lint-imports --no-logo
 	@echo "mypy"
 	@$(DEV)/bin/mypy conftest.py parallax_core tests $(wildcard benchmarks plugins/*/parallax_* docs/examples/*/parallax_*)
-	@for tests in $(wildcard plugins/*/tests); do echo "mypy $$tests"; $(DEV)/bin/mypy $$tests || exit 1; done
+	@for tests in $(wildcard plugins/*/tests plugins/*/engine_tests); do echo "mypy $$tests"; $(DEV)/bin/mypy $$tests || exit 1; done
 	@for tests in $(wildcard docs/examples/*/tests); do \
 		echo "mypy $$tests"; MYPYPATH=$$tests $(DEV)/bin/mypy $$tests || exit 1; \
 	done
@@ -56,6 +58,25 @@ unit evidence: export OPENBLAS_NUM_THREADS ?= 1
 unit: $(DEV)/.stamp ## run the tests in WORKERS (2) processes, or with ARGS for pytest in one
 	@echo "pytest"
 	@$(DEV)/bin/python -m pytest $(or $(ARGS),--numprocesses $(WORKERS) --dist worksteal)
+
+# The releases of engines that are tested. Each gets an environment of its own, as `parallax engines install` makes it.
+engines: ## build the environment of each engine from nothing, and run its tests there (an hour)
+	@rm -rf $(foreach engine,$(ENGINES),build/engines/$(engine))
+	@for engine in $(ENGINES); do $(MAKE) engine-$$engine || exit 1; done
+
+# For example engine-vllm-0.32.0, which keeps its environment for the next time.
+engine-%: build/engines/%/.stamp
+	@echo "pytest of $*"
+	@PARALLAX_HOME=$(CURDIR)/build/test-home build/engines/$*/engines/$(firstword $(subst -, ,$*))/bin/python -m pytest \
+		plugins/backend_$(firstword $(subst -, ,$*))/engine_tests
+
+build/engines/%/.stamp: | $(DEV)/.stamp
+	@echo "making the environment of $* (once; takes several minutes)"
+	@rm -rf $(@D)
+	@PARALLAX_HOME=$(CURDIR)/$(@D) $(DEV)/bin/parallax engines install $(firstword $(subst -, ,$*)) \
+		--release $(lastword $(subst -, ,$*))
+	@$(@D)/engines/$(firstword $(subst -, ,$*))/bin/python $(PIP) pytest pytest-asyncio pytest-timeout
+	@touch $@
 
 docs: $(DEV)/.stamp ## build the documentation into site/
 	@$(DEV)/bin/mkdocs build --quiet --strict --site-dir site

@@ -23,6 +23,8 @@ MODEL = "smollm2-135m"
 OPTIONS = ("max_model_len=2048", "kv_cache_gb=1", "threads=1")
 START_S = 240.0
 
+pytestmark = pytest.mark.timeout(900)
+
 
 @dataclass
 class Server:
