@@ -160,8 +160,9 @@ async def test_sampling_fields_are_honoured(
     assert best[0] not in await client.ask(prompt, max_tokens=8, sampling=banned)
     plain = await client.ask(prompts[3], max_tokens=TOKENS)
     assert len(set(plain)) < len(plain)
-    for name in ("presence_penalty", "frequency_penalty"):
-        spread = await client.ask(prompts[3], max_tokens=TOKENS, sampling=Sampling(temperature=0.0, **{name: 2.0}))
+    for penalties in ((2.0, 0.0), (0.0, 2.0)):
+        sampling = Sampling(temperature=0.0, presence_penalty=penalties[0], frequency_penalty=penalties[1])
+        spread = await client.ask(prompts[3], max_tokens=TOKENS, sampling=sampling)
         assert len(set(spread)) > len(set(plain))
 
 
