@@ -60,9 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with serve(command, name, {}, {}) as side:
         answers = [ask_greedily(side.target.url, name, prompt) for prompt in prompts]
     differences = []
-    for text, answer, reference in zip(
-        texts, answers, generate_references(options.model, prompts, TOKENS), strict=True
-    ):
+    references = generate_references(options.model, prompts, TOKENS)
+    for text, answer, reference in zip(texts, answers, references, strict=True):
         found = find_difference(answer.tokens, list_texts(tokenizer, reference), reference.gaps)
         differences += [] if found is None else [{"prompt": text, **found}]
     passed = len(differences) <= MAX_DIFFERING and all(each["gap"] < MAX_GAP for each in differences)
