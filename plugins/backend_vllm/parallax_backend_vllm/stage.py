@@ -22,6 +22,7 @@ from parallax_core.api import (
     StageLost,
     StageResult,
 )
+from parallax_sampling_torch.masks import wait_for_masks
 from parallax_sampling_torch.outputs import answer_outputs, draw_tokens, list_outputs, write_states
 from parallax_sampling_torch.sampler import Sampler
 from parallax_sampling_torch.soundness import check_given, check_hidden, check_largest
@@ -149,9 +150,11 @@ class VllmStage:
         logits = _find_logits(worker, found, batch.rows, states).float()
         largest, best = logits.max(dim=-1)
         check_largest(largest, batch.rows)
+        masked = wait_for_masks(logits, batch.masks)
         begun = time.perf_counter()
-        drawn = draw_tokens(self._sampler, logits, batch, self._account.entries, best)
-        answers, given = answer_outputs(outputs, logits, drawn), write_states(outputs, to_host(states))
+        entries, known = self._account.entries, best if masked is logits else None
+        drawn = draw_tokens(self._sampler, masked, batch, entries, known)
+        answers, given = answer_outputs(outputs, masked, drawn), write_states(outputs, to_host(states))
         return StageResult(answers, given, self._account.free, time.perf_counter() - begun)
 
     def _run(self, worker: StageWorker, batch: StageBatch) -> Found:

@@ -133,7 +133,7 @@ def _make_stage(plan: StagePlan, place: tuple[LayerRange, int], config: Any, ope
         weight_bytes=opened.weight_bytes,
         weights_version=identity.version,
         weights_parts=identity.parts,
-        capabilities=frozenset({"logprobs", "hidden"}),
+        capabilities=frozenset({"logprobs", "hidden", "masks"}),
         takes=hop if layers.start else (),
         gives=() if is_last else hop,
     )

@@ -115,7 +115,7 @@ def open_stage(layers: LayerRange | None) -> VllmStage:
         dtype="float32",
         weight_bytes=0,
         weights_version="1",
-        capabilities=frozenset({"logprobs", "hidden"}),
+        capabilities=frozenset({"logprobs", "hidden", "masks"}),
         takes=hop if held.start else (),
         gives=() if held.stop == LAYERS else hop,
     )
