@@ -6,7 +6,6 @@ import json
 import logging
 import logging.config
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,9 +26,16 @@ def plan(tmp_path: Path) -> EnginePlan:
     return EnginePlan(model=tmp_path, dtype="float32", memory_fraction=0.5)
 
 
-@pytest.mark.parametrize("name", ["tensor_parallel", "pipeline_parallel"])
-def test_several_devices_are_refused_on_a_cpu_by_the_name_of_the_option(plan: EnginePlan, name: str) -> None:
-    settings = replace(VllmSettings(), **{name: 2})
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("tensor_parallel", VllmSettings(tensor_parallel=2)),
+        ("pipeline_parallel", VllmSettings(pipeline_parallel=2)),
+    ],
+)
+def test_several_devices_are_refused_on_a_cpu_by_the_name_of_the_option(
+    plan: EnginePlan, name: str, settings: VllmSettings
+) -> None:
     with pytest.raises(Unsupported, match=f"the option {name} is 2, and on a CPU"):
         check_device(plan, settings, is_cpu=True)
     check_device(plan, settings, is_cpu=False)
