@@ -31,6 +31,7 @@ COMMANDS = {
     "plugins": "Show the installed plugins and what they offer.",
     "plugin": "Write a plugin of your own.",
     "config": "Show every setting, and where it comes from.",
+    "completion": "Let your shell complete commands and options.",
     "doctor": "Examine this machine and this installation.",
 }
 """Each is a Typer application named ``app`` in the module of that name beside this one; plugins may add others."""
@@ -108,6 +109,7 @@ def start(
 def main() -> NoReturn:
     """Run the command line and end the process: 0 success, 2 usage error, 130 interrupted, 1 any other error."""
     signal.signal(signal.SIGTERM, _interrupt)
+    _prepare_completion()
     try:
         code = app(standalone_mode=False) or 0
         if sys.stdout is not None:  # None if the stream was closed before the start
@@ -125,6 +127,14 @@ def main() -> NoReturn:
     if code:
         _silence_output()
     _leave(code)
+
+
+def _prepare_completion() -> None:
+    """Let Typer answer if a shell asks for completions; see `parallax_core.cli.completion`."""
+    if "_PARALLAX_COMPLETE" in os.environ:
+        from typer._completion_classes import completion_init
+
+        completion_init()
 
 
 def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
