@@ -16,6 +16,7 @@ from parallax_core.base.errors import (
 )
 from parallax_core.base.files import read_object
 from parallax_core.base.ids import Epoch, LeaseId, RequestId, SeqId
+from parallax_core.base.json_scan import JsonScan
 from parallax_core.base.machine import Machine
 from parallax_core.base.refs import Ref
 from parallax_core.checkpoint.config_reader import ConfigReader, count_layers
@@ -306,6 +307,7 @@ __all__ = [  # noqa: RUF022 -- in groups
     "AnswerInfo",
     "Content",
     "Informed",
+    "JsonScan",
     "Parser",
     "ParserSpec",
     "Piece",

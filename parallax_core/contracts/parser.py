@@ -94,3 +94,6 @@ class ParserSpec:
     """Special tokens that mark reasoning or calls. Text is made without special tokens, except these."""
     reasoning_end: str = ""
     """The text that ends the reasoning, for requests that limit it; empty: reasoning cannot be limited."""
+    reasoning_marks: tuple[str, str] | None = None
+    """The marks before and after the reasoning: a prompt that ends with the first has opened it. The rest of such an
+    answer may be JSON alone, which is how ``tool_choice`` forces a call; None: the format has no such answers."""

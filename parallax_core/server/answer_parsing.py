@@ -11,6 +11,7 @@ from parallax_core.contracts.engine import Delta
 from parallax_core.contracts.parser import AnswerInfo, Content, Informed, Parser, Piece, Reasoning, ToolCall
 from parallax_core.models.output_parser import OutputParser
 from parallax_core.server.body_messages import ResponseForm
+from parallax_core.server.forced_calls import ForcedCallParser
 from parallax_core.server.json_pieces import JsonObject
 
 ID_LETTERS, ID_LENGTH = string.ascii_letters + string.digits, 9
@@ -22,6 +23,16 @@ def make_call_id() -> str:
     return "".join(secrets.choice(ID_LETTERS) for _ in range(ID_LENGTH))
 
 
+def make_parser(parser: OutputParser, form: ResponseForm) -> Parser:
+    """Return the parser for one answer, which knows the request."""
+    made: Parser = parser.make()
+    optional: object = made
+    if isinstance(optional, Informed):
+        tools = form.tools if form.forced_call is None else {}
+        optional.begin(AnswerInfo(prompt_end=form.prompt_end, tools=tools))
+    return made if form.forced_call is None else ForcedCallParser(made, form.forced_call)
+
+
 class AnswerParsing:
     """Parses one answer as it arrives, and counts the tokens of its reasoning.
 
@@ -29,10 +40,7 @@ class AnswerParsing:
     """
 
     def __init__(self, parser: OutputParser | None, form: ResponseForm) -> None:
-        self._parser: Parser | None = parser.make() if parser else None
-        made: object = self._parser
-        if isinstance(made, Informed):
-            made.begin(AnswerInfo(prompt_end=form.prompt_end, tools=form.tools))
+        self._parser = make_parser(parser, form) if parser else None
         self._allows_many = form.allows_many_calls
         self._num_undecided = 0
         self._is_reasoning = False

@@ -47,12 +47,18 @@ class ParserTraits(msgspec.Struct, frozen=True, kw_only=True):
     finds_calls: bool = False
     special_tokens: tuple[str, ...] = ()
     reasoning_end: str = ""
+    reasoning_marks: tuple[str, str] | None = None
 
     @classmethod
     def of(cls, spec: ParserSpec) -> ParserTraits:
         """Return the traits of a parser."""
         tokens = tuple(spec.special_tokens)
-        return cls(finds_calls=spec.finds_calls, special_tokens=tokens, reasoning_end=spec.reasoning_end)
+        return cls(
+            finds_calls=spec.finds_calls,
+            special_tokens=tokens,
+            reasoning_end=spec.reasoning_end,
+            reasoning_marks=spec.reasoning_marks,
+        )
 
 
 class ResponseForm(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,6 +84,8 @@ class ResponseForm(msgspec.Struct, frozen=True, kw_only=True):
     """The end of a chat's prompt; see `AnswerInfo`."""
     tools: dict[str, str] = {}
     """The tools that the model may call; see `AnswerInfo`."""
+    forced_call: str | None = None
+    """The tool that the answer has to call; empty: any of them; None: it need not call any."""
     allows_many_calls: bool = True
     """Whether an answer may have several tool calls."""
     max_reasoning: int | None = None

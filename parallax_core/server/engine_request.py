@@ -16,6 +16,7 @@ from parallax_core.contracts.sample import Sampling
 from parallax_core.models.chat_template import ANSWER, PromptEnding
 from parallax_core.models.tokenizer import ModelTokenizer
 from parallax_core.server.body_messages import ParsedBody, ParserTraits, ResponseForm, pack
+from parallax_core.server.chat_grammar import set_grammar
 from parallax_core.server.grammar_check import check_grammar
 from parallax_core.server.request_models import ChatRequest, CompletionRequest, Generation
 from parallax_core.server.structured_output import StructuredOutputs, read_format, read_structured
@@ -60,29 +61,29 @@ def parse_chat(
 ) -> ParsedBody:
     """Return the parsed body of a chat request whose ``messages`` make ``prompt``; raises what `read_chat` raises."""
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
-    return ParsedBody(
-        form=_read_form(
-            body,
-            logprobs,
-            length_field="max_completion_tokens" if body.max_tokens is None else "max_tokens",
-            prompt_field="messages",
-            prompt_end=text.show(prompt[-NUM_END_TOKENS:])[-MAX_PROMPT_END:] if parser else "",
-            tools={tool.function.name: json.dumps(tool.function.parameters or {}) for tool in body.offered_tools},
-            allows_many_calls=body.parallel_tool_calls is not False,
-            max_reasoning=body.max_reasoning_tokens,
-            reasoning_end=_read_end(text, body, parser),
-        ),
-        request=_read_request(
-            text,
-            body,
-            max_tokens=body.max_tokens or body.max_completion_tokens,
-            default_max_tokens=text.defaults.max_tokens,
-            logprobs=logprobs,
-            shown_tokens=text.find_special(parser.special_tokens) if parser else frozenset(),
-        ),
-        prompts=(pack(prompt),),
-        seeds=_draw_seeds(body, 1),
+    form = _read_form(
+        body,
+        logprobs,
+        length_field="max_completion_tokens" if body.max_tokens is None else "max_tokens",
+        prompt_field="messages",
+        prompt_end=text.show(prompt[-NUM_END_TOKENS:])[-MAX_PROMPT_END:] if parser else "",
+        tools={tool.function.name: json.dumps(tool.function.parameters or {}) for tool in body.offered_tools},
+        forced_call=body.forced_call,
+        allows_many_calls=body.parallel_tool_calls is not False,
+        max_reasoning=body.max_reasoning_tokens,
+        reasoning_end=_read_end(text, body, parser),
     )
+    request = _read_request(
+        text,
+        body,
+        max_tokens=body.max_tokens or body.max_completion_tokens,
+        default_max_tokens=text.defaults.max_tokens,
+        logprobs=logprobs,
+        shown_tokens=text.find_special(parser.special_tokens) if parser else frozenset(),
+    )
+    if parser is not None:
+        form, request = set_grammar(text, parser, form, request)
+    return ParsedBody(form=form, request=request, prompts=(pack(prompt),), seeds=_draw_seeds(body, 1))
 
 
 def read_conversation(

@@ -8,8 +8,9 @@ from dataclasses import replace
 
 from parallax_core.base.ids import RequestId
 from parallax_core.contracts.engine import Delta, Engine, Health, Request, Stream
-from parallax_core.contracts.parser import AnswerInfo, Informed, Reasoning
+from parallax_core.contracts.parser import Reasoning
 from parallax_core.models.output_parser import OutputParser
+from parallax_core.server.answer_parsing import make_parser
 from parallax_core.server.body_messages import ResponseForm
 
 
@@ -54,10 +55,7 @@ class LimitedStream:
         self._tokens: list[int] = []
         self._is_closed = False
         self._is_reasoning = False
-        self._parser = limit.parser.make()
-        made: object = self._parser
-        if isinstance(made, Informed):
-            made.begin(AnswerInfo(prompt_end=limit.form.prompt_end, tools=limit.form.tools))
+        self._parser = make_parser(limit.parser, limit.form)
         self._stream = limit.engine.submit(request)
 
     async def __aiter__(self) -> AsyncIterator[Delta]:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
-from parallax_core.server.chat_messages import Messages, Tool, ToolChoice, ToolsField, check_tools
+from parallax_core.server.chat_messages import Messages, NamedTool, Tool, ToolChoice, ToolsField, check_tools
 from parallax_core.server.fields import (
     Answers,
     Biases,
@@ -223,7 +223,8 @@ class ChatRequest(Generation):
     tools: ToolsField | None = None
     """Up to 128 functions that the model may call."""
     tool_choice: ToolChoice | None = None
-    """``auto``, the default with ``tools``, lets the model choose; ``none`` hides the tools from the model."""
+    """``auto``, the default with ``tools``, lets the model choose; ``required`` or a named function forces a call,
+    whose arguments follow the schema; ``none`` hides the tools from the model."""
     parallel_tool_calls: bool | None = None
     """False keeps only the first call of an answer; true by default."""
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
@@ -245,7 +246,17 @@ class ChatRequest(Generation):
         if self.max_reasoning_tokens is not None and self.num_answers > 1:
             raise refuse("max_reasoning_tokens", "'max_reasoning_tokens' is only for a single answer: leave out 'n'")
         check_tools(self.tools, self.tool_choice)
+        if self.offered_tools and (structured := self.list_structured()):
+            message = f"'{structured[0]}' leaves no room for tool calls: leave it out, or send 'tool_choice': 'none'"
+            raise refuse(structured[0], message)
         return self
+
+    @property
+    def forced_call(self) -> str | None:
+        """The tool that the answer has to call; empty: any of them; None: it need not call any."""
+        if isinstance(self.tool_choice, NamedTool):
+            return self.tool_choice.function.name
+        return "" if self.tool_choice == "required" else None
 
     @property
     def offered_tools(self) -> list[Tool]:

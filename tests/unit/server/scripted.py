@@ -50,6 +50,7 @@ HERMES = ParserSpec(
     factory=Ref("parallax_models.parsers.json_calls:HermesParser"),
     special_tokens=SPECIAL[:4],
     reasoning_end="</think>\n\n",
+    reasoning_marks=("<think>", "</think>"),
 )
 LENGTH = 4000
 
@@ -131,7 +132,7 @@ class ScriptedSite:
         (folder / "config.json").write_text(json.dumps({**config, "max_position_embeddings": LENGTH}))
         self.text = ModelTokenizer(folder)
         self.engine = ScriptedEngine(lambda script: list(self.text.encode(script)))
-        self.router = Router([TextEngine(self.engine, self.text.decode)], LeastPendingTokens(), lambda: LENGTH)
+        self.router = Router([self.make_engine()], LeastPendingTokens(), lambda: LENGTH)
         parser = OutputParser(spec, spec.factory.load()) if spec else None
         reader = LocalReader(BodyReader(self.text, "toy", ParserTraits.of(spec) if spec else None))
         options = options or ServerOptions()
@@ -156,6 +157,10 @@ class ScriptedSite:
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
         self.http.portal.call(self.router.stop)  # type: ignore[union-attr]
         self.http.__exit__()
+
+    def make_engine(self) -> Any:
+        """Return the replica."""
+        return TextEngine(self.engine, self.text.decode)
 
     @property
     def prompt(self) -> str:

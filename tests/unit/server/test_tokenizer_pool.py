@@ -23,6 +23,7 @@ from parallax_core.server.body_messages import (
     BodyRequest,
     DirectAnswer,
     ParsedBody,
+    ParserTraits,
     ReaderSetup,
     RefusedBody,
     to_frame,
@@ -265,3 +266,23 @@ def read_environment(pid: int) -> bytes:
     """Return the environment that a process was started with; nothing where the system does not show it."""
     path = Path(f"/proc/{pid}/environ")
     return path.read_bytes() if path.exists() else b""
+
+
+async def test_chat_with_tools_is_read_as_in_this_process(tmp_path: Path) -> None:
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+    body = {"model": "tiny", "messages": [{"role": "user", "content": "a"}], "tools": [tool], "seed": 1}
+    ask = BodyRequest(kind="chat", body=json.dumps({**body, "max_reasoning_tokens": 5, "cache_salt": "x"}).encode())
+    traits = ParserTraits(finds_calls=True, special_tokens=("<end>",), reasoning_end="b")
+    folder = write_model(tmp_path, "{{ tools | tojson }}{{ messages[0].content }}")
+    pool = TokenizerPool(str(folder), "tiny", QUICK, parser=traits)
+    await pool.start()
+    try:
+        found = await pool.read(ask)
+    finally:
+        await pool.stop()
+    assert found == BodyReader(ModelTokenizer(folder), "tiny", traits).answer(ask)
+    assert isinstance(found.content, ParsedBody)
+    assert (found.content.form.tools, found.content.request.shown_tokens) == (
+        {"f": '{"type": "object"}'},
+        frozenset({256}),
+    )

@@ -187,15 +187,12 @@ def test_every_field_of_the_published_schema_is_there(site: ScriptedSite) -> Non
     }
 
 
-NAMED = {"type": "function", "function": {"name": "look_up"}}
 STRICT = {"type": "function", "function": {**TOOL["function"], "strict": True}}
 
 
 @pytest.mark.parametrize(
     ("param", "fields"),
     [
-        ("tool_choice", {"tools": [TOOL], "tool_choice": "required"}),
-        ("tool_choice", {"tools": [TOOL], "tool_choice": NAMED}),
         ("tools.0.function.strict", {"tools": [STRICT]}),
         ("tools", {"tools": [TOOL, TOOL]}),
         ("tools.0.function.name", {"tools": [{"type": "function", "function": {"name": "a b"}}]}),

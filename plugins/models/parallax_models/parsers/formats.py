@@ -21,6 +21,7 @@ def _offer(name: str, summary: str, parser: str, marks: tuple[str, ...], tokens:
         template_marks=marks,
         special_tokens=(*THINK_TOKENS, *tokens),
         reasoning_end=THINK_END,
+        reasoning_marks=THINK_TOKENS,
     )
 
 
@@ -47,6 +48,7 @@ FORMATS = (
         template_marks=("[TOOL_CALLS]", "[/INST]"),
         special_tokens=("[TOOL_CALLS]", "[CALL_ID]", "[ARGS]", "[THINK]", "[/THINK]"),
         reasoning_end="[/THINK]",
+        reasoning_marks=("[THINK]", "[/THINK]"),
     ),
     _offer(
         "deepseek",
@@ -93,5 +95,6 @@ FORMATS = (
         template_marks=("</think>",),
         special_tokens=THINK_TOKENS,
         reasoning_end=THINK_END,
+        reasoning_marks=THINK_TOKENS,
     ),
 )

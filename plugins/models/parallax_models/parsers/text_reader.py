@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Generator
 from typing import TypeVar
 
-from parallax_models.parsers.json_scan import JsonScan
+from parallax_core.api import JsonScan
 from parallax_models.parsers.marks import Marks
 
 T = TypeVar("T")

@@ -1,0 +1,117 @@
+"""Forced calls on the whole way to the official client; a toy model draws at random what the grammar leaves it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from parallax_core.node.executor.local import LocalExecutor
+from parallax_core.node.pipeline.engine import PipelineEngine
+from parallax_core.node.pipeline.options import PipelineOptions
+from parallax_core.testing.toy import Toy
+from tests.unit.server.scripted import HERMES, ScriptedSite
+
+LETTER: dict[str, Any] = {"type": "object", "properties": {"letter": {"$ref": "#/$defs/one"}}, "required": ["letter"]}
+LETTER |= {"additionalProperties": False, "$defs": {"one": {"enum": ["a", "é"]}}}
+TOOLS: Any = [
+    {"type": "function", "function": {"name": "spell", "parameters": LETTER, "strict": True}},
+    {"type": "function", "function": {"name": "stop", "parameters": {"type": "object", "additionalProperties": False}}},
+]
+NAMED: Any = {"type": "function", "function": {"name": "spell"}}
+ASK: dict[str, Any] = {"model": "toy", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 300}
+
+
+class ToySite(ScriptedSite):
+    """The server of `ScriptedSite` with a pipeline of a toy, which follows grammars and nothing else."""
+
+    def make_engine(self) -> Any:
+        toy = Toy(("full",), vocab=self.text.vocab_size)
+        options = PipelineOptions(grammars=self.text.grammars)
+        executor = LocalExecutor([lambda: toy.open(num_pages=300, context=1000, max_batch_tokens=64)])
+        return PipelineEngine(executor, self.text.decode, options)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[ToySite]:
+    with ToySite(tmp_path) as site:
+        yield site
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_required_call_is_valid(site: ToySite, seed: int) -> None:
+    answer = site.openai.chat.completions.create(**ASK, tools=TOOLS, tool_choice="required", seed=seed)
+    [choice] = answer.choices
+    if choice.finish_reason == "length":
+        return
+    assert (choice.finish_reason, choice.message.content) == ("tool_calls", None)
+    assert choice.message.tool_calls
+    for call in choice.message.tool_calls:
+        arguments, name = json.loads(call.function.arguments), call.function.name
+        assert (arguments.get("letter") in {"a", "é"} and name == "spell") or (arguments, name) == ({}, "stop")
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_named_call_is_valid_and_streamed(site: ToySite, seed: int) -> None:
+    with site.openai.chat.completions.stream(**ASK, tools=TOOLS, tool_choice=NAMED, seed=seed) as stream:
+        names = [event.name for event in stream if event.type == "tool_calls.function.arguments.delta"]
+        [choice] = stream.get_final_completion().choices
+    assert choice.message.tool_calls
+    [call] = choice.message.tool_calls
+    assert (choice.finish_reason, call.function.name) == ("tool_calls", "spell")
+    assert json.loads(call.function.arguments)["letter"] in {"a", "é"}
+    assert len(names) > 3
+
+
+def test_one_call_is_enough_if_calls_are_not_parallel(site: ToySite) -> None:
+    fields = {**ASK, "tools": TOOLS, "tool_choice": "required", "parallel_tool_calls": False}
+    for seed in range(3):
+        [choice] = site.openai.chat.completions.create(**fields, seed=seed).choices
+        assert len(choice.message.tool_calls or ()) == 1
+
+
+def test_grammar_begins_after_reasoning_that_the_prompt_opened(site: ToySite) -> None:
+    kwargs = {"chat_template_kwargs": {"enable_thinking": True}}
+    fields: dict[str, Any] = {
+        "response_format": {"type": "json_object"},
+        "extra_body": kwargs,
+        "max_reasoning_tokens": 5,
+    }
+    fields["extra_body"] |= {"max_reasoning_tokens": fields.pop("max_reasoning_tokens")}
+    message = site.openai.chat.completions.create(**ASK, **fields, seed=3).choices[0].message
+    assert message.reasoning
+    assert (message.content or "").startswith("{")
+
+
+@pytest.mark.parametrize(
+    ("param", "fields"),
+    [
+        ("tool_choice", {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "other"}}}),
+        ("tool_choice", {"tool_choice": "required"}),
+        ("tools.0.function.strict", {"tools": TOOLS}),
+        ("response_format", {"tools": TOOLS[1:], "response_format": {"type": "json_object"}}),
+    ],
+)
+def test_contradiction_is_refused_by_name(site: ToySite, param: str, fields: Any) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        site.openai.chat.completions.create(**ASK, **fields)
+    assert caught.value.param == param
+
+
+def test_schema_that_cannot_be_met_is_refused(site: ToySite) -> None:
+    never: Any = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "not": {}}}}]
+    with pytest.raises(openai.BadRequestError) as caught:
+        site.openai.chat.completions.create(**ASK, tools=never, tool_choice="required")
+    assert caught.value.param == "tool_choice"
+
+
+def test_format_without_bare_json_cannot_be_forced(tmp_path: Path) -> None:
+    with ToySite(tmp_path, replace(HERMES, reasoning_marks=None)) as site:
+        with pytest.raises(openai.BadRequestError, match="format of this model") as caught:
+            site.openai.chat.completions.create(**ASK, tools=TOOLS, tool_choice="required")
+        assert caught.value.param == "tool_choice"
