@@ -231,6 +231,9 @@ class CompletionReply(ResponseModel):
     """In a stream on the last event, if requested; that event has no choices."""
 
 
+ModelCapability = Literal["completion", "chat", "tools", "reasoning"]
+
+
 class ModelReply(ResponseModel):
     """A model."""
 
@@ -238,6 +241,11 @@ class ModelReply(ResponseModel):
     object: Literal["model"]
     created: int
     owned_by: str
+    max_model_len: int | None
+    """The largest number of tokens of a prompt and its answer together; null if it is not known yet."""
+    capabilities: list[ModelCapability]
+    """What requests may ask for: ``completion``, ``chat`` if the model has a chat template, ``tools`` and ``reasoning``
+    if the server knows how the model writes them."""
     default_sampling_params: dict[str, float]
     """The defaults for fields of a request that differ from OpenAI's: recommended by the model's authors, or set with
     ``--generation-config``."""

@@ -165,9 +165,26 @@ class Service:
         return {"system_fingerprint": self.fingerprint, "service_tier": "default"}
 
     def describe(self) -> dict[str, object]:
-        """Return the model in OpenAI's form, with the defaults for sampling."""
-        model = {"id": self.model_id, "object": "model", "created": self.created, "owned_by": "parallax"}
-        return {**model, "default_sampling_params": self.text.defaults.describe()}
+        """Return the model in OpenAI's form, with its length, its capabilities and the defaults for sampling."""
+        return {
+            "id": self.model_id,
+            "object": "model",
+            "created": self.created,
+            "owned_by": "parallax",
+            "max_model_len": self.find_max_length() or self.text.context_length or None,
+            "capabilities": self._list_capabilities(),
+            "default_sampling_params": self.text.defaults.describe(),
+        }
+
+    def _list_capabilities(self) -> list[str]:
+        """Return what requests for the model may ask for."""
+        able = {
+            "completion": True,
+            "chat": self.text.can_chat,
+            "tools": self.text.can_chat and self.parser is not None and self.parser.spec.finds_calls,
+            "reasoning": self.text.can_chat and self.parser is not None and bool(self.parser.spec.reasoning_end),
+        }
+        return [name for name, is_able in able.items() if is_able]
 
 
 def find_arrival(http: fastapi.Request) -> float:

@@ -56,6 +56,7 @@ class Letters:
     stop_ids = frozenset[int]()
     vocab_size = len(ALPHABET)
     context_length = 0
+    can_chat = True
 
     @cached_property
     def grammars(self) -> ModelGrammars:

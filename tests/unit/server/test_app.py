@@ -370,6 +370,19 @@ async def test_client_that_is_gone_before_the_first_event_stops_its_generation()
     assert stream.is_closed
 
 
+def test_model_says_what_it_can_hold_and_do(site: Site) -> None:
+    model = site.client.get("/v1/models").json()["data"][0]
+    assert (model["id"], model["object"], model["owned_by"], model["max_model_len"]) == (
+        "toy",
+        "model",
+        "parallax",
+        400,
+    )
+    assert model["capabilities"][:2] == ["completion", "chat"]
+    site.text.can_chat = False
+    assert site.client.get("/v1/models/toy").json()["capabilities"] == ["completion"]
+
+
 def test_every_route_but_health_and_version_asks_for_a_key() -> None:
     with Site(ServerOptions(keys=ApiKeys({"secret": "user", "other": "admin"}))) as site:
         paths = site.app.openapi()["paths"]
