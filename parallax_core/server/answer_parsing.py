@@ -12,6 +12,7 @@ from parallax_core.contracts.parser import AnswerInfo, Content, Informed, Parser
 from parallax_core.models.output_parser import OutputParser
 from parallax_core.server.body_messages import ResponseForm
 from parallax_core.server.forced_calls import ForcedCallParser
+from parallax_core.server.freeform_calls import FreeformCallParser
 from parallax_core.server.json_pieces import JsonObject
 
 ID_LETTERS, ID_LENGTH = string.ascii_letters + string.digits, 9
@@ -30,7 +31,9 @@ def make_parser(parser: OutputParser, form: ResponseForm) -> Parser:
     if isinstance(optional, Informed):
         tools = form.tools if form.forced_call is None else {}
         optional.begin(AnswerInfo(prompt_end=form.prompt_end, tools=tools))
-    return made if form.forced_call is None else ForcedCallParser(made, form.forced_call)
+    if form.forced_call is None:
+        return made
+    return (FreeformCallParser if form.is_freeform else ForcedCallParser)(made, form.forced_call)
 
 
 class AnswerParsing:

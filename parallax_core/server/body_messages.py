@@ -13,8 +13,9 @@ from parallax_core.base.errors import BackendFailed, InvalidRequest, ParallaxErr
 from parallax_core.base.ids import RequestId
 from parallax_core.contracts.engine import Request
 from parallax_core.contracts.parser import ParserSpec
+from parallax_core.server.responses.plan import ResponsePlan
 
-BodyKind = Literal["chat", "completion", "messages", "count_tokens", "tokenize", "detokenize"]
+BodyKind = Literal["chat", "completion", "messages", "count_tokens", "responses", "tokenize", "detokenize"]
 """The kind of a body, by its route."""
 
 LENGTH_BYTES = 4
@@ -86,6 +87,8 @@ class ResponseForm(msgspec.Struct, frozen=True, kw_only=True):
     """The tools that the model may call; see `AnswerInfo`."""
     forced_call: str | None = None
     """The tool that the answer has to call; empty: any of them; None: it need not call any."""
+    is_freeform: bool = False
+    """Whether the answer is the input of the tool that it has to call, as text."""
     allows_many_calls: bool = True
     """Whether an answer may have several tool calls."""
     max_reasoning: int | None = None
@@ -96,6 +99,8 @@ class ResponseForm(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the answer is limited to fewer tokens than the client asked for, since the context holds no more."""
     grammar_field: str = "response_format"
     """The body's field that asks for structured output."""
+    plan: ResponsePlan | None = None
+    """How the response is written; only for the Responses API."""
 
 
 class ParsedBody(msgspec.Struct, frozen=True, kw_only=True, tag="reading"):

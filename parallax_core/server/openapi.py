@@ -19,6 +19,8 @@ from parallax_core.server.request_models import (
     TokenizeRequest,
 )
 from parallax_core.server.response_models import ChatChunk, CompletionReply, ErrorReply, HealthReply, ResponseModel
+from parallax_core.server.responses.body_models import ResponsesRequest
+from parallax_core.server.responses.replies import AnyResponseEvent
 
 Responses = dict[int | str, dict[str, Any]]
 
@@ -43,11 +45,12 @@ BODIES = (
     CompletionRequest,
     MessagesRequest,
     CountTokensRequest,
+    ResponsesRequest,
     TokenizeRequest,
     DetokenizeRequest,
     StopRequest,
 )
-EVENTS = (ChatChunk, CompletionReply, *get_args(MessageEvent))
+EVENTS = (ChatChunk, CompletionReply, *get_args(MessageEvent), *get_args(AnyResponseEvent))
 UNSEEN = (*BODIES, *EVENTS, ErrorReply)
 """The schemas of bodies and events, which FastAPI does not find by itself."""
 
@@ -84,8 +87,17 @@ def describe_events(chunk: type[ResponseModel]) -> Responses:
 
 def describe_message_events() -> Responses:
     """Return the description of the stream of events of a Messages route."""
-    data = {"type": "string", **_describe_data(*get_args(MessageEvent))}
-    text = "The answer; with `stream`, as server-sent events, which end with `message_stop` unless an error occurs."
+    return _describe_named("message_stop", *get_args(MessageEvent))
+
+
+def describe_response_events() -> Responses:
+    """Return the description of the stream of events of a response."""
+    return _describe_named("response.completed` or `response.incomplete", *get_args(AnyResponseEvent))
+
+
+def _describe_named(last: str, *models: type[ResponseModel]) -> Responses:
+    data = {"type": "string", **_describe_data(*models)}
+    text = f"The answer; with `stream`, as server-sent events, which end with `{last}` unless an error occurs."
     return _describe_stream(text, {"event": {"type": "string"}, "data": data})
 
 

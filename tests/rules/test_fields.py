@@ -17,6 +17,7 @@ from parallax_core.api import BackendSpec, StagePlan
 from parallax_core.server.fields import Strict
 from parallax_core.server.message_models import MessagesRequest
 from parallax_core.server.request_models import STRUCTURED, ChatRequest, CompletionRequest, Generation
+from parallax_core.server.responses.body_models import ResponsesRequest
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/reference/http.md"
@@ -94,9 +95,10 @@ class Tables:
             "chat": ChatRequest,
             "completion": CompletionRequest,
             "message": MessagesRequest,
+            "response": ResponsesRequest,
         }
         for kind, model in kinds.items():
-            names = [name for name in model.model_fields if name not in common or kind == "message"]
+            names = [name for name in model.model_fields if name not in common or kind in {"message", "response"}]
             self.texts[f"## Fields of a {kind} request"] = self._make(model, names)
 
     def _make(self, model: type[Strict], names: list[str]) -> str:
@@ -130,7 +132,7 @@ def test_field_that_a_backend_cannot_honour_is_shown_as_a_400() -> None:
 
 
 def test_every_field_says_what_it_means() -> None:
-    models = (ChatRequest, CompletionRequest, MessagesRequest)
+    models = (ChatRequest, CompletionRequest, MessagesRequest, ResponsesRequest)
     fields = [item for model in models for item in model.model_fields.items()]
     assert [name for name, field in fields if not field.description] == []
 

@@ -25,6 +25,7 @@ NEEDED = {
     "/v1/completions": "user",
     "/v1/messages": "user",
     "/v1/messages/count_tokens": "user",
+    "/v1/responses": "user",
     "/v1/stop_request": "user",
     "/tokenize": "user",
     "/detokenize": "user",

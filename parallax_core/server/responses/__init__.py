@@ -1,0 +1,1 @@
+"""OpenAI's Responses API: its requests are read as chat requests. The answers come from `server.response`."""

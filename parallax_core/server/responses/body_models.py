@@ -1,0 +1,270 @@
+"""The schema of the body of ``POST /v1/responses``; unsupported fields are refused by name."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import ConfigDict, Discriminator, Field, Tag, model_validator
+
+from parallax_core.server.chat_messages import Schema
+from parallax_core.server.fields import (
+    VARIANT,
+    CountField,
+    Labels,
+    Penalty,
+    SeedField,
+    ShareField,
+    Stops,
+    Strict,
+    TextField,
+    Top,
+    Variables,
+    refuse,
+)
+from parallax_core.server.request_models import Neutral, Tolerant
+from parallax_core.server.responses.input_models import InputParts, find_type
+from parallax_core.server.responses.tool_models import (
+    AllowedTools,
+    AnyChoice,
+    AnyTools,
+    PlacedTool,
+    ToolPick,
+    check_tools,
+    list_tools,
+)
+from parallax_core.server.structured_output import SchemaName
+
+NEUTRAL_RESPONSES: Neutral = {
+    "access_programs": (),
+    "background": (False,),
+    "context_management": ([],),
+    "conversation": (),
+    "image": (),
+    "moderation": (),
+    "previous_response_id": (),
+    "prompt": (),
+    "prompt_cache_options": ({}, {"mode": "implicit"}),
+    "prompt_cache_retention": ("in_memory",),
+    "service_tier": ("auto", "default"),
+    "truncation": ("disabled",),
+}
+"""Unsupported fields, with the values that are accepted because they have no effect."""
+
+Included = Literal[
+    "code_interpreter_call.outputs",
+    "computer_call_output.output.image_url",
+    "file_search_call.results",
+    "message.input_image.image_url",
+    "message.output_text.logprobs",
+    "reasoning.encrypted_content",
+    "web_search_call.action.sources",
+    "web_search_call.results",
+]
+"""OpenAI's values of ``include``; those of hosted tools and images have no effect, since no response has any."""
+ENCRYPTED, LOGPROBS = "reasoning.encrypted_content", "message.output_text.logprobs"
+
+
+class AnyTextFormat(Strict):
+    """Any text, or any JSON object."""
+
+    place = "text.format."
+
+    type: Literal["text", "json_object"]
+
+
+class SchemaFormat(Strict):
+    """JSON that matches a schema."""
+
+    model_config = ConfigDict(serialize_by_alias=True)
+    place = "text.format."
+
+    type: Literal["json_schema"]
+    name: SchemaName
+    schema_: Schema = Field(alias="schema")
+    description: TextField | None = None
+    """For the client's own use: models are not shown it."""
+    strict: bool | None = None
+    """Accepted for compatibility: answers always match the schema."""
+
+    @classmethod
+    def list_known(cls) -> list[str]:
+        """Return the names of the known fields."""
+        return ["type", "name", "schema", "description", "strict"]
+
+
+class TextOptions(Tolerant):
+    """The form of the text of an answer."""
+
+    place = "text."
+    neutral = {"verbosity": ("medium",)}  # noqa: RUF012 -- as in every body
+
+    format: (
+        Annotated[
+            Annotated[AnyTextFormat, Tag(f"{VARIANT}text")]
+            | Annotated[AnyTextFormat, Tag(f"{VARIANT}json_object")]
+            | Annotated[SchemaFormat, Tag(f"{VARIANT}json_schema")],
+            Discriminator(
+                find_type,
+                custom_error_type="unsupported_format",
+                custom_error_message="supported are 'text', 'json_object' and 'json_schema'",
+            ),
+        ]
+        | None
+    ) = None
+
+
+class ReasoningOptions(Tolerant):
+    """How much the model reasons, and how its reasoning is sent."""
+
+    place = "reasoning."
+    neutral = {"context": ("auto",), "mode": ("standard",)}  # noqa: RUF012 -- as in every body
+
+    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    summary: Literal["auto", "concise", "detailed"] | None = None
+    generate_summary: Literal["auto", "concise", "detailed"] | None = None
+    """The older name of ``summary``."""
+
+
+class ResponsesStreamOptions(Strict):
+    """Options that only matter when streaming."""
+
+    place = "stream_options."
+
+    include_obfuscation: Literal[False] | None = None
+
+
+class ResponsesRequest(Tolerant):
+    """The body of ``POST /v1/responses``."""
+
+    neutral = NEUTRAL_RESPONSES
+
+    model: TextField
+    """The id of the model served; another id gets a 404."""
+    input: TextField | InputParts
+    """A text, or the parts of a conversation: messages with ``role`` (``system``, ``developer``, ``user``,
+    ``assistant``) and ``content`` (a string, or parts of type ``input_text`` or ``output_text``), and what earlier
+    answers contained, as the server sent it, with the results of their calls."""
+    instructions: TextField | None = None
+    """A system message before the input."""
+    max_output_tokens: CountField | None = None
+    """The largest number of tokens of the answer, its reasoning included."""
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    """0 to 2; 0, like anything below a millionth, always takes the most probable token."""
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Keep the most probable tokens whose probabilities sum to at least this; above 0, at most 1."""
+    top_logprobs: Top | None = None
+    """The number of most probable tokens to return at each position; 0 to 20."""
+    include: Annotated[list[Included], Field(max_length=32)] | None = None
+    """``message.output_text.logprobs``: return the log-probability of each token of the text;
+    ``reasoning.encrypted_content``: return the reasoning in a form that a later request can send back as it is (it is
+    encoded, not encrypted). OpenAI's other values have no effect."""
+    stream: bool | None = None
+    """Send the answer as server-sent events, as it is generated."""
+    stream_options: ResponsesStreamOptions | None = None
+    """``include_obfuscation``: only false."""
+    text: TextOptions | None = None
+    """``format``: the form of the answer: ``{"type": "text"}``, ``{"type": "json_object"}``, or ``{"type":
+    "json_schema", "name": NAME, "schema": SCHEMA}``."""
+    tools: AnyTools | None = None
+    """Up to 128 tools that the model may call, of the types ``function``, ``custom`` (its input is text) and
+    ``namespace`` (several tools of one name)."""
+    tool_choice: AnyChoice | None = None
+    """``auto``, the default with ``tools``, lets the model choose; ``required`` or a named tool forces a call, whose
+    arguments follow the schema or the grammar; ``none`` hides the tools from the model; ``allowed_tools`` shows it only
+    some."""
+    parallel_tool_calls: bool | None = None
+    """False keeps only the first call of an answer; true by default."""
+    max_tool_calls: CountField | None = None
+    """Without effect: it limits the calls of hosted tools, and there are none."""
+    reasoning: ReasoningOptions | None = None
+    """``effort``: how much the model reasons, if its chat template has such a setting; where it can only be turned on
+    or off, ``none`` turns it off. ``summary``: send the reasoning as the summary, whole, since models write none."""
+    metadata: Labels | None = None
+    """Up to 16 labels for the client's own use, without effect on the answer."""
+    client_metadata: Labels | None = None
+    """The same, from Codex; they are not returned."""
+    user: TextField | None = None
+    """A label for the client's own use, without effect on the answer."""
+    safety_identifier: TextField | None = None
+    """The newer name of ``user``."""
+    prompt_cache_key: TextField | None = None
+    """A label without effect: every prompt shares the prefix cache; see ``cache_salt``."""
+    store: Literal[False] | None = None
+    """Keep the response: only false, which is the default."""
+    top_k: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
+    """Keep the k most probable tokens; 0 keeps all."""
+    min_p: ShareField | None = None
+    """Keep the tokens that are at least this fraction as probable as the most probable one; 0 to 1."""
+    seed: SeedField | None = None
+    """The same seed gives the same answer, alone or among other requests."""
+    presence_penalty: Penalty | None = None
+    """-2 to 2; subtracted from the logit of every token in the answer."""
+    frequency_penalty: Penalty | None = None
+    """-2 to 2; subtracted from a token's logit for each time it occurs in the answer."""
+    repetition_penalty: Annotated[float, Field(ge=0.01, le=10)] | None = None
+    """Above 1 makes tokens of prompt and answer less likely; 0.01 to 10."""
+    stop: Stops | None = None
+    """One string or up to 16; the answer ends before the first of them."""
+    chat_template_kwargs: Variables | None = None
+    """Up to 256 further variables for the model's chat template."""
+    max_reasoning_tokens: CountField | None = None
+    """The largest number of tokens of the reasoning: after them the server ends it, and the model begins its answer."""
+    priority: Annotated[int, Field(ge=-(2**31), le=2**31 - 1)] | None = None
+    """Requests with lower numbers are served first; 0 by default, and waiting makes every request more urgent. Numbers
+    below ``--min-priority``, 0 by default, need a key of the role ``admin``."""
+    timeout: Annotated[float, Field(gt=0, le=86400)] | None = None
+    """Seconds after its arrival at which the request ends with an error."""
+    cache_salt: Annotated[TextField, Field(min_length=1, max_length=256)] | None = None
+    """Share cached prompts only with requests of the same salt; by default with all that have none."""
+
+    @model_validator(mode="after")
+    def check_together(self) -> Self:
+        """Check that the fields do not contradict each other."""
+        if not self.input:
+            raise refuse("input", "'input' is empty")
+        if self.stream_options is not None and not self.stream:
+            raise refuse("stream_options", "'stream_options' is only for requests with 'stream': true")
+        check_tools(self.placed_tools, self.tool_choice)
+        form = self.text.format if self.text else None
+        if form is not None and form.type != "text" and self.offered_tools:
+            message = "'text.format' leaves no room for tool calls: leave it out, or send 'tool_choice': 'none'"
+            raise refuse("text.format", message)
+        return self
+
+    @property
+    def placed_tools(self) -> list[PlacedTool]:
+        """All tools."""
+        return list(list_tools(self.tools or ()))
+
+    @property
+    def offered_tools(self) -> list[PlacedTool]:
+        """The tools that the model may call."""
+        if self.tool_choice == "none":
+            return []
+        if isinstance(self.tool_choice, AllowedTools):
+            picks = self.tool_choice.tools
+            return [tool for tool in self.placed_tools if any(tool.is_picked(pick) for pick in picks)]
+        return self.placed_tools
+
+    @property
+    def forced_tool(self) -> PlacedTool | None:
+        """The tool that the answer has to call, if it is a certain one."""
+        pick = self.tool_choice
+        if not isinstance(pick, ToolPick):
+            return None
+        return next(tool for tool in self.placed_tools if tool.is_picked(pick))
+
+    @property
+    def requires_call(self) -> bool:
+        """Whether the answer has to call some tool."""
+        choice = self.tool_choice
+        return (choice.mode if isinstance(choice, AllowedTools) else choice) == "required"
+
+    @property
+    def summarizes(self) -> bool:
+        """Whether the reasoning is sent as its summary."""
+        return self.reasoning is not None and bool(self.reasoning.summary or self.reasoning.generate_summary)
+
+    def includes(self, name: str) -> bool:
+        """Return whether the client asked for a value of ``include``."""
+        return name in (self.include or ())

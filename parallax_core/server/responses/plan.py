@@ -1,0 +1,28 @@
+"""What reading a request to the Responses API finds out for its answer, besides the engine request."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+
+class ToolOrigin(msgspec.Struct, frozen=True):
+    """The tool of a request that the model calls by another name, or in another way."""
+
+    kind: Literal["function", "custom"]
+    name: str
+    namespace: str = ""
+
+
+class ResponsePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """How a response is written."""
+
+    echo: bytes
+    """The fields of the request that the response repeats, as a JSON object."""
+    tools: dict[str, ToolOrigin]
+    """The tools, by the names by which the model calls them."""
+    summarizes: bool = False
+    """Send the reasoning as its summary."""
+    encrypts: bool = False
+    """Send the reasoning as ``encrypted_content``, too."""

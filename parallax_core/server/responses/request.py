@@ -1,0 +1,193 @@
+"""Turns a validated body of the Responses API into an engine request, as that of a chat request."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from parallax_core.base.errors import InvalidRequest
+from parallax_core.models.tokenizer import ModelTokenizer
+from parallax_core.server.body_messages import ParsedBody, ParserTraits
+from parallax_core.server.chat_messages import NamedFunction, NamedTool
+from parallax_core.server.engine_request import read_chat
+from parallax_core.server.json_pieces import JsonObject, to_json
+from parallax_core.server.request_models import ChatRequest
+from parallax_core.server.responses.body_models import ENCRYPTED, LOGPROBS, ResponsesRequest, SchemaFormat
+from parallax_core.server.responses.conversation import list_messages, make_tools
+from parallax_core.server.responses.plan import ResponsePlan, ToolOrigin
+from parallax_core.server.responses.tool_models import (
+    CustomTool,
+    FunctionTool,
+    GrammarFormat,
+    NamespaceTool,
+    PlacedTool,
+)
+from parallax_core.server.structured_output import JsonSchemaFormat, ResponseFormat, StructuredOutputs
+
+SAME = (
+    "model",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "seed",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "stop",
+    "stream",
+    "chat_template_kwargs",
+    "max_reasoning_tokens",
+    "parallel_tool_calls",
+    "priority",
+    "timeout",
+    "cache_salt",
+)
+"""The fields that a chat request has by the same name."""
+FIELDS = {
+    "messages": "input",
+    "max_tokens": "max_output_tokens",
+    "reasoning_effort": "reasoning.effort",
+    "response_format": "text.format",
+    "structured_outputs": "tools",
+}
+"""The names of fields of a chat request in the Responses API, where they differ."""
+
+
+def read_responses(text: ModelTokenizer, body: ResponsesRequest, parser: ParserTraits | None) -> ParsedBody:
+    """Return the parsed body of a request for a response; ``parser``: the traits of the parser of the answers.
+
+    Raises:
+        InvalidRequest: if it cannot be served; it names the field.
+    """
+    freeform = _find_freeform(body)
+    try:
+        reading = read_chat(text, _make_chat(body, freeform), parser)
+    except InvalidRequest as error:
+        raise _rename(error) from error
+    plan = ResponsePlan(
+        echo=to_json(_write_echo(body, reading)),
+        tools={
+            tool.full_name: ToolOrigin(tool.tool.type, tool.tool.name, tool.namespace) for tool in body.placed_tools
+        },
+        summarizes=body.summarizes,
+        encrypts=body.includes(ENCRYPTED),
+    )
+    form = msgspec.structs.replace(
+        reading.form, length_field="max_output_tokens", prompt_field="input", grammar_field="text.format", plan=plan
+    )
+    if freeform is not None:
+        form = msgspec.structs.replace(
+            form, forced_call=freeform.full_name, is_freeform=True, grammar_field="tool_choice"
+        )
+    elif form.forced_call is not None:
+        form = msgspec.structs.replace(form, grammar_field="tool_choice")
+    return msgspec.structs.replace(reading, form=form)
+
+
+def _find_freeform(body: ResponsesRequest) -> PlacedTool | None:
+    """Return the custom tool that the answer has to call: the whole answer is its input then."""
+    forced = body.forced_tool
+    return forced if forced is not None and isinstance(forced.tool, CustomTool) else None
+
+
+def _make_chat(body: ResponsesRequest, freeform: PlacedTool | None) -> ChatRequest:
+    """Return the chat request that asks for the same; its fields are valid already."""
+    asks = body.includes(LOGPROBS) or body.top_logprobs is not None
+    return ChatRequest.model_construct(
+        **{name: getattr(body, name) for name in SAME},
+        messages=list_messages(body),
+        max_tokens=body.max_output_tokens,
+        tools=make_tools(body.offered_tools),
+        tool_choice=None if freeform else _make_choice(body),
+        reasoning_effort=body.reasoning.effort if body.reasoning else None,
+        response_format=_make_format(body),
+        structured_outputs=_make_grammar(freeform) if freeform else None,
+        logprobs=asks,
+        top_logprobs=body.top_logprobs,
+    )
+
+
+def _make_choice(body: ResponsesRequest) -> str | NamedTool | None:
+    if (forced := body.forced_tool) is not None:
+        return NamedTool.model_construct(type="function", function=NamedFunction.model_construct(name=forced.full_name))
+    return "required" if body.requires_call else None
+
+
+def _make_format(body: ResponsesRequest) -> ResponseFormat | None:
+    form = body.text.format if body.text else None
+    if not isinstance(form, SchemaFormat):
+        return ResponseFormat.model_construct(type=form.type) if form else None
+    schema = JsonSchemaFormat.model_construct(name=form.name, schema_=form.schema_)
+    return ResponseFormat.model_construct(type="json_schema", json_schema=schema)
+
+
+def _make_grammar(placed: PlacedTool) -> StructuredOutputs | None:
+    """Return the grammar of the input of a custom tool."""
+    form = placed.tool.format if isinstance(placed.tool, CustomTool) else None
+    if not isinstance(form, GrammarFormat):
+        return None
+    if form.syntax == "lark":
+        return StructuredOutputs.model_construct(grammar=form.definition)
+    return StructuredOutputs.model_construct(regex=form.definition)
+
+
+def _write_echo(body: ResponsesRequest, reading: ParsedBody) -> JsonObject:
+    """Return the fields of the request that the response repeats, with the values in effect."""
+    sampling, reasoning = reading.request.sampling, body.reasoning
+    form = body.text.format if body.text else None
+    return {
+        "instructions": body.instructions,
+        "max_output_tokens": body.max_output_tokens,
+        "max_tool_calls": body.max_tool_calls,
+        "metadata": body.metadata or {},
+        "model": body.model,
+        "parallel_tool_calls": body.parallel_tool_calls is not False,
+        "previous_response_id": None,
+        "prompt_cache_key": body.prompt_cache_key,
+        "reasoning": {
+            "effort": reasoning.effort if reasoning else None,
+            "summary": (reasoning.summary or reasoning.generate_summary) if reasoning else None,
+        },
+        "safety_identifier": body.safety_identifier,
+        "service_tier": "default",
+        "store": False,
+        "temperature": sampling.temperature,
+        "text": {"format": _write_format(form)},
+        "tool_choice": _write_choice(body),
+        "tools": [_write_tool(tool) for tool in body.tools or ()],
+        "top_logprobs": body.top_logprobs or 0,
+        "top_p": sampling.top_p,
+        "truncation": "disabled",
+        "user": body.user,
+    }
+
+
+def _write_format(form: Any) -> JsonObject:  # noqa: ANN401 -- one of the forms of `TextOptions`
+    return {"type": "text"} if form is None else {**form.model_dump(exclude_none=True)}
+
+
+def _write_choice(body: ResponsesRequest) -> object:
+    choice = body.tool_choice
+    if choice is None or isinstance(choice, str):
+        return choice or "auto"
+    return choice.model_dump(exclude_none=True)
+
+
+def _write_tool(tool: FunctionTool | CustomTool | NamespaceTool) -> JsonObject:
+    written: JsonObject = tool.model_dump(exclude_none=True)
+    if isinstance(tool, FunctionTool):
+        written |= {"parameters": tool.parameters, "strict": bool(tool.strict)}
+    elif isinstance(tool, NamespaceTool):
+        written |= {"description": tool.description or "", "tools": [_write_tool(each) for each in tool.tools]}
+    return written
+
+
+def _rename(error: InvalidRequest) -> InvalidRequest:
+    """Return the error with the name that its field has in the Responses API."""
+    name, _, rest = (error.param or "").partition(".")
+    if name not in FIELDS:
+        return error
+    path = f"{FIELDS[name]}.{rest}" if rest else FIELDS[name]
+    return InvalidRequest(error.message.replace(str(error.param), path), path, error.hint)

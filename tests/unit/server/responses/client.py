@@ -1,0 +1,99 @@
+"""Asks a scripted server for responses, and checks each by our schemas and those of the official client."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from openai.types.responses import Response, ResponseStreamEvent
+from pydantic import TypeAdapter
+
+from parallax_core.server.responses.replies import AnyResponseEvent, ResponsesReply
+from tests.unit.server.scripted import ScriptedSite
+
+ROUTE = "/v1/responses"
+EVENT: TypeAdapter[Any] = TypeAdapter(AnyResponseEvent)
+CLIENT_EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
+CLIENT_RESPONSE: TypeAdapter[Any] = TypeAdapter(Response)
+
+FUNCTION: dict[str, Any] = {
+    "type": "function",
+    "name": "look_up",
+    "description": "Looks up a word.",
+    "parameters": {"type": "object", "properties": {"word": {"type": "string"}}, "required": ["word"]},
+}
+CUSTOM: dict[str, Any] = {"type": "custom", "name": "apply_patch", "description": "Applies a patch."}
+NAMESPACE: dict[str, Any] = {
+    "type": "namespace",
+    "name": "mcp__files",
+    "description": "Files.",
+    "tools": [{"type": "function", "name": "read", "parameters": {"type": "object"}}],
+}
+THOUGHT = "<think>\nLet me think.\n</think>\n\n"
+
+
+def write_call(name: str, arguments: dict[str, Any]) -> str:
+    """Return a tool call as the model writes it."""
+    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
+
+
+def post(site: ScriptedSite, script: str = "", **fields: Any) -> Any:
+    """Return the HTTP response to a request, if the engine writes ``script``."""
+    if script:
+        site.engine.scripts.append(script)
+    return site.http.post(ROUTE, json={"model": "toy", "input": "hi", **fields})
+
+
+def ask(site: ScriptedSite, script: str, **fields: Any) -> dict[str, Any]:
+    """Return the whole response."""
+    answer = post(site, script, **fields)
+    assert answer.status_code == 200, answer.text
+    return check_response(answer.text)
+
+
+def stream(site: ScriptedSite, script: str, **fields: Any) -> list[dict[str, Any]]:
+    """Return the events of the response."""
+    answer = post(site, script, stream=True, **fields)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    return read_events(answer.text)
+
+
+def check_response(text: str) -> dict[str, Any]:
+    """Check a response, and return it."""
+    ResponsesReply.model_validate_json(text)
+    parsed = CLIENT_RESPONSE.validate_json(text, strict=True)
+    assert set(parsed.model_extra or ()) <= {"store"}  # it is in the reference, and not in this version of the client
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def read_events(text: str) -> list[dict[str, Any]]:
+    """Return the events of a stream, each checked."""
+    found: list[dict[str, Any]] = []
+    for event in text.split("\n\n")[:-1]:
+        name, data = event.split("\n")
+        data = data.removeprefix("data: ")
+        EVENT.validate_json(data)
+        parsed = CLIENT_EVENT.validate_json(data, strict=True)
+        found.append(json.loads(data))
+        assert name == f"event: {found[-1]['type']}"
+        assert parsed.type == found[-1]["type"]
+        assert not parsed.model_extra
+        if "response" in found[-1]:
+            check_response(json.dumps(found[-1]["response"]))
+    assert [event["sequence_number"] for event in found] == list(range(len(found)))
+    return found
+
+
+def kinds(events: list[dict[str, Any]]) -> list[str]:
+    """Return the types of events without their common beginning; neighbours of one type are one."""
+    names = [event["type"].removeprefix("response.") for event in events]
+    return [name for at, name in enumerate(names) if at == 0 or name != names[at - 1]]
+
+
+def error_of(answer: Any, status: int = 400) -> dict[str, Any]:
+    """Return the error of an answer."""
+    assert answer.status_code == status, answer.text
+    error: dict[str, Any] = answer.json()["error"]
+    return error
