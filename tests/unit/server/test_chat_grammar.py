@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 
+from parallax_core.api import LayerRange, Stage
 from parallax_core.node.executor.local import LocalExecutor
 from parallax_core.node.pipeline.engine import PipelineEngine
 from parallax_core.node.pipeline.options import PipelineOptions
+from parallax_core.testing.fault import Fault, FaultStage
 from parallax_core.testing.toy import Toy
 from tests.unit.server.scripted import HERMES, ScriptedSite
 
@@ -35,6 +38,28 @@ class ToySite(ScriptedSite):
         options = PipelineOptions(grammars=self.text.grammars)
         executor = LocalExecutor([lambda: toy.open(num_pages=300, context=1000, max_batch_tokens=64)])
         return PipelineEngine(executor, self.text.decode, options)
+
+
+class LossySite(ToySite):
+    """The same with two stages; the last one is lost before each step of `losses`, counted by the new stage."""
+
+    def __init__(self, folder: Path, losses: Iterable[int] = ()) -> None:
+        self.losses = iter(losses)
+        self.num_opened = 0
+        super().__init__(folder)
+
+    def make_engine(self) -> Any:
+        toy = Toy(("full", "full"), vocab=self.text.vocab_size)
+
+        def open_part(layer: int) -> Stage:
+            stage = toy.open(LayerRange(layer, layer + 1), num_pages=300, context=1000, max_batch_tokens=64)
+            if layer == 0:
+                return stage
+            self.num_opened += 1
+            return FaultStage(stage, *(Fault("die", at=at) for at in islice(self.losses, 1)))
+
+        options = PipelineOptions(grammars=self.text.grammars)
+        return PipelineEngine(LocalExecutor([lambda: open_part(0), lambda: open_part(1)]), self.text.decode, options)
 
 
 @pytest.fixture
@@ -115,3 +140,42 @@ def test_format_without_bare_json_cannot_be_forced(tmp_path: Path) -> None:
         with pytest.raises(openai.BadRequestError, match="format of this model") as caught:
             site.openai.chat.completions.create(**ASK, tools=TOOLS, tool_choice="required")
         assert caught.value.param == "tool_choice"
+
+
+PERSON: dict[str, Any] = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 9}, "size": {"enum": [1, 2]}, "is_old": {"type": "boolean"}},
+    "required": ["name", "size", "is_old"],
+    "additionalProperties": False,
+}
+PERSON_TOOLS: Any = [{"type": "function", "function": {"name": "describe", "parameters": PERSON}}]
+
+
+def stream_answer(site: ScriptedSite, fields: dict[str, Any]) -> tuple[str, str, str | None]:
+    """Return the content and the arguments of a streamed answer, and why it ended."""
+    content, arguments, reason = "", "", None
+    for chunk in site.openai.chat.completions.create(**ASK, **fields, stream=True, seed=2):
+        for choice in chunk.choices:
+            content += choice.delta.content or ""
+            arguments += "".join(call.function.arguments for call in choice.delta.tool_calls or ())
+            reason = choice.finish_reason or reason
+    return content, arguments, reason
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "it", "schema": PERSON}}},
+        {"tools": PERSON_TOOLS, "tool_choice": "required", "parallel_tool_calls": False},
+    ],
+    ids=["JSON", "arguments of a call"],
+)
+def test_stream_goes_on_with_the_same_text_when_stages_are_lost(tmp_path: Path, fields: dict[str, Any]) -> None:
+    with LossySite(tmp_path) as whole:
+        expected = stream_answer(whole, fields)
+    assert expected[2] in {"stop", "tool_calls"}
+    assert set(json.loads(expected[0] or expected[1])) == set(PERSON["required"])
+    losses = [1, 2, 5, 3, 8, 4, 7]
+    with LossySite(tmp_path, losses) as site:
+        assert stream_answer(site, fields) == expected
+        assert site.num_opened == len(losses) + 1
