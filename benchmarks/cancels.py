@@ -5,7 +5,8 @@
 The server runs in its own process. Clients connect, ask for one or several answers, streamed or whole, with prompts
 that share prefixes, and leave at a random moment: before the body is complete, while they wait, or in the middle of a
 stream, by closing or by resetting the connection. Other clients meanwhile read their answers to the end and check them.
-This happens 10,000 times with the toy model, and 1,000 times with the real model on the MLX backend.
+This happens 10,000 times with the toy model, 10,000 times with the toy model under grammars, whose masks are made
+beside each step, and 1,000 times with the real model on the MLX backend.
 
 Afterwards the server must hold no request, stream, claim or task. Once the cached prefixes are dropped, every page of
 the ledger must be free, and the stage must report the same after one more step. "resident_mib" is the server's memory
@@ -29,19 +30,21 @@ from typing import Any
 from benchmarks.host import fetch_json, make_request, run_host
 from benchmarks.record import describe_run, write_report
 
-TIMES = {"toy": 10_000, "mlx": 1000}
-WORKERS = {"toy": 16, "mlx": 8}
-WARM = {"toy": 1500, "mlx": 100}
-WARM_WORKERS = {"toy": 500, "mlx": 50}
+TIMES = {"toy": 10_000, "masked": 10_000, "mlx": 1000}
+WORKERS = {"toy": 16, "masked": 16, "mlx": 8}
+WARM = {"toy": 1500, "masked": 1500, "mlx": 100}
+WARM_WORKERS = {"toy": 500, "masked": 500, "mlx": 50}
 """Concurrent clients during a warm-up of `WARM` cancellations, which are not counted: every page is used once, and the
 server's memory reaches the size it has when requests pile up on a busy machine."""
 READERS = 4
-MOST_S = {"toy": 0.5, "mlx": 2.0}
+MOST_S = {"toy": 0.5, "masked": 0.5, "mlx": 2.0}
 """The longest time before a client leaves, in seconds."""
 GOAL = 0.05
 PARTS = 10
 SETTLE_S = 5
 HELD = ("requests", "streams", "claims", "jobs")
+GRAMMARS = ["[a-m ,]{20,200}", "([a-z]{1,9} ){3,40}", "(fox|dragon)( (and|or) (fox|dragon)){0,30}", "[a-z .,?]*"]
+"""Regular expressions for the answers of the toy."""
 OPENINGS = ["hello there", "hello you", "once upon a time there was a fox, and ", "the fox and the dragon "]
 RESET = struct.pack("ii", 1, 0)
 """The value of SO_LINGER with which closing resets the connection."""
@@ -50,11 +53,11 @@ RESET = struct.pack("ii", 1, 0)
 class ClientPool:
     """Runs the clients of one server."""
 
-    def __init__(self, kind: str, port: int) -> None:
+    def __init__(self, kind: str, port: int, times: int) -> None:
         self._kind = kind
         self._port = port
         self._random = random.Random(20)  # noqa: S311 -- to be the same every time, not to be secret
-        self._left = TIMES[kind]
+        self._left = times
         self._right: dict[str, str] = {}
         self.outcomes: Counter[str] = Counter()
         self.answers = 0
@@ -149,7 +152,7 @@ class ClientPool:
             "max_tokens": draw.choice([1, 8, 40, 150]),
             "seed": draw.randrange(100),
             "temperature": draw.choice([0, 1]),
-            "ignore_eos": True,
+            **({"guided_regex": draw.choice(GRAMMARS)} if self._kind == "masked" else {"ignore_eos": True}),
         }
 
     async def _keep_reading(self, number: int) -> None:
@@ -160,6 +163,8 @@ class ClientPool:
     async def _read_whole(self, opening: str) -> None:
         """Read an answer to its end; it is always the same."""
         fields = {"messages": [{"role": "user", "content": opening}], "temperature": 0, "max_tokens": 12}
+        if self._kind == "masked":
+            fields["guided_regex"] = GRAMMARS[OPENINGS.index(opening)]
         reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
         writer.write(make_request("/v1/chat/completions", fields).replace(b"Host", b"Connection: close\r\nHost"))
         try:
@@ -189,10 +194,10 @@ async def _watch(reader: asyncio.StreamReader, seconds: float) -> str:
     return "at the end"
 
 
-def measure(kind: str, folder: Path) -> dict[str, Any]:
-    """Measure one kind of server, and return the figures."""
+def measure(kind: str, folder: Path, times: int) -> dict[str, Any]:
+    """Measure one kind of server with ``times`` cancellations, and return the figures."""
     with run_host(kind, folder) as port:
-        found = asyncio.run(ClientPool(kind, port).run())
+        found = asyncio.run(ClientPool(kind, port, times).run())
     return {"stage": kind, **found, "growth": round(found["growth"], 4), "goal": GOAL}
 
 
@@ -200,10 +205,11 @@ def main() -> None:
     """Measure, print, and write the report."""
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("model", type=Path, help="a model folder")
-    parser.add_argument("--kinds", nargs="+", default=["toy", "mlx"])
+    parser.add_argument("--kinds", nargs="+", default=list(TIMES), choices=TIMES)
+    parser.add_argument("--times", type=int, help="cancellations of each kind")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    runs = [measure(kind, options.model) for kind in options.kinds]
+    runs = [measure(kind, options.model, options.times or TIMES[kind]) for kind in options.kinds]
     found = {"runs": runs, **describe_run(["benchmarks.cancels", options.model.name], ["fastapi", "uvicorn", "h11"])}
     print(json.dumps(found, indent=2))
     write_report(options.out, found)

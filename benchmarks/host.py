@@ -2,9 +2,9 @@
 
     python -m benchmarks.host KIND [MODEL_FOLDER]
 
-KIND is toy, mlx, sleep (a stage that only sleeps), or score (a sleeping stage with a large cache that makes up
-log-probabilities). The server prints its port, and ends when its standard input ends. Besides the API it has routes
-under ``/bench`` that show its state.
+KIND is toy, masked (a toy that follows grammars), mlx, sleep (a stage that only sleeps), or score (a sleeping stage
+with a large cache that makes up log-probabilities). The server prints its port, and ends when its standard input ends.
+Besides the API it has routes under ``/bench`` that show its state.
 """
 
 from __future__ import annotations
@@ -26,8 +26,6 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
 
 from parallax_core.api import (
     Answer,
@@ -45,11 +43,11 @@ from parallax_core.api import (
     StagePlan,
 )
 from parallax_core.builtin.routing import LeastPendingTokens
-from parallax_core.models.generation_config import RequestDefaults
+from parallax_core.contracts.grammar import GrammarCompiler
 from parallax_core.models.tokenizer import ModelTokenizer
-from parallax_core.models.vocabulary import Vocabulary
 from parallax_core.node.executor.local import LocalExecutor
 from parallax_core.node.pipeline.engine import PipelineEngine
+from parallax_core.node.pipeline.options import PipelineOptions
 from parallax_core.node.routing.router import Router
 from parallax_core.server.app import make_app
 from parallax_core.server.body_messages import BodyReading
@@ -65,9 +63,12 @@ from parallax_core.testing.sleep import SleepStage, describe_sleeper
 from parallax_core.testing.toy import Toy, ToyStage
 from tests.support.heads import drop_stored
 from tests.unit.callbacks import Callbacks, watched
+from tests.unit.server.letters import ALPHABET, Letters
 
 STEP_S = {"sleep": 0.01, "toy": 0.002}
 """Seconds per step of the stages that compute nothing."""
+TOYS = ("toy", "masked")
+"""The kinds of servers over the toy model."""
 MEMORY = 0.005
 """The share of free memory for pages of the real model: so small that it is soon full and stops growing."""
 STORED, STORED_PAGES = 2000, 7
@@ -75,7 +76,6 @@ STORED, STORED_PAGES = 2000, 7
 TOP = tuple((token, -0.25 * token) for token in range(1, 21))
 WORD = 260
 """A token that is a word by itself: " the", in the vocabulary of SmolLM2."""
-LETTERS = "abcdefghijklmnopqrstuvwxyz .,!?"
 MODEL = "bench"
 MAX_BODY = 17 * 2**20
 ROOT = Path(__file__).parents[1]
@@ -85,26 +85,10 @@ LAG_EDGES_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 """The upper bounds of the lag histogram, in milliseconds."""
 
 
-class LetterText:
-    """The tokenizer of the toy: each token is a letter."""
+class MaskedText(Letters):
+    """The tokenizer of the toy with a letter that ends answers, which grammars need."""
 
-    defaults = RequestDefaults(Sampling(temperature=0))
-    stop_ids = frozenset[int]()
-    vocab_size = len(LETTERS)
-    context_length = 0
-
-    def __init__(self) -> None:
-        letters = {letter: token for token, letter in enumerate(LETTERS)}
-        self.vocabulary = Vocabulary(Tokenizer(WordLevel(letters)))
-
-    def encode_chat(self, messages: Sequence[dict[str, str]], settings: object = None) -> tuple[int, ...]:
-        """Return the tokens of all messages, concatenated."""
-        del settings
-        return tuple(LETTERS.index(letter) for message in messages for letter in message["content"])
-
-    def decode(self, tokens: Sequence[int]) -> str:
-        """Return the letters."""
-        return "".join(LETTERS[token] for token in tokens)
+    stop_ids = frozenset({ALPHABET.index("!")})
 
 
 def take_time(seconds: float, batch: StageBatch) -> float:
@@ -127,8 +111,10 @@ def open_stage(kind: str, folder: Path) -> Stage:
         from parallax_backend_mlx.backend import MlxBackend
 
         return MlxBackend().open_stage(StagePlan(model=folder, memory_fraction=MEMORY))
-    if kind == "toy":
-        stage = Toy(("full",), vocab=len(LETTERS)).open(page_size=16, num_pages=400, context=1000, max_batch_tokens=256)
+    if kind in TOYS:
+        stage = Toy(("full",), vocab=len(ALPHABET)).open(
+            page_size=16, num_pages=400, context=1000, max_batch_tokens=256
+        )
         stage.before_step = partial(sleep_and_forget, stage)
         return stage
     size = json.loads((folder / "config.json").read_text())["vocab_size"]
@@ -177,9 +163,12 @@ class Replica:
     router: Router
 
 
-def make_replica(kind: str, folder: Path, decode: Callable[[Sequence[int]], str]) -> Replica:
-    """Return a replica of a kind of server."""
-    engine = PipelineEngine(LocalExecutor([partial(open_stage, kind, folder)]), decode)
+def make_replica(
+    kind: str, folder: Path, decode: Callable[[Sequence[int]], str], grammars: GrammarCompiler | None = None
+) -> Replica:
+    """Return a replica of a kind of server, which follows grammars if it has a compiler."""
+    options = PipelineOptions(grammars=grammars)
+    engine = PipelineEngine(LocalExecutor([partial(open_stage, kind, folder)], options), decode, options)
     return Replica(engine, Router([engine], LeastPendingTokens(), lambda: engine.infos[0].context_length))
 
 
@@ -188,8 +177,9 @@ class Host:
 
     def __init__(self, kind: str, folder: Path) -> None:
         self._kind, self._folder = kind, folder
-        self._text: Any = LetterText() if kind == "toy" else ModelTokenizer(folder)
-        self._replicas = {"plain": make_replica(kind, folder, self._text.decode)}
+        texts: dict[str, Callable[[], Any]] = {"toy": Letters, "masked": MaskedText}
+        self._text = texts[kind]() if kind in texts else ModelTokenizer(folder)
+        self._replicas = {"plain": make_replica(kind, folder, self._text.decode, self._text.grammars)}
         if kind == "sleep":
             self._replicas["mute"] = make_replica(kind, folder, ignore_tokens)
         self._names = count()
@@ -224,7 +214,7 @@ class Host:
 
     def _make_reader(self) -> BodyReading:
         """Return the reader of request bodies: processes, except for the toy."""
-        if self._kind == "toy":
+        if self._kind in TOYS:
             return LocalReader(BodyReader(self._text, MODEL))
         return TokenizerPool(str(self._folder), MODEL)
 
