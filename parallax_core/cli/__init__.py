@@ -25,6 +25,7 @@ COMMANDS = {
     "status": "Show the replicas and stages of a running server.",
     "chat": "Talk to a running server in the terminal.",
     "complete": "Continue a text, in pipes.",
+    "batch": "Run the requests of a file.",
     "plan": "Show which layers each node would hold, and how fast that would be.",
     "models": "List, fetch, describe and remove models.",
     "engines": "Install, list and remove engines, such as vLLM.",

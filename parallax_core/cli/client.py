@@ -25,13 +25,30 @@ class AnswerPiece:
     is_reasoning: bool = False
 
 
-class Client:
-    """Calls the API of a server. It takes the API key from PARALLAX_API_KEY."""
+@dataclass(frozen=True, slots=True)
+class HttpReply:
+    """A whole response of a server."""
 
-    def __init__(self, url: str, timeout_s: float | None = None) -> None:
-        """Call the server at ``url``, and wait for ``timeout_s`` seconds for each piece of an answer."""
+    status: int
+    request_id: str | None
+    """The id that the server gave the request; None: none."""
+    body: Any
+    """Its JSON, or its text if it is not JSON."""
+    retry_after_s: float = 1.0
+    """Seconds after which the server wants to be asked again."""
+
+
+class Client:
+    """Calls the API of a server."""
+
+    def __init__(self, url: str, timeout_s: float | None = None, key: str | None = None) -> None:
+        """Call the server at ``url``, and wait for ``timeout_s`` seconds for each piece of an answer.
+
+        The API key is ``key``, or else that of PARALLAX_API_KEY.
+        """
         self._url = url.rstrip("/")
         self._timeout_s = timeout_s
+        self._key = key or os.environ.get("PARALLAX_API_KEY")
 
     def model(self) -> str:
         """Return the id of the server's first model.
@@ -81,6 +98,21 @@ class Client:
         for choice in self._stream("/completions", body):
             yield choice["text"]
 
+    def send(self, path: str, body: dict[str, Any]) -> HttpReply:
+        """Return the server's reply to a POST request, whatever its status.
+
+        Raises:
+            ParallaxError: if no server answers there, or the connection fails.
+        """
+        try:
+            with urllib.request.urlopen(self._make_request(path, body), timeout=self._timeout_s) as response:  # noqa: S310
+                return _read_reply(response.status, response)
+        except urllib.error.HTTPError as error:
+            with error:
+                return _read_reply(error.code, error)
+        except (OSError, ValueError, HTTPException) as error:
+            raise self._absent(error) from error
+
     def _stream(self, path: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
         with self._open(path, {**body, "stream": True}) as response:
             for line in response:
@@ -104,17 +136,19 @@ class Client:
                 raise self._absent(error) from error
 
     def _open(self, path: str, body: dict[str, Any] | None = None, role: str = "user") -> Any:  # noqa: ANN401 -- what urlopen returns
-        headers = {"Content-Type": "application/json"}
-        if key := os.environ.get("PARALLAX_API_KEY"):
-            headers["Authorization"] = f"Bearer {key}"
-        data = json.dumps(body).encode() if body is not None else None
         try:
-            request = urllib.request.Request(self._url + path, data, headers)  # noqa: S310 -- the user's own address
-            return urllib.request.urlopen(request, timeout=self._timeout_s)  # noqa: S310
+            return urllib.request.urlopen(self._make_request(path, body), timeout=self._timeout_s)  # noqa: S310
         except urllib.error.HTTPError as error:
             raise _refusal(error, role) from error
         except (OSError, ValueError, HTTPException) as error:
             raise self._absent(error) from error
+
+    def _make_request(self, path: str, body: dict[str, Any] | None) -> urllib.request.Request:
+        headers = {"Content-Type": "application/json"}
+        if self._key:
+            headers["Authorization"] = f"Bearer {self._key}"
+        data = json.dumps(body).encode() if body is not None else None
+        return urllib.request.Request(self._url + path, data, headers)  # noqa: S310 -- the user's own address
 
     def _absent(self, error: Exception) -> ParallaxError:
         message = f"no server answers at {self._url}: {getattr(error, 'reason', error)}"
@@ -123,6 +157,20 @@ class Client:
     def _wrong_server(self, kind: str) -> ParallaxError:
         message = f"the server at {self._url} is not {kind} server"
         return ParallaxError(message, f"give its address with --url, such as {DEFAULT_URL}")
+
+
+def _read_reply(status: int, response: Any) -> HttpReply:  # noqa: ANN401 -- of two kinds
+    """Return a response with its whole body."""
+    content = response.read()
+    try:
+        body = json.loads(content)
+    except ValueError:
+        body = content.decode(errors="replace")
+    try:
+        retry_after_s = float(response.headers.get("Retry-After", "1"))
+    except ValueError:  # a date
+        retry_after_s = 1.0
+    return HttpReply(status, response.headers.get("X-Request-Id"), body, retry_after_s)
 
 
 def _refusal(error: urllib.error.HTTPError, role: str) -> ParallaxError:
