@@ -19,6 +19,7 @@ import gc
 import json
 import os
 import random
+import re
 import resource
 import socket
 import sys
@@ -166,13 +167,17 @@ class Victim:
 
 
 def read_resident() -> int:
-    """Return the resident memory in bytes after trimming the allocator; 0 if the system does not report it."""
-    statm = Path("/proc/self/statm")
-    if not statm.exists():
+    """Return the resident memory in bytes after trimming the allocator, or 0 if the system does not report it.
+
+    Pages of files, such as of libraries, are left out: the system drops them and reads them again as it likes.
+    """
+    status = Path("/proc/self/status")
+    if not status.exists():
         return 0
     with contextlib.suppress(AttributeError, OSError):  # another libc
         ctypes.CDLL(None).malloc_trim(0)
-    return int(statm.read_text().split()[1]) * resource.getpagesize()
+    [kilobytes] = re.findall(r"^RssAnon:\s+(\d+) kB$", status.read_text(), re.MULTILINE)
+    return int(kilobytes) * 1024
 
 
 async def check_link(link: Link, counter: list[int]) -> None:

@@ -386,7 +386,6 @@ PROVISIONAL = frozenset(
         "Opens",
         "Result",
         "Step",
-        "Stream",
         "TokenEngine",
         "Welcome",
         "WireVersionMismatch",

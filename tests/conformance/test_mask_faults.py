@@ -124,21 +124,24 @@ def _turn(byte: int) -> int:
     return int(f"{byte:08b}"[::-1], 2)
 
 
+FAULTS: list[tuple[type[ToyStage], str, str]] = [
+    (Unmasked, "test_masked_draw_takes_only_what_the_mask_allows", "lets"),
+    (BitsReversed, "test_masked_draw_takes_only_what_the_mask_allows", "lets"),
+    (MasksInOrder, "test_each_draw_has_its_own_mask", "draws under masks of their own are"),
+    (FirstMaskForAll, "test_each_draw_has_its_own_mask", "draws under masks of their own are"),
+    (FirstDrawMasked, "test_draws_of_one_output_share_its_mask", "draws under a mask of"),
+    (RawScores, "test_logprobs_are_those_under_the_mask", "the best tokens under a mask"),
+    (Unmasked, "test_masks_may_come_late", "a late mask of"),
+    (GoesOnWithoutMasks, "test_missing_masks_fail_the_step_alone", "did not raise BackendFailed"),
+    (KeepsRowsWithoutMasks, "test_missing_masks_fail_the_step_alone", "length is 4"),
+    (LastMasks, "test_masks_of_steps_in_flight_are_not_mixed_up", "steps in flight draw"),
+    (NeedsNoMasks, "test_masked_draw_without_masks_is_refused", "did not raise ValueError"),
+]
+
+
 @pytest.mark.parametrize(
     ("stage", "test", "fault"),
-    [
-        (Unmasked, "test_masked_draw_takes_only_what_the_mask_allows", "lets"),
-        (BitsReversed, "test_masked_draw_takes_only_what_the_mask_allows", "lets"),
-        (MasksInOrder, "test_each_draw_has_its_own_mask", "draws under masks of their own are"),
-        (FirstMaskForAll, "test_each_draw_has_its_own_mask", "draws under masks of their own are"),
-        (FirstDrawMasked, "test_draws_of_one_output_share_its_mask", "draws under a mask of"),
-        (RawScores, "test_logprobs_are_those_under_the_mask", "the best tokens under a mask"),
-        (Unmasked, "test_masks_may_come_late", "a late mask of"),
-        (GoesOnWithoutMasks, "test_missing_masks_fail_the_step_alone", "did not raise BackendFailed"),
-        (KeepsRowsWithoutMasks, "test_missing_masks_fail_the_step_alone", "length is 4"),
-        (LastMasks, "test_masks_of_steps_in_flight_are_not_mixed_up", "steps in flight draw"),
-        (NeedsNoMasks, "test_masked_draw_without_masks_is_refused", "did not raise ValueError"),
-    ],
+    FAULTS,
     ids=lambda value: value.__name__ if isinstance(value, type) else "",
 )
 def test_kit_finds_a_stage_that_handles_masks_wrongly(stage: type[ToyStage], test: str, fault: str) -> None:

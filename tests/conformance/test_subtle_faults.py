@@ -14,7 +14,7 @@ from parallax_core.testing.memory import Memory
 from parallax_core.testing.paged import PagedLayers, States, show_state
 from parallax_core.testing.stage import StageConformance
 from parallax_core.testing.toy import Toy, ToyStage
-from tests.conformance import test_contract_faults, test_draw_faults, test_stage_faults
+from tests.conformance import test_contract_faults, test_draw_faults, test_mask_faults, test_stage_faults
 from tests.conformance.faulty import SIZES, Part, find_fault, make_kit, make_stage
 from tests.conformance.harness import list_tests, run_test
 from tests.conformance.test_stage_faults import LazyOutcome, StartOffByOne
@@ -185,6 +185,7 @@ def test_another_model_is_found_by_comparison() -> None:
 def test_every_test_of_the_kit_finds_some_fault() -> None:
     rows = [*test_stage_faults.FAULTS, *test_contract_faults.FAULTS, *FAULTS]
     named = {test for _, _, test, _ in rows} | {test for _, test, _ in test_draw_faults.FAULTS} | {COMPARING}
+    named |= {test for _, test, _ in test_mask_faults.FAULTS}
     named |= {test_stage_faults.FAILING, test_stage_faults.BLAMING}
     named |= {"test_full_pool_refuses_a_fork_and_changes_nothing", "test_full_pool_refuses_a_step_and_changes_nothing"}
     assert set(list_tests(StageConformance)) - named == set()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -128,7 +129,7 @@ def find_engine(server: Server) -> Any:
 
 def list_children(server: Server) -> list[int]:
     """Return the child processes that the engines have said they started."""
-    return [int(line.split()[1]) for line in server.log.read_text().splitlines() if line.startswith("child ")]
+    return [int(number) for number in re.findall(r"^\[.+\] child (\d+)$", server.log.read_text(), re.MULTILINE)]
 
 
 def is_gone(pid: int) -> bool:

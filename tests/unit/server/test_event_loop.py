@@ -113,7 +113,7 @@ async def test_event_of_any_size_is_whole() -> None:
         yield [b"1" * 100] * 10_000
         yield [b"2"]
 
-    sent = await send_whole(SseResponse(events(), Quiet()))  # type: ignore[arg-type]
+    sent = await send_whole(SseResponse.of_chunks(events(), Quiet()))  # type: ignore[arg-type]
     assert b"".join(sent) == b"data: " + b"1" * 1_000_000 + b"\n\ndata: 2\n\ndata: [DONE]\n\n"
 
 
