@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from parallax_core.server.chat_messages import MAX_TOOLS, Schema, ToolName
-from parallax_core.server.fields import VARIANT, CountField, Stop, Strict, TextField, refuse
+from parallax_core.server.fields import VARIANT, CountField, Stop, Strict, TextField, Variables, refuse
 from parallax_core.server.request_models import Neutral, Tolerant
 
 KEEPS_THINKING = {"type": "clear_thinking_20251015", "keep": "all"}
@@ -16,7 +16,6 @@ KEEPS_THINKING = {"type": "clear_thinking_20251015", "keep": "all"}
 NEUTRAL_PROMPT: Neutral = {
     "context_management": ({"edits": []}, {"edits": [KEEPS_THINKING]}),
     "mcp_servers": ([],),
-    "output_config": ({},),
     "speed": ("standard",),
 }
 """Unsupported fields that concern the prompt, with the values that are accepted because they have no effect."""
@@ -141,7 +140,8 @@ class MessageTool(Strict):
     cache_control: CacheControl | None = None
     eager_input_streaming: bool | None = None
     """Without effect: arguments are always streamed as they are generated."""
-    strict: Literal[False] | None = None
+    strict: bool | None = None
+    """Have the arguments follow the schema; true needs a ``tool_choice`` that forces a call, which always follow it."""
 
 
 class MessageToolChoice(Strict):
@@ -149,8 +149,43 @@ class MessageToolChoice(Strict):
 
     place = "tool_choice."
 
-    type: Literal["auto", "none"]
+    type: Literal["any", "auto", "none", "tool"]
+    name: ToolName | None = None
     disable_parallel_tool_use: bool | None = None
+
+    @property
+    def forces(self) -> bool:
+        """Whether the answer has to be a call."""
+        return self.type in {"any", "tool"}
+
+    @model_validator(mode="after")
+    def check_name(self) -> Self:
+        """Check that a tool is named if and only if the type is for one."""
+        if (self.name is None) == (self.type == "tool"):
+            raise refuse("name", "'tool_choice.name' is for the type 'tool', which needs it")
+        return self
+
+
+class OutputFormat(Strict):
+    """The form of the answer."""
+
+    place = "output_config.format."
+
+    type: Literal["json_schema"]
+    schema_: Variables = Field(alias="schema")
+
+    @classmethod
+    def list_known(cls) -> list[str]:
+        """Return the names of the known fields."""
+        return ["type", "schema"]
+
+
+class OutputConfig(Strict):
+    """How the answer is written."""
+
+    place = "output_config."
+
+    format: OutputFormat | None = None
 
 
 class Thinking(Strict):
@@ -188,11 +223,36 @@ class CountTokensRequest(Tolerant):
     tools: Annotated[list[MessageTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
     """Up to 128 tools that the model may call, with ``name``, ``description`` and ``input_schema``."""
     tool_choice: MessageToolChoice | None = None
-    """``type``: ``auto``, the default, lets the model choose; ``none`` hides the tools from the model.
-    ``disable_parallel_tool_use`` keeps only the first call of an answer."""
+    """``type``: ``auto``, the default, lets the model choose; ``any``, or ``tool`` with the ``name`` of one, forces a
+    call, whose input follows the schema; ``none`` hides the tools from the model. ``disable_parallel_tool_use`` keeps
+    only the first call of an answer."""
+    output_config: OutputConfig | None = None
+    """``format``: ``{"type": "json_schema", "schema": SCHEMA}`` has the answer match a JSON schema."""
     thinking: Thinking | None = None
     """``type``: ``enabled`` has the model reason for at most ``budget_tokens`` tokens, ``disabled`` turns reasoning
     off if the chat template can, and ``adaptive``, the default, leaves it to the model."""
+
+    @model_validator(mode="after")
+    def check_tools(self) -> Self:
+        """Refuse tools that contradict each other, the choice or the form of the answer."""
+        names, choice = [tool.name for tool in self.tools or ()], self.tool_choice
+        if len(set(names)) < len(names):
+            raise refuse("tools", "'tools' has two tools of the same name")
+        if choice and choice.forces and not ({choice.name} & {*names} if choice.name else names):
+            raise refuse("tool_choice", "'tool_choice' forces a call of a tool that is not in 'tools'")
+        strict = [number for number, tool in enumerate(self.tools or ()) if tool.strict]
+        if strict and not (choice and choice.type != "auto"):
+            place = f"tools.{strict[0]}.strict"
+            raise refuse(place, f"'{place}' is supported only with a 'tool_choice' that forces a call")
+        if names and self.answer_format and not (choice and choice.type == "none"):
+            message = "'output_config.format' leaves no room for tool calls: send 'tool_choice': {'type': 'none'}"
+            raise refuse("output_config", message)
+        return self
+
+    @property
+    def answer_format(self) -> OutputFormat | None:
+        """The form of the answer, if it is given."""
+        return self.output_config.format if self.output_config else None
 
     @property
     def continues_last(self) -> bool:

@@ -11,11 +11,16 @@ from parallax_core.models.chat_template import PromptEnding
 from parallax_core.models.tokenizer import ModelTokenizer
 from parallax_core.server.body_messages import BodyRequest, ParsedBody, ParserTraits
 from parallax_core.server.engine_request import REASONING_SWITCHES, parse_chat, read_conversation
-from parallax_core.server.message_models import CountTokensRequest, MessagesRequest
-from parallax_core.server.message_turns import list_messages, make_tool
+from parallax_core.server.message_models import CountTokensRequest, MessagesRequest, OutputFormat
+from parallax_core.server.message_turns import list_messages, make_choice, make_tool
 from parallax_core.server.request_models import ChatRequest
+from parallax_core.server.structured_output import JsonSchemaFormat, ResponseFormat
 
-FIELDS = {"continue_final_message": "messages", "max_reasoning_tokens": "thinking"}
+FIELDS = {
+    "continue_final_message": "messages",
+    "max_reasoning_tokens": "thinking",
+    "response_format": "output_config.format",
+}
 """The names of fields of a chat request in the Messages API, where they differ."""
 
 
@@ -43,7 +48,10 @@ def read_messages(
         reading = parse_chat(text, chat, prompt, parser)
     except InvalidRequest as error:
         raise _rename(error) from error
-    form = msgspec.structs.replace(reading.form, fills_context=room < body.max_tokens)
+    field = reading.form.grammar_field
+    form = msgspec.structs.replace(
+        reading.form, fills_context=room < body.max_tokens, grammar_field=FIELDS.get(field, field)
+    )
     return msgspec.structs.replace(reading, form=form)
 
 
@@ -62,10 +70,11 @@ def _make_chat(text: ModelTokenizer, body: CountTokensRequest, ask: BodyRequest)
         model=body.model,
         messages=list_messages(body, keeps_billing_line=ask.keeps_billing_line),
         tools=[make_tool(tool) for tool in body.tools or ()],
-        tool_choice=choice.type if choice else None,
+        tool_choice=make_choice(choice) if choice else None,
         parallel_tool_calls=not (choice and choice.disable_parallel_tool_use),
         chat_template_kwargs=_switch_reasoning(text, body),
         max_reasoning_tokens=thinking.budget_tokens if thinking else None,
+        response_format=_make_format(body.answer_format) if body.answer_format else None,
     )
 
 
@@ -74,6 +83,11 @@ def _switch_reasoning(text: ModelTokenizer, body: CountTokensRequest) -> dict[st
     if body.thinking is None or body.thinking.type == "adaptive":
         return {}
     return {name: body.thinking.type == "enabled" for name in REASONING_SWITCHES if text.template_uses(name)}
+
+
+def _make_format(answer: OutputFormat) -> ResponseFormat:
+    schema = JsonSchemaFormat.model_construct(name="answer", schema_=answer.schema_)
+    return ResponseFormat.model_construct(type="json_schema", json_schema=schema)
 
 
 def _find_ending(body: CountTokensRequest) -> PromptEnding:

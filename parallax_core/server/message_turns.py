@@ -6,12 +6,22 @@ import json
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 
-from parallax_core.server.chat_messages import CalledFunction, ChatRequestMessage, Function, RequestToolCall, Tool
+from parallax_core.server.chat_messages import (
+    CalledFunction,
+    ChatRequestMessage,
+    Function,
+    NamedFunction,
+    NamedTool,
+    RequestToolCall,
+    Tool,
+    ToolChoice,
+)
 from parallax_core.server.message_models import (
     AnyPart,
     CountTokensRequest,
     MessagePart,
     MessageTool,
+    MessageToolChoice,
     ThinkingPart,
     ToolResultPart,
     ToolUsePart,
@@ -43,6 +53,13 @@ def make_tool(tool: MessageTool) -> Tool:
     """Return the tool of a chat request."""
     function = Function.model_construct(name=tool.name, description=tool.description, parameters=tool.input_schema)
     return Tool.model_construct(type="function", function=function)
+
+
+def make_choice(choice: MessageToolChoice) -> ToolChoice:
+    """Return the ``tool_choice`` of a chat request."""
+    if choice.name is not None:
+        return NamedTool.model_construct(type="function", function=NamedFunction.model_construct(name=choice.name))
+    return "required" if choice.type == "any" else "none" if choice.type == "none" else "auto"
 
 
 def join_text(content: str | Iterable[AnyPart], *, drops_billing_line: bool = False) -> str:
