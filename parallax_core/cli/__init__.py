@@ -22,6 +22,7 @@ from parallax_core.base.errors import ParallaxError, UsageError
 COMMANDS = {
     "serve": "Serve a model over an OpenAI-compatible HTTP API.",
     "worker": "Run stages of a model for a server on another machine.",
+    "leave": "End workers of this machine without loss.",
     "status": "Show the replicas and stages of a running server.",
     "chat": "Talk to a running server in the terminal.",
     "complete": "Continue a text, in pipes.",

@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 
 from parallax_core.base import log
 from parallax_core.base.errors import ParallaxError, PeerLost, UsageError
@@ -18,6 +19,7 @@ from parallax_core.checkpoint.reader import read_config
 from parallax_core.checkpoint.weights_version import digest_parts
 from parallax_core.cli.command import new_app
 from parallax_core.cli.option import from_section
+from parallax_core.cli.worker_record import recorded
 from parallax_core.config.config import Config
 from parallax_core.config.worker import WorkerSettings, name_node
 from parallax_core.contracts.backend import BackendSpec, StagePlan
@@ -37,6 +39,7 @@ from parallax_core.node.membership.supervisor import end_children_of_orphan, end
 from parallax_core.node.worker.allowed_models import ANYTHING, AllowedModels
 from parallax_core.node.worker.engine_session import OpenedEngine
 from parallax_core.node.worker.session import WorkerSession
+from parallax_core.node.worker.stop import serve_until_signal
 from parallax_core.plugins.host import PluginHost
 from parallax_core.plugins.registry import Offer
 from parallax_core.wire.engine import AssignEngine
@@ -58,7 +61,7 @@ def worker(settings: WorkerSettings, config: Config) -> None:
     """Run stages of a model for a server on another machine.
 
     It joins the server at --connect, and runs the layers that the server assigns. If the server goes away, it tries to
-    join again. On the server's machine:
+    join again. To end it without loss, use SIGTERM, Ctrl-C or `parallax leave`. On the server's machine:
 
     parallax serve org/model --stages 2 --listen tcp://0.0.0.0:9000
 
@@ -74,12 +77,17 @@ def worker(settings: WorkerSettings, config: Config) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # shells make background processes of scripts ignore it
     plugins = prepare_plugins(settings, config)
     try:
-        with contextlib.suppress(KeyboardInterrupt):  # the normal way to end it
+        with contextlib.suppress(KeyboardInterrupt), _recorded(settings, node):  # the normal way to end it
             asyncio.run(_work(settings, node, plugins))
     finally:
         plugins.shutdown(SHUTDOWN_S)
         if settings.supervised:
             end_children_of_orphan(parent)
+
+
+def _recorded(settings: WorkerSettings, node: str) -> AbstractContextManager[None]:
+    """Return a context that keeps a record of this worker, if an operator started it."""
+    return contextlib.nullcontext() if settings.supervised else recorded(node, settings.connect)
 
 
 class StageOpener:
@@ -202,14 +210,14 @@ async def _work(settings: WorkerSettings, node: str, plugins: PluginHost) -> Non
     await transport.start()
     session = WorkerSession(transport, node, opener.open_stage, opener.open_engine)
     try:
-        await _serve(settings, session, transport, opener)
+        await serve_until_signal(session, _serve(settings, session, transport, opener), settings.drain)
     finally:
         await session.close()
         await transport.stop()
 
 
 async def _serve(settings: WorkerSettings, session: WorkerSession, transport: Transport, opener: StageOpener) -> None:
-    """Join, and join again whenever the head is lost."""
+    """Join, and join again whenever the head is lost, until this node leaves."""
     memory = opener.find_memory() if settings.memory is None else int(settings.memory * 10**9)
     join = Join(transport.address, opener.names, socket.gethostname()[:256], os.getpid(), memory=memory)
     num_failures = 0
@@ -218,7 +226,7 @@ async def _serve(settings: WorkerSettings, session: WorkerSession, transport: Tr
         try:
             await session.serve(settings.connect, settings.head, join)
         except PeerLost as error:
-            if settings.supervised:
+            if settings.supervised or session.is_leaving:
                 raise
             if asyncio.get_running_loop().time() - begun > max(AGAIN_S):
                 num_failures = 0
@@ -227,6 +235,8 @@ async def _serve(settings: WorkerSettings, session: WorkerSession, transport: Tr
             reason = f"{error.message}; {error.hint}" if error.hint else error.message
             logger.warning("no head at %s, trying again in %g s: %s", settings.connect, wait_s, reason)
             await asyncio.sleep(wait_s)
+        else:
+            return
 
 
 def _place(offer: Offer[TransportSpec], connect: str, node: str) -> str:

@@ -1,4 +1,4 @@
-"""Folders for models, engines, configuration, keys and caches: in ``PARALLAX_HOME``, or the platform's user folders."""
+"""Folders for models, engines, keys, caches and so on: in ``PARALLAX_HOME``, or the platform's user folders."""
 
 from __future__ import annotations
 
@@ -26,6 +26,11 @@ def keys_folder() -> Path:
 def engines_folder() -> Path:
     """Return the folder of the environments of engines; it may not exist yet."""
     return _folder("engines", platformdirs.user_data_path("parallax") / "engines")
+
+
+def workers_folder() -> Path:
+    """Return the folder of the records of running workers; it may not exist yet."""
+    return _folder("workers", platformdirs.user_state_path("parallax") / "workers")
 
 
 def cache_folder(name: str) -> Path:

@@ -65,6 +65,14 @@ class WorkerSettings:
             extra={"metavar": "S"},
         ),
     ] = None
+    drain: Annotated[
+        float,
+        Meta(
+            description="Seconds after SIGTERM for the server to replace this node; 0: end at once.",
+            ge=0,
+            extra={"metavar": "S"},
+        ),
+    ] = 30.0
     supervised: Annotated[
         bool, Meta(description="Exit when standard input closes, and do not rejoin; used by `parallax serve`.")
     ] = False

@@ -230,10 +230,13 @@ class Head:
             self.stage_clock = self.stage_clock.replace(len(stages))
         self._begin_epoch(stages or self._stages)
 
-    def pause(self, now: float) -> None:
-        """Note that a stage was lost. Plan no step until `resume`; requests can expire, fail and be cancelled."""
+    def pause(self, now: float, *, is_loss: bool = True) -> None:
+        """Note that the stages are opened again, by default after a loss, for which a request may be the cause.
+
+        Plan no step until `resume`; requests can be accepted, expire, fail and be cancelled.
+        """
         for state in self._requests.values():
-            state.pause(now)
+            state.pause(now, is_loss=is_loss)
 
     def resume(self, stages: Listing[StageInfo], now: float) -> None:
         """Compute every request again on the rebuilt ``stages``; those that these cannot serve end with an error."""

@@ -44,10 +44,10 @@ class RequestState:
         """The answers that are on the stages."""
         return [answer for answer in self.answers if answer.seq is not None]
 
-    def pause(self, now: float) -> None:
-        """Note that a stage was lost."""
+    def pause(self, now: float, *, is_loss: bool) -> None:
+        """Note that the stages are opened again, and whether that is because one was lost."""
         self.context.timeline.pause(now)
-        self.num_losses += bool(self.running)
+        self.num_losses += is_loss and bool(self.running)
 
     def absorb(self, sequence: Sequence, answers: Iterable[Answer], now: float) -> list[Delta]:
         """Process the answers to a row of ``sequence``; return the deltas for the client."""

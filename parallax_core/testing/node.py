@@ -2,7 +2,7 @@
 
 For tests of pipelines whose processes are killed: they start quickly, and what they must
 draw is known. PLAN is a `NodePlan` as JSON. The process ends when its standard input does, or when its head is gone.
-SIGUSR1 blocks its event loop for `NodePlan.block_s` seconds.
+SIGTERM has it leave, as a worker does. SIGUSR1 blocks its event loop for `NodePlan.block_s` seconds.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from parallax_core.contracts.transport import Transport, TransportPlan
 from parallax_core.node.membership.supervisor import end_with_parent
 from parallax_core.node.worker.engine_session import OpenedEngine
 from parallax_core.node.worker.session import WorkerSession
+from parallax_core.node.worker.stop import serve_until_signal
 from parallax_core.testing.liar import LiarTransport, Lie, Plot
 from parallax_core.testing.stage_engine import make_toy_engine
 from parallax_core.testing.toy import Toy, ToyStage
@@ -51,6 +52,8 @@ class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
     """The invalid message it sends; see `Plot`."""
     after: int = 0
     block_s: float = 5.0
+    drain_s: float = 30.0
+    """Seconds that it stays after SIGTERM if a pipeline uses its stage."""
 
 
 def name_toy(toy: Toy) -> str:
@@ -97,7 +100,7 @@ async def serve_head(plan: NodePlan, open_stage: Callable[[Assign, Progress], St
     member = WorkerSession(transport, plan.node, open_stage, open_toy_engine)
     join = Join(transport.address, (BACKEND,), socket.gethostname()[:256], os.getpid())
     try:
-        await member.serve(plan.connect, "head", join)
+        await serve_until_signal(member, member.serve(plan.connect, "head", join), plan.drain_s)
     except (PeerLost, StageLost) as error:
         logger.warning("node ends: %s", error.message)
     finally:

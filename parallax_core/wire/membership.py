@@ -5,7 +5,8 @@ The node connects and exchanges greetings. It describes itself (`Join`) and wait
 cannot be opened (`Refusal`). Once all stages are ready, the head names each stage's neighbours (`Hop`), and each stage
 reports when it is connected to them (`Linked`). Then steps follow. A node may be assigned a stage again at any time,
 which ends its current work: after a loss, the head rebuilds its pipeline, and a node that is assigned the stage it
-already has keeps its weights.
+already has keeps its weights. A stage whose node is about to end reports that (`Leave`), so that the head can have
+another node load its layers first.
 """
 
 from __future__ import annotations
@@ -110,3 +111,7 @@ class Linked(Leased, frozen=True, tag=13):
 
 class Release(Leased, frozen=True, tag=14):
     """Releases a node from its stage; it may join again."""
+
+
+class Leave(Leased, frozen=True, tag=21):
+    """Reports that a node is about to end, and works on until the head releases it; sent by a stage that runs steps."""

@@ -19,7 +19,7 @@ from parallax_core.contracts.tensor import Tensor
 from parallax_core.contracts.value import LARGEST, Count, Counter, Handle
 from parallax_core.wire.base import Leased, Name
 from parallax_core.wire.engine import EngineMessage
-from parallax_core.wire.membership import Assign, Hop, Join, Linked, Loading, Ready, Refusal, Release
+from parallax_core.wire.membership import Assign, Hop, Join, Leave, Linked, Loading, Ready, Refusal, Release
 
 T = TypeVar("T")
 
@@ -148,5 +148,5 @@ class Welcome(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     pages: Count = 0
 
 
-Membership = Join | Assign | Loading | Ready | Refusal | Hop | Linked | Release
+Membership = Join | Assign | Loading | Ready | Refusal | Hop | Linked | Release | Leave
 Message = Step | Result | Failure | Mask | Heartbeat | Hello | Welcome | Membership | EngineMessage

@@ -12,10 +12,11 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from parallax_core.api import Finish, LayerRange, Request, RequestId, TransportPlan
+from parallax_core.api import Finish, LayerRange, Request, RequestId, TransportPlan, Unavailable
 from parallax_core.node.executor.remote import RemoteExecutor
 from parallax_core.node.membership.assignment import StageAssignment
 from parallax_core.node.membership.registry import NodeRegistry
+from parallax_core.node.membership.spares import SparePool
 from parallax_core.node.membership.supervisor import WorkerSupervisor
 from parallax_core.node.membership.supply import NodeSupply
 from parallax_core.node.pipeline.engine import PipelineEngine
@@ -45,6 +46,7 @@ class Pipeline:
     """The silence after which the transport takes a peer for lost."""
     addresses: dict[str, str] = field(default_factory=dict)
     """The address of the head for a node of this name, if it is not the head's own; processes that follow use that."""
+    spares: int = 0
 
     def __post_init__(self) -> None:
         plan = TransportPlan(node="head", listen=self.place("head"), timeout_s=self.timeout_s)
@@ -57,7 +59,8 @@ class Pipeline:
             for index, each in enumerate(layers)
         ]
         self.reasons: list[str] = []
-        executor = RemoteExecutor(roles, NodeSupply(self.registry, self.supervisor))
+        self.pool = SparePool(self.spares, self.registry, self.supervisor)
+        executor = RemoteExecutor(roles, NodeSupply(self.registry, self.supervisor, self.pool))
         self.engine = PipelineEngine(executor, lambda tokens: "x" * len(tokens), on_lost=self.reasons.append)
 
     def place(self, node: str) -> str:
@@ -88,6 +91,14 @@ class Pipeline:
         assert delta.finish is not None
         return tokens, delta.finish
 
+    async def ask_when_ready(self, prompt: Sequence[int], length: int) -> tuple[list[int], Finish]:
+        """Ask again while the engine refuses, as clients do after a 503."""
+        while True:
+            try:
+                return await self.ask(prompt, length)
+            except Unavailable:
+                await asyncio.sleep(0.02)
+
     async def check(self) -> None:
         """Ask several things at once, and compare with the toy computed alone."""
         prompts = [[number] * (1 + 7 * number) for number in range(5)]
@@ -101,6 +112,29 @@ class Pipeline:
         head.check()
         drop_stored(head)
         assert {pool.used for pool in self.engine.stats()[0].pools} == {0}
+
+    @property
+    def spare_pids(self) -> list[int]:
+        return [spare.node.join.pid for spare in self.pool.spares if spare.node is not None]
+
+    async def until_spared(self) -> None:
+        """Wait until all spares are loaded."""
+        async with asyncio.timeout(PATIENCE_S):
+            while sum(spare.is_loaded for spare in self.pool.spares) < self.spares:  # noqa: ASYNC110 -- nobody tells
+                await asyncio.sleep(0.01)
+
+    async def until_tokens(self) -> None:
+        """Wait until some more tokens are drawn."""
+        begun = self.engine.stats()[0].output_tokens
+        async with asyncio.timeout(PATIENCE_S):
+            while self.engine.stats()[0].output_tokens < begun + 8:  # noqa: ASYNC110 -- nobody tells
+                await asyncio.sleep(0.002)
+
+    async def until_lost(self, count: int) -> None:
+        """Wait until ``count`` losses were noticed."""
+        async with asyncio.timeout(PATIENCE_S):
+            while len(self.reasons) < count:  # noqa: ASYNC110 -- nobody tells
+                await asyncio.sleep(0.005)
 
     async def until(self, state: str) -> None:
         async with asyncio.timeout(PATIENCE_S):
@@ -116,6 +150,7 @@ async def running(pipeline: Pipeline) -> AsyncIterator[Pipeline]:
         async with serving(pipeline):
             yield pipeline
     finally:
+        await pipeline.pool.stop()
         await pipeline.registry.stop()
 
 

@@ -26,7 +26,7 @@ class StageLocation:
     pid: int = 0
     """The process id; 0 while no node has the stage."""
     restarts: int = 0
-    """Times another process took the stage over after a loss."""
+    """Times another process took the stage over, after a loss or because its node left."""
 
 
 class Executor(Protocol):
@@ -54,6 +54,15 @@ class Executor(Protocol):
 
     async def abandon(self, stage: int) -> None:
         """Give up a stage whose step hangs, so that the next `open` does not wait for it."""
+
+    async def replace(self, stage: int) -> bool:
+        """Have another node load a stage whose node is about to leave, and return whether one has.
+
+        The stage runs on. The next `open` gives it to the other node, even if this call is cancelled while that loads.
+
+        Raises:
+            ParallaxError: if the other node cannot load it.
+        """
 
     async def explain(self, loss: StageLost) -> StageLost:
         """Return the root cause of ``loss`` if the nodes report one, else ``loss`` itself."""

@@ -94,6 +94,11 @@ class LocalExecutor:
             logger.critical("stage %d hangs here:\n%s", stage, thread.find_place())
             raise EngineFailed(f"the thread of stage {stage} hangs, and only a new process can end that")
 
+    async def replace(self, stage: int) -> bool:
+        """Return False: stages of this process do not leave it."""
+        del stage
+        return False
+
     async def explain(self, loss: StageLost) -> StageLost:
         """Return ``loss`` itself: stages that share a process do not end one by one."""
         return loss

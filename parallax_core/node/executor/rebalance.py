@@ -97,6 +97,10 @@ class RebalancingExecutor:
         """Give up a stage whose step hangs."""
         await self._executor.abandon(stage)
 
+    async def replace(self, stage: int) -> bool:
+        """Have another node load a stage whose node is about to leave; see `Executor.replace`."""
+        return await self._executor.replace(stage)
+
     async def close(self) -> None:
         """Release all nodes."""
         await self._executor.close()

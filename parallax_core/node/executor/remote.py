@@ -39,7 +39,7 @@ class RemoteExecutor:
     """An `Executor` that assigns each stage to a node that has joined, and links the nodes to their neighbours.
 
     After a loss, the remaining nodes keep their weights. A lost node is replaced by a spare one, by a new process if
-    this process started it, or else by the next node that joins.
+    this process started it, or else by the next node that joins. A node that leaves is replaced while it still runs.
     """
 
     most_failures: int | None = None
@@ -61,6 +61,9 @@ class RemoteExecutor:
         self._holders: list[tuple[str, int]] = [("", 0)] * len(assignments)
         """The node's name and process id that last served each stage."""
         self._restarts = [0] * len(assignments)
+        self._successors: dict[int, JoinedNode] = {}
+        """By stage: the node that takes over from one that leaves, from the next `open` on."""
+        self._dismissals: set[asyncio.Task[None]] = set()
         self._unassigned: set[int] = set()
         """The stages that wait for an operator to start a node."""
         self._attempt = Epoch(0)
@@ -81,6 +84,7 @@ class RemoteExecutor:
 
     async def assemble(self) -> tuple[StageInfo, ...]:
         """Open the stages, as `open` does, without spares."""
+        self._install_successors()
         self._attempt = Epoch(self._attempt + 1)
         self._weights.begin()
         for channel in self.channels:
@@ -106,6 +110,7 @@ class RemoteExecutor:
         Raises:
             ParallaxError: if a worker process cannot be started.
         """
+        self._install_successors()
         async with reminding(self.needs), FailFastGroup() as group:
             for stage, node in enumerate(self._nodes):
                 if node is None:
@@ -113,8 +118,29 @@ class RemoteExecutor:
 
     async def close(self) -> None:
         """Release all nodes and end the worker processes that this one started."""
+        self._install_successors()
         nodes, self._nodes = self._nodes, [None] * len(self._assignments)
-        await asyncio.gather(*map(self._dismiss, self._assignments, nodes))
+        await asyncio.gather(*self._dismissals, *map(self._dismiss, self._assignments, nodes))
+
+    async def replace(self, stage: int) -> bool:
+        """Have another node load a stage whose node is about to leave; see `Executor.replace`.
+
+        Raises:
+            ParallaxError: if the other node cannot load it.
+        """
+        assignment = self._assignments[stage]
+        node = await self._supply.find_successor(assignment)
+        if node is None:
+            return False
+        self._successors[stage] = node
+        try:
+            info = await load_stage(node, assignment, self._attempt, silent)
+            await check_weights(node, assignment, info, self._attempt, self._weights)
+        except ParallaxError:
+            del self._successors[stage]
+            await self._dismiss(replace(assignment, node=node.name), node)
+            raise
+        return True
 
     async def explain(self, loss: StageLost) -> StageLost:
         """Return which stage ended, and why, if that can be found; see `Executor.explain`."""
@@ -167,6 +193,18 @@ class RemoteExecutor:
             holder = (self._get_node(assignment).name, self._get_node(assignment).join.pid)
             self._restarts[assignment.stage] += self._holders[assignment.stage] not in {("", 0), holder}
             self._holders[assignment.stage] = holder
+
+    def _install_successors(self) -> None:
+        """Give the stages of nodes that leave to their successors, and release the nodes that leave."""
+        for stage, successor in self._successors.items():
+            assignment, node = self._assignments[stage], self._nodes[stage]
+            self._nodes[stage] = successor
+            if self._supervisor is not None:
+                self._assignments[stage] = replace(assignment, node=successor.name)
+            dismissal = asyncio.create_task(self._dismiss(assignment, node))
+            self._dismissals.add(dismissal)
+            dismissal.add_done_callback(self._dismissals.discard)
+        self._successors.clear()
 
     async def _dismiss(self, assignment: StageAssignment, node: JoinedNode | None) -> None:
         if self._supervisor is not None:

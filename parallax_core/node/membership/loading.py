@@ -14,7 +14,7 @@ from parallax_core.node.executor.load_clock import LOADING_HINT
 from parallax_core.node.executor.weights_check import DifferentWeights, WeightsCheck
 from parallax_core.node.membership.assignment import StageAssignment
 from parallax_core.node.membership.registry import JoinedNode
-from parallax_core.wire.membership import Linked, Loading, Ready, Refusal
+from parallax_core.wire.membership import Leave, Linked, Loading, Ready, Refusal
 from parallax_core.wire.messages import Failure, Heartbeat, Result
 
 AssignmentReply = Loading | Ready | Refusal | Linked
@@ -55,7 +55,7 @@ async def receive_reply(node: JoinedNode, assignment: StageAssignment, attempt: 
         if isinstance(message, AssignmentReply):
             if (message.lease, message.epoch, message.stage) == (LEASE, attempt, assignment.stage):
                 return message
-        elif not isinstance(message, Result | Failure | Heartbeat):
+        elif not isinstance(message, Result | Failure | Heartbeat | Leave):
             await node.channel.leave()
             raise PeerLost(f"node {node.name!r} sent a {type(message).__name__}, which is unexpected here")
 

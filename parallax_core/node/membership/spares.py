@@ -1,4 +1,4 @@
-"""Keeps spare nodes, which have the layers of a stage loaded and replace a node that is lost."""
+"""Keeps spare nodes, which have the layers of a stage loaded and replace a node that is lost or leaves."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class SparePool:
         assert spare.node is not None, "it was asked for"
         assert spare.task is not None, "it has started"
         spare.task.cancel()
-        logger.info("spare replaces a lost node node=%s stage=%d", spare.node.name, assignment.stage)
+        logger.info("spare takes over a stage node=%s stage=%d", spare.node.name, assignment.stage)
         return spare.node
 
     async def stop(self) -> None:

@@ -28,10 +28,22 @@ class NodeSupply:
             BackendFailed: if the process cannot be started.
             WorkerEnded: if it ends, or does not join in time.
         """
-        if self.spares is not None and (node := self.spares.take(assignment)) is not None:
+        if (node := self._take_spare(assignment)) is not None:
             if self.supervisor is not None:
                 await self.supervisor.kill(assignment.node)
             return node
         if self.supervisor is None:
             return await self.registry.find(assignment.fit)
         return await find_worker(self.registry, self.supervisor, assignment.node, assignment.fit)
+
+    async def find_successor(self, assignment: StageAssignment) -> JoinedNode | None:
+        """Return a node for a stage whose node still runs: a spare one, or the next suitable node that joins.
+
+        None: there is no spare, and this process starts the nodes; the memory may not suffice for two of them.
+        """
+        if (node := self._take_spare(assignment)) is not None:
+            return node
+        return await self.registry.find(assignment.fit) if self.supervisor is None else None
+
+    def _take_spare(self, assignment: StageAssignment) -> JoinedNode | None:
+        return self.spares.take(assignment) if self.spares is not None else None

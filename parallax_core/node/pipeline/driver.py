@@ -16,6 +16,7 @@ from parallax_core.engine.head import Head
 from parallax_core.node.channel import Channel
 from parallax_core.node.executor.base import LEASE
 from parallax_core.node.pipeline.mask_maker import MadeMasks, MaskMaker
+from parallax_core.wire.membership import Leave
 from parallax_core.wire.messages import Failure, Heartbeat, Mask, Message, Result, Step
 
 Outbox = asyncio.Queue[Step | Mask]
@@ -68,6 +69,8 @@ class PipelineDriver:
         self._making: set[asyncio.Future[MadeMasks]] = set()
         self._news = asyncio.Event()
         self._losses: list[StageLost] = []
+        self.leaving: asyncio.Queue[int] = asyncio.Queue()
+        """The stages whose nodes are about to leave."""
         self._step_timeout_s = step_timeout_s
         self._progress = self._begin()
 
@@ -158,7 +161,11 @@ class PipelineDriver:
     async def _listen(self, stage: int, channel: Channel) -> None:
         while True:
             try:
-                self._take(stage, await channel.receive())
+                message = await channel.receive()
+                if isinstance(message, Leave):
+                    self.leaving.put_nowait(stage)
+                else:
+                    self._take(stage, message)
             except (PeerLost, StageLost) as error:
                 raise self._lost(stage, error) from error
             self._news.set()

@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine
 
 from parallax_core.base.errors import EngineFailed, InvalidRequest, ParallaxError, StageLost, Unavailable
 from parallax_core.base.ids import RequestId
+from parallax_core.base.taskgroup import FailFastGroup
 from parallax_core.contracts.engine import EngineStats, Health, Request
 from parallax_core.contracts.stage import StageInfo
 from parallax_core.contracts.status import ReplicaLimits, ReplicaStatus
@@ -17,6 +18,7 @@ from parallax_core.engine.head import Head
 from parallax_core.node.engine_base import EngineBase, describe_error
 from parallax_core.node.executor.base import Executor, StageLocation
 from parallax_core.node.pipeline.driver import PipelineDriver
+from parallax_core.node.pipeline.handover import Handover, StageLeaves, StageReplaced
 from parallax_core.node.pipeline.mask_maker import MaskMaker
 from parallax_core.node.pipeline.options import PipelineOptions
 from parallax_core.node.pipeline.recovery import Recovery
@@ -156,17 +158,15 @@ class PipelineEngine(EngineBase[tuple[StageInfo, ...]]):
         recovery = Recovery(self._executor, head, self._options, self._excuse, self._deliver)
         try:
             while True:
-                try:
-                    await driver.run()
-                except StageLost as error:
-                    head.pause(asyncio.get_running_loop().time())
-                    loss = await self._explain_loss(error)
+                loss = await self._drive(head, driver)
+                if not isinstance(loss, StageReplaced):
+                    loss = await self._explain_loss(loss)
                     logger.warning("pipeline is built anew: %s", loss.message)
                     self._note_loss(head, loss)
-                    self._infos = await recovery.heal(loss)
-                    self._driver = driver = self._make_driver(head)
-                    self._health = Health(state="ready")
-                    logger.info("pipeline is ready again")
+                self._infos = await recovery.heal(loss)
+                self._driver = driver = self._make_driver(head)
+                self._health = Health(state="ready")
+                logger.info("pipeline is ready again")
         except EngineFailed as error:
             logger.critical("engine failed: %s", error.message)
             head.note_lost(sum(stream.has_begun for stream in self._streams.values()))
@@ -174,6 +174,24 @@ class PipelineEngine(EngineBase[tuple[StageInfo, ...]]):
         except Exception as error:  # every stream has to end, whatever the error is
             logger.exception("engine failed")
             self._fail(error.message if isinstance(error, ParallaxError) else describe_error(error))
+
+    async def _drive(self, head: Head, driver: PipelineDriver) -> StageLost:
+        """Serve until the stages have to be opened again, and return why; then requests are paused."""
+        releasing = self._options.releases_requests
+        handover = Handover(self._executor, head, self._note_leaving, is_releasing=releasing)
+        try:
+            async with FailFastGroup() as group:
+                group.start(driver.run())
+                group.start(handover.run(driver.leaving))
+        except StageLost as error:
+            head.pause(asyncio.get_running_loop().time(), is_loss=not isinstance(error, StageReplaced | StageLeaves))
+            return error
+        raise AssertionError("neither task ends by itself")
+
+    def _note_leaving(self, reason: str) -> None:
+        """Note why the engine, which still serves, is about to open its stages again."""
+        if self._closing is None:
+            self._health = Health(state="ready", reason=reason)
 
     def _make_driver(self, head: Head) -> PipelineDriver:
         return PipelineDriver(head, self._executor.channels, self._deliver, self._options.step_timeout_s, self._masks)

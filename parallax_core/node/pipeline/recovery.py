@@ -1,4 +1,4 @@
-"""Rebuilds a pipeline after a loss."""
+"""Rebuilds a pipeline after a loss, or after a node has left."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from parallax_core.engine.head import Head
 from parallax_core.node.backoff import Backoff
 from parallax_core.node.executor.base import Executor
 from parallax_core.node.pipeline.driver import Deliver
+from parallax_core.node.pipeline.handover import StageLeaves, StageReplaced
 from parallax_core.node.pipeline.options import PipelineOptions
 
 logger = logging.getLogger(__name__)
@@ -61,14 +62,17 @@ class Recovery:
         return infos
 
     async def _open(self, loss: StageLost) -> tuple[StageInfo, ...]:
-        if isinstance(loss, StageHung) and loss.stage is not None:
+        if isinstance(loss, StageHung | StageLeaves) and loss.stage is not None:
             await self._executor.abandon(loss.stage)
         if (tokens := self._head.stats().output_tokens) > self._num_tokens:
             self._num_tokens = tokens
             self._backoff.reset()
         reason = f"a stage was lost, and is being replaced: {loss.message}"
+        is_ready = isinstance(loss, StageReplaced)
         while True:
-            await self._backoff.wait(reason)
+            if not is_ready:
+                await self._backoff.wait(reason)
+            is_ready = False
             try:
                 return await self._executor.open()
             except EngineFailed:

@@ -18,7 +18,7 @@ from parallax_core.node.channel import Channel
 from parallax_core.node.worker.mask_mailbox import MaskMailbox
 from parallax_core.node.worker.runtime import StageKey, StageRuntime, StepOutcome
 from parallax_core.node.worker.thread import StageThread
-from parallax_core.wire.membership import Assign, Release
+from parallax_core.wire.membership import Assign, Leave, Release
 from parallax_core.wire.messages import Failure, Heartbeat, Mask, Message, Step
 
 logger = logging.getLogger(__name__)
@@ -73,6 +73,7 @@ class StageLoop:
         self._has_told = False
         self._summons: Message | None = None
         """The control message that ended the loop; the session handles it."""
+        self._leaving = asyncio.Event()
 
     async def run(self) -> Message | None:
         """Run until the stage, its head or a neighbour is lost, or the head sends a control message.
@@ -92,6 +93,7 @@ class StageLoop:
                     group.start(self._listen(self._channels.after))
                 if self._heartbeat_s is not None:
                     group.start(self._beat(self._heartbeat_s))
+                group.start(self._announce_leave())
         except Exception as error:  # noqa: BLE001 -- the head has to know any error
             if self._summons is None:
                 await self._tell_loss(error)
@@ -99,6 +101,14 @@ class StageLoop:
             self._is_over = True
             self._masks.close()
         return self._summons
+
+    def leave(self) -> None:
+        """Tell the head that the node is about to end; the loop goes on."""
+        self._leaving.set()
+
+    async def _announce_leave(self) -> None:
+        await self._leaving.wait()
+        await self._channels.head.send(Leave(self._key.lease, Epoch(max(0, self._runtime.epoch))))
 
     async def _take(self) -> None:
         source = self._channels.before or self._channels.head

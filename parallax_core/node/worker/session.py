@@ -67,11 +67,27 @@ class WorkerSession:
         self._open_stage = open_stage
         self._open_engine = open_engine
         self._held: LoadedStage | None = None
+        self._loop: StageLoop | None = None
+        """The loop that runs steps; None: no pipeline uses this node."""
+        self.is_leaving = False
+        """Whether `leave` was called."""
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether a pipeline uses the stage of this node."""
+        return self._loop is not None
+
+    def leave(self) -> None:
+        """Ask the head to replace this node, which works on until `serve` returns. Idempotent."""
+        self.is_leaving = True
+        if self._loop is not None:
+            self._loop.leave()
 
     async def serve(self, address: str, head: str, join: Join) -> None:
         """Join the head called ``head`` at ``address``, and follow its messages until it is lost.
 
-        A loaded stage stays loaded, for the next head that assigns the same one.
+        A loaded stage stays loaded, for the next head that assigns the same one. After `leave`, it returns once the
+        head has released the node.
 
         Raises:
             PeerLost: if the head is lost, or turns this node away; it says why.
@@ -87,7 +103,7 @@ class WorkerSession:
             await self._join(channel, join)
             logger.info("joined head=%s", head)
             message = await channel.receive()
-            while True:
+            while not (self.is_leaving and isinstance(message, Release)):
                 message = await self._handle(channel, message)
         finally:
             await channel.leave()
@@ -150,12 +166,22 @@ class WorkerSession:
         try:
             await channel.send(Linked(*ids))
             channels = StageChannels(channel, links.before, links.after)
-            control = await StageLoop(held.thread, held.runtime, held.runtime.key, channels, assign.heartbeat_s).run()
+            control = await self._run_loop(held, channels, assign.heartbeat_s)
         finally:
             await links.close()
         if held.runtime.is_lost:
             raise StageLost(f"stage {assign.stage} is lost: {held.runtime.fault}", REPLACED_HINT)
         return control or await channel.receive()
+
+    async def _run_loop(self, held: LoadedStage, channels: StageChannels, heartbeat_s: float) -> Message | None:
+        runtime = held.runtime
+        self._loop = StageLoop(held.thread, runtime, runtime.key, channels, heartbeat_s)
+        if self.is_leaving:  # the head may have rebuilt the pipeline before it heard of that
+            self._loop.leave()
+        try:
+            return await self._loop.run()
+        finally:
+            self._loop = None
 
     async def _refuse(self, channel: Channel, assign: Assign, error: ParallaxError) -> None:
         await channel.send(Refusal(assign.lease, assign.epoch, assign.stage, error.message, error.hint))

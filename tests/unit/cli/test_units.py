@@ -12,6 +12,7 @@ import pytest
 import typer
 
 from parallax_core.cli import app
+from parallax_core.config.worker import WorkerSettings
 
 FOLDER = Path(__file__).parents[3] / "docs/examples/deploy"
 UNITS = sorted(FOLDER.glob("*.service"))
@@ -76,10 +77,11 @@ def test_command_of_a_unit_is_one_of_ours(path: Path) -> None:
     assert command.make_context(name, arguments).args == []  # or it says which is wrong
 
 
-def test_server_is_given_more_time_to_end_than_it_takes() -> None:
-    service = read_unit(FOLDER / "parallax.service")["Service"]
-    drain = float(service["ExecStart"].split("--drain ")[1])
-    assert float(service["TimeoutStopSec"]) >= drain + 3
+@pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
+def test_unit_gives_its_process_more_time_to_end_than_it_takes(path: Path) -> None:
+    service = read_unit(path)["Service"]
+    _, _, drain = service["ExecStart"].partition("--drain ")
+    assert float(service["TimeoutStopSec"]) >= float(drain or WorkerSettings().drain) + 3
 
 
 def test_systemd_takes_the_units(tmp_path: Path) -> None:

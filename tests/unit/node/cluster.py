@@ -62,7 +62,9 @@ class Node:
         self.ends: list[StageLost] = []
         """Why a real worker process would have ended and been replaced, each time."""
         self.open: Callable[[Assign, Progress], Stage] = open_toy
+        self.has_left = asyncio.Event()
         self._backends = backends
+        self._session: WorkerSession | None = None
         self._task: asyncio.Task[None] | None = None
 
     async def join(self, address: str, head: str = "head") -> Node:
@@ -78,15 +80,20 @@ class Node:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
+    def leave(self) -> None:
+        """Ask the head to replace this node, which ends once it is released."""
+        assert self._session is not None
+        self._session.leave()
+
     def open_stage(self, assign: Assign, progress: Progress) -> Stage:
         self.loads.append(assign)
         return self.open(assign, progress)
 
     async def _work(self, address: str, head: str) -> None:
-        session = WorkerSession(self.transport, self.name, self.open_stage)
+        self._session = session = WorkerSession(self.transport, self.name, self.open_stage)
         join = Join(self.transport.address, self._backends, "here", 0)
         try:
-            while True:
+            while not session.is_leaving:
                 try:
                     await session.serve(address, head, join)
                 except PeerLost as error:
@@ -94,8 +101,9 @@ class Node:
                 except StageLost as error:
                     self.ends.append(error)
                     await session.close()
-                    session = WorkerSession(self.transport, self.name, self.open_stage)
+                    self._session = session = WorkerSession(self.transport, self.name, self.open_stage)
                 await asyncio.sleep(AGAIN_S)
+            self.has_left.set()
         finally:
             await session.close()
 

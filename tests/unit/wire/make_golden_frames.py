@@ -30,7 +30,7 @@ from parallax_core.wire.engine import (
     TokenDelta,
     TokenFinish,
 )
-from parallax_core.wire.membership import Assign, Hop, Join, Linked, Loading, Ready, Refusal, Release
+from parallax_core.wire.membership import Assign, Hop, Join, Leave, Linked, Loading, Ready, Refusal, Release
 from parallax_core.wire.messages import Failure, Heartbeat, Hello, Mask, Message, Result, Step, Welcome
 
 GOLDEN = Path(__file__).with_name("golden_frames.json")
@@ -156,6 +156,7 @@ SAMPLES: dict[str, Message] = {
     "hop": Hop(LEASE, EPOCH, 1, "stage-0", "stage-2", "ipc:///run/stage-2.sock"),
     "linked": Linked(LEASE, EPOCH, 1),
     "release": Release(LEASE, EPOCH),
+    "leave": Leave(LEASE, EPOCH),
     "assign an engine": AssignEngine(LEASE, EPOCH, "vllm", "org/model", "bfloat16", "cuda:1", 0.5, 1.0, 4096, 512),
     "engine ready": EngineOpened(LEASE, EPOCH, ENGINE, {"model.layers.10": "00ff", "model.norm.weight": "a1b2"}),
     "submit": Submit(

@@ -30,7 +30,7 @@ from parallax_core.wire.engine import (
     TokenFinish,
 )
 from parallax_core.wire.engine_bounds import MOST_LOGPROBS
-from parallax_core.wire.membership import Assign, Hop, Join, Linked, Loading, Ready, Refusal, Release
+from parallax_core.wire.membership import Assign, Hop, Join, Leave, Linked, Loading, Ready, Refusal, Release
 from parallax_core.wire.messages import Failure, Heartbeat, Hello, Mask, Message, Result, Step, Welcome
 
 counts = st.integers(0, LARGEST)
@@ -208,6 +208,7 @@ membership: st.SearchStrategy[Message] = st.one_of(
     st.builds(Hop, leases, epochs, counts, words, words, words),
     st.builds(Linked, leases, epochs, counts),
     st.builds(Release, leases, epochs),
+    st.builds(Leave, leases, epochs),
 )
 answer_counts = st.integers(1, MAX_ANSWERS)
 engine_infos = st.builds(

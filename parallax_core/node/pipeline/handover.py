@@ -1,0 +1,90 @@
+"""Hands the stages of nodes that leave over to other nodes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from parallax_core.base.errors import ParallaxError, StageLost
+from parallax_core.base.taskgroup import FailFastGroup
+from parallax_core.engine.head import Head
+from parallax_core.node.backoff import Backoff
+from parallax_core.node.executor.base import Executor
+
+logger = logging.getLogger(__name__)
+
+LOOK_S = 0.5
+"""Seconds between two looks at whether a node that has no successor is still needed."""
+
+
+class StageReplaced(StageLost):
+    """Another node has loaded a stage whose node leaves: the pipeline is to be opened with it."""
+
+
+class StageLeaves(StageLost):
+    """The node of a stage leaves, and no other node has its layers."""
+
+
+class Handover:
+    """Finds successors for the nodes of a pipeline that leave, while the pipeline serves."""
+
+    def __init__(self, executor: Executor, head: Head, tell: Callable[[str], None], *, is_releasing: bool) -> None:
+        """Replace the stages of ``executor``, which run the steps of ``head``.
+
+        ``tell`` is called with what the pipeline waits for. If ``is_releasing``, the requests can move to another
+        replica, and a node without a loaded successor is released soon.
+        """
+        self._executor = executor
+        self._head = head
+        self._tell = tell
+        self._is_releasing = is_releasing
+
+    async def run(self, leaving: asyncio.Queue[int]) -> None:
+        """Handle the stages in ``leaving``.
+
+        Raises:
+            StageReplaced: once another node has loaded a stage.
+            StageLeaves: once the requests no longer need a stage that has no other node.
+        """
+        async with FailFastGroup() as group:
+
+            async def take() -> None:
+                while True:
+                    group.start(self._replace(await leaving.get()))
+
+            group.start(take())
+
+    async def _replace(self, stage: int) -> None:
+        node = self._executor.locations()[stage].node
+        logger.info("node leaves node=%s stage=%d", node, stage)
+        replacing = asyncio.create_task(self._try(stage, node))
+        try:
+            while not replacing.done():
+                await asyncio.wait([replacing], timeout=LOOK_S)
+                if not replacing.done() and not self._is_needed():
+                    break
+        finally:
+            replacing.cancel()
+            await asyncio.wait([replacing])
+        if not replacing.cancelled() and replacing.result():
+            raise StageReplaced(f"node {node!r} has left stage {stage}")
+        raise StageLeaves("it leaves, and no other node has its layers", stage=stage)
+
+    async def _try(self, stage: int, node: str) -> bool:
+        """Have another node load the stage; return False if this process cannot provide one."""
+        backoff, reason = Backoff(self._tell), f"node {node!r} leaves, and stage {stage} waits for another one"
+        while True:
+            await backoff.wait(reason)
+            try:
+                return await self._executor.replace(stage)
+            except ParallaxError as error:
+                reason = f"stage {stage} of node {node!r}, which leaves, cannot be handed over: {error.message}"
+            except Exception as error:  # the pipeline still serves, whatever the error is
+                logger.exception("stage cannot be handed over")
+                reason = f"stage {stage} cannot be handed over: {type(error).__name__}: {error}"
+            logger.warning("%s", reason)
+
+    def _is_needed(self) -> bool:
+        stats = self._head.stats()
+        return not self._is_releasing and stats.running + stats.waiting > 0

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from parallax_core.cli.worker_record import WorkerRecord, find_workers, recorded
+from parallax_core.config.home import workers_folder
+
+HOLD = """
+import sys
+from parallax_core.cli.worker_record import recorded
+with recorded("mini/7", "tcp://10.0.0.5:9000"):
+    print(flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture(autouse=True)
+def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setenv("PARALLAX_HOME", str(tmp_path))
+    return tmp_path
+
+
+def start() -> subprocess.Popen[str]:
+    """Start a process that keeps a record until its standard input ends."""
+    process = subprocess.Popen([sys.executable, "-c", HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    process.stdout.readline()
+    return process
+
+
+def test_worker_is_found_while_it_runs() -> None:
+    assert find_workers() == []
+    process = start()
+    [found] = find_workers()
+    assert (found.node, found.pid, found.connect) == ("mini/7", process.pid, "tcp://10.0.0.5:9000")
+    assert not found.wait_end(0)
+    process.communicate("")
+    assert found.wait_end(10)
+    assert find_workers() == []
+    assert list(workers_folder().iterdir()) == []
+
+
+def test_record_of_a_process_that_was_killed_is_deleted() -> None:
+    process = start()
+    process.kill()
+    process.communicate()
+    assert len(list(workers_folder().glob("*.json"))) == 1
+    assert find_workers() == []
+    assert list(workers_folder().iterdir()) == []
+
+
+def test_files_that_are_no_records_of_this_machine_are_left_alone() -> None:
+    folder = workers_folder()
+    folder.mkdir()
+    (folder / "notes.json").write_text("{")
+    other = WorkerRecord(node="mini/8", pid=os.getpid(), host="elsewhere", connect="tcp://10.0.0.5:9000")
+    other.path.write_bytes(msgspec.json.encode(other))
+    (folder / "all.json").write_text('{"node": "x", "pid": -1, "host": "here", "connect": ""}')
+    assert find_workers() == []
+    assert len(list(folder.iterdir())) == 3
+
+
+def test_worker_runs_without_a_record_that_cannot_be_written(home: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (home / "workers").write_text("in the way")
+    with caplog.at_level(logging.WARNING), recorded("mini/7", "tcp://10.0.0.5:9000"):
+        assert "`parallax leave` will not find this worker" in caplog.text
