@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 import torch
 
@@ -22,10 +22,10 @@ from parallax_core.api import (
     StageLost,
     StageResult,
 )
-from parallax_sampling_torch.masks import wait_for_masks
-from parallax_sampling_torch.outputs import answer_outputs, draw_tokens, list_outputs, write_states
+from parallax_sampling_torch.outputs import list_outputs
+from parallax_sampling_torch.results import compute_result
 from parallax_sampling_torch.sampler import Sampler
-from parallax_sampling_torch.soundness import check_given, check_hidden, check_largest
+from parallax_sampling_torch.soundness import check_given, check_hidden
 from parallax_sampling_torch.tensors import read_tensor, write_tensor
 
 OPEN_AGAIN = "open the stage again"
@@ -141,21 +141,14 @@ class VllmStage:
         if self.info.gives:
             check_hidden(found.hidden, batch.rows)
             return StageResult(tensors=(write_tensor(to_host(found.hidden)),), free=self._account.free)
-        outputs = list_outputs(batch)
-        if not outputs:
+        if not list_outputs(batch):
             return StageResult(free=self._account.free)
         assert self._sampler is not None, "a stage that gives nothing draws"
         picks = [first + output.offset for first, row in _count_tokens(batch.rows) for output in row.outputs]
         states = found.hidden[picks]
         logits = _find_logits(worker, found, batch.rows, states).float()
-        largest, best = logits.max(dim=-1)
-        check_largest(largest, batch.rows)
-        masked = wait_for_masks(logits, batch.masks)
-        begun = time.perf_counter()
-        entries, known = self._account.entries, best if masked is logits else None
-        drawn = draw_tokens(self._sampler, masked, batch, entries, known)
-        answers, given = answer_outputs(outputs, masked, drawn), write_states(outputs, to_host(states))
-        return StageResult(answers, given, self._account.free, time.perf_counter() - begun)
+        result = compute_result(self._sampler, batch, self._account.entries, logits, to_host(states))
+        return replace(result, free=self._account.free)
 
     def _run(self, worker: StageWorker, batch: StageBatch) -> Found:
         """Run the rows, in parts of as many as vLLM takes."""

@@ -31,7 +31,7 @@ from parallax_core.api import (
 
 if TYPE_CHECKING:
     from parallax_backend_vllm.compat_stage import CacheSize, StageWorker
-    from parallax_backend_vllm.stage_weights import StageWeights
+    from parallax_sampling_torch.stage_weights import StageWeights
 
 SEQUENCES = 256
 """The most sequences of full length that the KV cache is sized for."""

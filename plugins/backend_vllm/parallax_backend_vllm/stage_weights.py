@@ -1,60 +1,13 @@
-"""Chooses the tensors that a stage reads."""
+"""Gives vLLM's loader the weights of the stage that is being loaded."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 
-import torch
-
-from parallax_core.api import LayerRange, StagePlan, find_missing, read_tensors
-from parallax_sampling_torch.tensors import read_tensor
-
-LAYER = re.compile(r"\b(?:layers|h|blocks)\.(\d+)\.")
-"""Matches the part of a tensor's name that has the number of its layer."""
-
-
-@dataclass(frozen=True, slots=True)
-class StageWeights:
-    """The tensors of a stage, in the files of its model."""
-
-    plan: StagePlan
-    layers: LayerRange
-    num_layers: int
-    missing: frozenset[str] = frozenset()
-    """The tensors that are not on this machine."""
-    read: list[torch.Tensor] = field(default_factory=list)
-    """The tensors that were read, over the memory of their files."""
-
-    def includes(self, name: str) -> bool:
-        """Return whether the stage reads the tensor of this name.
-
-        Tensors outside the layers, such as embeddings and the head, belong to the first and the last stage. The model
-        decides which of the two needs one, so a missing one is left to vLLM, which checks that none it needs is left.
-        """
-        if found := LAYER.search(name):
-            return self.layers.start <= int(found[1]) < self.layers.stop
-        is_end = self.layers.start == 0 or self.layers.stop == self.num_layers
-        return is_end and (len(self.layers) == self.num_layers or name not in self.missing)
-
-    def load(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield the tensors with their names, over the memory of their files.
-
-        Raises:
-            ParallaxError: if a file is damaged or missing.
-            Unsupported: if a tensor has a dtype that core does not read, such as float8.
-        """
-        for name, tensor in read_tensors(self.plan.model, self.includes, self.plan.progress):
-            self.read.append(read_tensor(tensor))
-            yield name, self.read[-1]
-
-    def count_bytes(self, dtype: torch.dtype) -> int:
-        """Return the bytes in memory of the tensors that were read, whose floats are converted to ``dtype``."""
-        return sum(each.numel() * (dtype if each.is_floating_point() else each.dtype).itemsize for each in self.read)
-
+from parallax_core.api import LayerRange, StagePlan, find_missing
+from parallax_sampling_torch.stage_weights import StageWeights
 
 _current: ContextVar[StageWeights] = ContextVar("weights")
 
@@ -62,7 +15,7 @@ _current: ContextVar[StageWeights] = ContextVar("weights")
 @contextmanager
 def load_stage(plan: StagePlan, layers: LayerRange, num_layers: int) -> Iterator[StageWeights]:
     """Make `get_weights` return the weights of a stage until the end of a with."""
-    weights = StageWeights(plan, layers, num_layers, find_missing(plan.model))
+    weights = StageWeights(plan.model, plan.progress, layers, num_layers, find_missing(plan.model))
     token = _current.set(weights)
     try:
         yield weights

@@ -6,13 +6,12 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 from parallax_backend_vllm import stage_config
 from parallax_backend_vllm.settings import VllmSettings
 from parallax_backend_vllm.stage_config import check_family, check_plan
 from parallax_backend_vllm.stage_group import StageGroup
-from parallax_backend_vllm.stage_weights import StageWeights, get_weights, load_stage
+from parallax_backend_vllm.stage_weights import get_weights, load_stage
 from parallax_core.api import LayerRange, StagePlan, Unsupported
 from tests.support.checkpoints import LAYERS, save_family
 
@@ -111,15 +110,3 @@ def test_stage_reads_its_own_layers(layers: LayerRange, names: set[str], tmp_pat
         found = {name for name, _ in get_weights().load()}
     shorter = {name.removeprefix("model.") for name in found}
     assert {".".join(name.split(".")[: 2 if name.startswith("layers") else 1]) for name in shorter} == names
-
-
-def test_tensor_that_another_end_needs_may_be_missing() -> None:
-    missing = frozenset({"lm_head.weight"})
-    assert not StageWeights(PLAN, LayerRange(0, 2), 4, missing).includes("lm_head.weight")
-    assert StageWeights(PLAN, LayerRange(0, 4), 4, missing).includes("lm_head.weight")  # and so it is found missing
-
-
-def test_weights_count_in_the_dtype_of_the_computation() -> None:
-    read = [torch.zeros(4, dtype=torch.bfloat16), torch.zeros(3, dtype=torch.int32)]
-    weights = StageWeights(PLAN, LayerRange(0, 1), 1, read=read)
-    assert weights.count_bytes(torch.float32) == 4 * 4 + 3 * 4
