@@ -165,7 +165,7 @@ benchmarks/results/soak.json: | $(DEV)/.stamp
 	@echo "measuring $@"
 	@$(DEV)/bin/python -m benchmarks.soak --out $@
 
-# Needs the environment of vLLM: `parallax engines install vllm`.
+# Needs the environments of vLLM and SGLang: `parallax engines install vllm`, and the same for sglang.
 benchmarks/results/mixed-engines.json: | $(DEV)/.stamp
 	@echo "measuring $@"
 	@$(DEV)/bin/python -m benchmarks.mixed_engines "$$($(DEV)/bin/parallax models pull smollm2-135m)" --out $@

@@ -1,6 +1,6 @@
 """Compares the greedy tokens of pipelines of several engines with those of the whole model on torch, in float32.
 
-    python -m benchmarks.mixed_engines MODEL_FOLDER --python vllm=PYTHON --out benchmarks/results/mixed-engines.json
+    python -m benchmarks.mixed_engines MODEL_FOLDER --python vllm=PYTHON --python sglang=PYTHON --out FILE
 
 Each pipeline is a `parallax serve` with a stage of each named backend, in worker processes, each in its own
 environment: ``--python`` names the interpreter with a backend's engine, and is not needed for one that `parallax
@@ -37,6 +37,11 @@ PIPELINES = (
     "vllm,vllm,vllm",
     "torch,vllm",
     "vllm,mlx,torch",
+    "sglang",
+    "sglang,sglang",
+    "sglang,sglang,sglang",
+    "mlx,sglang",
+    "sglang,vllm",
 )
 """The backends of the stages, in order."""
 

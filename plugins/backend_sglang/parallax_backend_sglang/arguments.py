@@ -12,6 +12,7 @@ from parallax_backend_sglang.settings import SglangSettings
 from parallax_core.api import (
     ITEM_BYTES,
     ConfigReader,
+    DType,
     EnginePlan,
     Machine,
     ParallaxError,
@@ -63,16 +64,9 @@ def make_arguments(plan: EnginePlan, settings: SglangSettings, device: Device) -
     Raises:
         ParallaxError: if the weights do not fit into the memory.
     """
-    found: dict[str, Any] = {
-        "model_path": str(plan.model),
-        "skip_tokenizer_init": True,  # core makes the text
-        "device": "cpu" if device.is_cpu else "cuda",
-        "dtype": plan.dtype,
+    found = make_common(plan.model, plan.dtype, settings, device) | {
         "tp_size": settings.tensor_parallel,
-        "base_gpu_id": device.index,
         "disable_radix_cache": settings.prefix_caching == "off",
-        "grammar_backend": "none",
-        "log_level": settings.log_level,
         "incremental_streaming_output": True,
         "enable_priority_scheduling": True,
         "schedule_low_priority_values_first": True,
@@ -81,9 +75,7 @@ def make_arguments(plan: EnginePlan, settings: SglangSettings, device: Device) -
     chosen = {
         "context_length": settings.context_length,
         "max_total_tokens": settings.max_total_tokens,
-        "quantization": settings.quantization,
         "mem_fraction_static": settings.mem_fraction_static,
-        "attention_backend": settings.attention,
         "max_running_requests": plan.max_running,
         "chunked_prefill_size": plan.max_batch_tokens,
     }
@@ -91,6 +83,24 @@ def make_arguments(plan: EnginePlan, settings: SglangSettings, device: Device) -
     if settings.lora:
         found["lora_paths"] = list(settings.lora)
     return found | (_choose_for_cpu(plan, settings) if device.is_cpu else {})
+
+
+def make_common(model: Path, dtype: str, settings: SglangSettings, device: Device) -> dict[str, Any]:
+    """Return the arguments that engines and stages have in common."""
+    found: dict[str, Any] = {
+        "model_path": str(model),
+        "skip_tokenizer_init": True,  # core makes the text
+        "device": "cpu" if device.is_cpu else "cuda",
+        "dtype": dtype,
+        "base_gpu_id": device.index,
+        "grammar_backend": "none",
+        "log_level": settings.log_level,
+    }
+    chosen = {"quantization": settings.quantization, "attention_backend": settings.attention}
+    if device.is_cpu:
+        chosen["attention_backend"] = settings.attention or "torch_native"
+        chosen["sampling_backend"] = "pytorch"
+    return found | {name: value for name, value in chosen.items() if value}
 
 
 def read_architecture(config: Mapping[str, Any]) -> str:
@@ -102,8 +112,6 @@ def read_architecture(config: Mapping[str, Any]) -> str:
 def _choose_for_cpu(plan: EnginePlan, settings: SglangSettings) -> dict[str, Any]:
     """Return what SGLang needs on a CPU without kernels of its own."""
     found: dict[str, Any] = {
-        "attention_backend": settings.attention or "torch_native",
-        "sampling_backend": "pytorch",
         "disable_overlap_schedule": True,
         "sleep_on_idle": True,  # its scheduler would keep a core busy
         "max_running_requests": plan.max_running or CPU_ROWS,
@@ -123,7 +131,7 @@ def choose_fraction(plan: EnginePlan, free: int | None) -> float:
     """
     if not free:
         return plan.memory_fraction
-    needed = estimate_weights(plan)
+    needed = estimate_weights(plan.model, plan.dtype)
     if needed >= free:
         message = f"the weights of {plan.model.name} take {format_bytes(needed)}, and {format_bytes(free)} are free"
         raise ParallaxError(message, "close other programs, or choose a smaller model or --dtype bfloat16")
@@ -131,11 +139,11 @@ def choose_fraction(plan: EnginePlan, free: int | None) -> float:
     return max(LEAST_FRACTION, round(fraction, 4))
 
 
-def estimate_weights(plan: EnginePlan) -> int:
+def estimate_weights(model: Path, dtype: DType) -> int:
     """Return the bytes of the weights in memory, by the sizes of the files."""
-    size = sum(path.stat().st_size for path in Path(plan.model).glob("*.safetensors"))
-    config = read_config(plan.model)
+    size = sum(path.stat().st_size for path in model.glob("*.safetensors"))
+    config = read_config(model)
     reader = ConfigReader(config)
     stored = next((str(reader.raw[name]) for name in ("dtype", "torch_dtype") if reader.has(name)), "bfloat16")
-    computed = stored if plan.dtype == "auto" else plan.dtype
+    computed = stored if dtype == "auto" else dtype
     return int(size * ITEM_BYTES.get(computed, 2) / ITEM_BYTES.get(stored, 2))

@@ -1,4 +1,4 @@
-"""Opens engines of SGLang that serve whole models."""
+"""Opens engines of SGLang that serve whole models, and stages that SGLang computes."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from parallax_backend_sglang.arguments import Device, choose_device, make_argume
 from parallax_backend_sglang.engine import EngineLoad, SglangEngine
 from parallax_backend_sglang.frames import LoadEngine
 from parallax_backend_sglang.probe import has_cuda
-from parallax_backend_sglang.process import ChildProcess
+from parallax_backend_sglang.process import ChildProcess, StageProcess
+from parallax_backend_sglang.remote_stage import RemoteStage
 from parallax_backend_sglang.settings import SglangSettings
+from parallax_backend_sglang.stage_plan import plan_stage
 from parallax_backend_sglang.versions import REMEDY, explain_unsupported, find_installed
-from parallax_core.api import EnginePlan, Machine, Unsupported, read_config
+from parallax_core.api import EnginePlan, Machine, StagePlan, Unsupported, read_config
 
 
 class SglangBackend:
@@ -26,6 +28,16 @@ class SglangBackend:
         message = LoadEngine(read_architecture(read_config(plan.model)), make_arguments(plan, settings, device))
         load = EngineLoad(message, frozenset(settings.adapters), describe_device(device), plan.progress)
         return SglangEngine(load, partial(ChildProcess, on_cpu=device.is_cpu, threads=choose_threads(settings)))
+
+    def open_stage(self, plan: StagePlan) -> RemoteStage:
+        """Load layers and return a stage that is ready; see `parallax_core.api.Backend.open_stage`."""
+        if reason := explain_unsupported(find_installed()):
+            raise Unsupported(reason, REMEDY)
+        settings = SglangSettings(**plan.options)
+        device = choose_device(plan.device, settings, has_cuda=has_cuda())
+        load = plan_stage(plan, settings, device)
+        threads = choose_threads(settings)
+        return RemoteStage(partial(StageProcess, on_cpu=device.is_cpu, threads=threads), load, plan.progress)
 
 
 def describe_device(device: Device) -> str:

@@ -12,16 +12,20 @@ import signal
 import socket
 import sys
 import threading
+import traceback
 from collections.abc import Callable
+from typing import Generic, TypeVar
 
 from parallax_backend_sglang.frames import Failed, Frame, LoadEngine, pack, receive
 from parallax_core.api import ParallaxError
+
+Message = TypeVar("Message")
 
 
 def main() -> None:
     """Do what the parent process asks for, until it closes the socket, which ends this process at once."""
     link = socket.socket(fileno=int(sys.argv[1]))
-    inbox = Inbox(link)
+    inbox = Inbox[Frame](link, receive)
     try:
         message = inbox.wait()
         assert isinstance(message, LoadEngine), "the first message says what to load"
@@ -35,21 +39,22 @@ def main() -> None:
         end_group()
 
 
-class Inbox:
+class Inbox(Generic[Message]):
     """Reads messages on a thread of its own, so that the end of the link ends this process while it loads, too."""
 
-    def __init__(self, link: socket.socket) -> None:
+    def __init__(self, link: socket.socket, receive: Callable[[socket.socket], Message | None]) -> None:
         self._link = link
-        self._messages: queue.SimpleQueue[Frame] = queue.SimpleQueue()
+        self._receive = receive
+        self._messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self._lock = threading.Lock()
-        self._deliver: Callable[[Frame], object] = self._messages.put
+        self._deliver: Callable[[Message], object] = self._messages.put
         threading.Thread(target=self._read, name="parallax-inbox", daemon=True).start()
 
-    def wait(self) -> Frame:
+    def wait(self) -> Message:
         """Wait for a message."""
         return self._messages.get()
 
-    def deliver_to(self, target: asyncio.Queue[Frame]) -> None:
+    def deliver_to(self, target: asyncio.Queue[Message]) -> None:
         """Deliver the messages to a queue of the running event loop from now on."""
         loop = asyncio.get_running_loop()
         with self._lock:
@@ -58,9 +63,12 @@ class Inbox:
                 target.put_nowait(self._messages.get())
 
     def _read(self) -> None:
-        while (message := receive(self._link)) is not None:
-            with self._lock:
-                self._deliver(message)
+        try:
+            while (message := self._receive(self._link)) is not None:
+                with self._lock:
+                    self._deliver(message)
+        except Exception:  # noqa: BLE001 -- it says why this process ends
+            traceback.print_exc()
         end_group()
 
 

@@ -14,7 +14,10 @@ from parallax_backend_sglang.frames import Load
 from parallax_backend_sglang.versions import REMEDY, explain_unsupported, find_installed
 from parallax_core.api import BackendFailed, EngineInfo, Unsupported
 
-ENGINE: Mapping[str, Sequence[str]] = {
+Interface = Mapping[str, Sequence[str]]
+"""Objects of SGLang, and the parameters, fields or attributes that each must have."""
+
+ENGINE: Interface = {
     "sglang.srt.entrypoints.engine:Engine": ("get_server_info",),
     "sglang.srt.entrypoints.engine:Engine.async_generate": (
         *("input_ids", "sampling_params", "stream", "rid", "priority", "cache_salt", "lora_path"),
@@ -45,10 +48,10 @@ ENGINE: Mapping[str, Sequence[str]] = {
     ),
     "sglang.srt.models.registry:ModelRegistry": ("get_supported_archs",),
 }
-"""What an engine for a whole model uses: objects, and the parameters, fields or attributes each must have."""
+"""What an engine for a whole model uses."""
 
 
-def check_interface(interface: Mapping[str, Sequence[str]]) -> None:
+def check_interface(interface: Interface) -> None:
     """Import SGLang and check its version and the parts of it that are used.
 
     Raises:
@@ -152,10 +155,10 @@ def _describe_moved(path: str, names: Sequence[str]) -> str:
 
 
 def find(path: str) -> Any:  # noqa: ANN401
-    """Return the object at ``module:name.attribute``."""
+    """Return the object at ``module:name.attribute``, or the module at ``module``."""
     module, _, names = path.partition(":")
     found: Any = importlib.import_module(module)
-    for name in names.split("."):
+    for name in filter(None, names.split(".")):
         found = getattr(found, name)
     return found
 

@@ -111,9 +111,14 @@ def pack(message: Frame) -> bytes:
 
 def receive(link: socket.socket) -> Frame | None:
     """Wait for a message; return None when the other end is closed."""
-    head = _receive_bytes(link, LENGTH.size)
-    body = _receive_bytes(link, LENGTH.unpack(head)[0]) if head else b""
+    body = receive_body(link)
     return DECODER.decode(body) if body else None
+
+
+def receive_body(link: socket.socket) -> bytes:
+    """Wait for the bytes of a message; return none when the other end is closed."""
+    head = _receive_bytes(link, LENGTH.size)
+    return _receive_bytes(link, LENGTH.unpack(head)[0]) if head else b""
 
 
 async def read(stream: asyncio.StreamReader) -> Frame | None:

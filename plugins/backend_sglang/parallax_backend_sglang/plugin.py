@@ -15,13 +15,13 @@ def parallax_register_backends() -> Iterable[BackendSpec]:
     return [
         BackendSpec(
             name="sglang",
-            summary="SGLang: whole models on its own engine, on CUDA and CPUs",
+            summary="SGLang: whole models with its own scheduler, or any range of layers; on CUDA and on CPUs",
             probe=Ref("parallax_backend_sglang.probe:probe_machine"),
             factory=Ref("parallax_backend_sglang.backend:SglangBackend"),
             remedy="make the environment of SGLang anew: parallax engines install sglang",
             options=OPTIONS,
             engine=Ref("parallax_backend_sglang.spec:ENGINE"),
-            opens=("engine",),
+            opens=("engine", "stage"),
         )
     ]
 

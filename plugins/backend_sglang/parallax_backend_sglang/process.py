@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO
 
@@ -31,7 +31,9 @@ ERROR_LINE = re.compile(
 )
 """The last line of a traceback, or what SGLang says of a process of its own that has ended."""
 CHILD = ["-P", "-m", "parallax_backend_sglang.child"]
-"""The arguments of the Python interpreter, before the number of the socket."""
+"""The arguments of the Python interpreter for an engine, before the number of the socket."""
+STAGE_CHILD = ["-P", "-m", "parallax_backend_sglang.stage_child"]
+"""The same for a stage."""
 
 
 @dataclass(slots=True)
@@ -75,7 +77,7 @@ class ChildProcess:
         self.link, theirs = socket.socketpair()
         try:
             with theirs:
-                self._process = _start(theirs.fileno(), environment)
+                self._process = _start(self._list_arguments(), theirs.fileno(), environment)
         except BaseException:
             self.link.close()
             remove_folder(self._folder)
@@ -85,6 +87,9 @@ class ChildProcess:
             target=self._log.run, args=[self._process.stdout], name="sglang-log", daemon=True
         )
         self._relay.start()
+
+    def _list_arguments(self) -> list[str]:
+        return CHILD
 
     def explain(self) -> str:
         """Return why the process has ended, or will be ended; wait for the end of its log, at most `EXPLAIN_S`."""
@@ -111,9 +116,16 @@ class ChildProcess:
         remove_folder(self._folder)
 
 
-def _start(fd: int, environment: Mapping[str, str]) -> subprocess.Popen[str]:
+class StageProcess(ChildProcess):
+    """The same for a stage, with the messages of `parallax_backend_sglang.stage_frames`."""
+
+    def _list_arguments(self) -> list[str]:
+        return STAGE_CHILD
+
+
+def _start(arguments: Sequence[str], fd: int, environment: Mapping[str, str]) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, *CHILD, str(fd)],
+        [sys.executable, *arguments, str(fd)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -28,7 +28,7 @@ LOAD_S = 0.5
 """Seconds between two looks at the load."""
 
 
-def serve(link: socket.socket, inbox: Inbox, message: LoadEngine) -> None:
+def serve(link: socket.socket, inbox: Inbox[Frame], message: LoadEngine) -> None:
     """Load an engine, do what ``inbox`` receives, and send over ``link``, until the process ends.
 
     Raises:
@@ -57,7 +57,7 @@ class EngineServer:
         self._stopped: set[int] = set()
         self._batch: list[Chunk] = []
 
-    async def run(self, inbox: Inbox) -> None:
+    async def run(self, inbox: Inbox[Frame]) -> None:
         """Serve until the process ends."""
         queue: asyncio.Queue[Frame] = asyncio.Queue()
         inbox.deliver_to(queue)

@@ -41,7 +41,7 @@ def generate(link: socket, asked: frames.Generate) -> None:
 
 def main() -> None:
     link = socket(fileno=int(sys.argv[1]))
-    inbox = Inbox(link)
+    inbox = Inbox[frames.Frame](link, frames.receive)
     load = inbox.wait()
     assert isinstance(load, frames.LoadEngine)
     print("loading", load.architecture, flush=True)

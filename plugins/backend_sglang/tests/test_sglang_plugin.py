@@ -34,7 +34,7 @@ def model(tmp_path: Path) -> Path:
 def test_plugin_offers_the_backend_and_its_section() -> None:
     [spec] = parallax_register_backends()
     [section] = parallax_register_settings()
-    assert (spec.name, section.name, spec.opens) == ("sglang", "sglang", ("engine",))
+    assert (spec.name, section.name, spec.opens) == ("sglang", "sglang", ("engine", "stage"))
     assert section.schema.load() is SglangSettings
     assert isinstance(spec.factory.load()(), EngineBackend)
 
