@@ -16,6 +16,7 @@ from parallax_core.server.options import LOOPBACK_NAMES, ServerOptions
 logger = logging.getLogger(__name__)
 
 MIB = 2**20
+HOUR_S = 3600.0
 
 
 def make_options(settings: ServeSettings) -> ServerOptions:
@@ -36,6 +37,9 @@ def make_options(settings: ServeSettings) -> ServerOptions:
         tls_cert=settings.tls_cert,
         tls_key=settings.tls_key,
         is_lenient=settings.lenient,
+        response_store=settings.response_store,
+        response_bytes=int(settings.response_store_size * MIB),
+        response_ttl_s=settings.response_ttl * HOUR_S,
         keeps_billing_line=settings.keep_billing_line,
         logs_bodies=settings.log_prompts,
         max_body_bytes=int(settings.max_body * MIB),

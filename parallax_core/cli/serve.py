@@ -110,6 +110,7 @@ async def _run(deployment: Deployment, context: ServeContext) -> None:
     from parallax_core.server.metrics import ServerMetrics
     from parallax_core.server.plugin_routes import extend_app
     from parallax_core.server.quota import Quota
+    from parallax_core.server.responses.keeper import make_keeper
     from parallax_core.server.run import ServerSite, run_server
     from parallax_core.server.service import Service
     from parallax_core.server.tracing import OtelTracer
@@ -133,6 +134,7 @@ async def _run(deployment: Deployment, context: ServeContext) -> None:
         backlog=deployment.pipeline.backlog,
         list_waiting=deployment.list_waiting,
         parser=deployment.parser,
+        responses=make_keeper(context.options),
         keeps_billing_line=context.options.keeps_billing_line,
     )
     app = make_app(service, context.options, drain)

@@ -9,6 +9,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from parallax_core.config.backend_option import BackendOptionTexts
+from parallax_core.config.response_store import ResponseFile, ResponseHours, ResponseSize
 from parallax_core.contracts.backend import DType
 
 
@@ -18,10 +19,7 @@ class ServeSettings:
 
     model: Annotated[
         str,
-        Meta(
-            description="A folder, a hub id such as org/name, pypi:NAME, or an alias.",
-            extra={"is_argument": True},
-        ),
+        Meta(description="A folder, a hub id such as org/name, pypi:NAME, or an alias.", extra={"is_argument": True}),
     ] = "smollm2-135m"
     backend: Annotated[
         str | None,
@@ -99,8 +97,7 @@ class ServeSettings:
         ),
     ] = 120.0
     load_timeout: Annotated[
-        float,
-        Meta(description="Seconds that loading a stage may take without progress.", ge=1, extra={"metavar": "S"}),
+        float, Meta(description="Seconds that loading a stage may take without progress.", ge=1, extra={"metavar": "S"})
     ] = 900.0
     host: Annotated[str, Meta(description="The address to listen on.")] = "127.0.0.1"
     port: Annotated[int, Meta(description="The port to listen on; 0 takes a free one.", ge=0, le=65535)] = 8000
@@ -145,15 +142,11 @@ class ServeSettings:
         ),
     ] = ()
     tls_cert: Annotated[
-        Path | None,
-        Meta(description="Serve HTTPS with this certificate chain, in PEM.", extra={"metavar": "FILE"}),
+        Path | None, Meta(description="Serve HTTPS with this certificate chain, in PEM.", extra={"metavar": "FILE"})
     ] = None
     tls_key: Annotated[
         Path | None,
-        Meta(
-            description="The certificate's private key, if it is in a separate file.",
-            extra={"metavar": "FILE"},
-        ),
+        Meta(description="The certificate's private key, if it is in a separate file.", extra={"metavar": "FILE"}),
     ] = None
     cors_origin: Annotated[
         tuple[str, ...],
@@ -225,6 +218,9 @@ class ServeSettings:
         ),
     ] = 0.5
     lenient: Annotated[bool, Meta(description="Ignore unknown fields with a warning instead of refusing them.")] = False
+    response_store: ResponseFile = None
+    response_store_size: ResponseSize = 64.0
+    response_ttl: ResponseHours = 24.0
     keep_billing_line: Annotated[bool, Meta(description="Keep the line of Claude Code that changes each time.")] = False
     log_prompts: Annotated[bool, Meta(description="Log prompts and other content from clients.")] = False
     max_body: Annotated[

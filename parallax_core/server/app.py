@@ -25,6 +25,7 @@ from parallax_core.server.origin_check import OriginCheck
 from parallax_core.server.rate_limit import RateLimit
 from parallax_core.server.read_timeout import ReadTimeout
 from parallax_core.server.response_models import HealthReply, ModelReply, ModelsReply, VersionReply
+from parallax_core.server.responses import kept_routes
 from parallax_core.server.responses import route as responses
 from parallax_core.server.service import Service
 
@@ -42,7 +43,7 @@ def make_app(service: Service, options: ServerOptions | None = None, drain: Drai
     describe_app(app, has_keys=options.keys.are_needed)
     app.include_router(_make_basics(service, drain))
     app.include_router(metrics.make_router(service.server_metrics))
-    for routes in (chat, completions, messages, responses, stop_request, tokenize, cluster):
+    for routes in (chat, completions, messages, responses, kept_routes, stop_request, tokenize, cluster):
         app.include_router(routes.make_router(service))
     _add_options(app, options, drain)
     app.add_middleware(MessageErrors)
@@ -65,7 +66,7 @@ def _add_options(app: FastAPI, options: ServerOptions, drain: Drain) -> None:
         app.add_middleware(
             CORSMiddleware,
             allow_origins=list(options.cors_origins),
-            allow_methods=["GET", "POST"],
+            allow_methods=["GET", "POST", "DELETE"],
             allow_headers=["Authorization", "Content-Type", REQUEST_ID, *MESSAGE_HEADERS],
             expose_headers=[REQUEST_ID, HEADER, "Retry-After"],
         )

@@ -38,8 +38,17 @@ class BodyRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Name unknown fields instead of refusing them."""
     max_length: int = 0
     """The longest sequence that can be served, in tokens; 0: not known."""
+    has_store: bool = False
+    """Whether the server keeps responses."""
+    history: bytes | None = None
+    """The input and output of earlier responses, as a JSON list, if the body continues one."""
     keeps_billing_line: bool = False
     """Keep the line of a system prompt that changes with every request; see `BILLING_LINE`."""
+
+    @property
+    def size(self) -> int:
+        """The bytes to read."""
+        return len(self.body) + len(self.history or b"")
 
 
 class ParserTraits(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,6 +153,13 @@ class DirectAnswer(msgspec.Struct, frozen=True, tag="written"):
     """JSON."""
 
 
+class HistoryNeeded(msgspec.Struct, frozen=True, tag="history"):
+    """A body that continues an earlier response, and has to be read again with its `BodyRequest.history`."""
+
+    previous: str
+    """The id of that response."""
+
+
 class RefusedBody(msgspec.Struct, frozen=True, kw_only=True, tag="refusal"):
     """Why a body is refused."""
 
@@ -171,7 +187,7 @@ class RefusedBody(msgspec.Struct, frozen=True, kw_only=True, tag="refusal"):
 class BodyResult(msgspec.Struct, frozen=True):
     """The result of reading a body."""
 
-    content: ParsedBody | DirectAnswer | RefusedBody
+    content: ParsedBody | DirectAnswer | HistoryNeeded | RefusedBody
     ignored: tuple[str, ...] = ()
     """Unknown fields that were ignored."""
     is_spent: bool = False

@@ -18,6 +18,7 @@ from parallax_core.server.body_messages import (
     BodyRequest,
     BodyResult,
     DirectAnswer,
+    HistoryNeeded,
     ParsedBody,
     ParserTraits,
     RefusedBody,
@@ -35,6 +36,8 @@ from parallax_core.server.responses.request import read_responses
 from parallax_core.server.strict_json import read_body
 from parallax_core.server.unknown_fields import IGNORED, MOST_NAMED
 
+ReadContent = ParsedBody | DirectAnswer | HistoryNeeded
+
 
 @dataclass(frozen=True, slots=True)
 class BodyReader:
@@ -51,7 +54,7 @@ class BodyReader:
         context = contextvars.copy_context()
         context.run(IGNORED.set, ignored if ask.is_lenient else None)
         try:
-            content: ParsedBody | DirectAnswer | RefusedBody = context.run(self._read, ask)
+            content: ParsedBody | DirectAnswer | HistoryNeeded | RefusedBody = context.run(self._read, ask)
         except GrammarTooLong as error:
             return BodyResult(RefusedBody.of(error), is_spent=True)
         except ParallaxError as error:
@@ -61,7 +64,7 @@ class BodyReader:
             content = RefusedBody(kind="invalid", message=message, hint="shorten it")
         return BodyResult(content, tuple(map(make_sound, islice(ignored, MOST_NAMED))))
 
-    def _read(self, ask: BodyRequest) -> ParsedBody | DirectAnswer:
+    def _read(self, ask: BodyRequest) -> ReadContent:
         schema, read = READ[ask.kind]
         body = read_body(ask.body, schema)
         if body.model is not None and body.model != self.model_id:
@@ -100,8 +103,11 @@ def _read_messages(reader: BodyReader, body: MessagesRequest, ask: BodyRequest) 
     )
 
 
-def _read_responses(reader: BodyReader, body: ResponsesRequest, ask: BodyRequest) -> ParsedBody:
-    return _check_lengths(read_responses(reader.text, body, reader.parser), ask, "input", "shorten the conversation")
+def _read_responses(reader: BodyReader, body: ResponsesRequest, ask: BodyRequest) -> ParsedBody | HistoryNeeded:
+    reading = read_responses(reader.text, body, ask, reader.parser)
+    if isinstance(reading, HistoryNeeded):
+        return reading
+    return _check_lengths(reading, ask, "input", "shorten the conversation")
 
 
 def _count_tokens(reader: BodyReader, body: CountTokensRequest, ask: BodyRequest) -> DirectAnswer:
@@ -145,7 +151,7 @@ def _write(**fields: object) -> DirectAnswer:
     return DirectAnswer(msgspec.json.encode(fields))
 
 
-READ: Mapping[BodyKind, tuple[Any, Callable[[BodyReader, Any, BodyRequest], ParsedBody | DirectAnswer]]] = {
+READ: Mapping[BodyKind, tuple[Any, Callable[[BodyReader, Any, BodyRequest], ReadContent]]] = {
     "chat": (ChatRequest, _read_chat),
     "completion": (CompletionRequest, _read_completion),
     "messages": (MessagesRequest, _read_messages),

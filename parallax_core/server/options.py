@@ -39,6 +39,12 @@ class ServerOptions:
     """The private key, if it is not in the same file."""
     is_lenient: bool = False
     """Name unknown fields in a response header and the log, instead of refusing them."""
+    response_store: Path | None = None
+    """The file of kept responses; None: memory."""
+    response_bytes: int = 64 * 2**20
+    """The size of all kept responses, in bytes; 0: none are kept."""
+    response_ttl_s: float = 86400.0
+    """Seconds for which a response is kept after its last use."""
     keeps_billing_line: bool = False
     """Keep the line that Claude Code puts before the system prompt and changes with every request. Without it, the
     prefix cache has the prompts of a conversation."""

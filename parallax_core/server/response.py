@@ -231,13 +231,13 @@ class SseResponse(StreamingResponse):
 
     Args:
         events: the events, written completely.
-        flow: the streams that they are made from.
+        flow: the streams that they are made from; None: these do not end with the response.
         sign: what is sent during long pauses.
     """
 
     silence_s = SILENCE_S
 
-    def __init__(self, events: AsyncIterator[bytes], flow: ResponseFlow, sign: bytes = COMMENT) -> None:
+    def __init__(self, events: AsyncIterator[bytes], flow: ResponseFlow | None = None, sign: bytes = COMMENT) -> None:
         super().__init__(events, headers=AS_IT_COMES, media_type="text/event-stream")
         self._flow = flow
         self._sign = sign
@@ -252,7 +252,8 @@ class SseResponse(StreamingResponse):
         try:
             await super().__call__(scope, receive, send)
         finally:
-            self._flow.close()
+            if self._flow is not None:
+                self._flow.close()
 
     async def stream_response(self, send: Send) -> None:
         """Send the head and the events, and the sign during long pauses."""

@@ -149,6 +149,7 @@ async def _wait_for_signal(site: ServerSite) -> None:
 
 async def _stop(site: ServerSite) -> None:
     await asyncio.gather(site.service.engine.stop(), site.service.reader.stop())
+    await site.service.responses.close()
 
 
 async def _start(site: ServerSite, on_ready: Callable[[], None]) -> None:

@@ -10,6 +10,7 @@ from functools import cached_property
 from importlib import metadata
 
 import fastapi
+import msgspec
 from fastapi.responses import Response
 
 from parallax_core.base.errors import InvalidRequest
@@ -24,6 +25,7 @@ from parallax_core.server.body_messages import (
     BodyReading,
     BodyRequest,
     DirectAnswer,
+    HistoryNeeded,
     ParsedBody,
     RefusedBody,
     UnknownModel,
@@ -34,6 +36,7 @@ from parallax_core.server.metrics import RequestMetrics, ServerMetrics
 from parallax_core.server.quota import Quota
 from parallax_core.server.reasoning_limit import ReasoningLimit
 from parallax_core.server.response import ResponseFlow, while_connected
+from parallax_core.server.responses.keeper import ResponseKeeper
 from parallax_core.server.running import RunningFlows
 from parallax_core.server.unknown_fields import IGNORED
 
@@ -61,6 +64,8 @@ class Service:
     """The parser of the model's outputs; None: its text is not parsed."""
     running: RunningFlows = field(default_factory=RunningFlows)
     """The answers that are being generated."""
+    responses: ResponseKeeper = field(default_factory=ResponseKeeper)
+    """The responses that clients ask to keep."""
     keeps_billing_line: bool = False
     """See `ServerOptions.keeps_billing_line`."""
 
@@ -140,13 +145,19 @@ class Service:
             body=await http.body(),
             is_lenient=ignored is not None,
             max_length=self.find_max_length(),
+            has_store=self.responses.has_store,
             keeps_billing_line=self.keeps_billing_line,
         )
         answer = await while_connected(http, self.reader.read(ask))
+        if isinstance(answer.content, HistoryNeeded):
+            history = await self.responses.find_history(self.quota.identify(http), answer.content.previous)
+            ask = msgspec.structs.replace(ask, history=history)
+            answer = await while_connected(http, self.reader.read(ask))
         if ignored is not None:
             ignored.update(dict.fromkeys(answer.ignored))
         if isinstance(answer.content, RefusedBody):
             raise answer.content.as_error()
+        assert not isinstance(answer.content, HistoryNeeded)
         return answer.content
 
     def check_model(self, name: str) -> None:

@@ -104,7 +104,7 @@ class TokenizerPool:
             Overloaded: if too many bodies wait already.
             ParallaxError: if reading takes too long, or a process is lost.
         """
-        with self._waiting(len(ask.body)):
+        with self._waiting(ask.size):
             process = await self._take(ask)
         # It is not cancelled with the caller: the process is free only when it ends.
         reading = asyncio.create_task(self._read(process, ask))
@@ -135,7 +135,7 @@ class TokenizerPool:
 
     async def _take(self, ask: BodyRequest) -> TokenizerProcess:
         """Wait for a free process."""
-        if len(ask.body) <= LARGE:
+        if ask.size <= LARGE:
             return await self._free.get()
         await self._large.acquire()
         try:
@@ -147,7 +147,7 @@ class TokenizerPool:
     async def _read(self, process: TokenizerProcess, ask: BodyRequest) -> BodyResult:
         is_spent = False
         try:
-            result = await process.read(ask, self._limits.limit_s(len(ask.body)))
+            result = await process.read(ask, self._limits.limit_s(ask.size))
             is_spent = result.is_spent
             return result
         finally:
@@ -161,7 +161,7 @@ class TokenizerPool:
         """Have a process read the next body, once it is started again if it was killed."""
         await process.revive()
         self._free.put_nowait(process)
-        if len(ask.body) > LARGE:
+        if ask.size > LARGE:
             self._large.release()
 
     def _forget(self, reading: asyncio.Task[BodyResult]) -> None:

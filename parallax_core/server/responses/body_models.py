@@ -36,12 +36,10 @@ from parallax_core.server.structured_output import SchemaName
 
 NEUTRAL_RESPONSES: Neutral = {
     "access_programs": (),
-    "background": (False,),
     "context_management": ([],),
     "conversation": (),
     "image": (),
     "moderation": (),
-    "previous_response_id": (),
     "prompt": (),
     "prompt_cache_options": ({}, {"mode": "implicit"}),
     "prompt_cache_retention": ("in_memory",),
@@ -189,8 +187,12 @@ class ResponsesRequest(Tolerant):
     """The newer name of ``user``."""
     prompt_cache_key: TextField | None = None
     """A label without effect: every prompt shares the prefix cache; see ``cache_salt``."""
-    store: Literal[False] | None = None
-    """Keep the response: only false, which is the default."""
+    previous_response_id: Annotated[TextField, Field(min_length=1, max_length=256)] | None = None
+    """The id of a kept response of the same key, whose input and output come before ``input``."""
+    store: bool | None = None
+    """Keep the response, so that it can be retrieved and continued; true by default, unless the server keeps none."""
+    background: bool | None = None
+    """Generate the response whether the client listens or not; only for a response that is kept."""
     top_k: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
     """Keep the k most probable tokens; 0 keeps all."""
     min_p: ShareField | None = None
@@ -224,6 +226,8 @@ class ResponsesRequest(Tolerant):
             raise refuse("input", "'input' is empty")
         if self.stream_options is not None and not self.stream:
             raise refuse("stream_options", "'stream_options' is only for requests with 'stream': true")
+        if self.background and self.store is False:
+            raise refuse("background", "'background' is only for responses that are kept: leave 'store' out")
         check_tools(self.placed_tools, self.tool_choice)
         form = self.text.format if self.text else None
         if form is not None and form.type != "text" and self.offered_tools:

@@ -27,25 +27,31 @@ SYSTEM = ("system", "developer")
 ConversationPart = InputMessage | InputReasoning | InputCall | InputCustomCall | InputResult
 
 
-def list_messages(body: ResponsesRequest) -> list[ChatRequestMessage]:
+def list_messages(body: ResponsesRequest, history: Sequence[ConversationPart] = ()) -> list[ChatRequestMessage]:
     """Return the conversation as that of a chat request.
 
     System messages before all others, the instructions first, become one, since many chat templates take only one.
+    ``history``: the parts before the input.
 
     Raises:
         InvalidRequest: if a reasoning cannot be decoded; it names the field.
     """
-    parts: list[ConversationPart] = [] if isinstance(body.input, str) else list(body.input)
+    parts = [*history, *list_input(body)]
     first = next((at for at, part in enumerate(parts) if not _is_system(part)), len(parts))
     system = [body.instructions, *(part.text for part in parts[:first] if isinstance(part, InputMessage))]
     turns = ConversationTurns()
     if text := "\n\n".join(each for each in system if each):
         turns.add_message("system", text)
-    for at, part in enumerate(parts[first:], first):
+    for at, part in enumerate(parts[first:], first - len(history)):
         turns.add(part, f"input.{at}")
-    if isinstance(body.input, str):
-        turns.add_message("user", body.input)
     return turns.end()
+
+
+def list_input(body: ResponsesRequest) -> list[ConversationPart]:
+    """Return the parts of the input; a text is a message of the user."""
+    if isinstance(body.input, str):
+        return [InputMessage.model_construct(role="user", content=body.input)]
+    return list(body.input)
 
 
 def _is_system(part: ConversationPart) -> bool:

@@ -22,6 +22,14 @@ class ResponsePlan(msgspec.Struct, frozen=True, kw_only=True):
     """The fields of the request that the response repeats, as a JSON object."""
     tools: dict[str, ToolOrigin]
     """The tools, by the names by which the model calls them."""
+    input: bytes = b"[]"
+    """The parts of its own input, as a JSON list; only if the response is kept."""
+    previous: str | None = None
+    """The response that it continues."""
+    stores: bool = False
+    """Keep the response."""
+    in_background: bool = False
+    """Generate it whether the client listens or not."""
     summarizes: bool = False
     """Send the reasoning as its summary."""
     encrypts: bool = False

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from parallax_core.server.response_models import ResponseModel
 from parallax_core.server.responses.input_models import PartStatus
 
-ResponseStatus = Literal["in_progress", "completed", "incomplete", "failed"]
+ResponseStatus = Literal["queued", "in_progress", "completed", "incomplete", "cancelled", "failed"]
 
 
 class TextLogprob(ResponseModel):
@@ -184,6 +184,25 @@ class ResponsesReply(ResponseModel):
     user: str | None
 
 
+class DeletedReply(ResponseModel):
+    """The answer to ``DELETE /v1/responses/{response_id}``."""
+
+    id: str
+    object: Literal["response"]
+    deleted: Literal[True]
+
+
+class InputListReply(ResponseModel):
+    """The answer to ``GET /v1/responses/{response_id}/input_items``."""
+
+    object: Literal["list"]
+    data: list[dict[str, Any]]
+    """The parts, as the request had them, with an id and a status."""
+    first_id: str
+    last_id: str
+    has_more: bool
+
+
 class ResponseEvent(ResponseModel):
     """What every event of a stream has."""
 
@@ -195,15 +214,21 @@ class ResponseProgress(ResponseEvent):
     """The response at its beginning or its end."""
 
     type: Literal[
-        "response.created", "response.in_progress", "response.completed", "response.incomplete", "response.failed"
+        "response.created",
+        "response.queued",
+        "response.in_progress",
+        "response.completed",
+        "response.incomplete",
+        "response.failed",
     ]
     response: ResponsesReply
 
     @model_validator(mode="after")
     def check_status(self) -> Self:
         """Check that the status is that of the event."""
-        status = "in_progress" if self.type == "response.created" else self.type.removeprefix("response.")
-        if self.response.status != status:
+        kind = self.type.removeprefix("response.")
+        allowed = {"created": {"queued", "in_progress"}, "incomplete": {"incomplete", "cancelled"}}.get(kind, {kind})
+        if self.response.status not in allowed:
             raise ValueError(f"{self.type}: the status is {self.response.status}")
         return self
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+from pydantic import TypeAdapter
 
 from parallax_core.base.errors import InvalidRequest
 from parallax_core.models.tokenizer import ModelTokenizer
-from parallax_core.server.body_messages import ParsedBody, ParserTraits
+from parallax_core.server.body_messages import BodyRequest, HistoryNeeded, ParsedBody, ParserTraits
 from parallax_core.server.chat_messages import NamedFunction, NamedTool
 from parallax_core.server.engine_request import read_chat
 from parallax_core.server.json_pieces import JsonObject, to_json
 from parallax_core.server.request_models import ChatRequest
 from parallax_core.server.responses.body_models import ENCRYPTED, LOGPROBS, ResponsesRequest, SchemaFormat
-from parallax_core.server.responses.conversation import list_messages, make_tools
+from parallax_core.server.responses.conversation import ConversationPart, list_input, list_messages, make_tools
+from parallax_core.server.responses.input_models import InputParts
 from parallax_core.server.responses.plan import ResponsePlan, ToolOrigin
 from parallax_core.server.responses.tool_models import (
     CustomTool,
@@ -55,22 +57,37 @@ FIELDS = {
 """The names of fields of a chat request in the Responses API, where they differ."""
 
 
-def read_responses(text: ModelTokenizer, body: ResponsesRequest, parser: ParserTraits | None) -> ParsedBody:
-    """Return the parsed body of a request for a response; ``parser``: the traits of the parser of the answers.
+HISTORY: TypeAdapter[list[ConversationPart]] = TypeAdapter(InputParts)
+"""The schema of the parts of earlier requests and responses."""
+
+
+def read_responses(
+    text: ModelTokenizer, body: ResponsesRequest, ask: BodyRequest, parser: ParserTraits | None
+) -> ParsedBody | HistoryNeeded:
+    """Return the parsed body of a request for a response, or the earlier response that has to be found first.
+
+    ``parser``: the traits of the parser of the answers.
 
     Raises:
         InvalidRequest: if it cannot be served; it names the field.
     """
-    freeform = _find_freeform(body)
+    stores = _check_store(body, has_store=ask.has_store)
+    if body.previous_response_id is not None and ask.history is None:
+        return HistoryNeeded(body.previous_response_id)
+    freeform, history = _find_freeform(body), HISTORY.validate_json(ask.history or b"[]")
     try:
-        reading = read_chat(text, _make_chat(body, freeform), parser)
+        reading = read_chat(text, _make_chat(body, history, freeform), parser)
     except InvalidRequest as error:
         raise _rename(error) from error
     plan = ResponsePlan(
-        echo=to_json(_write_echo(body, reading)),
+        echo=to_json({**_write_echo(body, reading), "store": stores}),
         tools={
             tool.full_name: ToolOrigin(tool.tool.type, tool.tool.name, tool.namespace) for tool in body.placed_tools
         },
+        input=to_json([part.model_dump(exclude_none=True) for part in list_input(body)]) if stores else b"[]",
+        previous=body.previous_response_id,
+        stores=stores,
+        in_background=bool(body.background),
         summarizes=body.summarizes,
         encrypts=body.includes(ENCRYPTED),
     )
@@ -92,12 +109,25 @@ def _find_freeform(body: ResponsesRequest) -> PlacedTool | None:
     return forced if forced is not None and isinstance(forced.tool, CustomTool) else None
 
 
-def _make_chat(body: ResponsesRequest, freeform: PlacedTool | None) -> ChatRequest:
+def _check_store(body: ResponsesRequest, *, has_store: bool) -> bool:
+    """Return whether the response is kept.
+
+    Raises:
+        InvalidRequest: if it cannot be, and has to be.
+    """
+    for field in ("store", "background"):
+        if getattr(body, field) and not has_store:
+            message = f"'{field}': this server keeps no responses"
+            raise InvalidRequest(message, field, "leave it out, or start it with a --response-store-size above 0")
+    return has_store and body.store is not False
+
+
+def _make_chat(body: ResponsesRequest, history: list[ConversationPart], freeform: PlacedTool | None) -> ChatRequest:
     """Return the chat request that asks for the same; its fields are valid already."""
     asks = body.includes(LOGPROBS) or body.top_logprobs is not None
     return ChatRequest.model_construct(
         **{name: getattr(body, name) for name in SAME},
-        messages=list_messages(body),
+        messages=list_messages(body, history),
         max_tokens=body.max_output_tokens,
         tools=make_tools(body.offered_tools),
         tool_choice=None if freeform else _make_choice(body),
@@ -144,7 +174,7 @@ def _write_echo(body: ResponsesRequest, reading: ParsedBody) -> JsonObject:
         "metadata": body.metadata or {},
         "model": body.model,
         "parallel_tool_calls": body.parallel_tool_calls is not False,
-        "previous_response_id": None,
+        "previous_response_id": body.previous_response_id,
         "prompt_cache_key": body.prompt_cache_key,
         "reasoning": {
             "effort": reasoning.effort if reasoning else None,
@@ -152,7 +182,6 @@ def _write_echo(body: ResponsesRequest, reading: ParsedBody) -> JsonObject:
         },
         "safety_identifier": body.safety_identifier,
         "service_tier": "default",
-        "store": False,
         "temperature": sampling.temperature,
         "text": {"format": _write_format(form)},
         "tool_choice": _write_choice(body),

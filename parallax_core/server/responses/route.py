@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 
 import fastapi
 from fastapi.responses import Response
@@ -30,6 +31,8 @@ class ResponseRun:
 
     flow: ResponseFlow
     writer: ResponsesWriter
+    save: Callable[[ResponsesWriter], Awaitable[None]]
+    """Keeps the response; called before its client knows that it has ended."""
 
     async def collect(self) -> Response:
         """Return the whole response."""
@@ -38,6 +41,7 @@ class ResponseRun:
                 pass
         for _event in self.writer.end(self.flow.count_tokens()):
             pass
+        await self.save(self.writer)
         return respond(cut(to_json(self.writer.write())))
 
     async def stream(self) -> AsyncIterator[bytes]:
@@ -52,12 +56,13 @@ class ResponseRun:
             async for _, delta in self.flow.read():
                 for event in self.writer.read(delta):
                     yield event
-            for event in self.writer.end(self.flow.count_tokens()):
-                yield event
+            last = list(self.writer.end(self.flow.count_tokens()))
         except ParallaxError as error:
             self.flow.count_error(error_response(error).status_code)
-            for event in self.writer.fail(error):
-                yield event
+            last = list(self.writer.fail(error))
+        await self.save(self.writer)
+        for event in last:
+            yield event
 
 
 def make_writer(service: Service, reading: ParsedBody, name: str) -> ResponsesWriter:
@@ -66,6 +71,21 @@ def make_writer(service: Service, reading: ParsedBody, name: str) -> ResponsesWr
     assert plan is not None
     tokens = None if form.logprobs is None else TokenWriter(service.text.vocabulary)
     return ResponsesWriter(id=name, plan=plan, parsing=AnswerParsing(service.parser, form), tokens=tokens)
+
+
+async def _run_in_background(
+    service: Service, reading: ParsedBody, writer: ResponsesWriter, http: fastapi.Request
+) -> Response:
+    """Return the response as it is now, or the stream of its events."""
+    owner = service.quota.identify(http)
+    service.responses.check_room(owner)
+    flow = await service.submit(reading, writer.id, http)
+    try:
+        run = service.responses.run(owner, flow, writer)
+    except ParallaxError:
+        flow.close()
+        raise
+    return SseResponse(run.follow(0)) if reading.form.streams else respond(cut(to_json(writer.write())))
 
 
 def make_router(service: Service) -> fastapi.APIRouter:
@@ -82,8 +102,11 @@ def make_router(service: Service) -> fastapi.APIRouter:
     async def create_response(http: fastapi.Request) -> Response:
         """Answer a conversation, whole or as server-sent events."""
         reading, name = await service.read("responses", http), f"{PREFIX}{secrets.token_hex(24)}"
+        owner, writer = service.quota.identify(http), make_writer(service, reading, name)
+        if writer.plan.in_background:
+            return await _run_in_background(service, reading, writer, http)
         flow = await service.submit(reading, name, http)
-        run = ResponseRun(flow, make_writer(service, reading, name))
+        run = ResponseRun(flow, writer, partial(service.responses.save, owner))
         if reading.form.streams:
             return SseResponse(run.stream(), flow)
         return await answer_whole(http, run.collect(), flow)

@@ -115,7 +115,7 @@ def drop_hosted(tools: object) -> object:
             ignored[f"tools.{kind}"] = None
         else:
             place, names = f"{number}.type", " and ".join(repr(each) for each in SUPPORTED)
-            message = f"'{place}' is {kind[:100]!r}, which this server does not have; it has {names}"
+            message = f"'{place}' is {kind[:100]!r}, which this server does not have; it has {names}: leave it out"
             raise refuse(place, message)
     return kept
 

@@ -51,6 +51,8 @@ class ResponsesWriter:
     reason: str | None = None
     """Why the response is incomplete."""
     completed_at: int | None = None
+    is_cancelled: bool = False
+    """Whether the client has ended it."""
     num_events: int = 0
     logprobs: list[msgspec.Raw] = field(default_factory=list)
     """Of tokens that have given no text yet."""
@@ -59,6 +61,17 @@ class ResponsesWriter:
         """Yield the events before the first delta."""
         for kind in ("response.created", "response.in_progress"):
             yield self._number({"type": kind, "response": self.write()})
+
+    def queue(self) -> Iterator[JsonObject]:
+        """Yield the events before the first delta of a response that waits for its turn; `start` ends that."""
+        self.status = "queued"
+        for kind in ("response.created", "response.queued"):
+            yield self._number({"type": kind, "response": self.write()})
+
+    def start(self) -> Iterator[JsonObject]:
+        """Yield the event of a response that does not wait any more."""
+        self.status = "in_progress"
+        yield self._number({"type": "response.in_progress", "response": self.write()})
 
     def read(self, delta: Delta) -> Iterator[JsonObject]:
         """Yield the events for a delta."""
@@ -72,13 +85,16 @@ class ResponsesWriter:
 
     def end(self, counts: TokenCounts) -> Iterator[JsonObject]:
         """Yield the events after the last delta; ``counts``: the tokens of the response."""
-        if not self.parts:
+        if self.is_cancelled:
+            self.status, self.reason = "cancelled", None
+        elif not self.parts:
             yield from map(self._number, self._open(Content("")))
-        yield from map(self._number, self._close("incomplete" if self.status == "incomplete" else "completed"))
+        yield from map(self._number, self._close("completed" if self.status == "completed" else "incomplete"))
         self.usage = _write_usage(counts, self.parsing.num_reasoning)
         if self.status == "completed":
             self.completed_at = int(time.time())
-        yield self._number({"type": f"response.{self.status}", "response": self.write()})
+        kind = "response.completed" if self.status == "completed" else "response.incomplete"
+        yield self._number({"type": kind, "response": self.write()})
 
     def fail(self, error: ParallaxError) -> Iterator[JsonObject]:
         """Yield the events of a response that breaks."""
@@ -93,7 +109,7 @@ class ResponsesWriter:
             "object": "response",
             "created_at": self.created_at,
             "status": self.status,
-            "background": False,
+            "background": self.plan.in_background,
             "completed_at": self.completed_at,
             "error": self.error,
             "incomplete_details": {"reason": self.reason} if self.reason else None,

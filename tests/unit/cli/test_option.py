@@ -59,6 +59,9 @@ VALUES: dict[str, Any] = {
     "max_batch_tokens": 2048,
     "memory_fraction": 0.8,
     "lenient": True,
+    "response_store": "store",
+    "response_store_size": 32.5,
+    "response_ttl": 6.5,
     "keep_billing_line": True,
     "log_prompts": True,
     "max_body": 16.0,
@@ -103,7 +106,7 @@ def as_value(name: str, folder: Path = Path()) -> Any:
     value = VALUES[name]
     if isinstance(value, list):
         return tuple(value)
-    return folder / value if name in {"api_key_file", "tls_cert", "tls_key"} else value
+    return folder / value if name in {"api_key_file", "tls_cert", "tls_key", "response_store"} else value
 
 
 @pytest.fixture(autouse=True)

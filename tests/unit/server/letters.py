@@ -41,6 +41,7 @@ from parallax_core.server.response_models import (
     TextReply,
     TokensReply,
 )
+from parallax_core.server.responses.keeper import make_keeper
 from parallax_core.server.service import Service
 from parallax_core.testing.toy import Toy
 
@@ -162,6 +163,7 @@ class Site:
             quota=self.quota,
             backlog=self.backlog,
             parser=parser,
+            responses=make_keeper(options or ServerOptions()),
             keeps_billing_line=keeps_billing_line,
         )
         self.app = make_app(self.service, options, self.drain)
@@ -174,6 +176,7 @@ class Site:
 
     def __exit__(self, *_: object) -> None:
         self.client.portal.call(self.router.stop)  # type: ignore[union-attr]
+        self.client.portal.call(self.service.responses.close)  # type: ignore[union-attr]
         self.client.__exit__()
 
     def limit(self, **limits: int) -> None:

@@ -38,6 +38,7 @@ class Listening:
         for client in self._clients:
             await client.close()
         await self.site.router.stop()
+        await self.site.service.responses.close()
         self.server.should_exit = True
         await self._serving
 

@@ -32,6 +32,7 @@ from parallax_core.server.body_messages import ParserTraits
 from parallax_core.server.body_reader import BodyReader, LocalReader
 from parallax_core.server.options import ServerOptions
 from parallax_core.server.quota import Quota
+from parallax_core.server.responses.keeper import make_keeper
 from parallax_core.server.service import Service
 from tests.unit.tinymodel import write_model
 
@@ -58,16 +59,22 @@ LENGTH = 4000
 class ScriptedStream:
     """The tokens of a script, one at a time."""
 
-    def __init__(self, request: Request, tokens: list[int]) -> None:
-        self._request, self._tokens, self._is_closed = request, tokens, False
+    def __init__(self, request: Request, tokens: list[int], gate: asyncio.Event | None) -> None:
+        self._request, self._tokens, self._gate = request, tokens, gate
+        self._closed = asyncio.Event()
 
     async def __aiter__(self) -> AsyncIterator[Delta]:
         request = self._request
+        if self._gate is not None:
+            waiting = [asyncio.ensure_future(event.wait()) for event in (self._gate, self._closed)]
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for each in waiting:
+                each.cancel()
         most = min(len(self._tokens), request.max_tokens or LENGTH)
         for index in range(request.n):
             for number, token in enumerate(self._tokens[:most], 1):
                 await asyncio.sleep(0)
-                if self._is_closed:
+                if self._closed.is_set():
                     return
                 ended = None if number < most else "stop" if most == len(self._tokens) else "length"
                 finish = None
@@ -76,7 +83,7 @@ class ScriptedStream:
                 yield Delta(tokens=(token,), index=index, ended=ended, finish=finish)  # type: ignore[arg-type]
 
     def close(self) -> None:
-        self._is_closed = True
+        self._closed.set()
 
 
 class ScriptedEngine:
@@ -101,6 +108,8 @@ class ScriptedEngine:
         self._encode = encode
         self.scripts: list[str] = []
         self.requests: list[Request] = []
+        self.gate: asyncio.Event | None = None
+        """Answers begin once it is set; None: at once."""
 
     async def start(self) -> None:
         """Do nothing."""
@@ -110,7 +119,7 @@ class ScriptedEngine:
 
     def submit(self, request: Request) -> Stream:
         self.requests.append(request)
-        return ScriptedStream(request, self._encode(self.scripts[len(self.requests) - 1]))
+        return ScriptedStream(request, self._encode(self.scripts[len(self.requests) - 1]), self.gate)
 
     def health(self) -> Health:
         return Health(state="ready")
@@ -138,7 +147,14 @@ class ScriptedSite:
         options = options or ServerOptions()
         find_length, quota = (lambda: LENGTH), Quota(options)
         self.service = Service(
-            "toy", self.router, self.text, reader, find_max_length=find_length, quota=quota, parser=parser
+            "toy",
+            self.router,
+            self.text,
+            reader,
+            find_max_length=find_length,
+            quota=quota,
+            parser=parser,
+            responses=make_keeper(options),
         )
         self.http = TestClient(make_app(self.service, options), raise_server_exceptions=False)
         self.openai = openai.OpenAI(
@@ -156,6 +172,7 @@ class ScriptedSite:
 
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
         self.http.portal.call(self.router.stop)  # type: ignore[union-attr]
+        self.http.portal.call(self.service.responses.close)  # type: ignore[union-attr]
         self.http.__exit__()
 
     def make_engine(self) -> Any:

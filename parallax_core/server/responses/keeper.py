@@ -1,0 +1,130 @@
+"""Keeps the responses that clients ask to keep, and those that run in the background."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+from parallax_core.base.errors import InvalidRequest, Overloaded
+from parallax_core.server.json_pieces import to_json
+from parallax_core.server.options import ServerOptions
+from parallax_core.server.response import ResponseFlow
+from parallax_core.server.responses.background import BackgroundRun
+from parallax_core.server.responses.store import ResponseStore, StoredResponse
+from parallax_core.server.responses.writer import ResponsesWriter
+
+MOST_RUNNING = 64
+"""The most responses that a client may run in the background, unless the number of its requests is limited."""
+END_S = 1.0
+"""Seconds that responses in the background have to end once the engine has stopped."""
+FIELD = "previous_response_id"
+
+
+class ResponseKeeper:
+    """The responses of all clients; a client is named by `client_id.identify`, and finds only its own."""
+
+    def __init__(self, store: ResponseStore | None = None, max_running: int = 0) -> None:
+        """Keep responses in ``store``, if there is one.
+
+        Args:
+            store: of complete responses.
+            max_running: the most responses that a client may run in the background; 0: `MOST_RUNNING`.
+        """
+        self._store = store
+        self._max_running = max_running or MOST_RUNNING
+        self._runs: dict[tuple[bytes, str], BackgroundRun] = {}
+        self._running: Counter[bytes] = Counter()
+
+    @property
+    def has_store(self) -> bool:
+        """Whether responses are kept."""
+        return self._store is not None
+
+    async def close(self) -> None:
+        """Wait for what runs, whose engine has stopped, and close the store."""
+        if self._runs:
+            await asyncio.wait([asyncio.ensure_future(run.wait()) for run in self._runs.values()], timeout=END_S)
+        if self._store is not None:
+            await self._store.close()
+
+    async def find_history(self, owner: bytes, name: str) -> bytes:
+        """Return the input and the output of a response and of all that it continues, as a JSON list.
+
+        Raises:
+            InvalidRequest: if one of them is not kept, or not complete; it names the field.
+        """
+        if (owner, name) in self._runs:
+            message = f"the response '{name[:100]}' is not complete"
+            raise InvalidRequest(message, FIELD, "continue it when it is")
+        history = await self._store.read_history(owner, name) if self._store is not None else name
+        if isinstance(history, str):
+            message = f"the response '{history[:100]}' is not kept here, or it is not yours"
+            raise InvalidRequest(message, FIELD, "send the conversation as 'input'")
+        return history
+
+    def check_room(self, owner: bytes) -> None:
+        """Check that a client may run one more response in the background.
+
+        Raises:
+            Overloaded: if it may not.
+        """
+        if self._running[owner] >= self._max_running:
+            message = f"you have {self._running[owner]} responses running in the background"
+            raise Overloaded(message, "try again when one of them has ended")
+
+    def run(self, owner: bytes, flow: ResponseFlow, writer: ResponsesWriter) -> BackgroundRun:
+        """Run a response in the background, and keep it; raises what `check_room` raises."""
+        self.check_room(owner)
+
+        async def save(run: BackgroundRun) -> None:
+            try:
+                await self.save(owner, writer, b"".join(run.events))
+            finally:
+                self._leave(owner)
+                del self._runs[owner, writer.id]
+
+        self._running[owner] += 1
+        run = self._runs[owner, writer.id] = BackgroundRun(flow, writer, save)
+        return run
+
+    def _leave(self, owner: bytes) -> None:
+        self._running[owner] -= 1
+        if not self._running[owner]:
+            del self._running[owner]
+
+    async def save(self, owner: bytes, writer: ResponsesWriter, events: bytes | None = None) -> None:
+        """Keep a response if its client wants that; ``events``: all of a response in the background."""
+        plan = writer.plan
+        if self._store is None or not plan.stores:
+            return
+        body = to_json(writer.write())
+        stored = StoredResponse(
+            id=writer.id, owner=owner, previous=plan.previous, body=body, input=plan.input, events=events
+        )
+        await self._store.put(stored)
+
+    def find_run(self, owner: bytes, name: str) -> BackgroundRun | None:
+        """Return a response of a client that runs in the background."""
+        return self._runs.get((owner, name))
+
+    async def find(self, owner: bytes, name: str) -> StoredResponse | None:
+        """Return a complete response of a client."""
+        return None if self._store is None else await self._store.get(owner, name)
+
+    async def delete(self, owner: bytes, name: str) -> bool:
+        """Delete a response of a client, after ending it; return whether there was one."""
+        if run := self.find_run(owner, name):
+            await run.cancel()
+        return self._store is not None and await self._store.delete(owner, name)
+
+
+def make_keeper(options: ServerOptions) -> ResponseKeeper:
+    """Return the keeper for a server.
+
+    Raises:
+        ParallaxError: if its store cannot be opened.
+    """
+    store = None
+    if options.response_bytes:
+        store = ResponseStore(options.response_store, options.response_bytes, options.response_ttl_s)
+    return ResponseKeeper(store, options.max_concurrent)

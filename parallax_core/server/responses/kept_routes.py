@@ -1,0 +1,152 @@
+"""The routes of responses that are kept: retrieve, cancel and delete them, and list their input."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from typing import Annotated, Literal
+
+import fastapi
+import msgspec
+from fastapi import Query
+from fastapi.responses import Response
+
+from parallax_core.base.errors import InvalidRequest, UnknownName
+from parallax_core.server.json_pieces import JsonObject, cut, respond, to_json
+from parallax_core.server.openapi import describe_errors, describe_response_events
+from parallax_core.server.response import SseResponse
+from parallax_core.server.responses.body_models import Included
+from parallax_core.server.responses.input_list import list_input
+from parallax_core.server.responses.replies import DeletedReply, InputListReply, ResponsesReply
+from parallax_core.server.responses.store import StoredResponse
+from parallax_core.server.service import Service
+
+PATH = "/v1/responses/{response_id}"
+ERRORS = describe_errors(400, 401, 403, 404, 429)
+END = re.compile(rb"(?<=\n\n)")
+"""The end of an event."""
+
+IncludedQuery = Annotated[list[Included] | None, Query()]
+"""Without effect: what a response includes is decided when it is made."""
+
+
+def make_router(service: Service) -> fastapi.APIRouter:
+    """Return the routes for ``service``."""
+    router = fastapi.APIRouter()
+    _add_retrieve(router, service)
+    _add_ends(router, service)
+    _add_input(router, service)
+    return router
+
+
+def _add_retrieve(router: fastapi.APIRouter, service: Service) -> None:
+    @router.get(PATH, response_model=ResponsesReply, responses={**describe_response_events(), **ERRORS})
+    async def retrieve_response(
+        http: fastapi.Request,
+        response_id: str,
+        *,
+        stream: bool = False,
+        starting_after: Annotated[int | None, Query(ge=0, le=2**53)] = None,
+        include: IncludedQuery = None,
+    ) -> Response:
+        """Return a response, or its events from the one after ``starting_after`` on."""
+        del include
+        if starting_after is not None and not stream:
+            message = "'starting_after' is only for requests with 'stream'"
+            raise InvalidRequest(message, "starting_after")
+        owner, first = service.quota.identify(http), 0 if starting_after is None else starting_after + 1
+        if run := service.responses.find_run(owner, response_id):
+            return SseResponse(run.follow(first)) if stream else respond(cut(to_json(run.writer.write())))
+        stored = await _find(service, owner, response_id)
+        return SseResponse(_replay(_get_events(stored), first)) if stream else respond(cut(stored.body))
+
+
+def _add_ends(router: fastapi.APIRouter, service: Service) -> None:
+    keeper = service.responses
+
+    @router.delete(PATH, response_model=DeletedReply, responses=ERRORS)
+    async def delete_response(http: fastapi.Request, response_id: str) -> Response:
+        """Delete a response; one that runs in the background ends."""
+        if not await keeper.delete(service.quota.identify(http), response_id):
+            raise _unknown(response_id)
+        return respond(cut(to_json({"id": response_id, "object": "response", "deleted": True})))
+
+    @router.post(f"{PATH}/cancel", response_model=ResponsesReply, responses=ERRORS)
+    async def cancel_response(http: fastapi.Request, response_id: str) -> Response:
+        """End a response that runs in the background; one that has ended stays as it is."""
+        owner = service.quota.identify(http)
+        if run := keeper.find_run(owner, response_id):
+            await run.cancel()
+            return respond(cut(to_json(run.writer.write())))
+        stored = await _find(service, owner, response_id)
+        if stored.events is None:
+            message = "only responses in the background can be cancelled"
+            raise InvalidRequest(message, "response_id", "close the connection of others to end them")
+        return respond(cut(stored.body))
+
+
+def _add_input(router: fastapi.APIRouter, service: Service) -> None:
+    @router.get(f"{PATH}/input_items", response_model=InputListReply, responses=ERRORS)
+    async def list_input_parts(
+        http: fastapi.Request,
+        response_id: str,
+        *,
+        limit: Annotated[int, Query(ge=1, le=100)] = 20,
+        order: Literal["asc", "desc"] = "desc",
+        after: str | None = None,
+    ) -> JsonObject:
+        """List the parts of the input of a response, without those of the responses that it continues."""
+        owner = service.quota.identify(http)
+        run = service.responses.find_run(owner, response_id)
+        data = run.writer.plan.input if run else (await _find(service, owner, response_id)).input
+        parts = list_input(response_id, msgspec.json.decode(data))
+        return _make_page(parts if order == "asc" else parts[::-1], limit, after)
+
+
+async def _find(service: Service, owner: bytes, name: str) -> StoredResponse:
+    stored = await service.responses.find(owner, name)
+    if stored is None:
+        raise _unknown(name)
+    return stored
+
+
+def _unknown(name: str) -> UnknownName:
+    return UnknownName(f"no response of yours has the id '{name[:100]}'", "it may have been deleted, or dropped by age")
+
+
+def _get_events(stored: StoredResponse) -> bytes:
+    """Return the events of a response.
+
+    Raises:
+        InvalidRequest: if it did not run in the background.
+    """
+    if stored.events is None:
+        message = "the events of a response are kept only if it is made with 'background': true"
+        raise InvalidRequest(message, "stream", "leave 'stream' out")
+    return stored.events
+
+
+async def _replay(events: bytes, first: int) -> AsyncIterator[bytes]:
+    """Yield the events from number ``first`` on."""
+    for event in END.split(events)[first:]:
+        if event:
+            yield event
+
+
+def _make_page(parts: list[JsonObject], limit: int, after: str | None) -> JsonObject:
+    """Return a page of a list in OpenAI's form.
+
+    Raises:
+        InvalidRequest: if no part has the id ``after``.
+    """
+    start = 0
+    if after is not None:
+        places = [at for at, part in enumerate(parts) if part["id"] == after]
+        if not places:
+            message = "'after' is the id of no part of this input"
+            raise InvalidRequest(message, "after")
+        start = places[0] + 1
+    page = parts[start : start + limit]
+    first, last = (page[0]["id"], page[-1]["id"]) if page else ("", "")
+    has_more = start + limit < len(parts)
+    return {"object": "list", "data": page, "first_id": first, "last_id": last, "has_more": has_more}
