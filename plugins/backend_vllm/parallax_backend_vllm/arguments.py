@@ -6,7 +6,7 @@ from typing import Any
 
 from parallax_backend_vllm.capabilities import MAX_LOGPROBS
 from parallax_backend_vllm.checks import GIGABYTE, find_kv_bytes
-from parallax_backend_vllm.compat import load
+from parallax_backend_vllm.compat import find_executor
 from parallax_backend_vllm.settings import VllmSettings
 from parallax_core.api import EnginePlan
 
@@ -48,8 +48,7 @@ def make_arguments(plan: EnginePlan, settings: VllmSettings, *, is_cpu: bool) ->
 
 def _place_on_cpu(plan: EnginePlan, settings: VllmSettings) -> dict[str, Any]:
     """Compute in the process of vLLM's scheduler: by name, vLLM would start another process for that."""
-    executor = load("vllm.v1.executor.uniproc_executor:UniProcExecutor")
-    return {"kv_cache_memory_bytes": find_kv_bytes(plan, settings), "distributed_executor_backend": executor}
+    return {"kv_cache_memory_bytes": find_kv_bytes(plan, settings), "distributed_executor_backend": find_executor()}
 
 
 def _place_on_gpus(settings: VllmSettings) -> dict[str, Any]:

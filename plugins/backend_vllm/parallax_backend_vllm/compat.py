@@ -1,4 +1,4 @@
-"""Checks that the installed vLLM has the interface that this backend uses; its private parts are named here only."""
+"""Uses the parts of vLLM that an engine needs beyond its documentation, and checks that the installed one has them."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ Interface = Mapping[str, Sequence[str]]
 """Objects of vLLM as ``module:name.attribute``; for each, the parameters, fields or attributes it must have."""
 
 ENGINE: Interface = {
+    "vllm:ModelRegistry": ("get_supported_archs",),
     "vllm:SamplingParams": (
         *("temperature", "top_p", "top_k", "min_p", "seed", "stop_token_ids", "ignore_eos", "max_tokens", "min_tokens"),
         *("presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "logprobs", "prompt_logprobs"),
@@ -35,6 +36,9 @@ ENGINE: Interface = {
     "vllm.v1.engine.async_llm:AsyncLLM.generate": (
         *("prompt", "sampling_params", "request_id", "lora_request", "priority"),
     ),
+    "vllm.config:CacheConfig": ("num_gpu_blocks",),
+    "vllm.config:ModelConfig": ("get_total_num_hidden_layers", "get_vocab_size", "max_model_len", "dtype"),
+    "vllm.config:SchedulerConfig": ("max_num_seqs", "max_num_batched_tokens"),
     "vllm.v1.executor.uniproc_executor:UniProcExecutor": (),
     "vllm.v1.metrics.loggers:StatLoggerBase": ("record", "log_engine_initialized"),
     "vllm.v1.metrics.loggers:StatLoggerBase.record": ("scheduler_stats", "iteration_stats"),
@@ -43,6 +47,24 @@ ENGINE: Interface = {
     ),
 }
 """What an engine for a whole model uses."""
+
+
+def start_llm(arguments: Mapping[str, Any], record: Callable[[Any, Any], None]) -> Any:  # noqa: ANN401 -- vLLM is not typed here
+    """Start vLLM's processes and load the model; return the ``AsyncLLM``.
+
+    Args:
+        arguments: those of ``AsyncEngineArgs``.
+        record: called with vLLM's scheduler and iteration statistics after each step; either may be None.
+    """
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    return AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments), stat_loggers=[make_stat_logger(record)])
+
+
+def find_executor() -> object:
+    """Return the executor that computes in the process of vLLM's scheduler."""
+    return load("vllm.v1.executor.uniproc_executor:UniProcExecutor")
 
 
 def make_stat_logger(record: Callable[[Any, Any], None]) -> Callable[[Any, int], Any]:

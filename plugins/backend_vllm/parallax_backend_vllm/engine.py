@@ -13,7 +13,7 @@ from typing import Any
 from parallax_backend_vllm.arguments import make_arguments
 from parallax_backend_vllm.capabilities import HONOURS, MAX_ANSWERS, MAX_LOGPROBS, SEED
 from parallax_backend_vllm.checks import check_adapters, check_device, check_family
-from parallax_backend_vllm.compat import ENGINE, check_interface, make_stat_logger
+from parallax_backend_vllm.compat import ENGINE, check_interface, start_llm
 from parallax_backend_vllm.environ import choose_gpu, set_cpu_environ
 from parallax_backend_vllm.errors import describe_error, explain_start
 from parallax_backend_vllm.sampling import make_params
@@ -125,22 +125,19 @@ class VllmEngine:
         )
 
     def _open(self) -> Any:  # noqa: ANN401 -- a type of vLLM
-        check_interface(ENGINE)
         check_device(self._plan, self._settings, is_cpu=self._is_cpu)
+        check_interface(ENGINE)
         check_family(self._plan.model)
         check_adapters(self._settings)
         if self._is_cpu:
             set_cpu_environ(self._settings)
         else:
             choose_gpu(self._plan.device)
-        from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.lora.request import LoRARequest
-        from vllm.v1.engine.async_llm import AsyncLLM
 
         adapters = self._settings.adapters.items()
         self._loras = {name: LoRARequest(name, number, path) for number, (name, path) in enumerate(adapters, 1)}
-        arguments = AsyncEngineArgs(**make_arguments(self._plan, self._settings, is_cpu=self._is_cpu))
-        return AsyncLLM.from_engine_args(arguments, stat_loggers=[make_stat_logger(self._recorder.record)])
+        return start_llm(make_arguments(self._plan, self._settings, is_cpu=self._is_cpu), self._recorder.record)
 
     def _ask(self, request: Request, index: int) -> AnswerSource:
         """Return the outputs of vLLM for answer ``index``; it is asked when they are read."""

@@ -42,11 +42,18 @@ def choose_gpu(device: str) -> None:
 
 def set_cpu_environ(settings: VllmSettings) -> None:
     """Set the variables of OpenMP for the processes that vLLM starts, where the arithmetic is done."""
-    os.environ["OMP_NUM_THREADS"] = str(settings.threads or count_threads())
+    set_threads(settings)
     os.environ.setdefault("KMP_BLOCKTIME", "1")
     library = find_openmp(list_places())
     if library is not None:
         os.environ["LD_PRELOAD"] = add_preload(os.environ.get("LD_PRELOAD", ""), str(library))
+
+
+def set_threads(settings: VllmSettings) -> int:
+    """Set and return the number of threads that compute; vLLM takes one thread if the variable is missing."""
+    threads = settings.threads or count_threads()
+    os.environ["OMP_NUM_THREADS"] = str(threads)
+    return threads
 
 
 def load_openmp() -> None:

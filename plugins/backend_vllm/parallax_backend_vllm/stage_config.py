@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from parallax_backend_vllm.environ import choose_gpu, count_threads, set_environ
+from parallax_backend_vllm.environ import choose_gpu, set_environ, set_threads
 from parallax_backend_vllm.errors import describe_error
 from parallax_backend_vllm.probe import is_cpu_build
 from parallax_backend_vllm.settings import VllmSettings
@@ -56,9 +56,7 @@ def set_process(plan: StagePlan, settings: VllmSettings) -> None:
     if is_cpu_build():
         import torch
 
-        threads = settings.threads or count_threads()
-        os.environ["OMP_NUM_THREADS"] = str(threads)  # vLLM takes one thread if nobody has set it
-        torch.set_num_threads(threads)
+        torch.set_num_threads(set_threads(settings))
 
 
 def make_config(plan: StagePlan, settings: VllmSettings) -> Any:  # noqa: ANN401 -- vLLM is not typed here
@@ -69,7 +67,7 @@ def make_config(plan: StagePlan, settings: VllmSettings) -> Any:  # noqa: ANN401
     """
     from vllm import EngineArgs
 
-    from parallax_backend_vllm.stage_loader import FORMAT, register_loader
+    from parallax_backend_vllm.compat_loader import FORMAT, register_loader
 
     register_loader()
     chunk = plan.max_batch_tokens or (ON_CPU if is_cpu_build() else ON_GPU)
