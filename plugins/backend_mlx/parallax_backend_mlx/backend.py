@@ -73,7 +73,7 @@ class MlxBackend:
             weight_bytes=weight_bytes,
             weights_version=identity.version,
             weights_parts=identity.parts,
-            capabilities=frozenset(network.list_capabilities()),
+            capabilities=network.list_capabilities(),
             takes=network.takes,
             gives=network.gives,
             saturation_rows=SATURATION_ROWS,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from parallax_backend_mlx.cache import Cache, list_arrays
+from parallax_backend_mlx.capabilities import STAGE_CAPABILITIES
 from parallax_backend_mlx.model_slice import ModelSlice
 from parallax_backend_mlx.module_map import name_kind
 from parallax_backend_mlx.placeholders import Finished
@@ -89,14 +90,14 @@ class Network:
         """Return, for each layer of the whole model, whether its cache keeps a sliding window only."""
         return [isinstance(entry, RotatingKVCache) for entry in self.make_cache()]
 
-    def list_capabilities(self) -> set[Capability]:
+    def list_capabilities(self) -> frozenset[Capability]:
         """Return the capabilities of a stage with this network.
 
         Without the last layer, they are those that the last stage may have: a row passes through every stage, and the
         last one answers it.
         """
-        found: set[Capability] = {"logprobs", "masks"}
-        return found if self.is_last and self._pick is None else {*found, "hidden"}
+        has_hidden = not self.is_last or self._pick is not None
+        return STAGE_CAPABILITIES if has_hidden else STAGE_CAPABILITIES - {"hidden"}
 
     def run_tokens(self, tokens: Sequence[int], cache: Cache, wanted: Sequence[int]) -> mx.array:
         """Append ``tokens`` of one sequence to ``cache`` and return the logits at some of them; see `run`."""

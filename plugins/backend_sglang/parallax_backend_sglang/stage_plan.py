@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from parallax_backend_sglang.arguments import Device, estimate_weights, make_common, read_architecture
+from parallax_backend_sglang.capabilities import STAGE_CAPABILITIES
 from parallax_backend_sglang.settings import SglangSettings
 from parallax_backend_sglang.stage_frames import LoadStage
 from parallax_backend_sglang.versions import find_installed
@@ -103,7 +104,7 @@ def _describe(plan: StagePlan, settings: SglangSettings, device: Device, reader:
         weight_bytes=0,
         weights_version=identity.version,
         weights_parts=identity.parts,
-        capabilities=frozenset({"logprobs", "hidden", "masks"}),
+        capabilities=STAGE_CAPABILITIES,
         takes=hop if layers.start else (),
         gives=hop if layers.stop < num_layers else (),
     )

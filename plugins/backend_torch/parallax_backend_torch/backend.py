@@ -8,6 +8,7 @@ from importlib import import_module
 from importlib.util import find_spec
 
 from parallax_backend_torch.architectures import BLOCKS, name_method, reads_weights
+from parallax_backend_torch.capabilities import STAGE_CAPABILITIES
 from parallax_backend_torch.config import Config
 from parallax_backend_torch.devices import choose_device, choose_factory, describe_device, estimate_bytes, find_room
 from parallax_backend_torch.families import find_model
@@ -92,7 +93,7 @@ def make_stage(loaded: Loaded, runner: Runner, kept: Sequence[Kept]) -> TorchSta
         weight_bytes=weight_bytes,
         weights_version=identity.version,
         weights_parts=identity.parts,
-        capabilities=frozenset({"logprobs", "hidden", "positions", "masks"}),
+        capabilities=STAGE_CAPABILITIES,
         takes=hop if selection.layers.start else (),
         gives=() if selection.is_last else hop,
         saturation_rows=SATURATION_ROWS.get(factory.device.type, SATURATION_ON_GPU),

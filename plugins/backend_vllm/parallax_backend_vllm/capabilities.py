@@ -1,8 +1,8 @@
-"""What an engine of this backend honours; imports no vLLM, so that the documentation can be made from it."""
+"""What engines and stages of this backend honour; imports no vLLM, so that the documentation can be made from it."""
 
 from __future__ import annotations
 
-from parallax_core.api import RequestField, SeedSupport
+from parallax_core.api import Capability, RequestField, SeedSupport
 
 HONOURS: frozenset[RequestField] = frozenset(
     {
@@ -28,3 +28,5 @@ MAX_ANSWERS = 128
 """The most answers to a request; each is a request of its own in vLLM."""
 MAX_LOGPROBS = 20
 """The most best tokens at a position, which is also vLLM's default."""
+STAGE_CAPABILITIES: frozenset[Capability] = frozenset({"logprobs", "hidden", "masks"})
+"""The capabilities of a stage: its logits are drawn from by parallax-sampling-torch."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from parallax_backend_vllm.capabilities import STAGE_CAPABILITIES
 from parallax_backend_vllm.compat import check_interface
 from parallax_backend_vllm.probe import is_cpu_build
 from parallax_backend_vllm.settings import VllmSettings
@@ -30,8 +31,9 @@ from parallax_core.api import (
 )
 
 if TYPE_CHECKING:
+    import torch
+
     from parallax_backend_vllm.compat_stage import CacheSize, StageWorker
-    from parallax_sampling_torch.stage_weights import StageWeights
 
 SEQUENCES = 256
 """The most sequences of full length that the KV cache is sized for."""
@@ -52,10 +54,11 @@ def open_stage(plan: StagePlan, settings: VllmSettings) -> Stage:
     check_interface(STAGE)
     config = make_config(plan, settings)
     check_family(config, layers, num_layers)
+    weight_bytes = _check_room(plan, layers, num_layers, config.model_config.dtype)
     worker = StageWorker(config, StageGroup(layers, num_layers))
-    num_bytes = _load(plan, layers, num_layers, worker).count_bytes(config.model_config.dtype)
+    _load(plan, layers, num_layers, worker)
     cache = _allocate(plan, settings, worker, SEQUENCES * config.model_config.max_model_len)
-    return _make_stage(plan, (layers, num_layers), config, Opened(worker, cache, num_bytes))
+    return _make_stage(plan, (layers, num_layers), config, Opened(worker, cache, weight_bytes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +70,27 @@ class Opened:
     weight_bytes: int
 
 
-def _load(plan: StagePlan, layers: LayerRange, num_layers: int, worker: StageWorker) -> StageWeights:
-    """Load the weights, and return what was read.
+def _check_room(plan: StagePlan, layers: LayerRange, num_layers: int, dtype: torch.dtype) -> int:
+    """Return the bytes of the weights in memory, before they are loaded.
+
+    Raises:
+        ParallaxError: if they do not fit, or files are damaged or missing.
+    """
+    from parallax_backend_vllm.stage_weights import measure_stage
+
+    needed = measure_stage(plan, layers, num_layers, dtype)
+    room = _find_room("cpu" if is_cpu_build() else "cuda")
+    if needed > room:
+        place = "" if len(layers) == num_layers else f" in layers {layers.start}-{layers.stop}"
+        message = (
+            f"the weights of {plan.model.name}{place} take {format_bytes(needed)}, and {format_bytes(room)} are free"
+        )
+        raise ParallaxError(message, "close other programs, choose a smaller model, or use more stages")
+    return needed
+
+
+def _load(plan: StagePlan, layers: LayerRange, num_layers: int, worker: StageWorker) -> None:
+    """Load the weights.
 
     Raises:
         ParallaxError: if files are damaged or missing, or there is too little memory.
@@ -76,9 +98,8 @@ def _load(plan: StagePlan, layers: LayerRange, num_layers: int, worker: StageWor
     from parallax_backend_vllm.stage_weights import load_stage
 
     try:
-        with load_stage(plan, layers, num_layers) as weights:
+        with load_stage(plan, layers, num_layers):
             worker.load()
-            return weights
     except (ParallaxError, NotImplementedError):
         raise
     except (ValueError, KeyError, AssertionError, RuntimeError) as error:
@@ -133,7 +154,7 @@ def _make_stage(plan: StagePlan, place: tuple[LayerRange, int], config: Any, ope
         weight_bytes=opened.weight_bytes,
         weights_version=identity.version,
         weights_parts=identity.parts,
-        capabilities=frozenset({"logprobs", "hidden", "masks"}),
+        capabilities=STAGE_CAPABILITIES,
         takes=hop if layers.start else (),
         gives=() if is_last else hop,
     )

@@ -6,8 +6,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from parallax_core.api import LayerRange, StagePlan, find_missing
+import torch
+
+from parallax_core.api import LayerRange, StagePlan, find_missing, silent
 from parallax_sampling_torch.stage_weights import StageWeights
+
+
+def measure_stage(plan: StagePlan, layers: LayerRange, num_layers: int, dtype: torch.dtype) -> int:
+    """Return the bytes in memory of a stage's weights, whose floats are converted to ``dtype``, without reading them.
+
+    Raises:
+        ParallaxError: if a file is damaged or missing.
+        Unsupported: if a tensor has a dtype that core does not read.
+    """
+    weights = StageWeights(plan.model, silent, layers, num_layers, find_missing(plan.model))
+    for _ in weights.load():
+        pass
+    return weights.count_bytes(dtype)
+
 
 _current: ContextVar[StageWeights] = ContextVar("weights")
 

@@ -6,13 +6,14 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
-from parallax_backend_vllm import stage_config
+from parallax_backend_vllm import stage_backend, stage_config
 from parallax_backend_vllm.settings import VllmSettings
 from parallax_backend_vllm.stage_config import check_family, check_plan
 from parallax_backend_vllm.stage_group import StageGroup
 from parallax_backend_vllm.stage_weights import get_weights, load_stage
-from parallax_core.api import LayerRange, StagePlan, Unsupported
+from parallax_core.api import LayerRange, ParallaxError, StagePlan, Unsupported
 from tests.support.checkpoints import LAYERS, save_family
 
 PLAN = StagePlan(model=Path("model"))
@@ -110,3 +111,18 @@ def test_stage_reads_its_own_layers(layers: LayerRange, names: set[str], tmp_pat
         found = {name for name, _ in get_weights().load()}
     shorter = {name.removeprefix("model.") for name in found}
     assert {".".join(name.split(".")[: 2 if name.startswith("layers") else 1]) for name in shorter} == names
+
+
+def test_weights_that_do_not_fit_are_refused_before_they_are_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_family("qwen2", tmp_path)
+    monkeypatch.setattr(stage_backend, "is_cpu_build", lambda: True)
+    plan, layers = StagePlan(model=tmp_path), LayerRange(1, 3)
+    monkeypatch.setattr(stage_backend, "_find_room", lambda _: 10**9)
+    half, full = (stage_backend._check_room(plan, layers, LAYERS, each) for each in (torch.bfloat16, torch.float32))
+    assert 0 < 2 * half == full
+    monkeypatch.setattr(stage_backend, "_find_room", lambda _: half)
+    assert stage_backend._check_room(plan, layers, LAYERS, torch.bfloat16) == half
+    with pytest.raises(ParallaxError, match=r"in layers 1-3 take .* are free"):
+        stage_backend._check_room(plan, layers, LAYERS, torch.float32)

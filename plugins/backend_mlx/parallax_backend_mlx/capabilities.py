@@ -1,0 +1,8 @@
+"""What stages of this backend honour; imports no MLX, so that the documentation can be made from it."""
+
+from __future__ import annotations
+
+from parallax_core.api import Capability
+
+STAGE_CAPABILITIES: frozenset[Capability] = frozenset({"logprobs", "hidden", "masks"})
+"""The capabilities of a stage; ``hidden`` is missing where the model has no part of its own for the logits."""

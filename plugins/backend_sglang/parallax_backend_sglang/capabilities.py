@@ -1,0 +1,8 @@
+"""What stages of this backend honour; imports no SGLang, so that the documentation can be made from it."""
+
+from __future__ import annotations
+
+from parallax_core.api import Capability
+
+STAGE_CAPABILITIES: frozenset[Capability] = frozenset({"logprobs", "hidden", "masks"})
+"""The capabilities of a stage: its logits are drawn from by parallax-sampling-torch."""
