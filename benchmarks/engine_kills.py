@@ -24,6 +24,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.crowd import TOY, ClientPool, SentRequest, finish_clients, now
+from benchmarks.processes import is_running
 from benchmarks.record import describe_run, write_report
 from parallax_core.api import TransportPlan
 from parallax_core.builtin.routing import LeastPendingTokens
@@ -120,12 +121,6 @@ def judge(sent: SentRequest) -> str:
     if sent.reason == "length":
         return "answered" if sent.tokens == expected else "wrong"
     return "error" if sent.reason == "error" and sent.tokens == expected[: len(sent.tokens)] else "wrong"
-
-
-def is_running(pid: int) -> bool:
-    """Return whether a process is there and not a zombie."""
-    stat = Path(f"/proc/{pid}/stat")
-    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
 def main() -> None:

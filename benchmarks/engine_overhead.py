@@ -13,16 +13,16 @@ are those of each kind of process during the turns. Pairs already in the report 
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks.peer_torch import Case, make_prompts
+from benchmarks.processes import list_processes, read_cpu_s
 from benchmarks.record import count_cores, describe_run, read_report, write_report
 from benchmarks.sides import Figures, HttpSide, serve
 
@@ -33,6 +33,8 @@ LENGTH, RUNNING, BATCH = 2048, 64, 2048
 """The longest sequence, the most running requests, and the most tokens in a step, of both sides."""
 KINDS = ("server", "worker", "engine")
 """Processes of Parallax: the HTTP server, the worker with vLLM's client, and vLLM's engine. Of vLLM, no worker."""
+MIN_CPU_S = 0.01
+"""The resolution of CPU times, in seconds."""
 
 
 @dataclass(frozen=True)
@@ -93,14 +95,6 @@ class Setup:
         return found.stdout.strip()
 
 
-def list_processes(pid: int) -> Iterator[int]:
-    """Yield ``pid`` and all processes below it."""
-    yield pid
-    for path in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in path.read_text().split():
-            yield from list_processes(int(child))
-
-
 def find_kind(pid: int) -> str:
     """Return the kind of a process, see `KINDS`."""
     if Path(f"/proc/{pid}/comm").read_text().startswith("VLLM::"):
@@ -112,8 +106,7 @@ def read_cpu(pid: int) -> dict[str, float]:
     """Return the CPU seconds that the processes of a side have used so far, by kind."""
     found = dict.fromkeys(KINDS, 0.0)
     for each in list_processes(pid):
-        fields = Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split()
-        found[find_kind(each)] += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        found[find_kind(each)] += read_cpu_s(each)
     return found
 
 
@@ -127,7 +120,7 @@ def run_side(side: HttpSide, prompts: Sequence[Sequence[int]], tokens: int) -> F
 
 
 def judge(pairs: Sequence[Mapping[str, Figures]]) -> dict[str, Any]:
-    """Return the median ratio and its interval for each figure, and the CPU seconds of Parallax and of its engine."""
+    """Return the ratios with their intervals, CPU seconds, and those of Parallax as shares of its engine's."""
     ratios: dict[str, Any] = {}
     for key in ("tokens_per_s", "ttft_ms", "itl_ms"):
         found = sorted(
@@ -142,7 +135,9 @@ def judge(pairs: Sequence[Mapping[str, Figures]]) -> dict[str, Any]:
         side: {kind: round(sum(pair[side][f"cpu_{kind}_s"] for pair in pairs), 2) for kind in KINDS}
         for side in ("ours", "theirs")
     }
-    return {"ratios": ratios, "cpu_s": cpu}
+    ours = cpu["ours"]
+    shares = {kind: round(ours[kind] / max(ours["engine"], MIN_CPU_S), 4) for kind in KINDS[:-1]}
+    return {"ratios": ratios, "cpu_s": cpu, "shares_of_engine": shares}
 
 
 def run_pair(sides: Mapping[str, HttpSide], setup: Setup, case: Case, number: int) -> dict[str, Figures]:

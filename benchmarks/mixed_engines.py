@@ -6,7 +6,8 @@ Each pipeline is a `parallax serve` with a stage of each named backend, in worke
 environment: ``--python`` names the interpreter with a backend's engine, and is not needed for one that `parallax
 engines install` has made. All prompts are sent at once. Where tokens differ, the margin of the best token is reported:
 two correct programs may order nearly equal logits differently. Exits with 1 if a pipeline differs on more than one
-prompt, or at a margin of 1e-3 or more. Pipelines already in the report are not run again.
+prompt, or at a margin of 1e-3 or more. Pipelines already in the report are not run again; each
+has the commit and the load of its own run.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ PIPELINES = (
     "sglang,vllm",
 )
 """The backends of the stages, in order."""
+PACKAGES = ("torch", "parallax-core")
 
 
 def cut_layers(num_layers: int, num_stages: int) -> str:
@@ -93,11 +95,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for pipeline in pending:
         found = run_pipeline(options, pipeline, prompts)
         result = compare_answers(found.pop("answers"), whole)
-        report["pipelines"][pipeline] = found | result
+        run = describe_run(["benchmarks.mixed_engines", options.model.name, "--pipelines", pipeline], PACKAGES)
+        about = {"commit": run["commit"], "load": run["machine"]["load"]}
+        report["pipelines"][pipeline] = found | result | about
         print(f"{pipeline}: {result['same']} of {result['prompts']} prompts equal, {result['margins_of_others']}")
-        command = ["benchmarks.mixed_engines", options.model.name, "--pipelines", *options.pipelines]
-        report |= describe_run(command, ("torch", "parallax-core"))
-        write_report(options.out, report)
+        write_report(options.out, report | run)
     return 0 if all(each["passed"] for each in report["pipelines"].values()) else 1
 
 

@@ -21,10 +21,11 @@ import time
 import urllib.error
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.processes import is_running, list_processes
 from benchmarks.record import describe_run, read_report, write_report
 from benchmarks.sides import serve
 
@@ -84,22 +85,6 @@ def read_replica(url: str) -> dict[str, Any]:
         [replica] = json.load(response)["replicas"]
     found: dict[str, Any] = replica
     return found
-
-
-def list_processes(pid: int) -> Iterator[int]:
-    """Yield a process and all that it has started."""
-    yield pid
-    for path in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in path.read_text().split():
-            yield from list_processes(int(child))
-
-
-def is_running(pid: int) -> bool:
-    """Return whether a process is there and not a zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
