@@ -14,19 +14,20 @@ EDITABLE := $(foreach project,$(PROJECTS),-e ./$(project))
 DRAWS    := $(if $(filter torch vllm sglang,$(BACKEND)),plugins/sampling_torch)
 SERVED   := $(filter-out plugins/bench plugins/sampling_% plugins/backend_%,$(PLUGINS)) $(DRAWS) $(wildcard plugins/backend_$(BACKEND))
 
-RESULTS  := $(addprefix benchmarks/results/,parity-smollm2.json stages.json layers.json peer-mlx.json parity-torch.json peer-torch.json memory.json prefix.json head.json pipeline.json mlx.json families.json wire-fuzz.json transport.json link-fuzz.json http.json cancels.json edge.json loop-lag.json clients.json kernels.json quality.json properties.json hop.json hosts.json busy.json backends.json workers.json chaos.json engine-kills.json steps-ahead.json detection.json placement.json stage-kills.json rolling-restart.json soak.json mixed-engines.json parity-vllm.json engine-overhead.json schemas.json)
+RESULTS  := $(addprefix benchmarks/results/,parity-smollm2.json stages.json layers.json peer-mlx.json parity-torch.json peer-torch.json memory.json prefix.json head.json pipeline.json mlx.json families.json wire-fuzz.json transport.json link-fuzz.json http.json cancels.json edge.json loop-lag.json clients.json kernels.json quality.json properties.json hop.json hosts.json busy.json backends.json workers.json chaos.json engine-kills.json steps-ahead.json detection.json placement.json stage-kills.json rolling-restart.json soak.json mixed-engines.json parity-vllm.json real-engine-kills.json engine-overhead.json schemas.json)
 
 SERVE := .venv
 DEV   := .venv-dev
 PEERS := .venv-peers
 ENGINES ?= vllm-0.32.0 vllm-0.31.0 sglang-0.5.23 sglang-0.5.18
+CI_ENGINE := vllm-0.32.0
 PIP   := -m pip install --quiet --disable-pip-version-check --no-input --constraint constraints.txt
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help serve test lint unit engines docs evidence wheels clean python
+.PHONY: help serve test ci lint unit engines docs evidence wheels clean python
 .SECONDARY:
 
 help: ## list the targets
@@ -36,6 +37,12 @@ serve: $(SERVE)/.stamp-$(BACKEND) ## serve MODEL on PORT (8000) with BACKEND (ml
 	@exec $(SERVE)/bin/parallax serve $(MODEL) --backend $(BACKEND) --port $(PORT) $(ARGS)
 
 test: lint unit ## run everything a change must pass: lint, types, imports and tests
+
+# The environment of the engine is made while one core checks types.
+ci: $(DEV)/.stamp ## run the tests, and those of vLLM, whole and in stages, that are marked ci
+	@$(MAKE) build/engines/$(CI_ENGINE)/.stamp & $(MAKE) lint; linted=$$?; wait $$! && exit $$linted
+	@$(MAKE) unit
+	@$(MAKE) engine-$(CI_ENGINE) ARGS="-m ci"
 
 lint: $(DEV)/.stamp ## check style, formatting, imports between packages, and types
 	@echo "ruff check"
@@ -68,7 +75,7 @@ engines: ## build the environment of each engine from nothing, and run its tests
 engine-%: build/engines/%/.stamp
 	@echo "pytest of $*"
 	@PARALLAX_HOME=$(CURDIR)/build/test-home build/engines/$*/engines/$(firstword $(subst -, ,$*))/bin/python -m pytest \
-		plugins/backend_$(firstword $(subst -, ,$*))/engine_tests
+		plugins/backend_$(firstword $(subst -, ,$*))/engine_tests $(ARGS)
 
 build/engines/%/.stamp: | $(DEV)/.stamp
 	@echo "making the environment of $* (once; takes several minutes)"
@@ -183,6 +190,11 @@ benchmarks/results/engine-overhead.json: | build/engines/vllm-0.32.0/.stamp
 	@echo "measuring $@"
 	@$(DEV)/bin/python -m benchmarks.engine_overhead "$$($(DEV)/bin/parallax models pull smollm2-135m)" \
 		--python $(CURDIR)/build/engines/vllm-0.32.0/engines/vllm/bin/python --out $@
+
+benchmarks/results/real-engine-kills.json: | build/engines/vllm-0.32.0/.stamp
+	@echo "measuring $@"
+	@$(DEV)/bin/python -m benchmarks.real_engine_kills "$$($(DEV)/bin/parallax models pull smollm2-135m)" --backend vllm \
+		--python vllm=$(CURDIR)/build/engines/vllm-0.32.0/engines/vllm/bin/python --option max_model_len=2048 --out $@
 
 benchmarks/results/cancels.json: | $(DEV)/.stamp
 	@echo "measuring $@"

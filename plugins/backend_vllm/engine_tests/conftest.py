@@ -5,8 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tokenizers import Tokenizer
@@ -18,12 +19,58 @@ from parallax_core.testing.shared_engine import SharedEngine
 
 MODEL = "smollm2-135m"
 OPTIONS = {"max_model_len": 2048, "kv_cache_gb": 1.0, "threads": 1}
+THETA = {"rope_type": "default", "rope_theta": 250.0}
+TINY: dict[str, Any] = {
+    "vocab_size": 97,
+    "hidden_size": 64,
+    "intermediate_size": 48,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 32,
+    "max_position_embeddings": 256,
+    "initializer_range": 0.3,
+    "rope_parameters": THETA,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+SLIDING = ["sliding_attention", "full_attention"] * 2
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "norm_topk_prob": True}
+FAMILIES: dict[str, dict[str, Any]] = {
+    "qwen3_moe": EXPERTS,
+    "qwen3_next": EXPERTS | {"layer_types": ["linear_attention", "full_attention"] * 2},
+    "gemma3_text": {
+        "sliding_window": 8,
+        "query_pre_attn_scalar": 32,
+        "layer_types": SLIDING,
+        "rope_parameters": {"full_attention": THETA, "sliding_attention": THETA},
+    },
+}
+"""What the configuration of a family has besides `TINY`."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Tolerate warnings from vLLM and what it imports; those from this project remain errors."""
     config.addinivalue_line("filterwarnings", "default")
     config.addinivalue_line("filterwarnings", "error:::parallax_")
+
+
+def save_tiny(kind: str, folder: Path) -> Path:
+    """Save a tiny random model of a family, and return its folder."""
+    import torch
+    import transformers
+
+    torch.manual_seed(0)
+    config = transformers.AutoConfig.for_model(kind, **TINY | FAMILIES.get(kind, {}))
+    transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def find_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Return a function that makes a tiny random model of a family, once."""
+    folder = tmp_path_factory.mktemp("families")
+    return cache(lambda kind: save_tiny(kind, folder / kind))
 
 
 def make_engine(folder: Path, **options: object) -> VllmEngine:

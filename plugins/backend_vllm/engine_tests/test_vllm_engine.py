@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 
 from parallax_backend_vllm.compat import ENGINE, check_interface, find_moved
 from parallax_backend_vllm.engine import VllmEngine
-from parallax_core.api import Delta, ParallaxError, Request, RequestId, Sampling, Stream
+from parallax_core.api import Delta, ParallaxError, Request, RequestId, Sampling
 from parallax_core.testing.shared_engine import SharedEngine
 
 PROMPTS = (
@@ -27,6 +27,8 @@ TOKENS = 24
 NEAR = 1e-3
 """The largest difference of log-probabilities in float32; a token may differ if the two best are as close as this."""
 GREEDY = Sampling(temperature=0.0)
+
+pytestmark = pytest.mark.ci
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +49,7 @@ def compute_logprobs(reference: Any, tokens: list[int]) -> Any:
         return reference(torch.tensor([tokens])).logits[0].log_softmax(-1)
 
 
-async def read(stream: Stream) -> list[Delta]:
+async def read(stream: AsyncIterable[Delta]) -> list[Delta]:
     return [delta async for delta in stream]
 
 

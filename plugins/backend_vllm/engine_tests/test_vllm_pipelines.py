@@ -19,6 +19,8 @@ MODEL = "smollm2-135m"
 OPTIONS = ("max_model_len=512", "threads=1")
 BODY = {"model": MODEL, "prompt": "The capital of France is", "max_tokens": 16}
 
+pytestmark = pytest.mark.ci
+
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory, model_folder: Path) -> Iterator[str]:

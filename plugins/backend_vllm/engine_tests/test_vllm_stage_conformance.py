@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
-import transformers
 
 from parallax_backend_vllm import stage, stage_backend
 from parallax_backend_vllm.backend import VllmBackend
@@ -24,35 +22,6 @@ LAYERS = 4
 ROOM = 2**21
 """Bytes of memory that are free, so that tests which fill the pools are quick."""
 OPTIONS = {"threads": 1, "block_size": 32}
-BASE = {
-    "vocab_size": 97,
-    "hidden_size": 64,
-    "intermediate_size": 48,
-    "num_hidden_layers": LAYERS,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "head_dim": 32,
-    "max_position_embeddings": 256,
-    "initializer_range": 0.3,
-    "rope_parameters": {"rope_type": "default", "rope_theta": 250.0},
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
-
-
-@pytest.fixture(scope="session")
-def find_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Return a function that makes a tiny random model of a family, once."""
-
-    @cache
-    def find(kind: str) -> Path:
-        folder = tmp_path_factory.mktemp("families") / kind
-        torch.manual_seed(0)
-        config = transformers.AutoConfig.for_model(kind, **BASE)
-        transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(folder)
-        return folder
-
-    return find
 
 
 class Tiny(StageConformance):

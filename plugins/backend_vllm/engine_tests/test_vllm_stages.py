@@ -26,6 +26,8 @@ PROMPTS = (
 )
 OPTIONS = {"max_model_len": 512, "threads": 1}
 
+pytestmark = pytest.mark.ci
+
 
 def open_chain(folder: Path, *cuts: int) -> Chain:
     """Return stages that begin at layer 0 and at ``cuts``."""
