@@ -12,6 +12,8 @@ from parallax_core.checkpoint.reader import read_index
 CONFIG = "config.json"
 TOKENIZER = "tokenizer.json"
 SINGLE = "model.safetensors"
+POOLING = "1_Pooling/config.json"
+"""The pooling of a model for embeddings: the only file that is not in the root of the folder."""
 
 
 def check_folder(folder: Path) -> None:

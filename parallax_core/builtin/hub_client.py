@@ -25,12 +25,14 @@ from huggingface_hub.utils import build_hf_headers, logging  # type: ignore[attr
 
 from parallax_core.base.errors import ParallaxError, UnknownName
 from parallax_core.builtin.download import Incoming, TransientError
+from parallax_core.builtin.folder_layout import POOLING
 from parallax_core.builtin.partial_file import RemoteFile
 
 LONGEST_WAIT_S = 60.0
 """The most seconds to wait if the server asks for a pause before the next try."""
 _COMMIT = re.compile(r"[0-9a-f]{7,64}")
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-\d{1,18}/(\d{1,18}|\*)", re.ASCII)
+_NESTED = re.compile(r"[/\\]|^\.")
 _PASSING = frozenset({408, 429, 500, 502, 503, 504})
 """HTTP statuses after which a retry may succeed."""
 
@@ -43,7 +45,7 @@ class HubClient:
     repo: str
     commit: str
     files: Sequence[RemoteFile]
-    """The files in its root folder."""
+    """The files in its root folder, and `POOLING`."""
 
     @staticmethod
     def connect(repo: str, revision: str) -> HubClient:
@@ -133,7 +135,9 @@ def _commit(info: ModelInfo) -> str:
 
 
 def _root_files(info: ModelInfo) -> list[RemoteFile]:
-    return [_remote_file(file) for file in info.siblings or () if not re.search(r"[/\\]|^\.", file.rfilename)]
+    """Return the files in the root folder, and `POOLING`."""
+    files = info.siblings or ()
+    return [_remote_file(file) for file in files if file.rfilename == POOLING or not _NESTED.search(file.rfilename)]
 
 
 def _remote_file(file: RepoSibling) -> RemoteFile:

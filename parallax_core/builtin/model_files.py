@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from parallax_core.base.errors import ParallaxError
-from parallax_core.builtin.folder_layout import CONFIG, SINGLE, TOKENIZER, hint_for, read_shards
+from parallax_core.builtin.folder_layout import CONFIG, POOLING, SINGLE, TOKENIZER, hint_for, read_shards
 from parallax_core.builtin.partial_file import RemoteFile
 from parallax_core.checkpoint.reader import INDEX
 
@@ -24,6 +24,8 @@ SMALL = (
     "merges.txt",
     "chat_template.json",
     "*.jinja",
+    "modules.json",
+    POOLING,
 )
 DUPLICATES = ("consolidated*", "adapter_*")
 """Weight files that duplicate the model's own, or are not a model by themselves."""
@@ -35,7 +37,8 @@ def choose_files(name: str, listing: Sequence[RemoteFile]) -> list[RemoteFile]:
 
     Args:
         name: the model, for messages.
-        listing: the files in the root of the repository; its folders hold other formats or copies of the weights.
+        listing: the files in the root of the repository, and `POOLING`; other folders hold other formats or copies of
+            the weights.
 
     Raises:
         ParallaxError: if the repository has no safetensors, configuration or tokenizer.

@@ -75,6 +75,7 @@ class PartialFile:
     def writing(self) -> Iterator[None]:
         """Open the file for `write`; at the end, even after an error, list the written ranges in the journal."""
         if not self._journal.exists():
+            self._journal.parent.mkdir(exist_ok=True)
             self._journal.touch()
             with self._nameless.open("wb") as out:
                 out.truncate(self.remote.size)

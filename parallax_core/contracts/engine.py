@@ -9,6 +9,10 @@ from typing import Literal, Protocol, runtime_checkable
 from parallax_core.base.ids import RequestId
 from parallax_core.contracts.grammar import Grammar
 from parallax_core.contracts.sample import Sampling
+from parallax_core.contracts.tensor import Tensor
+
+Pooling = Literal["last"]
+"""How the hidden states of a prompt become its embedding: ``last`` takes that of the last token."""
 
 MAX_ANSWERS = 128
 """The largest `Request.n`."""
@@ -56,6 +60,8 @@ class Request:
     """What the text of each answer must match; None: anything. Needs ``stop_ids``, which end a complete answer."""
     shown_tokens: frozenset[int] = frozenset()
     """Special tokens that the text of the answer keeps; other special tokens give no text."""
+    pooling: Pooling | None = None
+    """Return an embedding of the prompt with the first token of the answer; None: none. Only for a single answer."""
 
 
 Reason = Literal["stop", "length", "error", "timeout", "aborted"]
@@ -144,6 +150,9 @@ class Delta:
     cached_tokens: int = 0
     """On the first delta of a `TokenEngine` that knows it so early: `Finish.cached_tokens`. Without it, an answer that
     ends at a stop string counts none."""
+    embedding: Tensor | None = None
+    """On the first delta, if requested: the hidden states of the prompt after the final norm, pooled as
+    `Request.pooling` says; float, of shape [width]."""
 
 
 class Stream(Protocol):

@@ -41,6 +41,9 @@ class FieldCheck:
                 raise InvalidRequest(message, name, OTHER_BACKEND)
         if request.delivered:
             raise InvalidRequest("delivered is not available: this model's engine continues no answers", "delivered")
+        if request.pooling is not None:
+            message = "an embedding is not available: this model's engine gives no hidden states"
+            raise InvalidRequest(message, "pooling", "serve the model with another backend")
         if request.is_seeded and info.seed == "none":
             message = "seed is not available: this model's engine cannot repeat its draws"
             raise InvalidRequest(message, "seed", OTHER_BACKEND)

@@ -153,7 +153,7 @@ class Head:
             raise StageLost("the last stage sent a result while no step is in flight")
         inflight = self._in_flight[0]
         inflight.confirm(len(self._stages) - 1, result.free)
-        inflight.check(result.answers, self._stages[-1].vocab_size)
+        inflight.check(result, self._stages[-1].vocab_size)
         self._absorbed.append(self._in_flight.popleft())
         inflight.times.sampling_s = result.sampling_s
         self.stage_clock.arrive(inflight.times, now)
@@ -161,7 +161,7 @@ class Head:
             state = self._find_state(sequence)
             if state is not None:
                 num_known = len(state.answers)
-                for delta in state.absorb(sequence, answers, now):
+                for delta in state.absorb(sequence, answers, result.tensors, now):
                     self._yield(state, delta)
                 self._settle_all((sequence, *state.answers[num_known:]))
 

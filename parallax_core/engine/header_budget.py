@@ -13,11 +13,15 @@ from parallax_core.base.errors import InvalidRequest
 from parallax_core.base.ids import SeqId
 from parallax_core.contracts.engine import Request
 from parallax_core.contracts.stage import Fork, SequenceSpec, StageInfo
+from parallax_core.contracts.transport import FrameLimits
 from parallax_core.wire.size import (
     DRAW,
     DROP,
+    ENTRY,
+    HIDDEN,
     ROW,
     SCORE,
+    STATE,
     TOKEN,
     bound_drawn,
     bound_edit,
@@ -40,12 +44,16 @@ class RowCost:
     """Bytes in the result for the draw that begins all answers."""
     next_draw: int
     """Bytes in the result for each later draw."""
+    num_states: int = 0
+    """The most tensors of hidden states in the result for a row."""
 
 
 INHERIT = bound_edit(Fork(SeqId(0), SeqId(0), 0))
 """Bytes that a fork with the spec of its source takes in a step."""
-FIXED = ROW + DRAW
+FIXED = ROW + DRAW + HIDDEN
 """Bytes that a row takes in a step besides its tokens."""
+MOST_STATES = FrameLimits().buffers
+"""The most tensors of hidden states in a result."""
 
 
 def weigh_rows(request: Request) -> RowCost:
@@ -57,8 +65,9 @@ def weigh_rows(request: Request) -> RowCost:
         begin=bound_edit(Fork(SeqId(0), SeqId(0), 0, 0, make_spec(request))) + FIXED + token,
         token=token,
         scored=bound_scored(request.prompt_logprobs or 0) if is_scored else 0,
-        first_draw=bound_drawn(request.n, top),
+        first_draw=bound_drawn(request.n, top) + (STATE + ENTRY if request.pooling else 0),
         next_draw=bound_drawn(1, top),
+        num_states=1 if request.pooling else 0,
     )
 
 
@@ -92,7 +101,7 @@ class HeaderBudget:
 
     def reset(self) -> None:
         """Start the budget of another step."""
-        self._step, self._result = self.most_in_step, self.most_in_result
+        self._step, self._result, self._num_states = self.most_in_step, self.most_in_result, MOST_STATES
 
     def fits(self, num_bytes: int) -> bool:
         """Return whether ``num_bytes`` more fit into the step."""
@@ -112,7 +121,7 @@ class HeaderBudget:
             num_tokens: the wanted number, at least 1.
         """
         in_step, in_result = self._step - FIXED - cost.token, self._result - draw - cost.scored
-        if in_step < 0 or in_result < 0:
+        if in_step < 0 or in_result < 0 or cost.num_states > self._num_states:
             return 0
         num_tokens = min(num_tokens, 1 + in_step // cost.token)
         return min(num_tokens, 1 + in_result // cost.scored) if cost.scored else num_tokens
@@ -120,6 +129,7 @@ class HeaderBudget:
     def take_row(self, cost: RowCost, draw: int, num_tokens: int) -> None:
         """Use the bytes of a row of ``num_tokens`` tokens."""
         self.take(FIXED + num_tokens * cost.token, draw + num_tokens * cost.scored)
+        self._num_states -= cost.num_states
 
     def check_request(self, request: Request) -> None:
         """Refuse a request whose first step does not fit into a frame, even alone.

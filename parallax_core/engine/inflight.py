@@ -13,13 +13,15 @@ from parallax_core.contracts.stage import (
     Draw,
     Drawn,
     Edit,
-    Output,
+    Hidden,
     Row,
     Score,
     Scored,
     StageBatch,
+    StageResult,
     State,
 )
+from parallax_core.contracts.tensor import FLOATS, Tensor
 from parallax_core.engine.pending_mask import PendingMask
 from parallax_core.engine.sequence import Sequence
 from parallax_core.engine.stage_clock import StageClock, StepTimes
@@ -89,18 +91,21 @@ class InflightStep:
         if self.rows:
             clock.note(self.times, stage, self.num_tokens, now)
 
-    def check(self, answers: tuple[Answer, ...], vocab_size: int) -> None:
-        """Compare the answers with the outputs of the rows.
+    def check(self, result: StageResult, vocab_size: int) -> None:
+        """Compare the answers of the last stage with the outputs of the rows.
 
         Raises:
-            StageLost: if their number or the kind of one is wrong, or a token is outside the vocabulary.
+            StageLost: if their number or the kind of one is wrong, a token is outside the vocabulary, or a hidden state
+                is not there.
         """
+        answers, tensors = result.answers, result.tensors
         outputs = [output for row in self.rows for output in row.outputs]
         if len(answers) != len(outputs):
             message = f"the last stage sent {len(answers)} answers to step {self.number}; it must send {len(outputs)}"
             raise StageLost(message)
         for output, answer in zip(outputs, answers, strict=True):
-            if not _fits(output, answer, vocab_size):
+            is_fit = _fits_state(answer, tensors) if isinstance(output, Hidden) else _fits(output, answer, vocab_size)
+            if not is_fit:
                 shown = str(answer)[:MOST_SHOWN]
                 raise StageLost(f"the last stage answered {shown} to {output} in step {self.number}")
 
@@ -121,12 +126,17 @@ class InflightStep:
             yield sequence, answers[start:stop]
 
 
-def _fits(output: Output, answer: Answer, vocab_size: int) -> bool:
+def _fits_state(answer: Answer, tensors: Listing[Tensor]) -> bool:
+    if not isinstance(answer, State) or answer.tensor >= len(tensors):
+        return False
+    tensor = tensors[answer.tensor]
+    return tensor.dtype in FLOATS and len(tensor.shape) == 1
+
+
+def _fits(output: Draw | Score, answer: Answer, vocab_size: int) -> bool:
     if isinstance(output, Draw):
         return isinstance(answer, Drawn) and _fits_draw(output, answer, vocab_size)
-    if isinstance(output, Score):
-        return isinstance(answer, Scored) and len(answer.top) == output.top and _are_sound(answer, vocab_size)
-    return isinstance(answer, State)
+    return isinstance(answer, Scored) and len(answer.top) == output.top and _are_sound(answer, vocab_size)
 
 
 def _fits_draw(draw: Draw, drawn: Drawn, vocab_size: int) -> bool:

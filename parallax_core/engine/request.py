@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from collections.abc import Sequence as Listing
 from dataclasses import replace
 
 from parallax_core.contracts.engine import Delta, Finish, Reason, Request, TokenLogprob
-from parallax_core.contracts.stage import Answer, Drawn, Scored
+from parallax_core.contracts.stage import Answer, Drawn, Scored, State
+from parallax_core.contracts.tensor import Tensor
 from parallax_core.engine.sequence import RequestContext, Sequence
 
 OUTGROWN = "a stage was lost, and the pipeline that replaced it has no room for the rest of this answer"
@@ -25,6 +27,8 @@ class RequestState:
         """The answers that have not ended."""
         self.num_losses = 0
         """Losses of a stage, since its last token, while it was on the stages."""
+        self._embedding: Tensor | None = None
+        """The embedding of the prompt, until the first token takes it along."""
         if self.request.delivered:
             self._resume(self.request.delivered)
 
@@ -49,8 +53,10 @@ class RequestState:
         self.context.timeline.pause(now)
         self.num_losses += is_loss and bool(self.running)
 
-    def absorb(self, sequence: Sequence, answers: Iterable[Answer], now: float) -> list[Delta]:
-        """Process the answers to a row of ``sequence``; return the deltas for the client."""
+    def absorb(
+        self, sequence: Sequence, answers: Iterable[Answer], tensors: Listing[Tensor], now: float
+    ) -> list[Delta]:
+        """Process the answers to a row of ``sequence``, which refer to ``tensors``; return the client's deltas."""
         deltas: list[Delta] = []
         for answer in answers:
             if isinstance(answer, Drawn):
@@ -60,6 +66,8 @@ class RequestState:
                 ]
             elif isinstance(answer, Scored) and sequence.score is not None:
                 sequence.score.take(answer)
+            elif isinstance(answer, State):
+                self._embedding = tensors[answer.tensor]
         return deltas
 
     def limit_output(self, most: int) -> None:
@@ -99,6 +107,8 @@ class RequestState:
         self.context.timeline.detokenize_s += timer() - begun
         if is_first and sequence.score is not None:
             delta = replace(delta, prompt_logprobs=sequence.score.read())
+        if self._embedding is not None:
+            delta, self._embedding = replace(delta, embedding=self._embedding), None
         if delta.ended == "length" and self.context.is_cut:
             return replace(delta, ended=None, finish=self._finish("error", OUTGROWN))
         if delta.ended is not None:

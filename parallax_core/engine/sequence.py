@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from parallax_core.base.ids import SeqId
 from parallax_core.contracts.engine import Delta, Reason, Request, TokenLogprob
 from parallax_core.contracts.grammar import CompiledGrammar
-from parallax_core.contracts.stage import Draw, Output, Row, SequenceSpec
+from parallax_core.contracts.stage import Draw, Hidden, Output, Row, SequenceSpec
 from parallax_core.engine.answer_text import AnswerText
 from parallax_core.engine.detokenizer import Decode
 from parallax_core.engine.header_budget import RowCost, make_spec, weigh_rows
@@ -194,7 +194,8 @@ class Sequence:
         self.is_drawing = stop == self.num_tokens
         outputs: tuple[Output, ...] = self.score.ask(start, stop) if self.score is not None else ()
         if self.is_drawing:
-            outputs = (*outputs, self._make_draw(count - 1))
+            states = (Hidden(count - 1),) if self.request.pooling and not self.output else ()
+            outputs = (*outputs, *states, self._make_draw(count - 1))
         return Row(self.seq, start, self.read(start, stop), outputs)
 
     def make_pending_mask(self, row: int, output: int) -> PendingMask:

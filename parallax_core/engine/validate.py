@@ -86,6 +86,8 @@ class RequestValidator:
             raise InvalidRequest(message, "adapter", "ask for the model itself")
         if request.grammar is not None:
             self._check_grammar(request)
+        if request.pooling is not None:
+            self._check_pooling(request)
         max_output = limits.limit_output(request)
         if request.delivered:
             self._check_delivered(request, max_output)
@@ -111,6 +113,13 @@ class RequestValidator:
         if not request.stop_ids:
             message = "a grammar needs a token that ends the answer, and the request has none"
             raise InvalidRequest(message, "grammar", "leave out ignore_eos, or name stop tokens")
+
+    def _check_pooling(self, request: Request) -> None:
+        if not _has(self.stages[-1], "hidden"):
+            message = "an embedding is not available: this model's backend gives no hidden states"
+            raise InvalidRequest(message, "pooling", "serve the model with another backend")
+        if request.n > 1 or request.delivered:
+            raise InvalidRequest("an embedding is only for a single answer, from its beginning", "pooling")
 
     def _check_logprobs(self, name: str, top: int | None) -> None:
         last = self.stages[-1]

@@ -14,6 +14,7 @@ from parallax_core.base.files import read_object
 from parallax_core.models.chat_template import ANSWER, ChatTemplate, PromptEnding, Tools, Turns, read_source
 from parallax_core.models.generation_config import AUTO, read_generation
 from parallax_core.models.grammars import ModelGrammars
+from parallax_core.models.pooling import EmbeddingConfig, read_embedding_config
 from parallax_core.models.vocabulary import Vocabulary
 
 MOST_CHARACTERS = 2**26
@@ -32,6 +33,7 @@ class ModelTokenizer:
     """
 
     def __init__(self, folder: Path, generation: str = AUTO) -> None:
+        self._folder = folder
         self._tokenizer = _load_tokenizer(folder / "tokenizer.json")
         self.vocabulary = Vocabulary(self._tokenizer)
         config = read_object(folder / "config.json")
@@ -126,6 +128,24 @@ class ModelTokenizer:
             ParallaxError: if the template is damaged.
         """
         _ = self._template, self._tool_template
+
+    @cached_property
+    def embedding_config(self) -> EmbeddingConfig:
+        """How the model makes embeddings.
+
+        Raises:
+            InvalidRequest: if it makes none, or in a way that is not supported.
+            ParallaxError: if its configuration is damaged.
+        """
+        return read_embedding_config(self._folder)
+
+    @cached_property
+    def can_embed(self) -> bool:
+        """Whether the model makes embeddings in a supported way."""
+        try:
+            return bool(self.embedding_config)
+        except ParallaxError:
+            return False
 
     def decode(self, tokens: Sequence[int], *, shown: frozenset[int] = frozenset()) -> str:
         """Return the text of ``tokens`` without special tokens, except those in ``shown``."""

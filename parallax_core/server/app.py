@@ -10,7 +10,7 @@ from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import JSONResponse
 
 from parallax_core.base.errors import SHUTTING_DOWN
-from parallax_core.server import chat, cluster, completions, messages, metrics, stop_request, tokenize
+from parallax_core.server import chat, cluster, completions, embeddings, messages, metrics, stop_request, tokenize
 from parallax_core.server.access_log import REQUEST_ID, AccessLog
 from parallax_core.server.auth import KeyCheck
 from parallax_core.server.body_limit import BodyLimit
@@ -43,7 +43,7 @@ def make_app(service: Service, options: ServerOptions | None = None, drain: Drai
     describe_app(app, has_keys=options.keys.are_needed)
     app.include_router(_make_basics(service, drain))
     app.include_router(metrics.make_router(service.server_metrics))
-    for routes in (chat, completions, messages, responses, kept_routes, stop_request, tokenize, cluster):
+    for routes in (chat, completions, embeddings, messages, responses, kept_routes, stop_request, tokenize, cluster):
         app.include_router(routes.make_router(service))
     _add_options(app, options, drain)
     app.add_middleware(MessageErrors)

@@ -15,7 +15,7 @@ from parallax_core.contracts.engine import Request
 from parallax_core.contracts.parser import ParserSpec
 from parallax_core.server.responses.plan import ResponsePlan
 
-BodyKind = Literal["chat", "completion", "messages", "count_tokens", "responses", "tokenize", "detokenize"]
+BodyKind = Literal["chat", "completion", "embedding", "messages", "count_tokens", "responses", "tokenize", "detokenize"]
 """The kind of a body, by its route."""
 
 LENGTH_BYTES = 4
@@ -71,6 +71,17 @@ class ParserTraits(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+class EmbeddingForm(msgspec.Struct, frozen=True, kw_only=True):
+    """The form of the embeddings that a client asks for."""
+
+    is_base64: bool
+    """Send the bytes of the numbers in base64, instead of a list."""
+    dimensions: int | None
+    """Send only this many leading numbers; None: all."""
+    normalizes: bool
+    """Whether the model's embeddings have the length 1."""
+
+
 class ResponseForm(msgspec.Struct, frozen=True, kw_only=True):
     """The form of the answers that a client asks for."""
 
@@ -110,6 +121,8 @@ class ResponseForm(msgspec.Struct, frozen=True, kw_only=True):
     """The body's field that asks for structured output."""
     plan: ResponsePlan | None = None
     """How the response is written; only for the Responses API."""
+    embedding: EmbeddingForm | None = None
+    """The form of the embeddings; None: the client asks for answers."""
 
 
 class ParsedBody(msgspec.Struct, frozen=True, kw_only=True, tag="reading"):

@@ -26,6 +26,8 @@ from parallax_core.server.body_messages import (
     make_sound,
     unpack,
 )
+from parallax_core.server.embedding_models import EmbeddingRequest
+from parallax_core.server.embedding_request import read_embedding
 from parallax_core.server.engine_request import check_tokens, read_chat, read_completion
 from parallax_core.server.grammar_check import GrammarTooLong
 from parallax_core.server.message_models import CountTokensRequest, MessagesRequest
@@ -97,6 +99,10 @@ def _read_completion(reader: BodyReader, body: CompletionRequest, ask: BodyReque
     return _check_lengths(read_completion(reader.text, body), ask, "prompt", "shorten it")
 
 
+def _read_embedding(reader: BodyReader, body: EmbeddingRequest, ask: BodyRequest) -> ParsedBody:
+    return _check_lengths(read_embedding(reader.text, body), ask, "input", "shorten it")
+
+
 def _read_messages(reader: BodyReader, body: MessagesRequest, ask: BodyRequest) -> ParsedBody:
     return _check_lengths(
         read_messages(reader.text, body, ask, reader.parser), ask, "messages", "shorten the conversation"
@@ -154,6 +160,7 @@ def _write(**fields: object) -> DirectAnswer:
 READ: Mapping[BodyKind, tuple[Any, Callable[[BodyReader, Any, BodyRequest], ReadContent]]] = {
     "chat": (ChatRequest, _read_chat),
     "completion": (CompletionRequest, _read_completion),
+    "embedding": (EmbeddingRequest, _read_embedding),
     "messages": (MessagesRequest, _read_messages),
     "count_tokens": (CountTokensRequest, _count_tokens),
     "responses": (ResponsesRequest, _read_responses),

@@ -21,6 +21,9 @@ from parallax_core.server.grammar_check import check_grammar
 from parallax_core.server.request_models import ChatRequest, CompletionRequest, Generation
 from parallax_core.server.structured_output import StructuredOutputs, read_format, read_structured
 
+Prompts = str | list[str] | list[int] | list[list[int]]
+"""One prompt or several, each a text or token ids."""
+
 SAME = (
     "temperature",
     "top_p",
@@ -134,7 +137,7 @@ def read_completion(text: ModelTokenizer, body: CompletionRequest) -> ParsedBody
     """
     max_tokens = DEFAULT_COMPLETION_TOKENS if body.max_tokens is None else body.max_tokens
     is_ranked = (body.best_of or 0) > body.num_answers
-    prompts = read_prompts(text, body)
+    prompts = read_prompts(text, body.prompt)
     echoes = tuple(map(text.decode, prompts)) if body.echo else ()
     request = _read_request(
         text,
@@ -152,20 +155,19 @@ def read_completion(text: ModelTokenizer, body: CompletionRequest) -> ParsedBody
     )
 
 
-def read_prompts(text: ModelTokenizer, body: CompletionRequest) -> list[tuple[int, ...]]:
-    """Return the tokens of each prompt."""
-    prompts = body.prompt
+def read_prompts(text: ModelTokenizer, prompts: Prompts, param: str = "prompt") -> list[tuple[int, ...]]:
+    """Return the tokens of each prompt; ``param`` is the name of their field."""
     if isinstance(prompts, str):
-        prompts = [prompts]
+        return [text.encode(prompts, param)]
     if isinstance(prompts[0], int):
-        prompts = [prompts]
-    return [_read_prompt(text, prompt) for prompt in prompts]
+        return [_read_prompt(text, prompts, param)]
+    return [_read_prompt(text, prompt, param) for prompt in prompts]
 
 
-def _read_prompt(text: ModelTokenizer, prompt: str | list[int]) -> tuple[int, ...]:
+def _read_prompt(text: ModelTokenizer, prompt: Any, param: str) -> tuple[int, ...]:  # noqa: ANN401 -- one of `Prompts`
     if isinstance(prompt, str):
-        return text.encode(prompt)
-    check_tokens(text, prompt, "prompt")
+        return text.encode(prompt, param)
+    check_tokens(text, prompt, param)
     return tuple(prompt)
 
 

@@ -15,6 +15,7 @@ def name_api_field(error: InvalidRequest, form: ResponseForm) -> InvalidRequest:
         "stop_ids": "stop_token_ids",
         "salt": "cache_salt",
         "grammar": form.grammar_field,
+        "pooling": "model",
     }
     param = names.get(error.param, error.param) if error.param else None
     return InvalidRequest(error.message, param, error.hint)

@@ -8,6 +8,7 @@ from fastapi import FastAPI
 from pydantic.json_schema import models_json_schema
 
 from parallax_core.server.auth import OPEN_PATHS
+from parallax_core.server.embedding_models import EmbeddingRequest
 from parallax_core.server.fields import Strict
 from parallax_core.server.message_models import CountTokensRequest, MessagesRequest
 from parallax_core.server.message_replies import MessageErrorReply, MessageEvent
@@ -43,6 +44,7 @@ COMES_BACK = {429, 503, 529}
 BODIES = (
     ChatRequest,
     CompletionRequest,
+    EmbeddingRequest,
     MessagesRequest,
     CountTokensRequest,
     ResponsesRequest,

@@ -231,7 +231,7 @@ class CompletionReply(ResponseModel):
     """In a stream on the last event, if requested; that event has no choices."""
 
 
-ModelCapability = Literal["completion", "chat", "tools", "reasoning"]
+ModelCapability = Literal["completion", "chat", "tools", "embeddings", "reasoning"]
 
 
 class ModelReply(ResponseModel):

@@ -193,6 +193,7 @@ class Service:
             "completion": True,
             "chat": self.text.can_chat,
             "tools": self.text.can_chat and self.parser is not None and self.parser.spec.finds_calls,
+            "embeddings": self.text.can_embed,
             "reasoning": self.text.can_chat and self.parser is not None and bool(self.parser.spec.reasoning_end),
         }
         return [name for name, is_able in able.items() if is_able]

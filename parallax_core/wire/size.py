@@ -22,6 +22,9 @@ ROW = SHORT + 2 * NUMBER + 4 * LONG
 TOKEN = NUMBER
 DRAW = SHORT + 5 * NUMBER
 SCORE = SHORT + 4 * NUMBER
+HIDDEN = SHORT + 2 * NUMBER
+STATE = SHORT + 2 * NUMBER
+"""The answer to a `Hidden`, without its tensor."""
 
 ENTRY = SHORT + (SHORT + 16) + LONG + 8 * NUMBER + NUMBER
 """The entry of a tensor."""

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from parallax_core.api import BackendSpec, StagePlan
+from parallax_core.server.embedding_models import EmbeddingRequest
 from parallax_core.server.fields import Strict
 from parallax_core.server.message_models import MessagesRequest
 from parallax_core.server.request_models import STRUCTURED, ChatRequest, CompletionRequest, Generation
@@ -24,6 +25,9 @@ PAGE = ROOT / "docs/reference/http.md"
 
 NEEDS = {"logprobs": "logprobs", "top_logprobs": "logprobs", **dict.fromkeys(STRUCTURED, "masks")}
 """Fields that need a capability of the stage, and the capability."""
+
+WITH_ALL = frozenset({"embedding", "message", "response"})
+"""The requests whose tables have all of their fields, also those that others have."""
 
 LAYER = "model.layers.0."
 SHAPES = {
@@ -88,18 +92,20 @@ class Tables:
 
     def __init__(self, backends: dict[str, frozenset[str]]) -> None:
         self._backends = backends
-        own = {"max_tokens"}  # of both, with defaults of their own
-        common = [name for name in Generation.model_fields if name not in own]
+        special = {"max_tokens"}  # of both, with defaults of their own
+        common = [name for name in Generation.model_fields if name not in special]
         self.texts = {"## Fields of every request": self._make(Generation, common)}
         kinds: dict[str, type[Strict]] = {
             "chat": ChatRequest,
             "completion": CompletionRequest,
+            "embedding": EmbeddingRequest,
             "message": MessagesRequest,
             "response": ResponsesRequest,
         }
         for kind, model in kinds.items():
-            names = [name for name in model.model_fields if name not in common or kind in {"message", "response"}]
-            self.texts[f"## Fields of a {kind} request"] = self._make(model, names)
+            own = [name for name in model.model_fields if name not in common or kind in WITH_ALL]
+            article = "an" if kind == "embedding" else "a"
+            self.texts[f"## Fields of {article} {kind} request"] = self._make(model, own)
 
     def _make(self, model: type[Strict], names: list[str]) -> str:
         titles = " | ".join(f"`{name}`" for name in self._backends)
@@ -132,7 +138,7 @@ def test_field_that_a_backend_cannot_honour_is_shown_as_a_400() -> None:
 
 
 def test_every_field_says_what_it_means() -> None:
-    models = (ChatRequest, CompletionRequest, MessagesRequest, ResponsesRequest)
+    models = (ChatRequest, CompletionRequest, EmbeddingRequest, MessagesRequest, ResponsesRequest)
     fields = [item for model in models for item in model.model_fields.items()]
     assert [name for name, field in fields if not field.description] == []
 

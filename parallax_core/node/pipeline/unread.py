@@ -62,6 +62,8 @@ def weigh(delta: Delta) -> int:
     """Return the approximate bytes a delta takes in memory."""
     entries = delta.logprobs + delta.prompt_logprobs if delta.prompt_logprobs else delta.logprobs
     total = DELTA_BYTES + 2 * len(delta.text)
+    if delta.embedding is not None:
+        total += memoryview(delta.embedding.data).nbytes
     for entry in entries:
         total += ENTRY_BYTES + TOP_BYTES * len(entry.top)
     return total

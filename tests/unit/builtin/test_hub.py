@@ -24,6 +24,19 @@ def test_fetch_returns_a_folder_with_the_wanted_files_only(hub: FakeHub, source:
     assert sorted(hub.fetched()) == sorted(MODEL)
 
 
+def test_fetch_takes_the_pooling_of_a_model_for_embeddings(hub: FakeHub, source: HubSource) -> None:
+    hub.add(
+        NAME, MODEL | UNWANTED | {"modules.json": b"[]", "1_Pooling/config.json": b"{}", "2_Pooling/config.json": b"2"}
+    )
+    path = source.fetch(NAME, silent).path
+    assert (path / "1_Pooling" / "config.json").read_bytes() == b"{}"
+    assert (path / "modules.json").read_bytes() == b"[]"
+    assert not (path / "2_Pooling").exists()
+    assert [model.path for model in source.stored()] == [path]
+    source.remove(NAME)
+    assert not path.exists()
+
+
 def test_fetch_takes_the_shards_of_the_index(hub: FakeHub, source: HubSource) -> None:
     shards = {"model-1-of-2.safetensors": b"a" * 1000, "model-2-of-2.safetensors": b"b" * 1000}
     index = {"weight_map": {"x": "model-1-of-2.safetensors", "y": "model-2-of-2.safetensors"}}

@@ -8,9 +8,23 @@ from typing import Any
 
 import pytest
 
-from parallax_core.api import Delta, Finish, InvalidRequest, Request, RequestId, Sampling
+from parallax_core.api import (
+    Delta,
+    Drawn,
+    Finish,
+    FrameLimits,
+    Hidden,
+    InvalidRequest,
+    Request,
+    RequestId,
+    Sampling,
+    State,
+    Tensor,
+)
+from parallax_core.base.errors import StageLost
 from parallax_core.engine.limits import Limits
 from parallax_core.engine.replay import MOST_REPLAYS, MOST_UNSTARTED_REPLAYS
+from parallax_core.testing.paged import show_state
 from parallax_core.testing.toy import GREEDY, Toy, ToyStage
 from tests.unit.engine.replica import LUCKY, Replica, make_request, open_stages
 
@@ -107,6 +121,63 @@ def test_answer_is_the_same_when_a_stage_is_lost_after_every_token(name: str) ->
             num_seen = num_output
             replica.lose(*open_again(2))
     assert summarize(replica, request) == summarize(whole, request)
+
+
+@pytest.mark.parametrize("num_stages", [1, 3])
+def test_embedding_is_that_of_the_plain_model_at_whichever_step_a_stage_is_lost(num_stages: int) -> None:
+    expected = show_state(DEEP.states(PROMPT)[-1])
+    for loss in range(4):
+        replica = begin(make_request(PROMPT, 1, pooling="last"), num_stages)
+        others = [replica.ask((number, 5), 5) for number in range(3)]
+        for _ in range(loss):
+            replica.step()
+        plan_ahead(replica)
+        replica.lose(*open_again(num_stages))
+        replica.run()
+        [request_id] = replica.requests.keys() - others
+        assert [delta.embedding for delta in replica.deltas[request_id] if delta.embedding] == [expected]
+        replica.check_tokens()
+
+
+def test_step_has_no_more_hidden_states_than_a_frame_carries() -> None:
+    toy = Toy(("full",))
+    [stage] = open_stages(toy, 1, num_pages=400, max_batch_tokens=400)
+    replica = Replica(stage, limits=Limits(max_running=200))
+    for number in range(150):
+        replica.ask((number % 97, number // 97), 1, pooling="last")
+    replica.run()
+    counts = [sum(isinstance(each, Hidden) for row in step.rows for each in row.outputs) for step in stage.batches]
+    assert sum(counts) == 150
+    assert max(counts) == FrameLimits().buffers
+    for request_id, request in replica.requests.items():
+        [delta] = replica.deltas[request_id]
+        assert delta.embedding == show_state(toy.states(request.prompt)[-1])
+
+
+@pytest.mark.parametrize("fields", [{"n": 2}, {"delivered": ((1,),)}])
+def test_embedding_is_only_for_a_single_answer_from_its_beginning(fields: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest, match="only for a single answer") as caught:
+        Replica(*open_again(1)).submit(make_request(PROMPT, 9, pooling="last", **fields))
+    assert caught.value.param == "pooling"
+
+
+@pytest.mark.parametrize(
+    ("answer", "tensors"),
+    [
+        (State(1), (show_state(1),)),
+        (Drawn((1,)), ()),
+        (State(0), (Tensor("int64", (1,), bytes(8)),)),
+        (State(0), (Tensor("float32", (1, 1), bytes(4)),)),
+    ],
+)
+def test_hidden_state_that_is_wrong_loses_the_stage(answer: Any, tensors: tuple[Tensor, ...]) -> None:
+    replica = Replica(*open_wide())
+    replica.ask(PROMPT, 1, pooling="last")
+    step = replica.head.plan(replica.now)
+    assert step is not None
+    result = replica.compute(step)
+    with pytest.raises(StageLost, match="the last stage answered"):
+        replica.head.absorb(replace(result, answers=(answer, *result.answers[1:]), tensors=tensors), replica.now)
 
 
 def read_tokens(deltas: Sequence[Delta], choice: int) -> tuple[int, ...]:

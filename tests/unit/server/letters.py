@@ -19,6 +19,7 @@ from parallax_core.models.chat_template import ANSWER, PromptEnding, Tools, Turn
 from parallax_core.models.generation_config import RequestDefaults
 from parallax_core.models.grammars import ModelGrammars, TokenGrammar
 from parallax_core.models.output_parser import OutputParser
+from parallax_core.models.pooling import EmbeddingConfig
 from parallax_core.node.executor.local import LocalExecutor
 from parallax_core.node.pipeline.engine import PipelineEngine
 from parallax_core.node.pipeline.options import PipelineOptions
@@ -28,6 +29,7 @@ from parallax_core.server.app import make_app
 from parallax_core.server.body_messages import BodyReading, ParserTraits
 from parallax_core.server.body_reader import BodyReader, LocalReader
 from parallax_core.server.drain import Drain
+from parallax_core.server.embedding_models import EmbeddingReply
 from parallax_core.server.metrics import ServerMetrics
 from parallax_core.server.options import ServerOptions
 from parallax_core.server.quota import Quota
@@ -58,6 +60,8 @@ class Letters:
     vocab_size = len(ALPHABET)
     context_length = 0
     can_chat = True
+    can_embed = False
+    embedding_config = EmbeddingConfig(normalizes=False, dimensions=None)
 
     @cached_property
     def grammars(self) -> ModelGrammars:
@@ -204,6 +208,7 @@ class Site:
 SHAPES: dict[str, tuple[type[ResponseModel], type[ResponseModel]]] = {
     "/v1/chat/completions": (ChatReply, ChatChunk),
     "/v1/completions": (CompletionReply, CompletionReply),
+    "/v1/embeddings": (EmbeddingReply, EmbeddingReply),
     "/tokenize": (TokensReply, TokensReply),
     "/detokenize": (TextReply, TextReply),
     "/v1/stop_request": (StopReply, StopReply),

@@ -1,0 +1,82 @@
+"""Reads how a model's authors make embeddings, from the configuration that sentence-transformers writes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from parallax_core.base.errors import InvalidRequest, ParallaxError
+from parallax_core.base.files import read_object
+
+MODULES, POOLING = "modules.json", "1_Pooling/config.json"
+"""The list of a model's modules, and the usual place of the configuration of its pooling."""
+MODES = {"pooling_mode_lasttoken": "last"}
+"""The supported modes of pooling, by their names in the configuration."""
+OTHER_MODEL = "serve a model made for embeddings that pools the last token"
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingConfig:
+    """How hidden states become an embedding; the pooling is always that of the last token."""
+
+    normalizes: bool
+    """Whether embeddings have the length 1."""
+    dimensions: tuple[int, ...] | None
+    """The numbers of leading elements that are embeddings by themselves; empty: any number; None: no other than all."""
+
+
+def read_embedding_config(folder: Path) -> EmbeddingConfig:
+    """Return the embedding configuration of the model in ``folder``.
+
+    Raises:
+        InvalidRequest: if it has none, or one that is not supported.
+        ParallaxError: if a file is damaged.
+    """
+    if not (folder / MODULES).exists() and not (folder / POOLING).exists():
+        message = f"this model makes no embeddings: it has no {MODULES} and no {POOLING}"
+        raise InvalidRequest(message, "model", OTHER_MODEL)
+    place, normalizes = _read_modules(folder) if (folder / MODULES).exists() else (folder / POOLING, False)
+    _check_pooling(place)
+    return EmbeddingConfig(normalizes, _read_dimensions(read_object(folder / "config.json")))
+
+
+def _read_modules(folder: Path) -> tuple[Path, bool]:
+    """Return the file with the configuration of the pooling, and whether embeddings are normalized."""
+    try:
+        modules = json.loads((folder / MODULES).read_bytes())
+        found = [(str(module["type"]).rpartition(".")[2], str(module["path"])) for module in modules]
+    except (ValueError, LookupError, TypeError) as error:
+        message = f"{folder / MODULES} is not a list of modules: {error}"
+        raise ParallaxError(message, "the file is damaged: download or copy it again") from error
+    kinds = [kind for kind, _ in found]
+    if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
+        message = f"embeddings of this model are not supported: it has the modules {', '.join(kinds)}"
+        raise InvalidRequest(message, "model", OTHER_MODEL)
+    place = (folder / found[1][1] / "config.json").resolve()
+    if folder.resolve() not in place.parents:
+        raise ParallaxError(f"{folder / MODULES} names a file outside of the model's folder: {found[1][1]}")
+    return place, len(kinds) > 2  # noqa: PLR2004 -- with the third module
+
+
+def _check_pooling(file: Path) -> None:
+    """Check that the configuration of the pooling is supported."""
+    try:
+        config = read_object(file)
+    except FileNotFoundError as error:
+        raise ParallaxError(f"{file} is missing", "download or copy it") from error
+    modes = [name for name, value in config.items() if name.startswith("pooling_mode_") and value is True]
+    if isinstance(config.get("pooling_mode"), str):  # newer releases of sentence-transformers
+        modes = [f"pooling_mode_{config['pooling_mode']}"]
+    if len(modes) != 1 or modes[0] not in MODES:
+        shown = ", ".join(mode.removeprefix("pooling_mode_") for mode in modes) or "none"
+        raise InvalidRequest(f"the pooling of this model is not supported: {shown}", "model", OTHER_MODEL)
+
+
+def _read_dimensions(config: dict[str, Any]) -> tuple[int, ...] | None:
+    """Return `EmbeddingConfig.dimensions`, as config.json states it for vLLM."""
+    stated = config.get("matryoshka_dimensions")
+    if isinstance(stated, list) and stated and all(isinstance(each, int) for each in stated):
+        return tuple(stated)
+    return () if config.get("is_matryoshka") is True else None

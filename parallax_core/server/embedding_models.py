@@ -1,0 +1,60 @@
+"""The schemas of embedding requests and of their responses."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from parallax_core.server.fields import CountField, TextField, Texts, TokenLists, TokensField
+from parallax_core.server.request_models import Tolerant
+from parallax_core.server.response_models import ResponseModel
+
+
+class EmbeddingRequest(Tolerant):
+    """The body of ``POST /v1/embeddings``."""
+
+    model: TextField
+    """The id of the model served; another id gets a 404."""
+    input: TextField | Texts | TokensField | TokenLists
+    """The text to embed: a string, token ids, or a list of up to 256 of either."""
+    encoding_format: Literal["float", "base64"] | None = None
+    """``float``, the default: a list of numbers; ``base64``: their bytes in single precision, little endian."""
+    dimensions: CountField | None = None
+    """Return only this many leading numbers of each embedding; only for models made for that."""
+    user: TextField | None = None
+    """A label for the client's own use, without effect on the answer."""
+    priority: Annotated[int, Field(ge=-(2**31), le=2**31 - 1)] | None = None
+    """Requests with lower numbers are served first; 0 by default. Numbers below ``--min-priority``, 0 by default, need
+    a key of the role ``admin``."""
+    timeout: Annotated[float, Field(gt=0, le=86400)] | None = None
+    """Seconds after its arrival at which the request ends with an error."""
+    cache_salt: Annotated[TextField, Field(min_length=1, max_length=256)] | None = None
+    """Share cached prompts only with requests of the same salt; by default with all that have none."""
+
+
+class TextEmbedding(ResponseModel):
+    """One embedding."""
+
+    object: Literal["embedding"]
+    index: int
+    """The index of its input."""
+    embedding: list[float] | str
+    """Its numbers, or their bytes in base64."""
+
+
+class EmbeddingUsage(ResponseModel):
+    """The token counts."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingReply(ResponseModel):
+    """The response of ``POST /v1/embeddings``."""
+
+    object: Literal["list"]
+    data: list[TextEmbedding]
+    """An embedding for each input, in order."""
+    model: str
+    usage: EmbeddingUsage

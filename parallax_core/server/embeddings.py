@@ -1,0 +1,110 @@
+"""The route ``POST /v1/embeddings``."""
+
+from __future__ import annotations
+
+import base64
+import math
+import secrets
+import sys
+from array import array
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain
+
+import fastapi
+from fastapi.responses import Response
+
+from parallax_core.base.errors import BackendFailed, InvalidRequest
+from parallax_core.contracts.tensor import Tensor
+from parallax_core.server.body_messages import EmbeddingForm, ParsedBody
+from parallax_core.server.embedding_models import EmbeddingReply, EmbeddingRequest
+from parallax_core.server.json_pieces import respond, to_json, write_list, write_object
+from parallax_core.server.openapi import describe_body, describe_errors
+from parallax_core.server.response import ResponseFlow, answer_whole
+from parallax_core.server.service import Service
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingResponse:
+    """One request body, and the embeddings of its inputs."""
+
+    reading: ParsedBody
+    flow: ResponseFlow
+
+    async def collect(self) -> Response:
+        """Return all embeddings, in the order of the inputs."""
+        form, found = self.reading.form, dict[int, Tensor]()
+        async for number, delta in self.flow.collect():
+            if delta.embedding is not None:
+                found[number] = delta.embedding
+        num_tokens = self.flow.count_tokens().prompt
+        usage = {"prompt_tokens": num_tokens, "total_tokens": num_tokens}
+        assert form.embedding is not None
+        if len(found) < len(self.reading.prompts):
+            raise BackendFailed("the engine has returned no embedding")
+        items = _write_items(form.embedding, found)
+        first = next(items)  # too many dimensions are an error before anything is sent
+        whole = {"object": "list", "model": form.model, "usage": usage}
+        return respond(write_object(whole, "data", write_list(chain([first], items))))
+
+
+def _write_items(form: EmbeddingForm, found: Mapping[int, Tensor]) -> Iterator[bytes]:
+    for index, tensor in sorted(found.items()):
+        values = finish_embedding(tensor, form)
+        yield to_json({"object": "embedding", "index": index, "embedding": _encode(values, form)})
+
+
+def finish_embedding(tensor: Tensor, form: EmbeddingForm) -> array[float]:
+    """Return the numbers of an embedding in single precision: cut, then normalized, as the form says.
+
+    Raises:
+        InvalidRequest: if it has fewer numbers than the client asks for.
+    """
+    values = _read_floats(tensor)
+    if form.dimensions is not None:
+        if form.dimensions > len(values):
+            message = f"'dimensions' is {form.dimensions}, and embeddings of this model have {len(values)}"
+            raise InvalidRequest(message, "dimensions")
+        values = values[: form.dimensions]
+    if form.normalizes and (length := math.hypot(*values)):
+        values = array("f", [value / length for value in values])
+    return values
+
+
+def _read_floats(tensor: Tensor) -> array[float]:
+    if tensor.dtype != "float32":
+        from parallax_core.node.dtypes import convert
+
+        tensor = convert(tensor, "float32")
+    values = array("f")
+    values.frombytes(tensor.data)
+    if sys.byteorder == "big":
+        values.byteswap()
+    return values
+
+
+def _encode(values: array[float], form: EmbeddingForm) -> str | list[float]:
+    if not form.is_base64:
+        return values.tolist()
+    if sys.byteorder == "big":
+        values.byteswap()
+    return base64.b64encode(values.tobytes()).decode()
+
+
+def make_router(service: Service) -> fastapi.APIRouter:
+    """Return the route for ``service``."""
+    router = fastapi.APIRouter()
+
+    @router.post(
+        "/v1/embeddings",
+        response_model=EmbeddingReply,
+        responses=describe_errors(400, 401, 403, 404, 408, 413, 429, 500, 503),
+        openapi_extra=describe_body(EmbeddingRequest),
+    )
+    async def create_embeddings(http: fastapi.Request) -> Response:
+        """Return the embeddings of one text or several."""
+        reading = await service.read("embedding", http)
+        flow = await service.submit(reading, f"embd-{secrets.token_hex(12)}", http)
+        return await answer_whole(http, EmbeddingResponse(reading, flow).collect(), flow)
+
+    return router

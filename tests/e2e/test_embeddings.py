@@ -1,0 +1,66 @@
+"""Embeddings of a real server equal the hidden states of transformers, whole and in stages, on each backend."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import numpy as np
+import openai
+import pytest
+import torch
+
+from tests.e2e.conftest import start_server
+from tests.e2e.tiny import write_tiny
+
+PROMPTS = [[1], [17, 400, 3], list(range(100, 260))]
+MODULES = [{"path": "", "type": "sentence_transformers.models.Transformer"}]
+MODULES += [{"path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}]
+MODULES += [{"path": "2_Normalize", "type": "sentence_transformers.models.Normalize"}]
+
+
+@pytest.fixture(scope="module")
+def embedder(tmp_path_factory: pytest.TempPathFactory, model_folder: Path) -> Path:
+    """Write a random model for embeddings."""
+    folder = write_tiny(tmp_path_factory.mktemp("model") / "tiny", model_folder)
+    (folder / "modules.json").write_text(json.dumps(MODULES))
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_lasttoken": True}))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "matryoshka_dimensions": [16]}))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def expected(embedder: Path) -> list[list[float]]:
+    """Return the last hidden states of transformers, normalized."""
+    from transformers import AutoModel
+
+    model = AutoModel.from_pretrained(embedder, dtype=torch.float32).eval()
+    with torch.no_grad():
+        states = [model(torch.tensor([prompt])).last_hidden_state[0, -1].numpy() for prompt in PROMPTS]
+    return [list(state / np.linalg.norm(state)) for state in states]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [("--backend", "mlx"), ("--backend", "mlx", "--stages", "3"), ("--backend", "torch", "--stages", "2")],
+    ids=" ".join,
+)
+def test_embeddings_are_those_of_transformers(
+    embedder: Path, expected: list[list[float]], model_home: Path, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    server = start_server(model_home, tmp_path / "log", "--dtype", "float32", *options, model=str(embedder))
+    try:
+        client = openai.OpenAI(base_url=server.url, api_key="x", max_retries=0)
+        found = client.embeddings.create(model="tiny", input=PROMPTS)
+        for item, state in zip(found.data, expected, strict=True):
+            np.testing.assert_allclose(item.embedding, state, atol=2e-5)
+        assert found.usage.prompt_tokens == sum(map(len, PROMPTS))
+        cut = client.embeddings.create(model="tiny", input=PROMPTS[1], dimensions=16).data[0].embedding
+        start = np.array(expected[1][:16])
+        np.testing.assert_allclose(cut, start / np.linalg.norm(start), atol=5e-5)
+        assert "embeddings" in client.models.retrieve("tiny").model_dump()["capabilities"]
+    finally:
+        server.end(signal.SIGTERM)
