@@ -41,18 +41,21 @@ class Handover:
         self._is_releasing = is_releasing
 
     async def run(self, leaving: asyncio.Queue[int]) -> None:
-        """Handle the stages in ``leaving``.
+        """Handle the stages in ``leaving``, each once.
 
         Raises:
             StageReplaced: once another node has loaded a stage.
             StageLeaves: once the requests no longer need a stage that has no other node.
         """
+        seen: set[int] = set()
+
+        async def take() -> None:
+            while True:
+                if (stage := await leaving.get()) not in seen:
+                    seen.add(stage)
+                    group.start(self._replace(stage))
+
         async with FailFastGroup() as group:
-
-            async def take() -> None:
-                while True:
-                    group.start(self._replace(await leaving.get()))
-
             group.start(take())
 
     async def _replace(self, stage: int) -> None:

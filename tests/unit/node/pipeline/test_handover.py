@@ -122,6 +122,25 @@ async def test_next_node_that_joins_takes_over() -> None:
         await heir.kill()
 
 
+async def test_node_that_reports_again_and_again_gets_one_successor() -> None:
+    nodes, reasons = [Node(name) for name in NAMES], list[str]()
+    async with (
+        open_registry() as registry,
+        joined(registry, *nodes),
+        running(make_executor(registry), reasons.append) as engine,
+    ):
+        asking = await begin(engine)
+        assert engine._driver is not None
+        for _ in range(100):
+            engine._driver.leaving.put_nowait(1)
+        await until(lambda: "leaves" in engine.health().reason)
+        heirs = [await Node(name).join(registry.address) for name in ("first", "second")]
+        await check(asking)
+        assert sum(len(heir.loads) for heir in heirs) == 1
+        for heir in heirs:
+            await heir.kill()
+
+
 async def test_node_without_a_successor_stays_until_the_requests_have_ended() -> None:
     nodes, reasons = [Node(name) for name in NAMES], list[str]()
     async with (
