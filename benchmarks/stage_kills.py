@@ -323,7 +323,7 @@ async def measure(formation: Formation, folder: Path, private: Path, kills: int)
 def judge(answers: Sequence[Answer], rights: Sequence[Sequence[int]], faults: Sequence[Fault]) -> dict[str, Any]:
     """Return how the streams ended, and how long the pauses were."""
     gaps = [gap for answer in answers for gap in answer.gaps]
-    ends = [*(fault.at for fault in faults[1:]), float("inf")]
+    ends = [*(fault.at for fault in faults[1:]), float("inf")][: len(faults)]
     for fault, end in zip(faults, ends, strict=True):
         waits = [until - since for since, until in gaps if since < fault.noticed < until <= end]
         fault.pause_s = max(waits, default=0.0)
