@@ -4,7 +4,7 @@
 
 - ``optimum``: on random problems of at most ``--nodes`` nodes, the share of the exact optimum that the search reaches;
   `tests.support.clusters.find_optimum` tries every set, order, range and division of requests. The goals are 0.95 for
-  each problem and 0.99 for the median. A problem with 6 nodes takes minutes.
+  each problem and 0.99 for the median. A problem with 6 nodes takes up to ten seconds.
 - ``baselines``: on random clusters of 8 to 40 nodes, the predicted tokens per second compared with the policies
   ``greedy`` and ``water-filling``. The goal is never below 1.
 - ``time``: seconds of CPU time for 64 and 1,000 nodes, on the slowest of three clusters. The goals are 0.2 and 1.

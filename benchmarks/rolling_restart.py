@@ -55,7 +55,7 @@ class Formation:
     options: tuple[str, ...]
     """Of ``parallax serve``."""
     spares: int = 0
-    drain: float = 30.0
+    drain: float = 120.0
     retries: int = 0
     """How often a client repeats a request that the server refuses."""
 
