@@ -25,7 +25,7 @@ from parallax_core.server.origin_check import OriginCheck
 from parallax_core.server.rate_limit import RateLimit
 from parallax_core.server.read_timeout import ReadTimeout
 from parallax_core.server.response_models import HealthReply, ModelReply, ModelsReply, VersionReply
-from parallax_core.server.responses import kept_routes
+from parallax_core.server.responses import compact, kept_routes
 from parallax_core.server.responses import route as responses
 from parallax_core.server.service import Service
 
@@ -43,7 +43,19 @@ def make_app(service: Service, options: ServerOptions | None = None, drain: Drai
     describe_app(app, has_keys=options.keys.are_needed)
     app.include_router(_make_basics(service, drain))
     app.include_router(metrics.make_router(service.server_metrics))
-    for routes in (chat, completions, embeddings, messages, responses, kept_routes, stop_request, tokenize, cluster):
+    modules = (
+        chat,
+        completions,
+        embeddings,
+        messages,
+        responses,
+        compact,
+        kept_routes,
+        stop_request,
+        tokenize,
+        cluster,
+    )
+    for routes in modules:
         app.include_router(routes.make_router(service))
     _add_options(app, options, drain)
     app.add_middleware(MessageErrors)

@@ -15,7 +15,9 @@ from parallax_core.contracts.engine import Request
 from parallax_core.contracts.parser import ParserSpec
 from parallax_core.server.responses.plan import ResponsePlan
 
-BodyKind = Literal["chat", "completion", "embedding", "messages", "count_tokens", "responses", "tokenize", "detokenize"]
+BodyKind = Literal[
+    "chat", "completion", "embedding", "messages", "count_tokens", "responses", "compact", "tokenize", "detokenize"
+]
 """The kind of a body, by its route."""
 
 LENGTH_BYTES = 4

@@ -33,7 +33,7 @@ from parallax_core.server.grammar_check import GrammarTooLong
 from parallax_core.server.message_models import CountTokensRequest, MessagesRequest
 from parallax_core.server.message_request import count_tokens, read_messages
 from parallax_core.server.request_models import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
-from parallax_core.server.responses.body_models import ResponsesRequest
+from parallax_core.server.responses.body_models import CompactRequest, ResponsesRequest
 from parallax_core.server.responses.request import read_responses
 from parallax_core.server.strict_json import read_body
 from parallax_core.server.unknown_fields import IGNORED, MOST_NAMED
@@ -116,6 +116,10 @@ def _read_responses(reader: BodyReader, body: ResponsesRequest, ask: BodyRequest
     return _check_lengths(reading, ask, "input", "shorten the conversation")
 
 
+def _read_compact(reader: BodyReader, body: CompactRequest, ask: BodyRequest) -> ParsedBody | HistoryNeeded:
+    return _read_responses(reader, body.as_request(), ask)
+
+
 def _count_tokens(reader: BodyReader, body: CountTokensRequest, ask: BodyRequest) -> DirectAnswer:
     return _write(input_tokens=count_tokens(reader.text, body, ask, reader.parser))
 
@@ -164,6 +168,7 @@ READ: Mapping[BodyKind, tuple[Any, Callable[[BodyReader, Any, BodyRequest], Read
     "messages": (MessagesRequest, _read_messages),
     "count_tokens": (CountTokensRequest, _count_tokens),
     "responses": (ResponsesRequest, _read_responses),
+    "compact": (CompactRequest, _read_compact),
     "tokenize": (TokenizeRequest, _tokenize),
     "detokenize": (DetokenizeRequest, _detokenize),
 }

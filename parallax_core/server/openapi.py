@@ -20,7 +20,7 @@ from parallax_core.server.request_models import (
     TokenizeRequest,
 )
 from parallax_core.server.response_models import ChatChunk, CompletionReply, ErrorReply, HealthReply, ResponseModel
-from parallax_core.server.responses.body_models import ResponsesRequest
+from parallax_core.server.responses.body_models import CompactRequest, ResponsesRequest
 from parallax_core.server.responses.replies import AnyResponseEvent
 
 Responses = dict[int | str, dict[str, Any]]
@@ -48,6 +48,7 @@ BODIES = (
     MessagesRequest,
     CountTokensRequest,
     ResponsesRequest,
+    CompactRequest,
     TokenizeRequest,
     DetokenizeRequest,
     StopRequest,

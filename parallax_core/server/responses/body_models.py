@@ -22,7 +22,7 @@ from parallax_core.server.fields import (
     refuse,
 )
 from parallax_core.server.request_models import Neutral, Tolerant
-from parallax_core.server.responses.input_models import InputParts, find_type
+from parallax_core.server.responses.input_models import InputMessage, InputParts, find_type
 from parallax_core.server.responses.tool_models import (
     AllowedTools,
     AnyChoice,
@@ -59,6 +59,11 @@ Included = Literal[
     "web_search_call.results",
 ]
 """OpenAI's values of ``include``; those of hosted tools and images have no effect, since no response has any."""
+COMPACT_PROMPT = (
+    "Summarize this conversation, so that it can go on from your summary alone: what the user wants, what was done and "
+    "found, with all names, paths and numbers that matter, and what remains to be done. Answer with the summary only."
+)
+"""The last message of a conversation that is to be compacted."""
 ENCRYPTED, LOGPROBS = "reasoning.encrypted_content", "message.output_text.logprobs"
 
 
@@ -272,3 +277,42 @@ class ResponsesRequest(Tolerant):
     def includes(self, name: str) -> bool:
         """Return whether the client asked for a value of ``include``."""
         return name in (self.include or ())
+
+
+class CompactRequest(Tolerant):
+    """The body of ``POST /v1/responses/compact``."""
+
+    neutral = {  # noqa: RUF012 -- as in every body
+        name: NEUTRAL_RESPONSES[name]
+        for name in ("image", "prompt_cache_options", "prompt_cache_retention", "service_tier")
+    }
+
+    model: TextField
+    """The id of the model served; another id gets a 404."""
+    input: TextField | InputParts | None = None
+    """The conversation, as in a request for a response."""
+    instructions: TextField | None = None
+    """A system message before the input."""
+    previous_response_id: Annotated[TextField, Field(min_length=1, max_length=256)] | None = None
+    """The id of a kept response of the same key, whose conversation comes before ``input``."""
+    prompt_cache_key: TextField | None = None
+    """A label without effect."""
+
+    @model_validator(mode="after")
+    def check_input(self) -> Self:
+        """Check that there is a conversation."""
+        if not self.input and self.previous_response_id is None:
+            raise refuse("input", "'input' is empty")
+        return self
+
+    def as_request(self) -> ResponsesRequest:
+        """Return the request for a summary."""
+        given = self.input or []
+        parts = [InputMessage.model_construct(role="user", content=given)] if isinstance(given, str) else given
+        return ResponsesRequest.model_construct(
+            model=self.model,
+            input=[*parts, InputMessage.model_construct(role="user", content=COMPACT_PROMPT)],
+            instructions=self.instructions,
+            previous_response_id=self.previous_response_id,
+            store=False,
+        )

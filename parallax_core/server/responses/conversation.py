@@ -11,6 +11,7 @@ from parallax_core.server.chat_messages import CalledFunction, ChatRequestMessag
 from parallax_core.server.responses.body_models import ResponsesRequest
 from parallax_core.server.responses.input_models import (
     InputCall,
+    InputCompaction,
     InputCustomCall,
     InputMessage,
     InputReasoning,
@@ -21,10 +22,12 @@ from parallax_core.server.responses.tool_models import CustomTool, GrammarFormat
 
 ARGUMENT = "input"
 """The only argument of the function that stands for a custom tool: the tool's input."""
+SUMMARY = "The conversation so far, summarized:"
+"""The line before the summary of a conversation."""
 SYSTEM = ("system", "developer")
 """The roles of system messages."""
 
-ConversationPart = InputMessage | InputReasoning | InputCall | InputCustomCall | InputResult
+ConversationPart = InputMessage | InputReasoning | InputCall | InputCustomCall | InputResult | InputCompaction
 
 
 def list_messages(body: ResponsesRequest, history: Sequence[ConversationPart] = ()) -> list[ChatRequestMessage]:
@@ -82,6 +85,9 @@ class ConversationTurns:
                 self.messages.append(
                     ChatRequestMessage.model_construct(role="tool", content=content, tool_call_id=call_id)
                 )
+            case InputCompaction():
+                summary = decode_text(part.encrypted_content, f"{path}.encrypted_content")
+                self.add_message("user", f"{SUMMARY}\n\n{summary}")
             case InputMessage(role="assistant"):
                 self.texts.append(part.text)
             case _:

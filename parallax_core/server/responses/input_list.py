@@ -15,6 +15,8 @@ KINDS = {
     "function_call_output": "fco",
     "custom_tool_call": "ctc",
     "custom_tool_call_output": "ctco",
+    "compaction": "cmp",
+    "compaction_summary": "cmp",
 }
 """The beginning of the id of a part, by its type."""
 

@@ -177,19 +177,33 @@ class InputResult(Tolerant):
         return join_texts(self.output)
 
 
+class InputCompaction(Tolerant):
+    """The summary that stands for the conversation before it."""
+
+    place = "input."
+    neutral = NEUTRAL_CALL
+
+    type: Literal["compaction", "compaction_summary"]
+    encrypted_content: TextField
+    id: TextField | None = None
+    status: PartStatus | None = None
+
+
 InputPart = Annotated[
     Annotated[InputMessage, Tag(f"{VARIANT}message")]
     | Annotated[InputReasoning, Tag(f"{VARIANT}reasoning")]
     | Annotated[InputCall, Tag(f"{VARIANT}function_call")]
     | Annotated[InputCustomCall, Tag(f"{VARIANT}custom_tool_call")]
     | Annotated[InputResult, Tag(f"{VARIANT}function_call_output")]
-    | Annotated[InputResult, Tag(f"{VARIANT}custom_tool_call_output")],
+    | Annotated[InputResult, Tag(f"{VARIANT}custom_tool_call_output")]
+    | Annotated[InputCompaction, Tag(f"{VARIANT}compaction")]
+    | Annotated[InputCompaction, Tag(f"{VARIANT}compaction_summary")],
     Discriminator(
         find_type,
         custom_error_type="unsupported_part",
         custom_error_message=(
             "input is supported of the types 'message', 'reasoning', 'function_call', 'function_call_output', "
-            "'custom_tool_call' and 'custom_tool_call_output'"
+            "'custom_tool_call', 'custom_tool_call_output' and 'compaction'"
         ),
     ),
 ]

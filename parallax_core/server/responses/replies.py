@@ -203,6 +203,25 @@ class InputListReply(ResponseModel):
     has_more: bool
 
 
+class CompactedPart(ResponseModel):
+    """The summary of a conversation."""
+
+    type: Literal["compaction"]
+    id: str
+    encrypted_content: str
+    """The summary, encoded."""
+
+
+class CompactedReply(ResponseModel):
+    """The answer to ``POST /v1/responses/compact``."""
+
+    id: str
+    object: Literal["response.compaction"]
+    created_at: int
+    output: list[CompactedPart]
+    usage: ResponseUsage
+
+
 class ResponseEvent(ResponseModel):
     """What every event of a stream has."""
 

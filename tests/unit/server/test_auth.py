@@ -26,6 +26,7 @@ NEEDED = {
     "/v1/messages": "user",
     "/v1/messages/count_tokens": "user",
     "/v1/responses": "user",
+    "/v1/responses/compact": "user",
     "/v1/responses/{response_id}": "user",
     "/v1/responses/{response_id}/cancel": "user",
     "/v1/responses/{response_id}/input_items": "user",

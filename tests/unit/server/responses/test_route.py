@@ -418,6 +418,35 @@ def test_fields_that_ask_for_nothing_more_are_accepted(site: ScriptedSite, field
     assert ask(site, "Yes.", **fields)["status"] == "completed"
 
 
+def test_request_of_codex_is_served(site: ScriptedSite) -> None:
+    """The fields are those of Codex 0.169 with ``web_search = "disabled"``."""
+    text = {"type": "input_text", "text": "You are a coding agent."}
+    function = {**FUNCTION, "strict": False}
+    events = stream(
+        site,
+        f"{THOUGHT}{write_call('multi_agent_v1__wait_agent', {})}",
+        input=[
+            {"type": "message", "id": "msg_1", "role": "developer", "content": [text]},
+            {"type": "message", "id": "msg_2", "role": "developer", "content": [text, text]},
+            {"type": "message", "id": "msg_3", "role": "user", "content": [text]},
+        ],
+        tools=[
+            function,
+            {**NAMESPACE, "name": "multi_agent_v1", "tools": [{**function, "name": "wait_agent"}]},
+        ],
+        tool_choice="auto",
+        parallel_tool_calls=True,
+        reasoning={"summary": "auto"},
+        store=False,
+        include=["reasoning.encrypted_content"],
+        prompt_cache_key="01a20528",
+        client_metadata={"session_id": "01a20528", "x-codex-turn-metadata": "{}"},
+    )
+    reasoning, call = events[-1]["response"]["output"]
+    assert reasoning["encrypted_content"]
+    assert (call["name"], call["namespace"]) == ("wait_agent", "multi_agent_v1")
+
+
 def test_long_prompt_is_refused(site: ScriptedSite) -> None:
     error = error_of(post(site, input="word " * 5000))
     assert error["param"] == "input"

@@ -1,0 +1,60 @@
+"""The route ``POST /v1/responses/compact``: has the model summarize a conversation, to go on with less context."""
+
+from __future__ import annotations
+
+import secrets
+
+import fastapi
+from fastapi.responses import Response
+
+from parallax_core.base.errors import BackendFailed
+from parallax_core.server.json_pieces import JsonObject, cut, respond, to_json
+from parallax_core.server.openapi import describe_body, describe_errors
+from parallax_core.server.response import ResponseFlow, answer_whole
+from parallax_core.server.responses.body_models import CompactRequest
+from parallax_core.server.responses.output_parts import OutputMessage
+from parallax_core.server.responses.reasoning_code import encode_text
+from parallax_core.server.responses.replies import CompactedReply
+from parallax_core.server.responses.route import make_writer
+from parallax_core.server.responses.writer import PREFIX, ResponsesWriter
+from parallax_core.server.service import Service
+
+
+def make_router(service: Service) -> fastapi.APIRouter:
+    """Return the route for ``service``."""
+    router = fastapi.APIRouter()
+    errors = describe_errors(400, 401, 403, 404, 408, 413, 429, 500, 503)
+
+    @router.post(
+        "/v1/responses/compact",
+        response_model=CompactedReply,
+        responses=errors,
+        openapi_extra=describe_body(CompactRequest),
+    )
+    async def compact_conversation(http: fastapi.Request) -> Response:
+        """Summarize a conversation; the part that is returned stands for it in the next ``input``."""
+        reading, name = await service.read("compact", http), f"{PREFIX}{secrets.token_hex(24)}"
+        flow = await service.submit(reading, name, http)
+        return await answer_whole(http, _collect(flow, make_writer(service, reading, name)), flow)
+
+    return router
+
+
+async def _collect(flow: ResponseFlow, writer: ResponsesWriter) -> Response:
+    async for _, delta in flow.collect():
+        for _event in writer.read(delta):
+            pass
+    for _event in writer.end(flow.count_tokens()):
+        pass
+    summary = "".join(part.text for part in writer.parts if isinstance(part, OutputMessage))
+    if not summary.strip():
+        message = "the model wrote no summary"
+        raise BackendFailed(message, "try again, or send a part of the conversation")
+    return respond(cut(to_json(_write(writer, summary))))
+
+
+def _write(writer: ResponsesWriter, summary: str) -> JsonObject:
+    number = writer.id.removeprefix(PREFIX)
+    part = {"type": "compaction", "id": f"cmp_{number}", "encrypted_content": encode_text(summary)}
+    common: JsonObject = {"id": writer.id, "object": "response.compaction", "created_at": writer.created_at}
+    return {**common, "output": [part], "usage": writer.usage}
