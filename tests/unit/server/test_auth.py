@@ -23,6 +23,7 @@ NEEDED = {
     "/v1/models/{model_id}": "user",
     "/v1/chat/completions": "user",
     "/v1/completions": "user",
+    "/v1/embeddings": "user",
     "/v1/messages": "user",
     "/v1/messages/count_tokens": "user",
     "/v1/responses": "user",
