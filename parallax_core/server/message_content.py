@@ -55,7 +55,7 @@ def open_part(piece: Piece) -> ContentPart:
             }
             return ContentPart(ToolCall, call)
         case _:
-            return ContentPart(Content, {"type": "text", "text": "", "citations": None})
+            return ContentPart(Content, {"type": "text", "text": ""})
 
 
 def read_text(piece: Piece) -> str:

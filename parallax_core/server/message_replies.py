@@ -26,7 +26,6 @@ class MessageText(ResponseModel):
 
     type: Literal["text"]
     text: str
-    citations: None
 
 
 class MessageThinking(ResponseModel):
