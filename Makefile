@@ -207,11 +207,11 @@ benchmarks/results/cancels.json: | $(DEV)/.stamp
 	@echo "measuring $@"
 	@$(DEV)/bin/python -m benchmarks.cancels "$$($(DEV)/bin/parallax models pull smollm2-135m)" --out $@
 
-benchmarks/results/edge.json benchmarks/results/clients.json benchmarks/results/kernels.json benchmarks/results/properties.json: benchmarks/results/%.json: | $(DEV)/.stamp
+benchmarks/results/edge.json benchmarks/results/kernels.json benchmarks/results/properties.json: benchmarks/results/%.json: | $(DEV)/.stamp
 	@echo "measuring $@"
 	@$(DEV)/bin/python -m benchmarks.$* --out $@
 
-benchmarks/results/quality.json benchmarks/results/workers.json benchmarks/results/chaos.json benchmarks/results/detection.json benchmarks/results/stage-kills.json: benchmarks/results/%.json: | $(DEV)/.stamp
+benchmarks/results/clients.json benchmarks/results/quality.json benchmarks/results/workers.json benchmarks/results/chaos.json benchmarks/results/detection.json benchmarks/results/stage-kills.json: benchmarks/results/%.json: | $(DEV)/.stamp
 	@echo "measuring $@"
 	@$(DEV)/bin/python -m benchmarks.$* "$$($(DEV)/bin/parallax models pull smollm2-135m)" --out $@
 

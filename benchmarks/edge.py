@@ -23,9 +23,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.clients import MODEL, serve
+from benchmarks.clients import serve
 from benchmarks.record import describe_run, write_report
 
+MODEL = "smollm2-135m"
 LIMIT_S = 3
 CONNECTIONS = 10_000
 STORY = "Tell me a long story about a dragon and a fox."
@@ -313,7 +314,7 @@ def main() -> None:
     options = parser.parse_args()
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    with serve("--request-timeout", str(LIMIT_S)) as url:
+    with serve(MODEL, "--request-timeout", str(LIMIT_S)) as url:
         cases = asyncio.run(try_all(int(url.removesuffix("/v1").rpartition(":")[2])))
     found = {"cases": cases, "model": MODEL, **describe_run(["benchmarks.edge"], ["fastapi", "uvicorn", "h11"])}
     print(json.dumps(found, indent=2))

@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import re
-import signal
 import subprocess
 import sys
 from pathlib import Path
 
-from tests.e2e.conftest import MODEL, ROOT, Server, start_server
+import pytest
 
-RATE = 10
+from benchmarks.clients import OFFICIAL, run_checks
+from tests.e2e.conftest import ROOT, Server
 
 
-def test_official_client_gets_all_it_asks_for(server: Server, model_home: Path, tmp_path: Path) -> None:
-    keys = tmp_path / "keys"
-    keys.write_text("a-key\n")
-    options = ("--api-key-file", str(keys), "--max-per-minute", str(RATE))
-    guarded = start_server(model_home, tmp_path / "log", *options)
-    try:
-        plan = {"url": server.url, "guarded": guarded.url, "key": "a-key", "rate": RATE, "model": MODEL}
-        command = [sys.executable, str(ROOT / "benchmarks/guests.py"), "openai", json.dumps(plan)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
-    finally:
-        guarded.end(signal.SIGTERM)
-    checks = json.loads(done.stdout.splitlines()[-1])["checks"]
-    assert len(checks) >= 15
-    assert {name: text for name, text in checks.items() if text} == {}, done.stderr
+def test_official_clients_get_all_they_ask_for(
+    model_home: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PARALLAX_HOME", str(model_home))
+    reports = run_checks(model_folder, list(OFFICIAL))
+    assert [report["client"] for report in reports] == list(OFFICIAL)
+    assert all(report["passed"] >= 6 for report in reports)
+    assert [report["failures"] for report in reports] == [{}] * len(OFFICIAL)
 
 
 def test_program_in_the_readme_prints_the_answer(server: Server) -> None:
