@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 
-from parallax_core.base.errors import InvalidRequest, Overloaded
+from parallax_core.base.errors import InvalidRequest, Overloaded, ParallaxError
 from parallax_core.server.json_pieces import to_json
 from parallax_core.server.options import ServerOptions
 from parallax_core.server.response import ResponseFlow
 from parallax_core.server.responses.background import BackgroundRun
 from parallax_core.server.responses.store import ResponseStore, StoredResponse
 from parallax_core.server.responses.writer import ResponsesWriter
+
+logger = logging.getLogger(__name__)
 
 MOST_RUNNING = 64
 """The most responses that a client may run in the background, unless the number of its requests is limited."""
@@ -93,7 +96,10 @@ class ResponseKeeper:
             del self._running[owner]
 
     async def save(self, owner: bytes, writer: ResponsesWriter, events: bytes | None = None) -> None:
-        """Keep a response if its client wants that; ``events``: all of a response in the background."""
+        """Keep a response if its client wants that; ``events``: all of a response in the background.
+
+        One that cannot be written is not kept, and its client gets it all the same.
+        """
         plan = writer.plan
         if self._store is None or not plan.stores:
             return
@@ -101,7 +107,10 @@ class ResponseKeeper:
         stored = StoredResponse(
             id=writer.id, owner=owner, previous=plan.previous, body=body, input=plan.input, events=events
         )
-        await self._store.put(stored)
+        try:
+            await self._store.put(stored)
+        except ParallaxError as error:
+            logger.error("response is not kept id=%s: %s", writer.id, error.message)  # noqa: TRY400 -- no bug
 
     def find_run(self, owner: bytes, name: str) -> BackgroundRun | None:
         """Return a response of a client that runs in the background."""

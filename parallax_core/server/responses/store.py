@@ -62,7 +62,8 @@ class ResponseOutput(msgspec.Struct):
 class ResponseStore:
     """Responses in a file or in memory. SQLite runs on a thread of its own; every method returns when it is done.
 
-    The least recently used response of the client with the most bytes is dropped first.
+    Every method raises ParallaxError if the file cannot be read or written, such as on a full disk. The least
+    recently used response of the client with the most bytes is dropped first.
     """
 
     def __init__(self, path: Path | None, max_bytes: int, ttl_s: float, clock: Callable[[], float] = time.time) -> None:
@@ -109,19 +110,27 @@ class ResponseStore:
         self._database.close()
 
     async def _run(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        except sqlite3.Error as error:
+            raise ParallaxError(f"the response store cannot be used: {error}") from error
 
     def _put(self, response: StoredResponse) -> None:
         events = None if response.events is None else zlib.compress(response.events)
         contents = (response.body, response.input, events or b"")
         size = OVERHEAD + sum(map(len, contents))
         row = (response.id, response.owner, response.previous, self._clock(), size, *contents[:2], events)
-        with self._database:
-            self._drop_old()
-            self._database.execute("INSERT INTO response VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
-            self._total += size
-            while self._total > self._max_bytes:
-                self._drop_one()
+        before = self._total
+        try:
+            with self._database:
+                self._drop_old()
+                self._database.execute("INSERT INTO response VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+                self._total += size
+                while self._total > self._max_bytes:
+                    self._drop_one()
+        except sqlite3.Error:
+            self._total = before
+            raise
 
     def _get(self, owner: bytes, name: str) -> StoredResponse | None:
         query = "SELECT previous, body, input, events FROM response WHERE id = ? AND owner = ? AND used >= ?"

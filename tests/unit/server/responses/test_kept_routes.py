@@ -302,3 +302,14 @@ def test_official_client_uses_all_routes(site: ScriptedSite) -> None:
     client.delete(name)
     with pytest.raises(openai.NotFoundError):
         client.retrieve(name)
+
+
+def test_answer_arrives_if_it_cannot_be_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with ScriptedSite(tmp_path, options=ServerOptions(response_store=tmp_path / "store")) as site:
+        store = site.service.responses._store
+        assert store is not None
+        store._database.execute("PRAGMA max_page_count = 1")
+        long = {str(number): "x" * 500 for number in range(16)}
+        assert ask(site, "Hello.", metadata=long)["status"] == "completed"
+        assert stream(site, "Hello.", metadata=long)[-1]["type"] == "response.completed"
+    assert caplog.text.count("response is not kept id=resp_") == 2

@@ -160,3 +160,17 @@ def test_file_that_is_no_store_is_refused(tmp_path: Path, clock: Clock) -> None:
         make_store(clock, path)
     with pytest.raises(ParallaxError, match="cannot be opened"):
         make_store(clock, tmp_path / "missing" / "responses.db")
+
+
+async def test_response_that_a_full_disk_refuses_is_an_error_and_loses_nothing(clock: Clock, tmp_path: Path) -> None:
+    store = make_store(clock, tmp_path / "store", room=10_000)
+    await store.put(response("a"))
+    store._database.execute("PRAGMA max_page_count = 1")  # SQLite takes the number of pages it has now
+    with pytest.raises(ParallaxError, match="the response store cannot be used: database or disk is full"):
+        await store.put(response("b", size=100_000))
+    assert await store.get(ME, "a") == response("a")
+    assert await store.get(ME, "b") is None
+    store._database.execute("PRAGMA max_page_count = 10000")
+    await store.put(response("b", size=100_000))
+    assert await store.get(ME, "b") == response("b", size=100_000)
+    await store.close()
