@@ -20,6 +20,7 @@ class LoopThread:
         """Start the thread; call it on the owner's event loop."""
         self._owner = asyncio.get_running_loop()
         self._loop = asyncio.new_event_loop()
+        self._is_closing = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -41,8 +42,10 @@ class LoopThread:
             self._owner.call_soon_threadsafe(function, *args)
 
     def close(self) -> None:
-        """Cancel what runs on the loop, and end the thread soon; do not wait for it."""
-        self.post(self._loop.stop)
+        """Cancel what runs on the loop, and end the thread soon; do not wait for it. Idempotent."""
+        if not self._is_closing:  # a second stop would end the loop before what it cancels has ended
+            self._is_closing = True
+            self.post(self._loop.stop)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)

@@ -79,6 +79,27 @@ async def test_close_cancels_what_runs_and_ends_the_thread() -> None:
     assert cancelled.is_set()
 
 
+async def test_second_close_does_not_end_the_loop_before_its_work() -> None:
+    thread, entered, ended = LoopThread("kit"), threading.Event(), threading.Event()
+
+    async def work() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            entered.set()
+            await asyncio.sleep(0.05)
+            ended.set()
+
+    running = thread.run(work)
+    await asyncio.sleep(0.01)
+    thread.close()
+    await until(entered.is_set)
+    thread.close()
+    await until(lambda: not count_threads())
+    assert ended.is_set()
+    await asyncio.gather(running, return_exceptions=True)
+
+
 async def test_calls_are_posted_both_ways() -> None:
     thread, heard = LoopThread("kit"), asyncio.Event()
     thread.post(thread.post_back, heard.set)
