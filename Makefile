@@ -36,10 +36,11 @@ help: ## list the targets
 serve: $(SERVE)/.stamp-$(BACKEND) ## serve MODEL on PORT (8000) with BACKEND (mlx); ARGS are further options
 	@exec $(SERVE)/bin/parallax serve $(MODEL) --backend $(BACKEND) --port $(PORT) $(ARGS)
 
-test: lint unit ## run everything a change must pass: lint, types, imports and tests
+# With CI set, the newest vLLM is tested too: its environment takes 4 GB, which a person's first `make test` should not.
+test: $(if $(CI),ci,lint unit) ## run everything a change must pass: lint, types, imports and tests
 
 # The environment of the engine is made while one core checks types.
-ci: $(DEV)/.stamp ## run the tests, and those of vLLM, whole and in stages, that are marked ci
+ci: $(DEV)/.stamp ## run `make test`, and the tests of vLLM, whole and in stages, that are marked ci
 	@$(MAKE) build/engines/$(CI_ENGINE)/.stamp & $(MAKE) lint; linted=$$?; wait $$! && exit $$linted
 	@$(MAKE) unit
 	@$(MAKE) engine-$(CI_ENGINE) ARGS="-m ci"
