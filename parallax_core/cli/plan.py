@@ -70,7 +70,7 @@ def plan(
     goal = ServingGoal(
         prompt_tokens=prompt,
         output_tokens=output,
-        context_tokens=max(context, 0),
+        context_tokens=context,
         concurrency=concurrency,
         objective=_read_objective(objective),
         max_ttft_s=max_ttft or float("inf"),

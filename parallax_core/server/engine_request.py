@@ -39,7 +39,6 @@ SAME = (
 DEFAULT_COMPLETION_TOKENS = 16
 """The default ``max_tokens`` of a completion request in OpenAI's API."""
 
-
 NUM_END_TOKENS, MAX_PROMPT_END = 64, 256
 """The number of tokens, and of characters, at the end of a prompt that a parser sees."""
 

@@ -125,7 +125,7 @@ class TokenizerProcess:
         if self._process is None and not self._is_closed:
             try:
                 await self.start()
-            except Exception:
+            except Exception:  # nobody waits for this start; the next `read` raises the error if there still is one
                 if not self._is_closed:
                     logger.exception("tokenizer process cannot be started again")
 

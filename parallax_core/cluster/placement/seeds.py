@@ -9,11 +9,15 @@ from parallax_core.cluster.placement.cost_model import CostModel
 
 Layout = tuple[tuple[int, ...], ...]
 """The nodes of each pipeline, in order. Other nodes are idle."""
+MOST_STAGES = 16
+"""No first layout has longer pipelines: the steps in flight grow with the stages, and the requests in each get few."""
+MOST_SINGLE = 8
+"""The most layouts of a single node to try alone; in larger clusters one node is never the best."""
 
 
 def deal_layouts(costs: CostModel) -> Iterator[Layout]:
     """Yield layouts with different numbers of pipelines: from the most that the memory allows down to a single one."""
-    nodes = [node for node in range(len(costs.nodes)) if _count_layers(costs, node)]
+    nodes = [node for node in range(len(costs.nodes)) if _can_hold(costs, node)]
     whole = tuple((node,) for node in nodes if costs.count_fitting(node, 0, costs.num_layers) >= 1)
     others = sorted(set(nodes) - {node for (node,) in whole})
     if whole:
@@ -28,12 +32,6 @@ def deal_layouts(costs: CostModel) -> Iterator[Layout]:
         yield _deal_sites(costs, nodes, number)
 
 
-MOST_STAGES = 16
-"""No first layout has longer pipelines: the steps in flight grow with the stages, and the requests in each get few."""
-MOST_SINGLE = 8
-"""The most layouts of a single node to try alone; in larger clusters one node is never the best."""
-
-
 def order_nodes(costs: CostModel, nodes: Iterable[int]) -> tuple[int, ...]:
     """Return nodes in an order in which each is followed by its nearest neighbour, from the one with most memory on."""
     left = sorted(nodes, key=lambda node: (-costs.speeds[node].memory, node))
@@ -46,7 +44,7 @@ def order_nodes(costs: CostModel, nodes: Iterable[int]) -> tuple[int, ...]:
     return tuple(order)
 
 
-def _count_layers(costs: CostModel, node: int) -> bool:
+def _can_hold(costs: CostModel, node: int) -> bool:
     """Return whether a node has memory for any layer and one request."""
     return any(costs.count_fitting(node, layer, layer + 1) >= 1 for layer in range(costs.num_layers))
 

@@ -200,7 +200,7 @@ class PipelineEngine(EngineBase[tuple[StageInfo, ...]]):
         """Return the root cause of a loss, or the loss itself if the search fails."""
         try:
             return await self._executor.explain(loss)
-        except Exception:
+        except Exception:  # the stages have to be opened again, with or without an explanation
             logger.exception("loss cannot be explained")
             return loss
 

@@ -68,11 +68,9 @@ class Recovery:
             self._num_tokens = tokens
             self._backoff.reset()
         reason = f"a stage was lost, and is being replaced: {loss.message}"
-        is_ready = isinstance(loss, StageReplaced)
+        if not isinstance(loss, StageReplaced):  # after which all stages are loaded
+            await self._backoff.wait(reason)
         while True:
-            if not is_ready:
-                await self._backoff.wait(reason)
-            is_ready = False
             try:
                 return await self._executor.open()
             except EngineFailed:
@@ -82,6 +80,7 @@ class Recovery:
             except Exception as error:  # the next attempt may succeed, whatever the error is
                 logger.exception("pipeline cannot be built")
                 reason = f"the pipeline cannot be built: {type(error).__name__}: {error}"
+            await self._backoff.wait(reason)
 
     async def _expire(self, opening: asyncio.Task[tuple[StageInfo, ...]], loss: StageLost) -> None:
         """End the requests whose time is over while the stages open."""

@@ -81,7 +81,7 @@ class MoveQueue:
             return
         try:
             outcome: MoveOutcome | MoveNeed = move.attempt()
-        except Exception:  # of an engine or a policy; the client gets the error of the lost replica
+        except Exception:  # an engine or a policy may raise any; the client gets the error of the lost replica
             logger.exception("request cannot be moved")
             outcome = None
         if isinstance(outcome, str):

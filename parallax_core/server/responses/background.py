@@ -60,14 +60,14 @@ class BackgroundRun:
         except ParallaxError as error:
             self._flow.count_error(error_response(error).status_code)
             self._add(self.writer.fail(error))
-        except Exception:
+        except Exception:  # the response has to end, whatever the error is
             logger.exception("background response failed")
             self._add(self.writer.fail(BackendFailed("internal error; the server's log has the details")))
         finally:
             self._flow.close()
             try:
                 await self._save(self)
-            except Exception:
+            except Exception:  # those who wait for the response have to be told that it has ended
                 logger.exception("background response cannot be kept")
             self.is_done = True
             self._tell()

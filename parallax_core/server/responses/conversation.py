@@ -1,4 +1,4 @@
-"""ConversationTurns the input and the tools of a request to the Responses API into those of a chat request."""
+"""Turns the input and the tools of a request to the Responses API into those of a chat request."""
 
 from __future__ import annotations
 
