@@ -103,6 +103,16 @@ def join(pieces: Sequence[Piece]) -> list[Piece]:
     return joined
 
 
+def continues(piece: Piece, kind: type[Piece]) -> bool:
+    """Return whether a piece belongs to a part that a piece of this kind has begun: a call begins with its name."""
+    return isinstance(piece, kind) and not (isinstance(piece, ToolCall) and piece.name)
+
+
+def read_text(piece: Piece) -> str:
+    """Return the text of a piece: for a tool call, of its arguments."""
+    return piece.arguments if isinstance(piece, ToolCall) else piece.text
+
+
 def write_delta(piece: Piece) -> JsonObject:
     """Return the ``delta`` of a chunk for a piece."""
     match piece:

@@ -21,10 +21,6 @@ class ContentPart:
     """The part as it begins, without its text."""
     texts: list[str] = field(default_factory=list)
 
-    def takes(self, piece: Piece) -> bool:
-        """Return whether a piece belongs to this part."""
-        return isinstance(piece, self.kind) and not (isinstance(piece, ToolCall) and piece.name)
-
     def write(self) -> JsonObject:
         """Return the whole part."""
         text = "".join(self.texts)
@@ -56,11 +52,6 @@ def open_part(piece: Piece) -> ContentPart:
             return ContentPart(ToolCall, call)
         case _:
             return ContentPart(Content, {"type": "text", "text": ""})
-
-
-def read_text(piece: Piece) -> str:
-    """Return the text of a piece: for a tool call, of its arguments."""
-    return piece.arguments if isinstance(piece, ToolCall) else piece.text
 
 
 def read_input(arguments: str) -> dict[str, Any]:

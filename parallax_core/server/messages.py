@@ -13,11 +13,11 @@ from fastapi.responses import Response
 from parallax_core.base.errors import InvalidRequest, ParallaxError
 from parallax_core.contracts.engine import Delta
 from parallax_core.contracts.parser import Piece, Reasoning
-from parallax_core.server.answer_parsing import AnswerParsing
+from parallax_core.server.answer_parsing import AnswerParsing, continues, read_text
 from parallax_core.server.body_messages import ParsedBody
 from parallax_core.server.errors import error_response
 from parallax_core.server.json_pieces import JsonObject, cut, respond, to_json
-from parallax_core.server.message_content import ContentPart, open_part, read_text, sign
+from parallax_core.server.message_content import ContentPart, open_part, sign
 from parallax_core.server.message_errors import convert_error
 from parallax_core.server.message_models import CountTokensRequest, MessagesRequest
 from parallax_core.server.message_replies import MessageReply, TokenCountReply
@@ -77,7 +77,7 @@ class MessageResponse:
     def _write_piece(self, piece: Piece) -> Iterator[bytes]:
         """Yield the events for a piece, which may end a part and begin another."""
         parts = self.answer.parts
-        if not (parts and parts[-1].takes(piece)):
+        if not (parts and continues(piece, parts[-1].kind)):
             yield from self._close_part()
         num_parts = len(parts)
         text = self.answer.add(piece)
@@ -131,7 +131,7 @@ class MessageAnswer:
 
     def add(self, piece: Piece) -> str:
         """Add a piece to the last part or to a new one, and return its text."""
-        if not (self.parts and self.parts[-1].takes(piece)):
+        if not (self.parts and continues(piece, self.parts[-1].kind)):
             self.parts.append(open_part(piece))
         text = read_text(piece)
         self.parts[-1].texts.append(text)

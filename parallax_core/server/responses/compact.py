@@ -41,11 +41,7 @@ def make_router(service: Service) -> fastapi.APIRouter:
 
 
 async def _collect(flow: ResponseFlow, writer: ResponsesWriter) -> Response:
-    async for _, delta in flow.collect():
-        for _event in writer.read(delta):
-            pass
-    for _event in writer.end(flow.count_tokens()):
-        pass
+    await writer.collect(flow)
     summary = "".join(part.text for part in writer.parts if isinstance(part, OutputMessage))
     if not summary.strip():
         message = "the model wrote no summary"

@@ -28,10 +28,6 @@ class OutputPart:
     logprobs: list[msgspec.Raw] = field(default_factory=list)
     """The JSON of the log-probability of each token; only of messages."""
 
-    def takes(self, piece: Piece) -> bool:
-        """Return whether a piece belongs to this part."""
-        return isinstance(piece, self.kind) and not (isinstance(piece, ToolCall) and piece.name)
-
     def begin(self) -> Iterator[JsonObject]:
         """Yield the events after ``response.output_item.added``."""
         return iter(())

@@ -36,11 +36,7 @@ class ResponseRun:
 
     async def collect(self) -> Response:
         """Return the whole response."""
-        async for _, delta in self.flow.collect():
-            for _event in self.writer.read(delta):
-                pass
-        for _event in self.writer.end(self.flow.count_tokens()):
-            pass
+        await self.writer.collect(self.flow)
         await self.save(self.writer)
         return respond(cut(to_json(self.writer.write())))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -11,11 +12,10 @@ import msgspec
 from parallax_core.base.errors import InvalidRequest, Overloaded, ParallaxError
 from parallax_core.contracts.engine import Delta
 from parallax_core.contracts.parser import Content, Piece, Reasoning, ToolCall
-from parallax_core.server.answer_parsing import AnswerParsing, make_call_id
+from parallax_core.server.answer_parsing import AnswerParsing, continues, make_call_id, read_text
 from parallax_core.server.json_pieces import JsonObject
 from parallax_core.server.logprobs import TokenWriter
-from parallax_core.server.message_content import read_text
-from parallax_core.server.response import TokenCounts
+from parallax_core.server.response import ResponseFlow, TokenCounts
 from parallax_core.server.responses.input_models import PartStatus
 from parallax_core.server.responses.output_parts import (
     OutputCall,
@@ -73,6 +73,12 @@ class ResponsesWriter:
         self.status = "in_progress"
         yield self._number({"type": "response.in_progress", "response": self.write()})
 
+    async def collect(self, flow: ResponseFlow) -> None:
+        """Read a whole answer; raises what `ResponseFlow.collect` raises."""
+        async for _, delta in flow.collect():
+            deque(self.read(delta), maxlen=0)
+        deque(self.end(flow.count_tokens()), maxlen=0)
+
     def read(self, delta: Delta) -> Iterator[JsonObject]:
         """Yield the events for a delta."""
         if self.tokens is not None:
@@ -127,7 +133,7 @@ class ResponsesWriter:
         """Yield the events for a piece, which may end a part and begin another."""
         logprobs, self.logprobs = self.logprobs, []
         is_open = len(self.parts) > len(self.done)
-        if not (is_open and self.parts[-1].takes(piece)):
+        if not (is_open and continues(piece, self.parts[-1].kind)):
             yield from self._close("completed")
             yield from self._open(piece)
         if text := read_text(piece):

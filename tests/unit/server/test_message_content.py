@@ -12,6 +12,7 @@ from anthropic.types import Message, RawMessageStreamEvent
 from pydantic import TypeAdapter
 
 from parallax_core.contracts.parser import Content, Reasoning, ToolCall
+from parallax_core.server.answer_parsing import continues
 from parallax_core.server.message_content import open_part, read_input, sign
 from parallax_core.server.message_replies import MessageReply
 from tests.unit.server.scripted import ScriptedSite
@@ -151,8 +152,8 @@ def test_arguments_that_are_cut_off_or_no_object_are_empty(arguments: str, found
 
 
 def test_part_takes_pieces_of_its_kind_until_the_next_call() -> None:
-    assert open_part(Content("a")).takes(Content("b"))
-    assert not open_part(Content("a")).takes(Reasoning("b"))
+    assert continues(Content("b"), open_part(Content("a")).kind)
+    assert not continues(Reasoning("b"), open_part(Content("a")).kind)
     call = open_part(ToolCall(0, "look_up"))
-    assert call.takes(ToolCall(0, "", "{"))
-    assert not call.takes(ToolCall(1, "look_up"))
+    assert continues(ToolCall(0, "", "{"), call.kind)
+    assert not continues(ToolCall(1, "look_up"), call.kind)
