@@ -9,9 +9,10 @@ from typing import Any
 
 from parallax_core.base.errors import InvalidRequest, ParallaxError
 from parallax_core.base.files import read_object
+from parallax_core.builtin.folder_layout import POOLING
 
-MODULES, POOLING = "modules.json", "1_Pooling/config.json"
-"""The list of a model's modules, and the usual place of the configuration of its pooling."""
+MODULES = "modules.json"
+"""The list of a model's modules."""
 MODES = {"pooling_mode_lasttoken": "last"}
 """The supported modes of pooling, by their names in the configuration."""
 OTHER_MODEL = "serve a model made for embeddings that pools the last token"

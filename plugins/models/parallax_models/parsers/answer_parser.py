@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from parallax_core.api import AnswerInfo, Content, Piece, Reasoning, ToolCall
@@ -85,6 +85,19 @@ class AnswerParser:
     def read_calls(self, mark: str) -> Reading[bool]:
         """Read the calls that ``mark`` opens, and the mark that closes them; return whether there is one."""
         raise NotImplementedError
+
+    def read_section(self, begin: str, read_call: Callable[[], Reading[bool]], end: str) -> Reading[bool]:
+        """Read calls, each after ``begin``, up to ``end``, the mark that closes them; return whether there is one.
+
+        ``read_call`` reads what comes after ``begin``, and returns whether that is a call.
+        """
+        has_call = False
+        while (yield from self.text.expect_after_space(begin)):
+            if not (yield from read_call()):
+                return has_call
+            has_call = True
+        yield from self.text.expect_after_space(end)
+        return has_call
 
     @property
     def finds_calls(self) -> bool:

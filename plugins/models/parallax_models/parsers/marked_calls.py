@@ -23,13 +23,7 @@ class DeepseekParser(AnswerParser):
     def read_calls(self, mark: str) -> Reading[bool]:
         """See `AnswerParser.read_calls`."""
         del mark
-        has_call = False
-        while (yield from self.text.expect_after_space("<｜tool▁call▁begin｜>")):
-            if not (yield from self._read_call()):
-                return has_call
-            has_call = True
-        yield from self.text.expect_after_space("<｜tool▁calls▁end｜>")
-        return has_call
+        return (yield from self.read_section("<｜tool▁call▁begin｜>", self._read_call, "<｜tool▁calls▁end｜>"))
 
     def _read_call(self) -> Reading[bool]:
         yield from self.text.skip_space()
@@ -61,13 +55,7 @@ class KimiParser(AnswerParser):
     def read_calls(self, mark: str) -> Reading[bool]:
         """See `AnswerParser.read_calls`."""
         del mark
-        has_call = False
-        while (yield from self.text.expect_after_space("<|tool_call_begin|>")):
-            if not (yield from self._read_call()):
-                return has_call
-            has_call = True
-        yield from self.text.expect_after_space("<|tool_calls_section_end|>")
-        return has_call
+        return (yield from self.read_section("<|tool_call_begin|>", self._read_call, "<|tool_calls_section_end|>"))
 
     def _read_call(self) -> Reading[bool]:
         yield from self.text.skip_space()

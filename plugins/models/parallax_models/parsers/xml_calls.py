@@ -89,13 +89,7 @@ class MinimaxParser(XmlCallParser):
     def read_calls(self, mark: str) -> Reading[bool]:
         """See `AnswerParser.read_calls`."""
         del mark
-        has_call = False
-        while (yield from self.text.expect_after_space(self.call[0])):
-            if not (yield from self.read_call()):
-                return has_call
-            has_call = True
-        yield from self.text.expect_after_space("</minimax:tool_call>")
-        return has_call
+        return (yield from self.read_section(self.call[0], self.read_call, "</minimax:tool_call>"))
 
 
 class Glm4Parser(XmlCallParser):
