@@ -36,6 +36,20 @@ LENGTH = 200
 
 
 @asynccontextmanager
+async def three_stages(
+    plan: PipelineOptions | None = None,
+) -> AsyncIterator[tuple[PipelineEngine, NodeRegistry, list[Node], list[str]]]:
+    """Run a pipeline of three stages; yield its engine, its registry, its nodes, and the losses it tells of."""
+    nodes, reasons = [Node(name) for name in NAMES], list[str]()
+    async with (
+        open_registry() as registry,
+        joined(registry, *nodes),
+        running(make_executor(registry), reasons.append, plan) as engine,
+    ):
+        yield engine, registry, nodes, reasons
+
+
+@asynccontextmanager
 async def spared(registry: NodeRegistry, reasons: list[str]) -> AsyncIterator[tuple[PipelineEngine, SparePool]]:
     """Run a pipeline of two stages whose spare has loaded."""
     pool = SparePool(1, registry)
@@ -105,12 +119,7 @@ async def test_node_that_leaves_may_come_back_and_be_the_next_spare() -> None:
 
 
 async def test_next_node_that_joins_takes_over() -> None:
-    nodes, reasons = [Node(name) for name in NAMES], list[str]()
-    async with (
-        open_registry() as registry,
-        joined(registry, *nodes),
-        running(make_executor(registry), reasons.append) as engine,
-    ):
+    async with three_stages() as (engine, registry, nodes, reasons):
         asking = await begin(engine)
         nodes[1].leave()
         await until(lambda: engine.health().reason == "node 'cellar' leaves, and stage 1 waits for another one")
@@ -123,12 +132,7 @@ async def test_next_node_that_joins_takes_over() -> None:
 
 
 async def test_node_that_reports_again_and_again_gets_one_successor() -> None:
-    nodes, reasons = [Node(name) for name in NAMES], list[str]()
-    async with (
-        open_registry() as registry,
-        joined(registry, *nodes),
-        running(make_executor(registry), reasons.append) as engine,
-    ):
+    async with three_stages() as (engine, registry, _, _):
         asking = await begin(engine)
         assert engine._driver is not None
         for _ in range(100):
@@ -142,12 +146,7 @@ async def test_node_that_reports_again_and_again_gets_one_successor() -> None:
 
 
 async def test_node_without_a_successor_stays_until_the_requests_have_ended() -> None:
-    nodes, reasons = [Node(name) for name in NAMES], list[str]()
-    async with (
-        open_registry() as registry,
-        joined(registry, *nodes),
-        running(make_executor(registry), reasons.append) as engine,
-    ):
+    async with three_stages() as (engine, registry, nodes, reasons):
         asking = await begin(engine)
         nodes[1].leave()
         await check(asking)
@@ -162,13 +161,7 @@ async def test_node_without_a_successor_stays_until_the_requests_have_ended() ->
 
 
 async def test_requests_that_can_move_do_not_wait_for_a_successor() -> None:
-    nodes, reasons = [Node(name) for name in NAMES], list[str]()
-    plan = PipelineOptions(releases_requests=True)
-    async with (
-        open_registry() as registry,
-        joined(registry, *nodes),
-        running(make_executor(registry), reasons.append, plan) as engine,
-    ):
+    async with three_stages(PipelineOptions(releases_requests=True)) as (engine, _, nodes, _):
         asking = await begin(engine)
         nodes[0].leave()
         ends = [await task for task in asking]
@@ -182,12 +175,7 @@ async def test_node_that_cannot_take_over_harms_no_request(error: Exception) -> 
         del assign, progress
         raise error
 
-    nodes, reasons = [Node(name) for name in NAMES], list[str]()
-    async with (
-        open_registry() as registry,
-        joined(registry, *nodes),
-        running(make_executor(registry), reasons.append) as engine,
-    ):
+    async with three_stages() as (engine, registry, nodes, _):
         asking = await begin(engine)
         heir = Node("heir")
         heir.open = refuse
@@ -204,12 +192,7 @@ async def test_node_that_ends_before_its_successor_has_loaded_is_replaced_by_it(
         go.wait()
         return open_toy(assign, progress)
 
-    nodes, reasons = [Node(name) for name in NAMES], list[str]()
-    async with (
-        open_registry() as registry,
-        joined(registry, *nodes),
-        running(make_executor(registry), reasons.append) as engine,
-    ):
+    async with three_stages() as (engine, registry, nodes, reasons):
         asking = await begin(engine)
         heir = Node("heir")
         heir.open = open_slowly
@@ -225,12 +208,7 @@ async def test_node_that_ends_before_its_successor_has_loaded_is_replaced_by_it(
 
 
 async def test_nodes_may_leave_together_and_another_be_lost_meanwhile() -> None:
-    nodes, reasons = [Node(name) for name in NAMES], list[str]()
-    async with (
-        open_registry() as registry,
-        joined(registry, *nodes),
-        running(make_executor(registry), reasons.append) as engine,
-    ):
+    async with three_stages() as (engine, registry, nodes, _):
         asking = await begin(engine)
         nodes[0].leave()
         nodes[1].leave()
