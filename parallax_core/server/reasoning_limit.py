@@ -7,8 +7,9 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 
 from parallax_core.base.ids import RequestId
-from parallax_core.contracts.engine import Delta, Engine, Health, Request, Stream
+from parallax_core.contracts.engine import Delta, Engine, Finish, Health, Request, Stream
 from parallax_core.contracts.parser import Reasoning
+from parallax_core.engine.timing import Timeline
 from parallax_core.models.output_parser import OutputParser
 from parallax_core.server.answer_parsing import make_parser
 from parallax_core.server.body_messages import ResponseForm
@@ -51,7 +52,8 @@ class LimitedStream:
     def __init__(self, limit: ReasoningLimit, request: Request) -> None:
         self._limit = limit
         self._request = request
-        self._began = time.monotonic()
+        now = time.monotonic()
+        self._timeline = Timeline(now - request.waited_s, begun=now)
         self._tokens: list[int] = []
         self._is_closed = False
         self._is_reasoning = False
@@ -61,6 +63,7 @@ class LimitedStream:
     async def __aiter__(self) -> AsyncIterator[Delta]:
         """Yield the deltas; the text that ends the reasoning is one of them."""
         async for delta in self._stream:
+            self._timeline.advance(time.monotonic())
             yield delta
             if delta.finish is None and self._is_over(delta):
                 break
@@ -73,8 +76,8 @@ class LimitedStream:
             return
         self._stream = self._limit.engine.submit(self._continue((*self._tokens, *end)))
         async for delta in self._stream:
-            finish = delta.finish and replace(delta.finish, cached_tokens=0)  # the first request's are not known
-            yield replace(delta, finish=finish) if finish else delta
+            self._timeline.advance(time.monotonic())
+            yield replace(delta, finish=self._complete(delta.finish)) if delta.finish else delta
 
     def close(self) -> None:
         """Abort the request."""
@@ -91,7 +94,14 @@ class LimitedStream:
         limit = self._limit.form.max_reasoning
         return self._is_reasoning and has_room and limit is not None and len(self._tokens) >= limit
 
+    def _complete(self, finish: Finish) -> Finish:
+        """Return the finish of the second request for the whole answer: the first request's own finish is not known."""
+        own, timing = self._timeline.read(), finish.timing
+        if timing is not None:
+            timing = replace(timing, queued_s=own.queued_s, prefill_s=own.prefill_s, decode_s=own.decode_s)
+        return replace(finish, cached_tokens=0, timing=timing)
+
     def _continue(self, delivered: tuple[int, ...]) -> Request:
-        waited_s = self._request.waited_s + time.monotonic() - self._began
+        waited_s = time.monotonic() - self._timeline.arrived
         name = RequestId(f"{self._request.id}-continued")
         return replace(self._request, id=name, waited_s=waited_s, delivered=(delivered,))

@@ -1,13 +1,28 @@
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from parallax_core.api import Content, ParserSpec, Piece, Reasoning, Ref
+from parallax_core.api import (
+    Content,
+    Delta,
+    Engine,
+    Finish,
+    ParserSpec,
+    Piece,
+    Reasoning,
+    Ref,
+    Request,
+    RequestId,
+    Sampling,
+    Timing,
+)
 from parallax_core.models.output_parser import OutputParser
+from parallax_core.server.body_messages import ResponseForm
+from parallax_core.server.reasoning_limit import ReasoningLimit
 from tests.unit.server.letters import TOY, Letters, Site, answer, error_of, events
 
 PROMPT, LIMIT = "hello", 4
@@ -96,6 +111,47 @@ def test_nothing_runs_on_after_the_limit(site: Site) -> None:
     [stats] = site.engine.stats()
     assert stats.running == stats.waiting == 0
     assert not site.service.running
+
+
+class Scripted:
+    """An engine that gives each request the next of its scripts."""
+
+    def __init__(self, *scripts: Sequence[Delta]) -> None:
+        self.scripts = list(scripts)
+        self.requests: list[Request] = []
+
+    def submit(self, request: Request) -> ScriptedStream:
+        self.requests.append(request)
+        return ScriptedStream(self.scripts.pop(0))
+
+
+class ScriptedStream:
+    def __init__(self, deltas: Sequence[Delta]) -> None:
+        self.deltas = deltas
+
+    async def __aiter__(self) -> AsyncIterator[Delta]:
+        for delta in self.deltas:
+            yield delta
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+async def test_time_of_the_reasoning_is_no_time_in_the_queue() -> None:
+    timing = Timing(queued_s=1e6, prefill_s=1e6, decode_s=1e6, stages_s=(0.5,), hops_s=(0.25,))
+    end = Finish(reason="stop", prompt_tokens=2, output_tokens=3, timing=timing)
+    engine = Scripted([Delta(text="a", tokens=(1,))] * 2, [Delta(text="b", tokens=(4,), ended="stop", finish=end)])
+    form = ResponseForm(model="", num_answers=1, max_reasoning=2, reasoning_end=(9,))
+    limit = ReasoningLimit(cast("Engine", engine), OutputParser(SPEC, PipeParser), form, ".")
+    request = Request(id=RequestId("a"), prompt=(5, 6), max_tokens=None, sampling=Sampling(), waited_s=2.0)
+    deltas = [delta async for delta in limit.submit(request)]
+    assert [delta.tokens for delta in deltas] == [(1,), (1,), (9,), (4,)]
+    assert engine.requests[1].delivered == ((1, 1, 9),)
+    assert (finish := deltas[-1].finish) is not None
+    assert (found := finish.timing) is not None
+    assert found.queued_s == pytest.approx(2.0)
+    assert found.prefill_s + found.decode_s < 1e6
+    assert (found.stages_s, found.hops_s) == ((0.5,), (0.25,))
 
 
 def test_limit_is_for_single_answers(site: Site) -> None:
