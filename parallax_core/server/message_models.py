@@ -72,6 +72,7 @@ class ToolResultPart(Strict):
     tool_use_id: TextField
     content: TextField | Annotated[list[MessagePart], Field(fail_fast=True)] | None = None
     is_error: bool | None = None
+    """Without effect: chat templates have no place for it."""
     cache_control: CacheControl | None = None
 
 
@@ -196,6 +197,7 @@ class Thinking(Strict):
     type: Literal["adaptive", "disabled", "enabled"]
     budget_tokens: CountField | None = None
     display: Literal["summarized"] | None = None
+    """Without effect: reasoning is always sent whole."""
 
     @model_validator(mode="after")
     def check_budget(self) -> Self:
