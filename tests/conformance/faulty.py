@@ -10,10 +10,11 @@ from tests.conformance.harness import run_test
 from tests.conformance.test_toy import ToyKit
 
 SIZES = Sizes(num_pages=16, state_pages=16)
+FULL: tuple[PoolKind, ...] = ("full", "full")
 Part = type[ToyStage] | type[PagedLayers] | type[Memory]
 
 
-def find_fault(part: Part, test: str, kinds: tuple[PoolKind, ...] = ("full", "full"), sizes: Sizes = SIZES) -> str:
+def find_fault(part: Part, test: str, kinds: tuple[PoolKind, ...] = FULL, sizes: Sizes = SIZES) -> str:
     """Run a test of the kit on a toy in which ``part`` is replaced; return the failure it found.
 
     The kit gets no reference model: it has to find the fault from the stage alone. The same test must pass on the

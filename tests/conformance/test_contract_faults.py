@@ -24,7 +24,7 @@ from parallax_core.api import (
 from parallax_core.contracts.stage import PoolKind
 from parallax_core.testing.memory import Memory
 from parallax_core.testing.toy import Sizes, ToyStage
-from tests.conformance.faulty import Part, find_fault
+from tests.conformance.faulty import FULL, Part, find_fault
 
 
 class Saying(ToyStage):
@@ -246,7 +246,6 @@ class AnswersEarly(ToyStage):
         return Outcome(result)
 
 
-FULL: tuple[PoolKind, ...] = ("full", "full")
 FAULTS: list[tuple[Part, tuple[PoolKind, ...], str, str]] = [
     (TakesAtTheBeginning, FULL, "test_stage_describes_itself", "begins with layer 0, but takes"),
     (HasNoVersion, FULL, "test_stage_describes_itself", "has no weights_version"),

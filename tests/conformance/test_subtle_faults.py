@@ -15,8 +15,9 @@ from parallax_core.testing.paged import PagedLayers, States, show_state
 from parallax_core.testing.stage import StageConformance
 from parallax_core.testing.toy import Toy, ToyStage
 from tests.conformance import test_contract_faults, test_draw_faults, test_mask_faults, test_stage_faults
-from tests.conformance.faulty import SIZES, Part, find_fault, make_kit, make_stage
+from tests.conformance.faulty import FULL, SIZES, Part, find_fault, make_kit, make_stage
 from tests.conformance.harness import list_tests, run_test
+from tests.conformance.test_failed_step_faults import BLAMING, FAILING
 from tests.conformance.test_stage_faults import LazyOutcome, StartOffByOne
 
 
@@ -133,7 +134,6 @@ class CutsOneMore(ToyStage):
         super().apply_edit(edit)
 
 
-FULL: tuple[PoolKind, ...] = ("full", "full")
 ONE: tuple[PoolKind, ...] = ("full",)
 FAULTS: list[tuple[Part, tuple[PoolKind, ...], str, str]] = [
     (StartOffByOne, FULL, "test_prompt_after_a_first_chunk_of_any_size_is_the_same", "a prompt that goes on at 1"),
@@ -186,7 +186,7 @@ def test_every_test_of_the_kit_finds_some_fault() -> None:
     rows = [*test_stage_faults.FAULTS, *test_contract_faults.FAULTS, *FAULTS]
     named = {test for _, _, test, _ in rows} | {test for _, test, _ in test_draw_faults.FAULTS} | {COMPARING}
     named |= {test for _, test, _ in test_mask_faults.FAULTS}
-    named |= {test_stage_faults.FAILING, test_stage_faults.BLAMING}
+    named |= {FAILING, BLAMING}
     named |= {"test_full_pool_refuses_a_fork_and_changes_nothing", "test_full_pool_refuses_a_step_and_changes_nothing"}
     assert set(list_tests(StageConformance)) - named == set()
 

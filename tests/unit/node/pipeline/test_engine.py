@@ -3,93 +3,39 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from functools import partial
-from itertools import count, pairwise
+from itertools import pairwise
 
 import pytest
 
 from parallax_core.api import (
     BackendFailed,
-    Delta,
     LayerRange,
     ParallaxError,
-    Request,
-    RequestId,
     Sampling,
     Stage,
     StageBatch,
-    Stream,
     Unavailable,
 )
-from parallax_core.base.errors import StageLost
 from parallax_core.engine.limits import Limits
-from parallax_core.node import backoff
 from parallax_core.node.executor.local import LocalExecutor
 from parallax_core.node.pipeline.engine import PipelineEngine
 from parallax_core.node.pipeline.options import PipelineOptions
-from parallax_core.testing.fault import Fault, FaultKind, FaultStage
+from parallax_core.testing.fault import Fault, FaultStage
 from parallax_core.testing.toy import GREEDY, SizeOptions, Toy, ToyStage
-
-NUMBERS = count()
-TOY = Toy(("full", "window", "full", "full", "window"))
-PATIENCE_S = 20.0
-SAMPLINGS = (GREEDY, Sampling(seed=3, frequency_penalty=1.0, min_tokens=5))
-
-
-def decode(tokens: Sequence[int]) -> str:
-    return "".join(f"<{token}>" for token in tokens)
-
-
-def make_request(prompt: Sequence[int], max_tokens: int = 4, sampling: Sampling = GREEDY) -> Request:
-    return Request(id=RequestId(str(next(NUMBERS))), prompt=tuple(prompt), max_tokens=max_tokens, sampling=sampling)
-
-
-def make_stages(num_stages: int, num_pages: int = 40) -> list[ToyStage]:
-    """Return stages of the toy, of about as many layers each."""
-    cuts = [len(TOY.layers) * index // num_stages for index in range(num_stages + 1)]
-    return [TOY.open(LayerRange(start, stop), num_pages=num_pages) for start, stop in pairwise(cuts)]
-
-
-def openers(stages: Sequence[Stage]) -> list[Callable[[], Stage]]:
-    return [partial(_same, stage) for stage in stages]
-
-
-def _same(stage: Stage) -> Stage:
-    return stage
-
-
-async def collect(stream: Stream) -> list[Delta]:
-    async with asyncio.timeout(PATIENCE_S):
-        return [delta async for delta in stream]
-
-
-@asynccontextmanager
-async def running(stages: Sequence[Stage], plan: PipelineOptions | None = None) -> AsyncIterator[PipelineEngine]:
-    async with started(PipelineEngine(LocalExecutor(openers(stages), plan), decode, plan)) as engine:
-        yield engine
-
-
-@asynccontextmanager
-async def started(engine: PipelineEngine) -> AsyncIterator[PipelineEngine]:
-    await engine.start()
-    try:
-        yield engine
-    finally:
-        await engine.stop()
-
-
-def tokens_of(deltas: Sequence[Delta]) -> list[int]:
-    return [token for delta in deltas for token in delta.tokens]
-
-
-def end_of(deltas: Sequence[Delta]) -> tuple[str, str]:
-    """Return how a stream ended; it has exactly one terminal delta, the last one."""
-    finishes = [delta.finish for delta in deltas]
-    assert finishes[-1] is not None
-    assert finishes.count(None) == len(finishes) - 1
-    return finishes[-1].reason, finishes[-1].message
+from tests.unit.node.pipeline.local import (
+    PATIENCE_S,
+    TOY,
+    collect,
+    decode,
+    end_of,
+    make_request,
+    make_stages,
+    openers,
+    running,
+    tokens_of,
+)
 
 
 @pytest.fixture
@@ -233,121 +179,6 @@ async def test_failed_step_ends_its_requests_with_an_error_and_no_others(bad: in
         if number not in unlucky:
             assert tokens_of(answer) == expected[taken:]
     assert len(unlucky) <= 3  # those in the same step as the one that failed
-
-
-@pytest.mark.parametrize("bad", [0, 1, 2])
-@pytest.mark.parametrize("kind", ["edit", "free", "die"])
-async def test_streams_go_on_after_a_stage_is_lost_and_opened_again(bad: int, kind: FaultKind) -> None:
-    stages: list[Stage] = list(make_stages(3))
-    stages[bad] = FaultStage(stages[bad], Fault(kind, at=2))
-    executor = LocalExecutor([partial(reopen, stages, number) for number in range(3)])
-    reasons: list[str] = []
-    async with started(PipelineEngine(executor, decode, None, reasons.append)) as engine:
-        requests = [make_request([number], 40, SAMPLINGS[number % 2]) for number in range(6)]
-        answers = await asyncio.gather(*(collect(engine.submit(request)) for request in requests))
-        for request, deltas in zip(requests, answers, strict=True):
-            assert end_of(deltas) == ("length", "")
-            assert tokens_of(deltas) == TOY.continuation(request.prompt, 40, request.sampling)
-            assert "".join(delta.text for delta in deltas) == decode(tokens_of(deltas))
-        assert engine.health().state == "ready"
-        assert engine.describe()[0].num_losses == 1
-        [stats] = engine.stats()
-        assert (stats.prompt_tokens, stats.output_tokens) == (6, 240)
-    [reason] = reasons
-    assert reason.startswith(f"a stage was lost, and is being replaced: stage {bad} of 3 is lost: ")
-
-
-def reopen(stages: list[Stage], number: int) -> Stage:
-    """Return a stage: at first the one given, and later one like it without faults."""
-    stage = stages[number]
-    stages[number] = make_stages(3)[number]
-    return stage
-
-
-async def test_stages_of_this_process_are_given_up_when_nothing_helps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backoff, "WAITS_S", (0.0,))
-    executor = LocalExecutor([lambda: FaultStage(TOY.open(), Fault("die", at=0))])
-    async with started(PipelineEngine(executor, decode)) as engine:
-        reason, message = end_of(await collect(engine.submit(make_request([1]))))
-        assert (reason, message) == ("error", "a stage was lost 3 times in a row while it computed this request")
-        assert engine.health().state == "ready", "it is the request that ends, so that others are served"
-        reason, message = end_of(await collect(engine.submit(make_request([1]))))
-        assert (reason, message[:39]) == ("error", "given up after 5 failures in a row: a s")
-        assert engine.health().state == "failed"
-        with pytest.raises(Unavailable, match="the engine is failed"):
-            engine.submit(make_request([1]))
-
-
-async def test_any_error_while_a_pipeline_is_built_anew_is_followed_by_another_attempt(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(backoff, "WAITS_S", (0.0, 0.01))
-    answers: list[Stage | Exception] = [
-        FaultStage(TOY.open(), Fault("die", at=1)),
-        KeyError("worker/0/0"),
-        OSError("too many open files"),
-        TOY.open(),
-    ]
-
-    def open_stage() -> Stage:
-        answer = answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    async with started(PipelineEngine(LocalExecutor([open_stage]), decode)) as engine:
-        assert tokens_of(await collect(engine.submit(make_request([1], 9)))) == TOY.continuation([1], 9)
-    assert answers == []
-
-
-async def test_stage_that_hangs_is_found_out_and_its_engine_fails(caplog: pytest.LogCaptureFixture) -> None:
-    hanging = FaultStage(TOY.open(), Fault("hang", at=2))
-    plan = PipelineOptions(heartbeat_s=0.02, step_timeout_s=0.3)
-    async with running([hanging], plan) as engine:
-        begun = asyncio.get_running_loop().time()
-        reason, message = end_of(await collect(engine.submit(make_request([1], 20))))
-        assert (reason, message[:28]) == ("error", "the thread of stage 0 hangs,")
-        assert asyncio.get_running_loop().time() - begun < 5
-        assert "stage 0 of 1 is lost: it has computed step 3 for 0.3" in caplog.text
-        assert "and may for 0.3 s" in caplog.text
-        assert (engine.health().state, engine.health().reason) == ("failed", message)
-        assert "self._released.wait()" in caplog.text, "the log says where it hangs"
-        hanging.release()
-
-
-async def test_step_that_takes_long_and_no_longer_than_it_may_is_left_alone() -> None:
-    hanging = FaultStage(TOY.open(), Fault("hang", at=2))
-    async with running([hanging], PipelineOptions(heartbeat_s=0.01, step_timeout_s=3600)) as engine:
-        asking = asyncio.create_task(collect(engine.submit(make_request([1], 10))))
-        await asyncio.to_thread(hanging.hanging.wait, PATIENCE_S)
-        await asyncio.sleep(0.1)
-        hanging.release()
-        assert tokens_of(await asking) == TOY.continuation([1], 10)
-
-
-async def test_loss_that_cannot_be_explained_is_healed_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    stages: list[Stage] = [FaultStage(TOY.open(), Fault("die", at=0))]
-    executor = LocalExecutor([lambda: stages.pop() if stages else TOY.open()])
-
-    async def explain(loss: StageLost) -> StageLost:
-        raise KeyError("worker/0/0")
-
-    monkeypatch.setattr(executor, "explain", explain)
-    async with started(PipelineEngine(executor, decode)) as engine:
-        assert tokens_of(await collect(engine.submit(make_request([1])))) == TOY.continuation([1], 4)
-
-
-async def test_streams_end_when_the_head_itself_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with running(make_stages(2)) as engine:
-        stream = engine.submit(make_request([1], 40))
-        async for _ in stream:
-            break
-        assert engine._head is not None
-        monkeypatch.setattr(engine._head, "plan", lambda now: 1 / 0)
-        monkeypatch.setattr(engine._head, "cancel", lambda request_id: 1 / 0)  # it is good for nothing any more
-        reason, message = end_of(await collect(stream))
-        assert (reason, message) == ("error", "ZeroDivisionError: division by zero")
-        assert engine.health().state == "failed"
 
 
 @pytest.mark.parametrize("num_stages", [1, 3])

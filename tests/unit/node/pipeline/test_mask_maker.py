@@ -28,7 +28,7 @@ from parallax_core.node.pipeline.options import PipelineOptions
 from parallax_core.testing.fault import Fault, FaultStage
 from parallax_core.testing.toy import GREEDY, Toy, ToyStage
 from tests.support.grammars import STOP, SumCompiler, SumMatcher, expect_answer, make_grammar
-from tests.unit.node.pipeline.test_engine import collect, decode, end_of, make_stages, openers, running, tokens_of
+from tests.unit.node.pipeline.local import collect, decode, end_of, make_stages, openers, running, tokens_of
 
 TOY = Toy(("full", "window", "full", "full", "window"))
 HOT = Sampling(temperature=3.0, seed=8)
