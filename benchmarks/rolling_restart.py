@@ -71,7 +71,7 @@ FORMATIONS = (
 class Answers:
     """What the clients have read."""
 
-    rights: list[str]
+    expected: list[str]
     number: int = 0
     different: int = 0
     errors: list[str] = field(default_factory=list)
@@ -81,7 +81,7 @@ class Answers:
     def judge(self, index: int, text: str, finish: str | None) -> None:
         """Note the end of a stream."""
         self.number += 1
-        self.different += text != self.rights[index]
+        self.different += text != self.expected[index]
         if finish not in {"length", "stop"}:
             self.errors.append(f"a stream ended with {finish}")
 

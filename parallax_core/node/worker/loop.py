@@ -71,7 +71,7 @@ class StageLoop:
         self._num_queued = 0
         self._is_over = False
         self._has_told = False
-        self._summons: Message | None = None
+        self._control: Message | None = None
         """The control message that ended the loop; the session handles it."""
         self._leaving = asyncio.Event()
 
@@ -95,12 +95,12 @@ class StageLoop:
                     group.start(self._beat(self._heartbeat_s))
                 group.start(self._announce_leave())
         except Exception as error:  # noqa: BLE001 -- the head has to know any error
-            if self._summons is None:
+            if self._control is None:
                 await self._tell_loss(error)
         finally:
             self._is_over = True
             self._masks.close()
-        return self._summons
+        return self._control
 
     def leave(self) -> None:
         """Tell the head that the node is about to end; the loop goes on."""
@@ -155,7 +155,7 @@ class StageLoop:
 
     def _refuse(self, channel: Channel, message: Message) -> Exception:
         if channel is self._channels.head and isinstance(message, Assign | Release):
-            self._summons = message
+            self._control = message
         return StageLost(f"node {channel.peer!r} sent a {type(message).__name__}, which means nothing here")
 
     async def _beat(self, interval_s: float) -> None:
