@@ -8,7 +8,6 @@ import socket
 from typing import Any
 
 from parallax_backend_sglang import compat
-from parallax_backend_sglang.child import Inbox, end_group
 from parallax_backend_sglang.chunks import Cutter, list_options
 from parallax_backend_sglang.frames import (
     Chunk,
@@ -23,6 +22,7 @@ from parallax_backend_sglang.frames import (
     Stop,
     pack,
 )
+from parallax_backend_sglang.inbox import Inbox, end_group
 
 LOAD_S = 0.5
 """Seconds between two looks at the load."""

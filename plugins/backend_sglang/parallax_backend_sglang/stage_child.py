@@ -10,9 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from parallax_backend_sglang import compat
-from parallax_backend_sglang.child import Inbox, end_group
 from parallax_backend_sglang.compat_runtime import StageRank, list_interface
 from parallax_backend_sglang.compat_stage import STAGE, LayerRunner
+from parallax_backend_sglang.inbox import Inbox, end_group
 from parallax_backend_sglang.stage import SglangStage
 from parallax_backend_sglang.stage_errors import pack_error, unpack_error
 from parallax_backend_sglang.stage_frames import (

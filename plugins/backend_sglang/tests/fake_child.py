@@ -9,7 +9,7 @@ import time
 from socket import socket
 
 from parallax_backend_sglang import frames
-from parallax_backend_sglang.child import Inbox, end_group
+from parallax_backend_sglang.inbox import Inbox, end_group
 from parallax_core.api import EngineInfo
 
 INFO = EngineInfo(
