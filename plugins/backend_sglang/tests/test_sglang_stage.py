@@ -21,29 +21,20 @@ from parallax_backend_sglang.stage_frames import Loaded, LoadStage, Progressed, 
 from parallax_core.api import (
     BackendFailed,
     Draw,
-    Fork,
     LayerRange,
     Open,
     OutOfPages,
     ParallaxError,
-    PoolInfo,
     Row,
-    Sampling,
     SeqId,
-    SequenceSpec,
     StageBatch,
-    StageInfo,
     StageLost,
-    TensorSpec,
     Unit,
     Unsupported,
     silent,
 )
 from parallax_core.testing.stage import StageConformance
-
-LAYERS, VOCAB, PAGE, PAGES = 2, 11, 4, 24
-PRIME = 1009
-SPEC = SequenceSpec(prompt_length=1, sampling=Sampling(temperature=0))
+from tests.support.engine_stages import LAYERS, PAGE, PAGES, PRIME, SPEC, VOCAB, FailedSteps, make_info
 
 
 class Layers:
@@ -99,7 +90,7 @@ class Layers:
 
 
 class Link:
-    """Gives the messages of a link, as `parallax_backend_sglang.child.Inbox` does."""
+    """Gives the messages of a link, as `parallax_backend_sglang.inbox.Inbox` does."""
 
     def __init__(self, link: socket.socket) -> None:
         self.link = link
@@ -148,24 +139,7 @@ class Child:
 
 def make_load(layers: LayerRange | None = None, architecture: str = "Fake") -> LoadStage:
     """Return the message for a stage of `Layers`."""
-    held = layers or LayerRange(0, LAYERS)
-    hop = (TensorSpec(1, "float32"),)
-    info = StageInfo(
-        layers=held,
-        num_layers=LAYERS,
-        vocab_size=VOCAB,
-        context_length=64,
-        max_batch_tokens=16,
-        pools=(PoolInfo(kind="full", page_size=PAGE, num_pages=PAGES),),
-        device="cpu",
-        dtype="float32",
-        weight_bytes=0,
-        weights_version="1",
-        capabilities=frozenset({"logprobs", "hidden", "masks"}),
-        takes=hop if held.start else (),
-        gives=() if held.stop == LAYERS else hop,
-    )
-    return LoadStage(architecture, "model", {}, info)
+    return LoadStage(architecture, "model", {}, make_info(layers))
 
 
 def open_stage(layers: LayerRange | None = None) -> RemoteStage:
@@ -190,7 +164,8 @@ def stage() -> Iterator[RemoteStage]:
     found.close()
 
 
-class TestSglangStage(StageConformance):
+class TestSglangStage(StageConformance, FailedSteps):
+    engine = "SGLang"
     num_layers = LAYERS
     longest = 11
     exact = False
@@ -198,41 +173,15 @@ class TestSglangStage(StageConformance):
     def open_stage(self, layers: LayerRange | None) -> RemoteStage:
         return open_stage(layers)
 
+    def get_layers(self, stage: Any) -> Layers:
+        return get_layers(stage)
+
     @contextmanager
     def plant_failure(self, stage: object) -> Iterator[None]:
         assert isinstance(stage, RemoteStage)
         get_layers(stage).fails = True
         yield
         get_layers(stage).fails = False
-
-
-def test_slots_of_a_failed_step_are_cleared(stage: RemoteStage) -> None:
-    layers = get_layers(stage)
-    stage.edit([Open(SeqId(1), SPEC)])
-    stage.step(StageBatch((Row(SeqId(1), 0, (5, 6)),))).wait()
-    before = layers.cache.clone()
-    layers.fails = True
-    with pytest.raises(BackendFailed, match="OutOfMemoryError: out of memory on purpose"):
-        stage.step(StageBatch((Row(SeqId(1), 2, (7, 8, 9), (Draw(1),)),)))
-    assert layers.cache.equal(before)
-
-
-def test_stage_that_cannot_clear_the_slots_of_a_failed_step_is_lost(stage: RemoteStage) -> None:
-    layers = get_layers(stage)
-    stage.edit([Open(SeqId(1), SPEC)])
-    layers.fails = layers.is_broken = True
-    with pytest.raises(StageLost, match="SGLang failed after a failed step"):
-        stage.step(StageBatch((Row(SeqId(1), 0, (5,)),)))
-    with pytest.raises(StageLost):
-        stage.edit([Open(SeqId(2), SPEC)])
-
-
-def test_stage_that_cannot_copy_a_page_is_lost(stage: RemoteStage) -> None:
-    stage.edit([Open(SeqId(1), SPEC)])
-    stage.step(StageBatch((Row(SeqId(1), 0, (5, 6)),))).wait()
-    get_layers(stage).is_broken = True
-    with pytest.raises(StageLost, match="a page could not be copied"):
-        stage.edit([Fork(SeqId(1), SeqId(2), 2)])
 
 
 def test_stage_whose_child_process_ends_is_lost_for_good(stage: RemoteStage) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from parallax_backend_vllm import stage, stage_backend
+from parallax_backend_vllm import stage_backend
 from parallax_backend_vllm.backend import VllmBackend
 from parallax_backend_vllm.compat_stage import StageWorker
 from parallax_backend_vllm.plugin import parallax_register_backends
@@ -17,6 +17,7 @@ from parallax_core.api import BackendFailed, LayerRange, Stage, StageBatch, Stag
 from parallax_core.testing.backend import BackendConformance
 from parallax_core.testing.checks.failure import poison
 from parallax_core.testing.stage import StageConformance
+from parallax_sampling_torch import engine_stage
 
 LAYERS = 4
 ROOM = 2**21
@@ -85,7 +86,7 @@ class TestLlama(BackendConformance, Tiny):
             row = chain.row(seq, tokens[4:], *chain.draws(6))
             [hidden] = first.step(StageBatch((row,))).wait().tensors
             first.edit([Truncate(seq, 4)])
-            monkeypatch.setattr(stage, "check_given", lambda _: None)
+            monkeypatch.setattr(engine_stage, "check_given", lambda _: None)
             with pytest.raises(BackendFailed, match="are not finite"):
                 second.step(StageBatch((row,), (poison(hidden, 0),)))
             found += chain.trace(seq, tokens[4:])

@@ -4,35 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import cast
+from typing import Any, cast
 
-import pytest
 import torch
 
 from parallax_backend_vllm import compat_stage
 from parallax_backend_vllm.compat_stage import Found, RunRow
 from parallax_backend_vllm.stage import VllmStage
 from parallax_core.api import (
-    BackendFailed,
-    Draw,
-    Fork,
     LayerRange,
-    Open,
-    PoolInfo,
-    Row,
-    Sampling,
-    SeqId,
-    SequenceSpec,
-    StageBatch,
-    StageInfo,
-    StageLost,
-    TensorSpec,
 )
 from parallax_core.testing.stage import StageConformance
-
-LAYERS, VOCAB, PAGE, PAGES = 2, 11, 4, 24
-PRIME = 1009
-SPEC = SequenceSpec(prompt_length=1, sampling=Sampling(temperature=0))
+from tests.support.engine_stages import LAYERS, PAGE, PAGES, PRIME, VOCAB, FailedSteps, make_info
 
 
 class Layers:
@@ -102,31 +85,15 @@ class Layers:
 
 def open_stage(layers: LayerRange | None) -> VllmStage:
     """Return a stage of `Layers`."""
-    held = layers or LayerRange(0, LAYERS)
-    hop = (TensorSpec(1, "float32"),)
-    info = StageInfo(
-        layers=held,
-        num_layers=LAYERS,
-        vocab_size=VOCAB,
-        context_length=64,
-        max_batch_tokens=16,
-        pools=(PoolInfo(kind="full", page_size=PAGE, num_pages=PAGES),),
-        device="cpu",
-        dtype="float32",
-        weight_bytes=0,
-        weights_version="1",
-        capabilities=frozenset({"logprobs", "hidden", "masks"}),
-        takes=hop if held.start else (),
-        gives=() if held.stop == LAYERS else hop,
-    )
-    return VllmStage(info, Layers(held))  # type: ignore[arg-type]
+    return VllmStage(make_info(layers), Layers(layers or LayerRange(0, LAYERS)))  # type: ignore[arg-type]
 
 
 def get_layers(stage: VllmStage) -> Layers:
-    return cast("Layers", stage._worker)
+    return cast("Layers", stage.layers)
 
 
-class TestVllmStage(StageConformance):
+class TestVllmStage(StageConformance, FailedSteps):
+    engine = "vLLM"
     num_layers = LAYERS
     longest = 11
     exact = False
@@ -134,44 +101,15 @@ class TestVllmStage(StageConformance):
     def open_stage(self, layers: LayerRange | None) -> VllmStage:
         return open_stage(layers)
 
+    def get_layers(self, stage: Any) -> Layers:
+        return get_layers(stage)
+
     @contextmanager
     def plant_failure(self, stage: object) -> Iterator[None]:
         assert isinstance(stage, VllmStage)
         get_layers(stage).fails = True
         yield
         get_layers(stage).fails = False
-
-
-def test_pages_of_a_failed_step_are_finite_again() -> None:
-    stage = open_stage(None)
-    layers = get_layers(stage)
-    stage.edit([Open(SeqId(1), SPEC)])
-    stage.step(StageBatch((Row(SeqId(1), 0, (5, 6)),))).wait()
-    before = layers.cache.clone()
-    layers.fails = True
-    with pytest.raises(BackendFailed, match="OutOfMemoryError: out of memory on purpose"):
-        stage.step(StageBatch((Row(SeqId(1), 2, (7, 8, 9), (Draw(1),)),)))
-    assert layers.cache.equal(before)
-
-
-def test_stage_that_cannot_recover_from_a_failed_step_is_lost() -> None:
-    stage = open_stage(None)
-    layers = get_layers(stage)
-    stage.edit([Open(SeqId(1), SPEC)])
-    layers.fails = layers.is_broken = True
-    with pytest.raises(StageLost, match="vLLM failed after a failed step"):
-        stage.step(StageBatch((Row(SeqId(1), 0, (5,)),)))
-    with pytest.raises(StageLost):
-        stage.edit([Open(SeqId(2), SPEC)])
-
-
-def test_stage_that_cannot_copy_a_page_is_lost() -> None:
-    stage = open_stage(None)
-    stage.edit([Open(SeqId(1), SPEC)])
-    stage.step(StageBatch((Row(SeqId(1), 0, (5, 6)),))).wait()
-    get_layers(stage).is_broken = True
-    with pytest.raises(StageLost, match="a page could not be copied"):
-        stage.edit([Fork(SeqId(1), SeqId(2), 2)])
 
 
 def test_rows_in_the_order_of_vllm_come_back_in_that_of_the_step() -> None:
