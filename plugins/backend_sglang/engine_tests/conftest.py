@@ -24,6 +24,7 @@ from parallax_backend_sglang.backend import SglangBackend
 from parallax_backend_sglang.engine import SglangEngine
 from parallax_backend_sglang.environment import make_environment, make_folder, remove_folder
 from parallax_core.api import EnginePlan
+from tests.support.real_server import pull_model
 
 LAYERS = 4
 END_S = 10.0
@@ -54,12 +55,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def model() -> Path:
-    """Return the folder of SmolLM2-135M-Instruct; the variable PARALLAX_TEST_MODEL names another copy of it."""
-    if found := os.environ.get("PARALLAX_TEST_MODEL"):
-        return Path(found)
-    command = [sys.executable, "-P", "-m", "parallax_core", "models", "pull", "smollm2-135m"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
-    return Path(done.stdout.splitlines()[-1])
+    """Return the folder of the real model."""
+    return pull_model()
 
 
 @pytest.fixture(scope="session")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from functools import cache, partial
 from pathlib import Path
@@ -16,8 +14,8 @@ from parallax_backend_vllm.backend import VllmBackend
 from parallax_backend_vllm.engine import VllmEngine
 from parallax_core.api import EnginePlan
 from parallax_core.testing.shared_engine import SharedEngine
+from tests.support.real_server import pull_model
 
-MODEL = "smollm2-135m"
 OPTIONS = {"max_model_len": 2048, "kv_cache_gb": 1.0, "threads": 1}
 THETA = {"rope_type": "default", "rope_theta": 250.0}
 TINY: dict[str, Any] = {
@@ -80,28 +78,26 @@ def make_engine(folder: Path, **options: object) -> VllmEngine:
 
 
 @pytest.fixture(scope="session")
-def model_folder() -> Path:
-    """Return the folder of the real model; it is fetched first."""
-    parallax = str(Path(sys.executable).with_name("parallax"))
-    done = subprocess.run([parallax, "models", "pull", MODEL], check=True, capture_output=True, text=True, timeout=600)
-    return Path(done.stdout.strip())
+def model() -> Path:
+    """Return the folder of the real model."""
+    return pull_model()
 
 
 @pytest.fixture(scope="session")
-def tokenizer(model_folder: Path) -> Tokenizer:
+def tokenizer(model: Path) -> Tokenizer:
     """Return the tokenizer of the model."""
-    return Tokenizer.from_file(str(model_folder / "tokenizer.json"))
+    return Tokenizer.from_file(str(model / "tokenizer.json"))
 
 
 @pytest.fixture(scope="session")
-def open_engine(model_folder: Path) -> Callable[..., VllmEngine]:
+def open_engine(model: Path) -> Callable[..., VllmEngine]:
     """Return a function that opens an engine with further options, not started."""
-    return partial(make_engine, model_folder)
+    return partial(make_engine, model)
 
 
 @pytest.fixture(scope="session")
-def shared(model_folder: Path) -> Iterator[SharedEngine]:
+def shared(model: Path) -> Iterator[SharedEngine]:
     """Return an engine that is started once for all tests."""
-    engine = SharedEngine(lambda: make_engine(model_folder))
+    engine = SharedEngine(lambda: make_engine(model))
     yield engine
     engine.close()

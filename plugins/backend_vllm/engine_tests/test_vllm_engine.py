@@ -32,13 +32,13 @@ pytestmark = pytest.mark.ci
 
 
 @pytest.fixture(scope="module")
-def reference(model_folder: Path) -> Any:
+def reference(model: Path) -> Any:
     """Return the model in transformers."""
     import torch
     from transformers import AutoModelForCausalLM
 
     torch.set_num_threads(1)
-    return AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32)
+    return AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
 
 
 def compute_logprobs(reference: Any, tokens: list[int]) -> Any:

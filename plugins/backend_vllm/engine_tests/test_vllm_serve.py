@@ -5,69 +5,27 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 import urllib.error
-import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-PARALLAX = str(Path(sys.executable).with_name("parallax"))
-MODEL = "smollm2-135m"
+from tests.support.real_server import RealServer, serve_model
+
 OPTIONS = ("max_model_len=2048", "kv_cache_gb=1", "threads=1")
 START_S = 240.0
 
 pytestmark = pytest.mark.timeout(900)
 
 
-@dataclass
-class Server:
-    """A running server."""
-
-    process: subprocess.Popen[str]
-    url: str
-    log: Path
-
-    def ask(self, path: str, **body: Any) -> Any:
-        data = json.dumps(body).encode() if body else None
-        request = urllib.request.Request(self.url + path, data, {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=120) as answer:
-            return json.load(answer)
-
-    def complete(self, **body: Any) -> Any:
-        return self.ask("/completions", **{"model": MODEL, "prompt": "The capital of France is", **body})
-
-    def replica(self) -> Any:
-        return self.ask("/cluster")["replicas"][0]
-
-
 @pytest.fixture
-def server(tmp_path: Path, model_folder: Path) -> Iterator[Server]:
-    del model_folder  # it is fetched
-    options = [word for option in OPTIONS for word in ("--backend-option", option)]
-    command = [PARALLAX, "serve", MODEL, "--backend", "vllm", "--python", f"vllm={sys.executable}"]
-    log = tmp_path / "log"
-    with log.open("w") as sink:
-        process = subprocess.Popen(
-            [*command, "--dtype", "float32", "--port", "0", *options],
-            cwd=tmp_path,
-            stdout=subprocess.PIPE,
-            stderr=sink,
-            text=True,
-        )
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    assert line.startswith("ready "), log.read_text()
-    yield Server(process, line.split()[1], log)
-    process.send_signal(signal.SIGTERM)
-    process.wait(20)
-    process.stdout.close()
+def server(tmp_path: Path, model: Path) -> Iterator[RealServer]:
+    with serve_model(model, tmp_path, "vllm", OPTIONS) as server:
+        yield server
 
 
 def list_group(pid: int) -> list[int]:
@@ -90,17 +48,19 @@ def wait_until(condition: Any, seconds: float) -> None:
         time.sleep(0.2)
 
 
-def is_ready(server: Server) -> bool:
+def is_ready(server: RealServer) -> bool:
     return bool(server.replica()["status"] == "ready")
 
 
-def test_requests_are_answered_and_killed_engines_come_back(server: Server) -> None:
+def test_requests_are_answered_and_killed_engines_come_back(server: RealServer) -> None:
     first = server.complete(max_tokens=8, temperature=0, logprobs=2)
     assert first["choices"][0]["text"].startswith(" Paris")
     assert server.complete(max_tokens=40, temperature=0, stop=["."])["choices"][0]["finish_reason"] == "stop"
     with pytest.raises(urllib.error.HTTPError, match="400"):
         server.complete(max_tokens=4096)
-    chat = server.ask("/chat/completions", model=MODEL, messages=[{"role": "user", "content": "Hi"}], max_tokens=4)
+    chat = server.ask(
+        "/chat/completions", model=server.model, messages=[{"role": "user", "content": "Hi"}], max_tokens=4
+    )
     assert chat["usage"]["completion_tokens"] <= 4
     pid = server.replica()["stages"][0]["pid"]
     group = list_group(pid)
@@ -112,7 +72,7 @@ def test_requests_are_answered_and_killed_engines_come_back(server: Server) -> N
     assert all(line.startswith("[") or line[:1].isdigit() or ":" in line for line in log.splitlines() if line)
 
 
-def check_kill(server: Server, victim: int | None) -> None:
+def check_kill(server: RealServer, victim: int | None) -> None:
     """Kill a process under load: every request ends with an error, and the engine comes back without orphans."""
     pid = server.replica()["stages"][0]["pid"]
     group = list_group(pid)
