@@ -1,6 +1,8 @@
 """Everything that a plugin may import from core. Everything else may change without notice."""
 
+from parallax_core.backendkit.overhead import Overhead, measure_overhead
 from parallax_core.backendkit.plan import check_device, choose_layers
+from parallax_core.backendkit.products import Products, ProductSpeed, measure_products
 from parallax_core.backendkit.row_stage import RowModel, RowStage
 from parallax_core.base.errors import (
     BackendFailed,
@@ -23,8 +25,9 @@ from parallax_core.checkpoint.config_reader import ConfigReader, count_layers
 from parallax_core.checkpoint.reader import find_missing, read_config, read_tensors
 from parallax_core.checkpoint.weights_version import identify_weights
 from parallax_core.config.home import cache_folder, keys_folder
-from parallax_core.contracts.backend import Availability, Backend, BackendSpec, DType, Opens, StagePlan
+from parallax_core.contracts.backend import Availability, Backend, BackendSpec, Opens, StagePlan
 from parallax_core.contracts.capability import Capability
+from parallax_core.contracts.device import DeviceBenchmark, DeviceMemory, DevicePlan, DeviceSpeed, DType
 from parallax_core.contracts.engine import (
     Delta,
     Engine,
@@ -173,6 +176,10 @@ __all__ = [  # noqa: RUF022 -- in groups
     "BackendSpec",
     "Capability",
     "DType",
+    "DeviceBenchmark",
+    "DeviceMemory",
+    "DevicePlan",
+    "DeviceSpeed",
     "Data",
     "Draw",
     "Drawn",
@@ -208,6 +215,9 @@ __all__ = [  # noqa: RUF022 -- in groups
     # Backends: reading checkpoints, and help with a stage
     "ConfigReader",
     "Machine",
+    "Overhead",
+    "ProductSpeed",
+    "Products",
     "RowModel",
     "RowStage",
     "check_device",
@@ -215,6 +225,8 @@ __all__ = [  # noqa: RUF022 -- in groups
     "count_layers",
     "find_missing",
     "identify_weights",
+    "measure_overhead",
+    "measure_products",
     "read_config",
     "read_tensors",
     # Backends: pages of the KV cache

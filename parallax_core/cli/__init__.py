@@ -28,6 +28,7 @@ COMMANDS = {
     "complete": "Continue a text, in pipes.",
     "batch": "Run the requests of a file.",
     "plan": "Show which layers each node would hold, and how fast that would be.",
+    "profile": "Measure this machine, for a plan.",
     "models": "List, fetch, describe and remove models.",
     "engines": "Install, list and remove engines, such as vLLM.",
     "plugins": "Show the installed plugins and what they offer.",

@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from parallax_core.config.backend_option import BackendOptionTexts
 from parallax_core.config.response_store import ResponseFile, ResponseHours, ResponseSize
-from parallax_core.contracts.backend import DType
+from parallax_core.contracts.device import DType
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

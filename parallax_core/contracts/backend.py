@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from parallax_core.base.refs import Ref
+from parallax_core.contracts.device import DeviceBenchmark, DevicePlan, DType
 from parallax_core.contracts.engine_spec import EngineSpec
 from parallax_core.contracts.progress import Progress, silent
 from parallax_core.contracts.stage import LayerRange, Stage
-
-DType = Literal["auto", "float32", "float16", "bfloat16"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,3 +97,5 @@ class BackendSpec:
     engine: Ref[EngineSpec] | None = None
     """Describes the engine that the backend runs, if it is installed apart from the backend. Loading it imports no
     engine. None: the backend has all it needs."""
+    benchmark: Ref[Callable[[DevicePlan], DeviceBenchmark]] | None = None
+    """Makes what measures a device. None: it cannot be measured with this backend; typical figures are used."""

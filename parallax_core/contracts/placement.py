@@ -39,6 +39,10 @@ class DeviceProfile:
     """Seconds that each layer of a step takes besides reading and computing, such as for starting kernels."""
     name: str = ""
     """The product, such as ``RTX4090``."""
+    total_memory: int = 0
+    """Bytes of all its memory; 0: unknown."""
+    is_measured: bool = False
+    """Whether the speed was measured on this device; otherwise it is typical of the product, or a user gave it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,6 +59,8 @@ class NodeProfile:
     """Bytes per second when weights are loaded from the disk."""
     download_bandwidth: float = 50e6
     """Bytes per second when weights are fetched from elsewhere."""
+    disk_free: int = 0
+    """Bytes that are free for models on its disk; 0: unknown."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

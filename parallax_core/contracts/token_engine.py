@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from parallax_core.contracts.backend import DType
+from parallax_core.contracts.device import DType
 from parallax_core.contracts.engine import Engine
 from parallax_core.contracts.engine_spec import RequestField, SeedSupport
 from parallax_core.contracts.progress import Progress, silent

@@ -9,7 +9,7 @@ from parallax_core.base.errors import UsageError
 from parallax_core.checkpoint.config_reader import count_layers
 from parallax_core.cluster.placement.layer_cost import LayerCosts, count_bits, size_layers, weigh_layers
 from parallax_core.cluster.placement.parallel import ParallelConfig
-from parallax_core.contracts.backend import DType
+from parallax_core.contracts.device import DType
 from parallax_core.models.adapters import find_family
 from parallax_core.plugins.host import PluginHost
 

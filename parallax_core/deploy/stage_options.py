@@ -14,7 +14,8 @@ from parallax_core.checkpoint.weights_version import state_weights
 from parallax_core.cluster.placement.layer_cost import LayerCosts
 from parallax_core.cluster.placement.parallel import ParallelConfig, parse_layers
 from parallax_core.config.serve import ServeSettings
-from parallax_core.contracts.backend import BackendSpec, DType, StagePlan
+from parallax_core.contracts.backend import BackendSpec, StagePlan
+from parallax_core.contracts.device import DType
 from parallax_core.contracts.transport import TransportSpec
 from parallax_core.deploy.backend_options import BackendOptions, collect_options, read_backend_options
 from parallax_core.deploy.engines import EngineWorkers, find_engine_backend

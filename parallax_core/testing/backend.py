@@ -14,6 +14,7 @@ Its author names the spec and a small model; together with `StageConformance` it
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import tempfile
 import threading
@@ -26,6 +27,7 @@ from typing import cast
 from parallax_core.api import (
     Backend,
     BackendSpec,
+    DevicePlan,
     DType,
     LayerRange,
     ParallaxError,
@@ -43,6 +45,7 @@ CANNOT = "if this backend cannot run the model's architecture or dtype."
 DAMAGED = "with a hint, if the files are damaged or there is too little memory."
 ENDS = "An exception from the callback ends the work."
 FINISHED = "a task, which is finished when ``done`` reaches ``total``"
+MEASURES = "Measures a device with the kernels that stages use"
 PROBE = "Tells whether this machine can run it. Returns within 200 ms and imports no framework."
 FRACTION = "The share, from 0 to 1, that KV pages may take of the memory that is free after loading the weights."
 TRIALS = 3
@@ -63,6 +66,8 @@ class BackendConformance(LifeChecks):
     frameworks: tuple[str, ...] = FRAMEWORKS
     """Modules that a probe must not import."""
     probe_s: float = 0.2
+    benchmark_s: float = 0.2
+    """Seconds for the benchmark of the device."""
 
     def make_model(self) -> Path:
         """Return the folder of a small model in the standard layout; nothing writes to it."""
@@ -194,6 +199,25 @@ class BackendConformance(LifeChecks):
         left = threading.active_count() - before
         assert left <= 0, broken(f"{left} threads are still running after an interrupted load", ENDS)
         self.open_stage(None).close()
+
+    def test_benchmark_measures_the_device(self) -> None:
+        """A benchmark, if there is one, gives finite speeds above zero and free memory, and leaves no thread."""
+        if self.spec.benchmark is None:
+            return
+        before = threading.active_count()
+        benchmark = self.spec.benchmark.load()(DevicePlan(dtype=self.dtype))
+        speed, memory = benchmark.measure_speed(self.benchmark_s), benchmark.read_memory()
+        assert benchmark.name.isprintable(), broken(f"the name of the device is {benchmark.name!r}", MEASURES)
+        for name in ("flops", "bandwidth"):
+            value = getattr(speed, name)
+            assert 0 < value < math.inf, broken(f"{name} is {value}", MEASURES)
+        for name in ("step_s", "layer_s"):
+            value = getattr(speed, name)
+            assert 0 <= value < math.inf, broken(f"{name} is {value}", MEASURES)
+        fault = f"{memory.free} of {memory.total} bytes are free"
+        assert 0 < memory.free <= (memory.total or memory.free), broken(fault, "The memory of a device, in bytes.")
+        left = threading.active_count() - before
+        assert left <= 0, broken(f"{left} threads are still running after the benchmark", MEASURES)
 
     def test_memory_fraction_is_kept(self) -> None:
         """Next to no memory gives fewer pages than half of it, or is an error with a hint."""

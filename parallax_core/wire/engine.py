@@ -12,7 +12,7 @@ from typing import Annotated
 
 import msgspec
 
-from parallax_core.contracts.backend import DType
+from parallax_core.contracts.device import DType
 from parallax_core.contracts.engine import MAX_ANSWERS, EngineStats, HealthState, Reason
 from parallax_core.contracts.grammar import Grammar
 from parallax_core.contracts.sample import Sampling

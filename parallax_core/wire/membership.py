@@ -15,7 +15,7 @@ from typing import Annotated
 
 import msgspec
 
-from parallax_core.contracts.backend import DType
+from parallax_core.contracts.device import DType
 from parallax_core.contracts.progress import Unit
 from parallax_core.contracts.stage import StageInfo
 from parallax_core.contracts.value import Count, Counter

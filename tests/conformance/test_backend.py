@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -13,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from parallax_core.api import BackendSpec, LayerRange, ParallaxError, Ref, StagePlan, silent
+from parallax_core.api import BackendSpec, DeviceMemory, DeviceSpeed, LayerRange, ParallaxError, Ref, StagePlan, silent
 from parallax_core.testing.backend import BackendConformance
 from parallax_core.testing.stage import StageConformance
 from parallax_core.testing.toy import ToyStage
 from tests.conformance.harness import list_tests, run_test
-from tests.conformance.toybackend import KINDS, SPEC, TASK, WEIGHTS, ToyBackend, write_model
+from tests.conformance.toybackend import KINDS, SPEC, TASK, WEIGHTS, ToyBackend, ToyBenchmark, write_model
 
 
 @cache
@@ -160,6 +161,38 @@ class OtherVersions(ToyBackend):
         return stage
 
 
+class StillBenchmark(ToyBenchmark):
+    """Reads nothing at all."""
+
+    speed = DeviceSpeed(flops=1e9, bandwidth=0.0)
+
+
+class EndlessBenchmark(ToyBenchmark):
+    """Divides by the resolution of its clock."""
+
+    speed = DeviceSpeed(flops=math.inf, bandwidth=1e9)
+
+
+class BackwardBenchmark(ToyBenchmark):
+    """Has a step that takes less than no time."""
+
+    speed = DeviceSpeed(flops=1e9, bandwidth=1e9, step_s=-1e-6)
+
+
+class GenerousBenchmark(ToyBenchmark):
+    """Has more free memory than memory."""
+
+    memory = DeviceMemory(2**20, 2**21)
+
+
+class BusyBenchmark(ToyBenchmark):
+    """Goes on measuring."""
+
+    def measure_speed(self, limit_s: float) -> DeviceSpeed:
+        threading.Thread(target=LeavesAThread.over.wait, daemon=True).start()
+        return super().measure_speed(limit_s)
+
+
 FAULTS: list[tuple[Callable[[], ToyBackend], str, str]] = [
     (AnyDtype, "test_dtype_that_does_not_exist_is_refused", "did not raise Unsupported"),
     (AnyModel, "test_architecture_nobody_knows_is_refused", "did not raise Unsupported"),
@@ -206,6 +239,16 @@ SPECS: list[tuple[dict[str, Any], str, str]] = [
     ({"probe": Ref("tests.conformance.toyprobe:probe_badly")}, "test_probe_is_quick_and_light", "no such device"),
     ({"probe": Ref("tests.conformance.toyprobe:probe_wordlessly")}, "test_probe_is_quick_and_light", "nor a reason"),
     ({"probe": Ref("tests.conformance.toyprobe:nothing")}, "test_probe_is_quick_and_light", "has no attribute"),
+    *(
+        ({"benchmark": Ref(f"tests.conformance.test_backend:{name}")}, "test_benchmark_measures_the_device", words)
+        for name, words in {
+            "StillBenchmark": "bandwidth is 0.0",
+            "EndlessBenchmark": "flops is inf",
+            "BackwardBenchmark": "step_s is -1e-06",
+            "GenerousBenchmark": "2097152 of 1048576 bytes are free",
+            "BusyBenchmark": "1 threads are still running after the benchmark",
+        }.items()
+    ),
 ]
 
 

@@ -7,6 +7,9 @@ from typing import Any, cast
 
 from parallax_core.api import (
     BackendSpec,
+    DeviceMemory,
+    DevicePlan,
+    DeviceSpeed,
     LayerRange,
     ParallaxError,
     Ref,
@@ -75,9 +78,28 @@ class ToyBackend:
         return layers
 
 
+class ToyBenchmark:
+    """Knows its figures; subclasses plant faults."""
+
+    name = "abacus"
+    memory = DeviceMemory(2**20, 2**19)
+    speed = DeviceSpeed(flops=1e9, bandwidth=1e9)
+
+    def __init__(self, plan: DevicePlan) -> None:
+        self.plan = plan
+
+    def read_memory(self) -> DeviceMemory:
+        return self.memory
+
+    def measure_speed(self, limit_s: float) -> DeviceSpeed:
+        del limit_s
+        return self.speed
+
+
 SPEC = BackendSpec(
     name="toy",
     summary="integers in place of tensors",
     probe=Ref("tests.conformance.toyprobe:probe_machine"),
     factory=Ref("tests.conformance.toybackend:ToyBackend"),
+    benchmark=Ref("tests.conformance.toybackend:ToyBenchmark"),
 )

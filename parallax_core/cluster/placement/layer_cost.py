@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from parallax_core.contracts.backend import DType
+from parallax_core.contracts.device import DType
 from parallax_core.contracts.model import ModelShape
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
@@ -15,8 +15,8 @@ from parallax_core.cluster.placement.devices import DEVICES, find_device
 from parallax_core.contracts.placement import ClusterProfile, DeviceProfile, LinkProfile, NodeProfile
 from parallax_core.contracts.stage import LayerRange
 
-AboveZero = Annotated[float, Meta(gt=0)]
-ZeroOrMore = Annotated[float, Meta(ge=0)]
+AboveZero = Annotated[float, Meta(gt=0, le=1e12)]
+ZeroOrMore = Annotated[float, Meta(ge=0, le=1e9)]
 PartOfOne = Annotated[float, Meta(gt=0, le=1)]
 NodeName = Annotated[str, Meta(min_length=1)]
 HINT = "docs/explanation/placement.md shows a nodes file"
@@ -109,6 +109,20 @@ def read_cluster(contents: object) -> ClusterProfile:
         default_link=make_link(("", ""), file.network.rtt_ms, file.network.mbit_s),
         head=file.network.head,
     )
+
+
+def describe_node(node: NodeProfile) -> dict[str, Any]:
+    """Return a node as a table ``[[nodes]]``, all of whose figures are written out."""
+    figures = {name: float(f"{getattr(node.device, field) / unit:.6g}") for name, (field, unit) in FIGURES.items()}
+    cached = node.cached_layers
+    return {
+        "name": node.name,
+        **({"site": node.site} if node.site else {}),
+        "device": node.device.name,
+        **figures,
+        **({"cached_layers": [cached.start, cached.stop]} if cached else {}),
+        "disk_mb_s": float(f"{node.disk_bandwidth / 1e6:.6g}"),
+    }
 
 
 def make_link(ends: tuple[str, str], rtt_ms: float, mbit_s: float) -> LinkProfile:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from parallax_core.base.ids import Epoch
 from parallax_core.cluster.failure_detector import MIN_TIMEOUT_S
-from parallax_core.contracts.backend import DType
+from parallax_core.contracts.device import DType
 from parallax_core.contracts.stage import LayerRange
 from parallax_core.node.executor.base import LEASE
 from parallax_core.node.membership.registry import JoinedNode

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from parallax_core.base.errors import BackendFailed, ParallaxError, PeerLost
 from parallax_core.base.ids import Epoch
-from parallax_core.contracts.backend import DType
+from parallax_core.contracts.device import DType
 from parallax_core.contracts.progress import Progress, silent
 from parallax_core.contracts.token_engine import EngineInfo
 from parallax_core.node.channel import Channel

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parallax_core.base.errors import UsageError
-from parallax_core.cluster.placement.nodes_file import read_cluster
+from parallax_core.cluster.placement.nodes_file import describe_node, read_cluster
 from parallax_core.contracts.placement import ClusterProfile, DeviceProfile, LinkProfile, NodeProfile
 from parallax_core.contracts.stage import LayerRange
 
@@ -79,3 +80,28 @@ def test_any_other_contents_are_refused_cleanly(value: Any, field: str) -> None:
     for contents in (value, {"nodes": value}, {"nodes": [NODE | {field: value}]}, {"nodes": [NODE], "links": value}):
         with contextlib.suppress(UsageError):
             assert read_cluster(contents).nodes
+
+
+def test_node_is_described_as_it_is_read() -> None:
+    device = DeviceProfile(
+        memory=8 * 10**9,
+        flops=4e12,
+        bandwidth=1e11,
+        step_s=0.002,
+        layer_s=0.0005,
+        name='Apple M2 "Max"',
+        total_memory=9,
+    )
+    node = NodeProfile(
+        name="a", device=device, site="s", cached_layers=LayerRange(0, 4), disk_bandwidth=1e7, download_bandwidth=5e7
+    )
+    entry = describe_node(node)
+    assert read_cluster({"nodes": [entry]}).nodes == (replace(node, device=replace(device, total_memory=0)),)
+    known = describe_node(replace(node, device=replace(device, name="RTX4090")))
+    assert read_cluster({"nodes": [known]}).nodes[0].device.flops_efficiency == 1.0
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), 1e300])
+def test_figures_are_finite(value: float) -> None:
+    with pytest.raises(UsageError, match=r"nodes\[0\].tflops"):
+        read_cluster({"nodes": [NODE | {"tflops": value}]})

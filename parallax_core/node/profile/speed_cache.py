@@ -1,0 +1,48 @@
+"""Caches the measured speed of devices in this user's cache folder, so that later starts need not measure."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from parallax_core.config.home import cache_folder
+from parallax_core.contracts.device import DeviceSpeed
+
+FOLDER = "speed"
+
+
+class MeasuredSpeed(msgspec.Struct, forbid_unknown_fields=True):
+    """A cached speed."""
+
+    key: list[str]
+    """All that it depends on, such as the machine, the backend and its version."""
+    speed: DeviceSpeed
+    disk_bandwidth: float
+    """Bytes per second."""
+
+
+def find_speed(key: list[str]) -> MeasuredSpeed | None:
+    """Return the cached speed of a key; None if there is none that can be read."""
+    with suppress(OSError, msgspec.MsgspecError):
+        found = msgspec.json.decode(_place(key).read_bytes(), type=MeasuredSpeed)
+        if found.key == key:
+            return found
+    return None
+
+
+def keep_speed(measured: MeasuredSpeed) -> None:
+    """Write a speed to the cache atomically; without a writable folder, later starts only measure again."""
+    with suppress(OSError):
+        place = _place(measured.key)
+        draft = place.with_suffix(f".{os.getpid()}.part")
+        draft.write_bytes(msgspec.json.encode(measured))
+        draft.replace(place)
+
+
+def _place(key: list[str]) -> Path:
+    digest = hashlib.sha256(msgspec.json.encode(key)).hexdigest()
+    return cache_folder(FOLDER) / f"{digest[:32]}.json"

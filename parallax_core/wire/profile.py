@@ -1,0 +1,110 @@
+"""What a node says of itself: its device, its disk, and the links that it measured.
+
+All numbers are finite and within ranges that are checked during decoding; a report beyond them is a `BadFrame`.
+Whether a report is true is found out later: by the step times of the node's stage.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from parallax_core.contracts.device import DType
+from parallax_core.contracts.value import Count
+from parallax_core.wire.base import Name
+from parallax_core.wire.checks import check_words, require
+from parallax_core.wire.errors import BadFrame
+
+MOST_BYTES = 2**50
+"""The most bytes of memory, or of a disk."""
+MOST_MODELS = 64
+"""The most stored models in a report."""
+MOST_LINKS = 1024
+"""The most links in a report."""
+
+Bytes = Annotated[int, msgspec.Meta(ge=0, le=MOST_BYTES)]
+Flops = Annotated[float, msgspec.Meta(ge=1e6, le=1e17)]
+Bandwidth = Annotated[float, msgspec.Meta(ge=1e3, le=1e15)]
+Share = Annotated[float, msgspec.Meta(ge=0.01, le=1)]
+StepSeconds = Annotated[float, msgspec.Meta(ge=0, le=60)]
+LayerSeconds = Annotated[float, msgspec.Meta(ge=0, le=10)]
+RoundTrip = Annotated[float, msgspec.Meta(ge=0, le=60)]
+
+
+class DeviceReport(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, kw_only=True):
+    """The device of a node; see `DeviceProfile` for the fields."""
+
+    memory: Bytes
+    flops: Flops
+    bandwidth: Bandwidth
+    flops_efficiency: Share = 1.0
+    bandwidth_efficiency: Share = 1.0
+    step_s: StepSeconds = 0.0
+    layer_s: LayerSeconds = 0.0
+    name: Name = ""
+    total_memory: Bytes = 0
+    is_measured: bool = False
+
+
+class StoredLayers(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Layers of a model that are on the disk of a node: ``start`` to ``stop``, half open."""
+
+    model: Name
+    """The full name, ``source:name``."""
+    start: Count
+    stop: Count
+
+
+class NodeReport(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, kw_only=True):
+    """What a node says of itself."""
+
+    backend: Name
+    """The backend that its device was measured with."""
+    device: DeviceReport
+    dtype: DType = "auto"
+    disk_bandwidth: Bandwidth = 1e9
+    """Bytes per second; see `NodeProfile`."""
+    disk_free: Bytes = 0
+    stored: Annotated[tuple[StoredLayers, ...], msgspec.Meta(max_length=MOST_MODELS)] = ()
+
+
+class LinkReport(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The measured connection of a node to another one; see `LinkProfile`."""
+
+    peer: Name
+    round_trip_s: RoundTrip
+    bandwidth: Bandwidth
+
+
+def check_report(report: NodeReport) -> None:
+    """Check a report beyond its types.
+
+    Raises:
+        BadFrame: if its fields do not fit each other, or a text has unprintable characters.
+    """
+    device = report.device
+    check_words(report.backend, device.name, *(each.model for each in report.stored))
+    require(
+        not device.total_memory or device.memory <= device.total_memory, "a device has more free memory than memory"
+    )
+    require(all(each.start < each.stop for each in report.stored), "a node has stored layers that do not exist")
+
+
+def encode_report(report: NodeReport) -> bytes:
+    """Return a report as bytes."""
+    return msgspec.msgpack.encode(report)
+
+
+def decode_report(data: bytes) -> NodeReport:
+    """Return the report in ``data``.
+
+    Raises:
+        BadFrame: if it is no report, or a number is not in its range.
+    """
+    try:
+        report = msgspec.msgpack.decode(data, type=NodeReport)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise BadFrame(f"a report of a node is not valid: {error}") from error
+    check_report(report)
+    return report

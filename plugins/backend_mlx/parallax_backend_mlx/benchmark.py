@@ -1,0 +1,98 @@
+"""Measures the speed of a device with the kernels of stages."""
+
+from __future__ import annotations
+
+from parallax_backend_mlx.backend import MlxBackend
+from parallax_backend_mlx.malloc import keep_memory
+from parallax_backend_mlx.memory import find_room
+from parallax_backend_mlx.runtime import BLAS, Linear, mx
+from parallax_backend_mlx.transposed_weights import TransposedWeight
+from parallax_core.api import (
+    DeviceMemory,
+    DevicePlan,
+    DeviceSpeed,
+    Machine,
+    ParallaxError,
+    Unsupported,
+    format_bytes,
+    measure_overhead,
+    measure_products,
+)
+
+SIDE = {"cpu": 2048, "gpu": 4096}
+"""Rows and columns of a matrix."""
+NUM_MATRICES = 16
+"""They take 256 MiB in float32 on a CPU, and 512 MiB in bfloat16 on a GPU: more than the caches hold."""
+PREFILL_ROWS = {"gpu": 1024, "fast": 128, "slow": 16}
+"""Rows on a GPU, and on a CPU with and without a fast BLAS."""
+DTYPES = {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}
+FREE_SHARE = 0.25
+"""The share of the free memory that matrices may take."""
+OVERHEAD = 0.2
+"""The share of the time that steps of tiny stages take."""
+
+
+class MlxBenchmark:
+    """See `parallax_core.api.DeviceBenchmark`."""
+
+    def __init__(self, plan: DevicePlan) -> None:
+        """Choose the dtype of a plan, as a stage does.
+
+        Raises:
+            Unsupported: if there is no such dtype.
+        """
+        if plan.dtype not in {"auto", *DTYPES}:
+            raise Unsupported(f"there is no dtype {plan.dtype!r}", f"choose auto, {', '.join(DTYPES)}")
+        self._plan = plan
+        self._is_gpu = mx.default_device() == mx.Device(mx.gpu)
+        automatic = "bfloat16" if self._is_gpu else "float32"
+        self._dtype = DTYPES[automatic if plan.dtype == "auto" else plan.dtype]
+        self.name = str(mx.device_info()["device_name"]) if self._is_gpu else ""
+
+    def read_memory(self) -> DeviceMemory:
+        """Return the memory of the device; on a CPU, that of the machine, and what its control groups leave free."""
+        total = mx.device_info().get("memory_size", 0) if self._is_gpu else Machine().total_memory()
+        return DeviceMemory(int(total), find_room())
+
+    def measure_speed(self, limit_s: float) -> DeviceSpeed:
+        """Measure products of matrices as layers have them, and steps of tiny stages.
+
+        Raises:
+            ParallaxError: if there is too little free memory for a matrix.
+        """
+        if not self._is_gpu:
+            keep_memory()
+        products = measure_products(_Matrices(self._dtype, is_gpu=self._is_gpu), limit_s * (1 - OVERHEAD))
+        mx.clear_cache()
+        overhead = measure_overhead(MlxBackend(), self._plan, limit_s * OVERHEAD)
+        return DeviceSpeed(
+            flops=products.flops, bandwidth=products.bandwidth, step_s=overhead.step_s, layer_s=overhead.layer_s
+        )
+
+
+class _Matrices:
+    """See `parallax_core.api.Products`."""
+
+    def __init__(self, dtype: mx.Dtype, *, is_gpu: bool) -> None:
+        self._dtype, self._side = dtype, SIDE["gpu" if is_gpu else "cpu"]
+        self._turns = not is_gpu and dtype == mx.float32
+        self.prefill_rows = PREFILL_ROWS["gpu" if is_gpu else "slow" if BLAS.is_slow else "fast"]
+        one = self._side**2 * dtype.size
+        self.num_matrices = min(NUM_MATRICES, int(find_room() * FREE_SHARE // one))
+        self._made: list[Linear] = []
+        if not self.num_matrices:
+            message = f"the benchmark needs {format_bytes(one / FREE_SHARE)} of free memory"
+            raise ParallaxError(message, "close other programs")
+
+    def add_matrix(self) -> tuple[int, int]:
+        """Make one more matrix."""
+        layer = Linear(self._side, self._side, bias=False)
+        layer.weight = mx.zeros((self._side, self._side), dtype=self._dtype)
+        self._made.append(TransposedWeight(layer) if self._turns else layer)
+        mx.eval(self._made[-1].weight)
+        return self._side**2, int(self._made[-1].weight.nbytes)
+
+    def multiply(self, rows: int, num_matrices: int) -> None:
+        """Multiply, and wait."""
+        x = mx.zeros((1, rows, self._side), dtype=self._dtype)
+        mx.eval([matrix(x) for matrix in self._made[:num_matrices]])

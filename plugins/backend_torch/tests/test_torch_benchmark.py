@@ -1,0 +1,25 @@
+"""The benchmark refuses what it cannot measure; the kit of backends checks its figures."""
+
+from __future__ import annotations
+
+import pytest
+
+from parallax_backend_torch import benchmark
+from parallax_backend_torch.benchmark import TorchBenchmark
+from parallax_core.api import DevicePlan, ParallaxError, Unsupported
+
+
+def test_unknown_device_is_refused() -> None:
+    with pytest.raises(Unsupported):
+        TorchBenchmark(DevicePlan(device="no-such-device"))
+
+
+def test_too_little_memory_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(benchmark, "find_room", lambda device: 2**20)
+    with pytest.raises(ParallaxError, match="free memory"):
+        TorchBenchmark(DevicePlan(device="cpu")).measure_speed(0.2)
+
+
+def test_quantized_weights_are_measured_as_such() -> None:
+    measured = TorchBenchmark(DevicePlan(device="cpu", options={"weights": "int8"})).measure_speed(0.2)
+    assert measured.bandwidth > 0

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from parallax_core.api import BackendFailed, DevicePlan, LayerRange, StagePlan, read_tensors, silent
+from parallax_core.backendkit.overhead import MANY, measure_overhead, write_llama
+from parallax_core.testing.sleep import SleepStage, describe_sleeper
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class SleepBackend:
+    """Opens stages that sleep a millisecond, and half of one for each layer; they close."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.open: list[SleepStage] = []
+        self.plans: list[StagePlan] = []
+
+    def open_stage(self, plan: StagePlan) -> SleepStage:
+        layers = json.loads((plan.model / "config.json").read_bytes())["num_hidden_layers"]
+        info = describe_sleeper(LayerRange(0, layers), layers)
+        self.plans.append(plan)
+        self.open.append(SleepStage(info, lambda _: 1e-3 + layers * 5e-4, self.clock.sleep))
+        return self.open[-1]
+
+
+def test_overhead_of_steps_and_layers_is_told_apart() -> None:
+    clock = Clock()
+    backend = SleepBackend(clock)
+    found = measure_overhead(backend, DevicePlan(device="x", dtype="float32"), 1.0, clock)
+    assert found == pytest.approx((1e-3, 5e-4))
+    assert {(plan.device, plan.dtype) for plan in backend.plans} == {("x", "float32")}
+    for stage in backend.open:
+        with pytest.raises(BackendFailed, match="closed"):
+            stage.edit([])
+
+
+def test_slow_steps_end_in_time() -> None:
+    clock = Clock()
+    measure_overhead(SleepBackend(clock), DevicePlan(), 0.05, clock)
+    assert clock.now < 0.1
+
+
+def test_model_has_all_tensors_of_its_layers(tmp_path: Path) -> None:
+    model = write_llama(tmp_path / "llama", MANY)
+    tensors = dict(read_tensors(model, lambda _: True, silent))
+    assert len(tensors) == 2 + 9 * MANY
+    assert tensors["model.layers.9.mlp.down_proj.weight"].shape == (64, 128)

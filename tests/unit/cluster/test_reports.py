@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from parallax_core.cluster.placement.devices import find_device
+from parallax_core.cluster.reports import SLACK, describe_device, limit_device, make_link, make_node
+from parallax_core.contracts.placement import DeviceProfile, LinkProfile
+from parallax_core.contracts.stage import LayerRange
+from parallax_core.wire.profile import LinkReport, NodeReport, StoredLayers
+
+DEVICE = DeviceProfile(memory=8 * 10**9, flops=4e12, bandwidth=9e10, step_s=1e-3, name="Apple M2", is_measured=True)
+REPORT = NodeReport(
+    backend="mlx",
+    device=describe_device(DEVICE),
+    disk_bandwidth=3e9,
+    disk_free=10**11,
+    stored=(StoredLayers("hf:org/other", 0, 4), StoredLayers("hf:org/name", 3, 9)),
+)
+
+
+def test_node_has_what_it_reports() -> None:
+    node = make_node("attic", REPORT, site="home", model="hf:org/name")
+    assert (node.name, node.site, node.device) == ("attic", "home", DEVICE)
+    assert (node.cached_layers, node.disk_bandwidth, node.disk_free) == (LayerRange(3, 9), 3e9, 10**11)
+    assert make_node("attic", REPORT, model="hf:org/third").cached_layers is None
+
+
+def test_known_product_is_not_believed_to_be_much_faster_than_it_is() -> None:
+    known = find_device("RTX4090")
+    assert known
+    lie = replace(DEVICE, name="NVIDIA GeForce RTX 4090", flops=1e17, bandwidth=1e15)
+    limited = limit_device(lie)
+    assert (limited.flops, limited.bandwidth) == (SLACK * known.flops, SLACK * known.bandwidth)
+    honest = replace(lie, flops=known.flops / 2, bandwidth=known.bandwidth / 2)
+    assert limit_device(honest) == honest
+    assert limit_device(replace(lie, name="something new")).flops == 1e17
+
+
+def test_link_has_both_ends() -> None:
+    assert make_link("attic", LinkReport("desk", 0.02, 1e7)) == LinkProfile(
+        ends=("attic", "desk"), round_trip_s=0.02, bandwidth=1e7
+    )
