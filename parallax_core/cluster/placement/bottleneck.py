@@ -7,8 +7,8 @@ from itertools import pairwise
 from parallax_core.cluster.placement.cost_model import CostModel, PipelineCost, count_batch
 from parallax_core.contracts.placement import Resource
 
-NEARLY = 0.999
-"""A resource that is busy for this share of the time sets the pace."""
+MOSTLY = 0.8
+"""A resource that is busy for this share of the time sets the pace: prompts that hold up other steps take the rest."""
 
 
 def find_limit(
@@ -16,16 +16,18 @@ def find_limit(
 ) -> tuple[Resource, str]:
     """Return the resource that limits a pipeline with these times, and the node or link it belongs to.
 
-    If a stage or a link is busy all the time, it is the limit. Else the pipeline waits for requests: more of them would
-    help, unless most of the time of a token is spent on links, for which ``latency`` is returned, with the slowest.
+    If a stage or a link is busy most of the time, it is the limit. Else the pipeline waits for requests: more of them
+    would help, unless most of the time of a token is spent on links, for which ``latency`` is returned, with the
+    slowest.
     """
     rate = cost.num_requests / cost.request_s
     names = [costs.nodes[node].name for node in order]
-    if cost.link_s and max(cost.link_s) >= max(cost.stage_s) and max(cost.link_s) * rate >= NEARLY:
+    if cost.link_s and max(cost.link_s) >= max(cost.stage_s) and max(cost.link_s) * rate >= MOSTLY:
         slowest = cost.link_s.index(max(cost.link_s))
         return "link", f"{names[slowest]} - {names[slowest + 1]}"
     slowest = cost.stage_s.index(max(cost.stage_s))
-    if cost.stage_s[slowest] * rate >= NEARLY:
+    is_filled = cost.num_requests > len(order) or len(order) == 1
+    if is_filled and cost.stage_s[slowest] * rate >= MOSTLY:
         return _find_stage_limit(costs, order[slowest], (cuts[slowest], cuts[slowest + 1]), cost), names[slowest]
     computing_s = costs.num_decodes * _sum_decodes(costs, order, cuts, cost.num_requests)
     trips_s = [costs.find_link(*ends).round_trip_s for ends in pairwise(order)]

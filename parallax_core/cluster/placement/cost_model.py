@@ -47,12 +47,49 @@ class PipelineCost(NamedTuple):
     """Seconds that each link is busy for one request, the first between stages 0 and 1."""
 
 
+class Turn:
+    """A turn in which every request is in one step of a pipeline: most decode, and now and then one brings its prompt.
+
+    A request has as many turns as it has tokens. With B requests of O tokens, no prompt is in a turn with the
+    probability (1 - 1/O)**B. Steps do not overtake each other: what follows a prompt waits for it at every stage.
+    """
+
+    def __init__(self, num_requests: int, num_steps: float, num_tokens: int) -> None:
+        """Divide requests among steps; each request has a number of tokens."""
+        self.count = num_tokens
+        self._num_steps = num_steps
+        self._calm = (1 - 1 / num_tokens) ** num_requests
+        num_prefills = num_requests / num_tokens / (1 - self._calm)
+        self._num_long = min(num_prefills, num_steps)
+        self.prefills_per_step = max(1.0, num_prefills / num_steps)
+        """Prompts in a step that has any."""
+
+    def average(self, short_s: float, long_s: float) -> float:
+        """Return the mean of what a turn without and with prompts takes."""
+        return self._calm * short_s + (1 - self._calm) * long_s
+
+    def sum_busy(self, decode_s: float, mixed_s: float) -> tuple[float, float]:
+        """Return the seconds that a stage computes in a turn without and in a turn with prompts."""
+        return self._num_steps * decode_s, self._num_long * mixed_s + (self._num_steps - self._num_long) * decode_s
+
+    def measure(self, decode_s: Sequence[float], mixed_s: Sequence[float], ways_s: float) -> float:
+        """Return the seconds of a turn: the way of a step through all stages, or the busiest stage, if that is longer.
+
+        Args:
+            decode_s: the seconds of a step of decodes on each stage.
+            mixed_s: those of a step with prompts; the same as ``decode_s`` for a turn without.
+            ways_s: the seconds on links.
+        """
+        pairs = list(zip(decode_s, mixed_s, strict=True))
+        further_s = max(0.0, self._num_long - 1) * max(mixed - decode for decode, mixed in pairs)
+        return max(sum(mixed_s) + ways_s + further_s, *(self.sum_busy(*pair)[1] for pair in pairs))
+
+
 class CostModel:
     """The cost of stages and pipelines of one problem. Nodes are indices into its cluster's nodes.
 
-    A stage's time is the longer of computing and reading (the roofline model: Williams et al., CACM 2009). A pipeline's
-    rate is the smaller of what its busiest resource and what its concurrent requests allow (asymptotic bounds of closed
-    queueing networks: Denning and Buzen, ACM Computing Surveys 1978).
+    A stage's time is the longer of computing and reading (the roofline model: Williams et al., CACM 2009). The rate of
+    a pipeline is the number of its requests over the time of one (Little, Operations Research 1961); see `Turn`.
     """
 
     def __init__(self, problem: PlacementProblem) -> None:
@@ -134,23 +171,40 @@ class CostModel:
             cuts: the first layer of each stage, and the number of layers; shape [stages + 1].
             num_requests: at the same time, at least 1.
         """
-        batch, stages = count_batch(len(order), num_requests), list(zip(order, pairwise(cuts), strict=True))
-        decode, goal = self.sum_decode(batch), self.goal
+        stages = list(zip(order, pairwise(cuts), strict=True))
+        batch, goal = count_batch(len(order), num_requests), self.goal
+        turn = Turn(num_requests, num_requests / batch, goal.output_tokens)
+        decode, mixed = self.sum_decode(batch), self._mix(batch, turn.prefills_per_step)
         decode_s = [self.measure_step(node, *cut, decode) for node, cut in stages]
-        prefill_s = [self.measure_step(node, *cut, self.prefill) for node, cut in stages]
+        mixed_s = [
+            max(self.measure_step(node, *cut, mixed), each) for (node, cut), each in zip(stages, decode_s, strict=True)
+        ]
         links = [self.find_link(*ends) for ends in pairwise(order)]
         hidden, ways_s = self.problem.model.hidden, self._measure_ways(order, links)
         copies_s = [hidden / link.bandwidth for link in links]
-        ttft_s = sum(prefill_s) + ways_s + goal.prompt_tokens * sum(copies_s)
-        alone_s = ttft_s + self.num_decodes * (sum(decode_s) + ways_s + batch * sum(copies_s))
-        turns = self.num_decodes / batch
-        stage_s = [once_s + turns * step_s for once_s, step_s in zip(prefill_s, decode_s, strict=True)]
+        prefill_s = sum(self.measure_step(node, *cut, self.prefill) for node, cut in stages)
+        ttft_s = prefill_s + ways_s + goal.prompt_tokens * sum(copies_s)
         link_s = [(goal.prompt_tokens + self.num_decodes) * copy_s for copy_s in copies_s]
-        rate = min(1 / max(*stage_s, *link_s, 0.0), num_requests / alone_s)
-        request_s = num_requests / rate
+        short_s = turn.measure(decode_s, decode_s, ways_s + batch * sum(copies_s))
+        long_s = turn.measure(decode_s, mixed_s, ways_s + goal.prompt_tokens * turn.prefills_per_step * sum(copies_s))
+        request_s = max(turn.count * turn.average(short_s, long_s), num_requests * max(link_s, default=0.0))
+        stage_s = [
+            turn.count * turn.average(*turn.sum_busy(*pair)) / num_requests
+            for pair in zip(decode_s, mixed_s, strict=True)
+        ]
         token_s = (request_s - ttft_s) / self.num_decodes
-        tokens_per_s = rate * goal.output_tokens
+        tokens_per_s = num_requests / request_s * goal.output_tokens
         return PipelineCost(num_requests, tokens_per_s, ttft_s, token_s, request_s, tuple(stage_s), tuple(link_s))
+
+    def _mix(self, batch: float, num_prefills: float) -> StepSums:
+        """Return the sums of a step of ``batch`` sequences, some of them with their prompts; weights are read once."""
+        decode, prefill, share = self.sum_decode(batch), self.prefill, min(1.0, num_prefills / batch)
+        if share == 1.0 and num_prefills == 1.0:
+            return prefill
+        flops = [
+            (1 - share) * one + num_prefills * other for one, other in zip(decode.flops, prefill.flops, strict=True)
+        ]
+        return StepSums(flops, [max(pair) for pair in zip(decode.bytes, prefill.bytes, strict=True)])
 
     def _measure_ways(self, order: Sequence[int], links: Sequence[LinkProfile]) -> float:
         """Return the seconds of a small message from the head through all stages and back to the head."""

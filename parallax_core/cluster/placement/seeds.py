@@ -11,6 +11,8 @@ Layout = tuple[tuple[int, ...], ...]
 """The nodes of each pipeline, in order. Other nodes are idle."""
 MOST_STAGES = 16
 """No first layout has longer pipelines: the steps in flight grow with the stages, and the requests in each get few."""
+FEW = (2, 3)
+"""Pipelines of this number of the largest nodes are tried alone: prompts hold up the other steps of a long one."""
 MOST_SINGLE = 8
 """The most layouts of a single node to try alone; in larger clusters one node is never the best."""
 
@@ -30,6 +32,10 @@ def deal_layouts(costs: CostModel) -> Iterator[Layout]:
     numbers = {most, most * 3 // 4, most // 2, most // 4, 3, 2, 1}
     for number in sorted(numbers & set(range(least, most + 1)), reverse=True):
         yield _deal_sites(costs, nodes, number)
+    largest = sorted(nodes, key=lambda node: (-costs.speeds[node].memory, node))
+    for number in FEW:
+        if number < len(nodes) and _count_copies(costs, largest[:number]):
+            yield (order_nodes(costs, largest[:number]),)
 
 
 def order_nodes(costs: CostModel, nodes: Iterable[int]) -> tuple[int, ...]:

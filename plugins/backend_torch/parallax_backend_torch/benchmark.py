@@ -93,12 +93,12 @@ class _Matrices:
         self._made.append(self._factory.make_linear(rows, None, kind))
         return self._side**2, self._made[-1].num_bytes
 
-    @torch.inference_mode()
     def multiply(self, rows: int, num_matrices: int) -> None:
         """Multiply, and wait."""
         device = self._factory.device
         x = torch.zeros(rows, self._side, device=device, dtype=self._factory.dtype)
-        for matrix in self._made[:num_matrices]:
-            matrix.apply(x)
+        with torch.inference_mode():
+            for matrix in self._made[:num_matrices]:
+                matrix.apply(x)
         if device.type == "cuda":
             torch.cuda.synchronize(device)

@@ -52,7 +52,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def measure(spec: BackendSpec = SPEC, plan: DevicePlan | None = None, *, renew: bool = False) -> MachineProfile:
     module = types.SimpleNamespace(parallax_register_backends=hookimpl(lambda: [spec]))
-    host = PluginHost([(PluginRecord(name="p"), module)])
+    record = PluginRecord(name="p", distribution="p", version="1", module="p", state="loaded")
+    host = PluginHost([(record, module)])
     return measure_machine(host, host.backends().get(spec.name), plan or DevicePlan(), renew=renew)
 
 
