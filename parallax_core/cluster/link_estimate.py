@@ -41,12 +41,12 @@ class LinkEstimate:
     @property
     def round_trip_s(self) -> float | None:
         """The median round trip, in seconds."""
-        return statistics.median(self.round_trips) if self.round_trips else None
+        return statistics.median_low(self.round_trips) if self.round_trips else None
 
     @property
     def bandwidth(self) -> float | None:
         """The median bandwidth, in bytes per second."""
-        return statistics.median(self.bandwidths) if self.bandwidths else None
+        return statistics.median_low(self.bandwidths) if self.bandwidths else None
 
     def add(self, sample: LinkSample) -> LinkEstimate:
         """Return the estimate with one more sample; times that are not finite or below 0 are left out."""
