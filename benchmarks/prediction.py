@@ -65,7 +65,9 @@ class Speeds(NamedTuple):
 
     tokens_per_s: float
     token_s: float
+    """Seconds per token after the first, with what a request waits before its first token, as the cost model has it."""
     ttft_s: float
+    """Of a request alone."""
 
 
 def make_cluster(seed: int, hop_s: float) -> PlacementProblem:
@@ -194,8 +196,9 @@ async def load(engine: Engine, goal: ServingGoal, num_users: int, request_s: flo
 
     await asyncio.gather(*map(use, range(num_users)))
     tokens, spent = sum(len(each) - 1 for each in measured), sum(each[-1] - each[0] for each in measured)
-    decoding = sum(each[-1] - each[1] for each in measured)
-    return Speeds(num_users * tokens / spent, decoding / (tokens - len(measured)), alone[1] - alone[0])
+    ttft_s = alone[1] - alone[0]
+    token_s = (spent - ttft_s * len(measured)) / (tokens - len(measured))
+    return Speeds(num_users * tokens / spent, token_s, ttft_s)
 
 
 async def measure_placement(problem: PlacementProblem, placement: Placement, hop_s: float) -> list[Speeds]:

@@ -29,7 +29,7 @@ Bandwidth = Annotated[float, msgspec.Meta(ge=1e3, le=1e15)]
 Share = Annotated[float, msgspec.Meta(ge=0.01, le=1)]
 StepSeconds = Annotated[float, msgspec.Meta(ge=0, le=60)]
 LayerSeconds = Annotated[float, msgspec.Meta(ge=0, le=10)]
-RoundTrip = Annotated[float, msgspec.Meta(ge=0, le=60)]
+RttSeconds = Annotated[float, msgspec.Meta(ge=0, le=60)]
 
 
 class DeviceReport(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, kw_only=True):
@@ -73,7 +73,7 @@ class LinkReport(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     """The measured connection of a node to another one; see `LinkProfile`."""
 
     peer: Name
-    round_trip_s: RoundTrip
+    round_trip_s: RttSeconds
     bandwidth: Bandwidth
 
 

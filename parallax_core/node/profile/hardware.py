@@ -20,7 +20,7 @@ MOST_OUTPUT = 2**20
 CPUINFO = Path("/proc/cpuinfo")
 
 
-class Tool(NamedTuple):
+class VendorTool(NamedTuple):
     """A vendor's tool, and the parser of its output."""
 
     command: tuple[str, ...]
@@ -28,14 +28,14 @@ class Tool(NamedTuple):
 
 
 TOOLS = (
-    Tool(
+    VendorTool(
         ("nvidia-smi", "--query-gpu=name,memory.total,memory.free", "--format=csv,noheader,nounits"),
         parse_nvidia,
     ),
-    Tool(("amd-smi", "static", "--asic", "--vram", "--json"), parse_amd_smi),
-    Tool(("rocm-smi", "--showproductname", "--showmeminfo", "vram", "--json"), parse_rocm),
+    VendorTool(("amd-smi", "static", "--asic", "--vram", "--json"), parse_amd_smi),
+    VendorTool(("rocm-smi", "--showproductname", "--showmeminfo", "vram", "--json"), parse_rocm),
 )
-MAC_TOOLS = (Tool(("system_profiler", "SPDisplaysDataType", "-json"), parse_apple),)
+MAC_TOOLS = (VendorTool(("system_profiler", "SPDisplaysDataType", "-json"), parse_apple),)
 
 
 def run_tool(command: Sequence[str]) -> str:
