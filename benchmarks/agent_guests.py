@@ -353,7 +353,7 @@ class OpenAIAgentsChecks(ObjectChecks):
             called.append((TOOL, {"country": country}))
             return "Paris"
 
-        tool = function_tool(capital_of, strict_mode=False)
+        tool = function_tool(capital_of)
         self.run(ASK_TOOL, tools=[tool], tool_choice="required", tool_use_behavior="stop_on_first_tool")
         return called[0]
 

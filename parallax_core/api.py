@@ -48,7 +48,17 @@ from parallax_core.contracts.event import EngineReady, Event, RequestBegan, Requ
 from parallax_core.contracts.finding import Finding
 from parallax_core.contracts.grammar import Grammar, GrammarKind
 from parallax_core.contracts.model import LayerShape, ModelAdapter, ModelShape, ModelSpec, Part
-from parallax_core.contracts.parser import AnswerInfo, Content, Informed, Parser, ParserSpec, Piece, Reasoning, ToolCall
+from parallax_core.contracts.parser import (
+    AnswerInfo,
+    CallForm,
+    Content,
+    Informed,
+    Parser,
+    ParserSpec,
+    Piece,
+    Reasoning,
+    ToolCall,
+)
 from parallax_core.contracts.placement import (
     ClusterProfile,
     DeviceProfile,
@@ -317,6 +327,7 @@ __all__ = [  # noqa: RUF022 -- in groups
     "ServingGoal",
     # Parsers of model output
     "AnswerInfo",
+    "CallForm",
     "Content",
     "Informed",
     "JsonScan",

@@ -74,6 +74,26 @@ class Informed(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class CallForm:
+    """How a model writes its calls, if each is a JSON object with ``name`` and the arguments.
+
+    Each string is a mark, and white space may stand between them. One that is a single special token of the model
+    stands for that token.
+    """
+
+    begin: str = ""
+    """The mark before the calls. Empty: an answer with calls begins with them."""
+    opening: tuple[str, ...] = ()
+    """The marks between ``begin`` and the first call."""
+    between: tuple[str, ...]
+    """The marks between two calls."""
+    end: tuple[str, ...] = ()
+    """The marks after the last call."""
+    arguments: str = "arguments"
+    """The key of the arguments."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ParserSpec:
     """Offers a parser of outputs."""
 
@@ -97,3 +117,5 @@ class ParserSpec:
     reasoning_marks: tuple[str, str] | None = None
     """The marks before and after the reasoning: a prompt that ends with the first has opened it. The rest of such an
     answer may be JSON alone, which is how ``tool_choice`` forces a call; None: the format has no such answers."""
+    call_form: CallForm | None = None
+    """How the model writes calls, so that a grammar can hold their arguments to a strict schema; None: it cannot."""

@@ -17,10 +17,13 @@ from parallax_core.contracts.grammar import Grammar
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
+    from llguidance._lib import JsonCompileOptions
 
 WHITESPACE = r"(\n[ \t]{0,40}|[ ])"
 """The white space between the parts of JSON: none, one space, or a new line with its indentation. Without a bound, a
 model may write white space for ever."""
+JSON_OPTIONS: JsonCompileOptions = {"whitespace_pattern": WHITESPACE, "lenient": False, "coerce_one_of": False}
+"""How llguidance compiles a JSON schema."""
 MOST_STATES = 50_000
 """The most states of a grammar's lexer, of 1 to 2 kB each."""
 MOST_SHOWN = 300
@@ -79,7 +82,7 @@ class ModelGrammars:
     def _begin_after(self, triggers: Sequence[str], whole: str) -> str:
         """Return the grammar of free text, in which ``whole`` holds after the first of ``triggers``."""
         [part] = json.loads(whole)["grammars"]
-        names = [self._find_special(trigger) for trigger in triggers]
+        names = [self.find_special(trigger) for trigger in triggers]
         texts = [
             re.escape(trigger).replace("/", r"\/") for trigger, name in zip(triggers, names, strict=True) if not name
         ]
@@ -90,8 +93,9 @@ class ModelGrammars:
         lark = "\n".join([*lines, "start: FREE | begin @whole"])
         return json.dumps({"grammars": [{"lark_grammar": lark}, {**part, "name": "whole"}]})
 
-    def _find_special(self, text: str) -> str:
-        """Return the name of the special token that ``text`` stands for; empty if it stands for none."""
+    def find_special(self, text: str) -> str:
+        """Return the name in Lark of the special token that ``text`` stands for; empty if it stands for none."""
+        self.prepare()
         tokens = self._tokenizer.tokenize_str(text, parse_special=True)
         return f"<[{tokens[0]}]>" if len(tokens) == 1 and self._tokenizer.is_special_token(tokens[0]) else ""
 
@@ -161,9 +165,7 @@ def _translate_whole(grammar: Grammar) -> str:
             return _wrap("start: " + " | ".join(map(json.dumps, json.loads(grammar.source))))
     source = grammar.source or '{"type": "object"}'
     try:
-        return LLMatcher.grammar_from_json_schema(
-            source, overrides={"whitespace_pattern": WHITESPACE, "lenient": False, "coerce_one_of": False}
-        )
+        return LLMatcher.grammar_from_json_schema(source, overrides=JSON_OPTIONS)
     except ValueError as error:
         raise InvalidRequest(f"the schema is not valid: {error}", "grammar") from error
 

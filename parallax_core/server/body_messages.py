@@ -12,7 +12,7 @@ import msgspec
 from parallax_core.base.errors import BackendFailed, InvalidRequest, ParallaxError
 from parallax_core.base.ids import RequestId
 from parallax_core.contracts.engine import Request
-from parallax_core.contracts.parser import ParserSpec
+from parallax_core.contracts.parser import CallForm, ParserSpec
 from parallax_core.server.responses.plan import ResponsePlan
 
 BodyKind = Literal[
@@ -60,6 +60,7 @@ class ParserTraits(msgspec.Struct, frozen=True, kw_only=True):
     special_tokens: tuple[str, ...] = ()
     reasoning_end: str = ""
     reasoning_marks: tuple[str, str] | None = None
+    call_form: CallForm | None = None
 
     @classmethod
     def of(cls, spec: ParserSpec) -> ParserTraits:
@@ -70,6 +71,7 @@ class ParserTraits(msgspec.Struct, frozen=True, kw_only=True):
             special_tokens=tokens,
             reasoning_end=spec.reasoning_end,
             reasoning_marks=spec.reasoning_marks,
+            call_form=spec.call_form,
         )
 
 
@@ -107,6 +109,8 @@ class ResponseForm(msgspec.Struct, frozen=True, kw_only=True):
     """The end of a chat's prompt; see `AnswerInfo`."""
     tools: dict[str, str] = {}
     """The tools that the model may call; see `AnswerInfo`."""
+    strict_tools: tuple[str, ...] = ()
+    """The tools whose arguments have to follow their schemas, if the model calls them."""
     forced_call: str | None = None
     """The tool that the answer has to call; empty: any of them; None: it need not call any."""
     is_freeform: bool = False

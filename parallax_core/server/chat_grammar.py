@@ -1,4 +1,4 @@
-"""Fits the grammar of a chat's answers to the reasoning and the forced calls of its model."""
+"""Fits the grammar of a chat's answers to the reasoning and the calls of its model."""
 
 from __future__ import annotations
 
@@ -8,24 +8,27 @@ import msgspec
 
 from parallax_core.base.errors import InvalidRequest
 from parallax_core.contracts.engine import Request
+from parallax_core.contracts.grammar import Grammar
 from parallax_core.models.tokenizer import ModelTokenizer
 from parallax_core.server.body_messages import ParserTraits, ResponseForm
 from parallax_core.server.forced_calls import make_grammar
 from parallax_core.server.grammar_check import check_grammar
+from parallax_core.server.strict_calls import make_strict_grammar
 
 
 def set_grammar(
     text: ModelTokenizer, parser: ParserTraits, form: ResponseForm, request: Request
 ) -> tuple[ResponseForm, Request]:
-    """Return the form and the request with a grammar that begins after the reasoning, if the prompt opens one.
+    """Return the form and the request with the grammar of the answer, if it has one.
 
-    A ``tool_choice`` that forces a call has a grammar of its own.
+    The grammar that the client asks for begins after the reasoning, if the prompt opens one. A ``tool_choice`` that
+    forces a call has a grammar of its own, and so have strict tools.
 
     Raises:
         InvalidRequest: if the format of the model does not allow that, or the grammar cannot be compiled.
     """
     if form.forced_call is None and request.grammar is None:
-        return form, request
+        return _set_strict(text, parser, form, request) if form.strict_tools else (form, request)
     marks = parser.reasoning_marks
     opened = marks is not None and form.prompt_end.rstrip().endswith(marks[0])
     after = (marks[1],) if marks is not None and opened else ()
@@ -38,8 +41,29 @@ def set_grammar(
     if marks is None:
         message = "'tool_choice' cannot force a call in the format of this model"
         raise InvalidRequest(message, "tool_choice", "leave it out, or send 'auto' or 'none'")
-    named, allows_many = form.forced_call, form.allows_many_calls
-    forced = make_grammar(form.tools, named, allows_many=allows_many, after=after)
-    check_grammar(text.grammars, forced, "tool_choice")
-    form = msgspec.structs.replace(form, grammar_field="tool_choice")
-    return form, replace(request, grammar=forced)
+    forced = make_grammar(form.tools, form.forced_call, allows_many=form.allows_many_calls, after=after)
+    return _use(text, form, request, forced, "tool_choice")
+
+
+def _set_strict(
+    text: ModelTokenizer, parser: ParserTraits, form: ResponseForm, request: Request
+) -> tuple[ResponseForm, Request]:
+    """Return the form and the request with a grammar that holds calls of strict tools to their schemas."""
+    if parser.call_form is None:
+        message = f"'tools': the tool '{form.strict_tools[0][:100]}' cannot be strict in the format of this model"
+        raise InvalidRequest(message, "tools", "send 'strict': false, or a 'tool_choice' that forces a call")
+    strict = make_strict_grammar(
+        parser.call_form,
+        form.tools,
+        form.strict_tools,
+        allows_many=form.allows_many_calls,
+        find_special=text.grammars.find_special,
+    )
+    return _use(text, form, request, strict, "tools")
+
+
+def _use(
+    text: ModelTokenizer, form: ResponseForm, request: Request, grammar: Grammar, field: str
+) -> tuple[ResponseForm, Request]:
+    check_grammar(text.grammars, grammar, field)
+    return msgspec.structs.replace(form, grammar_field=field), replace(request, grammar=grammar)

@@ -126,7 +126,7 @@ class Function(Strict):
     parameters: Schema | None = None
     """The JSON Schema of its arguments, an object."""
     strict: bool | None = None
-    """Have the arguments follow the schema; true needs a ``tool_choice`` that forces a call, which always follow it."""
+    """Have the arguments follow the schema, as those of a call that ``tool_choice`` forces always do."""
 
 
 class Tool(Strict):
@@ -174,8 +174,3 @@ def check_tools(tools: list[Tool] | None, choice: str | NamedTool | None) -> Non
         raise refuse("tool_choice", "'tool_choice' names a function that is not in 'tools'")
     if choice == "required" and not names:
         raise refuse("tool_choice", "'tool_choice': 'required' is only for requests with 'tools'")
-    strict = [number for number, tool in enumerate(tools or ()) if tool.function.strict]
-    if strict and choice in (None, "auto"):  # a named tool cannot be in a set
-        place = f"tools.{strict[0]}.function.strict"
-        message = f"'{place}' is supported only with a 'tool_choice' that forces a call; leave it out or send false"
-        raise refuse(place, message)

@@ -70,6 +70,7 @@ def parse_chat(
         prompt_field="messages",
         prompt_end=text.show(prompt[-NUM_END_TOKENS:])[-MAX_PROMPT_END:] if parser else "",
         tools={tool.function.name: json.dumps(tool.function.parameters or {}) for tool in body.offered_tools},
+        strict_tools=tuple(tool.function.name for tool in body.offered_tools if tool.function.strict),
         forced_call=body.forced_call,
         allows_many_calls=body.parallel_tool_calls is not False,
         max_reasoning=body.max_reasoning_tokens,

@@ -34,17 +34,28 @@ def make_grammar(schemas: Mapping[str, str], named: str, *, allows_many: bool, a
         return Grammar(
             kind="json_schema", source=json.dumps(_as_object(json.loads(schemas[named]))), after=tuple(after)
         )
+    most = MAX_CALLS if allows_many else 1
+    call = make_call_schema(schemas)
+    whole = {"type": "array", "items": call, "minItems": 1, "maxItems": most, "$defs": call.pop("$defs")}
+    return Grammar(kind="json_schema", source=json.dumps(whole), after=tuple(after))
+
+
+def make_call_schema(schemas: Mapping[str, str], arguments: str = "arguments") -> dict[str, Any]:
+    """Return the schema of an object that calls one of the tools; its ``$defs`` hold where it is the root.
+
+    Args:
+        schemas: of the arguments, as JSON text, by the name of the tool.
+        arguments: the key of the arguments.
+    """
     variants, parts = [], {}
     for number, (name, schema) in enumerate(schemas.items()):
         place = f"tool{number}"
         parts[place] = _move(_as_object(json.loads(schema)), f"#/$defs/{place}")
-        fields = {"name": {"const": name}, "arguments": {"$ref": f"#/$defs/{place}"}}
+        fields = {"name": {"const": name}, arguments: {"$ref": f"#/$defs/{place}"}}
         variants.append(
             {"type": "object", "properties": fields, "required": list(fields), "additionalProperties": False}
         )
-    most = MAX_CALLS if allows_many else 1
-    whole = {"type": "array", "items": {"anyOf": variants}, "minItems": 1, "maxItems": most, "$defs": parts}
-    return Grammar(kind="json_schema", source=json.dumps(whole), after=tuple(after))
+    return {"anyOf": variants, "$defs": parts}
 
 
 def _as_object(schema: dict[str, Any]) -> dict[str, Any]:

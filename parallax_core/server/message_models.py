@@ -142,7 +142,7 @@ class MessageTool(Strict):
     eager_input_streaming: bool | None = None
     """Without effect: arguments are always streamed as they are generated."""
     strict: bool | None = None
-    """Have the arguments follow the schema; true needs a ``tool_choice`` that forces a call, which always follow it."""
+    """Have the arguments follow the schema, as those of a call that ``tool_choice`` forces always do."""
 
 
 class MessageToolChoice(Strict):
@@ -242,10 +242,6 @@ class CountTokensRequest(Tolerant):
             raise refuse("tools", "'tools' has two tools of the same name")
         if choice and choice.forces and not ({choice.name} & {*names} if choice.name else names):
             raise refuse("tool_choice", "'tool_choice' forces a call of a tool that is not in 'tools'")
-        strict = [number for number, tool in enumerate(self.tools or ()) if tool.strict]
-        if strict and not (choice and choice.type != "auto"):
-            place = f"tools.{strict[0]}.strict"
-            raise refuse(place, f"'{place}' is supported only with a 'tool_choice' that forces a call")
         if names and self.answer_format and not (choice and choice.type == "none"):
             message = "'output_config.format' leaves no room for tool calls: send 'tool_choice': {'type': 'none'}"
             raise refuse("output_config", message)

@@ -51,7 +51,9 @@ def list_messages(body: CountTokensRequest, *, keeps_billing_line: bool) -> list
 
 def make_tool(tool: MessageTool) -> Tool:
     """Return the tool of a chat request."""
-    function = Function.model_construct(name=tool.name, description=tool.description, parameters=tool.input_schema)
+    function = Function.model_construct(
+        name=tool.name, description=tool.description, parameters=tool.input_schema, strict=tool.strict
+    )
     return Tool.model_construct(type="function", function=function)
 
 

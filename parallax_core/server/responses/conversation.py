@@ -136,7 +136,9 @@ def make_tools(tools: Sequence[PlacedTool]) -> list[Tool]:
 def _make_function(placed: PlacedTool) -> Function:
     tool = placed.tool
     if not isinstance(tool, CustomTool):
-        return Function.model_construct(name=placed.full_name, description=tool.description, parameters=tool.parameters)
+        return Function.model_construct(
+            name=placed.full_name, description=tool.description, parameters=tool.parameters, strict=tool.strict
+        )
     return Function.model_construct(
         name=placed.full_name, description=_describe_custom(tool), parameters=_make_schema(tool)
     )

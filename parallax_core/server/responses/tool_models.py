@@ -32,7 +32,7 @@ class FunctionTool(Tolerant):
     parameters: Schema | None = None
     """The JSON Schema of its arguments, an object."""
     strict: bool | None = None
-    """Have the arguments follow the schema; true needs a ``tool_choice`` that forces a call, which always follow it."""
+    """Have the arguments follow the schema, as those of a call that ``tool_choice`` forces always do."""
 
 
 class TextFormat(Strict):
@@ -205,10 +205,3 @@ def check_tools(tools: Sequence[PlacedTool], choice: Any) -> None:  # noqa: ANN4
             raise refuse("tool_choice", f"'tool_choice' names the tool '{pick.name[:100]}', which is not in 'tools'")
     if choice == "required" and not names:
         raise refuse("tool_choice", "'tool_choice': 'required' is only for requests with 'tools'")
-    mode = choice.mode if isinstance(choice, AllowedTools) else choice
-    forces = mode == "required" or isinstance(choice, ToolPick)
-    for tool in tools:
-        if isinstance(tool.tool, FunctionTool) and tool.tool.strict and not forces and choice != "none":
-            place = f"{tool.path}.strict"
-            message = f"'{place}' is supported only with a 'tool_choice' that forces a call; leave it out or send false"
-            raise refuse(place, message)

@@ -21,7 +21,7 @@ from parallax_core.api import Ref
 from parallax_core.builtin.routing import LeastPendingTokens
 from parallax_core.contracts.engine import Delta, EngineStats, Finish, Health, Request, Stream
 from parallax_core.contracts.engine_spec import RequestField
-from parallax_core.contracts.parser import ParserSpec
+from parallax_core.contracts.parser import CallForm, ParserSpec
 from parallax_core.contracts.token_engine import EngineInfo
 from parallax_core.models.output_parser import OutputParser
 from parallax_core.models.tokenizer import ModelTokenizer
@@ -52,6 +52,7 @@ HERMES = ParserSpec(
     special_tokens=SPECIAL[:4],
     reasoning_end="</think>\n\n",
     reasoning_marks=("<think>", "</think>"),
+    call_form=CallForm(begin="<tool_call>", between=("</tool_call>", "<tool_call>"), end=("</tool_call>",)),
 )
 LENGTH = 4000
 

@@ -118,7 +118,6 @@ def test_grammar_begins_after_reasoning_that_the_prompt_opened(site: ToySite) ->
     [
         ("tool_choice", {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "other"}}}),
         ("tool_choice", {"tool_choice": "required"}),
-        ("tools.0.function.strict", {"tools": TOOLS}),
         ("response_format", {"tools": TOOLS[1:], "response_format": {"type": "json_object"}}),
     ],
 )
@@ -140,6 +139,32 @@ def test_format_without_bare_json_cannot_be_forced(tmp_path: Path) -> None:
         with pytest.raises(openai.BadRequestError, match="format of this model") as caught:
             site.openai.chat.completions.create(**ASK, tools=TOOLS, tool_choice="required")
         assert caught.value.param == "tool_choice"
+
+
+@pytest.mark.parametrize("choice", [{}, {"tool_choice": "auto"}])
+def test_strict_tool_is_called_as_its_schema_says_if_the_model_calls_it(site: ToySite, choice: Any) -> None:
+    fields: Any = {**ASK, **choice, "tools": TOOLS, "parallel_tool_calls": False, "seed": 3}
+    [mark] = site.text.encode("<tool_call>")
+    [answer] = site.openai.chat.completions.create(**fields, logit_bias={str(mark): 100}).choices
+    assert answer.message.tool_calls
+    [call] = answer.message.tool_calls
+    assert call.type == "function"
+    arguments = json.loads(call.function.arguments)
+    assert (call.function.name, arguments) == ("stop", {}) or arguments["letter"] in {"a", "é"}
+
+
+def test_strict_tool_may_be_left_alone(site: ToySite) -> None:
+    bias = {str(end): 100 for end in site.text.stop_ids}
+    [choice] = site.openai.chat.completions.create(**ASK, tools=TOOLS, seed=1, logit_bias=bias).choices
+    assert choice.finish_reason == "stop"
+    assert not choice.message.tool_calls
+
+
+def test_format_without_json_objects_cannot_be_strict(tmp_path: Path) -> None:
+    with ToySite(tmp_path, replace(HERMES, call_form=None)) as site:
+        with pytest.raises(openai.BadRequestError, match="'spell' cannot be strict in the format of this") as caught:
+            site.openai.chat.completions.create(**ASK, tools=TOOLS)
+        assert caught.value.param == "tools"
 
 
 PERSON: dict[str, Any] = {

@@ -187,13 +187,9 @@ def test_every_field_of_the_published_schema_is_there(site: ScriptedSite) -> Non
     }
 
 
-STRICT = {"type": "function", "function": {**TOOL["function"], "strict": True}}
-
-
 @pytest.mark.parametrize(
     ("param", "fields"),
     [
-        ("tools.0.function.strict", {"tools": [STRICT]}),
         ("tools", {"tools": [TOOL, TOOL]}),
         ("tools.0.function.name", {"tools": [{"type": "function", "function": {"name": "a b"}}]}),
         ("tools.0.type", {"tools": [{"type": "custom", "custom": {"name": "x"}}]}),

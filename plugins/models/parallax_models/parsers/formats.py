@@ -4,13 +4,21 @@
 
 from __future__ import annotations
 
-from parallax_core.api import ParserSpec, Ref
+from parallax_core.api import CallForm, ParserSpec, Ref
 
 THINK_TOKENS = ("<think>", "</think>")
 THINK_END = "</think>\n\n"
 HARMONY_TOKENS = ("start", "end", "message", "channel", "constrain", "return", "call")
 KIMI_TOKENS = ("tool_calls_section_begin", "tool_calls_section_end", "tool_call_begin", "tool_call_end")
 DEEPSEEK_TOKENS = ("calls▁begin", "calls▁end", "call▁begin", "call▁end", "sep")
+
+CALL_FORMS = {
+    "hermes": CallForm(begin="<tool_call>", between=("</tool_call>", "<tool_call>"), end=("</tool_call>",)),
+    "llama3_json": CallForm(between=(";",), arguments="parameters"),
+    "minimax_m1": CallForm(begin="<tool_calls>", between=("\n",), end=("</tool_calls>",)),
+    "granite": CallForm(begin="<|tool_call|>", opening=("[",), between=(",",), end=("]",)),
+}
+"""How the formats whose calls are JSON objects with a name write them."""
 
 
 def _offer(name: str, summary: str, parser: str, marks: tuple[str, ...], tokens: tuple[str, ...] = ()) -> ParserSpec:
@@ -22,6 +30,7 @@ def _offer(name: str, summary: str, parser: str, marks: tuple[str, ...], tokens:
         special_tokens=(*THINK_TOKENS, *tokens),
         reasoning_end=THINK_END,
         reasoning_marks=THINK_TOKENS,
+        call_form=CALL_FORMS.get(name),
     )
 
 

@@ -268,6 +268,14 @@ def test_forced_function_follows_its_schema(site: ScriptedSite) -> None:
     assert call["arguments"] == '{"word": "a"}'
 
 
+def test_strict_function_has_a_grammar_without_being_forced(site: ScriptedSite) -> None:
+    body = ask(site, LOOK_UP, tools=[{**FUNCTION, "strict": True}])
+    assert json.loads(body["output"][0]["arguments"]) == {"word": "é{"}
+    [request] = site.engine.requests
+    assert request.grammar is not None
+    assert request.grammar.after == ("<tool_call>",)
+
+
 def test_required_call_may_be_of_any_kind(site: ScriptedSite) -> None:
     script = json.dumps([{"name": "apply_patch", "arguments": {"input": "x"}}])
     [call] = ask(site, script, tools=[FUNCTION, CUSTOM], tool_choice="required")["output"]
@@ -356,7 +364,6 @@ def test_text_may_have_to_match_a_schema(site: ScriptedSite) -> None:
         ({"tools": [{"name": "a"}]}, "tools.0"),
         ({"tools": [{**NAMESPACE, "tools": [{"type": "web_search"}]}]}, "tools.0.tools.0"),
         ({"tools": [FUNCTION, FUNCTION]}, "tools"),
-        ({"tools": [{**FUNCTION, "strict": True}]}, "tools.0.strict"),
         ({"tools": [{**FUNCTION, "magic": 1}]}, "tools.0.magic"),
         ({"tools": [FUNCTION], "tool_choice": {"type": "function", "name": "other"}}, "tool_choice"),
         ({"tools": [FUNCTION], "tool_choice": {"type": "custom", "name": "look_up"}}, "tool_choice"),
