@@ -14,7 +14,7 @@ EDITABLE := $(foreach project,$(PROJECTS),-e ./$(project))
 DRAWS    := $(if $(filter torch vllm sglang,$(BACKEND)),plugins/sampling_torch)
 SERVED   := $(filter-out plugins/bench plugins/sampling_% plugins/backend_%,$(PLUGINS)) $(DRAWS) $(wildcard plugins/backend_$(BACKEND))
 
-RESULTS  := $(addprefix benchmarks/results/,parity-smollm2.json stages.json layers.json peer-mlx.json parity-torch.json peer-torch.json memory.json prefix.json head.json pipeline.json mlx.json families.json wire-fuzz.json transport.json link-fuzz.json http.json cancels.json edge.json loop-lag.json clients.json kernels.json quality.json properties.json hop.json hosts.json busy.json backends.json workers.json chaos.json engine-kills.json steps-ahead.json detection.json placement.json prediction.json stage-kills.json rolling-restart.json soak.json mixed-engines.json parity-vllm.json parity-sglang.json real-engine-kills.json engine-overhead.json schemas.json)
+RESULTS  := $(addprefix benchmarks/results/,parity-smollm2.json stages.json layers.json peer-mlx.json parity-torch.json peer-torch.json memory.json prefix.json head.json pipeline.json mlx.json families.json wire-fuzz.json transport.json link-fuzz.json http.json cancels.json edge.json loop-lag.json clients.json kernels.json quality.json properties.json hop.json hosts.json busy.json backends.json workers.json chaos.json engine-kills.json steps-ahead.json detection.json placement.json prediction.json stage-kills.json rolling-restart.json soak.json mixed-engines.json parity-vllm.json parity-sglang.json real-engine-kills.json engine-overhead.json schemas.json responses.json)
 
 SERVE := .venv
 DEV   := .venv-dev
@@ -202,6 +202,11 @@ benchmarks/results/real-engine-kills.json: | build/engines/sglang-0.5.23/.stamp 
 benchmarks/results/engine-overhead.json: | build/engines/vllm-0.32.0/.stamp
 	@echo "measuring $@"
 	@$(DEV)/bin/python -m benchmarks.engine_overhead "$$($(DEV)/bin/parallax models pull smollm2-135m)" \
+		--python $(CURDIR)/build/engines/vllm-0.32.0/engines/vllm/bin/python --out $@
+
+benchmarks/results/responses.json: | build/engines/vllm-0.32.0/.stamp
+	@echo "measuring $@"
+	@$(DEV)/bin/python -m benchmarks.responses "$$($(DEV)/bin/parallax models pull smollm2-135m)" \
 		--python $(CURDIR)/build/engines/vllm-0.32.0/engines/vllm/bin/python --out $@
 
 benchmarks/results/cancels.json: | $(DEV)/.stamp
