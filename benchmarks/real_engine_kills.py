@@ -97,12 +97,17 @@ def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
     return True
 
 
+def is_tracker(pid: int) -> bool:
+    """Return whether a process is Python's resource tracker: an engine goes on without it."""
+    return b"multiprocessing.resource_tracker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
 def kill_one(url: str, model: str, rng: random.Random) -> dict[str, Any]:
     """Kill a process of the engine, and return what became of it and of the others."""
     wait_until(lambda: read_replica(url)["running"] >= 1, PATIENCE_S)
     losses = read_replica(url)["losses"]
     processes = list(list_processes(read_replica(url)["stages"][0]["pid"]))
-    victim = rng.randrange(len(processes))
+    victim = rng.choice([index for index, pid in enumerate(processes) if not is_tracker(pid)])
     begun = time.monotonic()
     os.kill(processes[victim], signal.SIGKILL)
     is_noticed = wait_until(lambda: bool(read_replica(url)["losses"] > losses), PATIENCE_S)

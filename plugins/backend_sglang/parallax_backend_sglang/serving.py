@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import multiprocessing
+import multiprocessing.connection
 import socket
+import threading
 from typing import Any
 
 from parallax_backend_sglang import compat
@@ -43,6 +46,7 @@ def serve(link: socket.socket, inbox: Inbox[Frame], message: LoadEngine) -> None
     server = EngineServer(engine, link)
     link.sendall(pack(Phase(2)))
     link.sendall(pack(Loaded(info)))
+    threading.Thread(target=server.watch_processes, name="parallax-watch", daemon=True).start()
     engine.loop.run_until_complete(server.run(inbox))
 
 
@@ -56,6 +60,7 @@ class EngineServer:
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._stopped: set[int] = set()
         self._batch: list[Chunk] = []
+        self._sending = threading.Lock()
 
     async def run(self, inbox: Inbox[Frame]) -> None:
         """Serve until the process ends."""
@@ -70,6 +75,17 @@ class EngineServer:
                 case Stop(numbers):
                     for number in numbers:
                         self._stop(number)
+
+    def watch_processes(self) -> None:
+        """Wait on a thread until a process of SGLang ends; then tell the parent, and end this process.
+
+        SGLang notices that too, but first collects what may explain it, for up to a minute.
+        """
+        processes = multiprocessing.active_children()
+        ready = multiprocessing.connection.wait([process.sentinel for process in processes])
+        pids = [process.pid for process in processes if process.sentinel in ready]
+        self._send(Failed(f"SGLang failed: its process {pids[0]} has ended"))
+        end_group()
 
     def _stop(self, number: int) -> None:
         if number in self._tasks:
@@ -128,7 +144,7 @@ class EngineServer:
 
     def _send(self, message: Frame) -> None:
         """Send a message; the parent reads at once, so this does not block for long."""
-        with contextlib.suppress(OSError):  # the parent has closed the link, which ends this process
+        with contextlib.suppress(OSError), self._sending:  # the parent has closed the link, which ends this process
             self._link.sendall(pack(message))
 
 
