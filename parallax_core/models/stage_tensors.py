@@ -105,6 +105,19 @@ def find_whole_layers(adapter: ModelAdapter, names: Collection[str], missing: Co
     return {part for name in names if isinstance(part := find_part(adapter, name), int) and part not in broken}
 
 
+def find_stored_layers(host: PluginHost, folder: Path) -> LayerRange | None:
+    """Return the longest run of layers of a model that are complete on this machine; None if none is, or if unknown."""
+    try:
+        tensors = choose_tensors(host, read_config(folder), None)
+        names, missing = find_names(folder), find_missing(folder)
+    except ParallaxError:  # the download has only begun, or files are damaged
+        return None
+    whole = sorted(find_whole_layers(tensors.adapter, names, missing)) if tensors else []
+    runs = [list(run) for _, run in groupby(enumerate(whole), key=lambda pair: pair[1] - pair[0])]
+    longest = max(runs, key=len, default=[])
+    return LayerRange(longest[0][1], longest[-1][1] + 1) if longest else None
+
+
 def describe_layers(host: PluginHost, folder: Path) -> str:
     """Return a text with the layers of a model that are complete on this machine; `UNKNOWN` without an adapter."""
     try:

@@ -10,11 +10,14 @@ from parallax_core.models.stage_tensors import (
     StageTensors,
     check_present,
     choose_tensors,
+    find_stored_layers,
     find_whole_layers,
     format_layers,
 )
 from parallax_core.plugins.discovery import PluginRecord
 from parallax_core.plugins.host import PluginHost
+from parallax_core.testing.holes import punch_holes
+from parallax_core.testing.model import write_checkpoint
 from tests.conformance.test_model import ADAPTER, CONFIG
 
 LAYERS = {f"layer.{index}.{name}" for index in range(3) for name in ("mix", "norm")}
@@ -81,6 +84,15 @@ def test_layers_that_are_not_here_are_named(tmp_path: Path) -> None:
 def test_layer_is_whole_with_its_last_tensor() -> None:
     assert find_whole_layers(ADAPTER, LAYERS | ENDS, []) == {0, 1, 2}
     assert find_whole_layers(ADAPTER, LAYERS | ENDS, ["layer.1.mix", "head"]) == {0, 2}
+
+
+def test_stored_layers_are_the_longest_run_that_is_whole(tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path / "model", CONFIG, dict.fromkeys(sorted(LAYERS | ENDS), (4,)))
+    assert find_stored_layers(make_host(), folder) == LayerRange(0, 3)
+    assert find_stored_layers(PluginHost([]), folder) is None
+    punch_holes(folder, lambda name: not name.startswith("layer.0"))
+    assert find_stored_layers(make_host(), folder) == LayerRange(1, 3)
+    assert find_stored_layers(make_host(), tmp_path) is None
 
 
 @pytest.mark.parametrize(
