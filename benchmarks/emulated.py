@@ -16,7 +16,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import msgspec
 
-from benchmarks.hosts import find_port
+from benchmarks.slow_links import Wire, find_port, pass_slowly
 from parallax_core.api import (
     DeviceProfile,
     LayerDemand,
@@ -46,7 +46,6 @@ HEAD = "head"
 TIMEOUT_S = 30.0
 MAX_BATCH_TOKENS = 512
 FLOAT_BYTES = 4
-PIECE_BYTES = 2**14
 
 
 class EmulatedNode(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,14 +57,6 @@ class EmulatedNode(msgspec.Struct, frozen=True, kw_only=True):
     reach: str
     device: DeviceProfile
     model: ModelDemand
-
-
-class Wire(msgspec.Struct, frozen=True):
-    """A direction of a link."""
-
-    delay_s: float
-    bandwidth: float
-    """Bytes per second."""
 
 
 def time_batch(device: DeviceProfile, layers: Sequence[LayerDemand], batch: StageBatch) -> float:
@@ -82,51 +73,6 @@ def time_batch(device: DeviceProfile, layers: Sequence[LayerDemand], batch: Stag
             flops += layer.context_flops * (stop * (stop + 1) - row.start * (row.start + 1)) / 2
             read += layer.kv * stop
     return max(flops / device.flops, read / device.bandwidth) + device.step_s + device.layer_s * len(layers)
-
-
-@asynccontextmanager
-async def pass_slowly(port: int, there: Wire, back: Wire) -> AsyncIterator[int]:
-    """Forward connections to ``port`` of this machine, each way as slowly as its wire; yield the port to connect to."""
-    tasks: set[asyncio.Task[None]] = set()
-
-    async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", port)
-        for one, other, wire in ((reader, far_writer, there), (far_reader, writer, back)):
-            tasks.add(asyncio.create_task(_forward(one, other, wire)))
-
-    server = await asyncio.start_server(connect, "127.0.0.1", 0)
-    try:
-        yield server.sockets[0].getsockname()[1]
-    finally:
-        server.close()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def _forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, wire: Wire) -> None:
-    """Forward data in order: each piece is sent for its size over the bandwidth, and arrives a delay later."""
-    loop, sent = asyncio.get_running_loop(), 0.0
-    pending: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
-
-    async def deliver() -> None:
-        while True:
-            due, data = await pending.get()
-            await asyncio.sleep(due - loop.time())
-            writer.write(data)
-            if not data:
-                writer.close()
-                return
-            await writer.drain()
-
-    delivering = asyncio.create_task(deliver())
-    with contextlib.suppress(ConnectionError):
-        while data := await reader.read(PIECE_BYTES):
-            sent = max(sent, loop.time()) + len(data) / wire.bandwidth
-            pending.put_nowait((sent + wire.delay_s, data))
-    pending.put_nowait((max(sent, loop.time()) + wire.delay_s, b""))
-    with contextlib.suppress(ConnectionError):
-        await delivering
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

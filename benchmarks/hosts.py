@@ -12,17 +12,16 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
-import socket
+import math
 import tempfile
 import time
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 from benchmarks.fleet import HEAD, FleetPlan, fleet
 from benchmarks.record import describe_run, write_report
+from benchmarks.slow_links import Wire, find_port, pass_slowly
 from parallax_core.api import Request, RequestId, Sampling
 from parallax_core.node.pipeline.engine import PipelineEngine
 
@@ -33,58 +32,6 @@ CHUNK = 64
 CHUNKS = 40
 TOKENS = 40
 TURNS = 3
-
-
-@asynccontextmanager
-async def proxy(delay_s: float, port: int) -> AsyncIterator[int]:
-    """Forward connections to ``port`` of this machine with a delay each way; yield the port of the proxy."""
-    tasks: set[asyncio.Task[None]] = set()
-
-    async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", port)
-        for one, other in ((reader, far_writer), (far_reader, writer)):
-            task = asyncio.create_task(forward(one, other, delay_s))
-            tasks.add(task)
-
-    server = await asyncio.start_server(connect, "127.0.0.1", 0)
-    try:
-        yield server.sockets[0].getsockname()[1]
-    finally:
-        server.close()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, delay_s: float) -> None:
-    """Forward data in order, each piece ``delay_s`` after it was read."""
-    loop = asyncio.get_running_loop()
-    pending: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
-
-    async def deliver() -> None:
-        while True:
-            due, data = await pending.get()
-            await asyncio.sleep(due - loop.time())
-            writer.write(data)
-            if not data:
-                writer.close()
-                return
-            await writer.drain()
-
-    delivering = asyncio.create_task(deliver())
-    with contextlib.suppress(ConnectionError):
-        while data := await reader.read(2**16):
-            pending.put_nowait((loop.time() + delay_s, data))
-    pending.put_nowait((loop.time() + delay_s, b""))
-    with contextlib.suppress(ConnectionError):
-        await delivering
-
-
-def find_port() -> int:
-    """Return a port that is free now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 async def ask(engine: PipelineEngine, name: str, num_prompt: int, num_output: int) -> tuple[float, float]:
@@ -103,10 +50,11 @@ async def ask(engine: PipelineEngine, name: str, num_prompt: int, num_output: in
 
 async def measure(delay_s: float) -> dict[str, Any]:
     """Measure decodes and a long prompt with ``delay_s`` between the hosts, each way."""
+    wire = Wire(delay_s, math.inf)
     ports = {node: find_port() for node in (HEAD, "stage-1")}
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hosts-")))
-        far = {node: await stack.enter_async_context(proxy(delay_s, port)) for node, port in ports.items()}
+        far = {node: await stack.enter_async_context(pass_slowly(port, wire, wire)) for node, port in ports.items()}
         plan = FleetPlan(
             seconds=(COMPUTE_S,) * NUM_STAGES,
             road="tcp",

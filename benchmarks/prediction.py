@@ -26,8 +26,9 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
-from benchmarks.emulated import EmulatedPipeline, Wire, run_pipeline
+from benchmarks.emulated import EmulatedPipeline, run_pipeline
 from benchmarks.record import describe_run, read_report, write_report
+from benchmarks.slow_links import Wire
 from parallax_core.api import (
     ClusterProfile,
     DeviceProfile,
