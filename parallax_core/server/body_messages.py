@@ -31,6 +31,10 @@ class UnknownModel(ParallaxError):
     """A request names a model that is not served here."""
 
 
+class UnknownItem(ParallaxError):
+    """A request refers to an item of a response that is not kept."""
+
+
 class BodyRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request to read a body."""
 
@@ -44,13 +48,15 @@ class BodyRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the server keeps responses."""
     history: bytes | None = None
     """The input and output of earlier responses, as a JSON list, if the body continues one."""
+    items: bytes | None = None
+    """The items that the body refers to, in its order, as a JSON list."""
     keeps_billing_line: bool = False
     """Keep the line of a system prompt that changes with every request; see `BILLING_LINE`."""
 
     @property
     def size(self) -> int:
         """The bytes to read."""
-        return len(self.body) + len(self.history or b"")
+        return len(self.body) + len(self.history or b"") + len(self.items or b"")
 
 
 class ParserTraits(msgspec.Struct, frozen=True, kw_only=True):
@@ -173,10 +179,12 @@ class DirectAnswer(msgspec.Struct, frozen=True, tag="written"):
 
 
 class HistoryNeeded(msgspec.Struct, frozen=True, tag="history"):
-    """A body that continues an earlier response, and has to be read again with its `BodyRequest.history`."""
+    """A body that needs earlier responses, and has to be read again with `BodyRequest.history` and its ``items``."""
 
-    previous: str
-    """The id of that response."""
+    previous: str | None
+    """The id of the response that it continues."""
+    items: tuple[str, ...]
+    """The ids of the items that it refers to."""
 
 
 class RefusedBody(msgspec.Struct, frozen=True, kw_only=True, tag="refusal"):

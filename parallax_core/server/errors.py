@@ -20,7 +20,7 @@ from parallax_core.base.errors import (
     Unavailable,
     UnknownName,
 )
-from parallax_core.server.body_messages import UnknownModel
+from parallax_core.server.body_messages import UnknownItem, UnknownModel
 from parallax_core.server.message_errors import convert_error, is_messages_path
 from parallax_core.server.strict_json import explain
 
@@ -41,6 +41,11 @@ KINDS = {
     503: "service_unavailable_error",
 }
 """OpenAI's error type for each status."""
+UNKNOWN: dict[type[ParallaxError], tuple[str, str]] = {
+    UnknownModel: ("model", "model_not_found"),
+    UnknownItem: ("input", "not_found"),
+}
+"""The field and the code of errors with the status 404."""
 UNFORESEEN = "server_error"
 """The error type for every other status."""
 GONE = 499
@@ -74,9 +79,8 @@ def error_response(error: ParallaxError) -> JSONResponse:
     match error:
         case InvalidRequest():
             return _response(400, error_body(400, message, error.param))
-        case UnknownModel() | UnknownName():
-            names = ("model", "model_not_found") if isinstance(error, UnknownModel) else (None, "not_found")
-            return _response(404, error_body(404, message, *names))
+        case UnknownModel() | UnknownItem() | UnknownName():
+            return _response(404, error_body(404, message, *UNKNOWN.get(type(error), (None, "not_found"))))
         case RequestTimeout():
             return _response(408, error_body(408, message, "timeout", "timeout"))
         case Overloaded():

@@ -10,7 +10,6 @@ from functools import cached_property
 from importlib import metadata
 
 import fastapi
-import msgspec
 from fastapi.responses import Response
 
 from parallax_core.base.errors import InvalidRequest
@@ -150,8 +149,7 @@ class Service:
         )
         answer = await while_connected(http, self.reader.read(ask))
         if isinstance(answer.content, HistoryNeeded):
-            history = await self.responses.find_history(self.quota.identify(http), answer.content.previous)
-            ask = msgspec.structs.replace(ask, history=history)
+            ask = await self.responses.add_history(self.quota.identify(http), ask, answer.content)
             answer = await while_connected(http, self.reader.read(ask))
         if ignored is not None:
             ignored.update(dict.fromkeys(answer.ignored))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, cast
 
 from pydantic import Discriminator, Field, Tag
 
+from parallax_core.base.errors import InvalidRequest
 from parallax_core.server.fields import VARIANT, Strict, TextField
 from parallax_core.server.request_models import Neutral, Tolerant
 
@@ -57,11 +59,15 @@ class AnsweredRefusal(Strict):
 
 
 def find_type(part: object) -> str:
-    """Return the tag of a part; a part without a type that has a role is a message."""
+    """Return the tag of a part; one without a type is a message if it has a role, else a reference if it has an id."""
+    if isinstance(part, ItemReference):
+        return f"{VARIANT}item_reference"
     if not isinstance(part, dict):
         return f"{VARIANT}{getattr(part, 'type', None) or 'message'}"
     kind = part.get("type")
-    return f"{VARIANT}{'message' if kind is None and 'role' in part else kind}"
+    if kind is None:
+        kind = "message" if "role" in part else "item_reference" if "id" in part else None
+    return f"{VARIANT}{kind}"
 
 
 AnyInputText = Annotated[
@@ -189,6 +195,15 @@ class InputCompaction(Tolerant):
     status: PartStatus | None = None
 
 
+class ItemReference(Strict):
+    """An item of a kept response of the same key, which the server puts in its place."""
+
+    place = "input."
+
+    type: Literal["item_reference"] | None = None
+    id: Annotated[TextField, Field(min_length=1, max_length=256)]
+
+
 InputPart = Annotated[
     Annotated[InputMessage, Tag(f"{VARIANT}message")]
     | Annotated[InputReasoning, Tag(f"{VARIANT}reasoning")]
@@ -197,17 +212,32 @@ InputPart = Annotated[
     | Annotated[InputResult, Tag(f"{VARIANT}function_call_output")]
     | Annotated[InputResult, Tag(f"{VARIANT}custom_tool_call_output")]
     | Annotated[InputCompaction, Tag(f"{VARIANT}compaction")]
-    | Annotated[InputCompaction, Tag(f"{VARIANT}compaction_summary")],
+    | Annotated[InputCompaction, Tag(f"{VARIANT}compaction_summary")]
+    | Annotated[ItemReference, Tag(f"{VARIANT}item_reference")],
     Discriminator(
         find_type,
         custom_error_type="unsupported_part",
         custom_error_message=(
             "input is supported of the types 'message', 'reasoning', 'function_call', 'function_call_output', "
-            "'custom_tool_call', 'custom_tool_call_output' and 'compaction'"
+            "'custom_tool_call', 'custom_tool_call_output', 'compaction' and 'item_reference'"
         ),
     ),
 ]
 InputParts = Annotated[list[InputPart], Field(max_length=MAX_INPUT, fail_fast=True)]
+
+
+def list_references(parts: str | Sequence[Strict]) -> tuple[str, ...]:
+    """Return the ids of the items that an input refers to.
+
+    Raises:
+        InvalidRequest: if it refers to one twice: a short body could stand for a prompt without limit.
+    """
+    names = [part.id for part in parts if isinstance(part, ItemReference)]
+    twice = next((name for name, count in Counter(names).items() if count > 1), None)
+    if twice is not None:
+        message = f"'input' refers twice to the item '{twice[:100]}'"
+        raise InvalidRequest(message, "input", "leave one of them out")
+    return tuple(names)
 
 
 def join_texts(content: str | Sequence[Strict]) -> str:

@@ -5,12 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
+from collections.abc import Sequence
+
+import msgspec
 
 from parallax_core.base.errors import InvalidRequest, Overloaded, ParallaxError
-from parallax_core.server.json_pieces import to_json
+from parallax_core.server.body_messages import BodyRequest, HistoryNeeded, UnknownItem
+from parallax_core.server.json_pieces import JsonObject, to_json
 from parallax_core.server.options import ServerOptions
 from parallax_core.server.response import ResponseFlow
 from parallax_core.server.responses.background import BackgroundRun
+from parallax_core.server.responses.item_list import find_response, list_items
 from parallax_core.server.responses.store import ResponseStore, StoredResponse
 from parallax_core.server.responses.writer import ResponsesWriter
 
@@ -64,6 +69,28 @@ class ResponseKeeper:
             message = f"the response '{history[:100]}' is not kept here, or it is not yours"
             raise InvalidRequest(message, FIELD, "send the conversation as 'input'")
         return history
+
+    async def find_items(self, owner: bytes, names: Sequence[str]) -> bytes:
+        """Return items of complete responses by their ids, as a JSON list.
+
+        Raises:
+            UnknownItem: if one is not kept, or belongs to another client.
+        """
+        found: dict[str, JsonObject] = {}
+        for response in dict.fromkeys(map(find_response, names)):
+            if response and (stored := await self.find(owner, response)):
+                found.update(list_items(stored))
+        for name in names:
+            if name not in found:
+                message = f"no item with the id '{name[:100]}' is kept here, or it is not yours"
+                raise UnknownItem(message, "send the item itself")
+        return to_json([found[name] for name in names])
+
+    async def add_history(self, owner: bytes, ask: BodyRequest, needed: HistoryNeeded) -> BodyRequest:
+        """Return a request to read a body again, with what it needs; raises what the methods before this one raise."""
+        items = await self.find_items(owner, needed.items)
+        history = None if needed.previous is None else await self.find_history(owner, needed.previous)
+        return msgspec.structs.replace(ask, history=history, items=items)
 
     def check_room(self, owner: bytes) -> None:
         """Check that a client may run one more response in the background.

@@ -16,7 +16,7 @@ from parallax_core.server.json_pieces import JsonObject, to_json
 from parallax_core.server.request_models import ChatRequest
 from parallax_core.server.responses.body_models import ENCRYPTED, LOGPROBS, ResponsesRequest, SchemaFormat
 from parallax_core.server.responses.conversation import ConversationPart, list_input, list_messages, make_tools
-from parallax_core.server.responses.input_models import InputParts
+from parallax_core.server.responses.input_models import InputParts, ItemReference, list_references
 from parallax_core.server.responses.plan import ResponsePlan, ToolOrigin
 from parallax_core.server.responses.tool_models import (
     CustomTool,
@@ -72,8 +72,10 @@ def read_responses(
         InvalidRequest: if it cannot be served; it names the field.
     """
     stores = _check_store(body, has_store=ask.has_store)
-    if body.previous_response_id is not None and ask.history is None:
-        return HistoryNeeded(body.previous_response_id)
+    references = list_references(body.input)
+    if (body.previous_response_id is not None or references) and ask.items is None:
+        return HistoryNeeded(body.previous_response_id, references)
+    body = _insert_items(body, ask.items or b"[]")
     freeform, history = _find_freeform(body), HISTORY.validate_json(ask.history or b"[]")
     try:
         reading = read_chat(text, _make_chat(body, history, freeform), parser)
@@ -101,6 +103,15 @@ def read_responses(
     elif form.forced_call is not None:
         form = msgspec.structs.replace(form, grammar_field="tool_choice")
     return msgspec.structs.replace(reading, form=form)
+
+
+def _insert_items(body: ResponsesRequest, items: bytes) -> ResponsesRequest:
+    """Return the request with ``items``, a JSON list, in place of the references to them."""
+    left = iter(HISTORY.validate_json(items))
+    if isinstance(body.input, str):
+        return body
+    parts = [next(left) if isinstance(part, ItemReference) else part for part in body.input]
+    return body.model_copy(update={"input": parts})
 
 
 def _find_freeform(body: ResponsesRequest) -> PlacedTool | None:

@@ -1,0 +1,34 @@
+"""Finds the items of kept responses by their ids, which are made of the ids of their responses."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from parallax_core.server.json_pieces import JsonObject
+from parallax_core.server.responses.input_list import list_input
+from parallax_core.server.responses.store import StoredResponse
+from parallax_core.server.responses.writer import PREFIX
+
+ITEM_ID = re.compile(r"[a-z]+_([0-9a-f]{48})i?[0-9a-f]{4,}")
+"""The id of an item of the output, or with an ``i`` of the input, of the response that the group names."""
+
+
+class ResponseItems(msgspec.Struct):
+    """The items that a response has made."""
+
+    output: list[JsonObject]
+
+
+def find_response(item_id: str) -> str | None:
+    """Return the id of the response that has an item; None: this server gives no such ids."""
+    found = ITEM_ID.fullmatch(item_id)
+    return f"{PREFIX}{found[1]}" if found else None
+
+
+def list_items(stored: StoredResponse) -> dict[str, JsonObject]:
+    """Return the items of the input and the output of a response by their ids."""
+    given = list_input(stored.id, msgspec.json.decode(stored.input))
+    made = msgspec.json.decode(stored.body, type=ResponseItems).output
+    return {item["id"]: item for item in (*given, *made)}
