@@ -65,8 +65,7 @@ def make_app(service: Service, options: ServerOptions | None = None, drain: Drai
 
 def _add_options(app: FastAPI, options: ServerOptions, drain: Drain) -> None:
     """Add the middleware that may refuse a request, from the innermost to the outermost."""
-    if options.is_lenient:
-        app.add_middleware(IgnoredFieldsHeader)
+    app.add_middleware(IgnoredFieldsHeader, is_lenient=options.is_lenient)
     app.add_middleware(BodyLimit, limit=options.max_body_bytes)
     app.add_middleware(ReadTimeout, drain=drain, limit_s=options.request_s)
     app.add_middleware(DrainMiddleware, drain=drain)

@@ -216,7 +216,7 @@ class BodyResult(msgspec.Struct, frozen=True):
 
     content: ParsedBody | DirectAnswer | HistoryNeeded | RefusedBody
     ignored: tuple[str, ...] = ()
-    """Unknown fields that were ignored."""
+    """Unknown fields that were ignored, and what was left out."""
     is_spent: bool = False
     """Whether the process still works on the body, and has to be replaced."""
 

@@ -36,7 +36,7 @@ from parallax_core.server.request_models import ChatRequest, CompletionRequest, 
 from parallax_core.server.responses.body_models import CompactRequest, ResponsesRequest
 from parallax_core.server.responses.request import read_responses
 from parallax_core.server.strict_json import read_body
-from parallax_core.server.unknown_fields import IGNORED, MOST_NAMED
+from parallax_core.server.unknown_fields import IGNORED, LEFT_OUT, MOST_NAMED
 
 ReadContent = ParsedBody | DirectAnswer | HistoryNeeded
 
@@ -55,6 +55,7 @@ class BodyReader:
         ignored: dict[str, None] = {}
         context = contextvars.copy_context()
         context.run(IGNORED.set, ignored if ask.is_lenient else None)
+        context.run(LEFT_OUT.set, ignored)
         try:
             content: ParsedBody | DirectAnswer | HistoryNeeded | RefusedBody = context.run(self._read, ask)
         except GrammarTooLong as error:

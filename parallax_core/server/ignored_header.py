@@ -1,4 +1,4 @@
-"""The header ``X-Ignored-Fields``: names the unknown fields that the lenient mode has ignored."""
+"""The header ``X-Ignored-Fields``: names what was left out of a request, and the unknown fields that were ignored."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from itertools import islice
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from parallax_core.server.unknown_fields import IGNORED, MOST_NAMED
+from parallax_core.server.unknown_fields import IGNORED, LEFT_OUT, MOST_NAMED
 
 HEADER = "X-Ignored-Fields"
 logger = logging.getLogger(__name__)
 
 
 class IgnoredFieldsHeader:
-    """Middleware that has unknown fields ignored, and names them in a response header and the log."""
+    """Middleware that names what was ignored of a request in a header of the response and in the log."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
+    def __init__(self, app: ASGIApp, *, is_lenient: bool) -> None:
+        """Wrap ``app``; ``is_lenient``: have unknown fields ignored, which are refused otherwise."""
+        self._app, self._is_lenient = app, is_lenient
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on."""
@@ -29,11 +30,12 @@ class IgnoredFieldsHeader:
             if message["type"] == "http.response.start" and ignored:
                 names = [re.sub(r"[^\w.-]", "?", name, flags=re.ASCII)[:64] for name in islice(ignored, MOST_NAMED)]
                 MutableHeaders(scope=message)[HEADER] = ", ".join(names)
-                logger.warning("ignored unknown fields: %s", ", ".join(names))
+                logger.warning("ignored fields: %s", ", ".join(names))
             await send(message)
 
-        token = IGNORED.set(ignored)
+        tokens = IGNORED.set(ignored if self._is_lenient else None), LEFT_OUT.set(ignored)
         try:
             await self._app(scope, receive, tag)
         finally:
-            IGNORED.reset(token)
+            IGNORED.reset(tokens[0])
+            LEFT_OUT.reset(tokens[1])

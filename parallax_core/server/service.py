@@ -37,7 +37,7 @@ from parallax_core.server.reasoning_limit import ReasoningLimit
 from parallax_core.server.response import ResponseFlow, while_connected
 from parallax_core.server.responses.keeper import ResponseKeeper
 from parallax_core.server.running import RunningFlows
-from parallax_core.server.unknown_fields import IGNORED
+from parallax_core.server.unknown_fields import IGNORED, LEFT_OUT
 
 
 @dataclass(frozen=True)
@@ -138,11 +138,10 @@ class Service:
         if not is_json(http.headers.get("content-type", "")):
             message = "the Content-Type of the body is not application/json"
             raise InvalidRequest(message)
-        ignored = IGNORED.get()
         ask = BodyRequest(
             kind=kind,
             body=await http.body(),
-            is_lenient=ignored is not None,
+            is_lenient=IGNORED.get() is not None,
             max_length=self.find_max_length(),
             has_store=self.responses.has_store,
             keeps_billing_line=self.keeps_billing_line,
@@ -151,8 +150,7 @@ class Service:
         if isinstance(answer.content, HistoryNeeded):
             ask = await self.responses.add_history(self.quota.identify(http), ask, answer.content)
             answer = await while_connected(http, self.reader.read(ask))
-        if ignored is not None:
-            ignored.update(dict.fromkeys(answer.ignored))
+        LEFT_OUT.get({}).update(dict.fromkeys(answer.ignored))
         if isinstance(answer.content, RefusedBody):
             raise answer.content.as_error()
         assert not isinstance(answer.content, HistoryNeeded)

@@ -1,4 +1,4 @@
-"""Handles unknown fields of a body: refuses the first, or drops and notes all of them."""
+"""Notes what of a body has no effect, and handles its unknown fields: refuses the first, or drops and notes all."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from contextvars import ContextVar
 MOST_NAMED = 20
 """The largest number of ignored fields that are named."""
 IGNORED: ContextVar[dict[str, None] | None] = ContextVar("IGNORED", default=None)
-"""The ignored fields of the current request; None: unknown fields are refused."""
+"""The unknown fields of the current request that were ignored; None: unknown fields are refused."""
+LEFT_OUT: ContextVar[dict[str, None]] = ContextVar("LEFT_OUT")
+"""What is left out of the current request, whether unknown fields are refused or not. Not set: that is not told."""
 
 
 def drop_unknown(body: dict[str, object], known: Collection[str], place: str) -> dict[str, object]:

@@ -31,4 +31,4 @@ def list_items(stored: StoredResponse) -> dict[str, JsonObject]:
     """Return the items of the input and the output of a response by their ids."""
     given = list_input(stored.id, msgspec.json.decode(stored.input))
     made = msgspec.json.decode(stored.body, type=ResponseItems).output
-    return {item["id"]: item for item in (*given, *made)}
+    return {str(item["id"]): item for item in (*given, *made)}

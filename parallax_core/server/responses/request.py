@@ -57,7 +57,7 @@ FIELDS = {
 """The names of fields of a chat request in the Responses API, where they differ."""
 
 
-HISTORY: TypeAdapter[list[ConversationPart]] = TypeAdapter(InputParts)
+HISTORY: TypeAdapter[list[Any]] = TypeAdapter(InputParts)
 """The schema of the parts of earlier requests and responses."""
 
 

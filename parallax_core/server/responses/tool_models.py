@@ -1,7 +1,8 @@
-"""The schemas of the tools of a request to the Responses API; tools that OpenAI hosts are refused by name."""
+"""The schemas of the tools of a request to the Responses API; tools that OpenAI hosts are left out or refused."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
@@ -11,7 +12,7 @@ from parallax_core.server.chat_messages import MAX_TOOLS, Schema, ToolName
 from parallax_core.server.fields import VARIANT, Strict, TextField, refuse
 from parallax_core.server.request_models import Neutral, Tolerant
 from parallax_core.server.responses.input_models import find_type
-from parallax_core.server.unknown_fields import IGNORED
+from parallax_core.server.unknown_fields import IGNORED, LEFT_OUT
 
 NEUTRAL_TOOL: Neutral = {"allowed_callers": (["direct"],), "async": (False,), "defer_loading": (False,)}
 """Fields of tools that are not supported, with the values that mean nothing."""
@@ -102,8 +103,15 @@ AnyTool = Annotated[
 ]
 
 
+LEAVABLE = re.compile(r"web_search(_preview)?(_\d{4}_\d\d_\d\d)?|image_generation")
+"""Hosted tools that are left out if a request offers them: clients offer them to every model."""
+
+
 def drop_hosted(tools: object) -> object:
-    """Refuse tools that this server does not have, by their type; drop and note them if they may be ignored."""
+    """Drop and note tools that OpenAI hosts and clients offer to every model; refuse other unknown types by name.
+
+    The latter are dropped and noted, too, if unknown fields are ignored.
+    """
     if not isinstance(tools, list):
         return tools
     kept = []
@@ -111,8 +119,8 @@ def drop_hosted(tools: object) -> object:
         kind = tool.get("type") if isinstance(tool, dict) else None
         if not isinstance(kind, str) or kind in SUPPORTED:
             kept.append(tool)
-        elif (ignored := IGNORED.get()) is not None:
-            ignored[f"tools.{kind}"] = None
+        elif IGNORED.get() is not None or LEAVABLE.fullmatch(kind):
+            LEFT_OUT.get({})[f"tools.{kind}"] = None
         else:
             place, names = f"{number}.type", " and ".join(repr(each) for each in SUPPORTED)
             message = f"'{place}' is {kind[:100]!r}, which this server does not have; it has {names}: leave it out"

@@ -71,7 +71,7 @@ class ScriptedStream:
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             for each in waiting:
                 each.cancel()
-        most = min(len(self._tokens), request.max_tokens or LENGTH)
+        most = min(len(self._tokens), request.max_tokens or len(self._tokens))
         for index in range(request.n):
             for number, token in enumerate(self._tokens[:most], 1):
                 await asyncio.sleep(0)
@@ -90,23 +90,22 @@ class ScriptedStream:
 class ScriptedEngine:
     """A `TokenEngine` that gives each request the tokens of the next script."""
 
-    info = EngineInfo(
-        num_layers=1,
-        vocab_size=1000,
-        context_length=LENGTH,
-        max_running=8,
-        max_batch_tokens=64,
-        seed="exact",
-        honours=frozenset(get_args(RequestField)),
-        max_answers=8,
-        max_logprobs=20,
-        device="none",
-        dtype="float32",
-        weight_bytes=1,
-    )
-
-    def __init__(self, encode: Callable[[str], list[int]]) -> None:
+    def __init__(self, encode: Callable[[str], list[int]], length: int) -> None:
         self._encode = encode
+        self.info = EngineInfo(
+            num_layers=1,
+            vocab_size=1000,
+            context_length=length,
+            max_running=8,
+            max_batch_tokens=64,
+            seed="exact",
+            honours=frozenset(get_args(RequestField)),
+            max_answers=8,
+            max_logprobs=20,
+            device="none",
+            dtype="float32",
+            weight_bytes=1,
+        )
         self.scripts: list[str] = []
         self.requests: list[Request] = []
         self.gate: asyncio.Event | None = None
@@ -120,7 +119,12 @@ class ScriptedEngine:
 
     def submit(self, request: Request) -> Stream:
         self.requests.append(request)
-        return ScriptedStream(request, self._encode(self.scripts[len(self.requests) - 1]), self.gate)
+        return ScriptedStream(request, self._encode(self.choose(request)), self.gate)
+
+    def choose(self, request: Request) -> str:
+        """Return the script of the request, which is the last one of ``requests``."""
+        del request
+        return self.scripts[len(self.requests) - 1]
 
     def health(self) -> Health:
         return Health(state="ready")
@@ -132,21 +136,28 @@ class ScriptedEngine:
 class ScriptedSite:
     """The server, and the official client of OpenAI's API."""
 
-    def __init__(self, folder: Path, spec: ParserSpec | None = HERMES, options: ServerOptions | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        spec: ParserSpec | None = HERMES,
+        options: ServerOptions | None = None,
+        *,
+        length: int = LENGTH,
+    ) -> None:
         write_model(folder, TEMPLATE)
         path = folder / "tokenizer.json"
         tokenizer = Tokenizer.from_file(str(path))
         tokenizer.add_special_tokens([AddedToken(mark, special=True) for mark in SPECIAL])
         tokenizer.save(str(path))
         config = json.loads((folder / "config.json").read_text())
-        (folder / "config.json").write_text(json.dumps({**config, "max_position_embeddings": LENGTH}))
+        (folder / "config.json").write_text(json.dumps({**config, "max_position_embeddings": length}))
         self.text = ModelTokenizer(folder)
-        self.engine = ScriptedEngine(lambda script: list(self.text.encode(script)))
-        self.router = Router([self.make_engine()], LeastPendingTokens(), lambda: LENGTH)
+        self.engine = self.make_script(lambda script: list(self.text.encode(script)), length)
+        self.router = Router([self.make_engine()], LeastPendingTokens(), lambda: length)
         parser = OutputParser(spec, spec.factory.load()) if spec else None
         reader = LocalReader(BodyReader(self.text, "toy", ParserTraits.of(spec) if spec else None))
         options = options or ServerOptions()
-        find_length, quota = (lambda: LENGTH), Quota(options)
+        find_length, quota = (lambda: length), Quota(options)
         self.service = Service(
             "toy",
             self.router,
@@ -175,6 +186,10 @@ class ScriptedSite:
         self.http.portal.call(self.router.stop)  # type: ignore[union-attr]
         self.http.portal.call(self.service.responses.close)  # type: ignore[union-attr]
         self.http.__exit__()
+
+    def make_script(self, encode: Callable[[str], list[int]], length: int) -> ScriptedEngine:
+        """Return the engine that answers."""
+        return ScriptedEngine(encode, length)
 
     def make_engine(self) -> Any:
         """Return the replica."""

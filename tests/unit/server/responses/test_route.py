@@ -359,7 +359,17 @@ def test_text_may_have_to_match_a_schema(site: ScriptedSite) -> None:
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"tools": [{"type": "web_search"}]}, "tools.0.type"),
+        ({"tools": [{"type": "file_search", "vector_store_ids": ["a"]}]}, "tools.0.type"),
+        ({"tools": [{"type": "web_search_2"}]}, "tools.0.type"),
+        ({"tools": [{"type": "web_search"}], "tool_choice": "required"}, "tool_choice"),
+        ({"tools": [{"type": "web_search"}], "tool_choice": {"type": "web_search"}}, "tool_choice"),
+        (
+            {
+                "tools": [{"type": "web_search"}, FUNCTION],
+                "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "web_search"}]},
+            },
+            "tool_choice.tools.0.type",
+        ),
         ({"tools": [FUNCTION, {"type": "mcp", "server_label": "a"}]}, "tools.1.type"),
         ({"tools": [{"name": "a"}]}, "tools.0"),
         ({"tools": [{**NAMESPACE, "tools": [{"type": "web_search"}]}]}, "tools.0.tools.0"),
@@ -400,16 +410,30 @@ def test_unsupported_or_invalid_field_is_named(site: ScriptedSite, fields: dict[
 
 
 def test_hosted_tool_is_refused_by_its_name(site: ScriptedSite) -> None:
-    message = error_of(post(site, tools=[{"type": "web_search"}]))["message"]
-    assert "'web_search'" in message
+    message = error_of(post(site, tools=[{"type": "file_search"}]))["message"]
+    assert "'file_search'" in message
     assert "it has 'function' and 'custom' and 'namespace'" in message
 
 
-def test_hosted_tool_is_dropped_and_named_by_a_lenient_server(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "kind", ["web_search", "web_search_preview", "web_search_2025_08_26", "web_search_preview_2025_03_11"]
+)
+def test_search_that_is_only_offered_is_left_out_and_named(site: ScriptedSite, kind: str) -> None:
+    tools = [{"type": kind, "external_web_access": False}, FUNCTION, {"type": "image_generation"}]
+    answer = post(site, "Yes.", tools=tools)
+    assert [tool["name"] for tool in check_response(answer.text)["tools"]] == ["look_up"]
+    assert answer.headers["x-ignored-fields"] == f"tools.{kind}, tools.image_generation"
+    assert kind not in site.prompt
+    assert "x-ignored-fields" not in post(site, "Yes.", tools=[FUNCTION]).headers
+    events = stream(site, "Yes.", tools=[{"type": kind}])
+    assert events[-1]["response"]["tools"] == []
+
+
+def test_other_hosted_tool_is_dropped_and_named_by_a_lenient_server(tmp_path: Path) -> None:
     with ScriptedSite(tmp_path, options=ServerOptions(is_lenient=True)) as site:
-        answer = post(site, "Yes.", tools=[{"type": "web_search"}, FUNCTION])
+        answer = post(site, "Yes.", tools=[{"type": "file_search"}, FUNCTION])
         assert check_response(answer.text)["tools"][0]["name"] == "look_up"
-        assert answer.headers["x-ignored-fields"] == "tools.web_search"
+        assert answer.headers["x-ignored-fields"] == "tools.file_search"
 
 
 @pytest.mark.parametrize(
@@ -428,7 +452,7 @@ def test_fields_that_ask_for_nothing_more_are_accepted(site: ScriptedSite, field
 
 
 def test_request_of_codex_is_served(site: ScriptedSite) -> None:
-    """The fields are those of Codex 0.169 with ``web_search = "disabled"``."""
+    """The fields are those of Codex 0.169 with its defaults."""
     text = {"type": "input_text", "text": "You are a coding agent."}
     function = {**FUNCTION, "strict": False}
     events = stream(
@@ -442,6 +466,7 @@ def test_request_of_codex_is_served(site: ScriptedSite) -> None:
         tools=[
             function,
             {**NAMESPACE, "name": "multi_agent_v1", "tools": [{**function, "name": "wait_agent"}]},
+            {"type": "web_search", "external_web_access": False},
         ],
         tool_choice="auto",
         parallel_tool_calls=True,
