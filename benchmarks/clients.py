@@ -22,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import venv
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -103,19 +103,19 @@ def make_environment(name: str) -> Path:
     return python
 
 
-def make_package() -> tuple[str, Path]:
-    """Return the path of node, and a folder in which the JavaScript libraries are installed."""
+def make_package(name: str = "npm", packages: Sequence[str] = NPM_PACKAGES) -> tuple[str, Path]:
+    """Return the path of node, and the folder ``name`` in which npm has installed ``packages``."""
     paths = os.environ.get("PATH", "")
     if not shutil.which("npm"):
         paths = os.pathsep.join([paths, str(make_environment("node").parent)])
     node, npm = shutil.which("node", path=paths), shutil.which("npm", path=paths)
     assert node, "node was not found, and could not be installed from PyPI"
     assert npm, "npm was not found, and could not be installed from PyPI"
-    folder = PLACE / "npm"
+    folder = PLACE / name
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "package.json").write_text('{"private": true}\n')
     environment = {**os.environ, "PATH": paths}
-    subprocess.run([npm, "install", "--silent", *NPM_PACKAGES], cwd=folder, check=True, env=environment)
+    subprocess.run([npm, "install", "--silent", *packages], cwd=folder, check=True, env=environment)
     return node, folder
 
 
