@@ -127,7 +127,7 @@ from parallax_core.contracts.stage import (
     State,
     Truncate,
 )
-from parallax_core.contracts.surface import HttpSurface
+from parallax_core.contracts.surface import ForwardedAnswer, HttpSurface
 from parallax_core.contracts.tensor import ITEM_BYTES, Data, Tensor, TensorSpec
 from parallax_core.contracts.token_engine import (
     EngineBackend,
@@ -340,6 +340,7 @@ __all__ = [  # noqa: RUF022 -- in groups
     "EngineReady",
     "Event",
     "Finish",
+    "ForwardedAnswer",
     "HttpSurface",
     "Pause",
     "Reason",

@@ -2,9 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Any, Protocol
 
 from parallax_core.contracts.engine import Engine
+
+
+class ForwardedAnswer(Protocol):
+    """The response of one of the server's own routes to a plugin."""
+
+    @property
+    def status(self) -> int:
+        """The HTTP status."""
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        """Yield the pieces of the body as they come; once. An error of the server is raised."""
+
+    async def read(self) -> bytes:
+        """Return the rest of the body."""
+
+    async def close(self) -> None:
+        """End the answer: what has not come is not generated. Idempotent."""
 
 
 class HttpSurface(Protocol):
@@ -20,4 +38,19 @@ class HttpSurface(Protocol):
         Raises:
             TypeError: if it is not a router.
             ValueError: if one of its routes exists already.
+        """
+
+    async def forward(self, request: Any, path: str, body: bytes | None = None) -> ForwardedAnswer:  # noqa: ANN401
+        """Have one of the server's own routes answer a request, such as ``/v1/chat/completions``.
+
+        It is answered as the client's own: with its key, its limits, and an end when the client is gone. Close the
+        answer when you are done with it.
+
+        Args:
+            request: the ``fastapi.Request`` that a route of the plugin got, whose body has been read.
+            path: the path of the route; none that is for administrators.
+            body: the JSON for a POST; None: a GET.
+
+        Raises:
+            ValueError: if the path needs another role than ``user``.
         """

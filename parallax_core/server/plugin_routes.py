@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from fastapi import APIRouter, FastAPI
 from starlette.routing import BaseRoute, Match, Route
 
 from parallax_core.contracts.engine import Engine
+from parallax_core.contracts.surface import ForwardedAnswer
 from parallax_core.plugins.host import PluginHost
+from parallax_core.server.forwarding import forward
 
 
 class PluginRoutes:
@@ -38,6 +41,10 @@ class PluginRoutes:
             if isinstance(route, Route) and any(_covers(other, route) for other in others):
                 raise ValueError(f"{route.path} is taken")
         self.routers.append(router)
+
+    async def forward(self, request: Any, path: str, body: bytes | None = None) -> ForwardedAnswer:  # noqa: ANN401
+        """Have one of the server's own routes answer a request; see `HttpSurface.forward`."""
+        return await forward(self._app, request, path, body)
 
 
 def extend_app(app: FastAPI, engine: Engine, plugins: PluginHost) -> None:

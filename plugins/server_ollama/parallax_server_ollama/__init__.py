@@ -1,0 +1,1 @@
+"""Ollama's API for Parallax, by the hook ``parallax_extend_server``."""

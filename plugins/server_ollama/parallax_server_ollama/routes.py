@@ -1,0 +1,221 @@
+"""The routes of Ollama's API. Each asks a route of the server, so keys, limits and the model are the server's."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from parallax_core.api import ForwardedAnswer, HttpSurface, InvalidRequest
+from parallax_server_ollama.bodies import ChatBody, EmbedBody, GenerateBody, ShowBody, read
+from parallax_server_ollama.replies import Reply, name_error, write_lines, write_time
+from parallax_server_ollama.translate import make_chat, make_embedding, make_generate, name_model
+
+Json = dict[str, Any]
+
+VERSION = "0.12.0"
+"""The release of Ollama whose API this is; clients compare it with what they need."""
+CAPABILITIES = {"chat": "completion", "tools": "tools", "reasoning": "thinking", "embeddings": "embedding"}
+"""What the server says of a model, as Ollama calls it."""
+FAR = "0001-01-01T00:00:00Z"
+"""Ollama's time for never."""
+OK, MISSING, BAD = 200, 404, 400
+
+
+class Refusal(Exception):
+    """The server has refused a request."""
+
+    def __init__(self, status: int, content: Json) -> None:
+        super().__init__(content)
+        self.response = JSONResponse(content, status)
+
+
+class LinesResponse(StreamingResponse):
+    """Sends the lines of a stream, and ends the answer however the response ends."""
+
+    def __init__(self, answer: ForwardedAnswer, reply: Reply) -> None:
+        super().__init__(self._list(answer, reply), media_type="application/x-ndjson")
+        self._answer = answer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the response."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            await self._answer.close()
+
+    @staticmethod
+    async def _list(answer: ForwardedAnswer, reply: Reply) -> AsyncIterator[bytes]:
+        async with aclosing(write_lines(aiter(answer), reply)) as lines:  # type: ignore[type-var]
+            async for line in lines:
+                yield line
+
+
+class Ollama:
+    """Answers requests with the routes of a server."""
+
+    def __init__(self, server: HttpSurface) -> None:
+        self._server = server
+
+    async def chat(self, http: Request) -> Response:
+        """Answer ``POST /api/chat``."""
+        body: ChatBody = read(await http.body(), ChatBody)
+        model = await self.find_model(http, body.model)
+        if not body.messages:
+            return _loaded(Reply(body.model, is_chat=True), body.keep_alive)
+        asked = make_chat(body, model["max_model_len"] or 0)
+        return await self._answer(http, "/v1/chat/completions", asked, Reply(body.model, is_chat=True))
+
+    async def generate(self, http: Request) -> Response:
+        """Answer ``POST /api/generate``."""
+        body: GenerateBody = read(await http.body(), GenerateBody)
+        model = await self.find_model(http, body.model)
+        if not body.prompt:
+            return _loaded(Reply(body.model, is_chat=False), body.keep_alive)
+        path, asked = make_generate(body, model["max_model_len"] or 0)
+        return await self._answer(http, path, asked, Reply(body.model, is_chat=False))
+
+    async def embed(self, http: Request) -> Response:
+        """Answer ``POST /api/embed``."""
+        began, body = time.monotonic(), read(await http.body(), EmbedBody)
+        found = await self._ask(http, "/v1/embeddings", make_embedding(body))
+        return JSONResponse(
+            {
+                "model": body.model,
+                "embeddings": [each["embedding"] for each in found["data"]],
+                "total_duration": round((time.monotonic() - began) * 1e9),
+                "load_duration": 0,
+                "prompt_eval_count": found["usage"]["prompt_tokens"],
+            }
+        )
+
+    async def show(self, http: Request) -> Response:
+        """Answer ``POST /api/show``."""
+        body: ShowBody = read(await http.body(), ShowBody)
+        model = await self.find_model(http, body.model or body.name)
+        able = [CAPABILITIES[name] for name in model["capabilities"] if name in CAPABILITIES]
+        length = model["max_model_len"]
+        facts = {"general.architecture": "parallax", **({"parallax.context_length": length} if length else {})}
+        details = {"modelfile": "", "parameters": "", "template": "", "modified_at": write_time(model["created"])}
+        return JSONResponse({**details, "details": _describe(), "model_info": facts, "capabilities": able})
+
+    async def list_models(self, http: Request) -> Response:
+        """Answer ``GET /api/tags``."""
+        return JSONResponse({"models": [_write_model(each) for each in await self._list(http)]})
+
+    async def list_running(self, http: Request) -> Response:
+        """Answer ``GET /api/ps``: the model is always in memory."""
+        rest = {"expires_at": FAR, "size_vram": 0}
+        return JSONResponse({"models": [{**_write_model(each), **rest} for each in await self._list(http)]})
+
+    async def find_model(self, http: Request, name: str) -> Json:
+        """Return what the server says of a model.
+
+        Raises:
+            Refusal: if it has no such model.
+        """
+        for each in await self._list(http):
+            if each["id"] == name_model(name):
+                return each
+        raise Refusal(MISSING, {"error": f"model '{name}' not found"})
+
+    async def _list(self, http: Request) -> list[Json]:
+        found: list[Json] = (await self._ask(http, "/v1/models"))["data"]
+        return found
+
+    async def _ask(self, http: Request, path: str, asked: Json | None = None) -> Json:
+        """Return the whole answer of a route.
+
+        Raises:
+            Refusal: if it refuses.
+        """
+        answer = await self._open(http, path, asked)
+        try:
+            found: Json = json.loads(await answer.read())
+        finally:
+            await answer.close()
+        return found
+
+    async def _open(self, http: Request, path: str, asked: Json | None) -> ForwardedAnswer:
+        body = None if asked is None else json.dumps(asked).encode()
+        answer = await self._server.forward(http, path, body)
+        if answer.status != OK:
+            try:
+                raise Refusal(answer.status, name_error(await answer.read()))
+            finally:
+                await answer.close()
+        return answer
+
+    async def _answer(self, http: Request, path: str, asked: Json, reply: Reply) -> Response:
+        if asked["stream"]:
+            return LinesResponse(await self._open(http, path, asked), reply)
+        return JSONResponse(reply.read_whole(await self._ask(http, path, asked)))
+
+
+def _loaded(reply: Reply, keep_alive: object) -> Response:
+    """Return the reply to a request without a prompt, by which clients load a model; here it is loaded already."""
+    if keep_alive in {0, "0", "0s"}:
+        message = "'keep_alive': the model stays in memory as long as the server runs"
+        raise InvalidRequest(message, "keep_alive", "end the server to free its memory")
+    [*_, whole] = reply.end()
+    return JSONResponse({**whole, "done_reason": "load"})
+
+
+def _write_model(model: Json) -> Json:
+    made = write_time(model["created"])
+    return {
+        "name": model["id"],
+        "model": model["id"],
+        "modified_at": made,
+        "size": 0,
+        "digest": "",
+        "details": _describe(),
+    }
+
+
+def _describe() -> Json:
+    """Return the details of a model, which the server does not tell."""
+    texts = dict.fromkeys(("parent_model", "format", "family", "parameter_size", "quantization_level"), "")
+    return {**texts, "families": []}
+
+
+def _guard(answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+    """Return a route that writes its errors in Ollama's form."""
+
+    async def guarded(http: Request) -> Response:
+        try:
+            return await answer(http)
+        except Refusal as refusal:
+            return refusal.response
+        except InvalidRequest as error:
+            text = f"{error.message}; {error.hint}" if error.hint else error.message
+            return JSONResponse({"error": text}, BAD)
+
+    return guarded
+
+
+async def _version() -> Json:
+    return {"version": VERSION}
+
+
+async def _greet() -> Response:
+    return PlainTextResponse("Ollama is running")
+
+
+def make_router(server: HttpSurface) -> APIRouter:
+    """Return the routes for ``server``."""
+    api, router = Ollama(server), APIRouter()
+    posts = {"chat": api.chat, "generate": api.generate, "embed": api.embed, "show": api.show}
+    gets = {"tags": api.list_models, "ps": api.list_running}
+    for method, routes in (("POST", posts), ("GET", gets)):
+        for name, answer in routes.items():
+            router.add_api_route(f"/api/{name}", _guard(answer), methods=[method], name=f"ollama_{name}")
+    router.add_api_route("/api/version", _version, methods=["GET"], name="ollama_version")
+    router.add_api_route("/", _greet, methods=["GET", "HEAD"], name="ollama_greeting", include_in_schema=False)
+    return router

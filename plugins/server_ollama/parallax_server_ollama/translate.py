@@ -1,0 +1,129 @@
+"""Turns requests to Ollama's API into requests to the server's own, which is OpenAI's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from parallax_core.api import InvalidRequest
+from parallax_server_ollama.bodies import ChatBody, EmbedBody, Format, GenerateBody, Message, Options, Think
+
+Json = dict[str, Any]
+
+SAME = ("temperature", "top_k", "top_p", "min_p", "seed", "stop", "presence_penalty", "frequency_penalty")
+"""The options that have the same name there."""
+LATEST = ":latest"
+"""The tag that Ollama's clients add to names without one."""
+
+
+def name_model(name: str) -> str:
+    """Return the id of a model by its name in Ollama's API."""
+    return name.removesuffix(LATEST)
+
+
+def make_chat(body: ChatBody, context: int) -> Json:
+    """Return the request for ``/v1/chat/completions``.
+
+    Args:
+        body: the request.
+        context: the tokens that the model has room for; 0: not known.
+
+    Raises:
+        InvalidRequest: if the server cannot do what is asked for; it names the field.
+    """
+    tools = {"tools": body.tools} if body.tools else {}
+    return {"messages": make_messages(body.messages), **tools, **_make_common(body, context)}
+
+
+def make_generate(body: GenerateBody, context: int) -> tuple[str, Json]:
+    """Return the path and the request for a completion or, with the chat template, a chat; see `make_chat`."""
+    if not body.raw:
+        system = [Message("system", body.system)] if body.system else []
+        messages = make_messages([*system, Message("user", body.prompt)])
+        return "/v1/chat/completions", {"messages": messages, **_make_common(body, context)}
+    for name in ("system", "think"):
+        if getattr(body, name) is not None:
+            raise InvalidRequest(f"'{name}' is for prompts with a chat template: leave out 'raw'", name)
+    return "/v1/completions", {"prompt": body.prompt, **_make_common(body, context)}
+
+
+def make_embedding(body: EmbedBody) -> Json:
+    """Return the request for ``/v1/embeddings``."""
+    sizes = {} if body.dimensions is None else {"dimensions": body.dimensions}
+    return {"model": name_model(body.model), "input": body.input, **sizes}
+
+
+def make_messages(messages: Sequence[Message]) -> list[Json]:
+    """Return the messages of a chat; Ollama's calls have no ids, so a result belongs to the first call without one."""
+    found: list[Json] = []
+    waiting: list[tuple[str, str]] = []
+    for number, message in enumerate(messages):
+        turn: Json = {"role": message.role, "content": message.content}
+        if message.thinking:
+            turn["reasoning_content"] = message.thinking
+        if message.tool_calls:
+            names = [call.id or f"call_{number}_{at}" for at, call in enumerate(message.tool_calls)]
+            turn["tool_calls"] = [
+                _make_call(name, call.function.name, call.function.arguments)
+                for name, call in zip(names, message.tool_calls, strict=True)
+            ]
+            waiting = [(name, call.function.name) for name, call in zip(names, message.tool_calls, strict=True)]
+        if message.role == "tool":
+            turn["tool_call_id"] = message.tool_call_id or _take_call(waiting, message.tool_name, number)
+        found.append(turn)
+    return found
+
+
+def _make_call(name: str, function: str, arguments: Json) -> Json:
+    called = {"name": function, "arguments": json.dumps(arguments, ensure_ascii=False)}
+    return {"id": name, "type": "function", "function": called}
+
+
+def _take_call(waiting: list[tuple[str, str]], function: str | None, number: int) -> str:
+    """Return the id of the call that a result belongs to, and take it from those that wait."""
+    for at, (name, called) in enumerate(waiting):
+        if function in {None, called}:
+            del waiting[at]
+            return name
+    message = f"'messages.{number}' is the result of a call that no earlier message has"
+    raise InvalidRequest(message, f"messages.{number}")
+
+
+def _make_common(body: ChatBody | GenerateBody, context: int) -> Json:
+    streams = body.stream is not False
+    asks: Json = {"stream_options": {"include_usage": True}} if streams else {}
+    return {
+        "model": name_model(body.model),
+        "stream": streams,
+        **asks,
+        **_make_sampling(body.options, context),
+        **_make_format(body.format),
+        **_make_effort(body.think),
+    }
+
+
+def _make_sampling(options: Options, context: int) -> Json:
+    if context and options.num_ctx is not None and options.num_ctx > context:
+        message = f"'options.num_ctx' is {options.num_ctx}, and this model has room for {context} tokens here"
+        raise InvalidRequest(message, "options.num_ctx", "leave it out, or send a smaller number")
+    found = {name: value for name in SAME if (value := getattr(options, name)) is not None}
+    if options.repeat_penalty is not None:
+        found["repetition_penalty"] = options.repeat_penalty
+    if options.num_predict is not None and options.num_predict >= 0:
+        found["max_tokens"] = options.num_predict
+    return found
+
+
+def _make_format(form: Format | None) -> Json:
+    if not form:
+        return {}
+    if form == "json":
+        return {"response_format": {"type": "json_object"}}
+    return {"response_format": {"type": "json_schema", "json_schema": {"name": "answer", "schema": form}}}
+
+
+def _make_effort(think: Think | None) -> Json:
+    if think is None:
+        return {}
+    return {"reasoning_effort": {False: "none", True: "medium"}.get(think, think)}  # type: ignore[call-overload]
