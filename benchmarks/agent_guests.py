@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import metadata
 from typing import Any, Literal
 
@@ -40,7 +40,7 @@ class City(BaseModel):
     is_capital: bool
 
 
-class AgentChecks:
+class AnswerChecks:
     """The checks of every library; a subclass implements the calls with one."""
 
     package = ""
@@ -56,10 +56,6 @@ class AgentChecks:
         """Return the pieces of the greedy answer."""
         raise NotImplementedError
 
-    def call(self) -> tuple[str, Any]:
-        """Return the name and the arguments of a forced call."""
-        raise NotImplementedError
-
     def check_whole(self) -> None:
         """The whole answer is right."""
         assert self.ask(QUESTION) == ANSWER
@@ -69,6 +65,14 @@ class AgentChecks:
         pieces = [piece for piece in self.stream(QUESTION) if piece]
         assert "".join(pieces) == ANSWER
         assert len(pieces) > 1, pieces
+
+
+class AgentChecks(AnswerChecks):
+    """The checks of a library that can force calls."""
+
+    def call(self) -> tuple[str, Any]:
+        """Return the name and the arguments of a forced call."""
+        raise NotImplementedError
 
     def check_tool(self) -> None:
         """A forced call names the tool, with arguments that follow its schema."""
@@ -363,7 +367,7 @@ class OpenAIAgentsChecks(ObjectChecks):
         return found
 
 
-CHECKS: dict[str, type[AgentChecks]] = {
+CHECKS: dict[str, type[AnswerChecks]] = {
     "openai-tools": OpenAITools,
     "anthropic": AnthropicChecks,
     "pydantic-ai": PydanticAIChecks,
@@ -372,9 +376,9 @@ CHECKS: dict[str, type[AgentChecks]] = {
 }
 
 
-def main() -> None:
-    """Run all checks of a library, and print the report."""
-    checks = CHECKS[sys.argv[1]](Plan(**json.loads(sys.argv[2])))
+def run_checks(known: Mapping[str, type[AnswerChecks]]) -> None:
+    """Run all checks of the library that the arguments name, and print the report."""
+    checks = known[sys.argv[1]](Plan(**json.loads(sys.argv[2])))
     runs: dict[str, Callable[[], None]] = {
         name.removeprefix("check_"): getattr(checks, name) for name in dir(checks) if name.startswith("check_")
     }
@@ -383,4 +387,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_checks(CHECKS)

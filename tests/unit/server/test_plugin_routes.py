@@ -16,6 +16,7 @@ from parallax_core.server.api_keys import ApiKeys
 from parallax_core.server.options import ServerOptions
 from parallax_core.server.plugin_routes import extend_app
 from tests.unit.server.letters import Site, error_of
+from tests.unit.server.scripted import ScriptedSite
 
 KEYED = {"Authorization": "Bearer k"}
 
@@ -30,7 +31,7 @@ def make_router(path: str = "/x/status", **options: Any) -> APIRouter:
     return router
 
 
-def extend(site: Site, **plugins: Callable[[HttpSurface], None]) -> dict[str, str]:
+def extend(site: Any, **plugins: Callable[[HttpSurface], None]) -> dict[str, str]:
     """Let plugins add to a server, and return what became of each."""
     host = PluginHost(
         (
@@ -39,7 +40,7 @@ def extend(site: Site, **plugins: Callable[[HttpSurface], None]) -> dict[str, st
         )
         for name, function in plugins.items()
     )
-    extend_app(site.app, site.engine, host)
+    extend_app(site.http.app if isinstance(site, ScriptedSite) else site.app, site.engine, host)
     return {record.name: record.reason for record in host.records}
 
 
