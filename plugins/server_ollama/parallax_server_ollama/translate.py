@@ -126,4 +126,4 @@ def _make_format(form: Format | None) -> Json:
 def _make_effort(think: Think | None) -> Json:
     if think is None:
         return {}
-    return {"reasoning_effort": {False: "none", True: "medium"}.get(think, think)}  # type: ignore[call-overload]
+    return {"reasoning_effort": ("medium" if think else "none") if isinstance(think, bool) else think}

@@ -42,7 +42,8 @@ class OllamaSite(ScriptedSite):
         super().__init__(folder, options=options)
         record = PluginRecord(name="ollama", distribution="x", version="1", module="ollama", state="loaded")
         host = PluginHost([(record, plugin)])
-        extend_app(self.http.app, self.router, host)  # type: ignore[arg-type]
+        app: Any = self.http.app
+        extend_app(app, self.router, host)
         assert not record.reason
 
     def post(self, name: str, script: str = "", **fields: Any) -> Any:
@@ -198,8 +199,9 @@ def test_prompt_is_completed_with_a_template_or_as_it_is(site: OllamaSite) -> No
         assert "".join(part["response"] for part in parts) == "Hello."
         assert site.prompt == "hi"
     assert "'raw'" in error_of(site.post("generate", prompt="hi", system="be kind", raw=True))
-    for name, value in (("suffix", "x"), ("template", "x"), ("context", [1, 2]), ("images", ["x"])):
-        assert name in error_of(site.post("generate", prompt="hi", **{name: value}))
+    refused: dict[str, Any] = {"suffix": "x", "template": "x", "context": [1, 2], "images": ["x"]}
+    for name, value in refused.items():
+        assert name in error_of(site.http.post("/api/generate", json={"model": "toy", "prompt": "hi", name: value}))
 
 
 def test_model_is_loaded_already(site: OllamaSite) -> None:

@@ -40,7 +40,8 @@ def extend(site: Any, **plugins: Callable[[HttpSurface], None]) -> dict[str, str
         )
         for name, function in plugins.items()
     )
-    extend_app(site.http.app if isinstance(site, ScriptedSite) else site.app, site.engine, host)
+    app: Any = site.http.app if isinstance(site, ScriptedSite) else site.app
+    extend_app(app, site.engine, host)
     return {record.name: record.reason for record in host.records}
 
 
