@@ -83,7 +83,9 @@ def _rank(error: Mapping[str, Any]) -> tuple[bool, bool, int]:
 
 def _is_variant(part: int | str) -> bool:
     """Return whether a part of an error's location names a variant of a union rather than a field."""
-    return str(part).startswith((VARIANT, "list[", "literal[", "function-", "constrained-")) or part in {"str", "[key]"}
+    return str(part).startswith(
+        (VARIANT, "list[", "literal[", "function-", "constrained-", "tagged-union[")
+    ) or part in {"str", "[key]"}
 
 
 def _describe(first: Mapping[str, Any], param: str | None, neutral: Neutral) -> str:

@@ -524,8 +524,10 @@ def test_official_client_accumulates_a_stream(site: ScriptedSite) -> None:
 
 
 def test_official_client_raises_its_own_errors(site: ScriptedSite) -> None:
-    with pytest.raises(openai.BadRequestError, match="web_search"):
-        site.openai.responses.create(model="toy", input="hi", tools=[{"type": "web_search"}])
+    with pytest.raises(openai.BadRequestError, match="file_search"):
+        site.openai.responses.create(
+            model="toy", input="hi", tools=[{"type": "file_search", "vector_store_ids": ["a"]}]
+        )
 
 
 def test_stream_that_breaks_ends_with_failed() -> None:
