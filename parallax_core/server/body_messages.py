@@ -31,7 +31,7 @@ class UnknownModel(ParallaxError):
     """A request names a model that is not served here."""
 
 
-class UnknownItem(ParallaxError):
+class UnknownPart(ParallaxError):
     """A request refers to an item of a response that is not kept."""
 
 

@@ -20,7 +20,7 @@ from parallax_core.base.errors import (
     Unavailable,
     UnknownName,
 )
-from parallax_core.server.body_messages import UnknownItem, UnknownModel
+from parallax_core.server.body_messages import UnknownModel, UnknownPart
 from parallax_core.server.message_errors import convert_error, is_messages_path
 from parallax_core.server.strict_json import explain
 
@@ -43,7 +43,7 @@ KINDS = {
 """OpenAI's error type for each status."""
 UNKNOWN: dict[type[ParallaxError], tuple[str, str]] = {
     UnknownModel: ("model", "model_not_found"),
-    UnknownItem: ("input", "not_found"),
+    UnknownPart: ("input", "not_found"),
 }
 """The field and the code of errors with the status 404."""
 UNFORESEEN = "server_error"
@@ -79,7 +79,7 @@ def error_response(error: ParallaxError) -> JSONResponse:
     match error:
         case InvalidRequest():
             return _response(400, error_body(400, message, error.param))
-        case UnknownModel() | UnknownItem() | UnknownName():
+        case UnknownModel() | UnknownPart() | UnknownName():
             return _response(404, error_body(404, message, *UNKNOWN.get(type(error), (None, "not_found"))))
         case RequestTimeout():
             return _response(408, error_body(408, message, "timeout", "timeout"))

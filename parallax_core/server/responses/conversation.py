@@ -16,7 +16,7 @@ from parallax_core.server.responses.input_models import (
     InputMessage,
     InputReasoning,
     InputResult,
-    ItemReference,
+    PartReference,
 )
 from parallax_core.server.responses.reasoning_code import decode_text
 from parallax_core.server.responses.tool_models import CustomTool, GrammarFormat, PlacedTool, join_names
@@ -55,7 +55,7 @@ def list_input(body: ResponsesRequest) -> list[ConversationPart]:
     """Return the parts of the input, without references; a text is a message of the user."""
     if isinstance(body.input, str):
         return [InputMessage.model_construct(role="user", content=body.input)]
-    return [part for part in body.input if not isinstance(part, ItemReference)]
+    return [part for part in body.input if not isinstance(part, PartReference)]
 
 
 def _is_system(part: ConversationPart) -> bool:

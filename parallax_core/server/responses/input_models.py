@@ -60,7 +60,7 @@ class AnsweredRefusal(Strict):
 
 def find_type(part: object) -> str:
     """Return the tag of a part; one without a type is a message if it has a role, else a reference if it has an id."""
-    if isinstance(part, ItemReference):
+    if isinstance(part, PartReference):
         return f"{VARIANT}item_reference"
     if not isinstance(part, dict):
         return f"{VARIANT}{getattr(part, 'type', None) or 'message'}"
@@ -195,7 +195,7 @@ class InputCompaction(Tolerant):
     status: PartStatus | None = None
 
 
-class ItemReference(Strict):
+class PartReference(Strict):
     """An item of a kept response of the same key, which the server puts in its place."""
 
     place = "input."
@@ -213,7 +213,7 @@ InputPart = Annotated[
     | Annotated[InputResult, Tag(f"{VARIANT}custom_tool_call_output")]
     | Annotated[InputCompaction, Tag(f"{VARIANT}compaction")]
     | Annotated[InputCompaction, Tag(f"{VARIANT}compaction_summary")]
-    | Annotated[ItemReference, Tag(f"{VARIANT}item_reference")],
+    | Annotated[PartReference, Tag(f"{VARIANT}item_reference")],
     Discriminator(
         find_type,
         custom_error_type="unsupported_part",
@@ -232,7 +232,7 @@ def list_references(parts: str | Sequence[Strict]) -> tuple[str, ...]:
     Raises:
         InvalidRequest: if it refers to one twice: a short body could stand for a prompt without limit.
     """
-    names = [part.id for part in parts if isinstance(part, ItemReference)]
+    names = [part.id for part in parts if isinstance(part, PartReference)]
     twice = next((name for name, count in Counter(names).items() if count > 1), None)
     if twice is not None:
         message = f"'input' refers twice to the item '{twice[:100]}'"

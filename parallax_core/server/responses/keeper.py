@@ -10,12 +10,12 @@ from collections.abc import Sequence
 import msgspec
 
 from parallax_core.base.errors import InvalidRequest, Overloaded, ParallaxError
-from parallax_core.server.body_messages import BodyRequest, HistoryNeeded, UnknownItem
+from parallax_core.server.body_messages import BodyRequest, HistoryNeeded, UnknownPart
 from parallax_core.server.json_pieces import JsonObject, to_json
 from parallax_core.server.options import ServerOptions
 from parallax_core.server.response import ResponseFlow
 from parallax_core.server.responses.background import BackgroundRun
-from parallax_core.server.responses.item_list import find_response, list_items
+from parallax_core.server.responses.part_list import find_response, list_items
 from parallax_core.server.responses.store import ResponseStore, StoredResponse
 from parallax_core.server.responses.writer import ResponsesWriter
 
@@ -74,7 +74,7 @@ class ResponseKeeper:
         """Return items of complete responses by their ids, as a JSON list.
 
         Raises:
-            UnknownItem: if one is not kept, or belongs to another client.
+            UnknownPart: if one is not kept, or belongs to another client.
         """
         found: dict[str, JsonObject] = {}
         for response in dict.fromkeys(map(find_response, names)):
@@ -83,7 +83,7 @@ class ResponseKeeper:
         for name in names:
             if name not in found:
                 message = f"no item with the id '{name[:100]}' is kept here, or it is not yours"
-                raise UnknownItem(message, "send the item itself")
+                raise UnknownPart(message, "send the item itself")
         return to_json([found[name] for name in names])
 
     async def add_history(self, owner: bytes, ask: BodyRequest, needed: HistoryNeeded) -> BodyRequest:

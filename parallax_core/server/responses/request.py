@@ -16,7 +16,7 @@ from parallax_core.server.json_pieces import JsonObject, to_json
 from parallax_core.server.request_models import ChatRequest
 from parallax_core.server.responses.body_models import ENCRYPTED, LOGPROBS, ResponsesRequest, SchemaFormat
 from parallax_core.server.responses.conversation import ConversationPart, list_input, list_messages, make_tools
-from parallax_core.server.responses.input_models import InputParts, ItemReference, list_references
+from parallax_core.server.responses.input_models import InputParts, PartReference, list_references
 from parallax_core.server.responses.plan import ResponsePlan, ToolOrigin
 from parallax_core.server.responses.tool_models import (
     CustomTool,
@@ -110,7 +110,7 @@ def _insert_items(body: ResponsesRequest, items: bytes) -> ResponsesRequest:
     left = iter(HISTORY.validate_json(items))
     if isinstance(body.input, str):
         return body
-    parts = [next(left) if isinstance(part, ItemReference) else part for part in body.input]
+    parts = [next(left) if isinstance(part, PartReference) else part for part in body.input]
     return body.model_copy(update={"input": parts})
 
 

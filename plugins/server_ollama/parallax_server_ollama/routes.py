@@ -10,7 +10,6 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
-from starlette.types import Receive, Scope, Send
 
 from parallax_core.api import ForwardedAnswer, HttpSurface, InvalidRequest
 from parallax_server_ollama.bodies import ChatBody, EmbedBody, GenerateBody, ShowBody, read
@@ -43,7 +42,7 @@ class LinesResponse(StreamingResponse):
         super().__init__(self._list(answer, reply), media_type="application/x-ndjson")
         self._answer = answer
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401 -- as ASGI has them
         """Send the response."""
         try:
             await super().__call__(scope, receive, send)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from parallax_core.server.api_keys import ApiKeys
 from parallax_core.server.options import ServerOptions
-from parallax_core.server.responses.item_list import find_response
+from parallax_core.server.responses.part_list import find_response
 from tests.unit.server.responses.client import CUSTOM, FUNCTION, ROUTE, THOUGHT, ask, error_of, post, write_call
 from tests.unit.server.scripted import ScriptedSite
 
