@@ -8,7 +8,7 @@ from itertools import chain
 
 from parallax_core.cluster.placement.cost_model import CostModel
 from parallax_core.cluster.placement.movement import is_worth_moving, measure_movement
-from parallax_core.cluster.placement.search import LayoutSearch
+from parallax_core.cluster.placement.search import MOST_SMALL, LayoutSearch, is_better
 from parallax_core.cluster.placement.seeds import Layout, deal_layouts
 from parallax_core.contracts.placement import Estimator, Placement, PlacementProblem
 
@@ -16,6 +16,10 @@ NUM_STARTS = 3
 """The number of first layouts of different shapes that are improved, best first, in a small cluster."""
 NUM_RESTARTS = 4
 """The number of random layouts that are improved after these, in a small cluster."""
+NUM_KICKS = 40
+"""The number of times that the best layout is changed at random and improved again, in a small cluster."""
+SMALL_EFFORT = 8
+"""The effort is larger by this factor in a small cluster, where each computation takes less time."""
 MOST_ROUNDS = 3
 """The most turns of choosing ranges and then moving nodes."""
 
@@ -42,13 +46,17 @@ class SearchPlacement:
         """Return the best placement found; one without pipelines if the model does not fit."""
         if not problem.cluster.nodes:
             return Placement()
-        search = LayoutSearch(CostModel(problem), self.effort, self.seed)
-        found = [_place(search, layout) for layout in _search(search, _read_layout(problem))]
+        factor = SMALL_EFFORT if len(problem.cluster.nodes) <= MOST_SMALL else 1
+        search = LayoutSearch(CostModel(problem), self.effort * factor, self.seed)
+        found = [_place(search, layout) for layout in search_layouts(search, _read_layout(problem))]
         return _choose(problem, estimator, found)
 
 
-def _search(search: LayoutSearch, current: Layout) -> list[Layout]:
-    """Return improved layouts, best first: those made from nothing, and the one made from the current layout."""
+def search_layouts(search: LayoutSearch, current: Layout = ()) -> list[Layout]:
+    """Return improved layouts, best first: those made from nothing, and the one made from the current layout.
+
+    There is none if the memory of all nodes together does not suffice.
+    """
     starts = []
     for layout in chain([current] if current else [], deal_layouts(search.costs)):
         starts.append((search.score(layout), layout))
@@ -63,7 +71,26 @@ def _search(search: LayoutSearch, current: Layout) -> list[Layout]:
     if chosen and search.is_small:
         chosen += [search.draw_layout() for _ in range(NUM_RESTARTS)]
     improved = [_improve(search, layout) for layout in chosen]
-    return sorted(improved, key=search.score, reverse=True)
+    improved.sort(key=search.score, reverse=True)
+    if improved and search.is_small:
+        improved.insert(0, _improve_again(search, improved[0]))
+    return improved
+
+
+def _improve_again(search: LayoutSearch, best: Layout) -> Layout:
+    """Return the best layout found by changing the best one at random and improving that, again and again.
+
+    This is iterated local search (Lourenço, Martin and Stützle, Handbook of Metaheuristics, 2003): it finds layouts that
+    are two or three moves away, none of which gains alone.
+    """
+    score = search.score(best)
+    for number in range(NUM_KICKS):
+        if not search.has_effort:
+            break
+        layout = _improve(search, search.disturb(best, 2 + number % 3))
+        if is_better(other := search.score(layout), score):
+            best, score = layout, other
+    return best
 
 
 def _improve(search: LayoutSearch, layout: Layout) -> Layout:

@@ -96,6 +96,13 @@ class LayoutSearch:
             self._random.choice(hands).append(node)
         return tuple(tuple(hand) for hand in hands if hand)
 
+    def disturb(self, layout: Layout, num_moves: int) -> Layout:
+        """Return a layout with some random nodes moved to random places."""
+        for _ in range(num_moves):
+            node = self._random.randrange(len(self.costs.nodes))
+            layout = _move(layout, node, self._random.randrange(sum(map(len, layout)) + len(layout) + 2))
+        return layout
+
     def refine(self, layout: Layout) -> None:
         """Choose among other ranges for each pipeline: for more or fewer requests, and shorter in all than balanced."""
         for order in layout:

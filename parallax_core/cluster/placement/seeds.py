@@ -28,7 +28,7 @@ def deal_layouts(costs: CostModel) -> Iterator[Layout]:
         yield from ((each,) for each in fastest[:MOST_SINGLE])
         yield (*whole, *_deal_sites(costs, others, _count_copies(costs, others)))
     most = _count_copies(costs, nodes)
-    least = -(-len(nodes) // MOST_STAGES)
+    least = min(-(-len(nodes) // MOST_STAGES), most)
     numbers = {most, most * 3 // 4, most // 2, most // 4, 3, 2, 1}
     for number in sorted(numbers & set(range(least, most + 1)), reverse=True):
         yield _deal_sites(costs, nodes, number)

@@ -19,6 +19,7 @@ from parallax_core.contracts.placement import (
     ServingGoal,
 )
 from tests.support.clusters import find_optimum, make_model, make_node, make_problem
+from tests.support.fleets import FLEETS, Fleet
 
 SEARCH = SearchPlacement(effort=300)
 
@@ -186,6 +187,39 @@ def test_node_that_is_gone_is_replaced() -> None:
     new = place(dataclasses.replace(left, current=old))
     assert new.pipelines
     assert lost not in list_names(new)
+
+
+def test_many_nodes_that_hold_one_copy_together_are_one_pipeline() -> None:
+    nodes = tuple(make_node(f"n{rank}", 5) for rank in range(24))
+    problem = PlacementProblem(cluster=ClusterProfile(nodes=nodes), model=make_model(80))
+    [stages] = place(problem).pipelines
+    assert len(stages) > 16
+
+
+@pytest.mark.parametrize("seed", [47, 411])
+def test_best_layout_is_found_that_no_single_move_leads_to(seed: int) -> None:
+    problem = make_problem(seed, 6)
+    found, best = predict(problem, place(problem, SearchPlacement())), find_optimum(problem)
+    share = found.tokens_per_s / best if problem.goal.objective == "throughput" else best / found.request_s
+    assert share >= 0.95
+
+
+@pytest.mark.parametrize("fleet", FLEETS, ids=lambda fleet: str(fleet.source))
+def test_one_stream_of_a_reported_fleet_gets_its_fastest_node(fleet: Fleet) -> None:
+    """Where one node holds the whole model, dividing it makes a single stream slower, as the users measured."""
+    problem = fleet.make_problem(1)
+    [stages] = place(problem).pipelines
+    assert len(stages) == 1
+    alone = [predict(problem, place(with_nodes(problem, (node,)))) for node in fleet.cluster.nodes]
+    assert predict(problem, place(problem)).request_s == min(each.request_s for each in alone if each.num_requests)
+
+
+@pytest.mark.parametrize("fleet", FLEETS, ids=lambda fleet: str(fleet.source))
+def test_many_requests_of_a_reported_fleet_use_every_node_that_holds_the_model(fleet: Fleet) -> None:
+    problem = fleet.make_problem(16, "throughput")
+    wholes = {node.name for node in fleet.cluster.nodes if place(with_nodes(problem, (node,))).pipelines}
+    assert len(wholes) == 2
+    assert list_names(place(problem)) >= wholes
 
 
 def test_negative_effort_is_refused() -> None:

@@ -1,0 +1,151 @@
+"""Compares placements with those that Helix's solver found, on its published clusters and scored by its flow model.
+
+    python -m benchmarks.helix --out benchmarks/results/helix.json
+
+The clusters, the speeds and Helix's placements are in benchmarks/data/helix.json, which names its source. Everything is
+simulated: the score of a placement is the most flow through it (`benchmarks.max_flow`). The score of Helix's own
+placement must be the objective that its solver printed. Ours is found by the search of the ``search`` policy, with the
+tables of Helix in place of our cost model. The goals are a share of 1.00 in at most 10 seconds of CPU time, at least
+0.95, and exactly the optimum where the solver proved one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from benchmarks.max_flow import find_link, find_speed, score_ranges
+from benchmarks.record import describe_run, write_report
+from parallax_core.cluster.placement.cost_model import CostModel, PipelineCost
+from parallax_core.cluster.placement.policy import search_layouts
+from parallax_core.cluster.placement.search import LayoutSearch
+from parallax_core.contracts.placement import (
+    ClusterProfile,
+    DeviceProfile,
+    LayerDemand,
+    LinkProfile,
+    ModelDemand,
+    NodeProfile,
+    PlacementProblem,
+    ServingGoal,
+)
+
+DATA = Path(__file__).parent / "data/helix.json"
+EFFORT = 500_000
+"""A hundred times the default: these searches may take seconds."""
+GOAL, FLOOR, GOAL_S = 1.0, 0.95, 10.0
+NEAR = 1e-6
+"""Scores that differ by a smaller share are equal."""
+Ranges = list[tuple[int, int] | None]
+
+
+class TableCosts(CostModel):
+    """Costs of a cluster of Helix: a stage is as fast as its table says, however many requests are in a step."""
+
+    def __init__(self, cluster: dict[str, Any]) -> None:
+        super().__init__(_make_problem(cluster))
+        self._cluster = cluster
+        self._held = [len(cluster["tokens_per_s"][name]) for name in cluster["types"]]
+
+    def price_stage(self, num_stages: int, num_requests: int) -> Callable[[int, int, int], float]:
+        """Return the seconds of a token, by node, start and stop."""
+        del num_stages, num_requests
+
+        def price(node: int, start: int, stop: int) -> float:
+            held = min(stop - start, self._held[node])  # more is only asked to compare nodes
+            return (stop - start) / held / find_speed(self._cluster, node, held)
+
+        return price
+
+    def measure_pipeline(self, order: Sequence[int], cuts: Sequence[int], num_requests: int) -> PipelineCost:
+        """Return the times of a pipeline, whose rate is that of its slowest stage or link."""
+        price = self.price_stage(len(order), num_requests)
+        stage_s = tuple(price(node, *cut) for node, cut in zip(order, pairwise(cuts), strict=True))
+        link_s = tuple(1 / find_link(self._cluster, *ends) for ends in pairwise(order))
+        rate, way_s = 1 / max(*stage_s, *link_s, 0.0), sum(stage_s) + sum(link_s)
+        return PipelineCost(num_requests, rate, way_s, 0.0, num_requests / rate + way_s, stage_s, link_s)
+
+
+def _make_problem(cluster: dict[str, Any]) -> PlacementProblem:
+    """Return the problem with a byte for each layer, and as many bytes of memory as a node holds layers."""
+    types, links = cluster["types"], cluster["links"]
+    held = [len(cluster["tokens_per_s"][name]) for name in types]
+    nodes = tuple(
+        NodeProfile(name=str(rank), device=DeviceProfile(memory=number, flops=1, bandwidth=1))
+        for rank, number in enumerate(held)
+    )
+    named = tuple(
+        LinkProfile(ends=(str(one), str(other)), round_trip_s=1 / speed, bandwidth=speed)
+        for one, row in enumerate(links if isinstance(links, list) else ())
+        for other, speed in enumerate(row)
+    )
+    layers = (LayerDemand(weights=1, read=1, flops=1),) * cluster["layers"]
+    return PlacementProblem(
+        cluster=ClusterProfile(nodes=nodes, links=named),
+        model=ModelDemand(layers=layers, hidden=1),
+        goal=ServingGoal(concurrency=16),
+    )
+
+
+def place(cluster: dict[str, Any]) -> Ranges:
+    """Return the layers of each node that the search finds."""
+    search = LayoutSearch(TableCosts(cluster), EFFORT, seed=0)
+    ranges: Ranges = [None] * len(cluster["types"])
+    for pipeline in search.solve_all(search_layouts(search)[0]):
+        for node, cut in zip(pipeline.order, pairwise(pipeline.cuts), strict=True):
+            ranges[node] = cut
+    return ranges
+
+
+def compare(cluster: dict[str, Any]) -> dict[str, Any]:
+    """Return the scores of both placements of a cluster, and the seconds of CPU time of ours.
+
+    Raises:
+        SystemExit: if the flow model does not give the solver's objective for its own placement.
+    """
+    theirs = score_ranges(cluster, (tuple(each) if each else None for each in cluster["placement"]))
+    if abs(theirs - cluster["milp"]) > NEAR * theirs:
+        sys.exit(f"{cluster['name']}: the flow of Helix's placement is {theirs}, and its solver says {cluster['milp']}")
+    began = time.process_time()
+    ranges = place(cluster)
+    taken = time.process_time() - began
+    ours = score_ranges(cluster, ranges)
+    return {
+        "name": cluster["name"],
+        "helix_tokens_per_s": theirs,
+        "tokens_per_s": ours,
+        "share": ours / theirs,
+        "seconds": taken,
+        "is_proved_optimal": cluster["is_proved_optimal"],
+        "ranges": ranges,
+    }
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Compare the placements of all clusters, print the scores, and write the report."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path)
+    out = parser.parse_args(arguments).out
+    data = json.loads(DATA.read_text())
+    rows = [compare(cluster) for cluster in data["clusters"]]
+    for row in rows:
+        print(
+            f"{row['name']:34} Helix {row['helix_tokens_per_s']:7.1f}  ours {row['tokens_per_s']:7.1f} tokens/s  "
+            f"{row['share']:.3f}  {row['seconds']:.1f} s"
+        )
+    missed = [row["name"] for row in rows if row["share"] < FLOOR - NEAR or row["seconds"] > GOAL_S]
+    below = [row["name"] for row in rows if row["share"] < GOAL - NEAR and row["name"] not in missed]
+    print(f"below {FLOOR}: {'; '.join(missed) or 'none'}; below {GOAL}: {'; '.join(below) or 'none'}")
+    write_report(
+        out, {**describe_run(["benchmarks.helix"]), "source": data["source"], "is_simulated": True, "clusters": rows}
+    )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

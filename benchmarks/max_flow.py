@@ -1,0 +1,92 @@
+"""Computes the most tokens per second that pass through nodes with ranges of layers, as Helix scores a placement.
+
+A node is an edge whose capacity is its tokens per second with so many layers. A link goes from a node to each node whose
+layers begin where its own end (Mei et al., "Helix", ASPLOS 2025, section 4). The flow is found by shortest augmenting
+paths (Edmonds and Karp, JACM 1972).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Any
+
+Vertex = tuple[str, int]
+SOURCE, SINK = ("source", 0), ("sink", 0)
+LEAST = 1e-9
+"""A capacity below this is none."""
+
+
+class FlowGraph:
+    """Capacities between vertices."""
+
+    def __init__(self) -> None:
+        self._left: dict[Vertex, dict[Vertex, float]] = {}
+
+    def add(self, one: Vertex, other: Vertex, capacity: float) -> None:
+        """Add an edge."""
+        self._left.setdefault(one, {})[other] = capacity
+        self._left.setdefault(other, {}).setdefault(one, 0.0)
+
+    def find_most(self) -> float:
+        """Return the most flow from the source to the sink; the capacities are used up."""
+        total = 0.0
+        while path := self._find_path():
+            flow = min(self._left[one][other] for one, other in path)
+            for one, other in path:
+                self._left[one][other] -= flow
+                self._left[other][one] += flow
+            total += flow
+        return total
+
+    def _find_path(self) -> list[tuple[Vertex, Vertex]]:
+        """Return the edges of a shortest path with capacity left; none if there is no such path."""
+        before: dict[Vertex, Vertex] = {SOURCE: SOURCE}
+        queue = deque([SOURCE])
+        while queue and SINK not in before:
+            one = queue.popleft()
+            for other, left in self._left.get(one, {}).items():
+                if left > LEAST and other not in before:
+                    before[other] = one
+                    queue.append(other)
+        path, at = [], SINK
+        while at in before and at != SOURCE:
+            path.append((before[at], at))
+            at = before[at]
+        return path
+
+
+def score_ranges(cluster: dict[str, Any], ranges: Iterable[tuple[int, int] | None]) -> float:
+    """Return the tokens per second of a placement.
+
+    Args:
+        cluster: of benchmarks/data/helix.json.
+        ranges: the first layer of each node and the one after its last; None: it is idle.
+    """
+    graph, placed = FlowGraph(), [(node, *found) for node, found in enumerate(ranges) if found]
+    for node, start, stop in placed:
+        graph.add(("into", node), ("from", node), find_speed(cluster, node, stop - start))
+        if start == 0:
+            graph.add(SOURCE, ("into", node), _find_edge(cluster, 0, node))
+        if stop == cluster["layers"]:
+            graph.add(("from", node), SINK, _find_edge(cluster, 1, node))
+        for other, begin, _ in placed:
+            if begin == stop:
+                graph.add(("from", node), ("into", other), find_link(cluster, node, other))
+    return graph.find_most()
+
+
+def find_speed(cluster: dict[str, Any], node: int, num_layers: int) -> float:
+    """Return the tokens per second of a node with a number of layers that it can hold."""
+    return float(cluster["tokens_per_s"][cluster["types"][node]][num_layers - 1])
+
+
+def find_link(cluster: dict[str, Any], one: int, other: int) -> float:
+    """Return the tokens per second of a link."""
+    links = cluster["links"]
+    return float(links[max(one, other)][min(one, other)] if isinstance(links, list) else links)
+
+
+def _find_edge(cluster: dict[str, Any], side: int, node: int) -> float:
+    edges = cluster["edges"]
+    return float(edges[side][node] if isinstance(edges, list) else edges)
