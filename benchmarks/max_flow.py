@@ -1,8 +1,8 @@
 """Computes the most tokens per second that pass through nodes with ranges of layers, as Helix scores a placement.
 
-A node is an edge whose capacity is its tokens per second with so many layers. A link goes from a node to each node whose
-layers begin where its own end (Mei et al., "Helix", ASPLOS 2025, section 4). The flow is found by shortest augmenting
-paths (Edmonds and Karp, JACM 1972).
+A node is an edge whose capacity is its tokens per second with its number of layers. A link goes from a node to each
+node whose layers begin where its own end (Mei et al., "Helix", ASPLOS 2025, section 4). The flow is found by shortest
+augmenting paths (Edmonds and Karp, JACM 1972).
 """
 
 from __future__ import annotations

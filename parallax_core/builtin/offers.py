@@ -27,6 +27,12 @@ POLICIES = (
     _offer("routing", "round-robin", "RoundRobin", "one replica after the other"),
     _offer("routing", "prefix-affinity", "PrefixAffinity", "the replica with most of the prompt cached, within bounds"),
     PolicySpec(
+        name="least-finish-time",
+        kind="routing",
+        summary="the replica with the least expected finish, by measured speed, load and cached prompt",
+        factory=Ref("parallax_core.cluster.routing.policy:LeastFinishTime"),
+    ),
+    PolicySpec(
         name="search",
         kind="placement",
         summary="the placement with the best predicted speed, found by local search",

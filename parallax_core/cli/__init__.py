@@ -29,6 +29,7 @@ COMMANDS = {
     "batch": "Run the requests of a file.",
     "plan": "Show which layers each node would hold, and how fast that would be.",
     "profile": "Measure this machine, for a plan.",
+    "simulate": "Show how long requests would wait and take on nodes, without starting anything.",
     "models": "List, fetch, describe and remove models.",
     "engines": "Install, list and remove engines, such as vLLM.",
     "plugins": "Show the installed plugins and what they offer.",

@@ -3,32 +3,27 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from parallax_core.base.errors import ParallaxError, UsageError
+from parallax_core.base.errors import UsageError
 from parallax_core.cli.command import new_app
+from parallax_core.cli.plan_inputs import measure_model, read_nodes, refuse_model
 from parallax_core.cli.plan_view import Plan, describe_plan, render_plans
-from parallax_core.cli.progress import make_display
-from parallax_core.cluster.placement.demand import measure_demand
 from parallax_core.cluster.placement.estimate import PlacementEstimator
 from parallax_core.cluster.placement.idle import explain_idle
 from parallax_core.cluster.placement.nodes_file import read_cluster
 from parallax_core.cluster.placement.what_if import change_cluster
 from parallax_core.contracts.placement import (
-    ModelDemand,
     Objective,
     PlacementPolicy,
     PlacementProblem,
     ServingGoal,
 )
-from parallax_core.models.weight_size import measure_weight, read_model
 from parallax_core.node.policy.parse import make_policy
 from parallax_core.plugins.host import PluginHost
-from parallax_core.plugins.output import divert_output
 
 app = new_app()
 
@@ -77,8 +72,8 @@ def plan(
         max_token_s=max_token_time or float("inf"),
         min_tokens_per_s=min_throughput,
     )
-    cluster, host = read_cluster(_read_file(nodes)), PluginHost.prepare()
-    policy, demand = make_policy(host, "placement", placement), _measure_model(host, model, weight_bits)
+    cluster, host = read_cluster(read_nodes(nodes)), PluginHost.prepare()
+    policy, demand = make_policy(host, "placement", placement), measure_model(host, model, weight_bits)
     plans = [_make_plan(policy, PlacementProblem(cluster=cluster, model=demand, goal=goal), "")]
     for change in what_if or ():
         cluster = change_cluster(cluster, change)
@@ -88,7 +83,7 @@ def plan(
     else:
         print("\n".join(render_plans(model, plans)))
     if not any(each.placement.pipelines for each in plans):
-        raise _refuse(plans[0].problem)
+        raise refuse_model(plans[0].problem)
 
 
 def _read_objective(text: str) -> Objective:
@@ -99,32 +94,8 @@ def _read_objective(text: str) -> Objective:
             raise UsageError(f"--objective is {text!r}", "choose throughput or latency")
 
 
-def _read_file(path: Path) -> Any:  # noqa: ANN401 -- of any type; `read_cluster` checks it
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-        return json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} cannot be read: {error}", "name a file of nodes, in TOML or JSON") from error
-    except ValueError as error:
-        kind = "JSON" if path.suffix == ".json" else "TOML"
-        raise UsageError(f"{path} is not valid {kind}: {error}", "a name that ends in .json is read as JSON") from error
-
-
-def _measure_model(host: PluginHost, model: str, weight_bits: float | None) -> ModelDemand:
-    with make_display() as display, divert_output():
-        known = read_model(host, model, display)
-    return measure_demand(known.shape, weight_bits / 8 if weight_bits else measure_weight(known))
-
-
 def _make_plan(policy: PlacementPolicy, problem: PlacementProblem, change: str) -> Plan:
     estimator = PlacementEstimator(problem)
     placement = policy.place(problem, estimator)
     estimate, idle = estimator.estimate(placement), explain_idle(problem, placement)
     return Plan(change=change, problem=problem, placement=placement, estimate=estimate, idle=idle)
-
-
-def _refuse(problem: PlacementProblem) -> ParallaxError:
-    needed = sum(layer.weights for layer in problem.model.layers) / 1e9
-    free = sum(node.device.memory for node in problem.cluster.nodes) / 1e9
-    message = f"the model does not fit: it has {needed:.1f} GB of weights, and the nodes {free:.1f} GB of free memory"
-    return ParallaxError(message, "add nodes, or load fewer bits per weight (--weight-bits)")

@@ -66,6 +66,14 @@ class ReplicaView:
     """The number of unfinished requests."""
     cached_tokens: int
     """The number of leading prompt tokens it has probably cached."""
+    pending_prompt: int = 0
+    """The part of ``pending_tokens`` that belongs to prompts."""
+    token_s: float | None = None
+    """Predicted seconds per output token if it gets the request, from measured ones; None: nothing was measured."""
+    prompt_token_s: float | None = None
+    """Measured seconds to a first token, for each prompt token computed until then; None: nothing was measured."""
+    is_suspected: bool = False
+    """Whether it is recovering from a loss, or has just refused a request."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

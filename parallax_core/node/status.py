@@ -43,8 +43,8 @@ def describe_replica(replica: Replica) -> ReplicaStatus:
         statuses[0],
         rank=replica.rank,
         is_drained=replica.is_drained,
-        pending_tokens=replica.pending_tokens,
-        num_requests=replica.num_requests,
+        pending_tokens=replica.load.pending_tokens,
+        num_requests=replica.load.num_requests,
     )
 
 

@@ -210,7 +210,7 @@ class CostModel:
         """Return the seconds of a small message from the head through all stages and back to the head."""
         ways_s = sum(link.round_trip_s for link in links) / 2
         if self.problem.cluster.head:
-            return ways_s + sum(self._find_head_link(node).round_trip_s for node in (order[0], order[-1])) / 2
+            return ways_s + sum(self.find_head_link(node).round_trip_s for node in (order[0], order[-1])) / 2
         return ways_s + self.find_link(order[-1], order[0]).round_trip_s / 2 if len(order) > 1 else 0.0
 
     def find_link(self, one: int, other: int) -> LinkProfile:
@@ -222,7 +222,8 @@ class CostModel:
             self._hops[ends] = named or self._find_site_link(first.site, second.site)
         return self._hops[ends]
 
-    def _find_head_link(self, node: int) -> LinkProfile:
+    def find_head_link(self, node: int) -> LinkProfile:
+        """Return the link between the head and a node."""
         head, profile = self.problem.cluster.head, self.nodes[node]
         if head == profile.name:
             return LinkProfile(ends=(head, head), round_trip_s=0.0, bandwidth=inf)

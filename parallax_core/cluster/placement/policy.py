@@ -80,8 +80,8 @@ def search_layouts(search: LayoutSearch, current: Layout = ()) -> list[Layout]:
 def _improve_again(search: LayoutSearch, best: Layout) -> Layout:
     """Return the best layout found by changing the best one at random and improving that, again and again.
 
-    This is iterated local search (Lourenço, Martin and Stützle, Handbook of Metaheuristics, 2003): it finds layouts that
-    are two or three moves away, none of which gains alone.
+    This is iterated local search (Lourenço, Martin and Stützle, Handbook of Metaheuristics, 2003). It finds layouts
+    that are several moves away, none of which gains alone.
     """
     score = search.score(best)
     for number in range(NUM_KICKS):

@@ -6,9 +6,10 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field, replace
 
+from parallax_core.cluster.routing.load import RequestLoad
 from parallax_core.contracts.engine import Delta, Finish, Request, Stream
 from parallax_core.engine.timing import Timeline, Timer
-from parallax_core.node.routing.replica import Replica, ReplicaUse
+from parallax_core.node.routing.replica import Replica
 
 GONE = "the client went away"
 
@@ -21,7 +22,14 @@ class RoutedStream:
 
     replica: Replica
     stream: Stream
-    claim: ReplicaUse
+    claim: RequestLoad
+
+    def note(self, delta: Delta, now: float) -> None:
+        """Subtract the tokens that a delta shows to be done; the delta with the finish releases the rest."""
+        if delta.finish is not None:
+            self.claim.release()
+        else:
+            self.claim.note(delta.index, len(delta.tokens), now, has_ended=delta.ended is not None)
 
     def end(self) -> None:
         """Abort the request, unless it has ended, and release its share of the replica's load."""
@@ -176,7 +184,7 @@ class FailoverStream:
     async def _read(self) -> Delta:
         try:
             delta = await anext(self._deltas)
-            self._placement.claim.note(delta)
+            self._placement.note(delta, self._clock())
             self._progress.note(delta, self._clock)
         except StopAsyncIteration:
             message = "the replica ended its answer without a finish"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from parallax_core.contracts.engine import Admitting, Delta, Engine, Request, Resumable
-from parallax_core.contracts.policy import ArrivalView, ReplicaView
+from parallax_core.cluster.routing.load import ReplicaLoad
+from parallax_core.contracts.engine import Admitting, Engine, Request, Resumable
+from parallax_core.contracts.policy import ReplicaView
 
 
 @dataclass(slots=True)
@@ -15,8 +16,12 @@ class Replica:
     rank: int
     engine: Engine
     is_drained: bool = False
-    pending_tokens: int = 0
-    num_requests: int = 0
+    load: ReplicaLoad = field(init=False)
+    suspected_until: float = 0.0
+    """It refused a request or was lost a moment ago; the time of the router's clock at which that is forgotten."""
+
+    def __post_init__(self) -> None:
+        self.load = ReplicaLoad(self.rank)
 
     @property
     def is_open(self) -> bool:
@@ -36,41 +41,6 @@ class Replica:
         if isinstance(self.engine, Admitting):
             self.engine.check_room()
 
-    def view(self, cached_tokens: int) -> ReplicaView:
+    def view(self, cached_tokens: int, now: float) -> ReplicaView:
         """Return the replica's view for a routing policy."""
-        return ReplicaView(
-            rank=self.rank,
-            pending_tokens=self.pending_tokens,
-            num_requests=self.num_requests,
-            cached_tokens=cached_tokens,
-        )
-
-
-class ReplicaUse:
-    """The load of one request on its replica: its prompt until an answer begins, and the rest of its answers."""
-
-    def __init__(self, replica: Replica, arrival: ArrivalView, num_answers: int) -> None:
-        self._replica = replica
-        self._prompt = arrival.num_prompt
-        self._answers = [arrival.max_output // num_answers] * num_answers
-        self._is_held = True
-        replica.pending_tokens += self._prompt + sum(self._answers)
-        replica.num_requests += 1
-
-    def note(self, delta: Delta) -> None:
-        """Subtract the tokens that a delta shows to be done; the delta with the finish releases the rest."""
-        if delta.finish is not None:
-            self.release()
-        elif self._is_held:
-            rest = self._answers[delta.index]
-            done = rest if delta.ended is not None else min(rest, len(delta.tokens))
-            self._answers[delta.index] = rest - done
-            self._replica.pending_tokens -= self._prompt + done
-            self._prompt = 0
-
-    def release(self) -> None:
-        """Subtract the rest of the load. Idempotent."""
-        if self._is_held:
-            self._is_held = False
-            self._replica.pending_tokens -= self._prompt + sum(self._answers)
-            self._replica.num_requests -= 1
+        return self.load.view(cached_tokens, is_suspected=now < self.suspected_until)

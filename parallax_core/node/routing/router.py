@@ -16,6 +16,8 @@ from parallax_core.base.errors import (
     Unavailable,
     UnknownName,
 )
+from parallax_core.cluster.routing.load import RequestLoad
+from parallax_core.cluster.routing.prefix_index import ReplicaPrefixIndex, make_keys
 from parallax_core.contracts.engine import Engine, EngineStats, Finish, Health, Measured, Request, Stream
 from parallax_core.contracts.policy import ArrivalView, RoutingPolicy
 from parallax_core.contracts.status import ReplicaStatus
@@ -24,12 +26,15 @@ from parallax_core.node.policy.guard import RoutingGuard
 from parallax_core.node.routing.attempt import RoutingAttempt
 from parallax_core.node.routing.failover import FailoverStream, RequestProgress, RoutedStream
 from parallax_core.node.routing.moves import MoveNeed, MoveOutcome, MoveQueue
-from parallax_core.node.routing.prefix_affinity import ReplicaPrefixIndex, make_keys
-from parallax_core.node.routing.replica import Replica, ReplicaUse
+from parallax_core.node.routing.replica import Replica
 from parallax_core.node.status import describe_replica
 
 logger = logging.getLogger(__name__)
 
+SUSPECTED_S = 1.0
+"""Seconds for which a replica that refused a request is suspected, so that a policy may avoid it."""
+SUSPECTED_AFTER_LOSS_S = 10.0
+"""Seconds for which a replica that was lost is suspected, once it is ready again or not."""
 RECOVERY_TIMEOUT_S = 120.0
 """The default of the seconds that a request waits each time for a replica that accepts it."""
 
@@ -220,17 +225,19 @@ class Router:
             left.pop(rank, None)
         cached, arrival = self._prefix_index.find_cached(attempt.keys), attempt.view(request)
         refusal: Unavailable | None = None
+        now = self._clock()
         while left:
-            views = tuple(replica.view(cached[rank]) for rank, replica in left.items())
+            views = tuple(replica.view(cached[rank], now) for rank, replica in left.items())
             replica = left.pop(self._policy.choose(arrival, views))
             try:
                 stream = replica.engine.submit(request)
             except Unavailable as error:
-                refusal = refusal or error
+                refusal, replica.suspected_until = refusal or error, now + SUSPECTED_S
             else:
                 attempt.tried.add(replica.rank)
                 self._prefix_index.note(attempt.keys, replica.rank)
-                return RoutedStream(replica, stream, ReplicaUse(replica, arrival, request.n))
+                claim = RequestLoad(replica.load, arrival, request.n, now=now, cached=cached[replica.rank])
+                return RoutedStream(replica, stream, claim)
         raise refusal or self._refusal()
 
     async def _move(self, attempt: RoutingAttempt, lost: Replica) -> MoveOutcome:
@@ -244,6 +251,7 @@ class Router:
         if not attempt.may_move():
             return None
         self._prefix_index.forget(lost.rank)
+        lost.suspected_until = self._clock() + SUSPECTED_AFTER_LOSS_S
         until = self._clock() + self._recovery_timeout_s
         return await self._moves.place(attempt.rank, partial(self._place_again, attempt, lost, until))
 

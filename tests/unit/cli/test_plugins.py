@@ -32,7 +32,12 @@ def test_plugins_lists_every_kind_of_thing_core_offers(capsys: pytest.CaptureFix
     assert core["offers"]["transports"] == ["inprocess"]
     assert core["offers"]["batching"] == ["work-conserving", "immediate", "size", "delay", "size-or-delay"]
     assert core["offers"]["preemption"] == ["lowest-priority", "newest-first", "none"]
-    assert core["offers"]["routing"] == ["least-pending-tokens", "round-robin", "prefix-affinity"]
+    assert core["offers"]["routing"] == [
+        "least-pending-tokens",
+        "round-robin",
+        "prefix-affinity",
+        "least-finish-time",
+    ]
 
 
 def test_plugins_writes_a_line_for_each_kind(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@ from parallax_core.api import (
     UnknownName,
 )
 from parallax_core.builtin.routing import PrefixAffinity, RoundRobin
-from parallax_core.node.routing.prefix_affinity import BLOCK
+from parallax_core.cluster.routing.prefix_index import BLOCK
 from tests.unit.node.replicas import collect, end, make_request, make_router, requests
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parallax_core.api import Request, RequestId, Sampling
-from parallax_core.node.routing.prefix_affinity import BLOCK, ReplicaPrefixIndex, make_keys
+from parallax_core.cluster.routing.prefix_index import BLOCK, ReplicaPrefixIndex, make_keys
 
 
 def make_request(*blocks: int, rest: int = 0) -> Request:

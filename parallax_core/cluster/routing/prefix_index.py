@@ -32,17 +32,15 @@ class ReplicaPrefixIndex:
 
     def find_cached(self, keys: Sequence[int]) -> list[int]:
         """Return the number of the prompt's tokens that each replica probably has, by rank; ``keys`` of `make_keys`."""
-        known = [len(keys) * BLOCK] * self._num_replicas
-        left = (1 << self._num_replicas) - 1
+        known = [0] * self._num_replicas
+        left = self._ranks.get(keys[0], 0) if keys else 0
         for number, key in enumerate(keys):
             lost = left & ~self._ranks.get(key, 0)
             left ^= lost
-            while lost:
-                rank = lost.bit_length() - 1
-                known[rank] = number * BLOCK
-                lost ^= 1 << rank
+            _set(known, lost, number * BLOCK)
             if not left:
                 break
+        _set(known, left, len(keys) * BLOCK)
         return known
 
     def note(self, keys: Sequence[int], rank: int) -> None:
@@ -57,6 +55,14 @@ class ReplicaPrefixIndex:
         """Note that the replica of that rank has lost its cache."""
         kept = ((key, ranks & ~(1 << rank)) for key, ranks in self._ranks.items())
         self._ranks = OrderedDict((key, ranks) for key, ranks in kept if ranks)
+
+
+def _set(known: list[int], ranks: int, num_tokens: int) -> None:
+    """Set the number for every rank of a set."""
+    while ranks:
+        rank = ranks.bit_length() - 1
+        known[rank] = num_tokens
+        ranks ^= 1 << rank
 
 
 def make_keys(request: Request) -> list[int]:

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.test_plan import CONFIG, NODES
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    (tmp_path / "nodes.toml").write_text(NODES)
+    return tmp_path
+
+
+def run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "parallax_core", "simulate", str(folder), "--nodes", str(folder / "nodes.toml")]
+    return subprocess.run([*command, *options], capture_output=True, text=True, check=False)
+
+
+def test_table_has_latencies_goodput_and_load(folder: Path) -> None:
+    done = run(folder, "--rate", "0.5", "--requests", "10", "--prompt", "64", "--output", "8", "--churn", "20")
+    assert done.returncode == 0, done.stderr
+    assert all(word in done.stdout for word in ("to the first token", "P99", "10 finished", "goodput", "busy"))
+
+
+def test_trace_file_is_simulated_as_json(folder: Path) -> None:
+    trace = folder / "trace.jsonl"
+    trace.write_text('{"at": 0, "prompt": 64, "output": 4}\n{"at": 1, "prompt": 32, "output": 6}\n')
+    done = run(folder, "--trace", str(trace), "--json", "--routing", "least-finish-time:choices=2", "--slow", "mini=2")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["num_finished"] == 2
+    assert report["tokens_per_s"] * report["duration_s"] == pytest.approx(10)
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        (("--prompt", "x"), "--prompt is 'x'"),
+        (("--trace", "none"), "cannot be read"),
+        (("--slow", "nobody=2"), "there is no node 'nobody'"),
+        (("--slow", "mini=fast"), "is no number of times"),
+        (("--routing", "nothing"), "nothing"),
+        (("--weight-bits", "64"), "does not fit"),
+    ],
+)
+def test_wrong_input_is_an_error_that_names_it(folder: Path, options: tuple[str, ...], what: str) -> None:
+    done = run(folder, "--requests", "1", *options)
+    assert done.returncode in {1, 2}
+    assert "error:" in done.stderr
+    assert what in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from parallax_core.api import ArrivalView
+from parallax_core.cluster.routing.load import ReplicaLoad, RequestLoad
+
+
+def arrival(num_prompt: int = 10, max_output: int = 20) -> ArrivalView:
+    return ArrivalView(number=0, num_prompt=num_prompt, max_output=max_output)
+
+
+def test_load_falls_with_each_token_and_ends_with_the_request() -> None:
+    load = ReplicaLoad(3)
+    request = RequestLoad(load, arrival(), 1, now=0.0)
+    assert (load.pending_tokens, load.pending_prompt, load.num_requests) == (30, 10, 1)
+    request.note(0, 1, 1.0)
+    assert (load.pending_tokens, load.pending_prompt) == (19, 0)
+    request.release()
+    request.release()
+    assert (load.pending_tokens, load.pending_prompt, load.num_requests) == (0, 0, 0)
+
+
+def test_speeds_are_measured_from_the_tokens() -> None:
+    load = ReplicaLoad(0)
+    request = RequestLoad(load, arrival(), 1, now=5.0)
+    request.note(0, 1, 6.0)
+    assert load.speed.prompt_token_s == pytest.approx(0.1)
+    request.note(0, 2, 6.4)
+    view = load.view(7, is_suspected=True)
+    assert view.token_s == pytest.approx(0.2)
+    assert (view.rank, view.cached_tokens, view.is_suspected) == (0, 7, True)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 50), st.integers(0, 50), st.integers(1, 3)), max_size=6),
+    st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2), st.integers(0, 9), st.booleans()), max_size=40),
+)
+def test_load_is_never_negative_and_nothing_stays(
+    given: list[tuple[int, int, int]], notes: list[tuple[int, int, int, bool]]
+) -> None:
+    load = ReplicaLoad(0)
+    requests = [(RequestLoad(load, arrival(prompt, output), n, now=0.0), n) for prompt, output, n in given]
+    for at, (which, index, num_tokens, has_ended) in enumerate(notes):
+        if which < len(requests) and index < requests[which][1]:
+            requests[which][0].note(index, num_tokens, float(at), has_ended=has_ended)
+            assert load.pending_tokens >= load.pending_prompt >= 0
+    for request, _ in requests:
+        request.release()
+    assert (load.pending_tokens, load.pending_prompt, load.num_requests) == (0, 0, 0)
