@@ -28,6 +28,7 @@ from parallax_core.builtin.routing import LeastPendingTokens, PrefixAffinity, Ro
 from parallax_core.cluster.placement.baselines import GreedyPlacement, WaterFillingPlacement
 from parallax_core.cluster.placement.estimate import PlacementEstimator
 from parallax_core.cluster.placement.policy import SearchPlacement
+from parallax_core.cluster.routing.policy import LeastFinishTime
 from parallax_core.node.policy.guard import PlacementGuard
 from parallax_core.testing.placement import PlacementConformance
 from parallax_core.testing.policy import (
@@ -81,6 +82,10 @@ class TestRoundRobin(RoutingConformance):
 
 class TestPrefixAffinity(RoutingConformance):
     policy = PrefixAffinity(slack_tokens=100)
+
+
+class TestLeastFinishTime(RoutingConformance):
+    policy = LeastFinishTime(choices=2)
 
 
 class TestSearchPlacement(PlacementConformance):

@@ -17,6 +17,7 @@ from parallax_core.api import (
     RoutingPolicy,
 )
 from parallax_core.builtin.routing import LeastPendingTokens, PrefixAffinity, RoundRobin
+from parallax_core.cluster.routing.policy import LeastFinishTime
 from parallax_core.node.executor.local import LocalExecutor
 from parallax_core.node.pipeline.engine import PipelineEngine
 from parallax_core.node.routing.router import Router
@@ -84,7 +85,15 @@ async def stop_later(engine: Engine) -> list[Request]:
     return late
 
 
-@pytest.mark.parametrize("policy", [LeastPendingTokens(), RoundRobin(), PrefixAffinity(slack_tokens=10)], ids=str)
+POLICIES: list[RoutingPolicy] = [
+    LeastPendingTokens(),
+    RoundRobin(),
+    PrefixAffinity(slack_tokens=10),
+    LeastFinishTime(choices=2),
+]
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=str)
 async def test_account_is_never_below_nothing_and_ends_at_nothing(policy: RoutingPolicy) -> None:
     engines = [make_engine() for _ in range(3)]
     router = Router(engines, policy, lambda: CONTEXT)

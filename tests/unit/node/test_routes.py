@@ -13,6 +13,7 @@ from parallax_core.api import (
     UnknownName,
 )
 from parallax_core.builtin.routing import PrefixAffinity, RoundRobin
+from parallax_core.cluster.routing.policy import LeastFinishTime
 from parallax_core.cluster.routing.prefix_index import BLOCK
 from tests.unit.node.replicas import collect, end, make_request, make_router, requests
 
@@ -44,6 +45,15 @@ async def test_full_replica_passes_a_request_on_to_the_next_best() -> None:
         router.submit(make_request())
     assert caught.value.retry_after_s == 7
     assert requests(router) == [1, 0, 1]
+
+
+async def test_replica_that_refused_is_avoided_by_a_policy_that_knows_it() -> None:
+    router, engines = await make_router(2, LeastFinishTime())
+    engines[0].submit_error = Unavailable("too many requests wait")
+    router.submit(make_request(10))
+    engines[0].submit_error = None
+    router.submit(make_request(10))
+    assert [len(engine.requests) for engine in engines] == [0, 2]
 
 
 async def test_replica_that_failed_gets_no_request_although_it_has_nothing_to_do() -> None:
