@@ -17,6 +17,8 @@ MOST_PORTIONS = 64
 """Requests are shared out one by one, or in this number of portions if there are more."""
 MOST_EXACT = 3000
 """Pipelines times requests squared up to which the best division is computed exactly."""
+MULTIPLES = (1, 2, 4, 8, 16, 32)
+"""The numbers of portions that may be given to a pipeline at once."""
 Rating = tuple[float, float]
 """How good a placement is for the objective, and then how short its requests are; larger is better."""
 
@@ -104,10 +106,11 @@ def _share_exactly(pipelines: Sequence[Pipeline], concurrency: int) -> list[int]
 
 
 def _share_greedily(pipelines: Sequence[Pipeline], concurrency: int) -> list[int]:
-    """Give each next request to the pipeline where it adds most to the objective.
+    """Give the next requests to the pipeline where they add most to the objective, each.
 
-    This is the best division if each pipeline gains less by each further request (Fox, "Discrete optimization via
-    marginal analysis", Management Science 1966), which holds but for the rounding of steps in flight.
+    One by one, this is the best division if each pipeline gains less by each further request (Fox, "Discrete
+    optimization via marginal analysis", Management Science 1966). Near the number of its stages, a pipeline gains
+    nothing by a single request and much by several; so the best of some numbers of requests is given at once.
     """
     shares, left = [0] * len(pipelines), concurrency
     portion = max(1, concurrency // MOST_PORTIONS)
@@ -115,9 +118,10 @@ def _share_greedily(pipelines: Sequence[Pipeline], concurrency: int) -> list[int
 
     def offer(rank: int) -> None:
         pipeline, share = pipelines[rank], shares[rank]
-        num = min(portion, left, pipeline.max_requests - share)
-        if num > 0:
-            heappush(gains, ((pipeline.value(share) - pipeline.value(share + num)) / num, rank, num))
+        most, value = min(left, pipeline.max_requests - share), pipeline.value(share)
+        numbers = [num for factor in MULTIPLES if (num := factor * portion) <= most] or ([most] if most > 0 else [])
+        if numbers:
+            heappush(gains, min(((value - pipeline.value(share + num)) / num, rank, num) for num in numbers))
 
     for rank in range(len(pipelines)):
         offer(rank)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 
+from parallax_core.cluster.placement.baselines import group_greedily, measure_room
 from parallax_core.cluster.placement.cost_model import CostModel
 from parallax_core.cluster.placement.movement import is_worth_moving, measure_movement
 from parallax_core.cluster.placement.search import MOST_SMALL, LayoutSearch, is_better
@@ -16,6 +17,8 @@ NUM_STARTS = 3
 """The number of first layouts of different shapes that are improved, best first, in a small cluster."""
 NUM_RESTARTS = 4
 """The number of random layouts that are improved after these, in a small cluster."""
+WEIGHTS_SHARE = 0.65
+"""The share of a node's memory for weights in the first layout that is made as the greedy baseline makes it."""
 NUM_KICKS = 40
 """The number of times that the best layout is changed at random and improved again, in a small cluster."""
 SMALL_EFFORT = 8
@@ -58,7 +61,8 @@ def search_layouts(search: LayoutSearch, current: Layout = ()) -> list[Layout]:
     There is none if the memory of all nodes together does not suffice.
     """
     starts = []
-    for layout in chain([current] if current else [], deal_layouts(search.costs)):
+    groups = group_greedily(measure_room(search.costs.problem, WEIGHTS_SHARE))
+    for layout in chain([current] if current else [], [tuple(map(tuple, groups))], deal_layouts(search.costs)):
         starts.append((search.score(layout), layout))
         if not search.has_effort:
             break
