@@ -61,8 +61,8 @@ def search_layouts(search: LayoutSearch, current: Layout = ()) -> list[Layout]:
     There is none if the memory of all nodes together does not suffice.
     """
     starts = []
-    groups = group_greedily(measure_room(search.costs.problem, WEIGHTS_SHARE))
-    for layout in chain([current] if current else [], [tuple(map(tuple, groups))], deal_layouts(search.costs)):
+    greedy = tuple(map(tuple, group_greedily(measure_room(search.costs.problem, WEIGHTS_SHARE))))
+    for layout in chain([current] if current else [], deal_layouts(search.costs), [greedy]):
         starts.append((search.score(layout), layout))
         if not search.has_effort:
             break
