@@ -47,6 +47,15 @@ from parallax_core.contracts.engine_spec import EngineBuild, EngineSpec, PipStep
 from parallax_core.contracts.event import EngineReady, Event, RequestBegan, RequestEnded, StageLoss
 from parallax_core.contracts.finding import Finding
 from parallax_core.contracts.grammar import Grammar, GrammarKind
+from parallax_core.contracts.joining import (
+    MOST_HEAD_BYTES,
+    Admission,
+    Enrolling,
+    Enrolment,
+    Identified,
+    Introducing,
+    JoinMethod,
+)
 from parallax_core.contracts.model import LayerShape, ModelAdapter, ModelShape, ModelSpec, Part
 from parallax_core.contracts.parser import (
     AnswerInfo,
@@ -297,6 +306,14 @@ __all__ = [  # noqa: RUF022 -- in groups
     "Transport",
     "TransportPlan",
     "TransportSpec",
+    # Joining a cluster by a code
+    "MOST_HEAD_BYTES",
+    "Admission",
+    "Enrolling",
+    "Enrolment",
+    "Identified",
+    "Introducing",
+    "JoinMethod",
     # Policies
     "ArrivalView",
     "BatchingPolicy",

@@ -64,6 +64,11 @@ SETTINGS = (
         schema=Ref("parallax_core.config.worker:WorkerSettings"),
     ),
     SettingsSpec(
+        name="join",
+        summary="the options of parallax join",
+        schema=Ref("parallax_core.config.join:JoinSettings"),
+    ),
+    SettingsSpec(
         name="plugins",
         summary="which plugins are loaded, and which one is preferred",
         schema=Ref("parallax_core.config.plugins:PluginSettings"),

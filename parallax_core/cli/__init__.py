@@ -22,6 +22,8 @@ from parallax_core.base.errors import ParallaxError, UsageError
 COMMANDS = {
     "serve": "Serve a model over an OpenAI-compatible HTTP API.",
     "worker": "Run stages of a model for a server on another machine.",
+    "join": "Run stages of a model for a server that gave you a join code.",
+    "codes": "Make and revoke join codes, by which machines join a server.",
     "leave": "End workers of this machine without loss.",
     "status": "Show the replicas and stages of a running server.",
     "chat": "Talk to a running server in the terminal.",

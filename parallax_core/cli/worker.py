@@ -9,7 +9,7 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 
 from parallax_core.base import log
@@ -69,7 +69,11 @@ def worker(settings: WorkerSettings, config: Config) -> None:
     """
     if not settings.connect:
         raise UsageError("the address of the server is missing", "give it: --connect tcp://HOST:PORT")
-    node = settings.node or name_node(os.getpid())
+    run_worker(settings, settings.node or name_node(os.getpid()), config, {})
+
+
+def run_worker(settings: WorkerSettings, node: str, config: Config, heads: Mapping[str, bytes]) -> None:
+    """Run stages until this process is told to end; ``heads`` are the keys of heads to trust, by name."""
     log.configure(verbose=settings.verbose, node=node)
     parent = os.getppid()
     if settings.supervised:
@@ -78,7 +82,7 @@ def worker(settings: WorkerSettings, config: Config) -> None:
     plugins = prepare_plugins(settings, config)
     try:
         with contextlib.suppress(KeyboardInterrupt), _recorded(settings, node):  # the normal way to end it
-            asyncio.run(_work(settings, node, plugins))
+            asyncio.run(_work(settings, node, plugins, heads))
     finally:
         plugins.shutdown(SHUTDOWN_S)
         if settings.supervised:
@@ -198,14 +202,14 @@ def make_opener(settings: WorkerSettings, plugins: PluginHost) -> StageOpener:
         return StageOpener(plugins, [], error, allowed)
 
 
-async def _work(settings: WorkerSettings, node: str, plugins: PluginHost) -> None:
+async def _work(settings: WorkerSettings, node: str, plugins: PluginHost, heads: Mapping[str, bytes]) -> None:
     opener = make_opener(settings, plugins)
     opener.warm_up()
     gc.freeze()  # modules stay: scanning them, and freeing them at the end, takes seconds
     spec = plugins.transports().get(settings.transport)
     listen = settings.listen or _place(spec, settings.connect, node)
     timeout_s = settings.peer_timeout or spec.spec.timeout_s
-    plan = TransportPlan(node=node, listen=listen, timeout_s=timeout_s, strangers=STRANGERS)
+    plan = TransportPlan(node=node, listen=listen, timeout_s=timeout_s, strangers=STRANGERS, heads=heads)
     transport = spec.load(spec.spec.factory)(plan)
     await transport.start()
     session = WorkerSession(transport, node, opener.open_stage, opener.open_engine)

@@ -33,6 +33,16 @@ def workers_folder() -> Path:
     return _folder("workers", platformdirs.user_state_path("parallax") / "workers")
 
 
+def cluster_file() -> Path:
+    """Return the file of join codes; it may not exist yet."""
+    return _folder("cluster", platformdirs.user_state_path("parallax") / "cluster") / "codes.db"
+
+
+def joined_folder() -> Path:
+    """Return the folder of the records of the clusters that this machine has joined; it may not exist yet."""
+    return _folder("joined", platformdirs.user_state_path("parallax") / "joined")
+
+
 def cache_folder(name: str) -> Path:
     """Return a folder for the cached files of ``name``, created with access for the owner only."""
     folder = _folder("cache", platformdirs.user_cache_path("parallax")) / name

@@ -1,4 +1,4 @@
-"""The section ``[worker]``, which defines the options of ``parallax worker``."""
+"""The section ``[worker]``, which defines the options of ``parallax worker`` and most of those of ``parallax join``."""
 
 from __future__ import annotations
 
@@ -13,16 +13,12 @@ from parallax_core.config.backend_option import BackendOptionTexts
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class WorkerSettings:
-    """The settings of a worker. ``description`` is the help of the option; ``extra`` holds its other properties."""
+class NodeSettings:
+    """The settings of every node that runs stages.
 
-    connect: Annotated[
-        str,
-        Meta(
-            description="The address of the head, such as tcp://10.0.0.5:9000; see `parallax serve --listen`.",
-            extra={"metavar": "ADDRESS"},
-        ),
-    ] = ""
+    ``description`` is the help of the option; ``extra`` holds its other properties.
+    """
+
     listen: Annotated[
         str | None,
         Meta(
@@ -30,17 +26,11 @@ class WorkerSettings:
             extra={"metavar": "ADDRESS"},
         ),
     ] = None
-    node: Annotated[
-        str | None,
-        Meta(description="The name of this node; by default derived from the host name.", extra={"metavar": "NAME"}),
-    ] = None
-    head: Annotated[str, Meta(description="The name of the head's node.", extra={"metavar": "NAME"})] = HEAD
     backend: Annotated[
         str | None,
         Meta(description="Offer only this backend; by default all available ones.", extra={"metavar": "NAME"}),
     ] = None
     backend_option: BackendOptionTexts = ()
-    transport: Annotated[str, Meta(description="The transport between nodes.", extra={"metavar": "NAME"})] = "zmq"
     memory: Annotated[
         float | None,
         Meta(
@@ -73,10 +63,29 @@ class WorkerSettings:
             extra={"metavar": "S"},
         ),
     ] = 30.0
+    verbose: Annotated[bool, Meta(description="Log more, with tracebacks.", extra={"short": "-v"})] = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkerSettings(NodeSettings):
+    """The settings of a worker."""
+
+    connect: Annotated[
+        str,
+        Meta(
+            description="The address of the head, such as tcp://10.0.0.5:9000; see `parallax serve --listen`.",
+            extra={"metavar": "ADDRESS"},
+        ),
+    ] = ""
+    node: Annotated[
+        str | None,
+        Meta(description="The name of this node; by default derived from the host name.", extra={"metavar": "NAME"}),
+    ] = None
+    head: Annotated[str, Meta(description="The name of the head's node.", extra={"metavar": "NAME"})] = HEAD
+    transport: Annotated[str, Meta(description="The transport between nodes.", extra={"metavar": "NAME"})] = "zmq"
     supervised: Annotated[
         bool, Meta(description="Exit when standard input closes, and do not rejoin; used by `parallax serve`.")
     ] = False
-    verbose: Annotated[bool, Meta(description="Log more, with tracebacks.", extra={"short": "-v"})] = False
 
 
 def name_node(number: int) -> str:

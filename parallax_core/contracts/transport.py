@@ -6,12 +6,13 @@ ways.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
 from parallax_core.base.refs import Ref
+from parallax_core.contracts.joining import JoinMethod
 from parallax_core.contracts.tensor import Data
 
 NodeRole = Literal["any", "worker", "head"]
@@ -71,6 +72,8 @@ class TransportPlan:
     do not take the node for hung. Optional: without such a thread the node is lost after ``timeout_s``."""
     strangers: FrameLimits | None = None
     """The limits of an incoming link until it is admitted (see `Guarded`); None: ``limits``."""
+    heads: Mapping[str, bytes] = field(default_factory=dict)
+    """The keys of heads to trust, by name, besides those that the transport knows itself; see `JoinMethod.find_key`."""
 
 
 class Link(Protocol):
@@ -184,5 +187,7 @@ class TransportSpec:
     place_near: Ref[Callable[[str, str], str]] | None = None
     """Returns the address at which a node listens for nodes on the same network as a given address, given that address
     and the node's name; None: users have to give an address."""
+    joining: Ref[Callable[[], JoinMethod]] | None = None
+    """Makes and uses join codes; None: machines join by keys that users exchange."""
     timeout_s: float = 2.5
     """`TransportPlan.timeout_s` unless the user sets ``--peer-timeout``: longer than heartbeats are ever delayed."""

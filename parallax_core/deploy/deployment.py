@@ -17,8 +17,10 @@ from parallax_core.contracts.policy import RoutingPolicy
 from parallax_core.contracts.progress import Progress, silent
 from parallax_core.contracts.source import ModelFolder
 from parallax_core.contracts.status import NodeStatus
+from parallax_core.contracts.transport import TransportSpec
 from parallax_core.deploy.engines import EngineWorkers
 from parallax_core.deploy.executors import LocalStages, RemoteStages
+from parallax_core.deploy.join_codes import note_listening
 from parallax_core.deploy.stage_options import StageOptions, collect_advice, read_stage_options
 from parallax_core.engine.limits import Limits
 from parallax_core.models.catalog import Catalog
@@ -35,6 +37,7 @@ from parallax_core.node.routing.router import Router
 from parallax_core.node.status import describe_node, describe_spares
 from parallax_core.node.whole_model.engine import TextEngine
 from parallax_core.plugins.host import PluginHost
+from parallax_core.plugins.registry import Offer
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +57,8 @@ class Deployment:
     pipeline: PipelineOptions
     topology: ParallelConfig
     routing: RoutingPolicy
+    noted_transport: Offer[TransportSpec] | None = None
+    """The transport by which other machines may join, so that codes can be made; None: none may."""
     parser: OutputParser | None = None
     """The parser of the model's outputs; None: its text is not parsed."""
     advice: tuple[str, ...] = ()
@@ -85,6 +90,8 @@ class Deployment:
         if registry is not None:
             await registry.start()
             logger.info("head listens at %s", registry.address)
+            if self.noted_transport is not None:
+                note_listening(self.noted_transport, registry.address)
         try:
             yield
         finally:
@@ -165,6 +172,7 @@ class DeploymentPlan:
             pipeline=replace(self.pipeline, grammars=text.grammars),
             topology=self.stages.place_layers(config),
             routing=self.routing,
+            noted_transport=self.stages.transport if settings.listen is not None else None,
             parser=find_parser(self.plugins, config, text.template_source, settings.parser),
             advice=collect_advice(offers),
         )

@@ -14,9 +14,11 @@ from parallax_core.base.ids import HEAD
 from parallax_core.cluster.failure_detector import MIN_TIMEOUT_S
 from parallax_core.cluster.placement.layer_cost import LayerCosts
 from parallax_core.cluster.placement.parallel import StagePlace
+from parallax_core.config.home import cluster_file
 from parallax_core.config.serve import ServeSettings
 from parallax_core.config.worker import WorkerSettings
 from parallax_core.contracts.backend import BackendSpec, StagePlan
+from parallax_core.contracts.joining import Enrolling
 from parallax_core.contracts.progress import Progress
 from parallax_core.contracts.stage import Stage
 from parallax_core.contracts.transport import TransportPlan, TransportSpec
@@ -30,6 +32,7 @@ from parallax_core.node.executor.rebalance import RebalancingExecutor
 from parallax_core.node.executor.remote import RemoteExecutor
 from parallax_core.node.executor.weights_check import WeightsCheck
 from parallax_core.node.membership.assignment import StageAssignment
+from parallax_core.node.membership.code_store import CodeStore
 from parallax_core.node.membership.registry import NodeRegistry
 from parallax_core.node.membership.spares import SparePool
 from parallax_core.node.membership.supervisor import WorkerSupervisor
@@ -175,7 +178,10 @@ def make_registry(settings: ServeSettings, offer: Offer[TransportSpec], folder: 
     timeout_s = settings.peer_timeout or offer.spec.timeout_s
     plan = TransportPlan(node=HEAD, listen=listen, timeout_s=timeout_s, strangers=STRANGERS)
     command = "parallax worker" if (name := offer.spec.name) == USUAL else f"parallax worker --transport {name}"
-    return NodeRegistry(offer.load(offer.spec.factory)(plan), HEAD, command)
+    transport = offer.load(offer.spec.factory)(plan)
+    if settings.listen and isinstance(transport, Enrolling):
+        transport.enrol_by(CodeStore(cluster_file()))
+    return NodeRegistry(transport, HEAD, command)
 
 
 def make_place(offer: Offer[TransportSpec], folder: Path) -> Callable[[str], str]:

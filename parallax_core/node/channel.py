@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 
 from parallax_core.base.errors import PeerLost
+from parallax_core.contracts.joining import Identified
 from parallax_core.contracts.transport import FrameLimits, Guarded, Link, Monitored, NodeRole
 from parallax_core.node.peer_watch import PeerWatch
 from parallax_core.node.printable import tidy
@@ -33,6 +34,11 @@ class Channel:
     def peer(self) -> str:
         """The name of the node at the other end."""
         return self._link.peer
+
+    @property
+    def key(self) -> bytes:
+        """The key that the peer has proved; empty if its transport has no keys, or none was required."""
+        return self._link.key if isinstance(self._link, Identified) else b""
 
     def check_role(self, role: NodeRole) -> None:
         """Check that the peer's key, if it has one, allows it to be a worker or a head to this node.

@@ -24,6 +24,8 @@ from parallax_core.wire.base import Leased, Name
 MOST_TEXT = 4096
 """The most characters in a text."""
 Text = Annotated[str, msgspec.Meta(max_length=MOST_TEXT)]
+PeerKey = Annotated[bytes, msgspec.Meta(max_length=256)]
+"""The key of a node, as its transport writes it."""
 
 
 class Join(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=7):
@@ -101,6 +103,9 @@ class Hop(Leased, frozen=True, tag=12):
     """Empty: this is the last stage."""
     address: Text
     """The address of the next; empty if ``after`` is."""
+    before_key: PeerKey = b""
+    """The key that ``before`` proves; empty: the node knows it, or none is needed."""
+    after_key: PeerKey = b""
 
 
 class Linked(Leased, frozen=True, tag=13):

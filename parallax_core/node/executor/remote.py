@@ -284,8 +284,9 @@ class RemoteExecutor:
         before = self._neighbour(assignment.stage - 1)
         after = self._neighbour(assignment.stage + 1)
         names = (before.name if before else "", after.name if after else "", after.join.address if after else "")
+        keys = (before.channel.key if before else b"", after.channel.key if after else b"")
         try:
-            await node.channel.send(Hop(LEASE, self._attempt, assignment.stage, *names))
+            await node.channel.send(Hop(LEASE, self._attempt, assignment.stage, *names, *keys))
             while True:
                 match await receive_reply(node, assignment, self._attempt):
                     case Linked():

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from parallax_core.base.errors import PeerLost
 from parallax_core.base.taskgroup import FailFastGroup
+from parallax_core.contracts.joining import Introducing
 from parallax_core.contracts.transport import Transport
 from parallax_core.node.channel import STRANGERS, Channel
 from parallax_core.node.handshake import greet, welcome
@@ -48,6 +49,9 @@ class PeerLinker:
             ParallaxError: if the address of the next stage is invalid.
         """
         links = PeerLinks()
+        if isinstance(self._transport, Introducing):
+            keys = {hop.before: hop.before_key, hop.after: hop.after_key}
+            self._transport.introduce({name: key for name, key in keys.items() if name and key})
         try:
             async with asyncio.timeout(LINK_S), FailFastGroup() as group:
                 group.start(self._await(hop.before, links))

@@ -7,8 +7,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from itertools import chain, count
 from pathlib import Path
 
 import zmq
@@ -34,6 +35,10 @@ from parallax_transport_zmq.keyfile import (
 logger = logging.getLogger(__name__)
 
 DEFAULT = "default"
+RESERVED = (DEFAULT, "head")
+"""Names that no machine may choose: a worker that is called like the head would replace its key."""
+MOST_WANTED = 48
+"""The most characters of the name that a machine chooses."""
 
 Stamp = tuple[int, int, int, int]
 
@@ -44,12 +49,19 @@ class Keyring:
     A file is read again only when it has changed.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, heads: Mapping[str, bytes] | None = None) -> None:
+        """Read the keys in ``folder``; those of ``heads``, by name, are trusted too, and not kept."""
         self.folder = folder
         self._own = folder / "own"
         self._known = folder / "known"
         self._read: dict[Path, tuple[Stamp, Key | None]] = {}
         self._is_unsafe = False
+        self._heads = tuple(Key(name, key, role="head") for name, key in (heads or {}).items())
+        self._introduced: tuple[Key, ...] = ()
+
+    def introduce(self, keys: Mapping[str, bytes]) -> None:
+        """Trust the keys of these nodes as those of workers, in memory only, and no longer those of an earlier call."""
+        self._introduced = tuple(Key(name_machine(node), key, role="worker") for node, key in keys.items())
 
     def find_pair(self, node: str) -> KeyPair | None:
         """Return the key of this machine that ``node`` uses, or ``default``, or None.
@@ -73,6 +85,9 @@ class Keyring:
         """
         self.check_folders()
         for name in list_names(node):
+            for key in (*self._heads, *self._introduced):
+                if key.name == name:
+                    return key.public
             if (path := self._known / f"{name}.pub").exists():
                 check_unwritable(path)
                 return read_key(path)[0]
@@ -111,6 +126,8 @@ class Keyring:
                 self._read[path] = (stamp, key)
             if key is not None:
                 yield key
+        yield from self._heads
+        yield from self._introduced
 
     def make(self, name: str) -> KeyPair:
         """Make a key of this machine.
@@ -178,6 +195,24 @@ class Keyring:
             hint = f"if it has a new one: `parallax keys remove {name}`, then again"
             raise ParallaxError(f"another key of {name!r} is known", hint)
         write_key(path, public, role)
+
+    def admit(self, public: bytes, wanted: str) -> str:
+        """Trust a machine as a worker, and return its name: ``wanted``, or one like it if that is another's.
+
+        A machine whose key is known keeps its name.
+        """
+        self.check_folders()
+        wanted = "".join(letter if NAME.fullmatch(f"a{letter}") else "-" for letter in wanted)[:MOST_WANTED]
+        wanted = wanted.strip("._-") or "node"
+        known = {key.public: key for key in self.list_keys()}
+        if public in known and not (known[public].is_own and known[public].name == DEFAULT):
+            return known[public].name
+        taken = {*RESERVED, *(key.name for key in known.values())}
+        names = chain([wanted], (f"{wanted}-{number}" for number in count(2)))
+        name = next(each for each in names if each not in taken)
+        if public not in known:
+            self.allow(public, name, "worker")
+        return name
 
     def remove(self, name: str, *, own: bool) -> None:
         """Forget a key.

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import zmq
 
-from parallax_core.api import Data, TransportPlan
+from parallax_core.api import Admission, Data, ParallaxError, TransportPlan
 from parallax_transport_zmq.keyring import Keyring
 from parallax_transport_zmq.link import Peer, ZmqLink
-from parallax_transport_zmq.message import BadMessage, Hello, Kind, OtherVersion, pack_reason, pack_welcome
+from parallax_transport_zmq.message import (
+    BadMessage,
+    Hello,
+    Kind,
+    OtherVersion,
+    pack_enrolled,
+    pack_reason,
+    pack_welcome,
+    unpack_enrol,
+)
 from parallax_transport_zmq.pump import Pump
 from parallax_transport_zmq.target import FAREWELL_S
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +60,16 @@ class Listener:
     """Greets peers that connect, and passes their messages to their links. Refused peers leave no state behind."""
 
     def __init__(
-        self, plan: TransportPlan, socket: zmq.Socket[bytes], keyring: Keyring | None, offer: Callable[[ZmqLink], bool]
+        self,
+        plan: TransportPlan,
+        socket: zmq.Socket[bytes],
+        keyring: Keyring | None,
+        offer: Callable[[ZmqLink], bool],
+        admission: Admission | None = None,
     ) -> None:
         self._plan = plan
+        self._admission = admission
+        """None: no machine is admitted by a code."""
         self._keyring = keyring
         """None: peers need no key."""
         self._offer = offer
@@ -92,6 +112,10 @@ class Listener:
             link.break_off("it sent a message of several parts", "you sent a message of several parts")
 
     def _greet(self, identity: bytes, message: zmq.Frame) -> None:
+        if message.bytes[:1] == Kind.ENROL:
+            with contextlib.suppress(ConnectionError, BadMessage):
+                self.post(identity, self._enrol(message))
+            return
         try:
             hello = Hello.unpack(message.bytes)
             peer = self._examine(hello, message)
@@ -117,6 +141,28 @@ class Listener:
         if (role := self._keyring.find_role(key, hello.sender)) is None:
             return f"its key is not one of node {hello.sender!r}"
         return Peer(hello.sender, hello.credit, key, role)
+
+    def _enrol(self, message: zmq.Frame) -> bytes:
+        """Admit a machine that has proved the secret of a join code, and return the answer.
+
+        Raises:
+            BadMessage: if the message is malformed.
+        """
+        try:
+            key, wanted = unpack_enrol(message.bytes)
+            if self._keyring is None or self._admission is None:
+                return pack_reason(Kind.REFUSE, "no machine is admitted by a code here")
+            if self._keyring.allows(key):
+                return pack_enrolled(self._keyring.admit(key, wanted))
+            self._admission.admit(_read_key(message), key)
+            name = self._keyring.admit(key, wanted)
+        except OtherVersion as error:
+            return pack_reason(Kind.REFUSE, str(error))
+        except (ParallaxError, OSError) as error:
+            logger.warning("refused a machine with a join code: %s", error)
+            return pack_reason(Kind.REFUSE, error.message if isinstance(error, ParallaxError) else "it has no room")
+        logger.info("machine admitted name=%s key=%s", name, key.hex())
+        return pack_enrolled(name)
 
     def _admit(self, identity: bytes, peer: Peer) -> None:
         link = ZmqLink(self._plan, Route(self, identity), peer, self._plan.strangers)

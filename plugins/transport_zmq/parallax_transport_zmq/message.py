@@ -27,6 +27,9 @@ class Kind(bytes, Enum):
     BEAT = b"B"
     BYE = b"E"
     HEARD_BYE = b"A"
+    ENROL = b"N"
+    """Sent instead of a greeting by a machine with a join code."""
+    ENROLLED = b"Y"
 
 
 MOST_NAME = 256
@@ -37,6 +40,7 @@ MOST_REASON = 300
 _GREETING = struct.Struct("!3sBIH")
 _WELCOME = struct.Struct("!I")
 _TAKEN = struct.Struct("!Q")
+_ENROL = struct.Struct("!3sB32s")
 
 
 class BadMessage(ValueError):
@@ -94,6 +98,44 @@ def unpack_welcome(message: bytes) -> tuple[str, int]:
         raise BadMessage("no welcome")
     (credit,) = _WELCOME.unpack_from(message, 1)
     return read_name(message[1 + _WELCOME.size :]), check_credit(credit)
+
+
+def pack_enrol(key: bytes, machine: str) -> bytes:
+    """Encode the own key of a machine that joins by a code, and the name that it would like to have."""
+    return Kind.ENROL + _ENROL.pack(MAGIC, VERSION, key) + machine.encode()
+
+
+def unpack_enrol(message: bytes) -> tuple[bytes, str]:
+    """Return the key and the name in a request to be admitted.
+
+    Raises:
+        OtherVersion: if it is of another version of this layer.
+        BadMessage: if it is malformed.
+    """
+    if len(message) < 1 + _ENROL.size or message[:1] != Kind.ENROL:
+        raise BadMessage("no request to be admitted")
+    magic, version, key = _ENROL.unpack_from(message, 1)
+    if magic != MAGIC:
+        raise BadMessage("no request to be admitted")
+    if version != VERSION:
+        raise OtherVersion(f"version {VERSION} of links is spoken here, not {version}")
+    return bytes(key), read_name(message[1 + _ENROL.size :])
+
+
+def pack_enrolled(machine: str) -> bytes:
+    """Encode the name by which a machine is admitted."""
+    return Kind.ENROLLED + machine.encode()
+
+
+def unpack_enrolled(message: bytes) -> str:
+    """Return the name by which this machine is admitted.
+
+    Raises:
+        BadMessage: if it is malformed.
+    """
+    if message[:1] != Kind.ENROLLED:
+        raise BadMessage("no admission")
+    return read_name(message[1:])
 
 
 def pack_taken(count: int) -> bytes:

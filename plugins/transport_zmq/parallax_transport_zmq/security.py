@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import zmq
@@ -71,8 +72,9 @@ def guard_connecting(keyring: Keyring, node: str, peer: str, *, is_loopback: boo
 class ZapHandler:
     """Tells ZeroMQ, for each connection, whether the key of the peer is allowed (ZAP, ZeroMQ's RFC 27)."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], keyring: Keyring) -> None:
-        self._keyring = keyring
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], allows: Callable[[bytes], bool]) -> None:
+        """Allow the keys for which ``allows`` returns true."""
+        self._allows = allows
         self._refused: deque[bytes] = deque(maxlen=64)
         socket = context.socket(zmq.REP)
         socket.bind(ZAP_ADDRESS)
@@ -85,7 +87,7 @@ class ZapHandler:
     def _answer(self, parts: list[zmq.Frame]) -> None:
         version, sequence, _, address, _, mechanism, *credentials = (part.bytes for part in parts)
         key = credentials[0] if mechanism == b"CURVE" and len(credentials) == 1 else b""
-        is_allowed = self._keyring.allows(key)
+        is_allowed = self._allows(key)
         if not is_allowed:
             self._note(key, address)
         verdict = (b"200", b"OK", key.hex().encode()) if is_allowed else (b"400", b"unknown key", b"")

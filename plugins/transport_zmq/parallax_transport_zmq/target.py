@@ -11,7 +11,7 @@ from ipaddress import IPv4Address
 import zmq
 
 from parallax_core.api import ParallaxError, PeerLost, TransportPlan
-from parallax_transport_zmq.address import IpcEndpoint, TcpEndpoint, find_host, parse_address
+from parallax_transport_zmq.address import IpAddress, IpcEndpoint, TcpEndpoint, find_host, parse_address
 from parallax_transport_zmq.keyfile import NodeRole
 from parallax_transport_zmq.keyring import Keyring
 from parallax_transport_zmq.parcel import measure_message
@@ -49,6 +49,19 @@ async def find_target(address: str, peer: str, node: str, keyring: Keyring) -> T
     place = parse_address(address)
     if isinstance(place, IpcEndpoint):
         return Target(address, str(place))
+    ip = await find_ip(place, address)
+    guard = guard_connecting(keyring, node, peer, is_loopback=ip.is_loopback)
+    role = keyring.find_role(guard.server, peer) or "any"
+    return Target(address, str(TcpEndpoint(str(ip), place.port)), guard, role)
+
+
+async def find_ip(place: TcpEndpoint, address: str) -> IpAddress:
+    """Return the IP address to connect to for ``place``, which is that of ``address``.
+
+    Raises:
+        PeerLost: if the host is unknown.
+        ParallaxError: if the address is not one to connect to.
+    """
     try:
         ip = await find_host(place.host)
     except OSError as error:
@@ -56,9 +69,7 @@ async def find_target(address: str, peer: str, node: str, keyring: Keyring) -> T
     if ip.is_unspecified or not place.port:
         message = f"{address!r} is not an address to connect to"
         raise ParallaxError(message, "write the address that the other node prints, with its port")
-    guard = guard_connecting(keyring, node, peer, is_loopback=ip.is_loopback)
-    role = keyring.find_role(guard.server, peer) or "any"
-    return Target(address, str(TcpEndpoint(str(ip), place.port)), guard, role)
+    return ip
 
 
 def open_socket(context: Context, kind: int, plan: TransportPlan, guard: Guard | None) -> zmq.Socket[bytes]:

@@ -7,11 +7,12 @@ import contextlib
 import threading
 import time
 from collections import deque
+from collections.abc import Mapping
 from pathlib import Path
 
 import zmq
 
-from parallax_core.api import ParallaxError, PeerLost, TransportPlan, keys_folder
+from parallax_core.api import Admission, ParallaxError, PeerLost, TransportPlan, keys_folder
 from parallax_transport_zmq.address import Endpoint, IpcEndpoint, TcpEndpoint, advertise_host, find_host, parse_address
 from parallax_transport_zmq.call import Call
 from parallax_transport_zmq.ipcfile import claim_path
@@ -40,7 +41,8 @@ class ZmqTransport:
 
     def __init__(self, plan: TransportPlan) -> None:
         self._plan = plan
-        self._keyring = Keyring(keys_folder())
+        self._keyring = Keyring(keys_folder(), plan.heads)
+        self._admission: Admission | None = None
         self._address = ""
         self._file: Path | None = None
         self._context: Context | None = None
@@ -64,6 +66,14 @@ class ZmqTransport:
     def address(self) -> str:
         """The address at which others reach this node, once started; empty if it does not listen."""
         return self._address
+
+    def enrol_by(self, admission: Admission) -> None:
+        """Admit machines by a code, as ``admission`` decides; see `Enrolling`."""
+        self._admission = admission
+
+    def introduce(self, keys: Mapping[str, bytes]) -> None:
+        """Trust these nodes as workers; see `Introducing`."""
+        self._keyring.introduce(keys)
 
     async def start(self) -> None:
         """Begin to listen, if asked to.
@@ -175,7 +185,7 @@ class ZmqTransport:
         except OSError as error:
             raise ParallaxError(f"there is no host {place.host!r}: {error}", "name one of this machine") from error
         guard = guard_listening(self._keyring, self._plan.node, is_loopback=ip.is_loopback, where=str(place))
-        self._zap = ZapHandler(self._make_context(), self._keyring)  # without it ZeroMQ accepts any peer
+        self._zap = ZapHandler(self._make_context(), self._allows)  # without it ZeroMQ accepts any peer
         socket = open_socket(self._make_context(), zmq.ROUTER, self._plan, guard)
         with contextlib.ExitStack() as stack:
             stack.callback(socket.close)
@@ -186,8 +196,12 @@ class ZmqTransport:
 
     def _open(self, socket: zmq.Socket[bytes], address: str, keyring: Keyring | None) -> None:
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # a send to a lost peer raises
-        self._listener = Listener(self._plan, socket, keyring, self._offer)
+        self._listener = Listener(self._plan, socket, keyring, self._offer, self._admission)
         self._address = address
+
+    def _allows(self, key: bytes) -> bool:
+        """Return whether a peer may connect: by its own key, or by that of a join code, to be admitted."""
+        return self._keyring.allows(key) or (self._admission is not None and self._admission.knows(key))
 
     def _make_context(self) -> Context:
         if self._context is None:

@@ -1,0 +1,65 @@
+"""The command ``parallax codes``."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Annotated
+
+import typer
+
+from parallax_core.cli.command import new_app
+from parallax_core.cli.table import print_table
+from parallax_core.cluster.membership.code_rules import CodeRecord, describe_state
+from parallax_core.config.home import cluster_file
+from parallax_core.deploy.join_codes import make_code
+from parallax_core.node.membership.code_store import CodeStore
+from parallax_core.plugins.host import PluginHost
+
+HOUR_S = 3600.0
+
+app = new_app("Make and revoke join codes, by which machines join the server of this machine.")
+
+
+@app.command()
+def new(
+    hours: Annotated[
+        float, typer.Option(help="Hours until it expires.", min=0.01, max=24 * 365, metavar="HOURS")
+    ] = 1.0,
+    uses: Annotated[int, typer.Option(help="The machines it admits; 0: any number.", min=0, metavar="N")] = 1,
+) -> None:
+    """Print the command by which a machine joins the server that listens on this one.
+
+    Its last word is the code. Whoever has it may join until it expires: it is a secret.
+    """
+    code, record = make_code(PluginHost.prepare(), hours * HOUR_S, uses)
+    print(f"parallax join {code}", flush=True)
+    times = {0: "any number of machines", 1: "one machine"}.get(uses, f"{uses} machines")
+    print(f"The code {record.name} admits {times} until {_write_time(record.expires)}.", file=sys.stderr, flush=True)
+
+
+@app.command(name="list")
+def show() -> None:
+    """List the codes by name, without their secrets."""
+    now = time.time()
+    rows = [_describe(code, now) for code in CodeStore(cluster_file()).list_codes()]
+    print_table(("CODE", "STATE", "USES", "EXPIRES"), rows, empty="there are no join codes: parallax codes new")
+
+
+@app.command()
+def revoke(
+    names: Annotated[list[str], typer.Argument(metavar="CODE...", help="As `parallax codes list` shows.")],
+) -> None:
+    """Have codes admit no further machine; those admitted before stay: see `parallax keys remove`."""
+    store = CodeStore(cluster_file())
+    for name in names:
+        store.revoke(name)
+
+
+def _describe(code: CodeRecord, now: float) -> tuple[str, ...]:
+    uses = f"{code.num_uses}/{code.most_uses or 'any'}"
+    return (code.name, describe_state(code, now), uses, _write_time(code.expires))
+
+
+def _write_time(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))

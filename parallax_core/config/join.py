@@ -1,0 +1,29 @@
+"""The section ``[join]``, which defines the options of ``parallax join``."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Annotated
+
+from msgspec import Meta
+
+from parallax_core.config.worker import NodeSettings, WorkerSettings
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JoinSettings(NodeSettings):
+    """The settings of a node that joins by a code."""
+
+    where: Annotated[
+        str,
+        Meta(
+            description="A join code, or the address of a server that was joined by one before; - reads a code.",
+            extra={"is_argument": True, "metavar": "CODE|ADDRESS|-"},
+        ),
+    ] = "-"
+
+    def as_worker(self, *, connect: str, node: str, transport: str) -> WorkerSettings:
+        """Return the settings of the worker called ``node``, for the head at ``connect``."""
+        shared = {field.name: getattr(self, field.name) for field in dataclasses.fields(NodeSettings)}
+        return WorkerSettings(**shared, connect=connect, node=node, transport=transport)

@@ -1,0 +1,116 @@
+"""How machines join a cluster by a code: an optional part of a transport.
+
+A code names a transport and contains a secret and what that transport says about the head: its addresses and its key.
+The head admits the machine once by the secret, and from then on by the machine's own key. Core makes the codes and
+decides which of them are valid; the transport proves secrets and keys, and remembers the keys it has admitted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+MOST_HEAD_BYTES = 512
+"""The most bytes in which a transport may describe a head."""
+
+
+class Admission(Protocol):
+    """Decides which machines a head admits; core implements it by its join codes."""
+
+    def knows(self, proof: bytes) -> bool:
+        """Return whether ``proof`` belongs to a code of this head, be it valid or not; called for each connection."""
+
+    def admit(self, proof: bytes, key: bytes) -> None:
+        """Count a use of the code, by the machine whose own key is ``key``; again for the same key is no further use.
+
+        Raises:
+            ParallaxError: if the code is unknown, expired, revoked or used up; with the reason.
+        """
+
+
+@runtime_checkable
+class Enrolling(Protocol):
+    """An optional protocol of a `Transport` that admits machines by a code."""
+
+    def enrol_by(self, admission: Admission) -> None:
+        """Admit machines as ``admission`` decides; called before `Transport.start`."""
+
+
+@runtime_checkable
+class Identified(Protocol):
+    """An optional protocol of a `Link` whose transport tells nodes apart by keys."""
+
+    @property
+    def key(self) -> bytes:
+        """The key that the peer has proved; empty if none was required."""
+
+
+@runtime_checkable
+class Introducing(Protocol):
+    """An optional protocol of a `Transport` of a worker, whose head tells it the keys of its neighbours."""
+
+    def introduce(self, keys: Mapping[str, bytes]) -> None:
+        """Trust these nodes as workers, by their keys, and no longer those of an earlier call."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Enrolment:
+    """The answer of a head that has admitted this machine."""
+
+    machine: str
+    """The name by which the head knows this machine; its nodes are called ``NAME/...``."""
+    address: str
+    """The address at which the head answered."""
+
+
+class JoinMethod(Protocol):
+    """The part of a transport that makes and uses codes; found by `TransportSpec.joining`."""
+
+    def prepare(self, node: str) -> None:
+        """Make a key for the node of this machine called ``node`` if it has none.
+
+        Raises:
+            ParallaxError: if that fails.
+        """
+
+    def describe_head(self, node: str, address: str) -> bytes:
+        """Return how other machines reach and recognise the node of this machine that listens at ``address``.
+
+        At most `MOST_HEAD_BYTES`, which are part of the code and not secret.
+
+        Raises:
+            ParallaxError: if no other machine can join there.
+        """
+
+    def list_addresses(self, head: bytes) -> tuple[str, ...]:
+        """Return the addresses in the description of a head.
+
+        Raises:
+            ParallaxError: if it is damaged.
+        """
+
+    def find_key(self, head: bytes) -> bytes:
+        """Return the key in the description of a head, for `TransportPlan.heads`.
+
+        Raises:
+            ParallaxError: if it is damaged.
+        """
+
+    def derive_proof(self, secret: bytes) -> bytes:
+        """Return what a head keeps of a secret: it recognises the secret, which cannot be found from it."""
+
+    async def enrol(self, head: bytes, secret: bytes, machine: str) -> Enrolment:
+        """Have the head admit this machine's own key, which is made if there is none; takes at most 5 seconds.
+
+        Nothing is sent before the head has proved its key. A second call with the same code is harmless.
+
+        Args:
+            head: its description.
+            secret: that of the code.
+            machine: the name that this machine would like to have.
+
+        Raises:
+            PeerLost: if the head cannot be reached, is another one, or refuses; with its reason.
+            ParallaxError: if the description is damaged, or this machine's key cannot be made.
+        """

@@ -1,0 +1,50 @@
+"""Makes join codes for the head that listens on this machine."""
+
+from __future__ import annotations
+
+from parallax_core.base.errors import ParallaxError
+from parallax_core.base.ids import HEAD
+from parallax_core.cluster.membership.code_rules import CodeRecord
+from parallax_core.cluster.membership.join_code import JoinCode, new_secret, write_code
+from parallax_core.config.home import cluster_file
+from parallax_core.contracts.joining import JoinMethod
+from parallax_core.contracts.transport import TransportSpec
+from parallax_core.node.membership.code_store import CodeStore, ListeningHead
+from parallax_core.plugins.host import PluginHost
+from parallax_core.plugins.registry import Offer
+
+
+def find_method(offer: Offer[TransportSpec]) -> JoinMethod | None:
+    """Return the part of a transport that makes and uses join codes; None: it has none."""
+    return offer.load(offer.spec.joining)() if offer.spec.joining is not None else None
+
+
+def note_listening(offer: Offer[TransportSpec], address: str) -> None:
+    """Note that a head listens at ``address``, for new codes; nothing if no other machine can join there by one."""
+    method = find_method(offer)
+    if method is None:
+        return
+    try:
+        head = method.describe_head(HEAD, address)
+    except ParallaxError:  # an address of this machine only, or keys that were exchanged by hand
+        return
+    CodeStore(cluster_file()).note_head(ListeningHead(offer.spec.name, head))
+
+
+def make_code(plugins: PluginHost, lifetime_s: float, most_uses: int) -> tuple[str, CodeRecord]:
+    """Return a new code for the head that listened last on this machine, and what is kept of it.
+
+    Raises:
+        ParallaxError: if none has listened yet, or its transport is not installed.
+    """
+    store = CodeStore(cluster_file())
+    head = store.find_head()
+    if head is None:
+        message = "no server of this machine has listened for nodes yet"
+        raise ParallaxError(message, "start one: `parallax serve MODEL --stages N --listen tcp://0.0.0.0:9000`")
+    method = find_method(plugins.transports().get(head.transport))
+    if method is None:
+        raise ParallaxError(f"the transport {head.transport!r} has no join codes", "exchange keys: `parallax keys`")
+    secret = new_secret()
+    record = store.add(method.derive_proof(secret), lifetime_s, most_uses)
+    return write_code(JoinCode(transport=head.transport, secret=secret, head=head.head)), record

@@ -1,0 +1,213 @@
+"""Join codes over TCP: a code holds the head's public key and addresses; its secret gives the key for one connection.
+
+The head knows the public half of that key. So CURVE proves both sides before a message is sent: the head by its key,
+and the machine by the secret. Over this connection the head learns the machine's own key, which it trusts from then on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import socket
+import struct
+from collections.abc import Iterator
+from ipaddress import ip_address
+
+import zmq
+
+from parallax_core.api import Enrolment, FrameLimits, ParallaxError, PeerLost, TransportPlan, keys_folder
+from parallax_transport_zmq.address import IpcEndpoint, TcpEndpoint, advertise_host, parse_address
+from parallax_transport_zmq.call import EVENTS
+from parallax_transport_zmq.keyfile import KEY_BYTES, KeyPair, derive_public
+from parallax_transport_zmq.keyring import Keyring
+from parallax_transport_zmq.message import BadMessage, Kind, pack_enrol, unpack_enrolled, unpack_reason
+from parallax_transport_zmq.pump import Pump
+from parallax_transport_zmq.security import Guard
+from parallax_transport_zmq.target import Context, find_ip, open_socket, stop_context
+
+ENROL_S = 4.0
+"""Seconds for all addresses of a head together."""
+MOST_ADDRESSES = 6
+PURPOSE = b"parallax join code: key of the first connection"
+DAMAGED = "the description of the head in the join code is damaged"
+SMALL = FrameLimits(header_bytes=2**12, frame_bytes=2**12, buffers=0)
+
+
+class ZmqJoining:
+    """Makes and uses join codes; see `parallax_core.api.JoinMethod`."""
+
+    def __init__(self) -> None:
+        self._keyring = Keyring(keys_folder())
+
+    def prepare(self, node: str) -> None:
+        """Make the key ``default`` if the node has none."""
+        self._keyring.check_folders()
+        self._keyring.ensure_pair(node)
+
+    def describe_head(self, node: str, address: str) -> bytes:
+        """Return the public key of ``node``, and the addresses at which it listens."""
+        place = parse_address(address)
+        if isinstance(place, IpcEndpoint):
+            raise ParallaxError(f"no other machine reaches {address}", "listen at tcp://HOST:PORT")
+        pair = self._keyring.find_pair(node)
+        if pair is None:
+            raise ParallaxError(f"node {node!r} has no key", "make one: `parallax keys new`")
+        places = [f"{host}:{place.port}" for host in list_hosts(place)]
+        return pair.public + ",".join(places).encode()
+
+    def list_addresses(self, head: bytes) -> tuple[str, ...]:
+        """Return the addresses in the description of a head."""
+        try:
+            texts = head[KEY_BYTES:].decode("ascii").split(",")
+            return tuple(str(parse_address(f"tcp://{text}")) for text in texts[:MOST_ADDRESSES])
+        except (UnicodeDecodeError, ParallaxError) as error:
+            raise ParallaxError(DAMAGED, "copy the code again, with all its letters") from error
+
+    def find_key(self, head: bytes) -> bytes:
+        """Return the public key in the description of a head."""
+        if len(head) <= KEY_BYTES:
+            raise ParallaxError(DAMAGED, "copy the code again, with all its letters")
+        return head[:KEY_BYTES]
+
+    def derive_proof(self, secret: bytes) -> bytes:
+        """Return the public half of the key that belongs to a secret."""
+        return derive_pair(secret).public
+
+    async def enrol(self, head: bytes, secret: bytes, machine: str) -> Enrolment:
+        """Have the head admit this machine's own key; the first address that answers counts."""
+        key, addresses = self.find_key(head), self.list_addresses(head)
+        self.prepare(machine)
+        own = self._keyring.ensure_pair(machine).public
+        guard, request = Guard(derive_pair(secret), key), pack_enrol(own, machine)
+        context: Context = zmq.Context()
+        tasks = [asyncio.create_task(_ask(context, address, guard, request)) for address in addresses]
+        try:
+            return await _take_first(tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await stop_context(context)
+
+
+def derive_pair(secret: bytes) -> KeyPair:
+    """Return the key for the first connection of a machine that has the secret of a code."""
+    key = hashlib.blake2b(secret, digest_size=KEY_BYTES, key=hashlib.sha256(PURPOSE).digest()).digest()
+    return KeyPair(derive_public(key), key)
+
+
+def list_hosts(place: TcpEndpoint) -> list[str]:
+    """Return the hosts at which other machines may reach a listener: of one on all interfaces, several."""
+    if place.host not in {"0.0.0.0", "::"}:  # noqa: S104 -- nothing is bound here
+        return [_write_host(place.host)]
+    found = dict.fromkeys([advertise_host(place.host), *_find_own_hosts()])
+    usable = [host for host in found if not ip_address(host).is_loopback and not ip_address(host).is_link_local]
+    return [_write_host(host) for host in (usable or list(found))[: MOST_ADDRESSES - 1]]
+
+
+def _find_own_hosts() -> Iterator[str]:
+    with contextlib.suppress(OSError):  # the machine's own name may not be known
+        for *_, where in socket.getaddrinfo(socket.gethostname(), None, type=socket.SOCK_STREAM):
+            yield str(where[0]).partition("%")[0]
+
+
+def _write_host(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+async def _take_first(tasks: list[asyncio.Task[Enrolment]]) -> Enrolment:
+    """Return the first admission; if there is none, raise the refusal of a head, or else the first error."""
+    errors: list[ParallaxError] = []
+    for done in asyncio.as_completed(tasks):
+        try:
+            return await done
+        except ParallaxError as error:
+            errors.append(error)
+    raise next((error for error in errors if isinstance(error, _Refused)), errors[0])
+
+
+class _Refused(PeerLost):
+    """The head itself refuses."""
+
+
+async def _ask(context: Context, address: str, guard: Guard, request: bytes) -> Enrolment:
+    """Ask the head at an address to admit this machine.
+
+    Raises:
+        PeerLost: if it refuses, or cannot be reached; with the reason.
+    """
+    plan = TransportPlan(node="", timeout_s=ENROL_S, limits=SMALL)
+    answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+    try:
+        async with asyncio.timeout(ENROL_S):
+            endpoint = await _find_endpoint(address)
+            question = _Question(context, plan, guard, answer)
+            try:
+                question.ask(endpoint, address, request)
+                return Enrolment(machine=unpack_enrolled(await answer), address=address)
+            finally:
+                question.close()
+                if answer.done() and not answer.cancelled():
+                    answer.exception()  # of an address that was not waited for
+    except TimeoutError as error:
+        message = f"the server at {address} does not answer in {ENROL_S:g} s"
+        raise PeerLost(message, "is it still running, and does a firewall let this port through?") from error
+    except BadMessage as error:
+        raise PeerLost(f"the process at {address} sent {error}", "is it a Parallax of the same version?") from error
+
+
+async def _find_endpoint(address: str) -> str:
+    place = parse_address(address)
+    assert isinstance(place, TcpEndpoint), "the description of a head has no others"
+    return str(TcpEndpoint(str(await find_ip(place, address)), place.port))
+
+
+class _Question:
+    """A connection for one request."""
+
+    def __init__(self, context: Context, plan: TransportPlan, guard: Guard, answer: asyncio.Future[bytes]) -> None:
+        self._answer = answer
+        self._address = ""
+        self._socket = open_socket(context, zmq.DEALER, plan, guard)
+        self._events = Pump(self._socket.get_monitor_socket(EVENTS), self._note)
+        self._pump = Pump(self._socket, self._hear)
+
+    def ask(self, endpoint: str, address: str, request: bytes) -> None:
+        self._address = address
+        self._socket.connect(endpoint)
+        with contextlib.suppress(ConnectionError):  # if refused by now, an event gives the reason
+            self._pump.send([request])
+
+    def close(self) -> None:
+        self._socket.disable_monitor()
+        self._events.close()
+        self._pump.close(0.0)
+
+    def _hear(self, parts: list[zmq.Frame]) -> None:
+        data = parts[0].bytes
+        if data[:1] == Kind.REFUSE:
+            hint = "ask for another code: `parallax codes new` on the machine of the server"
+            self._fail(_Refused(f"the server at {self._address} refuses this machine: {unpack_reason(data)}", hint))
+        elif not self._answer.done():
+            self._answer.set_result(data)
+
+    def _note(self, parts: list[zmq.Frame]) -> None:
+        event, _ = struct.unpack("=Hi", parts[0].bytes)
+        self._pump.drain()
+        match zmq.Event(event):
+            case zmq.Event.CONNECTED:
+                return
+            case zmq.Event.HANDSHAKE_FAILED_AUTH:
+                hint = "it was made for another server, or long ago; `parallax codes new` there makes another"
+                self._fail(_Refused(f"the server at {self._address} does not know this join code", hint))
+            case zmq.Event.CLOSED:
+                hint = "is the server still running, and does this machine reach it?"
+                self._fail(PeerLost(f"no server answers at {self._address}", hint))
+            case _:
+                hint = "the code is for a server with another key; `parallax codes new` on its machine makes one"
+                self._fail(PeerLost(f"the process at {self._address} is not the server of the join code", hint))
+
+    def _fail(self, error: PeerLost) -> None:
+        if not self._answer.done():
+            self._answer.set_exception(error)
