@@ -9,13 +9,15 @@ from dataclasses import dataclass
 from parallax_core.base.errors import PeerLost
 from parallax_core.base.taskgroup import FailFastGroup
 from parallax_core.contracts.joining import Introducing
-from parallax_core.contracts.transport import Transport
+from parallax_core.contracts.transport import Link, Transport
 from parallax_core.node.channel import STRANGERS, Channel
 from parallax_core.node.handshake import greet, welcome
 from parallax_core.wire.membership import Hop
 
 LINK_S = 20.0
 """Seconds neighbours may take to link to each other."""
+INTRODUCED_S, RETRY_S = 5.0, 0.1
+"""Seconds within which the head introduces this node to the next stage, and between two attempts to connect to it."""
 
 
 @dataclass(slots=True)
@@ -55,7 +57,7 @@ class PeerLinker:
         try:
             async with asyncio.timeout(LINK_S), FailFastGroup() as group:
                 group.start(self._await(hop.before, links))
-                group.start(self._find(hop.after, hop.address, links))
+                group.start(self._find(hop, links))
         except TimeoutError as error:
             await links.close()
             raise PeerLost(f"its neighbours did not connect within {LINK_S:g} s", "look at their logs") from error
@@ -76,8 +78,19 @@ class PeerLinker:
                     return
             await channel.leave()
 
-    async def _find(self, name: str, address: str, links: PeerLinks) -> None:
-        if name:
-            links.after = Channel(await self._transport.connect(address, name))
+    async def _find(self, hop: Hop, links: PeerLinks) -> None:
+        if hop.after:
+            links.after = Channel(await self._connect(hop))
             links.after.check_role("worker")
             await greet(links.after, self._node)
+
+    async def _connect(self, hop: Hop) -> Link:
+        """Connect to the next stage; if the head introduces this node to it, that may take a moment."""
+        until = asyncio.get_running_loop().time() + INTRODUCED_S
+        while True:
+            try:
+                return await self._transport.connect(hop.address, hop.after)
+            except PeerLost:
+                if not hop.after_key or asyncio.get_running_loop().time() > until:
+                    raise
+            await asyncio.sleep(RETRY_S)

@@ -154,7 +154,7 @@ def test_head_of_the_plan_is_trusted_as_a_head_only(home: Path) -> None:
 def test_socket_of_this_machine_has_no_code() -> None:
     ZmqJoining().prepare("head")
     with pytest.raises(ParallaxError, match="no other machine reaches"):
-        ZmqJoining().describe_head("head", "ipc:///tmp/head.sock")
+        ZmqJoining().describe_head("head", "ipc://head.sock")
 
 
 def test_listener_on_all_interfaces_has_addresses_that_others_reach() -> None:
