@@ -254,7 +254,7 @@ class Host:
             "claims": replica.num_requests + replica.pending_tokens,
             "jobs": len(head._requests),
             "pages_used": [pool.used for pool in stats.pools],
-            "stored": len(head._cache._index),
+            "stored": len(head._cache.stored.index),
             "tasks": len(asyncio.all_tasks()),
             "steps": stats.steps,
             "tokens": stats.output_tokens,

@@ -18,6 +18,16 @@ MAX_ANSWERS = 128
 """The largest `Request.n`."""
 
 
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """Asks to keep the KV of a prompt, as far as there is room for pins."""
+
+    ttl_s: float
+    """Seconds after the end of the request for which it is kept."""
+    owner: bytes = b""
+    """The client; the pins of each have a bound of their own."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
     """One request, tokenized by the server."""
@@ -60,6 +70,8 @@ class Request:
     """What the text of each answer must match; None: anything. Needs ``stop_ids``, which end a complete answer."""
     shown_tokens: frozenset[int] = frozenset()
     """Special tokens that the text of the answer keeps; other special tokens give no text."""
+    pin: Pin | None = None
+    """Keep the KV of the prompt from being evicted; None: it is kept as long as nothing else needs its memory."""
     pooling: Pooling | None = None
     """Return an embedding of the prompt with the first token of the answer; None: none. Only for a single answer."""
 
@@ -115,6 +127,8 @@ class Finish:
     allowed) or ``aborted`` (the engine stops)."""
     cached_tokens: int = 0
     """Prompt tokens that were found in the KV cache and not computed."""
+    pinned_tokens: int = 0
+    """Prompt tokens whose KV is kept as long as `Request.pin` asks; 0 if there was no room."""
     timing: Timing | None = None
     """None: the engine does not measure it."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from itertools import count
@@ -12,8 +12,9 @@ from parallax_core.contracts.stage import Drop, Edit, Fork, Open, Row, SequenceS
 from parallax_core.engine.header_budget import INHERIT, HeaderBudget
 from parallax_core.engine.inflight import InflightStep
 from parallax_core.engine.ledger import Ledger, PageClaim
-from parallax_core.engine.prefix import ITEM, Match, PrefixIndex
+from parallax_core.engine.prefix import Match, PrefixIndex
 from parallax_core.engine.sequence import Sequence
+from parallax_core.engine.stored import StoredPrefixes
 from parallax_core.engine.waiting import WaitingQueue
 from parallax_core.wire.size import DROP, bound_edit
 
@@ -61,14 +62,13 @@ class SequenceCache:
         """Evictions in the step that is being planned; see `MOST_EVICTED`."""
         self._specs: dict[SeqId, SequenceSpec] = {}
         """The spec of every sequence that the stages hold."""
-        self._index = PrefixIndex()
+        self.stored = StoredPrefixes(ledger, lambda seq: self._edit(Drop(seq)), lambda: budget.fits(DROP))
+        """Sequences kept as prefixes only."""
         self._coming = PrefixIndex()
         """Running sequences with tokens still to compute, by all of their tokens."""
         self.running: dict[SeqId, Sequence] = {}
         self._requests: Counter[RequestId] = Counter()
         """The number of running answers of each request."""
-        self._stored: OrderedDict[SeqId, None] = OrderedDict()
-        """Sequences kept as prefixes only, the least recently used first."""
         self._unpublished: dict[SeqId, int] = {}
         """Running sequences that are not in the index yet, with the length at which they are added."""
 
@@ -113,6 +113,8 @@ class SequenceCache:
             evicted = self._evict_oldest(spared)
             if evicted is None and spared is not None:
                 evicted = self._evict_oldest(None)
+            if evicted is None and not self._requests and self.stored.pins.release():
+                continue
             if evicted is None:
                 return False
             if evicted in found.seen:
@@ -142,7 +144,7 @@ class SequenceCache:
         assert sequence.seq is not None
         space, length = self._space(sequence), sequence.planned
         key = sequence.key(length)
-        if any(match.length == length and self._can_fork(match) for match in self._index.match(space, key)):
+        if any(match.length == length and self._can_fork(match) for match in self.stored.index.match(space, key)):
             return
         while not claim.fits_fork(sequence.seq, length):
             if not self.evict(None):
@@ -150,7 +152,7 @@ class SequenceCache:
         if self.budget.fits(INHERIT):
             copy = SeqId(next(self._seqs))
             self._edit(Fork(sequence.seq, copy, length, sequence.choice))
-            self._keep(space, key, copy)
+            self.stored.keep(space, key, copy)
 
     def keep_due(self, sequence: Sequence, claim: PageClaim) -> None:
         """Store a prompt if it is computed up to a multiple of the interval; see `keep`."""
@@ -170,19 +172,30 @@ class SequenceCache:
         assert seq is not None
         if length >= self._unpublished[seq]:
             self._hide(seq)
-            self._index.insert(self._space(sequence), sequence.key(length), seq)
+            self.stored.index.insert(self._space(sequence), sequence.key(length), seq)
         self.waiting.note_length(seq, length)
 
-    def retire(self, sequence: Sequence) -> None:
-        """Stop running a sequence; keep its KV on the stages as a prefix for others."""
+    def retire(self, sequence: Sequence) -> int:
+        """Stop running a sequence; keep its KV on the stages as a prefix for others.
+
+        Returns the tokens of its prompt that are pinned now.
+        """
         seq = self._release(sequence)
         if seq is None:
-            return
-        space, key = self._space(sequence), sequence.key(sequence.planned)
-        if key and not self._is_needless(space, key):
-            self._keep(space, key, seq)
-        else:
+            return 0
+        space, key, pin = self._space(sequence), sequence.key(sequence.planned), sequence.request.pin
+        owner = pin.owner if pin else None
+        if not key:
+            kept = None
+        elif (kept := self.stored.find_kept(space, key, owner)) is None:
+            kept = seq
+            self.stored.keep(space, key, seq)
+        if kept != seq:
             self._edit(Drop(seq))
+        if kept is None or pin is None or sequence.request.n > 1:
+            return 0
+        is_pinned = self.stored.pin(kept, space, key, pin)
+        return min(sequence.planned, sequence.num_prompt) if is_pinned else 0
 
     def discard(self, sequence: Sequence) -> None:
         """Drop a sequence from the stages to make room; it waits to be computed again."""
@@ -201,14 +214,14 @@ class SequenceCache:
         seq, space, key = row.seq, self._space(sequence), sequence.key(row.start)
         if sequence.seq == seq:
             sequence.take_back(row.start)
-            if seq in self._index:
-                self._index.remove(seq)
+            if seq in self.stored.index:
+                self.stored.index.remove(seq)
                 self._announce(seq, sequence)
-        elif seq in self._stored and key:  # retired meanwhile, row included
-            self._index.remove(seq)
-            self._index.insert(space, key, seq)
-        elif seq in self._stored:
-            self._drop(seq)
+        elif seq in self.stored and key:  # retired meanwhile, row included
+            self.stored.index.remove(seq)
+            self.stored.index.insert(space, key, seq)
+        elif seq in self.stored:
+            self.stored.drop(seq)
 
     def distrust(self, sequence: Sequence, *, is_certain: bool) -> None:
         """Drop a sequence at fault for a failure, and its stored prefixes, which may be the cause.
@@ -218,29 +231,33 @@ class SequenceCache:
         if not is_certain:
             return
         self.discard(sequence)
-        for match in list(self._index.match(self._space(sequence), sequence.key(sequence.num_tokens))):
-            if match.seq in self._stored and self.budget.fits(DROP):
-                self._drop(match.seq)
+        for match in list(self.stored.index.match(self._space(sequence), sequence.key(sequence.num_tokens))):
+            if match.seq in self.stored and self.budget.fits(DROP):
+                self.stored.drop(match.seq)
 
     def evict(self, spared: SeqId | None) -> bool:
-        """Drop the least recently used stored sequence other than ``spared``; return whether there was one."""
-        return self._evict_oldest(spared) is not None
+        """Drop the least recently used stored sequence other than ``spared``; return whether there was one.
+
+        A request that is alone on the stages takes the memory of pins, too: it could never end otherwise.
+        """
+        while self._evict_oldest(spared) is None:
+            if self.num_requests > 1 or not self.budget.fits(DROP) or not self.stored.pins.release():
+                return False
+        return True
 
     def _evict_oldest(self, spared: SeqId | None) -> SeqId | None:
         if not self.budget.fits(DROP):
             return None
-        for seq in self._stored:
-            if seq != spared:
-                self._num_evicted += 1 + self.ledger.length(seq) // SHORT
-                self._drop(seq)
-                return seq
-        return None
+        if (seq := self.stored.find_oldest(spared)) is not None:
+            self._num_evicted += 1 + self.ledger.length(seq) // SHORT
+            self.stored.drop(seq)
+        return seq
 
     def _find_stored(self, sequence: Sequence) -> Found:
         longest = sequence.num_reusable
         key = sequence.key(sequence.num_tokens) if longest else b""
         seen: list[SeqId] = []
-        for match in self._index.match(self._space(sequence), key):
+        for match in self.stored.index.match(self._space(sequence), key):
             seen.append(match.seq)
             found = Match(match.seq, min(match.length, longest))
             if self._can_fork(found):
@@ -260,7 +277,7 @@ class SequenceCache:
             self._edit(Open(seq, sequence.context.spec, sequence.choice))
         else:
             sequence.begin(seq, match.length)
-            self._touch(match.seq)
+            self.stored.touch(match.seq)
             spec = sequence.context.spec
             inherited = None if self._specs[match.seq] == spec else spec
             self._edit(Fork(match.seq, seq, match.length, sequence.choice, inherited))
@@ -286,40 +303,10 @@ class SequenceCache:
         if not self._requests[sequence.request.id]:
             del self._requests[sequence.request.id]
         self._hide(seq)
-        if seq in self._index:
-            self._index.remove(seq)
+        if seq in self.stored.index:
+            self.stored.index.remove(seq)
         self.waiting.note_end(seq)
         return seq
-
-    def _is_needless(self, space: Hashable, key: bytes) -> bool:
-        """Return whether a stored sequence already begins with ``key``; drop stored ones that ``key`` covers."""
-        if not self._is_rewindable:
-            return False
-        length, matches = len(key) // ITEM, list(self._index.match(space, key))
-        if matches and matches[0].length == length and matches[0].seq in self._stored:
-            self._touch(matches[0].seq)
-            return True
-        for match in matches:
-            is_covered = match.seq in self._stored and match.length == self.ledger.length(match.seq)
-            if is_covered and self.budget.fits(DROP):
-                self._drop(match.seq)
-        return False
-
-    def _keep(self, space: Hashable, key: bytes, seq: SeqId) -> None:
-        """Count a sequence as stored."""
-        self._index.insert(space, key, seq)
-        self._stored[seq] = None
-
-    def _touch(self, seq: SeqId) -> None:
-        """Mark a stored sequence as the most recently used."""
-        if seq in self._stored:
-            self._stored.move_to_end(seq)
-
-    def _drop(self, seq: SeqId) -> None:
-        """Drop a stored sequence."""
-        del self._stored[seq]
-        self._index.remove(seq)
-        self._edit(Drop(seq))
 
     def _edit(self, edit: Edit) -> None:
         self.ledger.edit(edit)

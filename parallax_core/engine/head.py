@@ -20,6 +20,7 @@ from parallax_core.engine.inflight import InflightStep, PlannedStep
 from parallax_core.engine.ledger import Ledger
 from parallax_core.engine.limits import find_limits
 from parallax_core.engine.options import HeadOptions
+from parallax_core.engine.pins import tell_pinned
 from parallax_core.engine.priority import PriorityQueue
 from parallax_core.engine.replay import Replay
 from parallax_core.engine.request import RequestState, find_last
@@ -133,6 +134,7 @@ class Head:
         """Return the next step, or None if there is none now. Results must be absorbed in the order of the steps."""
         if len(self._in_flight) >= self.stage_clock.most_in_flight:
             return None
+        self._cache.stored.pins.expire(now)
         while True:
             is_held = self.hold_s(now) > 0
             chosen = {} if is_held else self._choose(now)
@@ -158,8 +160,7 @@ class Head:
         inflight.times.sampling_s = result.sampling_s
         self.stage_clock.arrive(inflight.times, now)
         for sequence, answers in inflight.share_out(result.answers):
-            state = self._find_state(sequence)
-            if state is not None:
+            if (state := self._find_state(sequence)) is not None:
                 num_known = len(state.answers)
                 for delta in state.absorb(sequence, answers, result.tensors, now):
                     self._yield(state, delta)
@@ -187,9 +188,9 @@ class Head:
 
     def stats(self) -> EngineStats:
         """Return the head's counters, its numbers of requests, and the use of its pools."""
-        running, pools = self._cache.num_requests, self._ledger.measure_use()
-        waiting = len(self._requests) - running
-        return EngineStats(running=running, waiting=waiting, pools=pools, **dataclasses.asdict(self._counters))
+        counts, running = dataclasses.asdict(self._counters), self._cache.num_requests
+        waiting, pools = len(self._requests) - running, self._ledger.measure_use()
+        return EngineStats(running=running, waiting=waiting, pools=pools, **counts)
 
     def fail(self, message: str, named: Listing[SeqId] = ()) -> bool:
         """Handle the failure of the oldest step in flight: the requests at fault end, all others go on.
@@ -281,8 +282,7 @@ class Head:
         self._waiting = WaitingQueue(self._wanted.min_shared)
         budget = HeaderBudget(self._stages, self._wanted.header_bytes, self.limits.max_running)
         self._cache = SequenceCache(self._ledger, budget, self._waiting, self._space)
-        live = self._list_live()
-        self._ready.replace(live)
+        self._ready.replace(live := self._list_live())
         for sequence in live:
             self._waiting.add(sequence)
 
@@ -337,22 +337,22 @@ class Head:
 
     def _yield(self, state: RequestState, delta: Delta) -> None:
         """Emit a delta, and retire its request or answer if that has ended."""
-        self._deltas.append((state.request.id, delta))
         self._counters.output_tokens += len(delta.tokens)
         if delta.finish is not None:
-            self._end(state)
+            delta = tell_pinned(delta, self._end(state))
         elif delta.ended is not None:
             self._cache.retire(state.answers[delta.index])
+        self._deltas.append((state.request.id, delta))
 
-    def _end(self, state: RequestState) -> None:
-        """Remove a request, and retire its answers."""
+    def _end(self, state: RequestState) -> int:
+        """Remove a request, and retire its answers; return the tokens of its prompt that are pinned."""
         del self._requests[state.request.id]
         self._deadlines.discard(state)
         for answer in state.answers:
             answer.is_over = True
             self._ready.discard(answer)
             self._waiting.discard(answer)
-            self._cache.retire(answer)
+        return sum(self._cache.retire(answer) for answer in state.answers)
 
     def _find_state(self, sequence: Sequence) -> RequestState | None:
         """Return the request that a sequence answers, or None if it has ended."""

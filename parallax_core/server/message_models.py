@@ -30,8 +30,14 @@ NEUTRAL_MESSAGES: Neutral = {
 """The same for a request for an answer."""
 
 
+LONGEST_PIN_S = 3600.0
+"""The longest time to live of a pin, in seconds."""
+PIN_S = {None: 300.0, "5m": 300.0, "1h": LONGEST_PIN_S}
+"""The time to live of a pin, in seconds, by its name."""
+
+
 class CacheControl(Strict):
-    """Marks the end of a prefix to be cached; every prefix is, as long as there is room, so it has no effect."""
+    """Marks the end of a prefix to be kept in the cache: the prompt that has one is pinned for its time."""
 
     type: Literal["ephemeral"]
     ttl: Literal["5m", "1h"] | None = None
@@ -221,7 +227,7 @@ class CountTokensRequest(Tolerant):
     system: System | None = None
     """The system prompt: a string, or blocks of type ``text``."""
     cache_control: CacheControl | None = None
-    """Accepted, here and on blocks, without effect: every prompt is cached as long as there is room."""
+    """Here or on any block: keep the prompt in the prefix cache for 5 minutes, or with ``ttl`` for ``1h``."""
     tools: Annotated[list[MessageTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
     """Up to 128 tools that the model may call, with ``name``, ``description`` and ``input_schema``."""
     tool_choice: MessageToolChoice | None = None
@@ -246,6 +252,17 @@ class CountTokensRequest(Tolerant):
             message = "'output_config.format' leaves no room for tool calls: send 'tool_choice': {'type': 'none'}"
             raise refuse("output_config", message)
         return self
+
+    @property
+    def pin_s(self) -> float | None:
+        """The longest time, in seconds, for which a mark asks to keep the prompt; None: there is no mark."""
+        marks = [self.cache_control, *(tool.cache_control for tool in self.tools or ())]
+        marks += [part.cache_control for part in self.system or () if isinstance(part, MessagePart)]
+        for part in (part for message in self.messages for part in message.parts):
+            marks.append(getattr(part, "cache_control", None))
+            if isinstance(part, ToolResultPart) and isinstance(part.content, list):
+                marks += [each.cache_control for each in part.content]
+        return max((PIN_S[mark.ttl] for mark in marks if mark), default=None)
 
     @property
     def answer_format(self) -> OutputFormat | None:

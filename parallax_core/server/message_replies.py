@@ -9,16 +9,30 @@ from parallax_core.server.response_models import ResponseModel
 MessageStop = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "model_context_window_exceeded"]
 
 
-class MessageUsage(ResponseModel):
-    """The token counts of a message; the prompt has the sum of the three counts of input."""
+class CacheCreation(ResponseModel):
+    """The tokens of `MessageUsage.cache_creation_input_tokens`, by the time for which they are kept."""
+
+    ephemeral_5m_input_tokens: int
+    ephemeral_1h_input_tokens: int
+
+
+class MessageDeltaUsage(ResponseModel):
+    """The token counts at the end of a stream; the prompt has the sum of the three counts of input."""
 
     input_tokens: int
-    """Tokens of the prompt that were computed; before the first token, all of them."""
+    """Tokens of the prompt that were computed and not pinned; before the end, all of them."""
     cache_creation_input_tokens: int
-    """Always 0: prompts are cached without being asked for, and counted as computed."""
+    """Tokens of the prompt that were computed, and are pinned now because of ``cache_control``."""
     cache_read_input_tokens: int
     """Tokens of the prompt that were not computed because the prefix cache had them."""
     output_tokens: int
+
+
+class MessageUsage(MessageDeltaUsage):
+    """The token counts of a message."""
+
+    cache_creation: CacheCreation | None
+    """None at the beginning of a stream."""
 
 
 class MessageText(ResponseModel):
@@ -142,7 +156,7 @@ class MessageDelta(ResponseModel):
 
     type: Literal["message_delta"]
     delta: MessageEnd
-    usage: MessageUsage
+    usage: MessageDeltaUsage
 
 
 class MessageEnded(ResponseModel):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 
 from parallax_core.base.errors import InvalidRequest
+from parallax_core.contracts.engine import Pin
 from parallax_core.models.chat_template import PromptEnding
 from parallax_core.models.tokenizer import ModelTokenizer
 from parallax_core.server.body_messages import BodyRequest, ParsedBody, ParserTraits
@@ -52,7 +54,8 @@ def read_messages(
     form = msgspec.structs.replace(
         reading.form, fills_context=room < body.max_tokens, grammar_field=FIELDS.get(field, field)
     )
-    return msgspec.structs.replace(reading, form=form)
+    pin = None if body.pin_s is None else Pin(body.pin_s)
+    return msgspec.structs.replace(reading, form=form, request=replace(reading.request, pin=pin))
 
 
 def count_tokens(text: ModelTokenizer, body: CountTokensRequest, ask: BodyRequest, parser: ParserTraits | None) -> int:

@@ -19,10 +19,10 @@ from parallax_core.server.errors import error_response
 from parallax_core.server.json_pieces import JsonObject, cut, respond, to_json
 from parallax_core.server.message_content import ContentPart, open_part, sign
 from parallax_core.server.message_errors import convert_error
-from parallax_core.server.message_models import CountTokensRequest, MessagesRequest
+from parallax_core.server.message_models import LONGEST_PIN_S, CountTokensRequest, MessagesRequest
 from parallax_core.server.message_replies import MessageReply, TokenCountReply
 from parallax_core.server.openapi import describe_body, describe_message_errors, describe_message_events
-from parallax_core.server.response import ResponseFlow, SseResponse, answer_whole
+from parallax_core.server.response import ResponseFlow, SseResponse, TokenCounts, answer_whole
 from parallax_core.server.service import Service
 from parallax_core.server.sse import write_named
 
@@ -48,7 +48,7 @@ class MessageResponse:
             for piece in self.answer.read(delta):
                 self.answer.add(piece)
         content = [part.write() for part in self.answer.parts]
-        return respond(cut(to_json(self._write_message(content, self._write_end(), self._write_usage()))))
+        return respond(cut(to_json(self._write_message(content, self._write_end(), self._write_whole_usage()))))
 
     async def stream(self) -> AsyncIterator[bytes]:
         """Yield the events of the message; a broken stream ends with the event ``error``."""
@@ -62,7 +62,7 @@ class MessageResponse:
             yield write_named("error", to_json(convert_error(response.status_code, body, self.http.scope)[1]))
 
     async def _stream(self) -> AsyncIterator[bytes]:
-        begun = _write_usage(sum(self.reading.lengths))
+        begun = {**_write_usage(TokenCounts(sum(self.reading.lengths), 0, 0)), "cache_creation": None}
         message = self._write_message([], {"stop_reason": None, "stop_sequence": None}, begun)
         yield _write_event("message_start", message=message) + PING
         async for _, delta in self.flow.read():
@@ -111,8 +111,14 @@ class MessageResponse:
         return {"stop_reason": reason, "stop_sequence": answer.stop_string or None}
 
     def _write_usage(self) -> JsonObject:
-        prompt, cached, output = self.flow.count_tokens()
-        return _write_usage(prompt - cached, cached, output)
+        return _write_usage(self.flow.count_tokens())
+
+    def _write_whole_usage(self) -> JsonObject:
+        """Return the usage with the time for which its pinned tokens are kept."""
+        usage, pin = self._write_usage(), self.reading.request.pin
+        name = "ephemeral_1h_input_tokens" if pin and pin.ttl_s == LONGEST_PIN_S else "ephemeral_5m_input_tokens"
+        times = {"ephemeral_5m_input_tokens": 0, "ephemeral_1h_input_tokens": 0}
+        return {**usage, "cache_creation": {**times, name: usage["cache_creation_input_tokens"]}}
 
 
 @dataclass(slots=True)
@@ -138,12 +144,13 @@ class MessageAnswer:
         return text
 
 
-def _write_usage(computed: int, cached: int = 0, output: int = 0) -> JsonObject:
+def _write_usage(counts: TokenCounts) -> JsonObject:
+    pinned = max(0, counts.pinned - counts.cached)
     return {
-        "input_tokens": computed,
-        "cache_creation_input_tokens": 0,
-        "cache_read_input_tokens": cached,
-        "output_tokens": output,
+        "input_tokens": counts.prompt - counts.cached - pinned,
+        "cache_creation_input_tokens": pinned,
+        "cache_read_input_tokens": counts.cached,
+        "output_tokens": counts.output,
     }
 
 

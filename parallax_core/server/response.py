@@ -45,6 +45,8 @@ class TokenCounts(NamedTuple):
     cached: int
     """Tokens of the prompt that the prefix cache had."""
     output: int
+    pinned: int = 0
+    """Tokens of the prompt that a pin keeps in the prefix cache."""
 
 
 class StreamClosed(Exception):
@@ -177,6 +179,7 @@ class ResponseFlow:
             prompt=sum(finish.prompt_tokens for finish in self._finishes),
             cached=sum(finish.cached_tokens for finish in self._finishes),
             output=sum(finish.output_tokens for finish in self._finishes),
+            pinned=sum(finish.pinned_tokens for finish in self._finishes),
         )
 
     def usage(self, *, is_shown: bool = True, num_reasoning: int = 0) -> dict[str, object]:
@@ -186,7 +189,7 @@ class ResponseFlow:
             is_shown: whether the client gets the output; hidden output is not counted.
             num_reasoning: the tokens of the output that are reasoning.
         """
-        prompt, cached, output = self.count_tokens()
+        prompt, cached, output, _ = self.count_tokens()
         output = output if is_shown else 0
         return {
             "prompt_tokens": prompt,

@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import metadata
 
 import fastapi
+import msgspec
 from fastapi.responses import Response
 
 from parallax_core.base.errors import InvalidRequest
@@ -105,6 +106,9 @@ class Service:
 
     async def _submit(self, reading: ParsedBody, name: str, http: fastapi.Request) -> ResponseFlow:
         arrived, parent = find_arrival(http), http.headers.get("traceparent", "")
+        if pin := reading.request.pin:
+            pin = replace(pin, owner=self.quota.identify(http))
+            reading = msgspec.structs.replace(reading, request=replace(reading.request, pin=pin))
         reading, shares = self.quota.claim(reading, self.find_max_length(), http)
         requests, left = reading.make_requests(name, time.monotonic() - arrived), iter(shares)
 

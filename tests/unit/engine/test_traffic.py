@@ -255,9 +255,9 @@ class Traffic(RuleBasedStateMachine):
         assert len(waiting) == sum(one.is_waiting for one in live)
         assert set(waiting._sources.values()) <= set(head._cache.running)
         cache = head._cache
-        assert set(cache._specs) == {*cache.running, *cache._stored}
+        assert set(cache._specs) == {*cache.running, *cache.stored._stored}
         assert set(cache._unpublished) == set(cache._coming._ends) <= set(cache.running)
-        assert set(cache._index._ends) - set(cache.running) == set(cache._stored)
+        assert set(cache.stored.index._ends) - set(cache.running) == set(cache.stored._stored)
         assert self.replica.chain.largest_header <= head._wanted.header_bytes
         deadlines = [state.deadline for state in head._requests.values() if state.deadline is not None]
         assert head.next_deadline() == min(deadlines, default=None)

@@ -13,6 +13,7 @@ from anthropic.types import Message, RawMessageStreamEvent
 from pydantic import BaseModel, TypeAdapter
 
 from parallax_core.server.api_keys import ApiKeys
+from parallax_core.server.message_models import MessagesRequest
 from parallax_core.server.message_replies import MessageErrorReply, MessageEvent, MessageReply, TokenCountReply
 from parallax_core.server.messages import PING, VERSIONS
 from parallax_core.server.options import ServerOptions
@@ -80,7 +81,13 @@ def error_of(response: Any, status: int = 400, kind: str = "invalid_request_erro
 def test_answer_has_anthropics_shape(site: Site) -> None:
     body = ask(site).json()
     assert body.pop("id").startswith("msg_")
-    usage = {"input_tokens": 5, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0, "output_tokens": 5}
+    usage = {
+        "input_tokens": 5,
+        "cache_creation_input_tokens": 0,
+        "cache_creation": {"ephemeral_5m_input_tokens": 0, "ephemeral_1h_input_tokens": 0},
+        "cache_read_input_tokens": 0,
+        "output_tokens": 5,
+    }
     assert body == {
         "type": "message",
         "role": "assistant",
@@ -144,6 +151,58 @@ def test_system_prompt_comes_first_as_text_or_blocks(site: Site) -> None:
     assert text[0]["text"] == answer("be kindhello", 5)
     joined = ask(site, system=[*blocks, {"type": "text", "text": "kind"}]).json()["content"]
     assert joined[0]["text"] == answer("be\nkindhello", 5)
+
+
+HOUR = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
+MINUTES = {"cache_control": {"type": "ephemeral"}}
+TEXT = {"type": "text", "text": "hello"}
+RESULT = {"type": "tool_result", "tool_use_id": "a"}
+USE = {"type": "tool_use", "id": "a", "name": "find", "input": {}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "seconds"),
+    [
+        ({}, None),
+        ({"system": "be kind"}, None),
+        ({"cache_control": MINUTES["cache_control"]}, 300),
+        ({"system": [{**TEXT, **HOUR}]}, 3600),
+        ({"system": [{**TEXT, **HOUR}], **MINUTES}, 3600),
+        ({"tools": [{"name": "find", "input_schema": {"type": "object"}, **HOUR}]}, 3600),
+        ({"messages": [{"role": "user", "content": [TEXT, {**TEXT, **MINUTES}]}]}, 300),
+        ({"messages": [{"role": "assistant", "content": [{**USE, **HOUR}]}]}, 3600),
+        ({"messages": [{"role": "user", "content": [{**RESULT, **HOUR}]}]}, 3600),
+        ({"messages": [{"role": "user", "content": [{**RESULT, "content": [{**TEXT, **HOUR}]}]}]}, 3600),
+    ],
+)
+def test_longest_time_of_the_marks_counts(fields: dict[str, Any], seconds: float | None) -> None:
+    whole = {"model": "toy", "max_tokens": 5, "messages": [{"role": "user", "content": "hello"}], **fields}
+    assert MessagesRequest.model_validate(whole).pin_s == seconds
+
+
+@pytest.mark.parametrize(
+    ("mark", "name"), [(MINUTES, "ephemeral_5m_input_tokens"), (HOUR, "ephemeral_1h_input_tokens")]
+)
+def test_marked_prompt_is_pinned_and_told(site: Site, mark: dict[str, Any], name: str) -> None:
+    for cached in (0, 4):
+        usage = ask(site, [{**TEXT, **mark}]).json()["usage"]
+        assert (usage["cache_read_input_tokens"], usage["cache_creation_input_tokens"]) == (cached, 5 - cached)
+        assert usage["input_tokens"] == 0
+        assert usage["cache_creation"][name] == 5 - cached
+        assert sum(usage["cache_creation"].values()) == 5 - cached
+    [*_, end, _] = events(ask(site, [{**TEXT, **mark}], stream=True))
+    assert (end["usage"]["input_tokens"], end["usage"]["cache_creation_input_tokens"]) == (0, 1)
+
+
+def test_pins_of_a_key_are_its_own() -> None:
+    with Site(ServerOptions(keys=ApiKeys({"a": "user", "b": "user"}))) as site:
+        for key in ("a", "b"):
+            headers = {"X-Api-Key": key}
+            body = post(site, headers=headers, max_tokens=2, messages=[{"role": "user", "content": [{**TEXT, **HOUR}]}])
+            assert body.status_code == 200
+        head = site.engine._head
+        assert head is not None
+        assert len({pin.owner for pin in head._cache.stored.pins._pins.values()}) == 2
 
 
 def test_neighbours_of_one_role_are_one_turn(site: Site) -> None:
