@@ -49,7 +49,9 @@ class Reply:
         self._note(answer, choice)
         for at, call in enumerate(part.get("tool_calls") or ()):
             self.calls[at] = call["function"]
-        return {**self._write(part, list(self._take_calls())), **self._write_end()}
+        calls, rest = self._take_calls()
+        part = {**part, "content": (part.get("content") or "") + rest}
+        return {**self._write(part, calls), **self._write_end()}
 
     def read_chunk(self, chunk: Json) -> Iterator[Json]:
         """Yield the parts of the reply that a chunk of a stream gives."""
@@ -64,8 +66,9 @@ class Reply:
 
     def end(self) -> Iterator[Json]:
         """Yield the last parts of a stream: the calls, and the end."""
-        if calls := list(self._take_calls()):
-            yield self._write({}, calls)
+        calls, rest = self._take_calls()
+        if calls or rest:
+            yield self._write({"content": rest}, calls)
         yield {**self._write({}, []), **self._write_end()}
 
     def _note(self, answer: Json, choice: Json) -> None:
@@ -84,10 +87,17 @@ class Reply:
         call["name"] += function.get("name") or ""
         call["arguments"] += function.get("arguments") or ""
 
-    def _take_calls(self) -> Iterator[Json]:
+    def _take_calls(self) -> tuple[list[Json], str]:
+        """Return the calls, and the text of those whose arguments, as the model wrote them, are no JSON object."""
+        calls: list[Json] = []
+        rest = ""
         for at, call in sorted(self.calls.items()):
-            arguments = json.loads(call["arguments"] or "{}")
-            yield {"function": {"index": at, "name": call["name"], "arguments": arguments}}
+            arguments = read_object(call["arguments"] or "{}")
+            if arguments is None:
+                rest += f"{call['name']} {call['arguments']}"
+            else:
+                calls.append({"function": {"index": at, "name": call["name"], "arguments": arguments}})
+        return calls, rest
 
     def _write(self, part: Json, calls: list[Json]) -> Json:
         content, thinking = part.get("content") or "", part.get("reasoning_content")
@@ -113,6 +123,15 @@ class Reply:
             "eval_count": self.output_tokens,
             "eval_duration": _nanoseconds(now - first),
         }
+
+
+def read_object(text: str) -> Json | None:
+    """Return the JSON object that a text is; None if it is none."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def _nanoseconds(seconds: float) -> int:

@@ -121,6 +121,14 @@ def test_calls_have_their_arguments_as_objects(site: OllamaSite) -> None:
     ]
 
 
+@pytest.mark.parametrize("arguments", ['{"word": }', "{'word': 1}", '{"word": "x",}'])
+def test_call_that_is_no_json_is_text(site: OllamaSite, arguments: str) -> None:
+    script = f'<tool_call>{{"name": "look_up", "arguments": {arguments}}}</tool_call>'
+    message = chat(site, script, tools=[TOOL])["message"]
+    assert "look_up" in message["content"]
+    assert "tool_calls" not in message
+
+
 def test_results_belong_to_their_calls(site: OllamaSite) -> None:
     calls = [{"function": {"name": name, "arguments": {"a": 1}}} for name in ("one", "two", "one")]
     results = [{"role": "tool", "content": text, "tool_name": name} for name, text in (("two", "B"), ("one", "A"))]
