@@ -13,8 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from parallax_core.server.api_keys import ApiKeys
-from parallax_core.server.options import ServerOptions
 from tests.unit.server.letters import Site, answer
 from tests.unit.server.responses.client import (
     CUSTOM,
@@ -31,7 +29,7 @@ from tests.unit.server.responses.client import (
     stream,
     write_call,
 )
-from tests.unit.server.scripted import ScriptedSite, only_reasoning
+from tests.unit.server.scripted import ScriptedSite
 from tests.unit.server.trials import try_few
 
 LOOK_UP = write_call("look_up", {"word": "é{"})
@@ -158,153 +156,6 @@ def test_encoded_reasoning_can_be_sent_back(site: ScriptedSite) -> None:
     assert error["param"] == "input.0.encrypted_content"
 
 
-def test_events_of_a_function_call_come_in_the_published_order(site: ScriptedSite) -> None:
-    events = stream(site, f"One moment.{LOOK_UP}", tools=[FUNCTION])
-    assert kinds(events)[8:] == [
-        "output_item.added",
-        "function_call_arguments.delta",
-        "function_call_arguments.done",
-        "output_item.done",
-        "completed",
-    ]
-    _, call = events[-1]["response"]["output"]
-    assert (call["type"], call["name"], json.loads(call["arguments"])) == ("function_call", "look_up", {"word": "é{"})
-    added, done = [event["item"] for event in events if event["type"].startswith("response.output_item")][2:]
-    assert (added["id"], added["call_id"], added["arguments"]) == (call["id"], call["call_id"], "")
-    assert done == call
-    deltas = [event["delta"] for event in events if event["type"] == "response.function_call_arguments.delta"]
-    assert len(deltas) > 3
-    assert "".join(deltas) == call["arguments"]
-
-
-def test_result_of_a_call_is_sent_back(site: ScriptedSite) -> None:
-    [call] = ask(site, LOOK_UP, tools=[FUNCTION])["output"]
-    result = {"type": "function_call_output", "call_id": call["call_id"], "output": "a letter"}
-    ask(site, "A letter.", tools=[FUNCTION], input=[{"role": "user", "content": "what?"}, call, result])
-    number = call["call_id"]
-    assert f"[{number} look_up " in site.prompt
-    assert f"<tool>a letter#{number}" in site.prompt
-
-
-def test_result_may_be_a_list_of_texts(site: ScriptedSite) -> None:
-    call = {"type": "function_call", "call_id": "c1", "name": "look_up", "arguments": "{}"}
-    texts = [{"type": "input_text", "text": "one"}, {"type": "input_text", "text": "two"}]
-    result = {"type": "function_call_output", "call_id": "c1", "output": texts}
-    ask(site, "Yes.", tools=[FUNCTION], input=[call, result])
-    assert "<tool>one\ntwo#c1" in site.prompt
-
-
-def test_several_calls_have_ids_of_their_own(site: ScriptedSite) -> None:
-    calls = ask(site, LOOK_UP * 3, tools=[FUNCTION])["output"]
-    assert len({call["id"] for call in calls}) == len({call["call_id"] for call in calls}) == 3
-
-
-def test_only_the_first_call_is_kept_without_parallel_calls(site: ScriptedSite) -> None:
-    [call] = ask(site, LOOK_UP * 3, tools=[FUNCTION], parallel_tool_calls=False)["output"]
-    assert call["name"] == "look_up"
-
-
-def test_input_of_a_custom_tool_is_text(site: ScriptedSite) -> None:
-    patch = '*** Begin Patch\n+ "é" \\ 😀\n*** End Patch'
-    events = stream(site, write_call("apply_patch", {"input": patch}), tools=[CUSTOM])
-    assert kinds(events)[2:] == [
-        "output_item.added",
-        "custom_tool_call_input.delta",
-        "custom_tool_call_input.done",
-        "output_item.done",
-        "completed",
-    ]
-    [call] = events[-1]["response"]["output"]
-    assert (call["type"], call["name"], call["input"]) == ("custom_tool_call", "apply_patch", patch)
-    deltas = [event["delta"] for event in events if event["type"] == "response.custom_tool_call_input.delta"]
-    assert len(deltas) > 3
-    assert "".join(deltas) == patch
-
-
-def test_model_is_shown_the_grammar_of_a_custom_tool(site: ScriptedSite) -> None:
-    ask(site, "No.", tools=[{**CUSTOM, "format": {"type": "grammar", "syntax": "lark", "definition": "start: X"}}])
-    assert "It must match this grammar (lark):\\nstart: X" in site.prompt
-
-
-def test_result_of_a_custom_tool_is_sent_back(site: ScriptedSite) -> None:
-    call = {"type": "custom_tool_call", "call_id": "c1", "name": "apply_patch", "input": "a b"}
-    result = {"type": "custom_tool_call_output", "call_id": "c1", "output": "done"}
-    ask(site, "Yes.", tools=[CUSTOM], input=[call, result])
-    assert '[c1 apply_patch {"input": "a b"}]' in site.prompt
-    assert "<tool>done#c1" in site.prompt
-
-
-@pytest.mark.parametrize(
-    ("form", "kind", "source"),
-    [
-        ({"type": "grammar", "syntax": "lark", "definition": LARK}, "lark", LARK),
-        ({"type": "grammar", "syntax": "regex", "definition": "[a-z]+"}, "regex", "[a-z]+"),
-    ],
-)
-def test_forced_custom_tool_follows_its_grammar(site: ScriptedSite, form: Any, kind: str, source: str) -> None:
-    tool, choice = {**CUSTOM, "format": form}, {"type": "custom", "name": "apply_patch"}
-    body = ask(site, f"{THOUGHT}*** Begin\nabc*** End", tools=[tool], tool_choice=choice)
-    grammar = site.engine.requests[-1].grammar
-    assert grammar is not None
-    assert (grammar.kind, grammar.source) == (kind, source)
-    assert body["output"][-1]["input"] == "*** Begin\nabc*** End"
-    assert body["tool_choice"] == choice
-    assert body["tools"] == [tool]
-
-
-def test_grammar_that_is_not_valid_is_refused(site: ScriptedSite) -> None:
-    form = {"type": "grammar", "syntax": "lark", "definition": "start: ((("}
-    choice = {"type": "custom", "name": "apply_patch"}
-    error = error_of(post(site, tools=[{**CUSTOM, "format": form}], tool_choice=choice))
-    assert error["param"] == "tools"
-
-
-def test_forced_function_follows_its_schema(site: ScriptedSite) -> None:
-    choice = {"type": "function", "name": "look_up"}
-    [call] = ask(site, '{"word": "a"}', tools=[FUNCTION], tool_choice=choice)["output"]
-    grammar = site.engine.requests[-1].grammar
-    assert grammar is not None
-    assert json.loads(grammar.source) == FUNCTION["parameters"]
-    assert call["arguments"] == '{"word": "a"}'
-
-
-def test_strict_function_has_a_grammar_without_being_forced(site: ScriptedSite) -> None:
-    body = ask(site, LOOK_UP, tools=[{**FUNCTION, "strict": True}])
-    assert json.loads(body["output"][0]["arguments"]) == {"word": "é{"}
-    [request] = site.engine.requests
-    assert request.grammar is not None
-    assert request.grammar.after == ("<tool_call>",)
-
-
-def test_required_call_may_be_of_any_kind(site: ScriptedSite) -> None:
-    script = json.dumps([{"name": "apply_patch", "arguments": {"input": "x"}}])
-    [call] = ask(site, script, tools=[FUNCTION, CUSTOM], tool_choice="required")["output"]
-    assert (call["type"], call["input"]) == ("custom_tool_call", "x")
-
-
-def test_tool_of_a_namespace_is_called_by_both_names(site: ScriptedSite) -> None:
-    script = write_call("mcp__files__read", {"path": "a"})
-    [call] = ask(site, script, tools=[NAMESPACE])["output"]
-    assert (call["type"], call["name"], call["namespace"]) == ("function_call", "read", "mcp__files")
-    assert '"name": "mcp__files__read"' in site.prompt
-    result = {"type": "function_call_output", "call_id": call["call_id"], "output": "text"}
-    ask(site, "Yes.", tools=[NAMESPACE], input=[call, result])
-    assert f"[{call['call_id']} mcp__files__read " in site.prompt
-
-
-def test_allowed_tools_are_the_only_ones_shown(site: ScriptedSite) -> None:
-    choice = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "custom", "name": "apply_patch"}]}
-    body = ask(site, "No.", tools=[FUNCTION, CUSTOM], tool_choice=choice)
-    assert "look_up" not in site.prompt
-    assert "apply_patch" in site.prompt
-    assert body["tool_choice"] == choice
-
-
-def test_tools_are_hidden_on_request(site: ScriptedSite) -> None:
-    ask(site, "No.", tools=[FUNCTION], tool_choice="none")
-    assert "look_up" not in site.prompt
-
-
 def test_answer_that_is_cut_is_incomplete(site: ScriptedSite) -> None:
     events = stream(site, "Hello there.", max_output_tokens=4)
     body = events[-1]["response"]
@@ -356,101 +207,6 @@ def test_text_may_have_to_match_a_schema(site: ScriptedSite) -> None:
     assert site.engine.requests[-1].grammar is None
 
 
-@pytest.mark.parametrize(
-    ("fields", "param"),
-    [
-        ({"tools": [{"type": "file_search", "vector_store_ids": ["a"]}]}, "tools.0.type"),
-        ({"tools": [{"type": "web_search_2"}]}, "tools.0.type"),
-        ({"tools": [{"type": "web_search"}], "tool_choice": "required"}, "tool_choice"),
-        ({"tools": [{"type": "web_search"}], "tool_choice": {"type": "web_search"}}, "tool_choice"),
-        (
-            {
-                "tools": [{"type": "web_search"}, FUNCTION],
-                "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "web_search"}]},
-            },
-            "tool_choice.tools.0.type",
-        ),
-        ({"tools": [FUNCTION, {"type": "mcp", "server_label": "a"}]}, "tools.1.type"),
-        ({"tools": [{"name": "a"}]}, "tools.0"),
-        ({"tools": [{**NAMESPACE, "tools": [{"type": "web_search"}]}]}, "tools.0.tools.0"),
-        ({"tools": [FUNCTION, FUNCTION]}, "tools"),
-        ({"tools": [{**FUNCTION, "magic": 1}]}, "tools.0.magic"),
-        ({"tools": [FUNCTION], "tool_choice": {"type": "function", "name": "other"}}, "tool_choice"),
-        ({"tools": [FUNCTION], "tool_choice": {"type": "custom", "name": "look_up"}}, "tool_choice"),
-        ({"tools": [FUNCTION], "tool_choice": {"type": "web_search_preview"}}, "tool_choice"),
-        ({"tool_choice": "required"}, "tool_choice"),
-        ({"tools": [FUNCTION], "text": {"format": {"type": "json_object"}}}, "text.format"),
-        ({"text": {"format": {"type": "json_schema", "name": "a"}}}, "text.format.schema"),
-        ({"text": {"verbosity": "high"}}, "text.verbosity"),
-        ({"input": []}, "input"),
-        ({"input": ""}, "input"),
-        ({"input": [{"type": "item_reference", "id": ""}]}, "input.0.id"),
-        ({"input": [{"type": "item_reference", "id": "msg_1", "role": "user"}]}, "input.0.role"),
-        ({"input": [{"type": "item_reference", "id": "msg_1"}, {"id": "msg_1"}]}, "input"),
-        ({"input": [{"type": "web_search_call", "id": "ws_1"}]}, "input.0"),
-        ({"input": [{"role": "tool", "content": "a"}]}, "input.0.role"),
-        ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "input.0.content.0"),
-        ({"store": False, "background": True}, "background"),
-        ({"previous_response_id": "resp_1"}, "previous_response_id"),
-        ({"conversation": "conv_1"}, "conversation"),
-        ({"prompt": {"id": "p"}}, "prompt"),
-        ({"truncation": "auto"}, "truncation"),
-        ({"service_tier": "flex"}, "service_tier"),
-        ({"include": ["everything"]}, "include.0"),
-        ({"stream_options": {"include_obfuscation": False}}, "stream_options"),
-        ({"stream": True, "stream_options": {"include_obfuscation": True}}, "stream_options.include_obfuscation"),
-        ({"max_output_tokens": 0}, "max_output_tokens"),
-        ({"messages": []}, "messages"),
-    ],
-)
-def test_unsupported_or_invalid_field_is_named(site: ScriptedSite, fields: dict[str, Any], param: str) -> None:
-    error = error_of(post(site, **fields))
-    assert error["param"] == param
-    assert error["type"] == "invalid_request_error"
-
-
-def test_hosted_tool_is_refused_by_its_name(site: ScriptedSite) -> None:
-    message = error_of(post(site, tools=[{"type": "file_search"}]))["message"]
-    assert "'file_search'" in message
-    assert "it has 'function' and 'custom' and 'namespace'" in message
-
-
-@pytest.mark.parametrize(
-    "kind", ["web_search", "web_search_preview", "web_search_2025_08_26", "web_search_preview_2025_03_11"]
-)
-def test_search_that_is_only_offered_is_left_out_and_named(site: ScriptedSite, kind: str) -> None:
-    tools = [{"type": kind, "external_web_access": False}, FUNCTION, {"type": "image_generation"}]
-    answer = post(site, "Yes.", tools=tools)
-    assert [tool["name"] for tool in check_response(answer.text)["tools"]] == ["look_up"]
-    assert answer.headers["x-ignored-fields"] == f"tools.{kind}, tools.image_generation"
-    assert kind not in site.prompt
-    assert "x-ignored-fields" not in post(site, "Yes.", tools=[FUNCTION]).headers
-    events = stream(site, "Yes.", tools=[{"type": kind}])
-    assert events[-1]["response"]["tools"] == []
-
-
-def test_other_hosted_tool_is_dropped_and_named_by_a_lenient_server(tmp_path: Path) -> None:
-    with ScriptedSite(tmp_path, options=ServerOptions(is_lenient=True)) as site:
-        answer = post(site, "Yes.", tools=[{"type": "file_search"}, FUNCTION])
-        assert check_response(answer.text)["tools"][0]["name"] == "look_up"
-        assert answer.headers["x-ignored-fields"] == "tools.file_search"
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"store": False, "include": ["reasoning.encrypted_content", "web_search_call.action.sources"]},
-        {"prompt_cache_key": "a", "client_metadata": {"x": "y"}, "safety_identifier": "s"},
-        {"truncation": "disabled", "service_tier": "auto", "conversation": None, "background": None},
-        {"tools": [], "tool_choice": "auto", "parallel_tool_calls": False, "max_tool_calls": 3},
-        {"text": {}, "reasoning": None, "stream": False},
-        {"top_k": 5, "min_p": 0.1, "seed": 3, "stop": ["x"], "cache_salt": "s", "priority": 1, "timeout": 5.0},
-    ],
-)
-def test_fields_that_ask_for_nothing_more_are_accepted(site: ScriptedSite, fields: dict[str, Any]) -> None:
-    assert ask(site, "Yes.", **fields)["status"] == "completed"
-
-
 def test_request_of_codex_is_served(site: ScriptedSite) -> None:
     """The fields are those of Codex 0.169 with its defaults."""
     text = {"type": "input_text", "text": "You are a coding agent."}
@@ -481,26 +237,6 @@ def test_request_of_codex_is_served(site: ScriptedSite) -> None:
     assert (call["name"], call["namespace"]) == ("wait_agent", "multi_agent_v1")
 
 
-def test_long_prompt_is_refused(site: ScriptedSite) -> None:
-    error = error_of(post(site, input="word " * 5000))
-    assert error["param"] == "input"
-    assert "this model can hold 4000" in error["message"]
-
-
-def test_unknown_model_gets_a_404(site: ScriptedSite) -> None:
-    assert error_of(post(site, model="gpt"), 404)["code"] == "model_not_found"
-
-
-def test_tools_of_a_model_without_calls_are_refused(tmp_path: Path) -> None:
-    with ScriptedSite(tmp_path, only_reasoning()) as site:
-        assert error_of(post(site, tools=[CUSTOM]))["param"] == "tools"
-
-
-def test_key_is_required(tmp_path: Path) -> None:
-    with ScriptedSite(tmp_path, options=ServerOptions(keys=ApiKeys({"secret": "user"}))) as site:
-        assert error_of(post(site), 401)["code"] == "invalid_api_key"
-
-
 class Thing(BaseModel):
     a: int
 
@@ -528,20 +264,6 @@ def test_official_client_raises_its_own_errors(site: ScriptedSite) -> None:
         site.openai.responses.create(
             model="toy", input="hi", tools=[{"type": "file_search", "vector_store_ids": ["a"]}]
         )
-
-
-def test_stream_that_breaks_ends_with_failed() -> None:
-    with Site() as toy:
-
-        def fail(batch: object) -> None:
-            raise RuntimeError("no more")
-
-        toy.stage.before_step = fail
-        body = {"model": "toy", "input": "hello", "stream": True}
-        events = read_events(toy.client.post(ROUTE, json=body).text)
-        assert kinds(events) == ["created", "in_progress", "failed"]
-        failed = events[-1]["response"]
-        assert (failed["status"], failed["error"]["code"]) == ("failed", "server_error")
 
 
 def test_logprobs_belong_to_the_tokens_of_the_text() -> None:
