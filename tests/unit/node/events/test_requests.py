@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import pytest
 
@@ -29,9 +29,9 @@ def make_request(name: str, length: int = 3, max_tokens: int = 4) -> Request:
     )
 
 
-def make_router(told: list[Event]) -> EventRouter:
+def make_router(told: list[Event], now: Callable[[], float] | None = None) -> EventRouter:
     clock = itertools.count()
-    watch = RequestEvents("toy", told.append, wall=lambda: 1000.0, now=lambda: float(next(clock)))
+    watch = RequestEvents("toy", told.append, wall=lambda: 1000.0, now=now or (lambda: float(next(clock))))
     engine = PipelineEngine(LocalExecutor([lambda: TOY.open(num_pages=40)]), decode)
     return EventRouter([engine], RoundRobin(), lambda: 64, watch)
 
@@ -71,14 +71,19 @@ async def test_number_of_events_does_not_depend_on_that_of_tokens(router: EventR
     assert [type(event) for event in told[1:]] == [RequestBegan, RequestEnded] * 2
 
 
-async def test_client_that_goes_away_ends_its_request(router: EventRouter, told: list[Event]) -> None:
+async def test_client_that_goes_away_ends_its_request(told: list[Event]) -> None:
+    now, tokens = 0.0, 0
+    router = make_router(told, lambda: now)
+    await router.start()
     stream = router.submit(make_request("r", max_tokens=40))
-    tokens = 0
+    now = 1.0
     async for delta in stream:
         tokens += len(delta.tokens)
         break
+    now = 2.0
     stream.close()
     stream.close()
+    await router.stop()
     [ended] = [event for event in told if isinstance(event, RequestEnded)]
     assert (ended.finish.reason, ended.finish.output_tokens) == ("aborted", tokens)
     assert ended.finish.message == "the client went away"
