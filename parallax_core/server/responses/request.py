@@ -93,15 +93,18 @@ def read_responses(
         summarizes=body.summarizes,
         encrypts=body.includes(ENCRYPTED),
     )
+    field = reading.form.grammar_field
     form = msgspec.structs.replace(
-        reading.form, length_field="max_output_tokens", prompt_field="input", grammar_field="text.format", plan=plan
+        reading.form,
+        length_field="max_output_tokens",
+        prompt_field="input",
+        grammar_field=FIELDS.get(field, field),
+        plan=plan,
     )
     if freeform is not None:
         form = msgspec.structs.replace(
             form, forced_call=freeform.full_name, is_freeform=True, grammar_field="tool_choice"
         )
-    elif form.forced_call is not None:
-        form = msgspec.structs.replace(form, grammar_field="tool_choice")
     return msgspec.structs.replace(reading, form=form)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -125,3 +126,18 @@ def test_stream_that_breaks_ends_with_failed() -> None:
         assert kinds(events) == ["created", "in_progress", "failed"]
         failed = events[-1]["response"]
         assert (failed["status"], failed["error"]["code"]) == ("failed", "server_error")
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"tools": [{**FUNCTION, "strict": True}]}, "tools"),
+        ({"tools": [FUNCTION], "tool_choice": "required"}, "tool_choice"),
+        ({"text": {"format": {"type": "json_object"}}}, "text.format"),
+    ],
+)
+def test_engine_without_grammars_refuses_the_field_that_needs_one(
+    site: ScriptedSite, fields: dict[str, Any], param: str
+) -> None:
+    site.engine.info = replace(site.engine.info, honours=site.engine.info.honours - {"grammar"})
+    assert error_of(post(site, "unused", **fields))["param"] == param
