@@ -89,7 +89,7 @@ class CodeStore:
 
     def list_codes(self) -> list[CodeRecord]:
         """Return all codes, the newest first."""
-        with self._writing() as database:
+        with self._open() as database:
             return [_read(row) for row in database.execute(f"SELECT {CODE_COLUMNS} FROM code ORDER BY created DESC")]  # noqa: S608 -- a constant
 
     def revoke(self, name: str) -> None:
@@ -111,26 +111,32 @@ class CodeStore:
 
     def find_head(self) -> ListeningHead | None:
         """Return the head that new codes are for; None: none has listened yet."""
-        with self._writing() as database:
+        with self._open() as database:
             row = database.execute("SELECT transport, head FROM head").fetchone()
         return ListeningHead(*row) if row else None
 
     def _find(self, proof: bytes) -> CodeRecord | None:
-        with self._writing() as database:
+        with self._open() as database:
             return _find(database, proof)
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
-        """Yield the database within a transaction."""
+        """Yield the database within a transaction that may write."""
+        with self._open() as database:
+            database.execute("BEGIN IMMEDIATE")
+            with database:
+                yield database
+
+    @contextmanager
+    def _open(self) -> Iterator[sqlite3.Connection]:
+        """Yield the database; reading it waits for no other process but during the end of its transaction."""
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             os.close(os.open(self._path, os.O_CREAT | os.O_RDWR, 0o600))
             with closing(sqlite3.connect(self._path, timeout=BUSY_S, isolation_level=None)) as database:
                 if database.execute("PRAGMA user_version").fetchone()[0] != VERSION:
                     database.executescript(f"{SCHEMA} PRAGMA user_version = {VERSION};")
-                database.execute("BEGIN IMMEDIATE")
-                with database:
-                    yield database
+                yield database
         except (OSError, sqlite3.Error) as error:
             raise ParallaxError(
                 f"the join codes in {self._path} cannot be used: {error}", "is the disk full?"

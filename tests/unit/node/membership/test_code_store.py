@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import sqlite3
 import stat
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -89,3 +91,12 @@ def test_damaged_file_admits_none(store: CodeStore, tmp_path: Path) -> None:
     assert not store.knows(b"proof")
     with pytest.raises(ParallaxError, match="cannot be used"):
         store.admit(b"proof", b"one")
+
+
+def test_code_is_known_while_another_process_writes(store: CodeStore, tmp_path: Path) -> None:
+    store.add(b"proof", 60.0, 1)
+    with closing(sqlite3.connect(tmp_path / "home" / "cluster.db", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        assert store.knows(b"proof")
+        assert not store.knows(b"other")
+        assert len(store.list_codes()) == 1
