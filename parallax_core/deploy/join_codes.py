@@ -19,6 +19,18 @@ def find_method(offer: Offer[TransportSpec]) -> JoinMethod | None:
     return offer.load(offer.spec.joining)() if offer.spec.joining is not None else None
 
 
+def get_method(plugins: PluginHost, transport: str) -> JoinMethod:
+    """Return the part of a transport that makes and uses join codes.
+
+    Raises:
+        ParallaxError: if the transport is not installed, or has no such part.
+    """
+    method = find_method(plugins.transports().get(transport))
+    if method is None:
+        raise ParallaxError(f"the transport {transport!r} has no join codes", "exchange keys: `parallax keys`")
+    return method
+
+
 def note_listening(offer: Offer[TransportSpec], address: str) -> None:
     """Note that a head listens at ``address``, for new codes; nothing if no other machine can join there by one."""
     method = find_method(offer)
@@ -42,9 +54,6 @@ def make_code(plugins: PluginHost, lifetime_s: float, most_uses: int) -> tuple[s
     if head is None:
         message = "no server of this machine has listened for nodes yet"
         raise ParallaxError(message, "start one: `parallax serve MODEL --stages N --listen tcp://0.0.0.0:9000`")
-    method = find_method(plugins.transports().get(head.transport))
-    if method is None:
-        raise ParallaxError(f"the transport {head.transport!r} has no join codes", "exchange keys: `parallax keys`")
     secret = new_secret()
-    record = store.add(method.derive_proof(secret), lifetime_s, most_uses)
+    record = store.add(get_method(plugins, head.transport).derive_proof(secret), lifetime_s, most_uses)
     return write_code(JoinCode(transport=head.transport, secret=secret, head=head.head)), record

@@ -13,8 +13,7 @@ from parallax_core.base.ids import HEAD
 from parallax_core.cluster.membership.join_code import is_code, read_code
 from parallax_core.config.home import joined_folder
 from parallax_core.config.worker import name_node
-from parallax_core.contracts.joining import JoinMethod
-from parallax_core.deploy.join_codes import find_method
+from parallax_core.deploy.join_codes import get_method
 from parallax_core.plugins.host import PluginHost
 
 
@@ -45,12 +44,12 @@ def join_head(plugins: PluginHost, where: str) -> tuple[JoinedHead, dict[str, by
         ParallaxError: if the head cannot be reached, refuses, or was not joined by a code before.
     """
     joined = _enrol(plugins, where) if is_code(where.strip()) else _find(where.strip())
-    return joined, {HEAD: _find_method(plugins, joined.transport).find_key(joined.head)}
+    return joined, {HEAD: get_method(plugins, joined.transport).find_key(joined.head)}
 
 
 def _enrol(plugins: PluginHost, word: str) -> JoinedHead:
     code = read_code(word)
-    method = _find_method(plugins, code.transport)
+    method = get_method(plugins, code.transport)
     wanted = name_node(0).partition("/")[0]
     enrolment = asyncio.run(method.enrol(code.head, code.secret, wanted))
     address, machine = enrolment.address, enrolment.machine
@@ -78,10 +77,3 @@ def _find(address: str) -> JoinedHead:
             return joined
     message = f"this machine has not joined a server at {address} before"
     raise ParallaxError(message, "the first time a code is needed: `parallax codes new` on the server's machine")
-
-
-def _find_method(plugins: PluginHost, transport: str) -> JoinMethod:
-    method = find_method(plugins.transports().get(transport))
-    if method is None:
-        raise ParallaxError(f"the transport {transport!r} has no join codes", "exchange keys: `parallax keys`")
-    return method
