@@ -188,9 +188,9 @@ class Head:
 
     def stats(self) -> EngineStats:
         """Return the head's counters, its numbers of requests, and the use of its pools."""
-        counts, running = dataclasses.asdict(self._counters), self._cache.num_requests
-        waiting, pools = len(self._requests) - running, self._ledger.measure_use()
-        return EngineStats(running=running, waiting=waiting, pools=pools, **counts)
+        running, pools = self._cache.num_requests, self._ledger.measure_use()
+        waiting = len(self._requests) - running
+        return EngineStats(running=running, waiting=waiting, pools=pools, **dataclasses.asdict(self._counters))
 
     def fail(self, message: str, named: Listing[SeqId] = ()) -> bool:
         """Handle the failure of the oldest step in flight: the requests at fault end, all others go on.

@@ -46,7 +46,8 @@ class RequestLoad:
         self._answers = [arrival.max_output // num_answers] * num_answers
         self._is_held = True
         self._ahead = load.pending_prompt + max(arrival.num_prompt - cached, 1)
-        self._began, self._latest, self._first = now, now, True
+        self._latest = now
+        """When it arrived, or a token of it came last."""
         load.pending_tokens += self._prompt + sum(self._answers)
         load.pending_prompt += self._prompt
         load.num_requests += 1
@@ -72,9 +73,8 @@ class RequestLoad:
             self._load.num_requests -= 1
 
     def _measure(self, num_tokens: int, now: float) -> None:
-        if self._first:
-            self._first = False
-            self._load.speed.note_prompt(self._ahead, now - self._began)
+        if self._prompt:
+            self._load.speed.note_prompt(self._ahead, now - self._latest)
         elif num_tokens and len(self._answers) == 1:
             self._load.speed.note_tokens(num_tokens, now - self._latest, self._load.num_requests)
         self._latest = now

@@ -140,22 +140,24 @@ class ClusterSimulation:
     def _pass(self, until: float) -> None:
         """Process the events before ``until``."""
         while True:
-            heads = (self._wakes[0][0] if self._wakes else inf, self._retries[0][0] if self._retries else inf)
-            opened = self._opens[0][0] if self._opens else inf
-            at = min(*heads, opened, self._next_loss)
+            opens, wakes, retries = (
+                queue[0][0] if queue else inf for queue in (self._opens, self._wakes, self._retries)
+            )
+            at = min(opens, wakes, retries, self._next_loss)
             if at > until or at == inf:
                 break
             self.now = at
-            if at == opened:
+            if at == opens:
                 self._replicas[heappop(self._opens)[1]].open()
-            elif at == heads[0]:
+            elif at == wakes:
                 self._wake(*heappop(self._wakes))
-            elif at == heads[1]:
+            elif at == retries:
                 _, _, number = heappop(self._retries)
                 self._route(number, at)
             else:
                 self._lose(at)
-        self.now = max(self.now, min(until, self.now) if until == inf else until)
+        if until < inf:
+            self.now = max(self.now, until)
 
     def _wake(self, at: float, rank: int) -> None:
         replica = self._replicas[rank]

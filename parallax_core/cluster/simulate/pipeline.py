@@ -39,11 +39,6 @@ class DrawnTokens(NamedTuple):
     at: float
     is_over: bool
 
-    @classmethod
-    def last(cls, number: int, num_tokens: int, at: float) -> DrawnTokens:
-        """Return the last tokens of a request."""
-        return cls(number, num_tokens, at, is_over=True)
-
 
 @dataclass(frozen=True, slots=True)
 class SimulatedRequest:
