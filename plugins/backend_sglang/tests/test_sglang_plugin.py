@@ -153,6 +153,23 @@ def test_arguments_on_a_cpu_need_no_kernels(model: Path) -> None:
     assert (found["device"], found["sampling_backend"]) == ("cpu", "pytorch")
 
 
+@pytest.mark.parametrize(
+    ("stored", "dtype", "device", "expected"),
+    [
+        ("float16", "auto", CPU, "float32"),
+        ("float16", "bfloat16", CPU, "bfloat16"),
+        ("float16", "auto", Device(is_cpu=False), "auto"),
+        ("bfloat16", "auto", CPU, "auto"),
+    ],
+)
+def test_only_float16_on_a_cpu_is_computed_in_another_dtype(
+    model: Path, stored: str, dtype: Any, device: Device, expected: str
+) -> None:
+    (model / "config.json").write_text(json.dumps({"architectures": ["LlamaForCausalLM"], "torch_dtype": stored}))
+    found = make_arguments(EnginePlan(model=model, dtype=dtype), SglangSettings(), device)
+    assert found["dtype"] == expected
+
+
 @pytest.mark.parametrize(("dtype", "expected"), [("auto", 0.55), ("float32", 0.6)])
 def test_share_of_the_memory_is_the_one_after_the_weights(model: Path, dtype: Any, expected: float) -> None:
     plan = EnginePlan(model=model, dtype=dtype, memory_fraction=0.5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from parallax_backend_sglang import backend, stage_plan
-from parallax_backend_sglang.arguments import Device
+from parallax_backend_sglang.arguments import Device, estimate_weights
 from parallax_backend_sglang.backend import SglangBackend
 from parallax_backend_sglang.settings import SglangSettings
 from parallax_backend_sglang.stage_plan import check_settings, plan_stage
@@ -70,6 +71,16 @@ def test_cache_is_bounded_by_memory_and_by_its_setting(model: Path) -> None:
     assert pool.num_pages * pool.page_size * token_bytes <= 2**23
     [fewer] = plan_stage(plan, SglangSettings(max_total_tokens=4 * pool.page_size), CPU).info.pools
     assert fewer.num_pages == 4
+
+
+def test_weights_are_counted_in_the_dtype_that_is_computed(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(config | {"dtype": "float16"}))
+    size = estimate_weights(model, "auto") * 2 // LAYERS
+    monkeypatch.setattr(stage_plan, "_find_free", lambda _: size * 3 // 2)
+    with pytest.raises(ParallaxError, match="are free"):
+        plan_stage(make_plan(model), SglangSettings(), CPU)
+    assert plan_stage(make_plan(model, dtype="bfloat16"), SglangSettings(), CPU).info.dtype == "bfloat16"
 
 
 def test_ends_of_the_model_have_no_neighbour(model: Path) -> None:
