@@ -22,6 +22,7 @@ class Machine:
     groups: Path = Path("/sys/fs/cgroup")
     memory: Path = Path("/proc/meminfo")
     processors: Path = Path("/sys/devices/system/cpu")
+    nvidia_driver: Path = Path("/proc/driver/nvidia/version")
 
     def count_cores(self) -> int:
         """Return the number of cores this process can keep busy, at least 1; two threads of one core count once."""
@@ -40,6 +41,10 @@ class Machine:
             return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         except (OSError, ValueError):
             return 0
+
+    def has_nvidia_driver(self) -> bool:
+        """Return whether the driver of an NVIDIA GPU is loaded."""
+        return self.nvidia_driver.exists()
 
     def _read_siblings(self, number: int) -> str:
         return _read_text(self.processors / f"cpu{number}/topology/thread_siblings_list") or str(number)

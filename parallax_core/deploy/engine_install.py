@@ -15,14 +15,14 @@ import filelock
 import msgspec
 
 from parallax_core.base.errors import ParallaxError, UsageError
+from parallax_core.base.machine import Machine
 from parallax_core.config.home import engines_folder
 from parallax_core.contracts.engine_spec import EngineBuild, EngineSpec, PipStep
 from parallax_core.contracts.progress import Progress, silent
 from parallax_core.deploy.engine_environment import NOTE, EngineEnvironment, EngineNote, find_python
 from parallax_core.deploy.local_source import CORE, list_sources
 
-DRIVER = Path("/proc/driver/nvidia/version")
-"""Exists where the driver of an NVIDIA GPU is loaded."""
+MACHINE = Machine()
 PIP = ("-m", "pip", "--disable-pip-version-check", "--no-input")
 KEPT_LINES = 30
 """The last lines of pip's output that are searched for its error."""
@@ -149,9 +149,9 @@ class EngineInstall:
             raise ParallaxError(message, f"try another build: {builds}")
 
 
-def choose_build(spec: EngineSpec, driver: Path = DRIVER) -> EngineBuild:
+def choose_build(spec: EngineSpec, machine: Machine = MACHINE) -> EngineBuild:
     """Return the build for this machine: CUDA if it has an NVIDIA GPU and the engine a build for it."""
-    return "cuda" if driver.exists() and "cuda" in spec.builds else "cpu"
+    return "cuda" if machine.has_nvidia_driver() and "cuda" in spec.builds else "cpu"
 
 
 def find_pip_error(lines: Sequence[str]) -> str:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from importlib import metadata
 from importlib.util import find_spec
-from pathlib import Path
 
 from parallax_backend_sglang.versions import REMEDY, explain_unsupported, find_installed
-from parallax_core.api import Availability
-
-DRIVER = Path("/proc/driver/nvidia/version")
+from parallax_core.api import Availability, Machine
 
 
 def probe_machine() -> Availability:
@@ -19,6 +16,6 @@ def probe_machine() -> Availability:
     return Availability(ok=True, device="CUDA" if has_cuda() else "cpu")
 
 
-def has_cuda(driver: Path = DRIVER) -> bool:
+def has_cuda() -> bool:
     """Return whether there is an NVIDIA driver, and a PyTorch that uses it."""
-    return driver.exists() and find_spec("torch") is not None and "+cpu" not in metadata.version("torch")
+    return Machine().has_nvidia_driver() and find_spec("torch") is not None and "+cpu" not in metadata.version("torch")

@@ -21,7 +21,7 @@ from parallax_backend_torch.plugin import (
 )
 from parallax_backend_torch.probe import probe_machine
 from parallax_backend_torch.settings import TorchSettings
-from parallax_core.api import Availability, StagePlan
+from parallax_core.api import Availability, Machine, StagePlan
 from parallax_core.base.errors import UsageError
 from parallax_core.config.config import Config
 from parallax_core.plugins.host import PluginHost
@@ -78,7 +78,7 @@ def test_backend_is_chosen_without_importing_torch() -> None:
 
 
 def test_probe_names_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert probe_machine(tmp_path / "no driver").device == "cpu"
+    assert probe_machine(Machine(nvidia_driver=tmp_path / "no driver")).device == "cpu"
     monkeypatch.setattr(probe, "find_spec", lambda _: None)
     found = probe_machine()
     assert not found.ok
@@ -88,7 +88,7 @@ def test_probe_names_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 def test_probe_sees_a_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "version").write_text("NVRM")
     monkeypatch.setattr(metadata, "version", lambda _: "2.13.0")
-    assert probe_machine(tmp_path / "version").device == "CUDA"
+    assert probe_machine(Machine(nvidia_driver=tmp_path / "version")).device == "CUDA"
 
 
 def test_options_of_the_environment_reach_the_plan_and_not_the_backend_itself(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from parallax_backend_vllm.versions import explain_unsupported, find_installed
-from parallax_core.api import Availability
+from parallax_core.api import Availability, Machine
 
-DRIVER = Path("/proc/driver/nvidia/version")
+MACHINE = Machine()
 REMEDY = "parallax engines install vllm"
 
 
-def probe_machine(driver: Path = DRIVER) -> Availability:
+def probe_machine(machine: Machine = MACHINE) -> Availability:
     """Return the availability by the installed packages and the NVIDIA driver; loads nothing."""
     version = find_installed()
     if reason := explain_unsupported(version):
         return Availability(ok=False, reason=f"{reason}: {REMEDY}")
-    return Availability(ok=True, device="cpu" if is_cpu_build() or not driver.exists() else "CUDA")
+    return Availability(ok=True, device="cpu" if is_cpu_build() or not machine.has_nvidia_driver() else "CUDA")
 
 
 def is_cpu_build() -> bool:

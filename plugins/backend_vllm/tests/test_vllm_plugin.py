@@ -9,7 +9,7 @@ import pytest
 from parallax_backend_vllm import plugin, probe, versions
 from parallax_backend_vllm.compat import check_version, find_moved
 from parallax_backend_vllm.settings import VllmSettings
-from parallax_core.api import Unsupported
+from parallax_core.api import Machine, Unsupported
 
 
 def test_metadata_is_read_without_vllm() -> None:
@@ -51,10 +51,10 @@ def test_environment_without_vllm_says_how_to_get_it(monkeypatch: pytest.MonkeyP
 def test_device_is_cuda_only_with_a_driver_and_its_build(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(probe, "find_installed", lambda: "0.32.0")
     monkeypatch.setattr(probe, "is_cpu_build", lambda: False)
-    assert probe.probe_machine(tmp_path).device == "CUDA"
-    assert probe.probe_machine(tmp_path / "none").device == "cpu"
+    assert probe.probe_machine(Machine(nvidia_driver=tmp_path)).device == "CUDA"
+    assert probe.probe_machine(Machine(nvidia_driver=tmp_path / "none")).device == "cpu"
     monkeypatch.setattr(probe, "is_cpu_build", lambda: True)
-    assert probe.probe_machine(tmp_path).device == "cpu"
+    assert probe.probe_machine(Machine(nvidia_driver=tmp_path)).device == "cpu"
 
 
 def test_parts_that_have_moved_are_named() -> None:

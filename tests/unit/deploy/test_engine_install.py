@@ -9,6 +9,7 @@ import filelock
 import pytest
 
 from parallax_core.base.errors import ParallaxError, UsageError
+from parallax_core.base.machine import Machine
 from parallax_core.contracts.engine_spec import EngineSpec, PipStep
 from parallax_core.deploy import engine_install
 from parallax_core.deploy.engine_environment import NOTE, find_environment, remove_environment
@@ -126,9 +127,9 @@ def test_releases_to_choose_from_are_the_supported_ones(tmp_path: Path, monkeypa
 def test_build_is_that_of_the_machine(tmp_path: Path) -> None:
     both = EngineSpec(module="m", distributions=(), supported="", builds={"cpu": (), "cuda": ()})
     only = EngineSpec(module="m", distributions=(), supported="", builds={"cpu": ()})
-    assert choose_build(both, tmp_path) == "cuda"
-    assert choose_build(both, tmp_path / "none") == "cpu"
-    assert choose_build(only, tmp_path) == "cpu"
+    assert choose_build(both, Machine(nvidia_driver=tmp_path)) == "cuda"
+    assert choose_build(both, Machine(nvidia_driver=tmp_path / "none")) == "cpu"
+    assert choose_build(only, Machine(nvidia_driver=tmp_path)) == "cpu"
 
 
 def test_error_of_pip_is_its_last() -> None:
