@@ -91,9 +91,8 @@ def _describe(plan: StagePlan, settings: SglangSettings, device: Device, reader:
     context = min(context, settings.context_length or context)
     hop = (TensorSpec(reader.count("hidden_size"), dtype),)
     identity = identify_weights(plan, layers, num_layers)
-    room = Room(
-        _find_room(replace(plan, dtype=dtype), device, len(layers) / num_layers), context, chunk, plan.max_running
-    )
+    computed = replace(plan, dtype=dtype)
+    room = Room(_find_room(computed, device, len(layers) / num_layers), context, chunk, plan.max_running)
     return StageInfo(
         layers=layers,
         num_layers=num_layers,
