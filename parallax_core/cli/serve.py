@@ -133,6 +133,7 @@ async def _run(deployment: Deployment, context: ServeContext) -> None:
         quota=Quota(context.options),
         backlog=deployment.pipeline.backlog,
         list_waiting=deployment.list_waiting,
+        list_nodes=deployment.list_nodes,
         parser=deployment.parser,
         responses=make_keeper(context.options),
         keeps_billing_line=context.options.keeps_billing_line,

@@ -18,6 +18,8 @@ from parallax_core.cli.table import align
 TIMEOUT_S = 10.0
 """Seconds a server may take to answer."""
 
+MOST_LINKS = 2
+"""Links of a node that are shown."""
 NODE = ("node", "host", "pid", "address")
 
 Show = Callable[[str], None]
@@ -48,7 +50,8 @@ def status(
 
 def render(cluster: Cluster) -> str:
     """Return the status as text for a terminal."""
-    return "\n".join([*_render_head(cluster), *_render_waiting(cluster["waiting"])])
+    nodes = cluster.get("nodes", [])  # of a server that is new enough to report them
+    return "\n".join([*_render_head(cluster), *_render_waiting(cluster["waiting"]), *_render_profiles(nodes)])
 
 
 def _watch(ask: Callable[[], str], first: str, interval_s: float, *, is_live: bool) -> None:
@@ -113,6 +116,30 @@ def _render_waiting(nodes: list[Cluster]) -> Iterator[str]:
         yield ""
         yield "nodes that wait for a stage:"
         yield from align([("NODE", "HOST", "PID", "ADDRESS", "BACKENDS", "SPARE FOR"), *rows])
+
+
+def _render_profiles(nodes: list[Cluster]) -> Iterator[str]:
+    rows = [_render_profile(each) for each in nodes if each["profile"]]
+    if rows:
+        yield ""
+        yield "what nodes say of themselves:"
+        yield from align([("NODE", "DEVICE", "MEMORY", "TFLOPS", "READS", "DISK", "LINKS"), *rows])
+
+
+def _render_profile(node: Cluster) -> tuple[object, ...]:
+    found = node["profile"]
+    total = f" of {found['total_memory'] / 10**9:.1f}" if found["total_memory"] else ""
+    links = [f"{each['peer']} {_milliseconds(each['round_trip_seconds'])}" for each in found["links"]]
+    more = len(links) - MOST_LINKS
+    return (
+        node["node"],
+        f"{found['device'] or '-'}{'' if found['measured'] else ' (typical)'}",
+        f"{found['memory'] / 10**9:.1f}{total} GB",
+        f"{found['flops'] / 10**12:.3g}",
+        f"{found['bandwidth'] / 10**9:.4g} GB/s",
+        f"{found['disk_free'] / 10**9:.0f} GB" if found["disk_free"] else "-",
+        ", ".join(links[:MOST_LINKS]) + (f" and {more} more" if more > 0 else "") or "-",
+    )
 
 
 def _render_spare(node: Cluster) -> str:

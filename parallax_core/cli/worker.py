@@ -11,6 +11,8 @@ import signal
 import socket
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
 
 from parallax_core.base import log
 from parallax_core.base.errors import ParallaxError, PeerLost, UsageError
@@ -29,6 +31,7 @@ from parallax_core.contracts.stage import LayerRange, Stage
 from parallax_core.contracts.token_engine import EnginePlan
 from parallax_core.contracts.transport import Transport, TransportPlan, TransportSpec
 from parallax_core.deploy.backend_options import prepare_plugins
+from parallax_core.deploy.node_reports import make_reporter
 from parallax_core.models.backends import choose_backend, find_backends, probe
 from parallax_core.models.catalog import Catalog
 from parallax_core.models.engines import open_engine
@@ -82,7 +85,7 @@ def run_worker(settings: WorkerSettings, node: str, config: Config, heads: Mappi
     plugins = prepare_plugins(settings, config)
     try:
         with contextlib.suppress(KeyboardInterrupt), _recorded(settings, node):  # the normal way to end it
-            asyncio.run(_work(settings, node, plugins, heads))
+            asyncio.run(_work(WorkerPlan(settings, node, plugins, heads, config.file)))
     finally:
         plugins.shutdown(SHUTDOWN_S)
         if settings.supervised:
@@ -92,6 +95,17 @@ def run_worker(settings: WorkerSettings, node: str, config: Config, heads: Mappi
 def _recorded(settings: WorkerSettings, node: str) -> AbstractContextManager[None]:
     """Return a context that keeps a record of this worker, if an operator started it."""
     return contextlib.nullcontext() if settings.supervised else recorded(node, settings.connect)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPlan:
+    """What a worker process runs."""
+
+    settings: WorkerSettings
+    node: str
+    plugins: PluginHost
+    heads: Mapping[str, bytes]
+    config_file: Path | None
 
 
 class StageOpener:
@@ -120,8 +134,13 @@ class StageOpener:
         """The backends it can open stages with."""
         return tuple(offer.spec.name for offer in self._backends)
 
+    @property
+    def backends(self) -> Sequence[Offer[BackendSpec]]:
+        """The backends it can open stages with, the best first."""
+        return self._backends
+
     def warm_up(self) -> None:
-        """Import the best backend before joining: the import blocks the process, and silent nodes count as lost."""
+        """Import the best backend, which may block the process for seconds."""
         for offer in self._backends[:1]:
             with contextlib.suppress(ParallaxError):  # raised again when a stage is opened
                 offer.load(offer.spec.factory)
@@ -202,22 +221,29 @@ def make_opener(settings: WorkerSettings, plugins: PluginHost) -> StageOpener:
         return StageOpener(plugins, [], error, allowed)
 
 
-async def _work(settings: WorkerSettings, node: str, plugins: PluginHost, heads: Mapping[str, bytes]) -> None:
+async def _work(plan: WorkerPlan) -> None:
+    settings, node, plugins = plan.settings, plan.node, plan.plugins
     opener = make_opener(settings, plugins)
-    opener.warm_up()
+    if settings.supervised:  # a silent node counts as lost; others import it when a process has done so before
+        opener.warm_up()
     gc.freeze()  # modules stay: scanning them, and freeing them at the end, takes seconds
-    spec = plugins.transports().get(settings.transport)
-    listen = settings.listen or _place(spec, settings.connect, node)
-    timeout_s = settings.peer_timeout or spec.spec.timeout_s
-    plan = TransportPlan(node=node, listen=listen, timeout_s=timeout_s, strangers=STRANGERS, heads=heads)
-    transport = spec.load(spec.spec.factory)(plan)
+    transport = _make_transport(plan)
     await transport.start()
-    session = WorkerSession(transport, node, opener.open_stage, opener.open_engine)
+    reporter = make_reporter(settings, plan.config_file, plugins, opener.backends)
+    session = WorkerSession(transport, node, opener.open_stage, opener.open_engine, reporter)
     try:
         await serve_until_signal(session, _serve(settings, session, transport, opener), settings.drain)
     finally:
         await session.close()
         await transport.stop()
+
+
+def _make_transport(plan: WorkerPlan) -> Transport:
+    settings, spec = plan.settings, plan.plugins.transports().get(plan.settings.transport)
+    listen = settings.listen or _place(spec, settings.connect, plan.node)
+    timeout_s = settings.peer_timeout or spec.spec.timeout_s
+    options = TransportPlan(node=plan.node, listen=listen, timeout_s=timeout_s, strangers=STRANGERS, heads=plan.heads)
+    return spec.load(spec.spec.factory)(options)
 
 
 async def _serve(settings: WorkerSettings, session: WorkerSession, transport: Transport, opener: StageOpener) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import msgspec
 
 from parallax_core.cluster.placement.devices import recognise_product
-from parallax_core.contracts.placement import DeviceProfile, LinkProfile, NodeProfile
+from parallax_core.contracts.placement import ClusterProfile, DeviceProfile, LinkProfile, NodeProfile
 from parallax_core.contracts.stage import LayerRange
 from parallax_core.wire.profile import DeviceReport, LinkReport, NodeReport
 
@@ -58,3 +59,34 @@ def limit_device(device: DeviceProfile) -> DeviceProfile:
 def make_link(node: str, report: LinkReport) -> LinkProfile:
     """Return the link of a node from its report."""
     return LinkProfile(ends=(node, report.peer), round_trip_s=report.round_trip_s, bandwidth=report.bandwidth)
+
+
+def make_cluster(reports: Mapping[str, NodeReport], head: str, *, model: str = "") -> ClusterProfile:
+    """Return the profile of a cluster from the reports of its nodes, by name.
+
+    Of a link that both ends have measured, the worse figures count. Links to nodes without a report, except the head,
+    are left out.
+
+    Args:
+        reports: as nodes sent them, after `check_report`.
+        head: the name of the node that plans; it sends no report.
+        model: the full name of the model to place, for the layers that nodes have stored.
+    """
+    known = {*reports, head}
+    links = [make_link(node, link) for node, report in reports.items() for link in report.links if link.peer in known]
+    nodes = tuple(make_node(name, report, model=model) for name, report in reports.items())
+    return ClusterProfile(nodes=nodes, links=tuple(merge_links(links)), head=head)
+
+
+def merge_links(links: Iterable[LinkProfile]) -> Iterable[LinkProfile]:
+    """Return one link for each pair of nodes, with the longest round trip and the least bandwidth that was measured."""
+    found: dict[frozenset[str], LinkProfile] = {}
+    for link in links:
+        pair = frozenset(link.ends)
+        other = found.get(pair, link)
+        found[pair] = replace(
+            other,
+            round_trip_s=max(link.round_trip_s, other.round_trip_s),
+            bandwidth=min(link.bandwidth, other.bandwidth),
+        )
+    return found.values()

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from parallax_core.contracts.engine import EngineStats, Health, PoolUse
+from parallax_core.contracts.placement import LinkProfile, NodeProfile
 from parallax_core.contracts.stage import LayerRange
 
 
@@ -84,7 +85,7 @@ class ReplicaStatus:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeStatus:
-    """A node that has joined and has no stage."""
+    """A node that has joined."""
 
     name: str
     host: str
@@ -99,6 +100,10 @@ class NodeStatus:
     """The layers of a spare; None: the whole model."""
     is_loaded: bool = False
     """Whether a spare has loaded its layers."""
+    profile: NodeProfile | None = None
+    """What it last said of its device and its disk; None: nothing yet."""
+    links: tuple[LinkProfile, ...] = ()
+    """Its links to other nodes, as it has measured them: each with this node as its first end."""
 
 
 @runtime_checkable

@@ -83,6 +83,10 @@ class Deployment:
         waiting = [describe_node(each) for each in registry.waiting] if registry is not None else []
         return [*describe_spares(spares.spares if spares else ()), *waiting]
 
+    def list_nodes(self) -> list[NodeStatus]:
+        """Return the nodes that have joined, with and without a stage."""
+        return [describe_node(each) for each in self._registry.joined] if self._registry is not None else []
+
     @asynccontextmanager
     async def nodes_joining(self) -> AsyncIterator[None]:
         """Have nodes join, if there are any but this."""

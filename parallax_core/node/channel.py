@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 
 from parallax_core.base.errors import PeerLost
 from parallax_core.contracts.joining import Identified
@@ -13,6 +14,7 @@ from parallax_core.node.printable import tidy
 from parallax_core.wire.codec import DEFAULT_LIMITS, decode, encode
 from parallax_core.wire.errors import BadFrame, WireVersionMismatch
 from parallax_core.wire.messages import Message
+from parallax_core.wire.profile import NodeReport
 
 LEAVE_S = 0.2
 STRANGERS = FrameLimits(header_bytes=2**17, frame_bytes=2**17, buffers=0)
@@ -29,6 +31,9 @@ class Channel:
         """The error by which the peer was disconnected; later calls raise it again."""
         self._watch: PeerWatch | None = None
         self._leaving: asyncio.Task[None] | None = None
+        self._take_report: Callable[[NodeReport], None] | None = None
+        self.is_over = False
+        """Whether the peer is known to be lost, or this end is closed."""
 
     @property
     def peer(self) -> str:
@@ -57,6 +62,10 @@ class Channel:
         self._limits = DEFAULT_LIMITS
         if isinstance(self._link, Guarded):
             self._link.admit()
+
+    def expect_reports(self, take: Callable[[NodeReport], None]) -> None:
+        """Give the peer's reports to ``take`` from now on, as `receive` meets them between other messages."""
+        self._take_report = take
 
     def watch(self, min_timeout_s: float) -> None:
         """Disconnect the peer once its heartbeats stop, as `FailureDetector` judges; needs a link that is `Monitored`.
@@ -90,6 +99,11 @@ class Channel:
         Raises:
             PeerLost: if the peer is gone, or has sent an invalid frame.
         """
+        while isinstance(message := await self._receive(), NodeReport) and self._take_report is not None:
+            self._take_report(message)
+        return message
+
+    async def _receive(self) -> Message:
         if self._fault is not None:
             raise self._fault
         try:
@@ -106,11 +120,13 @@ class Channel:
 
     async def close(self) -> None:
         """End the link; the peer still receives all earlier messages."""
+        self.is_over = True
         self.unwatch()
         await self._link.close()
 
     async def leave(self) -> None:
         """End the link, and wait only a moment for the peer's goodbye, since a peer that hangs sends none."""
+        self.is_over = True
         self.unwatch()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LEAVE_S):
@@ -123,5 +139,6 @@ class Channel:
 
     def _explain(self, error: PeerLost) -> PeerLost:
         """Return why the peer is lost: the error by which it was disconnected, else ``error``."""
+        self.is_over = True
         error.peer = error.peer or self.peer
         return self._fault or error

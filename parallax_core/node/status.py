@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from parallax_core.cluster.reports import make_link, make_node
 from parallax_core.contracts.engine import Engine, EngineStats, Health
 from parallax_core.contracts.stage import StageInfo
 from parallax_core.contracts.status import Described, NodeStatus, ReplicaStatus, StageStatus
@@ -63,9 +64,17 @@ def describe_engine(health: Health, head: Head | None, num_losses: int, stages: 
 
 
 def describe_node(node: JoinedNode) -> NodeStatus:
-    """Return the status of a node that has joined and has no stage yet."""
-    join = node.join
-    return NodeStatus(name=node.name, host=join.host, pid=join.pid, address=join.address, backends=join.backends)
+    """Return the status of a node that has joined."""
+    join, report = node.join, node.report
+    return NodeStatus(
+        name=node.name,
+        host=join.host,
+        pid=join.pid,
+        address=join.address,
+        backends=join.backends,
+        profile=make_node(node.name, report) if report else None,
+        links=tuple(make_link(node.name, each) for each in report.links) if report else (),
+    )
 
 
 def describe_spares(spares: Sequence[Spare]) -> Iterator[NodeStatus]:

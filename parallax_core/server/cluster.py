@@ -21,7 +21,7 @@ def make_router(service: Service) -> APIRouter:
 
     @router.get("/v1/cluster", responses=describe_errors(401, 403))
     async def show_cluster() -> ClusterReply:
-        """Show the replicas, their stages, and the nodes that wait for a stage; also before the server is ready."""
+        """Show the replicas, their stages, and the nodes that have joined; also before the server is ready."""
         health = service.engine.health()
         return ClusterReply(
             object="cluster",
@@ -30,6 +30,7 @@ def make_router(service: Service) -> APIRouter:
             reason=health.reason,
             replicas=[show_replica(each) for each in _describe(service)],
             waiting=[show_node(each) for each in service.list_waiting()],
+            nodes=[show_node(each) for each in service.list_nodes()],
         )
 
     @router.post("/v1/replicas/{rank}/drain", responses=describe_errors(400, 401, 403, 404, 429, 503))

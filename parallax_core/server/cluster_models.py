@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from parallax_core.contracts.engine import HealthState
+from parallax_core.contracts.placement import LinkProfile
 from parallax_core.contracts.status import NodeStatus, ReplicaLimits, ReplicaStatus, StageStatus
 from parallax_core.server.response_models import ResponseModel
 
@@ -107,8 +108,41 @@ class SpareReply(ResponseModel):
     """Whether the layers are loaded."""
 
 
+class LinkReply(ResponseModel):
+    """A link of a node, as it has measured it."""
+
+    peer: str
+    """The node at the other end."""
+    round_trip_seconds: float
+    """For a small message and its answer."""
+    bandwidth: float
+    """In bytes per second."""
+
+
+class ProfileReply(ResponseModel):
+    """What a node says of its device and its disk."""
+
+    device: str
+    """The product."""
+    memory: int
+    """Bytes that are free for weights, KV cache and activations."""
+    total_memory: int | None
+    """Bytes of all its memory; null: unknown."""
+    flops: float
+    """FLOPs per second."""
+    bandwidth: float
+    """Bytes of memory read per second."""
+    measured: bool
+    """Whether the speed was measured on the device; otherwise it is typical of the product."""
+    disk_free: int | None
+    """Bytes that are free on the disk of its models; null: unknown."""
+    disk_bandwidth: float
+    """Bytes read from that disk per second."""
+    links: list[LinkReply]
+
+
 class NodeReply(ResponseModel):
-    """A node that has joined and waits for a stage."""
+    """A node that has joined."""
 
     node: str
     host: str
@@ -119,6 +153,8 @@ class NodeReply(ResponseModel):
     """The backends that can run on it, the best first."""
     spare: SpareReply | None
     """What it is a spare for; null: it is no spare."""
+    profile: ProfileReply | None
+    """Null: it has not reported yet, or cannot."""
 
 
 class ClusterReply(ResponseModel):
@@ -132,6 +168,8 @@ class ClusterReply(ResponseModel):
     replicas: list[ReplicaReply]
     waiting: list[NodeReply]
     """The nodes that have joined and wait for a stage."""
+    nodes: list[NodeReply]
+    """All nodes that have joined, in this order; spares are marked in ``waiting`` only."""
 
 
 def show_replica(status: ReplicaStatus) -> ReplicaReply:
@@ -153,7 +191,7 @@ def show_replica(status: ReplicaStatus) -> ReplicaReply:
 
 
 def show_node(status: NodeStatus) -> NodeReply:
-    """Return the reply for a waiting node."""
+    """Return the reply for a node."""
     return NodeReply(
         node=status.name,
         host=status.host,
@@ -161,7 +199,30 @@ def show_node(status: NodeStatus) -> NodeReply:
         address=status.address,
         backends=list(status.backends),
         spare=_show_spare(status),
+        profile=_show_profile(status),
     )
+
+
+def _show_profile(status: NodeStatus) -> ProfileReply | None:
+    profile = status.profile
+    if profile is None:
+        return None
+    device = profile.device
+    return ProfileReply(
+        device=device.name,
+        memory=device.memory,
+        total_memory=device.total_memory or None,
+        flops=device.flops,
+        bandwidth=device.bandwidth,
+        measured=device.is_measured,
+        disk_free=profile.disk_free or None,
+        disk_bandwidth=profile.disk_bandwidth,
+        links=[_show_link(link) for link in status.links],
+    )
+
+
+def _show_link(link: LinkProfile) -> LinkReply:
+    return LinkReply(peer=link.ends[1], round_trip_seconds=link.round_trip_s, bandwidth=link.bandwidth)
 
 
 def _show_spare(status: NodeStatus) -> SpareReply | None:

@@ -60,6 +60,8 @@ class Service:
     """Bounds the output that clients have not read; shared with the engine."""
     list_waiting: Callable[[], Sequence[NodeStatus]] = tuple
     """Returns the nodes that have joined and wait for a stage."""
+    list_nodes: Callable[[], Sequence[NodeStatus]] = tuple
+    """Returns all nodes that have joined."""
     parser: OutputParser | None = None
     """The parser of the model's outputs; None: its text is not parsed."""
     running: RunningFlows = field(default_factory=RunningFlows)

@@ -17,6 +17,7 @@ from parallax_core.wire.engine_bounds import check_engine_message
 from parallax_core.wire.errors import BadFrame
 from parallax_core.wire.membership import MOST_TEXT, Join, Ready
 from parallax_core.wire.messages import Failure, Hello, Mask, Message, Result, Step, Welcome
+from parallax_core.wire.profile import NodeReport, check_report
 
 MOST_POOLS = 64
 """The most pools of a stage."""
@@ -38,8 +39,8 @@ def check_message(message: Message) -> None:
             check_answers(message.answers, len(message.tensors))
         case Ready():
             check_info(message.info)
-        case Join() | Hello() | Welcome():
-            check_names(message)
+        case Join() | NodeReport() | Hello() | Welcome():
+            check_introduction(message)
         case Deltas() | EngineOpened() | EngineStatus():
             check_engine_message(message)
         case Failure():
@@ -127,9 +128,11 @@ def check_info(info: StageInfo) -> None:
         )
 
 
-def check_names(message: Join | Hello | Welcome) -> None:
-    """Check the texts by which a node introduces itself."""
-    if isinstance(message, Join):
+def check_introduction(message: Join | NodeReport | Hello | Welcome) -> None:
+    """Check what a node says of itself."""
+    if isinstance(message, NodeReport):
+        check_report(message)
+    elif isinstance(message, Join):
         check_words(message.address, message.host, message.model, *message.backends)
     else:
         check_words(message.node, message.software)

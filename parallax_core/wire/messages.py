@@ -1,7 +1,7 @@
 """The messages between nodes.
 
-Every message except the greeting and `Join` carries its lease and epoch: a receiver discards messages of an older
-epoch. Counts lie in ``range(2**53)``, so that every language can represent them.
+Every message except the greeting, `Join` and `NodeReport` carries its lease and epoch: a receiver discards messages of
+an older epoch. Counts lie in ``range(2**53)``, so that every language can represent them.
 
 A message with tensors is defined once, generically: with `Tensor` for the message itself, and with
 `parallax_core.wire.header.TensorEntry` for the header of its frame.
@@ -20,6 +20,7 @@ from parallax_core.contracts.value import LARGEST, Count, Counter, Handle
 from parallax_core.wire.base import Leased, Name
 from parallax_core.wire.engine import EngineMessage
 from parallax_core.wire.membership import Assign, Hop, Join, Leave, Linked, Loading, Ready, Refusal, Release
+from parallax_core.wire.profile import NodeReport
 
 T = TypeVar("T")
 
@@ -148,5 +149,5 @@ class Welcome(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     pages: Count = 0
 
 
-Membership = Join | Assign | Loading | Ready | Refusal | Hop | Linked | Release | Leave
+Membership = Join | NodeReport | Assign | Loading | Ready | Refusal | Hop | Linked | Release | Leave
 Message = Step | Result | Failure | Mask | Heartbeat | Hello | Welcome | Membership | EngineMessage

@@ -1,7 +1,8 @@
 """What a node says of itself: its device, its disk, and the links that it measured.
 
-All numbers are finite and within ranges that are checked during decoding; a report beyond them is a `BadFrame`.
-Whether a report is true is found out later: by the step times of the node's stage.
+A node that has joined sends a `NodeReport` as soon as it can, and again when something has changed. All numbers are
+finite and within ranges that are checked during decoding; a report beyond them is a `BadFrame`. Whether a report is
+true is found out later: by the step times of the node's stage.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from parallax_core.contracts.device import DType
 from parallax_core.contracts.value import Count
 from parallax_core.wire.base import Name
 from parallax_core.wire.checks import check_words, require
-from parallax_core.wire.errors import BadFrame
 
 MOST_BYTES = 2**50
 """The most bytes of memory, or of a disk."""
@@ -56,8 +56,16 @@ class StoredLayers(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_
     stop: Count
 
 
-class NodeReport(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, kw_only=True):
-    """What a node says of itself."""
+class LinkReport(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The measured connection of a node to another one; see `LinkProfile`."""
+
+    peer: Name
+    round_trip_s: RttSeconds
+    bandwidth: Bandwidth
+
+
+class NodeReport(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, kw_only=True, tag=22):
+    """What a node says of itself, to its head, at any time after its `Join`."""
 
     backend: Name
     """The backend that its device was measured with."""
@@ -67,14 +75,7 @@ class NodeReport(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     """Bytes per second; see `NodeProfile`."""
     disk_free: Bytes = 0
     stored: Annotated[tuple[StoredLayers, ...], msgspec.Meta(max_length=MOST_MODELS)] = ()
-
-
-class LinkReport(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The measured connection of a node to another one; see `LinkProfile`."""
-
-    peer: Name
-    round_trip_s: RttSeconds
-    bandwidth: Bandwidth
+    links: Annotated[tuple[LinkReport, ...], msgspec.Meta(max_length=MOST_LINKS)] = ()
 
 
 def check_report(report: NodeReport) -> None:
@@ -85,26 +86,8 @@ def check_report(report: NodeReport) -> None:
     """
     device = report.device
     check_words(report.backend, device.name, *(each.model for each in report.stored))
+    check_words(*(each.peer for each in report.links))
     require(
         not device.total_memory or device.memory <= device.total_memory, "a device has more free memory than memory"
     )
     require(all(each.start < each.stop for each in report.stored), "a node has stored layers that do not exist")
-
-
-def encode_report(report: NodeReport) -> bytes:
-    """Return a report as bytes."""
-    return msgspec.msgpack.encode(report)
-
-
-def decode_report(data: bytes) -> NodeReport:
-    """Return the report in ``data``.
-
-    Raises:
-        BadFrame: if it is no report, or a number is not in its range.
-    """
-    try:
-        report = msgspec.msgpack.decode(data, type=NodeReport)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise BadFrame(f"a report of a node is not valid: {error}") from error
-    check_report(report)
-    return report

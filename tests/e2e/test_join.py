@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ from tests.e2e.test_workers import read_stream, wait_until
 @pytest.fixture
 def homes(model_home: Path, tmp_path: Path) -> dict[str, Path]:
     """Return the homes of machines that have the model, and nothing else in common."""
-    found = {name: tmp_path / name for name in ("server", "one", "two", "late")}
+    found = {name: tmp_path / name for name in ("server", "one", "two", "spare", "late")}
     for home in found.values():
         home.mkdir()
         (home / "models").symlink_to(model_home / "models")
@@ -66,11 +67,26 @@ def list_nodes(server: Server) -> list[str]:
     return sorted(stage["node"].partition("/")[0] for stage in replica["stages"])
 
 
+def list_profiles(server: Server) -> dict[str, Any]:
+    return {node["node"]: node["profile"] for node in Client(server.url).cluster()["nodes"] if node["profile"]}
+
+
+def check_report(server: Server) -> str:
+    """Check what the only node that reports itself says, and return its name."""
+    wait_until(lambda: bool(list_profiles(server)))
+    [(name, profile)] = list_profiles(server).items()
+    assert profile["measured"]
+    assert profile["flops"] > profile["bandwidth"] / 100 > 0
+    assert 0 < profile["memory"] <= profile["total_memory"]
+    assert f"{name}  {profile['device']}" in run(Path(), "status", "--url", server.url).stdout
+    return name
+
+
 def test_strangers_join_by_a_code_and_again_by_their_own_keys(homes: dict[str, Path], tmp_path: Path) -> None:
     assert run(homes["server"], "keys", "new").returncode == 0
     with ExitStack() as stack:
         process = stack.enter_context(listening(homes["server"], tmp_path / "log"))
-        code = make_code(homes["server"], "--uses", "2")
+        code = make_code(homes["server"], "--uses", "3")
         for name in ("one", "two"):
             stack.enter_context(joining(homes[name], code, tmp_path / f"{name}.log"))
         assert process.stdout is not None
@@ -79,12 +95,15 @@ def test_strangers_join_by_a_code_and_again_by_their_own_keys(homes: dict[str, P
         first, second = list_nodes(server)
         assert second == f"{first}-2", "both machines have the same host name"
 
+        stack.enter_context(joining(homes["spare"], code, tmp_path / "spare.log"))
+        assert check_report(server).startswith(f"{first}-3/"), "nodes with a stage are not measured"
+
         late = run(homes["late"], "join", code)
         assert late.returncode == 1
-        assert "was to be used by 2 machines, and has been" in late.stderr
+        assert "was to be used by 3 machines, and has been" in late.stderr
         assert "hint: ask for another code" in late.stderr
         [row] = run(homes["server"], "codes", "list").stdout.splitlines()[1:]
-        assert row.split()[1:3] == ["used", "2/2"]
+        assert row.split()[1:3] == ["used", "3/3"]
 
         [address] = {line.split()[1] for line in (tmp_path / "one.log").read_text().splitlines() if "joining" in line}
         stack.enter_context(joining(homes["one"], address, tmp_path / "again.log"))

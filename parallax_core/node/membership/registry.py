@@ -16,6 +16,7 @@ from parallax_core.node.channel import STRANGERS, Channel
 from parallax_core.node.executor.base import LEASE
 from parallax_core.node.handshake import welcome
 from parallax_core.wire.membership import Join, Refusal
+from parallax_core.wire.profile import NodeReport
 
 logger = logging.getLogger(__name__)
 
@@ -27,17 +28,26 @@ MOST_GREETINGS_OF_ONE = 16
 """The same for one machine; more of its nodes are turned away."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class JoinedNode:
     """A node that has joined."""
 
     channel: Channel
     join: Join
+    report: NodeReport | None = None
+    """What it said last of its device and its links; None: nothing yet."""
 
     @property
     def name(self) -> str:
         """The name of the node."""
         return self.channel.peer
+
+    def note_report(self, report: NodeReport) -> None:
+        """Keep what the node says of itself, in place of what it said before."""
+        if self.report is None:
+            memory = report.device.memory / 10**9
+            logger.info("node has reported node=%s device=%r memory=%.3gGB", self.name, report.device.name, memory)
+        self.report = report
 
 
 Fit = Callable[[JoinedNode], int]
@@ -60,6 +70,7 @@ class NodeRegistry:
         self._transport = transport
         self._command = command
         self._node = node
+        self._joined: list[JoinedNode] = []
         self._waiting: dict[str, JoinedNode] = {}
         self._watches: dict[str, asyncio.Task[None]] = {}
         self._requests: list[NodeRequest] = []
@@ -77,6 +88,12 @@ class NodeRegistry:
     def invitation(self) -> str:
         """The command that starts a node which joins this head."""
         return f"{self._command} --connect {self.address}"
+
+    @property
+    def joined(self) -> tuple[JoinedNode, ...]:
+        """The nodes that have joined and are not lost, with and without a stage, in the order they joined."""
+        self._joined = [node for node in self._joined if not node.channel.is_over]
+        return tuple(self._joined)
 
     @property
     def waiting(self) -> tuple[JoinedNode, ...]:
@@ -182,7 +199,10 @@ class NodeRegistry:
             return
         assert isinstance(join, Join), "it was checked"
         logger.info("node joined node=%s host=%s pid=%d software=%s", link.peer, join.host, join.pid, hello.software)
-        self._admit(JoinedNode(channel, join))
+        node = JoinedNode(channel, join)
+        channel.expect_reports(node.note_report)
+        self._joined = [*self.joined, node]
+        self._admit(node)
 
     async def _check_join(self, channel: Channel, message: object) -> None:
         """Check that a node may join; tell it why if not.

@@ -17,7 +17,7 @@ from parallax_core.contracts.device import DeviceBenchmark, DeviceMemory, Device
 from parallax_core.contracts.placement import DeviceProfile
 from parallax_core.node.profile.disk import measure_disk, read_free
 from parallax_core.node.profile.hardware import find_gpus, read_processor, read_shared_memory
-from parallax_core.node.profile.speed_cache import MeasuredSpeed, find_speed, keep_speed
+from parallax_core.node.profile.speed_cache import MeasuredSpeed, find_speed, keep_speed, measuring_alone
 from parallax_core.plugins.host import PluginHost
 from parallax_core.plugins.registry import Offer
 
@@ -54,27 +54,28 @@ def measure_machine(
     Raises:
         ParallaxError: if the backend cannot measure and the figures of the device are not known, or if measuring fails.
     """
-    folder = models_folder()
     if offer.spec.benchmark is None:
-        return MachineProfile(
-            backend=offer.spec.name,
-            device=find_typical(offer.spec.name),
-            disk_bandwidth=UNKNOWN_DISK,
-            disk_free=read_free(folder),
-        )
-    plan = replace(plan, options={**host.read_options(offer), **plan.options})
-    benchmark = offer.load(offer.spec.benchmark)(plan)
-    key = _make_key(offer, plan, benchmark)
-    measured = None if renew else find_speed(key)
-    if measured is None:
-        measured = MeasuredSpeed(key, benchmark.measure_speed(LIMIT_S), _measure_disk(folder))
-        keep_speed(measured)
-    return MachineProfile(
-        backend=offer.spec.name,
-        device=make_device(benchmark.name or read_processor(), _read_memory(benchmark), measured.speed),
-        disk_bandwidth=measured.disk_bandwidth,
-        disk_free=read_free(folder),
-    )
+        return _describe_typical(offer.spec.name)
+    benchmark, key = _prepare(host, offer, plan)
+    with measuring_alone():
+        measured = None if renew else find_speed(key)
+        if measured is None:
+            measured = MeasuredSpeed(key, benchmark.measure_speed(LIMIT_S), _measure_disk(models_folder()))
+            keep_speed(measured)
+    return _describe_measured(offer.spec.name, benchmark, measured)
+
+
+def find_machine(host: PluginHost, offer: Offer[BackendSpec], plan: DevicePlan) -> MachineProfile | None:
+    """Return what `measure_machine` does if nothing has to be measured for it; None otherwise.
+
+    Raises:
+        ParallaxError: if the backend cannot measure and the figures of the device are not known.
+    """
+    if offer.spec.benchmark is None:
+        return _describe_typical(offer.spec.name)
+    benchmark, key = _prepare(host, offer, plan)
+    measured = find_speed(key)
+    return _describe_measured(offer.spec.name, benchmark, measured) if measured else None
 
 
 def make_device(name: str, memory: DeviceMemory, speed: DeviceSpeed) -> DeviceProfile:
@@ -104,6 +105,28 @@ def find_typical(backend: str) -> DeviceProfile:
     found = ", ".join(gpu.name for gpu in gpus) or "no GPU"
     message = f"backend {backend!r} does not measure devices, and the figures of {found} are not known"
     raise ParallaxError(message, "give tflops, bandwidth_gb_s and memory_gb in a nodes file, or use --backend torch")
+
+
+def _prepare(host: PluginHost, offer: Offer[BackendSpec], plan: DevicePlan) -> tuple[DeviceBenchmark, list[str]]:
+    """Return the benchmark of a backend, and the key of its speed in the cache."""
+    assert offer.spec.benchmark is not None, "it was asked for"
+    plan = replace(plan, options={**host.read_options(offer), **plan.options})
+    benchmark = offer.load(offer.spec.benchmark)(plan)
+    return benchmark, _make_key(offer, plan, benchmark)
+
+
+def _describe_typical(backend: str) -> MachineProfile:
+    device, disk_free = find_typical(backend), read_free(models_folder())
+    return MachineProfile(backend=backend, device=device, disk_bandwidth=UNKNOWN_DISK, disk_free=disk_free)
+
+
+def _describe_measured(backend: str, benchmark: DeviceBenchmark, measured: MeasuredSpeed) -> MachineProfile:
+    return MachineProfile(
+        backend=backend,
+        device=make_device(benchmark.name or read_processor(), _read_memory(benchmark), measured.speed),
+        disk_bandwidth=measured.disk_bandwidth,
+        disk_free=read_free(models_folder()),
+    )
 
 
 def _read_memory(benchmark: DeviceBenchmark) -> DeviceMemory:

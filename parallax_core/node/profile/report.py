@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from parallax_core.cluster.reports import describe_device
 from parallax_core.contracts.device import DType
 from parallax_core.models.catalog import Catalog
@@ -12,17 +14,23 @@ from parallax_core.wire.base import MOST_NAME
 from parallax_core.wire.profile import MOST_MODELS, NodeReport, StoredLayers
 
 
-def make_report(machine: MachineProfile, stored: tuple[StoredLayers, ...] = (), dtype: DType = "auto") -> NodeReport:
+def make_report(
+    machine: MachineProfile, stored: tuple[StoredLayers, ...] = (), *, dtype: DType = "auto", memory: int | None = None
+) -> NodeReport:
     """Return the report of this node, to be sent to its cluster.
 
     Args:
         machine: as `measure_machine` found it.
         stored: the layers on its disk, see `list_stored`.
         dtype: with which it was measured.
+        memory: bytes that it may use, if a user limits them.
     """
+    device = machine.device
+    if memory is not None:
+        device = replace(device, memory=min(memory, device.total_memory or memory))
     return NodeReport(
         backend=machine.backend,
-        device=describe_device(machine.device),
+        device=describe_device(device),
         dtype=dtype,
         disk_bandwidth=machine.disk_bandwidth,
         disk_free=machine.disk_free,

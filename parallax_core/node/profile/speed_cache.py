@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import msgspec
+from filelock import FileLock, Timeout
 
 from parallax_core.config.home import cache_folder
 from parallax_core.contracts.device import DeviceSpeed
 
 FOLDER = "speed"
+ALONE_S = 60.0
+"""Seconds to wait for another process of this machine that measures."""
 
 
 class MeasuredSpeed(msgspec.Struct, forbid_unknown_fields=True):
@@ -41,6 +45,15 @@ def keep_speed(measured: MeasuredSpeed) -> None:
         draft = place.with_suffix(f".{os.getpid()}.part")
         draft.write_bytes(msgspec.json.encode(measured))
         draft.replace(place)
+
+
+@contextmanager
+def measuring_alone() -> Iterator[None]:
+    """Wait until no other process of this user measures, and have others wait meanwhile."""
+    with ExitStack() as stack:
+        with suppress(OSError, Timeout):
+            stack.enter_context(FileLock(cache_folder(FOLDER) / "measuring.lock", timeout=ALONE_S))
+        yield
 
 
 def _place(key: list[str]) -> Path:

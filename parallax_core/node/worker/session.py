@@ -16,6 +16,7 @@ from parallax_core.contracts.stage import Stage, StageInfo
 from parallax_core.contracts.transport import Transport
 from parallax_core.node.channel import Channel
 from parallax_core.node.handshake import greet
+from parallax_core.node.profile.reporter import NodeReporter
 from parallax_core.node.worker.engine_session import EngineSession, OpenEngine
 from parallax_core.node.worker.load_progress import LoadProgressReporter
 from parallax_core.node.worker.loop import StageChannels, StageLoop
@@ -58,14 +59,23 @@ class WorkerSession:
     """Serves one head: loads the stage it assigns, runs it, and may be assigned another. Belongs to one event loop."""
 
     def __init__(
-        self, transport: Transport, node: str, open_stage: OpenStage, open_engine: OpenEngine | None = None
+        self,
+        transport: Transport,
+        node: str,
+        open_stage: OpenStage,
+        open_engine: OpenEngine | None = None,
+        reporter: NodeReporter | None = None,
     ) -> None:
-        """Serve as the node called ``node``; ``transport`` has started and listens. None: it opens stages only."""
+        """Serve as the node called ``node``; ``transport`` has started and listens.
+
+        Without ``open_engine`` it opens stages only, and without ``reporter`` it says nothing of its device.
+        """
         self._transport = transport
         self._node = node
         self._neighbours = PeerLinker(transport, node)
         self._open_stage = open_stage
         self._open_engine = open_engine
+        self._reporter = reporter or NodeReporter(lambda: None)
         self._held: LoadedStage | None = None
         self._loop: StageLoop | None = None
         """The loop that runs steps; None: no pipeline uses this node."""
@@ -102,15 +112,17 @@ class WorkerSession:
             channel.check_role("head")
             await self._join(channel, join)
             logger.info("joined head=%s", head)
-            message = await channel.receive()
-            while not (self.is_leaving and isinstance(message, Release)):
-                message = await self._handle(channel, message)
+            async with self._reporter.reporting(channel):
+                message = await channel.receive()
+                while not (self.is_leaving and isinstance(message, Release)):
+                    message = await self._handle(channel, message)
         finally:
             await channel.leave()
 
     async def close(self) -> None:
         """Close the loaded stage, waiting for at most `CLOSE_S`. Idempotent."""
         held, self._held = self._held, None
+        self._reporter.resume()
         if held is not None:
             closing = held.thread.call(held.runtime.close)
             held.thread.close()
@@ -135,6 +147,7 @@ class WorkerSession:
                 return await self._serve_stage(channel, message)
             case AssignEngine() if self._open_engine is not None:
                 await self.close()
+                await self._reporter.pause()
                 return await EngineSession(channel, message, self._open_engine).run()
             case Release():
                 await self.close()
@@ -209,11 +222,13 @@ class WorkerSession:
             await _reset(held)
             return held
         await self.close()
+        await self._reporter.pause()
         try:
             return await self._load(channel, assign)
         except ParallaxError as error:
             logger.warning("stage cannot be opened stage=%d: %s", assign.stage, error.message)
             await self._refuse(channel, assign, error)
+            self._reporter.resume()
         gc.collect()  # tensors of the failed load may be part of a reference cycle
         return None
 

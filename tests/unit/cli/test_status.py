@@ -71,6 +71,37 @@ CLUSTER = {
             "spare": {"stage": 1, "layers": [10, 20], "loaded": False},
         },
     ],
+    "nodes": [
+        {
+            "node": "far/7",
+            "profile": {
+                "device": "RTX4090",
+                "memory": 20 * 10**9,
+                "total_memory": 24 * 10**9,
+                "flops": 165e12,
+                "bandwidth": 1e12,
+                "measured": False,
+                "disk_free": 10**12,
+                "disk_bandwidth": 1e9,
+                "links": [{"peer": f"node/{i}", "round_trip_seconds": i / 1000, "bandwidth": 1e8} for i in range(6)],
+            },
+        },
+        {
+            "node": "near/8",
+            "profile": {
+                "device": "",
+                "memory": 10**9,
+                "total_memory": None,
+                "flops": 5e10,
+                "bandwidth": 5e9,
+                "measured": True,
+                "disk_free": None,
+                "disk_bandwidth": 1e9,
+                "links": [],
+            },
+        },
+        {"node": "worker/0/0", "profile": None},
+    ],
 }
 
 SHOWN = """\
@@ -85,7 +116,12 @@ STAGE  LAYERS  NODE        HOST  PID  BACKEND  DEVICE  DTYPE    WEIGHTS  PAGES  
 nodes that wait for a stage:
 NODE    HOST  PID  ADDRESS       BACKENDS   SPARE FOR
 far/7   far   7    tcp://far:9   mlx,torch  -
-near/8  near  8    tcp://near:9  mlx        stage 1, layers 10-20 (loading)"""
+near/8  near  8    tcp://near:9  mlx        stage 1, layers 10-20 (loading)
+
+what nodes say of themselves:
+NODE    DEVICE             MEMORY           TFLOPS  READS      DISK     LINKS
+far/7   RTX4090 (typical)  20.0 of 24.0 GB  165     1000 GB/s  1000 GB  node/0 0.00 ms, node/1 1.00 ms and 4 more
+near/8  -                  1.0 GB           0.05    5 GB/s     -        -"""
 
 
 class Peer:

@@ -2,8 +2,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
+
 from parallax_core.cluster.placement.devices import find_device
-from parallax_core.cluster.reports import SLACK, describe_device, limit_device, make_link, make_node
+from parallax_core.cluster.reports import SLACK, describe_device, limit_device, make_cluster, make_link, make_node
 from parallax_core.contracts.placement import DeviceProfile, LinkProfile
 from parallax_core.contracts.stage import LayerRange
 from parallax_core.wire.profile import LinkReport, NodeReport, StoredLayers
@@ -39,4 +41,20 @@ def test_known_product_is_not_believed_to_be_much_faster_than_it_is() -> None:
 def test_link_has_both_ends() -> None:
     assert make_link("attic", LinkReport("desk", 0.02, 1e7)) == LinkProfile(
         ends=("attic", "desk"), round_trip_s=0.02, bandwidth=1e7
+    )
+
+
+def test_cluster_has_the_nodes_and_the_worse_figures_of_each_link() -> None:
+    links = (LinkReport("desk", 0.02, 1e7), LinkReport("head", 0.001, 1e8), LinkReport("nobody", 9.0, 1e3))
+    reports = {
+        "attic": msgspec.structs.replace(REPORT, links=links),
+        "desk": msgspec.structs.replace(REPORT, links=(LinkReport("attic", 0.01, 1e6),)),
+    }
+    cluster = make_cluster(reports, "head", model="hf:org/name")
+    assert [node.name for node in cluster.nodes] == ["attic", "desk"]
+    assert cluster.nodes[0].cached_layers == LayerRange(3, 9)
+    assert cluster.head == "head"
+    assert cluster.links == (
+        LinkProfile(ends=("attic", "desk"), round_trip_s=0.02, bandwidth=1e6),
+        LinkProfile(ends=("attic", "head"), round_trip_s=0.001, bandwidth=1e8),
     )

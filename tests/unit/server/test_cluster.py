@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from parallax_core.contracts.placement import DeviceProfile, LinkProfile, NodeProfile
 from parallax_core.contracts.stage import LayerRange
 from parallax_core.contracts.status import NodeStatus
 from parallax_core.server.cluster import make_router
@@ -64,10 +65,34 @@ def test_cluster_shows_nodes_that_wait(site: Site) -> None:
         "address": "tcp://mini:9",
         "backends": ["mlx", "torch"],
         "spare": None,
+        "profile": None,
     }
     node = replace(node, stage=1, layers=LayerRange(2, 5), is_loaded=True)
     [found] = show(site)["waiting"]
     assert found["spare"] == {"stage": 1, "layers": [2, 5], "loaded": True}
+
+
+def test_cluster_shows_what_nodes_say_of_themselves(site: Site) -> None:
+    device = DeviceProfile(memory=5, total_memory=9, flops=1e12, bandwidth=1e10, name="RTX4090", is_measured=True)
+    link = LinkProfile(ends=("mini/7", "head"), round_trip_s=0.002, bandwidth=1e8)
+    profile = NodeProfile(name="mini/7", device=device, disk_bandwidth=1e9)
+    node = NodeStatus(
+        name="mini/7", host="mini", pid=7, address="tcp://mini:9", backends=(), profile=profile, links=(link,)
+    )
+    service = Service("toy", site.router, site.text, site.reader, list_nodes=lambda: [node])  # type: ignore[arg-type]
+    site.app.router.routes[:] = [*make_router(service).routes, *site.app.router.routes]
+    [found] = show(site)["nodes"]
+    assert found["profile"] == {
+        "device": "RTX4090",
+        "memory": 5,
+        "total_memory": 9,
+        "flops": 1e12,
+        "bandwidth": 1e10,
+        "measured": True,
+        "disk_free": None,
+        "disk_bandwidth": 1e9,
+        "links": [{"peer": "head", "round_trip_seconds": 0.002, "bandwidth": 1e8}],
+    }
 
 
 def test_drained_replica_gets_nothing_until_it_is_admitted_again(site: Site) -> None:

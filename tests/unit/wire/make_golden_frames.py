@@ -32,6 +32,7 @@ from parallax_core.wire.engine import (
 )
 from parallax_core.wire.membership import Assign, Hop, Join, Leave, Linked, Loading, Ready, Refusal, Release
 from parallax_core.wire.messages import Failure, Heartbeat, Hello, Mask, Message, Result, Step, Welcome
+from parallax_core.wire.profile import DeviceReport, LinkReport, NodeReport, StoredLayers
 
 GOLDEN = Path(__file__).with_name("golden_frames.json")
 LEASE, EPOCH = LeaseId(7), Epoch(3)
@@ -149,6 +150,26 @@ SAMPLES: dict[str, Message] = {
     "hello": Hello(WIRE_VERSION, "kitchen", "0.1.0", 1),
     "welcome": Welcome(WIRE_VERSION, "attic", "0.1.0", 1),
     "join": Join("tcp://10.0.0.7:9001", ("mlx", "torch"), "attic", 4711, "org/model", 10, 20, 16 * 2**30),
+    "node report": NodeReport(
+        backend="torch",
+        device=DeviceReport(
+            memory=2**33,
+            flops=5e12,
+            bandwidth=2.5e10,
+            flops_efficiency=0.5,
+            bandwidth_efficiency=0.75,
+            step_s=0.00390625,
+            layer_s=0.0009765625,
+            name="NVIDIA GeForce RTX 4090",
+            total_memory=2**34,
+            is_measured=True,
+        ),
+        dtype="bfloat16",
+        disk_bandwidth=5e8,
+        disk_free=2**40,
+        stored=(StoredLayers("hf:org/model", 10, 20),),
+        links=(LinkReport("head", 0.015625, 1e8),),
+    ),
     "assign": Assign(LEASE, EPOCH, 1, "mlx", "org/model", 10, 20, "float32", "gpu:1", 0.5, 1.0, 4096, 512),
     "loading": Loading(LEASE, EPOCH, 1, "loading weights", 2**30, 2**33),
     "ready": Ready(LEASE, EPOCH, 1, INFO),

@@ -32,6 +32,7 @@ from parallax_core.wire.engine import (
 from parallax_core.wire.engine_bounds import MOST_LOGPROBS
 from parallax_core.wire.membership import Assign, Hop, Join, Leave, Linked, Loading, Ready, Refusal, Release
 from parallax_core.wire.messages import Failure, Heartbeat, Hello, Mask, Message, Result, Step, Welcome
+from parallax_core.wire.profile import MOST_BYTES, DeviceReport, LinkReport, NodeReport, StoredLayers
 
 counts = st.integers(0, LARGEST)
 counters = st.integers(-1, LARGEST)
@@ -62,6 +63,30 @@ def tensors(draw: st.DrawFn, shape: tuple[int, ...] | None = None, dtype: str | 
     return Tensor(dtype, shape, draw(st.sampled_from((bytes, bytearray, memoryview)))(data))
 
 
+memories = st.integers(0, MOST_BYTES // 2)
+speeds = st.floats(1e6, 1e15)
+reports = st.builds(
+    NodeReport,
+    backend=shown,
+    device=st.builds(
+        DeviceReport,
+        memory=memories,
+        flops=speeds,
+        bandwidth=speeds,
+        flops_efficiency=st.floats(0.01, 1),
+        bandwidth_efficiency=st.floats(0.01, 1),
+        step_s=st.floats(0, 60),
+        layer_s=st.floats(0, 10),
+        name=shown,
+        total_memory=memories.map(lambda size: size + MOST_BYTES // 2),
+        is_measured=st.booleans(),
+    ),
+    dtype=st.sampled_from(("auto", "float32", "float16", "bfloat16")),
+    disk_bandwidth=speeds,
+    disk_free=memories,
+    stored=tuples(st.builds(StoredLayers, shown, st.integers(0, 9), st.integers(10, 20))),
+    links=tuples(st.builds(LinkReport, shown, st.floats(0, 60), speeds)),
+)
 samplings = st.builds(
     Sampling,
     temperature=st.floats(0, allow_infinity=False),
@@ -185,6 +210,7 @@ def infos(draw: st.DrawFn) -> stage.StageInfo:
 
 
 membership: st.SearchStrategy[Message] = st.one_of(
+    reports,
     st.builds(Join, shown, tuples(shown), shown, counts, shown, counts, counts, counts),
     st.builds(
         Assign,

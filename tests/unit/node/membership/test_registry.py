@@ -12,6 +12,7 @@ from parallax_core.node.membership import registry as module
 from parallax_core.node.membership.registry import JoinedNode, NodeRegistry
 from parallax_core.wire.membership import Join, Refusal
 from parallax_core.wire.messages import Heartbeat
+from parallax_core.wire.profile import DeviceReport, NodeReport
 from tests.unit.node.cluster import call, open_registry, soon, until
 
 
@@ -157,3 +158,55 @@ async def test_stop_ends_what_waits() -> None:
         await call(registry, "c")
     await registry.stop()
     await until(lambda: asyncio.all_tasks() == before)
+
+
+async def test_newest_report_of_each_node_is_kept_while_it_is_there() -> None:
+    async with open_registry() as registry:
+        channels = {name: await call(registry, name) for name in "ab"}
+        for channel in channels.values():
+            await channel.send(Join("inprocess://x", (), "here", 0))
+        await until(lambda: len(registry.joined) == 2)
+        assert [node.report for node in registry.joined] == [None, None]
+        for memory in (5, 7):
+            await channels["b"].send(make_report(memory))
+        await until(lambda: find_memory(registry) == {"a": None, "b": 7})
+        taken = await registry.find(partial(named, "b", 1))  # it reports, whoever reads what it sends
+        await channels["b"].send(make_report(9))
+        reading = asyncio.create_task(taken.channel.receive())
+        await until(lambda: find_memory(registry) == {"a": None, "b": 9})
+        await channels["b"].close()
+        with pytest.raises(PeerLost):
+            await soon(reading)
+        assert find_memory(registry) == {"a": None}
+
+
+async def test_node_that_reports_nonsense_is_cut_off_and_others_stay(caplog: pytest.LogCaptureFixture) -> None:
+    async with open_registry() as registry:
+        await join(registry, "a")
+        liar = await call(registry, "liar")
+        await liar.send(Join("inprocess://x", (), "here", 0))
+        await until(lambda: len(registry.joined) == 2)
+        with caplog.at_level("INFO"):
+            await liar.send(make_report(-1))
+            with pytest.raises(PeerLost):
+                await soon(liar.receive())
+        assert "node left node=liar: node 'liar' is cut off" in caplog.text
+        assert "Expected `int` >= 0" in caplog.text
+        assert [node.name for node in registry.joined] == ["a"] == [node.name for node in registry.waiting]
+
+
+async def test_report_before_the_join_is_refused(caplog: pytest.LogCaptureFixture) -> None:
+    async with open_registry() as registry:
+        channel = await call(registry, "a")
+        await channel.send(make_report(1))
+        with pytest.raises(PeerLost):
+            await soon(channel.receive())
+        assert "sent a NodeReport where it was to join" in caplog.text
+
+
+def make_report(memory: int) -> NodeReport:
+    return NodeReport(backend="toy", device=DeviceReport(memory=memory, flops=1e12, bandwidth=1e10))
+
+
+def find_memory(registry: NodeRegistry) -> dict[str, int | None]:
+    return {node.name: node.report.device.memory if node.report else None for node in registry.joined}

@@ -11,7 +11,7 @@ from parallax_core.node.profile.device import MachineProfile
 from parallax_core.node.profile.report import list_stored, make_report
 from parallax_core.plugins.host import PluginHost
 from parallax_core.testing.model import write_checkpoint
-from parallax_core.wire.profile import StoredLayers, decode_report, encode_report
+from parallax_core.wire.profile import StoredLayers
 from tests.conformance.test_model import CONFIG
 from tests.unit.models.test_stage_tensors import ENDS, LAYERS, make_host
 
@@ -37,10 +37,15 @@ class StoredCatalog(Catalog):
         return [("hf", StoredModel(name="org/gone", path=self.folder / "nowhere", size_bytes=1, total_bytes=2))]
 
 
-def test_report_arrives_with_all_that_placement_needs(tmp_path: Path) -> None:
+def test_report_has_all_that_placement_needs(tmp_path: Path) -> None:
     folder = write_checkpoint(tmp_path / "model", CONFIG, dict.fromkeys(sorted(LAYERS | ENDS), (4,)))
     stored = list_stored(make_host(), StoredCatalog(folder))
     assert stored == (StoredLayers("hf:org/name", 0, 3),)
-    node = make_node("attic", decode_report(encode_report(make_report(MACHINE, stored))), model="hf:org/name")
+    node = make_node("attic", make_report(MACHINE, stored), model="hf:org/name")
     assert (node.device, node.cached_layers) == (MACHINE.device, LayerRange(0, 3))
     assert (node.disk_bandwidth, node.disk_free) == (5e8, 10**11)
+
+
+def test_memory_that_a_user_grants_is_reported_instead_of_what_is_free() -> None:
+    assert make_report(MACHINE, memory=2**28).device.memory == 2**28
+    assert make_report(MACHINE, memory=2**40).device.memory == 2**31, "there is no more"

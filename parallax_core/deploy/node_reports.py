@@ -1,0 +1,86 @@
+"""Makes the reporter of a worker: what it measures, and what it tells its head."""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+from parallax_core.base.errors import ParallaxError
+from parallax_core.config.worker import WorkerSettings
+from parallax_core.contracts.backend import BackendSpec
+from parallax_core.contracts.device import DevicePlan
+from parallax_core.deploy.measure import MeasurePlan, make_process
+from parallax_core.models.catalog import Catalog
+from parallax_core.node.profile.device import MachineProfile, find_machine
+from parallax_core.node.profile.measuring import MeasuringProcess
+from parallax_core.node.profile.report import list_stored, make_report
+from parallax_core.node.profile.reporter import NodeReporter
+from parallax_core.plugins.host import PluginHost
+from parallax_core.plugins.registry import Offer
+from parallax_core.wire.profile import NodeReport
+
+logger = logging.getLogger(__name__)
+
+
+def make_reporter(
+    settings: WorkerSettings, config_file: Path | None, plugins: PluginHost, offers: Sequence[Offer[BackendSpec]]
+) -> NodeReporter:
+    """Return the reporter of a worker that opens stages with the backends of ``offers``, the best first.
+
+    A worker that a server started for itself measures nothing, since it shares the machine with others that work; it
+    reports what was measured before.
+    """
+    if not offers:
+        return NodeReporter(lambda: None)
+    if settings.supervised:
+        return NodeReporter(ReportMaker(settings, plugins, offers[0]))
+    file = str(config_file) if config_file else None
+    plan = MeasurePlan(backend=offers[0].spec.name, options=settings.backend_option, config_file=file)
+    measuring = make_process(plan)
+    return NodeReporter(ReportMaker(settings, plugins, offers[0], measuring), measuring)
+
+
+class ReportMaker:
+    """Makes the reports of a worker, and says once why it cannot."""
+
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        plugins: PluginHost,
+        offer: Offer[BackendSpec],
+        measuring: MeasuringProcess | None = None,
+    ) -> None:
+        """Make the first report from what ``measuring`` has found, without importing the framework of the backend."""
+        self._plugins = plugins
+        self._offer = offer
+        self._measuring = measuring
+        self._catalog = Catalog(plugins)
+        self._memory = None if settings.memory is None else int(settings.memory * 10**9)
+        self._is_silent = settings.supervised
+        self._is_warm = False
+
+    def __call__(self) -> NodeReport | None:
+        """Return the report; None if the device is not known. The first or second call imports the framework."""
+        try:
+            return self._make()
+        except ParallaxError as error:
+            if not self._is_silent:
+                logger.warning("this node cannot say how fast it is: %s", error.message)
+            self._is_silent = True
+            return None
+
+    def _make(self) -> NodeReport | None:
+        machine = self._find_machine()
+        return make_report(machine, list_stored(self._plugins, self._catalog), memory=self._memory) if machine else None
+
+    def _find_machine(self) -> MachineProfile | None:
+        if self._measuring is not None and (machine := self._measuring.machine):
+            self._measuring = None
+            return machine
+        if not self._is_warm:
+            self._offer.load(self._offer.spec.factory)
+            self._is_warm = True
+            gc.freeze()  # modules stay: scanning them, and freeing them at the end, takes seconds
+        return find_machine(self._plugins, self._offer, DevicePlan())

@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from parallax_core.api import PeerLost, TransportPlan
+from parallax_core.builtin.inprocess import InProcessTransport
+from parallax_core.node.channel import Channel
+from parallax_core.node.profile import reporter as module
+from parallax_core.node.profile.measuring import MeasuringProcess
+from parallax_core.node.profile.reporter import NodeReporter, is_news
+from parallax_core.wire.profile import DeviceReport, NodeReport, StoredLayers
+from tests.unit.node.cluster import soon, until
+
+REPORT = NodeReport(
+    backend="toy",
+    device=DeviceReport(memory=50 * 10**6, total_memory=10**8, flops=1e12, bandwidth=1e10),
+    disk_free=10**9,
+)
+
+
+@pytest.fixture(autouse=True)
+def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "IDLE_S", 0.01)
+    monkeypatch.setattr(module, "REFRESH_S", 0.02)
+
+
+def change(*, memory: int = 50 * 10**6, **changes: object) -> NodeReport:
+    device = msgspec.structs.replace(REPORT.device, memory=memory)
+    return msgspec.structs.replace(REPORT, device=device, **changes)
+
+
+class Maker:
+    """Makes the reports that a test sets, and counts its calls."""
+
+    def __init__(self, report: NodeReport | None = REPORT) -> None:
+        self.report = report
+        self.num_calls = 0
+
+    def __call__(self) -> NodeReport | None:
+        self.num_calls += 1
+        return self.report
+
+
+@asynccontextmanager
+async def connected() -> AsyncIterator[tuple[Channel, Channel]]:
+    """Yield the ends of a link: the node's, and the head's."""
+    head = InProcessTransport(TransportPlan(node="head", listen="inprocess://"))
+    await head.start()
+    link = await InProcessTransport(TransportPlan(node="node")).connect(head.address, "head")
+    try:
+        yield Channel(link), Channel(await head.accept())
+    finally:
+        await head.stop()
+
+
+async def test_report_is_sent_once_and_again_when_it_is_news() -> None:
+    maker = Maker()
+    async with connected() as (node, head), NodeReporter(maker).reporting(node):
+        assert await soon(head.receive()) == REPORT
+        asked = maker.num_calls
+        await until(lambda: maker.num_calls > asked + 2)
+        maker.report = change(memory=40 * 10**6)
+        assert await soon(head.receive()) == maker.report, "the same report was not sent again"
+
+
+async def test_each_head_gets_a_report() -> None:
+    reporter = NodeReporter(Maker())
+    for _ in range(2):
+        async with connected() as (node, head), reporter.reporting(node):
+            assert await soon(head.receive()) == REPORT
+
+
+async def test_node_that_knows_nothing_reports_nothing_until_it_does() -> None:
+    maker = Maker(None)
+    async with connected() as (node, head), NodeReporter(maker).reporting(node):
+        await until(lambda: maker.num_calls > 2)
+        maker.report = REPORT
+        assert await soon(head.receive()) == REPORT
+
+
+async def test_device_is_measured_first_and_not_while_there_is_a_stage(tmp_path: Path) -> None:
+    made = tmp_path / "measured"
+    code = f"print('imported', flush=True); open({str(made)!r}, 'w')"
+    reporter = NodeReporter(lambda: REPORT if made.exists() else None, MeasuringProcess([sys.executable, "-c", code]))
+    async with connected() as (node, head):
+        await reporter.pause()
+        async with reporter.reporting(node):
+            await asyncio.sleep(0.2)
+            assert not made.exists()
+            reporter.resume()
+            assert await soon(head.receive()) == REPORT
+
+
+async def test_fault_of_a_report_harms_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
+    def fail() -> NodeReport:
+        raise ZeroDivisionError
+
+    async with connected() as (node, head), NodeReporter(fail).reporting(node):
+        await until(lambda: "this node cannot report" in caplog.text)
+        await node.close()
+        with pytest.raises(PeerLost):
+            await soon(head.receive())
+
+
+@pytest.mark.parametrize(
+    ("report", "is_new"),
+    [
+        (REPORT, False),
+        (change(memory=49 * 10**6), False),
+        (change(memory=47 * 10**6), True),
+        (change(disk_free=99 * 10**7), False),
+        (change(disk_free=9 * 10**8), True),
+        (change(stored=(StoredLayers("hf:org/name", 0, 3),)), True),
+    ],
+)
+def test_news_is_what_matters_to_placement(report: NodeReport, *, is_new: bool) -> None:
+    assert is_news(REPORT, report) is is_new
