@@ -7,6 +7,7 @@ from typing import Literal
 Capability = Literal[
     "logprobs",  # Draw.top and Score
     "hidden",  # Hidden
+    "hidden_sums",  # Hidden.summed
     "positions",  # Row.positions
     "embeddings",  # Row.spans
     "adapters",  # SequenceSpec.adapter

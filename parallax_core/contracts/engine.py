@@ -11,8 +11,9 @@ from parallax_core.contracts.grammar import Grammar
 from parallax_core.contracts.sample import Sampling
 from parallax_core.contracts.tensor import Tensor
 
-Pooling = Literal["last"]
-"""How the hidden states of a prompt become its embedding: ``last`` takes that of the last token."""
+Pooling = Literal["last", "mean"]
+"""How the hidden states of a prompt become its embedding: ``last`` takes that of the last token, ``mean`` the mean of
+all."""
 
 MAX_ANSWERS = 128
 """The largest `Request.n`."""

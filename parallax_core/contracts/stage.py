@@ -175,6 +175,9 @@ class Hidden(Value, frozen=True, tag=2):
     """Return the last hidden state, after the final norm, of the token at ``offset``."""
 
     offset: Count
+    summed: Count = 0
+    """Return instead the sum of the states of this many tokens of the row, of which that one is the last, in float32;
+    0: no sum. Needs the capability ``hidden_sums``."""
 
 
 Output = Draw | Score | Hidden

@@ -99,13 +99,14 @@ class InflightStep:
                 is not there.
         """
         answers, tensors = result.answers, result.tensors
-        outputs = [output for row in self.rows for output in row.outputs]
+        pairs = zip(self.rows, self.sequences, strict=True)
+        outputs = [(output, sequence) for row, sequence in pairs for output in row.outputs]
         if len(answers) != len(outputs):
             message = f"the last stage sent {len(answers)} answers to step {self.number}; it must send {len(outputs)}"
             raise StageLost(message)
-        for output, answer in zip(outputs, answers, strict=True):
-            is_fit = _fits_state(answer, tensors) if isinstance(output, Hidden) else _fits(output, answer, vocab_size)
-            if not is_fit:
+        for (output, sequence), answer in zip(outputs, answers, strict=True):
+            is_state = isinstance(output, Hidden)
+            if not (_fits_state(answer, tensors, sequence) if is_state else _fits(output, answer, vocab_size)):
                 shown = str(answer)[:MOST_SHOWN]
                 raise StageLost(f"the last stage answered {shown} to {output} in step {self.number}")
 
@@ -126,11 +127,11 @@ class InflightStep:
             yield sequence, answers[start:stop]
 
 
-def _fits_state(answer: Answer, tensors: Listing[Tensor]) -> bool:
+def _fits_state(answer: Answer, tensors: Listing[Tensor], sequence: Sequence) -> bool:
     if not isinstance(answer, State) or answer.tensor >= len(tensors):
         return False
-    tensor = tensors[answer.tensor]
-    return tensor.dtype in FLOATS and len(tensor.shape) == 1
+    tensor, embedding = tensors[answer.tensor], sequence.embedding
+    return tensor.dtype in FLOATS and len(tensor.shape) == 1 and (embedding is None or embedding.fits(tensor))
 
 
 def _fits(output: Draw | Score, answer: Answer, vocab_size: int) -> bool:

@@ -27,8 +27,6 @@ class RequestState:
         """The answers that have not ended."""
         self.num_losses = 0
         """Losses of a stage, since its last token, while it was on the stages."""
-        self._embedding: Tensor | None = None
-        """The embedding of the prompt, until the first token takes it along."""
         if self.request.delivered:
             self._resume(self.request.delivered)
 
@@ -66,8 +64,8 @@ class RequestState:
                 ]
             elif isinstance(answer, Scored) and sequence.score is not None:
                 sequence.score.take(answer)
-            elif isinstance(answer, State):
-                self._embedding = tensors[answer.tensor]
+            elif isinstance(answer, State) and sequence.embedding is not None:
+                sequence.embedding.take(tensors[answer.tensor])
         return deltas
 
     def limit_output(self, most: int) -> None:
@@ -99,7 +97,7 @@ class RequestState:
         """Add the token at ``index`` of those drawn at one position to its answer."""
         self.context.timeline.advance(now)
         self.num_losses = 0
-        is_first = sequence.score is not None and not sequence.num_output
+        is_first = not sequence.num_output
         sequence.ready_since = now
         timer = self.context.timer
         begun = timer()
@@ -107,8 +105,8 @@ class RequestState:
         self.context.timeline.detokenize_s += timer() - begun
         if is_first and sequence.score is not None:
             delta = replace(delta, prompt_logprobs=sequence.score.read())
-        if self._embedding is not None:
-            delta, self._embedding = replace(delta, embedding=self._embedding), None
+        if is_first and sequence.embedding is not None:
+            delta = replace(delta, embedding=sequence.embedding.read())
         if delta.ended == "length" and self.context.is_cut:
             return replace(delta, ended=None, finish=self._finish("error", OUTGROWN))
         if delta.ended is not None:

@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from parallax_core.base.ids import SeqId
 from parallax_core.contracts.engine import Delta, Reason, Request, TokenLogprob
 from parallax_core.contracts.grammar import CompiledGrammar
-from parallax_core.contracts.stage import Draw, Hidden, Output, Row, SequenceSpec
+from parallax_core.contracts.stage import Draw, Output, Row, SequenceSpec
 from parallax_core.engine.answer_text import AnswerText
 from parallax_core.engine.detokenizer import Decode
 from parallax_core.engine.header_budget import RowCost, make_spec, weigh_rows
 from parallax_core.engine.pending_mask import AnswerGrammar, PendingMask
 from parallax_core.engine.prefix import ITEM, make_key
+from parallax_core.engine.prompt_embedding import PromptEmbedding
 from parallax_core.engine.prompt_logprobs import PromptScore
 from parallax_core.engine.timing import Timeline, Timer, stand_still
 
@@ -88,6 +89,8 @@ class Sequence:
     """The tokens drawn so far."""
     score: PromptScore | None = field(init=False, default=None)
     """The log-probabilities of the prompt, if requested; the first answer computes them."""
+    embedding: PromptEmbedding | None = field(init=False, default=None)
+    """The embedding of the prompt, if requested."""
     _grammar: AnswerGrammar | None = field(init=False, default=None)
     _key: bytes = field(init=False)
     """The cached key; may lack the latest tokens."""
@@ -101,6 +104,8 @@ class Sequence:
         self._key = self.siblings[0].key(self.num_prompt) if self.siblings else b""
         if request.prompt_logprobs is not None and self.choice == 0 and not request.delivered:
             self.score = PromptScore(request.prompt, request.prompt_logprobs)
+        if request.pooling is not None:
+            self.embedding = PromptEmbedding(self.num_prompt, request.pooling)
         self._text = AnswerText(self.context.decode, request.stop, request.shown_tokens)
 
     @property
@@ -135,9 +140,13 @@ class Sequence:
 
     @property
     def num_reusable(self) -> int:
-        """The most leading tokens whose KV may be reused: not the last token, whose logits are needed."""
+        """The most leading tokens whose KV may be reused: not the last token, whose logits are needed, nor tokens whose
+        log-probabilities or hidden states are."""
         most = self.num_tokens - 1
-        return most if self.score is None or self.score.is_asked else min(most, self.score.num_asked)
+        for asked in (self.score, self.embedding):
+            if asked is not None and not asked.is_asked:
+                most = min(most, asked.num_asked)
+        return most
 
     @property
     def num_begun(self) -> int:
@@ -177,14 +186,12 @@ class Sequence:
     def restart(self) -> None:
         """Leave the stages, which were emptied; results in flight are discarded."""
         self.seq, self.planned, self.is_drawing = None, 0, False
-        if self.score is not None:
-            self.score.forget_steps()
+        self._forget_steps()
 
     def take_back(self, start: int) -> None:
         """Undo the row from ``start`` on: its step failed and left the stages as they were before."""
         self.planned, self.is_drawing = start, False
-        if self.score is not None:
-            self.score.forget_steps()
+        self._forget_steps()
 
     def make_row(self, count: int) -> Row:
         """Return the row of the next ``count`` missing tokens, and count them as planned."""
@@ -193,9 +200,10 @@ class Sequence:
         self.planned = stop
         self.is_drawing = stop == self.num_tokens
         outputs: tuple[Output, ...] = self.score.ask(start, stop) if self.score is not None else ()
+        if self.embedding is not None:
+            outputs = (*outputs, *self.embedding.ask(start, stop))
         if self.is_drawing:
-            states = (Hidden(count - 1),) if self.request.pooling and not self.output else ()
-            outputs = (*outputs, *states, self._make_draw(count - 1))
+            outputs = (*outputs, self._make_draw(count - 1))
         return Row(self.seq, start, self.read(start, stop), outputs)
 
     def make_pending_mask(self, row: int, output: int) -> PendingMask:
@@ -221,6 +229,12 @@ class Sequence:
             ended=ended,
             stop_string=stop_string,
         )
+
+    def _forget_steps(self) -> None:
+        """Discard what steps in flight were asked about the prompt: they will not answer."""
+        for asked in (self.score, self.embedding):
+            if asked is not None:
+                asked.forget_steps()
 
     def _make_draw(self, offset: int) -> Draw:
         """Return the draw of a row; the first draw of a request begins all its answers."""

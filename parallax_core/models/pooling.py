@@ -10,18 +10,20 @@ from typing import Any
 from parallax_core.base.errors import InvalidRequest, ParallaxError
 from parallax_core.base.files import read_object
 from parallax_core.builtin.folder_layout import POOLING
+from parallax_core.contracts.engine import Pooling
 
 MODULES = "modules.json"
 """The list of a model's modules."""
-MODES = {"pooling_mode_lasttoken": "last"}
+MODES: dict[str, Pooling] = {"lasttoken": "last", "mean_tokens": "mean", "mean": "mean"}
 """The supported modes of pooling, by their names in the configuration."""
-OTHER_MODEL = "serve a model made for embeddings that pools the last token"
+OTHER_MODEL = "serve a model made for embeddings that takes the last token or the mean"
 
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingConfig:
-    """How hidden states become an embedding; the pooling is always that of the last token."""
+    """How hidden states become an embedding."""
 
+    pooling: Pooling
     normalizes: bool
     """Whether embeddings have the length 1."""
     dimensions: tuple[int, ...] | None
@@ -39,8 +41,11 @@ def read_embedding_config(folder: Path) -> EmbeddingConfig:
         message = f"this model makes no embeddings: it has no {MODULES} and no {POOLING}"
         raise InvalidRequest(message, "model", OTHER_MODEL)
     place, normalizes = _read_modules(folder) if (folder / MODULES).exists() else (folder / POOLING, False)
-    _check_pooling(place)
-    return EmbeddingConfig(normalizes, _read_dimensions(read_object(folder / "config.json")))
+    pooling, config = _read_pooling(place), read_object(folder / "config.json")
+    if config.get("is_causal") is False or config.get("use_bidirectional_attention"):
+        message = "embeddings of this model are not supported: its tokens attend to later ones"
+        raise InvalidRequest(message, "model", OTHER_MODEL)
+    return EmbeddingConfig(pooling, normalizes, _read_dimensions(config))
 
 
 def _read_modules(folder: Path) -> tuple[Path, bool]:
@@ -61,18 +66,20 @@ def _read_modules(folder: Path) -> tuple[Path, bool]:
     return place, len(kinds) > 2  # noqa: PLR2004 -- with the third module
 
 
-def _check_pooling(file: Path) -> None:
-    """Check that the configuration of the pooling is supported."""
+def _read_pooling(file: Path) -> Pooling:
+    """Return the mode that the configuration of the pooling names."""
     try:
         config = read_object(file)
     except FileNotFoundError as error:
         raise ParallaxError(f"{file} is missing", "download or copy it") from error
-    modes = [name for name, value in config.items() if name.startswith("pooling_mode_") and value is True]
+    flags = [name for name, value in config.items() if name.startswith("pooling_mode_") and value is True]
+    modes = [flag.removeprefix("pooling_mode_") for flag in flags]
     if isinstance(config.get("pooling_mode"), str):  # newer releases of sentence-transformers
-        modes = [f"pooling_mode_{config['pooling_mode']}"]
+        modes = [config["pooling_mode"]]
     if len(modes) != 1 or modes[0] not in MODES:
-        shown = ", ".join(mode.removeprefix("pooling_mode_") for mode in modes) or "none"
+        shown = ", ".join(modes) or "none"
         raise InvalidRequest(f"the pooling of this model is not supported: {shown}", "model", OTHER_MODEL)
+    return MODES[modes[0]]
 
 
 def _read_dimensions(config: dict[str, Any]) -> tuple[int, ...] | None:

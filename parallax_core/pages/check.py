@@ -138,6 +138,8 @@ def _find_misplaced(row: Row, info: StageInfo) -> str:
     offsets = [output.offset for output in row.outputs]
     if offsets != sorted(offsets) or any(not 0 <= offset < len(row.tokens) for offset in offsets):
         return f"the offsets of its outputs do not ascend within range({len(row.tokens)})"
+    if any(isinstance(output, Hidden) and not 0 <= output.summed <= output.offset + 1 for output in row.outputs):
+        return "it sums the hidden states of tokens before its first"
     if any(isinstance(output, Score) and not 0 <= output.token < info.vocab_size for output in row.outputs):
         return f"it scores a token id that is not in range({info.vocab_size})"
     if any(isinstance(output, Draw) and output.count < 1 for output in row.outputs):
@@ -150,6 +152,7 @@ def _check_support(row: Row, info: StageInfo) -> None:
         "positions": bool(row.positions),
         "embeddings": bool(row.spans),
         "hidden": any(isinstance(output, Hidden) for output in row.outputs),
+        "hidden_sums": any(isinstance(output, Hidden) and output.summed for output in row.outputs),
         "logprobs": any(_wants_logprobs(output) for output in row.outputs),
         "masks": not info.gives and _waits_for_mask(row),
     }

@@ -38,6 +38,6 @@ def read_embedding(text: ModelTokenizer, body: EmbeddingRequest) -> ParsedBody:
         priority=body.priority or 0,
         timeout_s=body.timeout,
         salt=body.cache_salt or "",
-        pooling="last",
+        pooling=config.pooling,
     )
     return ParsedBody(form=form, request=request, prompts=tuple(map(pack, prompts)), seeds=(0,) * len(prompts))

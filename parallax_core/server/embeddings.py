@@ -9,7 +9,6 @@ import sys
 from array import array
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import chain
 
 import fastapi
 from fastapi.responses import Response
@@ -33,24 +32,22 @@ class EmbeddingResponse:
 
     async def collect(self) -> Response:
         """Return all embeddings, in the order of the inputs."""
-        form, found = self.reading.form, dict[int, Tensor]()
+        form = self.reading.form
+        found: dict[int, array[float]] = {}
+        assert form.embedding is not None
         async for number, delta in self.flow.collect():
             if delta.embedding is not None:
-                found[number] = delta.embedding
+                found[number] = finish_embedding(delta.embedding, form.embedding)
         num_tokens = self.flow.count_tokens().prompt
         usage = {"prompt_tokens": num_tokens, "total_tokens": num_tokens}
-        assert form.embedding is not None
         if len(found) < len(self.reading.prompts):
             raise BackendFailed("the engine has returned no embedding")
-        items = _write_items(form.embedding, found)
-        first = next(items)  # too many dimensions are an error before anything is sent
         whole = {"object": "list", "model": form.model, "usage": usage}
-        return respond(write_object(whole, "data", write_list(chain([first], items))))
+        return respond(write_object(whole, "data", write_list(_write_items(form.embedding, found))))
 
 
-def _write_items(form: EmbeddingForm, found: Mapping[int, Tensor]) -> Iterator[bytes]:
-    for index, tensor in sorted(found.items()):
-        values = finish_embedding(tensor, form)
+def _write_items(form: EmbeddingForm, found: Mapping[int, array[float]]) -> Iterator[bytes]:
+    for index, values in sorted(found.items()):
         yield to_json({"object": "embedding", "index": index, "embedding": _encode(values, form)})
 
 
@@ -59,6 +56,7 @@ def finish_embedding(tensor: Tensor, form: EmbeddingForm) -> array[float]:
 
     Raises:
         InvalidRequest: if it has fewer numbers than the client asks for.
+        BackendFailed: if a number is NaN or infinite.
     """
     values = _read_floats(tensor)
     if form.dimensions is not None:
@@ -66,7 +64,10 @@ def finish_embedding(tensor: Tensor, form: EmbeddingForm) -> array[float]:
             message = f"'dimensions' is {form.dimensions}, and embeddings of this model have {len(values)}"
             raise InvalidRequest(message, "dimensions")
         values = values[: form.dimensions]
-    if form.normalizes and (length := math.hypot(*values)):
+    length = math.hypot(*values)
+    if not math.isfinite(length):
+        raise BackendFailed("the embedding is not made of finite numbers", "choose another --dtype, such as float32")
+    if form.normalizes and length:
         values = array("f", [value / length for value in values])
     return values
 

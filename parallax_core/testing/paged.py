@@ -105,5 +105,5 @@ def unpack_states(tensor: Tensor) -> tuple[int, ...]:
 
 
 def show_state(state: int) -> Tensor:
-    """Return a hidden state as a float32 tensor of shape [1], between 0 and 1."""
+    """Return a hidden state as a float32 tensor of shape [1], between 0 and 1; the sum of several may be above."""
     return Tensor("float32", (1,), struct.pack("<f", state / PRIME))

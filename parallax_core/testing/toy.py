@@ -260,8 +260,13 @@ class ToyStage:
             for output in row.outputs:
                 answers.append(self.answer_output(row, output, states[output.offset], len(tensors)))
                 if isinstance(output, Hidden):
-                    tensors.append(show_state(states[output.offset]))
+                    tensors.append(self.show_hidden(output, states))
         return tuple(answers), tuple(tensors)
+
+    def show_hidden(self, output: Hidden, states: Sequence[int]) -> Tensor:
+        """Return the tensor of an answer, given the hidden states of the row."""
+        end = output.offset + 1
+        return show_state(sum(states[end - output.summed : end]) if output.summed else states[output.offset])
 
     def answer_output(self, row: Row, output: Output, state: int, num_tensors: int) -> Answer:
         """Return the answer to an output, given the hidden state there, and how many tensors answers name so far."""
@@ -304,7 +309,7 @@ def describe_toy(toy: Toy, layers: LayerRange | None, sizes: Sizes) -> StageInfo
         dtype="int64",
         weight_bytes=0,
         weights_version="1",
-        capabilities=frozenset({"logprobs", "hidden", "positions", "masks"}),
+        capabilities=frozenset({"logprobs", "hidden", "hidden_sums", "positions", "masks"}),
         takes=(HIDDEN,) if layers.start else (),
         gives=(HIDDEN,) if layers.stop < len(toy.layers) else (),
         steps_ahead=sizes.steps_ahead,

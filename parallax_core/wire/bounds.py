@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from itertools import chain, pairwise
 
-from parallax_core.contracts.stage import MOST_PAGES, Answer, Drawn, Output, PoolInfo, Row, StageInfo, State
+from parallax_core.contracts.stage import MOST_PAGES, Answer, Draw, Drawn, Hidden, Output, PoolInfo, Row, StageInfo, State
 from parallax_core.contracts.tensor import ITEM_BYTES, Tensor
 from parallax_core.contracts.value import LARGEST
 from parallax_core.wire.checks import check_parts, check_words, require
@@ -59,7 +59,8 @@ def check_rows(rows: tuple[Row, ...]) -> None:
     """Check the outputs, positions and spans of rows against their tokens."""
     for row in rows:
         outputs = row.outputs
-        if len(outputs) != 1 or outputs[0].offset >= len(row.tokens):  # saves a call for each decode
+        first = outputs[0] if len(outputs) == 1 else None
+        if type(first) is not Draw or first.offset >= len(row.tokens):  # saves a call for each decode
             check_outputs(outputs, len(row.tokens))
         if row.positions:
             check_positions(row.positions, len(row.tokens))
@@ -73,6 +74,8 @@ def check_outputs(outputs: tuple[Output, ...], length: int) -> None:
     for output in outputs:
         if not last <= output.offset < length:
             raise BadFrame("an output is out of order or outside its row")
+        if isinstance(output, Hidden) and output.summed > output.offset + 1:
+            raise BadFrame("an output sums hidden states outside its row")
         last = output.offset
 
 

@@ -22,7 +22,7 @@ ROW = SHORT + 2 * NUMBER + 4 * LONG
 TOKEN = NUMBER
 DRAW = SHORT + 5 * NUMBER
 SCORE = SHORT + 4 * NUMBER
-HIDDEN = SHORT + 2 * NUMBER
+HIDDEN = SHORT + 3 * NUMBER
 STATE = SHORT + 2 * NUMBER
 """The answer to a `Hidden`, without its tensor."""
 

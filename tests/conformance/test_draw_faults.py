@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -25,11 +26,13 @@ from parallax_core.api import (
     Scored,
     StageBatch,
     State,
+    Tensor,
     Truncate,
     adjust,
     best,
     logprobs,
 )
+from parallax_core.node.dtypes import convert
 from parallax_core.testing.arithmetic import score_tokens
 from parallax_core.testing.paged import PagedLayers, States
 from parallax_core.testing.toy import ToyStage
@@ -320,6 +323,33 @@ class FirstTensorForAll(ToyStage):
         return State(0) if isinstance(answer, State) else answer
 
 
+class SumOfTheLastOnly(ToyStage):
+    """Gives the state of the last token for a sum."""
+
+    def show_hidden(self, output: Hidden, states: Sequence[int]) -> Tensor:
+        return super().show_hidden(Hidden(output.offset), states)
+
+
+class SumFromTheRowsBeginning(ToyStage):
+    """Sums from the first token of the row on, wherever a sum begins."""
+
+    def show_hidden(self, output: Hidden, states: Sequence[int]) -> Tensor:
+        return super().show_hidden(Hidden(output.offset, output.offset + 1 if output.summed else 0), states)
+
+
+class SumInHalfPrecision(ToyStage):
+    def show_hidden(self, output: Hidden, states: Sequence[int]) -> Tensor:
+        return convert(super().show_hidden(output, states), "float16")
+
+
+class MeanOfChunks(ToyStage):
+    """Gives the mean of the tokens for their sum."""
+
+    def show_hidden(self, output: Hidden, states: Sequence[int]) -> Tensor:
+        [total] = struct.unpack("<f", super().show_hidden(output, states).data)
+        return Tensor("float32", (1,), struct.pack("<f", total / max(1, output.summed)))
+
+
 class PositionsIgnored(PagedLayers):
     def run(self, batch: StageBatch) -> States:
         rows = [Row(row.seq, row.start, row.tokens, row.outputs) for row in batch.rows]
@@ -378,6 +408,10 @@ FAULTS: list[tuple[Part, str, str]] = [
     (ProbabilityOfTheFirst, "test_top_tokens_come_best_first", "log-probabilities of drawn tokens are wrong"),
     (UnseededNoise, "test_noise_is_that_of_the_reference", "see parallax_core.sampling.draw"),
     (FirstTensorForAll, "test_hidden_states_are_tensors_of_one_row", "different tokens have the same hidden state"),
+    (SumOfTheLastOnly, "test_hidden_states_are_summed_in_float32", "a sum of hidden states begins"),
+    (SumFromTheRowsBeginning, "test_hidden_states_are_summed_in_float32", "a sum of hidden states begins"),
+    (SumInHalfPrecision, "test_hidden_states_are_summed_in_float32", "is float16, not float32"),
+    (MeanOfChunks, "test_hidden_states_of_chunks_sum_to_those_of_the_whole", "the sums of chunks add up to"),
     (PositionsIgnored, "test_positions_that_are_given_count", "the given positions are ignored"),
     (PositionsOfChunksOnly, "test_positions_that_are_given_count", "count otherwise in chunks of 1"),
 ]

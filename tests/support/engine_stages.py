@@ -44,7 +44,7 @@ def make_info(layers: LayerRange | None = None) -> StageInfo:
         dtype="float32",
         weight_bytes=0,
         weights_version="1",
-        capabilities=frozenset({"logprobs", "hidden", "masks"}),
+        capabilities=frozenset({"logprobs", "hidden", "hidden_sums", "masks"}),
         takes=hop if held.start else (),
         gives=() if held.stop == LAYERS else hop,
     )

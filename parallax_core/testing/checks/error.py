@@ -100,6 +100,7 @@ class ErrorChecks(StageSubject):
             rows: Mapping[str, Row] = {
                 "logprobs": Row(seq, 0, (1,), (Score(0, 2),)),
                 "hidden": Row(seq, 0, (1,), (Hidden(0),)),
+                "hidden_sums": Row(seq, 0, (1,), (Hidden(0, 1),)),
                 "positions": Row(seq, 0, (1, 2), positions=(0, 2)),
                 "embeddings": Row(seq, 0, (1,), spans=(Span(0, 1, 0),)),
             }

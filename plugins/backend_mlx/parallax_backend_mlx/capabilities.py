@@ -4,5 +4,5 @@ from __future__ import annotations
 
 from parallax_core.api import Capability
 
-STAGE_CAPABILITIES: frozenset[Capability] = frozenset({"logprobs", "hidden", "masks"})
-"""The capabilities of a stage; ``hidden`` is missing where the model has no part of its own for the logits."""
+STAGE_CAPABILITIES: frozenset[Capability] = frozenset({"logprobs", "hidden", "hidden_sums", "masks"})
+"""The capabilities of a stage; ``hidden`` and its sums are missing where the model has no part of its own for the logits."""

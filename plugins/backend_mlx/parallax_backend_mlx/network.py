@@ -14,7 +14,7 @@ from parallax_backend_mlx.model_slice import ModelSlice
 from parallax_backend_mlx.module_map import name_kind
 from parallax_backend_mlx.placeholders import Finished
 from parallax_backend_mlx.runtime import KVCache, RotatingKVCache, flatten_tree, make_prompt_cache, mx
-from parallax_backend_mlx.wanted_positions import Pick, list_bodies
+from parallax_backend_mlx.wanted_positions import Pick, Wanted, list_bodies
 from parallax_core.api import BackendFailed, Capability, TensorSpec, Unsupported
 
 PAGE_TOKENS = KVCache.step
@@ -97,14 +97,14 @@ class Network:
         last one answers it.
         """
         has_hidden = not self.is_last or self._pick is not None
-        return STAGE_CAPABILITIES if has_hidden else STAGE_CAPABILITIES - {"hidden"}
+        return STAGE_CAPABILITIES if has_hidden else STAGE_CAPABILITIES - {"hidden", "hidden_sums"}
 
     def run_tokens(self, tokens: Sequence[int], cache: Cache, wanted: Sequence[int]) -> mx.array:
         """Append ``tokens`` of one sequence to ``cache`` and return the logits at some of them; see `run`."""
         places = mx.array(list(wanted), dtype=mx.int32)
-        return self.run(mx.array([list(tokens)], dtype=mx.int32), None, cache, places)
+        return self.run(mx.array([list(tokens)], dtype=mx.int32), None, cache, Wanted(places))
 
-    def run(self, tokens: mx.array, hidden: mx.array | None, cache: Sequence[Any], wanted: mx.array | None) -> mx.array:
+    def run(self, tokens: mx.array, hidden: mx.array | None, cache: Sequence[Any], wanted: Wanted | None) -> mx.array:
         """Append ``tokens`` to ``cache`` and return the logits or hidden states, not evaluated yet.
 
         Args:
@@ -112,18 +112,17 @@ class Network:
             hidden: the output of the previous stage, shape [rows, columns, width]; None if there is no previous stage.
             cache: as long as that of `make_cache`, and with the interface of its entries; entries of this network are
                 advanced at once. Other entries of the same kinds are not read.
-            wanted: int32 of shape [places]: the tokens whose logits are wanted, as row * columns + column; None if no
-                logits are. Ignored without the last layer.
+            wanted: the tokens with outputs; None if there are none. Ignored without the last layer.
 
         Returns:
-            Logits of shape [places, vocab_size]; without the last layer, hidden states of shape [rows, columns, width];
-            if no logits are wanted, an array whose evaluation computes every layer, and so the cache.
+            Logits of shape [outputs, vocab_size]; without the last layer, hidden states of shape [rows, columns, width];
+            without outputs, an array whose evaluation computes every layer, and so the cache.
         """
         entry = self._model_slice.entry
         if entry is not None:
             entry.incoming = hidden
         if self._pick is not None:
-            self._pick.places = wanted
+            self._pick.wanted = wanted
         try:
             logits: mx.array = self._model(tokens, cache=[cache[index] for index in self._aliases])
         except Finished as finished:
@@ -132,11 +131,11 @@ class Network:
             if entry is not None:
                 entry.incoming = None
         logits = logits.reshape(-1, logits.shape[-1])
-        return logits if self._pick is not None or wanted is None else logits[wanted]
+        return logits if self._pick is not None or wanted is None else logits[wanted.places]
 
     @property
     def states(self) -> mx.array | None:
-        """The hidden states after the final norm in the last `run`, shape [places, width], not evaluated.
+        """The hidden states after the final norm in the last `run`, or sums, shape [outputs, width], not evaluated.
 
         None if the head of the model could not be found.
         """
@@ -170,7 +169,8 @@ class Network:
         """Return the logits at the first and the last of three tokens."""
         noise = mx.random.normal((1, 3, self.shape.width), key=mx.random.key(0)).astype(self.shape.dtype)
         tokens = mx.array([[0, 1, 0]], dtype=mx.int32)
-        return self.run(tokens, None if self.is_first else noise, self.make_cache(), mx.array([0, 2], dtype=mx.int32))
+        wanted = Wanted(mx.array([0, 2], dtype=mx.int32))
+        return self.run(tokens, None if self.is_first else noise, self.make_cache(), wanted)
 
     def _place_entries(self) -> tuple[list[int], list[int]]:
         """Return the indices of its own entries, and for each entry the index of an own one with the same mask."""

@@ -11,10 +11,11 @@ from parallax_backend_mlx.cache_view import PagedView, SlotView
 from parallax_backend_mlx.network import Network
 from parallax_backend_mlx.page_arrays import PageArrays, Store
 from parallax_backend_mlx.page_index import RowRange, SlotMapping
-from parallax_backend_mlx.results import Copies, RunResult, find_wanted, wants_states
+from parallax_backend_mlx.results import Copies, RunResult, find_sums, find_wanted, wants_states
 from parallax_backend_mlx.row_groups import Grouping, group_rows
 from parallax_backend_mlx.runtime import CacheList, mx
 from parallax_backend_mlx.soundness import refuse_unsound
+from parallax_backend_mlx.wanted_positions import Wanted
 from parallax_core.api import Edit, PagePool, Row
 
 View = PagedView | SlotView
@@ -91,14 +92,16 @@ class PagedRunner:
     ) -> tuple[list[mx.array], list[mx.array]]:
         """Run a rectangle; return its outputs and, if a row asks for them, its states: each a list of 0 or 1 arrays."""
         columns = max(len(row.tokens) for row in rows)
-        tokens, wanted = array("i"), array("i")
+        tokens, wanted, sums = array("i"), array("i"), list[tuple[int, slice]]()
         for index, row in enumerate(rows):
             tokens.extend(row.tokens)
             tokens.extend([0] * (columns - len(row.tokens)))
+            sums += [(len(wanted) + output, span) for output, span in find_sums(row, index * columns)]
             wanted.extend(index * columns + offset for offset in find_wanted(row, is_last=self._network.is_last))
         cache, views = self._make_cache(rows)
         places = _upload(wanted) if wanted else None
-        result = self._network.run(_upload(tokens).reshape(-1, columns), hidden, cache, places)
+        asked = None if places is None else Wanted(places, tuple(sums))
+        result = self._network.run(_upload(tokens).reshape(-1, columns), hidden, cache, asked)
         found = [] if places is None else [result]
         if not self._network.is_last:
             found = [result.reshape(-1, result.shape[-1])[places]]

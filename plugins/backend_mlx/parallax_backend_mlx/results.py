@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -20,7 +20,8 @@ class RunResult:
     logits: mx.array | None = None
     """The logits of each output of each row, in row order, shape [outputs, vocab_size]; None without outputs."""
     states: mx.array | None = None
-    """The hidden states after the final norm of these outputs, shape [outputs, width]; None if no row asks for one."""
+    """The hidden states after the final norm of these outputs, or sums of states, shape [outputs, width]; None if no row
+    asks for one."""
     hidden: mx.array | None = None
     """The hidden states of a network without the last layer: shape [tokens of all rows in order, width]."""
 
@@ -47,6 +48,19 @@ class Runner(Protocol):
 def find_wanted(row: Row, *, is_last: bool) -> Sequence[int]:
     """Return the offsets of the tokens of ``row`` with results: those with outputs, or all if another stage follows."""
     return [output.offset for output in row.outputs] if is_last else range(len(row.tokens))
+
+
+def find_sums(row: Row, first: int) -> Iterator[tuple[int, slice]]:
+    """Yield the index of each output of ``row`` that sums hidden states, with the tokens to sum.
+
+    Args:
+        row: the row.
+        first: the index of its first token.
+    """
+    for index, output in enumerate(row.outputs):
+        if isinstance(output, Hidden) and output.summed:
+            stop = first + output.offset + 1
+            yield index, slice(stop - output.summed, stop)
 
 
 def wants_states(rows: Sequence[Row]) -> bool:

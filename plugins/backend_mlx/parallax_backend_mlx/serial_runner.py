@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 from parallax_backend_mlx.cache import Cache, Mark, copy_cache, cut_cache, list_arrays
 from parallax_backend_mlx.network import Network
-from parallax_backend_mlx.results import Copies, RunResult, find_wanted, wants_states
+from parallax_backend_mlx.results import Copies, RunResult, find_sums, find_wanted, wants_states
 from parallax_backend_mlx.runtime import mx
+from parallax_backend_mlx.wanted_positions import Wanted
 from parallax_core.api import Drop, Edit, Fork, Open, Row, SeqId, Truncate
 
 
@@ -83,7 +84,7 @@ class SerialRunner:
         held = self._held[row.seq]
         wanted = find_wanted(row, is_last=self._network.is_last)
         # For a row without outputs, only its cache is evaluated.
-        places = mx.array(list(wanted), dtype=mx.int32) if wanted else None
+        places = Wanted(mx.array(list(wanted), dtype=mx.int32), tuple(find_sums(row, 0))) if wanted else None
         tokens = mx.array([list(row.tokens)], dtype=mx.int32)
         found = self._network.run(tokens, hidden, held.cache, places)
         held.length += len(row.tokens)

@@ -17,6 +17,7 @@ from parallax_backend_mlx.model_file import find_classes
 from parallax_backend_mlx.model_slice import keep_model, slice_model
 from parallax_backend_mlx.network import Network
 from parallax_backend_mlx.runtime import Module, flatten_tree, mx
+from parallax_backend_mlx.wanted_positions import Wanted
 from parallax_core.api import LayerRange, StagePlan, TensorSpec, Unsupported
 from tests.support.checkpoints import KINDS, LAYERS, find_layer, save_random
 
@@ -64,7 +65,7 @@ def run_chain(networks: Sequence[Network]) -> list[mx.array]:
     found = []
     for step in STEPS:
         tokens, hidden = mx.array(step, dtype=mx.int32), None
-        wanted = mx.arange(tokens.size, dtype=mx.int32)
+        wanted = Wanted(mx.arange(tokens.size, dtype=mx.int32))
         for network, held in zip(networks, caches, strict=True):
             hidden = network.run(tokens, hidden, held, wanted)
         assert hidden is not None

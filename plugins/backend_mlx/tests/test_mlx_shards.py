@@ -18,6 +18,7 @@ from parallax_backend_mlx.checkpoint import read_checkpoint
 from parallax_backend_mlx.loading import load_network
 from parallax_backend_mlx.network import Network
 from parallax_backend_mlx.runtime import flatten_tree, load_model, mx
+from parallax_backend_mlx.wanted_positions import Wanted
 from parallax_core.api import LayerRange, ParallaxError, StagePlan, cache_folder
 from parallax_core.testing.holes import punch_holes
 from tests.support.checkpoints import FAMILIES, INDEX, KINDS, LAYERS, find_layer, find_tensors, save_random
@@ -207,7 +208,8 @@ def generate(networks: Sequence[Network], prompt: Sequence[int], count: int) -> 
     while len(output) < count:
         inputs, hidden = mx.array([tokens], dtype=mx.int32), None
         for network, held in zip(networks, caches, strict=True):
-            hidden = network.run(inputs, hidden, held, mx.array([len(tokens) - 1], dtype=mx.int32))
+            last = Wanted(mx.array([len(tokens) - 1], dtype=mx.int32))
+            hidden = network.run(inputs, hidden, held, last)
         assert hidden is not None
         found: Any = mx.argmax(hidden, axis=-1).tolist()
         tokens = list(found)

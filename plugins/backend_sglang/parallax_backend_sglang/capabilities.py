@@ -4,5 +4,5 @@ from __future__ import annotations
 
 from parallax_core.api import Capability
 
-STAGE_CAPABILITIES: frozenset[Capability] = frozenset({"logprobs", "hidden", "masks"})
+STAGE_CAPABILITIES: frozenset[Capability] = frozenset({"logprobs", "hidden", "hidden_sums", "masks"})
 """The capabilities of a stage: its logits are drawn from by parallax-sampling-torch."""

@@ -14,6 +14,7 @@ import torch
 from parallax_backend_sglang.compat import Interface, find
 from parallax_backend_sglang.compat_runtime import RUNNER, WHOLE, StageRank, make_runner
 from parallax_core.api import Unsupported
+from parallax_sampling_torch.outputs import Picks
 from parallax_sampling_torch.stage_weights import StageWeights
 
 BATCH = "sglang.srt.model_executor.forward_batch_info"
@@ -62,7 +63,7 @@ class Found:
 
     hidden: torch.Tensor
     """The residual stream after the layers, of shape [tokens, width]; after the last layer, that of the picked tokens
-    after the final norm."""
+    after the final norm, or sums of them."""
     logits: torch.Tensor | None
     """After the last layer: the logits of the picked tokens, float32 of shape [picks, vocab size]."""
 
@@ -73,16 +74,16 @@ class PickedLogits(torch.nn.Module):  # type: ignore[misc]  # mypy does not read
     def __init__(self, processor: Any) -> None:  # noqa: ANN401 -- SGLang is not typed here
         super().__init__()
         self.processor = processor
-        self.picks: torch.Tensor | None = None
-        """The indices of the tokens, int64; None: all."""
+        self.picks = Picks(None)
         self.states: torch.Tensor | None = None
-        """The hidden states of these tokens after the final norm."""
+        """The hidden states of these tokens after the final norm, or sums of them."""
 
     def forward(self, input_ids: Any, hidden: torch.Tensor, lm_head: Any, batch: Any, *_: Any, **__: Any) -> Any:  # noqa: ANN401, ARG002
         """Return SGLang's output with the logits of the picked tokens."""
-        self.states = hidden if self.picks is None else hidden[self.picks]
+        taken = self.picks.take(hidden)
         metadata = find(f"{LOGITS}:LogitsMetadata")(forward_mode=find(f"{BATCH}:ForwardMode").DECODE)
-        logits = self.processor._get_logits(self.states, lm_head, metadata)  # noqa: SLF001
+        logits = self.processor._get_logits(taken, lm_head, metadata)  # noqa: SLF001
+        self.states = self.picks.add_up(taken, hidden)
         return find(f"{LOGITS}:LogitsProcessorOutput")(next_token_logits=logits)
 
 
@@ -139,7 +140,7 @@ class LayerRunner:
             buffer[slots] = 0
 
     def run(
-        self, tokens: torch.Tensor, rows: Sequence[RowSlots], hidden: torch.Tensor | None, picks: torch.Tensor | None
+        self, tokens: torch.Tensor, rows: Sequence[RowSlots], hidden: torch.Tensor | None, picks: Picks
     ) -> Found:
         """Run rows through the layers, and write their keys and values.
 
@@ -147,7 +148,7 @@ class LayerRunner:
             tokens: the tokens of all rows, int64.
             rows: the places of the rows, at most `most_rows`.
             hidden: the residual stream before the layers, of shape [tokens, width]; None before layer 0.
-            picks: the indices of the tokens whose logits are wanted, int64; None: all.
+            picks: the tokens whose logits are wanted.
         """
         batch = self._make_batch(tokens, rows)
         before = None

@@ -34,6 +34,7 @@ from parallax_core.api import (
     silent,
 )
 from parallax_core.testing.stage import StageConformance
+from parallax_sampling_torch.outputs import Picks
 from tests.support.engine_stages import LAYERS, PAGE, PAGES, PRIME, SPEC, VOCAB, FailedSteps, make_info
 
 
@@ -50,7 +51,7 @@ class Layers:
         self.fails = self.is_broken = False
 
     def run(
-        self, tokens: torch.Tensor, rows: Sequence[RowSlots], hidden: torch.Tensor | None, picks: torch.Tensor | None
+        self, tokens: torch.Tensor, rows: Sequence[RowSlots], hidden: torch.Tensor | None, picks: Picks
     ) -> Found:
         """Compute rows one after the other."""
         given = tokens[:, None].float() if hidden is None else hidden
@@ -62,8 +63,8 @@ class Layers:
             raise torch.OutOfMemoryError("out of memory on purpose")
         if self.layers.stop < LAYERS:
             return Found(states, None)
-        states = states if picks is None else states[picks]
-        return Found(states, -torch.remainder(states + 97.0 * torch.arange(VOCAB), PRIME))
+        taken = picks.take(states)
+        return Found(picks.add_up(taken, states), -torch.remainder(taken + 97.0 * torch.arange(VOCAB), PRIME))
 
     def copy(self, src: torch.Tensor, dst: torch.Tensor) -> None:
         """Copy slots."""

@@ -4,5 +4,5 @@ from __future__ import annotations
 
 from parallax_core.api import Capability
 
-STAGE_CAPABILITIES: frozenset[Capability] = frozenset({"logprobs", "hidden", "positions", "masks"})
+STAGE_CAPABILITIES: frozenset[Capability] = frozenset({"logprobs", "hidden", "hidden_sums", "positions", "masks"})
 """The capabilities of a stage."""

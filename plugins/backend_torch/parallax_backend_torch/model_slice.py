@@ -42,6 +42,19 @@ class Product:
         return self._packed.apply(self.seen).unflatten(0, x.shape[:-1])
 
 
+class Output:
+    """A hook that keeps the output of a module."""
+
+    def __init__(self) -> None:
+        self.seen: torch.Tensor | None = None
+        """The last output, [tokens, width]."""
+
+    def __call__(self, module: object, given: object, output: torch.Tensor) -> None:
+        """Keep the output; the module has run."""
+        del module, given
+        self.seen = output.reshape(-1, output.shape[-1])
+
+
 class Gather:
     """Replaces the ``forward`` of an embedding."""
 

@@ -14,6 +14,7 @@ from parallax_backend_torch.kernels.linear import Packed
 from parallax_backend_torch.model import Layer, Model, Shape, find_obstacle
 from parallax_backend_torch.step import Step
 from parallax_backend_torch.weights import Selection, Weights
+from parallax_sampling_torch.outputs import Picks
 
 SPARE = (".inv_freq", ".masked_bias")
 """The suffixes of tensors in some checkpoints that are not used."""
@@ -26,7 +27,7 @@ class RunResult:
     hidden: torch.Tensor | None = None
     """The hidden states of a stage without the last layer, [tokens, width]."""
     states: torch.Tensor | None = None
-    """The hidden states of outputs after the final norm, on the last stage, [outputs, width]."""
+    """The hidden states of outputs after the final norm, on the last stage, [outputs, width]; or sums of them."""
     logits: torch.Tensor | None = None
     """The logits of outputs, on the last stage, float32 of shape [outputs, vocab size]."""
 
@@ -34,13 +35,13 @@ class RunResult:
 class Runner(Protocol):
     """Runs the layers of a stage."""
 
-    def run(self, step: Step, hidden: torch.Tensor | None, picks: torch.Tensor | None) -> RunResult:
+    def run(self, step: Step, hidden: torch.Tensor | None, picks: Picks) -> RunResult:
         """Run the tokens of a step through the layers.
 
         Args:
             step: the tokens, and their slots.
             hidden: the output of the previous stage, [tokens, width]; None on the first stage.
-            picks: the tokens with outputs, int64 of shape [outputs]; None: every token has one output.
+            picks: the tokens with outputs.
         """
 
 
@@ -66,16 +67,18 @@ class Ends:
         hidden = self._embedding.gather(tokens)
         return hidden * self._shape.embed_scale if self._shape.embed_scale != 1 else hidden
 
-    def finish(self, hidden: torch.Tensor, picks: torch.Tensor | None) -> RunResult:
+    def finish(self, hidden: torch.Tensor, picks: Picks) -> RunResult:
         """Return the outputs, from the hidden states after the last layer of the stage."""
         if self._norm is None or self._head is None:
             return RunResult(hidden=hidden)
-        if picks is not None and not len(picks):
+        if picks.are_none:
             return RunResult()
-        states = self._norm(hidden if picks is None else hidden[picks])
+        states = self._norm(picks.take(hidden))
         logits = self._head.apply(states).float()
         if cap := self._shape.soft_cap:
             logits = torch.tanh(logits / cap) * cap
+        if picks.sums:
+            states = picks.add_up(states, self._norm(hidden))
         return RunResult(states=states, logits=logits)
 
     @property
@@ -93,7 +96,7 @@ class Network:
         self._joined: list[tuple[slice, Joined | Alone]] = []
         """The layers, joined to as few calls as possible; found in the first step."""
 
-    def run(self, step: Step, hidden: torch.Tensor | None, picks: torch.Tensor | None) -> RunResult:
+    def run(self, step: Step, hidden: torch.Tensor | None, picks: Picks) -> RunResult:
         """Run the tokens of a step; see `Runner`."""
         return self.finish(self.run_layers(step, hidden), picks)
 
@@ -105,7 +108,7 @@ class Network:
             hidden = layers(hidden, step, step.spots[part])
         return hidden
 
-    def finish(self, hidden: torch.Tensor, picks: torch.Tensor | None) -> RunResult:
+    def finish(self, hidden: torch.Tensor, picks: Picks) -> RunResult:
         """Return the outputs, from the hidden states after the last layer of the stage; see `Runner`."""
         return self._ends.finish(hidden, picks)
 

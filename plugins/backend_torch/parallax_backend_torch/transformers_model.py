@@ -17,12 +17,13 @@ from parallax_backend_torch.config import FULL, SLIDING
 from parallax_backend_torch.kernels.attention import Pool, Rows, Rule
 from parallax_backend_torch.kernels.paging import attend_plainly
 from parallax_backend_torch.model import Shape
-from parallax_backend_torch.model_slice import Passage, Product, StopAfterLayer, fill_model, sketch_model
+from parallax_backend_torch.model_slice import Output, Passage, Product, StopAfterLayer, fill_model, sketch_model
 from parallax_backend_torch.network import RunResult
 from parallax_backend_torch.step import SlotMapping, Step
 from parallax_backend_torch.store import Kept
 from parallax_backend_torch.weights import Selection, Weights
 from parallax_core.api import Unsupported
+from parallax_sampling_torch.outputs import Picks
 
 TRIAL = 6
 """The number of tokens with which a model is tested."""
@@ -78,9 +79,11 @@ class Generic:
         self._entry: Passage
         self._head: Product | None
         self._entry, self._head = fill_model(model, selection, weights)
+        self._normed = Output()
+        model.get_decoder().norm.register_forward_hook(self._normed)
         self._device, self._dtype = weights.factory.device, weights.factory.dtype
 
-    def run(self, step: Step, hidden: torch.Tensor | None, picks: torch.Tensor | None) -> RunResult:
+    def run(self, step: Step, hidden: torch.Tensor | None, picks: Picks) -> RunResult:
         """Run the tokens of a step; see `Runner`."""
         return self._run(Paged(step, self._selection.layers.start), (step.tokens, step.positions), hidden, picks)
 
@@ -121,7 +124,7 @@ class Generic:
             hidden = torch.sin(torch.arange(TRIAL * width, device=self._device).float() ** 2).reshape(TRIAL, width)
             hidden = hidden.to(self._dtype)
         with torch.inference_mode():
-            found = self._run(attender, (tokens, tokens), hidden, tokens)
+            found = self._run(attender, (tokens, tokens), hidden, Picks(None))
         result = found.logits if found.hidden is None else found.hidden
         assert result is not None, "every token has an output"
         return result
@@ -131,21 +134,23 @@ class Generic:
         attender: Attender,
         line: tuple[torch.Tensor, torch.Tensor],
         hidden: torch.Tensor | None,
-        picks: torch.Tensor | None,
+        picks: Picks,
     ) -> RunResult:
         tokens, positions = line
         self._entry.hidden = None if hidden is None else hidden[None]
         given = {"input_ids": tokens[None]} if hidden is None else {"inputs_embeds": hidden[None]}
         try:
             with answer_calls(attender):
-                kept = 0 if picks is None else picks  # in transformers 0 means all
+                kept = 0 if picks.places is None else picks.places  # in transformers 0 means all
                 out = self._model(**given, position_ids=positions[None], use_cache=False, logits_to_keep=kept)
         except StopAfterLayer as left:
             return RunResult(hidden=left.hidden[0])
-        if picks is not None and not len(picks):
+        if picks.are_none:
             return RunResult()
         assert self._head is not None, "only the last stage runs to the end"
-        return RunResult(states=self._head.seen, logits=out.logits[0].float())
+        assert self._head.seen is not None, "the head was run"
+        assert self._normed.seen is not None, "the norm was run"
+        return RunResult(states=picks.add_up(self._head.seen, self._normed.seen), logits=out.logits[0].float())
 
     def _keep_call(self, call: AttentionCall) -> Kept:
         """Return the cache of a layer, after checking its sliding window against config.json."""

@@ -28,5 +28,5 @@ MAX_ANSWERS = 128
 """The most answers to a request; each is a request of its own in vLLM."""
 MAX_LOGPROBS = 20
 """The most best tokens at a position, which is also vLLM's default."""
-STAGE_CAPABILITIES: frozenset[Capability] = frozenset({"logprobs", "hidden", "masks"})
+STAGE_CAPABILITIES: frozenset[Capability] = frozenset({"logprobs", "hidden", "hidden_sums", "masks"})
 """The capabilities of a stage: its logits are drawn from by parallax-sampling-torch."""

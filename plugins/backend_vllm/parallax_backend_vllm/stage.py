@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import chain
 
 import torch
@@ -11,7 +11,7 @@ from parallax_backend_vllm.compat_stage import Found, RunRow, StageWorker
 from parallax_backend_vllm.transfer import to_device, to_host
 from parallax_core.api import Copy, Row, StageBatch
 from parallax_sampling_torch.engine_stage import EngineStage
-from parallax_sampling_torch.outputs import list_outputs
+from parallax_sampling_torch.outputs import find_picks, list_outputs
 from parallax_sampling_torch.tensors import read_tensor
 
 
@@ -30,9 +30,10 @@ class VllmStage(EngineStage[StageWorker]):
         found = self._run(layers, batch)
         if self.info.gives or not list_outputs(batch):
             return found.hidden, None
-        picks = [first + output.offset for first, row in _count_tokens(batch.rows) for output in row.outputs]
-        states = found.hidden[picks]
-        return states, _find_logits(layers, found, batch.rows, states).float()
+        picks = find_picks(batch, found.hidden.device)
+        states = picks.take(found.hidden)
+        logits = _find_logits(layers, found, batch.rows, states).float()
+        return picks.add_up(states, found.hidden), logits
 
     def list_written(self, row: Row) -> list[int]:
         """Return the blocks that a row has written."""
@@ -69,14 +70,6 @@ class VllmStage(EngineStage[StageWorker]):
             return found[0]
         logits = [each.last_logits for each in found if each.last_logits is not None]
         return Found(torch.cat([each.hidden for each in found]), torch.cat(logits) if logits else None)
-
-
-def _count_tokens(rows: Iterable[Row]) -> Iterable[tuple[int, Row]]:
-    """Yield each row with the number of tokens before it."""
-    first = 0
-    for row in rows:
-        yield first, row
-        first += len(row.tokens)
 
 
 def _find_logits(worker: StageWorker, found: Found, rows: Sequence[Row], states: torch.Tensor) -> torch.Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -20,13 +21,50 @@ def list_outputs(batch: StageBatch) -> list[Output]:
     return [output for row in batch.rows for output in row.outputs]
 
 
-def find_picks(batch: StageBatch, device: torch.device) -> torch.Tensor | None:
-    """Return the index, counted over all rows, of the token of each output, int64; None: every token has one output."""
-    picks, first = array("q"), 0
+@dataclass(frozen=True, slots=True)
+class Picks:
+    """The tokens whose hidden states the outputs of a step need, numbered over all rows."""
+
+    places: torch.Tensor | None
+    """The token of each output, int64 of shape [outputs]; None: every token has one output."""
+    sums: tuple[tuple[int, slice], ...] = ()
+    """Each output that sums hidden states, by its index, with the tokens to sum."""
+
+    def take(self, states: torch.Tensor) -> torch.Tensor:
+        """Return the state of each output's token, from ``states`` of all tokens, [tokens, width]."""
+        return states if self.places is None else states[self.places]
+
+    def add_up(self, taken: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
+        """Return ``taken``, [outputs, width], with sums in float32 for the outputs that sum.
+
+        Args:
+            taken: the state of each output's token.
+            states: the states of all tokens after the final norm, [tokens, width].
+        """
+        if not self.sums:
+            return taken
+        found = taken.to(torch.float32, copy=True)
+        for index, tokens in self.sums:
+            found[index] = states[tokens].float().sum(dim=0)
+        return found
+
+    @property
+    def are_none(self) -> bool:
+        """Whether there are no outputs."""
+        return self.places is not None and not len(self.places)
+
+
+def find_picks(batch: StageBatch, device: torch.device) -> Picks:
+    """Return the tokens whose hidden states the outputs of a batch need."""
+    places, sums, first = array("q"), list[tuple[int, slice]](), 0
     for row in batch.rows:
-        picks.extend(first + output.offset for output in row.outputs)
+        for output in row.outputs:
+            if isinstance(output, Hidden) and output.summed:
+                stop = first + output.offset + 1
+                sums.append((len(places), slice(stop - output.summed, stop)))
+            places.append(first + output.offset)
         first += len(row.tokens)
-    return None if picks == array("q", range(first)) else upload(picks).to(device)
+    return Picks(None if places == array("q", range(first)) else upload(places).to(device), tuple(sums))
 
 
 def place_draws(outputs: Sequence[Output]) -> list[int]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count, pairwise
 from typing import Any
+
+import pytest
 
 from parallax_core.api import (
     Delta,
@@ -20,6 +23,7 @@ from parallax_core.api import (
     SeqId,
     StageBatch,
     StageResult,
+    Tensor,
     TokenLogprob,
     best,
     logprobs,
@@ -28,6 +32,7 @@ from parallax_core.engine.head import Head
 from parallax_core.engine.inflight import PlannedStep
 from parallax_core.engine.limits import Limits
 from parallax_core.engine.options import HeadOptions
+from parallax_core.testing.paged import show_state
 from parallax_core.testing.toy import GREEDY, Toy, ToyStage
 from parallax_core.wire.codec import encode
 from parallax_core.wire.messages import Result
@@ -68,6 +73,21 @@ def expect_logprobs(toy: Toy, tokens: Sequence[int], start: int, top: int) -> li
     return [
         TokenLogprob(token, each[token], best(each, top)) for token, each in zip(tokens[start:], found, strict=True)
     ]
+
+
+def expect_embedding(toy: Toy, request: Request) -> Any:
+    """Return the expected embedding of a prompt, computed by the plain model, to be compared with `read_numbers`."""
+    states = [read_numbers(show_state(state))[0] for state in toy.states(request.prompt)]
+    match request.pooling:
+        case "last":
+            return states[-1:]
+        case "mean":
+            return pytest.approx([sum(states) / len(states)], rel=1e-6)
+    return None
+
+
+def read_numbers(tensor: Tensor) -> list[float]:
+    return list(struct.unpack(f"<{tensor.shape[0]}f", tensor.data))
 
 
 class Chain:

@@ -17,7 +17,7 @@ from parallax_core.contracts.stage import PoolKind
 from parallax_core.engine.limits import Limits
 from parallax_core.testing.toy import GREEDY, SizeOptions, Toy, ToyStage
 from tests.support.heads import drop_stored
-from tests.unit.engine.replica import NUMBERS, Replica, expect_logprobs, make_request
+from tests.unit.engine.replica import NUMBERS, Replica, expect_embedding, expect_logprobs, make_request, read_numbers
 
 CONTEXT = 15
 BROKEN = {"error": "it broke", "timeout": "timed out after 0.1 seconds"}
@@ -61,6 +61,7 @@ def make_stages(draw: st.DrawFn) -> list[ToyStage]:
 @st.composite
 def make_requests(draw: st.DrawFn) -> Request:
     max_tokens = draw(st.integers(1, 6))
+    pooling = draw(st.sampled_from([None, None, None, "last", "mean"]))
     return make_request(
         draw(st.lists(st.integers(0, 2), min_size=1, max_size=9)),
         max_tokens,
@@ -68,10 +69,11 @@ def make_requests(draw: st.DrawFn) -> Request:
         stop_ids=frozenset(draw(st.sampled_from([(), range(0, 97, 2)]))),
         priority=draw(st.integers(-2, 2)),
         timeout_s=draw(st.sampled_from([None, None, 0.1])),
-        n=draw(st.sampled_from([1, 1, 2, 3])),
+        n=draw(st.sampled_from([1, 1, 2, 3])) if pooling is None else 1,
         logprobs=draw(st.sampled_from([None, None, 0, 2])),
         prompt_logprobs=draw(st.sampled_from([None, None, None, 0, 2])),
         salt=draw(st.sampled_from(["", "", "salt"])),
+        pooling=pooling,
     )
 
 
@@ -208,6 +210,7 @@ class Traffic(RuleBasedStateMachine):
             assert deltas[-1].ended == finish.reason
         if request.prompt_logprobs is not None:
             self.check_scores(request, finish.cached_tokens)
+        self.check_embedding(request, finish.cached_tokens)
 
     def check_answer(self, request: Request, index: int, *, is_whole: bool) -> None:
         found, wanted = self.replica.tokens(request.id, index), self.replica.expected(request.id, index)
@@ -226,6 +229,13 @@ class Traffic(RuleBasedStateMachine):
         told = expect_logprobs(self.replica.toy, request.prompt, 1, request.prompt_logprobs)
         assert list(first.prompt_logprobs) == (told if first.tokens else [])
         assert not any(delta.prompt_logprobs for delta in others)
+
+    def check_embedding(self, request: Request, num_cached: int) -> None:
+        first, *others = self.replica.deltas[request.id]
+        expected = expect_embedding(self.replica.toy, request) if first.tokens else None
+        assert (None if first.embedding is None else read_numbers(first.embedding)) == expected
+        assert not any(delta.embedding for delta in others)
+        assert not (num_cached and request.pooling == "mean")
 
     @invariant()
     def the_ledger_is_the_stage(self) -> None:

@@ -29,14 +29,16 @@ def write(folder: Path, modules: Any = None, pooling: Any = None, **config: Any)
 @pytest.mark.parametrize(
     ("modules", "pooling", "config", "expected"),
     [
-        (MODULES, LAST, {}, EmbeddingConfig(normalizes=False, dimensions=None)),
-        (MODULES + NORMALIZE, LAST, {"is_matryoshka": True}, EmbeddingConfig(normalizes=True, dimensions=())),
-        (None, {"pooling_mode": "lasttoken"}, {}, EmbeddingConfig(normalizes=False, dimensions=None)),
+        (MODULES, LAST, {}, EmbeddingConfig("last", normalizes=False, dimensions=None)),
+        (MODULES + NORMALIZE, LAST, {"is_matryoshka": True}, EmbeddingConfig("last", normalizes=True, dimensions=())),
+        (MODULES, {"pooling_mode_mean_tokens": True}, {}, EmbeddingConfig("mean", normalizes=False, dimensions=None)),
+        (MODULES, {"pooling_mode": "mean"}, {}, EmbeddingConfig("mean", normalizes=False, dimensions=None)),
+        (None, {"pooling_mode": "lasttoken"}, {}, EmbeddingConfig("last", normalizes=False, dimensions=None)),
         (
             MODULES,
             LAST,
             {"matryoshka_dimensions": [8, 4]},
-            EmbeddingConfig(normalizes=False, dimensions=(8, 4)),
+            EmbeddingConfig("last", normalizes=False, dimensions=(8, 4)),
         ),
     ],
 )
@@ -51,7 +53,7 @@ def test_configuration_of_sentence_transformers_is_read(
     [
         (None, None, "makes no embeddings"),
         (MODULES, {**LAST, "pooling_mode_mean_tokens": True}, "mean_tokens, lasttoken"),
-        (MODULES, {"pooling_mode_mean_tokens": True}, "is not supported: mean_tokens"),
+        (MODULES, {"pooling_mode_max_tokens": True}, "is not supported: max_tokens"),
         (MODULES, {"pooling_mode": "cls"}, "is not supported: cls"),
         (MODULES, {}, "is not supported: none"),
         ([*MODULES, {"path": "2_Dense", "type": f"{PREFIX}Dense"}], LAST, "Transformer, Pooling, Dense"),
@@ -61,6 +63,13 @@ def test_configuration_of_sentence_transformers_is_read(
 def test_model_without_supported_embeddings_is_refused(tmp_path: Path, modules: Any, pooling: Any, words: str) -> None:
     with pytest.raises(InvalidRequest, match=words) as caught:
         read_embedding_config(write(tmp_path, modules, pooling))
+    assert caught.value.param == "model"
+
+
+@pytest.mark.parametrize("config", [{"is_causal": False}, {"use_bidirectional_attention": True}])
+def test_model_whose_tokens_attend_to_later_ones_is_refused(tmp_path: Path, config: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest, match="attend to later ones") as caught:
+        read_embedding_config(write(tmp_path, MODULES, LAST, **config))
     assert caught.value.param == "model"
 
 

@@ -61,7 +61,7 @@ class Letters:
     context_length = 0
     can_chat = True
     can_embed = False
-    embedding_config = EmbeddingConfig(normalizes=False, dimensions=None)
+    embedding_config = EmbeddingConfig("last", normalizes=False, dimensions=None)
 
     @cached_property
     def grammars(self) -> ModelGrammars:

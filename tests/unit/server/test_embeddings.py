@@ -4,13 +4,14 @@ import base64
 import math
 import struct
 from array import array
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import openai
 import pytest
 
-from parallax_core.api import Capability, StageInfo, Tensor
+from parallax_core.api import Capability, Hidden, StageInfo, Tensor
 from parallax_core.models.pooling import EmbeddingConfig
 from parallax_core.node.dtypes import convert
 from parallax_core.server.body_messages import EmbeddingForm
@@ -24,6 +25,11 @@ TEXTS = ["hello", "a", "once upon a time there was a fox, and a dragon, and a le
 
 def expect(text: str) -> list[float]:
     return list(struct.unpack("<f", show_state(TOY.states(Letters().encode(text))[-1]).data))
+
+
+def expect_mean(text: str) -> float:
+    states = [struct.unpack("<f", show_state(state).data)[0] for state in TOY.states(Letters().encode(text))]
+    return sum(states) / len(states)
 
 
 def embed(site: Site, **fields: Any) -> Any:
@@ -56,6 +62,16 @@ def test_prompt_in_the_cache_gives_the_same_embedding(site: Site) -> None:
     first, again = (embed(site, input=TEXTS[2]).json()["data"] for _ in range(2))
     assert first == again
     assert site.engine.stats()[0].cached_tokens > 0
+
+
+def test_embeddings_are_the_means_of_the_hidden_states(site: Site) -> None:
+    site.text.embedding_config = EmbeddingConfig("mean", normalizes=False, dimensions=None)
+    for _ in range(2):
+        reply = embed(site, input=TEXTS).json()
+        assert [item["embedding"] for item in reply["data"]] == [pytest.approx([expect_mean(text)]) for text in TEXTS]
+    assert site.engine.stats()[0].cached_tokens == 0
+    again = site.post("/v1/completions", model="toy", prompt=TEXTS[2], max_tokens=1).json()
+    assert again["usage"]["prompt_tokens_details"]["cached_tokens"] > 0
 
 
 def test_many_inputs_and_answers_at_the_same_time_do_not_mix(site: Site) -> None:
@@ -108,6 +124,22 @@ def test_backend_without_hidden_states_is_a_400() -> None:
     )
 
 
+class UnsoundStage(ToyStage):
+    """Computes a state that is no number, in a layer whose keys no later token needs."""
+
+    def show_hidden(self, output: Hidden, states: Sequence[int]) -> Tensor:
+        return Tensor("float32", (1,), struct.pack("<f", math.nan))
+
+
+def test_embedding_that_is_no_number_is_an_error() -> None:
+    site = Site()
+    site.stage = UnsoundStage(TOY)
+    with site:
+        reply = embed(site, input=["hello", "world"])
+    assert reply.status_code == 500
+    assert "not made of finite numbers" in reply.json()["error"]["message"]
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_embedding_is_cut_and_then_normalized(dtype: str) -> None:
     tensor = convert(Tensor("float32", (4,), struct.pack("<4f", 3.0, 4.0, 12.0, 84.0)), dtype)
@@ -120,7 +152,7 @@ def test_embedding_is_cut_and_then_normalized(dtype: str) -> None:
 
 
 def test_dimensions_are_those_of_the_model(site: Site) -> None:
-    site.text.embedding_config = EmbeddingConfig(normalizes=False, dimensions=(1, 8))
+    site.text.embedding_config = EmbeddingConfig("last", normalizes=False, dimensions=(1, 8))
     assert embed(site, input="hello", dimensions=1).json()["data"][0]["embedding"] == expect("hello")
     assert "it has 1, 8" in error_of(embed(site, input="hello", dimensions=2))["message"]
     assert "embeddings of this model have 1" in error_of(embed(site, input="hello", dimensions=8))["message"]

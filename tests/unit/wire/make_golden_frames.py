@@ -62,7 +62,7 @@ PREFILL = stage.Row(
     SeqId(2),
     256,
     (15, 300, 70000, 0),
-    outputs=(stage.Hidden(0), stage.Score(1, 70000, top=5), stage.Draw(3, count=2, top=1, masked=True)),
+    outputs=(stage.Hidden(0, summed=1), stage.Score(1, 70000, top=5), stage.Draw(3, count=2, top=1, masked=True)),
     positions=(256, 257, 300, 2**53 - 1),
     spans=(stage.Span(0, 2, tensor=0, start=1),),
 )

@@ -133,7 +133,7 @@ def outputs_at(offset: int) -> st.SearchStrategy[stage.Draw | stage.Score | stag
     return st.one_of(
         st.builds(stage.Draw, at, st.integers(1, LARGEST), counters, st.booleans()),
         st.builds(stage.Score, at, counts, counts),
-        st.builds(stage.Hidden, at),
+        st.builds(stage.Hidden, at, st.integers(0, offset + 1)),
     )
 
 

@@ -118,6 +118,7 @@ BAD_MESSAGES: list[tuple[Message, str]] = [
     *[(step_of(Row(A, 0, (1, 2), (output,))), "outside its row") for output in (Draw(2), Score(2, 1), Hidden(2))],
     *[(step_of(Row(A, 0, (1, 2), (output,))), ">= 0") for output in (Draw(-1), Score(-1, 1), Hidden(-1))],
     (step_of(Row(A, 0, (1, 2), (Draw(1), Hidden(0)))), "out of order"),
+    *[(step_of(Row(A, 0, (1, 2), (Hidden(at, at + 2),))), "sums hidden states outside its row") for at in (0, 1)],
     (step_of(Row(A, 0, (1,), (Draw(0, count=0),))), ">= 1"),
     (step_of(Row(A, 0, (1,), (Draw(0, top=-2),))), ">= -1"),
     (step_of(Row(A, 0, (1,), (Score(0, -1),))), ">= 0"),
