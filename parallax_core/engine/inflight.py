@@ -105,8 +105,11 @@ class InflightStep:
             message = f"the last stage sent {len(answers)} answers to step {self.number}; it must send {len(outputs)}"
             raise StageLost(message)
         for (output, sequence), answer in zip(outputs, answers, strict=True):
-            is_state = isinstance(output, Hidden)
-            if not (_fits_state(answer, tensors, sequence) if is_state else _fits(output, answer, vocab_size)):
+            if isinstance(output, Hidden):
+                is_fit = _fits_state(answer, tensors, sequence)
+            else:
+                is_fit = _fits(output, answer, vocab_size)
+            if not is_fit:
                 shown = str(answer)[:MOST_SHOWN]
                 raise StageLost(f"the last stage answered {shown} to {output} in step {self.number}")
 

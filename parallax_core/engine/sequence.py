@@ -140,8 +140,7 @@ class Sequence:
 
     @property
     def num_reusable(self) -> int:
-        """The most leading tokens whose KV may be reused: not the last token, whose logits are needed, nor tokens whose
-        log-probabilities or hidden states are."""
+        """The most leading tokens whose KV may be reused: not the last token, nor any that is asked about."""
         most = self.num_tokens - 1
         for asked in (self.score, self.embedding):
             if asked is not None and not asked.is_asked:

@@ -119,7 +119,7 @@ class RequestValidator:
             message = "an embedding is not available: this model's backend gives no hidden states"
             raise InvalidRequest(message, "pooling", "serve the model with another backend")
         if request.pooling == "mean" and not _has(self.stages[-1], "hidden_sums"):
-            message = "an embedding is not available: this model's backend does not sum hidden states, as its mean needs"
+            message = "an embedding by the mean is not available: this model's backend does not sum hidden states"
             raise InvalidRequest(message, "pooling", "serve the model with another backend")
         if request.n > 1 or request.delivered:
             raise InvalidRequest("an embedding is only for a single answer, from its beginning", "pooling")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -123,3 +123,4 @@ class StreamOptions(Strict):
     place = "stream_options."
 
     include_usage: bool = False
+    include_obfuscation: Literal[False] | None = None

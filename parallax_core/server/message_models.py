@@ -193,6 +193,7 @@ class OutputConfig(Strict):
     place = "output_config."
 
     format: OutputFormat | None = None
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
 
 
 class Thinking(Strict):
@@ -235,7 +236,8 @@ class CountTokensRequest(Tolerant):
     call, whose input follows the schema; ``none`` hides the tools from the model. ``disable_parallel_tool_use`` keeps
     only the first call of an answer."""
     output_config: OutputConfig | None = None
-    """``format``: ``{"type": "json_schema", "schema": SCHEMA}`` has the answer match a JSON schema."""
+    """``format``: ``{"type": "json_schema", "schema": SCHEMA}`` has the answer match a JSON schema. ``effort``: how
+    much the model reasons, if its chat template has such a setting; where it can only be turned on or off, it is on."""
     thinking: Thinking | None = None
     """``type``: ``enabled`` has the model reason for at most ``budget_tokens`` tokens, ``disabled`` turns reasoning
     off if the chat template can, and ``adaptive``, the default, leaves it to the model."""

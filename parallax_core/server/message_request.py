@@ -21,6 +21,7 @@ from parallax_core.server.structured_output import JsonSchemaFormat, ResponseFor
 FIELDS = {
     "continue_final_message": "messages",
     "max_reasoning_tokens": "thinking",
+    "reasoning_effort": "output_config.effort",
     "response_format": "output_config.format",
 }
 """The names of fields of a chat request in the Messages API, where they differ."""
@@ -69,6 +70,7 @@ def count_tokens(text: ModelTokenizer, body: CountTokensRequest, ask: BodyReques
 def _make_chat(text: ModelTokenizer, body: CountTokensRequest, ask: BodyRequest) -> ChatRequest:
     """Return the chat request with the same conversation, tools and reasoning."""
     choice, thinking = body.tool_choice, body.thinking
+    effort = body.output_config.effort if body.output_config else None
     return ChatRequest.model_construct(
         model=body.model,
         messages=list_messages(body, keeps_billing_line=ask.keeps_billing_line),
@@ -78,6 +80,7 @@ def _make_chat(text: ModelTokenizer, body: CountTokensRequest, ask: BodyRequest)
         chat_template_kwargs=_switch_reasoning(text, body),
         max_reasoning_tokens=thinking.budget_tokens if thinking else None,
         response_format=_make_format(body.answer_format) if body.answer_format else None,
+        reasoning_effort="xhigh" if effort == "max" else effort,
     )
 
 

@@ -49,10 +49,11 @@ NEUTRAL_CHAT: Neutral = {
     "modalities": (["text"],),
     "moderation": (),
     "prediction": (),
-    "prompt_cache_key": (),
+    "prompt_cache_options": ({}, {"mode": "implicit"}),
+    "prompt_cache_retention": ("in_memory",),
     "service_tier": ("auto", "default"),
     "store": (False,),
-    "verbosity": (),
+    "verbosity": ("medium",),
     "web_search_options": (),
 }
 """Unsupported fields of a chat request, with the values that are accepted because they, like null, have no effect."""
@@ -98,19 +99,12 @@ class Tolerant(Strict):
         return value is None or value in same_kind
 
 
-class Generation(Tolerant):
-    """The fields of chat and completion requests."""
+class Sampled(Tolerant):
+    """The fields that all requests for generated text have in OpenAI's APIs."""
 
     model: TextField
     """The id of the model served; another id gets a 404."""
-    max_tokens: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
-    """The largest number of tokens of an answer."""
-    min_tokens: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
-    """The smallest number of tokens of an answer: before that, no end of text and no stop token is drawn, and no string
-    of ``stop`` ends it."""
-    n: Answers | None = None
-    """The number of answers, drawn independently; 1 to 128."""
-    temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     """0 to 2; 0, like anything below a millionth, always takes the most probable token."""
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     """Keep the most probable tokens whose probabilities sum to at least this; above 0, at most 1."""
@@ -119,25 +113,17 @@ class Generation(Tolerant):
     min_p: ShareField | None = None
     """Keep the tokens that are at least this fraction as probable as the most probable one; 0 to 1."""
     seed: SeedField | None = None
-    """The same seed gives the same answers, alone or among other requests."""
+    """The same seed gives the same answer, alone or among other requests."""
     presence_penalty: Penalty | None = None
     """-2 to 2; subtracted from the logit of every token in the answer."""
     frequency_penalty: Penalty | None = None
     """-2 to 2; subtracted from a token's logit for each time it occurs in the answer."""
     repetition_penalty: Annotated[float, Field(ge=0.01, le=10)] | None = None
     """Above 1 makes tokens of prompt and answer less likely; 0.01 to 10."""
-    logit_bias: Biases | None = None
-    """Values to add to the logits of tokens, by token id as a string; -100 to 100 each."""
     stop: Stops | None = None
-    """One string or up to 16; an answer ends before the first of them."""
-    stop_token_ids: Annotated[list[Token], Field(max_length=64)] | None = None
-    """Token ids that end an answer; they have no text."""
-    ignore_eos: bool | None = None
-    """Continue after the model's end of text; only the length, ``stop`` and ``stop_token_ids`` end an answer."""
+    """One string or up to 16; the answer ends before the first of them."""
     stream: bool | None = None
     """Send the answer as server-sent events, as it is generated."""
-    stream_options: StreamOptions | None = None
-    """``include_usage``: send a last event with the token counts."""
     priority: Annotated[int, Field(ge=-(2**31), le=2**31 - 1)] | None = None
     """Requests with lower numbers are served first; 0 by default, and waiting makes every request more urgent. Numbers
     below ``--min-priority``, 0 by default, need a key of the role ``admin``."""
@@ -147,6 +133,26 @@ class Generation(Tolerant):
     """Share cached prompts only with requests of the same salt; by default with all that have none."""
     user: TextField | None = None
     """A label for the client's own use, without effect on the answer."""
+
+
+class Generation(Sampled):
+    """The fields of chat and completion requests."""
+
+    max_tokens: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
+    """The largest number of tokens of an answer."""
+    min_tokens: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
+    """The smallest number of tokens of an answer: before that, no end of text and no stop token is drawn, and no string
+    of ``stop`` ends it."""
+    n: Answers | None = None
+    """The number of answers, drawn independently; 1 to 128."""
+    logit_bias: Biases | None = None
+    """Values to add to the logits of tokens, by token id as a string; -100 to 100 each."""
+    stop_token_ids: Annotated[list[Token], Field(max_length=64)] | None = None
+    """Token ids that end an answer; they have no text."""
+    ignore_eos: bool | None = None
+    """Continue after the model's end of text; only the length, ``stop`` and ``stop_token_ids`` end an answer."""
+    stream_options: StreamOptions | None = None
+    """``include_usage``: send a last event with the token counts; ``include_obfuscation``: only false."""
     response_format: ResponseFormat | None = None
     """The form of the answers: ``{"type": "text"}``, ``{"type": "json_object"}``, or ``{"type": "json_schema",
     "json_schema": {"name": NAME, "schema": SCHEMA}}``."""
@@ -235,6 +241,10 @@ class ChatRequest(Generation):
     Only for a single answer."""
     metadata: Labels | None = None
     """Up to 16 labels for the client's own use, without effect on the answer."""
+    safety_identifier: TextField | None = None
+    """The newer name of ``user``."""
+    prompt_cache_key: TextField | None = None
+    """A label without effect: every prompt shares the prefix cache; see ``cache_salt``."""
 
     @model_validator(mode="after")
     def check_together(self) -> Self:

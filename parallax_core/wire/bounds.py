@@ -8,7 +8,18 @@ from __future__ import annotations
 
 from itertools import chain, pairwise
 
-from parallax_core.contracts.stage import MOST_PAGES, Answer, Draw, Drawn, Hidden, Output, PoolInfo, Row, StageInfo, State
+from parallax_core.contracts.stage import (
+    MOST_PAGES,
+    Answer,
+    Draw,
+    Drawn,
+    Hidden,
+    Output,
+    PoolInfo,
+    Row,
+    StageInfo,
+    State,
+)
 from parallax_core.contracts.tensor import ITEM_BYTES, Tensor
 from parallax_core.contracts.value import LARGEST
 from parallax_core.wire.checks import check_parts, check_words, require

@@ -11,17 +11,13 @@ from parallax_core.server.fields import (
     VARIANT,
     CountField,
     Labels,
-    Penalty,
-    SeedField,
-    ShareField,
-    Stops,
     Strict,
     TextField,
     Top,
     Variables,
     refuse,
 )
-from parallax_core.server.request_models import Neutral, Tolerant
+from parallax_core.server.request_models import Neutral, Sampled, Tolerant
 from parallax_core.server.responses.input_models import InputMessage, InputParts, find_type
 from parallax_core.server.responses.tool_models import (
     AllowedTools,
@@ -136,13 +132,11 @@ class ResponsesStreamOptions(Strict):
     include_obfuscation: Literal[False] | None = None
 
 
-class ResponsesRequest(Tolerant):
+class ResponsesRequest(Sampled):
     """The body of ``POST /v1/responses``."""
 
     neutral = NEUTRAL_RESPONSES
 
-    model: TextField
-    """The id of the model served; another id gets a 404."""
     input: TextField | InputParts
     """A text, or the parts of a conversation: messages with ``role`` (``system``, ``developer``, ``user``,
     ``assistant``) and ``content`` (a string, or parts of type ``input_text`` or ``output_text``), and what earlier
@@ -151,18 +145,12 @@ class ResponsesRequest(Tolerant):
     """A system message before the input."""
     max_output_tokens: CountField | None = None
     """The largest number of tokens of the answer, its reasoning included."""
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    """0 to 2; 0, like anything below a millionth, always takes the most probable token."""
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    """Keep the most probable tokens whose probabilities sum to at least this; above 0, at most 1."""
     top_logprobs: Top | None = None
     """The number of most probable tokens to return at each position; 0 to 20."""
     include: Annotated[list[Included], Field(max_length=32)] | None = None
     """``message.output_text.logprobs``: return the log-probability of each token of the text;
     ``reasoning.encrypted_content``: return the reasoning in a form that a later request can send back as it is (it is
     encoded, not encrypted). OpenAI's other values have no effect."""
-    stream: bool | None = None
-    """Send the answer as server-sent events, as it is generated."""
     stream_options: ResponsesStreamOptions | None = None
     """``include_obfuscation``: only false."""
     text: TextOptions | None = None
@@ -186,8 +174,6 @@ class ResponsesRequest(Tolerant):
     """Up to 16 labels for the client's own use, without effect on the answer."""
     client_metadata: Labels | None = None
     """The same, from Codex; they are not returned."""
-    user: TextField | None = None
-    """A label for the client's own use, without effect on the answer."""
     safety_identifier: TextField | None = None
     """The newer name of ``user``."""
     prompt_cache_key: TextField | None = None
@@ -198,31 +184,10 @@ class ResponsesRequest(Tolerant):
     """Keep the response, so that it can be retrieved and continued; true by default, unless the server keeps none."""
     background: bool | None = None
     """Generate the response whether the client listens or not; only for a response that is kept."""
-    top_k: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
-    """Keep the k most probable tokens; 0 keeps all."""
-    min_p: ShareField | None = None
-    """Keep the tokens that are at least this fraction as probable as the most probable one; 0 to 1."""
-    seed: SeedField | None = None
-    """The same seed gives the same answer, alone or among other requests."""
-    presence_penalty: Penalty | None = None
-    """-2 to 2; subtracted from the logit of every token in the answer."""
-    frequency_penalty: Penalty | None = None
-    """-2 to 2; subtracted from a token's logit for each time it occurs in the answer."""
-    repetition_penalty: Annotated[float, Field(ge=0.01, le=10)] | None = None
-    """Above 1 makes tokens of prompt and answer less likely; 0.01 to 10."""
-    stop: Stops | None = None
-    """One string or up to 16; the answer ends before the first of them."""
     chat_template_kwargs: Variables | None = None
     """Up to 256 further variables for the model's chat template."""
     max_reasoning_tokens: CountField | None = None
     """The largest number of tokens of the reasoning: after them the server ends it, and the model begins its answer."""
-    priority: Annotated[int, Field(ge=-(2**31), le=2**31 - 1)] | None = None
-    """Requests with lower numbers are served first; 0 by default, and waiting makes every request more urgent. Numbers
-    below ``--min-priority``, 0 by default, need a key of the role ``admin``."""
-    timeout: Annotated[float, Field(gt=0, le=86400)] | None = None
-    """Seconds after its arrival at which the request ends with an error."""
-    cache_salt: Annotated[TextField, Field(min_length=1, max_length=256)] | None = None
-    """Share cached prompts only with requests of the same salt; by default with all that have none."""
 
     @model_validator(mode="after")
     def check_together(self) -> Self:

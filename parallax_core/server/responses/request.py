@@ -13,7 +13,7 @@ from parallax_core.server.body_messages import BodyRequest, HistoryNeeded, Parse
 from parallax_core.server.chat_messages import NamedFunction, NamedTool
 from parallax_core.server.engine_request import read_chat
 from parallax_core.server.json_pieces import JsonObject, to_json
-from parallax_core.server.request_models import ChatRequest
+from parallax_core.server.request_models import ChatRequest, Sampled
 from parallax_core.server.responses.body_models import ENCRYPTED, LOGPROBS, ResponsesRequest, SchemaFormat
 from parallax_core.server.responses.conversation import ConversationPart, list_input, list_messages, make_tools
 from parallax_core.server.responses.input_models import InputParts, PartReference, list_references
@@ -27,25 +27,7 @@ from parallax_core.server.responses.tool_models import (
 )
 from parallax_core.server.structured_output import JsonSchemaFormat, ResponseFormat, StructuredOutputs
 
-SAME = (
-    "model",
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "seed",
-    "presence_penalty",
-    "frequency_penalty",
-    "repetition_penalty",
-    "stop",
-    "stream",
-    "chat_template_kwargs",
-    "max_reasoning_tokens",
-    "parallel_tool_calls",
-    "priority",
-    "timeout",
-    "cache_salt",
-)
+SAME = (*Sampled.model_fields, "chat_template_kwargs", "max_reasoning_tokens", "parallel_tool_calls")
 """The fields that a chat request has by the same name."""
 FIELDS = {
     "messages": "input",
@@ -98,13 +80,11 @@ def read_responses(
         reading.form,
         length_field="max_output_tokens",
         prompt_field="input",
-        grammar_field=FIELDS.get(field, field),
+        grammar_field=FIELDS.get(field, field) if freeform is None else "tool_choice",
+        forced_call=reading.form.forced_call if freeform is None else freeform.full_name,
+        is_freeform=freeform is not None,
         plan=plan,
     )
-    if freeform is not None:
-        form = msgspec.structs.replace(
-            form, forced_call=freeform.full_name, is_freeform=True, grammar_field="tool_choice"
-        )
     return msgspec.structs.replace(reading, form=form)
 
 

@@ -5,4 +5,4 @@ from __future__ import annotations
 from parallax_core.api import Capability
 
 STAGE_CAPABILITIES: frozenset[Capability] = frozenset({"logprobs", "hidden", "hidden_sums", "masks"})
-"""The capabilities of a stage; ``hidden`` and its sums are missing where the model has no part of its own for the logits."""
+"""The capabilities of a stage; ``hidden`` and ``hidden_sums`` are missing where no part of the model makes logits."""

@@ -115,8 +115,8 @@ class Network:
             wanted: the tokens with outputs; None if there are none. Ignored without the last layer.
 
         Returns:
-            Logits of shape [outputs, vocab_size]; without the last layer, hidden states of shape [rows, columns, width];
-            without outputs, an array whose evaluation computes every layer, and so the cache.
+            Logits of shape [outputs, vocab_size]; without the last layer, hidden states of shape [rows, columns,
+            width]; without outputs, an array whose evaluation computes every layer, and so the cache.
         """
         entry = self._model_slice.entry
         if entry is not None:

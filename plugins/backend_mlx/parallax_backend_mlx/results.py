@@ -20,8 +20,8 @@ class RunResult:
     logits: mx.array | None = None
     """The logits of each output of each row, in row order, shape [outputs, vocab_size]; None without outputs."""
     states: mx.array | None = None
-    """The hidden states after the final norm of these outputs, or sums of states, shape [outputs, width]; None if no row
-    asks for one."""
+    """The hidden states after the final norm of these outputs, or sums, shape [outputs, width]; None if no row asks for
+    one."""
     hidden: mx.array | None = None
     """The hidden states of a network without the last layer: shape [tokens of all rows in order, width]."""
 

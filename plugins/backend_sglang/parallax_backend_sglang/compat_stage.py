@@ -139,9 +139,7 @@ class LayerRunner:
         for buffer in self._list_buffers():
             buffer[slots] = 0
 
-    def run(
-        self, tokens: torch.Tensor, rows: Sequence[RowSlots], hidden: torch.Tensor | None, picks: Picks
-    ) -> Found:
+    def run(self, tokens: torch.Tensor, rows: Sequence[RowSlots], hidden: torch.Tensor | None, picks: Picks) -> Found:
         """Run rows through the layers, and write their keys and values.
 
         Args:

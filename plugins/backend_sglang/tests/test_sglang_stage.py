@@ -50,9 +50,7 @@ class Layers:
         self.cache = torch.zeros(len(layers), PAGES * PAGE + 1)
         self.fails = self.is_broken = False
 
-    def run(
-        self, tokens: torch.Tensor, rows: Sequence[RowSlots], hidden: torch.Tensor | None, picks: Picks
-    ) -> Found:
+    def run(self, tokens: torch.Tensor, rows: Sequence[RowSlots], hidden: torch.Tensor | None, picks: Picks) -> Found:
         """Compute rows one after the other."""
         given = tokens[:, None].float() if hidden is None else hidden
         parts = given.split([row.count for row in rows])

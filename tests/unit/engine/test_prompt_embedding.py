@@ -31,10 +31,9 @@ def test_each_state_is_asked_for_once() -> None:
     mean = PromptEmbedding(6, "mean")
     assert mean.ask(0, 2) == (Hidden(1, 2),)
     assert mean.ask(1, 4) == (Hidden(2, 2),)
-    assert mean.num_asked == 4
-    assert not mean.is_asked
+    assert (mean.num_asked, mean.is_asked) == (4, False)
     assert mean.ask(4, 7) == (Hidden(1, 2),)
-    assert mean.is_asked
+    assert (mean.num_asked, mean.is_asked) == (6, True)
     assert mean.ask(7, 8) == ()
 
 

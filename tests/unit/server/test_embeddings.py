@@ -28,8 +28,8 @@ def expect(text: str) -> list[float]:
 
 
 def expect_mean(text: str) -> float:
-    states = [struct.unpack("<f", show_state(state).data)[0] for state in TOY.states(Letters().encode(text))]
-    return sum(states) / len(states)
+    states = TOY.states(Letters().encode(text))
+    return math.fsum(struct.unpack("<f", show_state(state).data)[0] for state in states) / len(states)
 
 
 def embed(site: Site, **fields: Any) -> Any:

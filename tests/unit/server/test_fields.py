@@ -26,7 +26,7 @@ REQUIRED: dict[str, dict[str, Any]] = {
 }
 FIELDS = [(route, name) for route, fields in ROUTES.items() for name in fields]
 USUAL = {"model": "toy", "max_tokens": 8, "seed": 5, "temperature": 1}
-LABELS = {"user", "metadata"}
+LABELS = {"user", "metadata", "safety_identifier", "prompt_cache_key"}
 UNUSED_HERE = {"parallel_tool_calls", "max_reasoning_tokens"}
 """Fields without effect on the toy, which does not reason or call tools; see `test_tools`, `test_reasoning_limit`."""
 NEW = re.compile(r'"(id|created|cached_tokens)":("[^"]*"|\d+)')

@@ -288,6 +288,12 @@ def test_fields_that_ask_for_nothing_more_are_accepted(site: Site, fields: dict[
     assert ask(site, **fields).status_code == 200
 
 
+def test_effort_is_that_of_the_template(site: Site) -> None:
+    for effort, shown in (("low", "low"), ("max", "xhigh")):
+        body = ask(site, output_config={"effort": effort}).json()
+        assert body["content"][0]["text"] == answer(f"hello{shown}", 5)
+
+
 def test_version_is_checked(site: Site) -> None:
     for version in VERSIONS:
         assert post(site, max_tokens=5, headers={"anthropic-version": version}).status_code == 200

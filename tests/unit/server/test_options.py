@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from parallax_core.server import ignored_header
 from parallax_core.server.api_keys import ApiKeys
 from parallax_core.server.drain import Drain
 from parallax_core.server.options import ServerOptions
@@ -145,13 +146,26 @@ def test_lenient_server_names_the_fields_it_ignored(caplog: pytest.LogCaptureFix
         assert "colour" in caplog.text
         assert "X-Ignored-Fields" not in site.post(**QUESTION).headers
         turns = [{"role": "user", "content": [{"type": "text", "text": "a", "x": 1}], "nick": "me"}] * 2
-        deeper = site.post(**{**QUESTION, "messages": turns}, stream=True, stream_options={"include_obfuscation": True})
+        deeper = site.post(**{**QUESTION, "messages": turns}, stream=True, stream_options={"chunked": True})
         assert deeper.status_code == 200
-        names = "messages.nick, messages.content.x, stream_options.include_obfuscation"
+        names = "messages.nick, messages.content.x, stream_options.chunked"
         assert sorted(deeper.headers["X-Ignored-Fields"].split(", ")) == sorted(names.split(", "))
         assert site.post("/tokenize", model="toy", prompt="a", x=1).headers["X-Ignored-Fields"] == "x"
         assert error_of(site.post(tools=[{"type": "function"}], **QUESTION))["param"] == "tools.0.function"
         assert error_of(site.post(temperature=9, **QUESTION))["param"] == "temperature"
+
+
+def test_fields_ignored_with_every_request_are_a_warning_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ignored_header, "MOST_LOGGED", 3)
+    caplog.set_level(logging.DEBUG, "parallax_core.server.ignored_header")
+    with Site(ServerOptions(is_lenient=True)) as site:
+        for name in ["colour", "colour", "weight", "colour", "height", "depth"]:
+            assert site.post(**{**QUESTION, name: 1}).headers["X-Ignored-Fields"] == name
+    found = [record for record in caplog.records if record.getMessage().startswith("ignored fields")]
+    levels = [record.levelname for record in found]
+    assert levels == ["WARNING", "DEBUG", "WARNING", "DEBUG", "WARNING", "DEBUG"]
 
 
 def test_closed_gate_lets_nobody_in(site: Site) -> None:

@@ -203,6 +203,8 @@ CHAT = COMMON | {
     "metadata": Values(
         st.dictionaries(TEXT, TEXT, max_size=3), st.sampled_from([*NO_OBJECT, {"a": 1}]), ({"a": "b"}, {"a": "b"})
     ),
+    "safety_identifier": Values(TEXT, st.sampled_from(NO_TEXT), ("a", "b")),
+    "prompt_cache_key": Values(TEXT, st.sampled_from(NO_TEXT), ("a", "b")),
 }
 
 COMPLETION = COMMON | {
