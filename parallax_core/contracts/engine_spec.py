@@ -37,6 +37,9 @@ class PipStep:
 
     install: tuple[str, ...] = ()
     """Requirements to install. ``{release}`` in one stands for the releases to choose from, such as ``==0.32.0``."""
+    as_required_by: str = ""
+    """A distribution that an earlier step installs: what ``install`` names without a version is installed in a version
+    that it requires, so that each release gets its own. Empty: in the newest."""
     uninstall: tuple[str, ...] = ()
     """Distributions to remove, such as dependencies that have no build for this machine. Instead of ``install``."""
     options: tuple[str, ...] = ()

@@ -41,16 +41,18 @@ class EngineEnvironment:
 
     def read_version(self, distributions: Sequence[str]) -> str:
         """Return the version of the first of ``distributions`` that is installed there; empty: none is."""
-        places = [str(path) for path in self.folder.glob("lib*/python3*/site-packages")]
-        for name in distributions:
-            for found in metadata.distributions(name=name, path=places):
-                return found.version
-        return ""
+        return next((found.version for name in distributions if (found := find_distribution(self.folder, name))), "")
 
 
 def find_python(folder: Path) -> Path:
     """Return the interpreter of a virtual environment."""
     return folder / "bin" / "python"
+
+
+def find_distribution(folder: Path, name: str) -> metadata.Distribution | None:
+    """Return the metadata of a distribution in a virtual environment; None: it is not installed there."""
+    places = [str(path) for path in folder.glob("lib*/python3*/site-packages")]
+    return next(iter(metadata.distributions(name=name, path=places)), None)
 
 
 def find_environment(backend: str) -> EngineEnvironment | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -19,10 +20,12 @@ from parallax_core.base.machine import Machine
 from parallax_core.config.home import engines_folder
 from parallax_core.contracts.engine_spec import EngineBuild, EngineSpec, PipStep
 from parallax_core.contracts.progress import Progress, silent
-from parallax_core.deploy.engine_environment import NOTE, EngineEnvironment, EngineNote, find_python
+from parallax_core.deploy.engine_environment import NOTE, EngineEnvironment, EngineNote, find_distribution, find_python
 from parallax_core.deploy.local_source import CORE, list_sources
 
 MACHINE = Machine()
+NAME = re.compile(r"^[\w.-]*")
+"""The name at the beginning of a requirement."""
 PIP = ("-m", "pip", "--disable-pip-version-check", "--no-input")
 KEPT_LINES = 30
 """The last lines of pip's output that are searched for its error."""
@@ -73,9 +76,9 @@ class EngineInstall:
         note = EngineNote(backend=self.backend, build=self.build, core=metadata.version(CORE))
         try:
             self._make_venv()
-            commands = list(self._list_commands())
-            for number, command in enumerate(commands, 1):
-                self._run_pip(f"installing {self.backend}, step {number} of {len(commands)}", command)
+            count = len(self.spec.builds[self.build]) + 1
+            for number, command in enumerate(self._list_commands(), 1):
+                self._run_pip(f"installing {self.backend}, step {number} of {count}", command)
             self._check()
             (self.folder / NOTE).write_bytes(msgspec.json.encode(note))
         except BaseException:
@@ -95,7 +98,7 @@ class EngineInstall:
             raise ParallaxError(f"{self.python} cannot make an environment in {self.folder}: {lines[-1]}", hint)
 
     def _list_commands(self) -> Iterator[list[str]]:
-        """Yield the arguments of each call of pip."""
+        """Yield the arguments of each call of pip, which may depend on what those before have installed."""
         for step in self.spec.builds[self.build]:
             yield self._describe_step(step)
         yield ["install", *list_sources(self.distribution)]
@@ -104,7 +107,9 @@ class EngineInstall:
         if step.uninstall:
             return ["uninstall", "--yes", *step.options, *step.uninstall]
         release = self.spec.supported + (f",=={self.release}" if self.release else "")
-        return ["install", *step.options, *(each.replace("{release}", release) for each in step.install)]
+        required = read_requirements(self.folder, step.as_required_by) if step.as_required_by else {}
+        wanted = (required.get(normalize_name(each), each) for each in step.install)
+        return ["install", *step.options, *(each.replace("{release}", release) for each in wanted)]
 
     def _run_pip(self, task: str, arguments: Sequence[str]) -> None:
         """Run pip; report the number of packages it has found so far.
@@ -152,6 +157,18 @@ class EngineInstall:
 def choose_build(spec: EngineSpec, machine: Machine = MACHINE) -> EngineBuild:
     """Return the build for this machine: CUDA if it has an NVIDIA GPU and the engine a build for it."""
     return "cuda" if machine.has_nvidia_driver() and "cuda" in spec.builds else "cpu"
+
+
+def read_requirements(folder: Path, distribution: str) -> dict[str, str]:
+    """Return what a distribution in an environment requires, without its extras, by normalized name."""
+    found = find_distribution(folder, distribution)
+    lines = (found.requires if found else None) or []
+    return {normalize_name(NAME.findall(each)[0]): each for each in lines if "extra ==" not in each}
+
+
+def normalize_name(name: str) -> str:
+    """Return the name of a distribution as indexes compare it (PEP 503)."""
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def find_pip_error(lines: Sequence[str]) -> str:

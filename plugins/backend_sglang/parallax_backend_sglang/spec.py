@@ -12,13 +12,13 @@ WHEELS = "https://download.pytorch.org/whl/cpu"
 """PyTorch's own index of builds without CUDA."""
 LIBRARIES = (
     *("aiohttp", "apache-tvm-ffi", "blobfile", "compressed-tensors", "dill", "distro", "easydict", "einops"),
-    *("fastapi", "gguf", "interegular", "IPython", "llguidance>=1.7.6,<2", "msgspec", "numpy", "nvidia-ml-py"),
-    *("openai==2.8.0", "openai-harmony==0.0.4", "orjson", "packaging", "partial_json_parser", "pillow"),
+    *("fastapi", "gguf", "interegular", "IPython", "llguidance", "msgspec", "numpy", "nvidia-ml-py"),
+    *("openai", "openai-harmony", "orjson", "packaging", "partial_json_parser", "pillow"),
     *("prometheus-client", "psutil", "pybase64", "pydantic", "python-multipart", "pyzmq", "regex", "requests"),
-    *("scipy", "sentencepiece", "setproctitle", "tiktoken", "tokenizers", "tqdm", "transformers==5.19.0"),
+    *("scipy", "sentencepiece", "setproctitle", "tiktoken", "tokenizers", "tqdm", "transformers"),
     *("uvicorn", "uvloop", "watchfiles", "xxhash", "zstandard"),
 )
-"""What SGLang imports on a CPU, apart from PyTorch. Its own list of requirements has packages of CUDA."""
+"""What SGLang imports on a CPU, apart from PyTorch. Its own list of requirements has packages of CUDA, too."""
 BARE = ("sglang{release}", "triton==3.9.0", "xgrammar==0.2.7")
 """What is installed without its requirements, which are among `LIBRARIES` or belong to CUDA."""
 
@@ -30,8 +30,8 @@ ENGINE = EngineSpec(
         "cpu": (
             # By itself, since the index has nothing else, and is asked for everything that a call of pip installs.
             PipStep(install=(f"{TORCH}+cpu",), options=("--no-deps", "--retries", "1", "--extra-index-url", WHEELS)),
-            PipStep(install=(TORCH, *LIBRARIES)),
             PipStep(install=BARE, options=("--no-deps",)),
+            PipStep(install=(TORCH, *LIBRARIES), as_required_by="sglang"),
         ),
         "cuda": (PipStep(install=("sglang{release}",)),),
     },

@@ -124,6 +124,19 @@ def test_releases_to_choose_from_are_the_supported_ones(tmp_path: Path, monkeypa
     assert install._describe_step(step)[2] == "engine>=1,<2,==1.2"
 
 
+def test_versions_are_those_that_the_engine_requires(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install = make_install(tmp_path, monkeypatch)
+    info = install.folder / "lib" / "python3.11" / "site-packages" / "engine-1.2.dist-info"
+    info.mkdir(parents=True)
+    required = ("Some_Library<3,>=2.1", "free", "unwanted==1", 'free==9; extra == "all"', "torch==1.0")
+    lines = ["Metadata-Version: 2.1", "Name: engine", "Version: 1.2", *(f"Requires-Dist: {each}" for each in required)]
+    (info / "METADATA").write_text("\n".join(lines))
+    step = PipStep(install=("torch==2.0", "some-library", "free", "other"), as_required_by="engine")
+    assert install._describe_step(step) == ["install", "torch==2.0", "Some_Library<3,>=2.1", "free", "other"]
+    missing = PipStep(install=("free",), as_required_by="nowhere")
+    assert install._describe_step(missing) == ["install", "free"]
+
+
 def test_build_is_that_of_the_machine(tmp_path: Path) -> None:
     both = EngineSpec(module="m", distributions=(), supported="", builds={"cpu": (), "cuda": ()})
     only = EngineSpec(module="m", distributions=(), supported="", builds={"cpu": ()})
