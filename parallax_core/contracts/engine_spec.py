@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
+
+from parallax_core.base.refs import Ref
 
 RequestField = Literal[
     "logprobs",
@@ -52,6 +54,9 @@ class EngineSpec:
 
     module: str
     """The module that is imported to check a new environment, such as ``vllm``."""
+    importing: Ref[Callable[[], None]] | None = None
+    """A function that imports it in its environment, and raises or exits with an error if it cannot, where that takes
+    more than an import."""
     distributions: tuple[str, ...]
     """The distributions that may hold the engine; the version of the one that is installed is the engine's."""
     supported: str

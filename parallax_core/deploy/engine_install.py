@@ -141,8 +141,10 @@ class EngineInstall:
         Raises:
             ParallaxError: if that fails.
         """
-        module = self.spec.module
-        command = [str(find_python(self.folder)), "-P", "-c", f"import {module}"]
+        module, importing = self.spec.module, self.spec.importing
+        source, _, name = importing.target.partition(":") if importing else (module, "", "")
+        code = f"from {source} import {name}; {name}()" if importing else f"import {module}"
+        command = [str(find_python(self.folder)), "-P", "-c", code]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=CHECK_S, check=False)
         except subprocess.TimeoutExpired as error:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
+
+from parallax_backend_sglang.probe import has_cuda
 
 STAND_INS = Path(__file__).parent / "cpu_stand_ins"
 """The folder with stand-ins for packages without a CPU build."""
@@ -34,6 +38,17 @@ def make_environment(folder: str, *, on_cpu: bool, threads: int) -> dict[str, st
         found |= {"SGLANG_USE_CPU_ENGINE": "1", "PYTHONPATH": os.pathsep.join(path)}
         found.setdefault("OMP_NUM_THREADS", str(threads))
     return found
+
+
+def import_sglang() -> None:
+    """Import SGLang as the child process does, which on a CPU has the stand-ins; exit with an error if it cannot."""
+    folder = make_folder()
+    try:
+        environment = make_environment(folder, on_cpu=not has_cuda(), threads=1)
+        status = subprocess.call([sys.executable, "-P", "-c", "import sglang"], env=environment)
+    finally:
+        remove_folder(folder)
+    sys.exit(status)
 
 
 def make_folder() -> str:

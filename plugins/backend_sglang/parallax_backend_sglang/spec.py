@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from parallax_backend_sglang.fields import HONOURED, MAX_ANSWERS, MAX_LOGPROBS
 from parallax_backend_sglang.versions import describe_supported
-from parallax_core.api import EngineSpec, PipStep
+from parallax_core.api import EngineSpec, PipStep, Ref
 
 TORCH = "torch==2.13.0"
 """A PyTorch that the supported releases run with on a CPU."""
@@ -24,6 +24,7 @@ BARE = ("sglang{release}", "triton==3.9.0", "xgrammar==0.2.7")
 
 ENGINE = EngineSpec(
     module="sglang",
+    importing=Ref("parallax_backend_sglang.environment:import_sglang"),
     distributions=("sglang",),
     supported=describe_supported(),
     builds={

@@ -65,9 +65,10 @@ def test_release_outside_the_range_is_refused_before_anything_starts(
 
 
 def test_environment_on_a_cpu_gets_sglang_without_packages_of_cuda() -> None:
-    torch, libraries, bare = ENGINE.builds["cpu"]
+    torch, bare, libraries = ENGINE.builds["cpu"]
     assert torch.install == ("torch==2.13.0+cpu",)
     assert "torch==2.13.0" in libraries.install
+    assert libraries.as_required_by == "sglang"
     assert "--no-deps" in bare.options
     assert "sglang{release}" in bare.install
     everything = {re.split(r"[=<>{]", each)[0] for step in (libraries, bare) for each in step.install}

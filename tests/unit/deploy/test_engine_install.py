@@ -3,6 +3,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import filelock
@@ -10,6 +11,7 @@ import pytest
 
 from parallax_core.base.errors import ParallaxError, UsageError
 from parallax_core.base.machine import Machine
+from parallax_core.base.refs import Ref
 from parallax_core.contracts.engine_spec import EngineSpec, PipStep
 from parallax_core.deploy import engine_install
 from parallax_core.deploy.engine_environment import NOTE, find_environment, remove_environment
@@ -70,6 +72,13 @@ def test_environment_that_cannot_be_imported_is_removed(tmp_path: Path, monkeypa
         install.run()
     assert failed.value.hint == "try another build: --cpu"
     assert not install.folder.exists()
+
+
+def test_engine_is_imported_as_its_backend_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install = make_install(tmp_path, monkeypatch, "def check():\n    raise OSError('not that way')")
+    object.__setattr__(install, "spec", replace(install.spec, importing=Ref("toyengine:check")))
+    with pytest.raises(ParallaxError, match="toyengine is installed, but cannot be imported: OSError: not that way"):
+        install.run()
 
 
 def test_failure_of_pip_is_told_and_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
