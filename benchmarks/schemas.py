@@ -7,9 +7,10 @@ and unions. Half of them are drawn by a toy model, in one stage and in three, th
 `parallax serve`, on each backend in one stage and in three. `jsonschema`, which shares no code with the library that
 makes the masks, checks every answer that finishes; answers that end by their length are counted as ``length``.
 
-Then the rates of tokens with and without a schema, for 8 and 32 requests at a time, in turns; with schemas, while
-schemas of 2 MB that take too long are sent; the times of single masks; and the JSON-Schema-Test-Suite. Each part is
-written when it is done and skipped by the next run; ``--only`` chooses parts.
+The rates of tokens with and without a schema, for 8 and 32 requests at a time, in turns, and with schemas while schemas
+of 2 MB that take too long are sent; the times to refuse such a schema; the times of single masks; and the
+JSON-Schema-Test-Suite. Each part is written when it is done and skipped by the next run, and answers go on where they
+were; ``--only`` chooses parts, such as those that need a quiet machine: ``masks``, ``slow schemas``, ``rates of mlx``.
 """
 
 # ruff: noqa: S311 -- the same in every run
@@ -51,7 +52,7 @@ Report = dict[str, Any]
 Judge = Callable[[int], Awaitable[str]]
 """Asks for the answer of a number, and returns ``valid``, ``invalid`` or ``length``."""
 
-FORMATIONS = {
+SERVED = {
     "torch": ("--backend", "torch"),
     "torch in 3 stages": ("--backend", "torch", "--stages", "3"),
     "mlx": ("--backend", "mlx"),
@@ -59,10 +60,16 @@ FORMATIONS = {
 }
 TOYS = {"toy": 1, "toy in 3 stages": 3}
 """The stages of each formation of the toy model."""
+RATES = {f"rates of {name}": options for name, options in SERVED.items()}
+"""The parts that measure rates, with the options of their servers."""
+SLOW = "slow schemas"
+"""The part that measures how long the refusal of a schema takes that is too slow."""
 TOY_SHARE = 2
 """The toy gives this number of answers for each one of a formation of the real model."""
 SINGLE = ("masks", "suite")
 """The parts without a server."""
+TIMES = 10
+"""Slow schemas that are sent one after another."""
 PART = 100
 """Answers after which the counts are written."""
 MOST_TOKENS = 300
@@ -86,15 +93,15 @@ def judge_text(number: int, text: str) -> str:
 class Asker:
     """Asks a server for answers."""
 
-    def __init__(self, url: str, most: int) -> None:
-        self._most = most
+    def __init__(self, url: str, model: str, most: int = MOST_TOKENS) -> None:
+        self._model, self._most = model, most
         self._client = AsyncOpenAI(base_url=url, api_key="none", timeout=600, max_retries=5)
 
     async def ask(self, schema: Report | None, number: int, most: int = MOST_TOKENS) -> tuple[str, str, int]:
         """Return the text of an answer, why it ended, and its number of tokens."""
         wanted: Any = {"type": "json_schema", "json_schema": {"name": "it", "schema": schema}}
         answer = await self._client.chat.completions.create(
-            model="smollm2-135m",
+            model=self._model,
             messages=[{"role": "user", "content": "Describe a thing as JSON."}],
             response_format={"type": "text"} if schema is None else wanted,
             temperature=1,
@@ -188,25 +195,28 @@ async def count_toy(num_stages: int, found: Report, wanted: int, save: Callable[
             await engine.stop()
 
 
-async def measure(url: str, given: argparse.Namespace, found: Report, save: Callable[[], None]) -> None:
-    """Add what a server does to ``found``."""
-    asker = Asker(url, given.tokens)
-    await count_answers(asker.judge, found, given.answers, save)
-    if not given.turns:
-        return
+async def measure_rates(asker: Asker, turns: int) -> Report:
+    """Return the rates with schemas as shares of those without, and while slow schemas are sent of those without."""
+    found: Report = {}
     for at_once in (8, 32):
         ratios = []
-        for _ in range(given.turns):
+        for _ in range(turns):
             plain = await asker.rate(at_once, has_schema=False)
             ratios.append(await asker.rate(at_once, has_schema=True) / plain)
         found[f"rate with schemas, {at_once} at once"] = round(median(ratios), 3)
-    alone = await asker.rate(8, has_schema=True, rounds=given.turns)
+    alone = await asker.rate(8, has_schema=True, rounds=turns)
     attacking = asyncio.create_task(asker.attack_for_ever())
-    attacked = await asker.rate(8, has_schema=True, rounds=given.turns)
+    attacked = await asker.rate(8, has_schema=True, rounds=turns)
     attacking.cancel()
     found["rate while others send slow grammars"] = round(attacked / alone, 3)
-    found["seconds to refuse a slow grammar"] = round(max([await asker.attack() for _ in range(3)]), 2)
-    save()
+    return found
+
+
+async def measure_refusals(asker: Asker) -> Report:
+    """Return how long slow schemas take until they are refused, in seconds, on a server that does nothing else."""
+    await asker.judge(0)  # the first schema of a process loads the compiler
+    times = sorted([await asker.attack() for _ in range(TIMES)])
+    return {"median s": round(median(times), 2), "most s": round(times[-1], 2), "count": len(times)}
 
 
 def time_masks(folder: Path) -> dict[str, float]:
@@ -236,26 +246,33 @@ def run_part(name: str, given: argparse.Namespace, found: Report, save: Callable
         found |= run_suite(given.model)
     elif name in TOYS:
         asyncio.run(count_toy(TOYS[name], found, TOY_SHARE * given.answers, save))
+    elif name == SLOW:
+        with serve(given.model) as url:
+            found |= asyncio.run(measure_refusals(Asker(url, given.model.name)))
+    elif name in RATES:
+        with serve(given.model, *RATES[name]) as url:
+            found |= asyncio.run(measure_rates(Asker(url, given.model.name, given.tokens), given.turns))
     else:
-        with serve(*FORMATIONS[name]) as url:
-            asyncio.run(measure(url, given, found, save))
+        with serve(given.model, *SERVED[name]) as url:
+            judge = Asker(url, given.model.name).judge
+            asyncio.run(count_answers(judge, found, given.answers, save))
     found["is whole"] = True
     save()
 
 
 def main(args: Sequence[str] | None = None) -> None:
     """Run the parts that the report lacks."""
-    names = [*SINGLE, *TOYS, *FORMATIONS]
+    names = [*SINGLE, SLOW, *TOYS, *SERVED, *RATES]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--answers", type=int, default=1250, help="answers of each formation of the real model")
-    parser.add_argument("--turns", type=int, default=5, help="turns of each measurement of a rate; 0: none")
+    parser.add_argument("--turns", type=int, default=5, help="turns of each measurement of a rate")
     parser.add_argument("--tokens", type=int, default=48, help="tokens of each answer whose rate is measured")
     parser.add_argument("--only", nargs="*", choices=names, default=names, help="the parts to run")
     given = parser.parse_args(args)
     report = read_report(given.out)
-    command = ["benchmarks.schemas", given.model.name, "--answers", str(given.answers), "--turns", str(given.turns)]
+    command = ["benchmarks.schemas", "MODEL", "--answers", str(given.answers), "--turns", str(given.turns)]
     for name in given.only:
         found = report.setdefault(name, {})
         if not found.get("is whole"):

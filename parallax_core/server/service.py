@@ -136,7 +136,7 @@ class Service:
         if reading.form.max_reasoning is None or self.parser is None:
             return self.engine
         if not (isinstance(self.engine, Resumable) and self.engine.can_resume(reading.request)):
-            message = "max_reasoning_tokens is not available: this model's engine cannot continue an answer"
+            message = "a limit on reasoning is not available: this model's engine cannot continue an answer"
             raise InvalidRequest(message, "max_reasoning_tokens", "leave it out, or serve with another backend")
         return ReasoningLimit(self.engine, self.parser, reading.form, self.text.show(reading.form.reasoning_end))
 
