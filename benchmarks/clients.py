@@ -35,7 +35,8 @@ TOOLS = "{% if tools %}{{ '<|im_start|>system\\nTools: ' + tools | tojson + '<|i
 QUIET = {"LITELLM_LOCAL_MODEL_COST_MAP": "True"}
 """Keeps LiteLLM from fetching prices from the network."""
 ENVIRONMENTS = {
-    "litellm": ["litellm", "langchain-openai", "mcp"],
+    "litellm": ["litellm"],
+    "langchain": ["langchain-openai"],
     "pydantic-ai": ["pydantic-ai-slim[openai]"],
     "openai-agents": ["openai-agents"],
     "ollama": ["ollama"],
@@ -49,7 +50,7 @@ OFFICIAL = ("openai", "openai-tools", "anthropic")
 """The clients of the environment for development, and the checks of tools with one."""
 PINNED = {
     "litellm": "litellm",
-    "langchain": "litellm",
+    "langchain": "langchain",
     "litellm-tools": "litellm",
     "pydantic-ai": "pydantic-ai",
     "openai-agents": "openai-agents",

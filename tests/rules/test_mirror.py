@@ -12,7 +12,14 @@ SUBJECTS = {
     *("builtin/hub_layers", "builtin/hub_refusals", "builtin/hub_transfer", "cli/start", "cli/units"),
     *("engine/admission", "engine/traffic", "node/failover", "node/pipeline/losses", "node/replicas", "node/roles"),
     *("node/routes", "node/whole_model/losses", "pages/random_edits", "plugins/hooks", "server/answers"),
-    *("server/cancels", "server/contract", "server/responses/refusals", "server/responses/tools", "server/tools"),
+    *(
+        "server/cancels",
+        "server/contract",
+        "server/nested_values",
+        "server/responses/refusals",
+        "server/responses/tools",
+        "server/tools",
+    ),
     *("server/whole", "testing/reference", "wire/damage"),
 }
 """Test files that concern several modules; their docstrings state their subjects."""
