@@ -35,7 +35,7 @@ TOOLS = "{% if tools %}{{ '<|im_start|>system\\nTools: ' + tools | tojson + '<|i
 QUIET = {"LITELLM_LOCAL_MODEL_COST_MAP": "True"}
 """Keeps LiteLLM from fetching prices from the network."""
 ENVIRONMENTS = {
-    "litellm": ["litellm"],
+    "litellm": ["litellm", "mcp<2"],  # of which 2 needs another httpx
     "langchain": ["langchain-openai"],
     "pydantic-ai": ["pydantic-ai-slim[openai]"],
     "openai-agents": ["openai-agents"],
