@@ -135,7 +135,7 @@ class Fleet:
         self.spares = SparePool(formation.spares, self.registry, self.supervisor)
         self.faults: list[Fault] = []
         self.pids: set[int] = set()
-        options = PipelineOptions(releases_requests=formation.replicas > 1)
+        options = PipelineOptions(releases_requests=lambda: formation.replicas > 1)
         supply = NodeSupply(self.registry, self.supervisor, self.spares)
         self.engines = [
             PipelineEngine(RemoteExecutor(self._assign(rank), supply), write, options, self._note_loss)

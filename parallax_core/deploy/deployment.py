@@ -67,7 +67,7 @@ class Deployment:
     def make_engines(self, on_lost: Callable[[int, str], None] | None = None) -> list[ReplicaEngine]:
         """Return an engine for each replica; ``on_lost`` is told its rank and the reason when one is lost."""
         engines: list[ReplicaEngine] = []
-        options = replace(self.pipeline, releases_requests=len(self.topology.replicas) > 1)
+        options = replace(self.pipeline, releases_requests=lambda: len(self.topology.replicas) > 1)
         for rank, places in enumerate(self.topology.replicas):
             lost = partial(on_lost, rank) if on_lost else None
             if isinstance(self.stages, EngineWorkers):

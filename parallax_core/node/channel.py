@@ -32,8 +32,8 @@ class Channel:
         self._watch: PeerWatch | None = None
         self._leaving: asyncio.Task[None] | None = None
         self._take_report: Callable[[NodeReport], None] | None = None
-        self.is_over = False
-        """Whether the peer is known to be lost, or this end is closed."""
+        self.ended = asyncio.Event()
+        """Set once this end is closed, or a call has found that the peer is gone."""
 
     @property
     def peer(self) -> str:
@@ -120,14 +120,14 @@ class Channel:
 
     async def close(self) -> None:
         """End the link; the peer still receives all earlier messages."""
-        self.is_over = True
         self.unwatch()
+        self.ended.set()
         await self._link.close()
 
     async def leave(self) -> None:
         """End the link, and wait only a moment for the peer's goodbye, since a peer that hangs sends none."""
-        self.is_over = True
         self.unwatch()
+        self.ended.set()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LEAVE_S):
                 await self._link.close()
@@ -139,6 +139,6 @@ class Channel:
 
     def _explain(self, error: PeerLost) -> PeerLost:
         """Return why the peer is lost: the error by which it was disconnected, else ``error``."""
-        self.is_over = True
+        self.ended.set()
         error.peer = error.peer or self.peer
         return self._fault or error

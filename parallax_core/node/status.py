@@ -30,7 +30,7 @@ def describe_stages(
             backend=location.backend,
             restarts=location.restarts,
         )
-        if head is not None and driver is not None:
+        if head is not None and driver is not None and len(infos) == len(locations):  # while stages move, they differ
             status = _add_model(status, infos[stage], head.stats())
             status = _add_pace(status, head, driver.queued[stage])
         yield status

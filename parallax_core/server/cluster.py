@@ -38,14 +38,14 @@ def make_router(service: Service) -> APIRouter:
         """Send a replica no new requests; it finishes those it has, and keeps the model."""
         engine = _find_drainable(service, rank)
         engine.drain(rank)
-        return show_replica(_describe(service)[rank])
+        return _show(service, rank)
 
     @router.post("/v1/replicas/{rank}/readmit", responses=describe_errors(400, 401, 403, 404, 429, 503))
     async def readmit_replica(rank: RankPath) -> ReplicaReply:
         """Send a replica requests again."""
         engine = _find_drainable(service, rank)
         engine.readmit(rank)
-        return show_replica(_describe(service)[rank])
+        return _show(service, rank)
 
     return router
 
@@ -53,6 +53,14 @@ def make_router(service: Service) -> APIRouter:
 def _describe(service: Service) -> tuple[ReplicaStatus, ...]:
     engine = service.engine
     return engine.describe() if isinstance(engine, Described) else (ReplicaStatus(health=engine.health()),)
+
+
+def _show(service: Service, rank: int) -> ReplicaReply:
+    """Return the reply for the replica of a rank; raises UnknownName if it has ended meanwhile."""
+    for status in _describe(service):
+        if status.rank == rank:
+            return show_replica(status)
+    raise UnknownName(f"there is no replica {rank}")
 
 
 def _find_drainable(service: Service, rank: int) -> Drainable:

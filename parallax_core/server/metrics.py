@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import fastapi
@@ -164,15 +164,15 @@ class EngineCollector(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """Yield the metrics of all replicas."""
-        stats = list_stats(self._engine)
+        stats = dict(list_ranked(self._engine))
         for name, text in COUNTERS.items():
             counter = CounterMetricFamily(f"parallax_{name}", text, labels=["replica"])
-            for rank, each in enumerate(stats):
+            for rank, each in stats.items():
                 counter.add_metric([str(rank)], getattr(each, name))
             yield counter
         for name, text in GAUGES.items():
             gauge = GaugeMetricFamily(f"parallax_requests_{name}", text, labels=["replica"])
-            for rank, each in enumerate(stats):
+            for rank, each in stats.items():
                 gauge.add_metric([str(rank)], getattr(each, name))
             yield gauge
         yield from _collect_pools(stats)
@@ -184,11 +184,19 @@ def list_stats(engine: Engine) -> tuple[EngineStats, ...]:
     return engine.stats() if isinstance(engine, Measured) else ()
 
 
-def _collect_pools(stats: Iterable[EngineStats]) -> Iterator[Metric]:
+def list_ranked(engine: Engine) -> Iterator[tuple[int, EngineStats]]:
+    """Yield the statistics of an engine's replicas, each with its rank."""
+    if isinstance(engine, Described):
+        yield from ((each.rank, each.stats) for each in engine.describe())
+    else:
+        yield from enumerate(list_stats(engine))
+
+
+def _collect_pools(stats: Mapping[int, EngineStats]) -> Iterator[Metric]:
     labels = ["replica", "stage", "kind"]
     used = GaugeMetricFamily("parallax_pages_used", "Pages that sequences hold, running or stored.", labels=labels)
     total = GaugeMetricFamily("parallax_pages_total", "Pages there are.", labels=labels)
-    for rank, each in enumerate(stats):
+    for rank, each in stats.items():
         for pool in each.pools:
             place = [str(rank), str(pool.stage), pool.kind]
             used.add_metric(place, pool.used)

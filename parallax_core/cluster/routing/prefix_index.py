@@ -24,11 +24,15 @@ class ReplicaPrefixIndex:
 
     def __init__(self, num_replicas: int, capacity: int = CAPACITY) -> None:
         self._num_replicas = num_replicas
-        self._capacity = capacity * num_replicas
+        self._capacity = capacity
         self._ranks: OrderedDict[int, int] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._ranks)
+
+    def add(self, rank: int) -> None:
+        """Note that there is a replica of that rank."""
+        self._num_replicas = max(self._num_replicas, rank + 1)
 
     def find_cached(self, keys: Sequence[int]) -> list[int]:
         """Return the number of the prompt's tokens that each replica probably has, by rank; ``keys`` of `make_keys`."""
@@ -48,7 +52,7 @@ class ReplicaPrefixIndex:
         for key in reversed(keys):
             self._ranks[key] = self._ranks.get(key, 0) | 1 << rank
             self._ranks.move_to_end(key)
-        while len(self._ranks) > self._capacity:
+        while len(self._ranks) > self._capacity * self._num_replicas:
             self._ranks.popitem(last=False)
 
     def forget(self, rank: int) -> None:

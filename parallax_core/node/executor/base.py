@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from parallax_core.base.errors import StageLost
 from parallax_core.base.ids import LeaseId
@@ -75,3 +75,11 @@ class Executor(Protocol):
 
     def locations(self) -> tuple[StageLocation, ...]:
         """Return where each stage runs."""
+
+
+@runtime_checkable
+class Movable(Protocol):
+    """An optional protocol of an `Executor` whose stages may be given to other nodes while the pipeline serves."""
+
+    async def wait_moved(self) -> str:
+        """Wait until other nodes than those of the last `open` are to have the stages, and return why."""

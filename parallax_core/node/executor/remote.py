@@ -85,7 +85,7 @@ class RemoteExecutor:
     async def assemble(self) -> tuple[StageInfo, ...]:
         """Open the stages, as `open` does, without spares."""
         self._install_successors()
-        self._attempt = Epoch(self._attempt + 1)
+        self._attempt = Epoch(next(self._supply.registry.attempts))
         self._weights.begin()
         for channel in self.channels:
             channel.unwatch()  # loading may keep a node's threads from running
@@ -170,6 +170,21 @@ class RemoteExecutor:
         pairs = zip(self._assignments, layers, strict=True)
         self._assignments = [replace(assignment, layers=each) for assignment, each in pairs]
 
+    def assign(self, assignments: Sequence[StageAssignment]) -> None:
+        """Take other stages, each of which names its node, from the next `open` on; not while stages open.
+
+        Nodes that are named again keep what they have loaded. The others go back to the registry, and keep it, too.
+        """
+        held = {node.name: node for node in self._nodes if node is not None and not node.channel.ended.is_set()}
+        self._assignments = list(assignments)
+        self._nodes = [held.pop(assignment.node, None) for assignment in assignments]
+        self._holders = [("", 0)] * len(assignments)
+        self._restarts = [0] * len(assignments)
+        self.channels = ()
+        for node in held.values():
+            node.channel.unwatch()
+            self._supply.registry.give_back(node)
+
     def needs(self) -> str:
         """Return which stages wait for a node to be started by hand; see `Executor.needs`."""
         unassigned = [assignment for assignment in self._assignments if assignment.stage in self._unassigned]
@@ -246,7 +261,7 @@ class RemoteExecutor:
     async def _find(self, stage: int) -> JoinedNode:
         """Find a node for the stage, and note it."""
         assignment = self._assignments[stage]
-        self._unassigned.update({stage} if self._supervisor is None else ())
+        self._unassigned.update({stage} if self._supervisor is None and not assignment.node else ())
         try:
             node = await self._supply.find(assignment)
         except WorkerEnded as error:

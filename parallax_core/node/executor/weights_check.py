@@ -22,6 +22,9 @@ MOST_NAMES = 3
 class DifferentWeights(ParallaxError):
     """A stage's weights differ from those of the other stages or of the server."""
 
+    node = ""
+    """The node of the stage; empty: unknown."""
+
 
 class WeightsCheck:
     """Compares the digests of stages' weights, part by part, with each other and with the server's copy.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from parallax_core.base.errors import BackendFailed, ParallaxError, PeerLost
+from parallax_core.base.errors import ParallaxError, PeerLost
 from parallax_core.base.ids import Epoch
 from parallax_core.contracts.progress import Progress
 from parallax_core.contracts.stage import StageInfo
@@ -21,7 +21,15 @@ AssignmentReply = Loading | Ready | Refusal | Linked
 """The messages of a node that is becoming a stage."""
 
 
-class LoadingHung(BackendFailed):
+class NodeRefused(ParallaxError):
+    """A node cannot load its stage."""
+
+    def __init__(self, node: str, message: str, hint: str = "") -> None:
+        super().__init__(message, hint)
+        self.node = node
+
+
+class LoadingHung(NodeRefused):
     """A node has reported no loading progress for too long."""
 
 
@@ -31,7 +39,7 @@ async def load_stage(node: JoinedNode, assignment: StageAssignment, attempt: Epo
     Raises:
         PeerLost: if the node is gone, or sends an unexpected message.
         LoadingHung: if it reports no progress within ``load_timeout_s``.
-        ParallaxError: if it refuses, with its reason.
+        NodeRefused: if it refuses, with its reason.
     """
     await node.channel.send(assignment.assign(attempt))
     while True:
@@ -41,7 +49,7 @@ async def load_stage(node: JoinedNode, assignment: StageAssignment, attempt: Epo
             case Ready(_, _, _, info):
                 return info
             case Refusal(_, _, stage, message, hint):
-                raise ParallaxError(f"stage {stage} on node {node.name!r}: {message}", hint)
+                raise NodeRefused(node.name, f"stage {stage} on node {node.name!r}: {message}", hint)
 
 
 async def receive_reply(node: JoinedNode, assignment: StageAssignment, attempt: Epoch) -> AssignmentReply:
@@ -71,6 +79,7 @@ async def check_weights(
     try:
         await weights.check(f"stage {assignment.stage} on node {node.name!r}", info.weights_parts)
     except DifferentWeights as error:
+        error.node = node.name
         with contextlib.suppress(PeerLost):
             await node.channel.send(Refusal(LEASE, attempt, assignment.stage, error.message, error.hint))
             await node.channel.leave()
@@ -83,4 +92,4 @@ async def _receive_loading(node: JoinedNode, assignment: StageAssignment, attemp
             return await receive_reply(node, assignment, attempt)
     except TimeoutError as error:
         message = f"it has reported no loading progress for {assignment.load_timeout_s:g} s"
-        raise LoadingHung(f"stage {assignment.stage} on node {node.name!r}: {message}", LOADING_HINT) from error
+        raise LoadingHung(node.name, f"stage {assignment.stage} on node {node.name!r}: {message}", LOADING_HINT) from error

@@ -7,6 +7,8 @@ import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from itertools import count
 from operator import itemgetter
 
 from parallax_core.base.errors import ParallaxError, PeerLost
@@ -15,7 +17,8 @@ from parallax_core.contracts.transport import Link, Transport
 from parallax_core.node.channel import STRANGERS, Channel
 from parallax_core.node.executor.base import LEASE
 from parallax_core.node.handshake import welcome
-from parallax_core.wire.membership import Join, Refusal
+from parallax_core.wire.membership import Join, Leave, Linked, Loading, Ready, Refusal, Release
+from parallax_core.wire.messages import Failure, Heartbeat, Result
 from parallax_core.wire.profile import NodeReport
 
 logger = logging.getLogger(__name__)
@@ -26,6 +29,8 @@ MOST_GREETINGS = 64
 """The largest number of nodes in a handshake at the same time; more wait in the transport."""
 MOST_GREETINGS_OF_ONE = 16
 """The same for one machine; more of its nodes are turned away."""
+LATE = (Loading, Ready, Linked, Refusal, Result, Failure, Heartbeat)
+"""What a node may still send that had a stage a moment ago."""
 
 
 @dataclass(slots=True, eq=False)
@@ -70,14 +75,20 @@ class NodeRegistry:
         self._transport = transport
         self._command = command
         self._node = node
-        self._joined: list[JoinedNode] = []
         self._waiting: dict[str, JoinedNode] = {}
+        self._joined: dict[str, JoinedNode] = {}
+        self._leaving: set[str] = set()
+        self._ends: set[asyncio.Task[None]] = set()
         self._watches: dict[str, asyncio.Task[None]] = {}
         self._requests: list[NodeRequest] = []
         self._taking: asyncio.Task[None] | None = None
         self._greetings: dict[asyncio.Task[None], str] = {}
         """The handshakes under way, each with the machine of the node."""
         self._room = asyncio.Semaphore(MOST_GREETINGS)
+        self.attempts = count(1)
+        """Numbers of attempts to assign stages, different for all executors: a reply belongs to one attempt only."""
+        self.changed = asyncio.Event()
+        """Set whenever a node has joined or is gone; whoever waits for it clears it."""
 
     @property
     def address(self) -> str:
@@ -90,15 +101,14 @@ class NodeRegistry:
         return f"{self._command} --connect {self.address}"
 
     @property
-    def joined(self) -> tuple[JoinedNode, ...]:
-        """The nodes that have joined and are not lost, with and without a stage, in the order they joined."""
-        self._joined = [node for node in self._joined if not node.channel.is_over]
-        return tuple(self._joined)
-
-    @property
     def waiting(self) -> tuple[JoinedNode, ...]:
         """The nodes without a stage, in the order they joined."""
         return tuple(self._waiting.values())
+
+    @property
+    def joined(self) -> tuple[JoinedNode, ...]:
+        """All nodes that have joined and are not known to be gone, with a stage or without, in the order they joined."""
+        return tuple(self._joined.values())
 
     async def start(self) -> None:
         """Begin to listen.
@@ -111,11 +121,13 @@ class NodeRegistry:
 
     async def stop(self) -> None:
         """Disconnect all nodes and stop listening. Idempotent."""
-        tasks = [task for task in (self._taking, *self._greetings, *self._watches.values()) if task is not None]
+        several = (self._taking, *self._greetings, *self._watches.values(), *self._ends)
+        tasks = [task for task in several if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._waiting.clear()
+        self._joined.clear()
         await self._transport.stop()
 
     async def find(self, fit: Fit) -> JoinedNode:
@@ -135,6 +147,29 @@ class NodeRegistry:
         finally:
             self._requests.remove(request)
 
+    def give_back(self, node: JoinedNode) -> None:
+        """Have a node wait again that was handed out; it keeps what it has loaded.
+
+        It may still report steps, and loses its links to its neighbours as these get other stages.
+        """
+        if node.channel.ended.is_set():
+            return
+        if node.name in self._leaving:
+            self._ends.add(releasing := asyncio.create_task(self._release(node)))
+            releasing.add_done_callback(self._ends.discard)
+        else:
+            self._admit(node, LATE)
+
+    def note_leaving(self, name: str) -> None:
+        """Note that a node is about to end: it is released once it is given back."""
+        if name in self._joined:
+            self._leaving.add(name)
+
+    async def _release(self, node: JoinedNode) -> None:
+        with contextlib.suppress(PeerLost):
+            await node.channel.send(Release(LEASE, Epoch(0)))
+        await node.channel.leave()
+
     def forget(self, name: str) -> None:
         """Remove a waiting node of that name: it is about to be replaced."""
         self._waiting.pop(name, None)
@@ -152,17 +187,22 @@ class NodeRegistry:
             self.forget(node.name)
             request.found.set_result(node)
 
-    def _admit(self, node: JoinedNode) -> None:
+    def _admit(self, node: JoinedNode, ignored: tuple[type, ...] = ()) -> None:
         self._waiting[node.name] = node
-        self._watches[node.name] = asyncio.create_task(self._watch(node))
+        self._watches[node.name] = asyncio.create_task(self._watch(node, ignored))
         self._match()
         if self._requests and node.name in self._waiting:
             logger.info("node is not needed yet node=%s backends=%s", node.name, ",".join(node.join.backends))
 
-    async def _watch(self, node: JoinedNode) -> None:
-        """Remove a waiting node when it is lost; it must not send anything."""
+    async def _watch(self, node: JoinedNode, ignored: tuple[type, ...]) -> None:
+        """Remove a waiting node when it is lost or leaves; it must not send anything but what is ``ignored``."""
         try:
-            reason = f"it sent a {type(await node.channel.receive()).__name__} while it had nothing to do"
+            while isinstance(message := await node.channel.receive(), ignored):
+                pass
+            reason = f"it sent a {type(message).__name__} while it had nothing to do"
+            if isinstance(message, Leave):
+                reason = "it ends"
+                await self._release(node)
         except PeerLost as error:
             reason = error.message
         logger.info("node left node=%s: %s", node.name, reason)
@@ -200,9 +240,25 @@ class NodeRegistry:
         assert isinstance(join, Join), "it was checked"
         logger.info("node joined node=%s host=%s pid=%d software=%s", link.peer, join.host, join.pid, hello.software)
         node = JoinedNode(channel, join)
-        channel.expect_reports(node.note_report)
-        self._joined = [*self.joined, node]
+        channel.expect_reports(partial(self._note_report, node))
+        self._joined[node.name] = node
+        end = asyncio.create_task(self._await_end(node))
+        self._ends.add(end)
+        end.add_done_callback(self._ends.discard)
         self._admit(node)
+        self.changed.set()
+
+    def _note_report(self, node: JoinedNode, report: NodeReport) -> None:
+        node.note_report(report)
+        self.changed.set()
+
+    async def _await_end(self, node: JoinedNode) -> None:
+        """Remove a node from the members once its link has ended, whoever notices that."""
+        await node.channel.ended.wait()
+        if self._joined.get(node.name) is node:
+            del self._joined[node.name]
+            self._leaving.discard(node.name)
+        self.changed.set()
 
     async def _check_join(self, channel: Channel, message: object) -> None:
         """Check that a node may join; tell it why if not.

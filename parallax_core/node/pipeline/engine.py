@@ -18,7 +18,7 @@ from parallax_core.engine.head import Head
 from parallax_core.node.engine_base import EngineBase, describe_error
 from parallax_core.node.executor.base import Executor, StageLocation
 from parallax_core.node.pipeline.driver import PipelineDriver
-from parallax_core.node.pipeline.handover import Handover, StageLeaves, StageReplaced
+from parallax_core.node.pipeline.handover import Handover, StageLeaves, StageReplaced, StagesMove, follow
 from parallax_core.node.pipeline.mask_maker import MaskMaker
 from parallax_core.node.pipeline.options import PipelineOptions
 from parallax_core.node.pipeline.recovery import Recovery
@@ -159,7 +159,10 @@ class PipelineEngine(EngineBase[tuple[StageInfo, ...]]):
         try:
             while True:
                 loss = await self._drive(head, driver)
-                if not isinstance(loss, StageReplaced):
+                if isinstance(loss, StagesMove):
+                    logger.info("pipeline moves: %s", loss.message)
+                    self._begin_move(head, loss.message)
+                elif not isinstance(loss, StageReplaced):
                     loss = await self._explain_loss(loss)
                     logger.warning("pipeline is built anew: %s", loss.message)
                     self._note_loss(head, loss)
@@ -177,16 +180,17 @@ class PipelineEngine(EngineBase[tuple[StageInfo, ...]]):
 
     async def _drive(self, head: Head, driver: PipelineDriver) -> StageLost:
         """Serve until the stages have to be opened again, and return why; then requests are paused."""
-        releasing = self._options.releases_requests
+        releasing = self._options.releases_requests()
         handover = Handover(self._executor, head, self._note_leaving, is_releasing=releasing)
         try:
             async with FailFastGroup() as group:
                 group.start(driver.run())
                 group.start(handover.run(driver.leaving))
+                group.start(follow(self._executor))
         except StageLost as error:
             head.pause(asyncio.get_running_loop().time(), is_loss=not isinstance(error, StageReplaced | StageLeaves))
             return error
-        raise AssertionError("neither task ends by itself")
+        raise AssertionError("none of the tasks ends by itself")
 
     def _note_leaving(self, reason: str) -> None:
         """Note why the engine, which still serves, is about to open its stages again."""
@@ -208,7 +212,18 @@ class PipelineEngine(EngineBase[tuple[StageInfo, ...]]):
         """Tell of a lost stage, and release the requests if a router can move them to another replica."""
         reason = f"a stage was lost, and is being replaced: {loss.message}"
         self._change_health("starting", reason)
-        if self._options.releases_requests:
-            for request_id in self._streams:
-                head.cancel(request_id)
-            self._end_streams("error", reason, list(self._streams))
+        if self._options.releases_requests():
+            self._release_requests(head, reason)
+
+    def _begin_move(self, head: Head, reason: str) -> None:
+        """Have other replicas take the requests, if there are any; else the requests wait, and new ones with them."""
+        if self._options.releases_requests():
+            self._excuse(reason)
+            self._release_requests(head, reason)
+        else:
+            self._note_leaving(reason)
+
+    def _release_requests(self, head: Head, reason: str) -> None:
+        for request_id in self._streams:
+            head.cancel(request_id)
+        self._end_streams("error", reason, list(self._streams))

@@ -10,7 +10,7 @@ from parallax_core.base.errors import ParallaxError, StageLost
 from parallax_core.base.taskgroup import FailFastGroup
 from parallax_core.engine.head import Head
 from parallax_core.node.backoff import Backoff
-from parallax_core.node.executor.base import Executor
+from parallax_core.node.executor.base import Executor, Movable
 
 logger = logging.getLogger(__name__)
 
@@ -22,8 +22,22 @@ class StageReplaced(StageLost):
     """Another node has loaded a stage whose node leaves: the pipeline is to be opened with it."""
 
 
+class StagesMove(StageReplaced):
+    """The layers of the pipeline are to be on other nodes."""
+
+
 class StageLeaves(StageLost):
     """The node of a stage leaves, and no other node has its layers."""
+
+
+async def follow(executor: Executor) -> None:
+    """Wait until the stages of a pipeline that serves are to be on other nodes.
+
+    Raises:
+        StagesMove: once they are.
+    """
+    if isinstance(executor, Movable):
+        raise StagesMove(await executor.wait_moved())
 
 
 class Handover:

@@ -36,9 +36,9 @@ class PipelineOptions:
     """Seconds a stage may compute a step before it counts as hung; None: `StepLimit` sets the limit."""
     recovery_timeout_s: float = 120.0
     """Seconds a request waits for lost stages to be replaced before it ends with an error."""
-    releases_requests: bool = False
-    """Whether requests end with an error when a stage is lost, so that a router can move them to another replica;
-    otherwise they wait for this one."""
+    releases_requests: Callable[[], bool] = lambda: False
+    """Returns whether requests end with an error when a stage is lost, so that a router can move them to another
+    replica; otherwise they wait for this one."""
     load_timeout_s: float = 900.0
     """Seconds without a progress report after which loading counts as hung."""
     grammars: GrammarCompiler | None = None

@@ -62,13 +62,14 @@ class Router:
             max_length: returns the longest sequence in tokens, once the engines are ready.
             recovery_timeout_s: how long a request whose replica was lost waits for another one.
         """
-        self._replicas = tuple(Replica(rank, engine) for rank, engine in enumerate(engines))
+        self._replicas = [Replica(rank, engine) for rank, engine in enumerate(engines)]
         self._policy = RoutingGuard(policy)
         self._max_length = max_length
         self._recovery_timeout_s = recovery_timeout_s
         self._moves = MoveQueue()
         self._prefix_index = ReplicaPrefixIndex(len(self._replicas))
         self._starts: list[asyncio.Task[None]] = []
+        self._additions: set[asyncio.Task[None]] = set()
         self._phase = Health(state="starting")
         self._num_arrivals = 0
         self._clock: Timer = time.monotonic
@@ -99,12 +100,32 @@ class Router:
         """
         if self._phase.state != "failed":
             self._phase = Health(state="draining", reason=SHUTTING_DOWN)
-        for task in self._starts:
+        tasks = [*self._starts, *self._additions]
+        for task in tasks:
             task.cancel()
-        if self._starts:
-            await asyncio.wait(self._starts)
+        if tasks:
+            await asyncio.wait(tasks)
         if errors := await self._stop_all():
             raise errors[0]
+
+    def add(self, rank: int, engine: Engine) -> None:
+        """Add a replica of a rank that no other has, and start it; it gets requests once it is ready."""
+        self._replicas = sorted([*self._replicas, Replica(rank, engine)], key=lambda replica: replica.rank)
+        self._prefix_index.add(rank)
+        starting = asyncio.get_running_loop().create_task(engine.start())
+        self._additions.add(starting)
+        starting.add_done_callback(partial(self._note_start, rank))
+
+    async def remove(self, rank: int) -> None:
+        """Stop a replica for good; its requests go on on others.
+
+        Raises:
+            UnknownName: if there is no such replica.
+        """
+        replica = self._find(rank)
+        self._replicas = [each for each in self._replicas if each is not replica]
+        self._prefix_index.forget(rank)
+        await replica.engine.stop()
 
     def submit(self, request: Request) -> Stream:
         """Accept a request; see `Engine.submit`. The caller reads its stream to the end or closes it."""
@@ -165,7 +186,8 @@ class Router:
             return self._phase
         if len(found) == 1:
             return closed[0]
-        states = (f"{rank} is {each.state}: {each.reason}" for rank, each in enumerate(found) if each in closed)
+        pairs = zip(self._replicas, found, strict=True)
+        states = (f"{replica.rank} is {each.state}: {each.reason}" for replica, each in pairs if each in closed)
         reason = f"{len(closed)} of {len(found)} replicas are not ready: {'; '.join(states)}"
         if len(closed) < len(found):
             return Health(state="ready", reason=reason)
@@ -194,6 +216,11 @@ class Router:
         """
         self._find(rank).is_drained = False
         logger.info("replica readmitted rank=%d", rank)
+
+    def _note_start(self, rank: int, starting: asyncio.Task[None]) -> None:
+        self._additions.discard(starting)
+        if not starting.cancelled() and (error := starting.exception()) is not None:
+            logger.error("replica did not start rank=%d", rank, exc_info=error)
 
     async def _start_all(self) -> None:
         try:
@@ -263,11 +290,11 @@ class Router:
         if now >= until:
             message = f"its replica was lost, and no other one had room for it within {self._recovery_timeout_s:g} s"
             return attempt.time_out(message)
-        states = [replica.engine.health().state for replica in self._replicas]
-        attempt.tried -= {rank for rank, state in enumerate(states) if state == "starting"}
-        if states[lost.rank] == "ready":
+        states = {replica.rank: replica.engine.health().state for replica in self._replicas}
+        attempt.tried &= {rank for rank, state in states.items() if state != "starting"}
+        if states.get(lost.rank) == "ready":
             attempt.tried.discard(lost.rank)
-        placement = self._try_place(attempt, now, is_repairing="starting" in states)
+        placement = self._try_place(attempt, now, is_repairing="starting" in states.values())
         if isinstance(placement, RoutedStream):
             attempt.progress.moved_s = now - attempt.progress.timeline.arrived
             logger.info("request moved id=%s from=%d to=%d", attempt.request.id, lost.rank, placement.replica.rank)
@@ -298,10 +325,11 @@ class Router:
         return Unavailable(f"the engine is {health.state}", health.reason)
 
     def _find(self, rank: int) -> Replica:
-        if rank not in range(len(self._replicas)):
-            message = f"there is no replica {rank}"
-            raise UnknownName(message, f"there are {len(self._replicas)}, from 0 on")
-        return self._replicas[rank]
+        for replica in self._replicas:
+            if replica.rank == rank:
+                return replica
+        there = ", ".join(str(replica.rank) for replica in self._replicas)
+        raise UnknownName(f"there is no replica {rank}", f"there are: {there}")
 
 
 def _see(replica: Replica) -> Health:

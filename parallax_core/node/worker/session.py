@@ -51,8 +51,12 @@ class LoadedStage:
     info: StageInfo
 
     def is_usable_for(self, assign: Assign) -> bool:
-        """Return whether it is the stage that ``assign`` asks for, and not lost."""
+        """Return whether it has loaded what ``assign`` asks for, and is not lost."""
         return _describe(self.assign) == _describe(assign) and not self.runtime.is_lost
+
+    def take(self, assign: Assign) -> None:
+        """Become the stage of ``assign``, which may have another number; no step may be running."""
+        self.assign, self.runtime.key = assign, StageKey(assign.lease, assign.stage)
 
 
 class WorkerSession:
@@ -220,6 +224,7 @@ class WorkerSession:
         """Return the stage, loading it if necessary; if that fails, tell the head why and return None."""
         if (held := self._held) is not None and held.is_usable_for(assign):
             await _reset(held)
+            held.take(assign)
             return held
         await self.close()
         await self._reporter.pause()
@@ -271,7 +276,6 @@ def _note_end(closing: asyncio.Future[None]) -> None:
 def _describe(assign: Assign) -> tuple[object, ...]:
     return (
         assign.lease,
-        assign.stage,
         assign.backend,
         assign.model,
         (assign.start, assign.stop),

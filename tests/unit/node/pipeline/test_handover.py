@@ -161,7 +161,7 @@ async def test_node_without_a_successor_stays_until_the_requests_have_ended() ->
 
 
 async def test_requests_that_can_move_do_not_wait_for_a_successor() -> None:
-    async with three_stages(PipelineOptions(releases_requests=True)) as (engine, _, nodes, _):
+    async with three_stages(PipelineOptions(releases_requests=lambda: True)) as (engine, _, nodes, _):
         asking = await begin(engine)
         nodes[0].leave()
         ends = [await task for task in asking]

@@ -119,7 +119,7 @@ async def test_stop_while_it_heals_leaves_nothing(wait_s: float) -> None:
 
 
 async def test_requests_of_a_lost_replica_go_on_on_the_other_one_at_once() -> None:
-    nodes, options = [Node(name) for name in (*NAMES, "garage")], PipelineOptions(releases_requests=True)
+    nodes, options = [Node(name) for name in (*NAMES, "garage")], PipelineOptions(releases_requests=lambda: True)
     async with open_registry() as registry, joined(registry, *nodes):
         engines = [
             PipelineEngine(make_executor(registry, 2), lambda tokens: "x" * len(tokens), options) for _ in range(2)

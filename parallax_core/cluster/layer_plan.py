@@ -1,0 +1,133 @@
+"""Decides which pipelines a cluster has, anew whenever its nodes change."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+
+from parallax_core.cluster.placement.estimate import PlacementEstimator
+from parallax_core.cluster.placement.idle import explain_idle
+from parallax_core.cluster.placement.movement import Movement, measure_movement
+from parallax_core.contracts.placement import (
+    ClusterProfile,
+    Estimate,
+    ModelDemand,
+    PipelineEstimate,
+    PlacedStage,
+    Placement,
+    PlacementPolicy,
+    PlacementProblem,
+    ServingGoal,
+)
+from parallax_core.pages.budget import format_bytes
+
+Stages = tuple[PlacedStage, ...]
+"""The stages of one pipeline, in order."""
+NOTHING = Estimate(pipelines=(), num_requests=0, tokens_per_s=0.0, ttft_s=0.0, token_s=0.0, request_s=0.0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayerPlan:
+    """The pipelines of a cluster, each by its rank, and what is predicted of them."""
+
+    cluster: ClusterProfile
+    pipelines: Mapping[int, Stages] = field(default_factory=dict)
+    estimate: Estimate = NOTHING
+    """Of all pipelines, in the order of `pipelines`."""
+    idle: Mapping[str, str] = field(default_factory=dict)
+    """Why nodes have no layers, by name."""
+    waits_for: str = ""
+    """What is missing if there is no pipeline; empty: nothing."""
+    movement: Movement = Movement(load_bytes=0, load_s=0.0, num_moved=0)
+    """What it takes to get there from the pipelines before."""
+
+    def predict(self, rank: int) -> PipelineEstimate | None:
+        """Return what is predicted of the pipeline of a rank; None: there is none."""
+        return dict(zip(self.pipelines, self.estimate.pipelines, strict=True)).get(rank)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayerPlanner:
+    """Plans the pipelines of one model."""
+
+    policy: PlacementPolicy
+    model: ModelDemand
+    goal: ServingGoal = ServingGoal()
+    min_nodes: int = 1
+    """The nodes to wait for before the first pipeline."""
+
+    def plan(self, cluster: ClusterProfile, current: Mapping[int, Stages]) -> LayerPlan:
+        """Return the pipelines that the nodes of ``cluster`` are to form.
+
+        Pipelines that have all their nodes stay as they are unless others are worth the move (`is_worth_moving`). A
+        rank whose pipeline is broken is given to a new one, whose nodes it had if possible.
+
+        Args:
+            cluster: the nodes that may be used.
+            current: the pipelines so far, by rank; some of their nodes may be gone.
+        """
+        missing = self.min_nodes - len(cluster.nodes)
+        if not current and missing > 0:
+            joined = f"{len(cluster.nodes)} of {self.min_nodes} nodes have joined"
+            idle = {node.name: joined for node in cluster.nodes}
+            return LayerPlan(cluster=cluster, idle=idle, waits_for=f"{joined}, and it waits for all of them")
+        kept = Placement(tuple(find_intact(current.values(), {node.name for node in cluster.nodes})))
+        problem = PlacementProblem(
+            cluster=cluster, model=self.model, goal=self.goal, current=kept if kept.pipelines else None
+        )
+        estimator = PlacementEstimator(problem)
+        placement = self.policy.place(problem, estimator)
+        if not placement.pipelines:
+            return LayerPlan(
+                cluster=cluster, idle=explain_idle(problem, placement), waits_for=describe_need(problem)
+            )
+        ranks = give_ranks(current, placement.pipelines)
+        return LayerPlan(
+            cluster=cluster,
+            pipelines=dict(zip(ranks, placement.pipelines, strict=True)),
+            estimate=estimator.estimate(placement),
+            idle=explain_idle(problem, placement),
+            movement=measure_movement(problem, Placement(tuple(current.values())), placement),
+        )
+
+
+def find_intact(pipelines: Iterable[Stages], nodes: Collection[str]) -> list[Stages]:
+    """Return the pipelines all of whose nodes are among ``nodes``."""
+    return [stages for stages in pipelines if all(stage.node in nodes for stage in stages)]
+
+
+def give_ranks(current: Mapping[int, Stages], pipelines: Sequence[Stages]) -> list[int]:
+    """Return a rank for each of ``pipelines``: that of the current one with most of its nodes, else another or a new.
+
+    A rank has requests, which are computed again on the nodes it gets. One of the pipelines always has rank 0.
+    """
+    pairs = [
+        (stages != old, -_count_shared(stages, old), index, rank)
+        for index, stages in enumerate(pipelines)
+        for rank, old in current.items()
+    ]
+    ranks: dict[int, int] = {}
+    for _, _, index, rank in sorted(pairs):
+        if index not in ranks and rank not in ranks.values():
+            ranks[index] = rank
+    others = (rank for rank in count() if rank not in current)
+    found = [ranks[index] if index in ranks else next(others) for index in range(len(pipelines))]
+    if found and 0 not in found:
+        found[found.index(max(found))] = 0
+    return found
+
+
+def describe_need(problem: PlacementProblem) -> str:
+    """Return what is missing if a model does not fit."""
+    nodes, layers = problem.cluster.nodes, problem.model.layers
+    weights = sum(layer.weights for layer in layers) - problem.model.shared
+    kept = sum(layer.kv * problem.goal.reserved_tokens + layer.state for layer in layers)
+    needed = f"the model needs {format_bytes(weights)} for its weights and {format_bytes(kept)} for a request"
+    free = format_bytes(sum(node.device.memory for node in nodes))
+    having = {0: "no node has joined", 1: f"there is one node, with {free}"}
+    return f"{needed}, and {having.get(len(nodes), f'there are {len(nodes)} nodes, with {free} together')}"
+
+
+def _count_shared(one: Stages, other: Stages) -> int:
+    return len({stage.node for stage in one} & {stage.node for stage in other})

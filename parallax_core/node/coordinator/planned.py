@@ -1,0 +1,176 @@
+"""An executor whose stages are on the nodes that a plan names, and move when the plan changes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from parallax_core.base.errors import EngineFailed, ParallaxError, StageLost
+from parallax_core.cluster.layer_plan import Stages
+from parallax_core.contracts.placement import PlacedStage
+from parallax_core.contracts.stage import StageInfo
+from parallax_core.node.backoff import Backoff
+from parallax_core.node.channel import Channel
+from parallax_core.node.executor.base import StageLocation
+from parallax_core.node.executor.remote import RemoteExecutor
+from parallax_core.node.executor.weights_check import DifferentWeights
+from parallax_core.node.membership.assignment import StageAssignment
+from parallax_core.node.membership.loading import LoadingHung, NodeRefused
+
+logger = logging.getLogger(__name__)
+
+
+class Planning(Protocol):
+    """What an executor tells whoever plans."""
+
+    def explain(self) -> str:
+        """Return what the cluster waits for; empty: nothing."""
+
+    def exclude(self, node: str, reason: str) -> None:
+        """Plan without a node, which cannot load its layers."""
+
+    async def replace(self, node: str) -> None:
+        """Plan without a node, which leaves; return once the model has another place."""
+
+
+class PlannedExecutor:
+    """An `Executor` of one pipeline of a plan, which may have other stages each time it opens.
+
+    It opens them as a `RemoteExecutor` does. When the plan moves the pipeline, opening begins anew, and a pipeline that
+    serves is told (`Movable`); its requests go on when its new stages are open.
+    """
+
+    most_failures: int | None = None
+
+    def __init__(
+        self, executor: RemoteExecutor, planning: Planning, assign: Callable[[int, PlacedStage], StageAssignment]
+    ) -> None:
+        """Open stages with ``executor``; ``assign`` returns the assignment of a placed stage, by its number."""
+        self._executor = executor
+        self._planning = planning
+        self._assign = assign
+        self._planned: Stages = ()
+        self._opened: Stages | None = None
+        """The stages of the last `open`; None: they are to be opened anew."""
+        self._news = asyncio.Event()
+        self._fault = ""
+        """Why the last attempt to open the stages failed."""
+        self.is_open = False
+        """Whether the stages are open, as far as is known."""
+
+    @property
+    def channels(self) -> tuple[Channel, ...]:
+        """The channels from the head to each stage, once the stages are open."""
+        return self._executor.channels
+
+    @property
+    def planned(self) -> Stages:
+        """The stages that it is to have; empty: it waits for a plan."""
+        return self._planned
+
+    @property
+    def fault(self) -> str:
+        """Why the last attempt to open the stages failed; empty if it did not."""
+        return self._fault
+
+    def move(self, stages: Stages) -> None:
+        """Have the pipeline consist of other stages; an empty one waits for a plan."""
+        if stages != self._planned:
+            self._planned = stages
+            self._news.set()
+
+    async def wait_moved(self) -> str:
+        """Wait until other stages are planned than those that are open; see `Movable`."""
+        while self._planned == self._opened or not self._planned:
+            self._news.clear()
+            await self._news.wait()
+        return f"its layers move to {describe_places(self._planned)}"
+
+    async def open(self) -> tuple[StageInfo, ...]:
+        """Open the planned stages, as soon as there are some, with as many attempts as that takes."""
+        self.is_open, backoff = False, Backoff(self._note_fault)
+        while True:
+            stages = await self._await_plan()
+            self._executor.assign([self._assign(stage, placed) for stage, placed in enumerate(stages)])
+            try:
+                infos = await self._try(stages)
+            except (NodeRefused, LoadingHung, DifferentWeights) as error:
+                self._note_fault(error.message)
+                self._planning.exclude(error.node, error.message)
+                await self._await_move(stages)
+                continue
+            except EngineFailed:
+                raise
+            except ParallaxError as error:
+                await backoff.wait(f"the pipeline cannot be built: {error.message}")
+                continue
+            if infos is not None:
+                self._opened, self._fault, self.is_open = stages, "", True
+                return infos
+
+    async def _await_plan(self) -> Stages:
+        await self._await_move(())
+        return self._planned
+
+    async def _await_move(self, stages: Stages) -> None:
+        """Wait until other stages than these are planned."""
+        while self._planned == stages:
+            self._news.clear()
+            await self._news.wait()
+
+    async def _try(self, stages: Stages) -> tuple[StageInfo, ...] | None:
+        """Open the stages; None if the plan changes meanwhile."""
+        opening = asyncio.create_task(self._executor.open())
+        try:
+            while not opening.done() and self._planned == stages:
+                self._news.clear()
+                hearing = asyncio.create_task(self._news.wait())
+                await asyncio.wait([opening, hearing], return_when=asyncio.FIRST_COMPLETED)
+                hearing.cancel()
+        finally:
+            if not opening.done():
+                opening.cancel()
+                await asyncio.wait([opening])
+        return None if opening.cancelled() else opening.result()
+
+    async def abandon(self, stage: int) -> None:
+        """Give up a stage whose step hangs, and plan without its node."""
+        node = self._executor.locations()[stage].node
+        await self._executor.abandon(stage)
+        self._planning.exclude(node, "its step hung")
+
+    async def replace(self, stage: int) -> bool:
+        """Have the model placed without a node that leaves; see `Executor.replace`."""
+        await self._planning.replace(self._executor.locations()[stage].node)
+        return True
+
+    async def explain(self, loss: StageLost) -> StageLost:
+        """Return which stage ended, and why; see `Executor.explain`."""
+        self.is_open = False
+        return await self._executor.explain(loss)
+
+    async def close(self) -> None:
+        """Give all nodes back, with what they have loaded. Idempotent."""
+        self._planned, self.is_open = (), False
+        self._executor.assign(())
+        await self._executor.close()
+
+    def needs(self) -> str:
+        """Return what the pipeline waits for."""
+        if not self._planned:
+            return self._planning.explain()
+        return self._fault or f"loading {describe_places(self._planned)}"
+
+    def locations(self) -> tuple[StageLocation, ...]:
+        """Return where each stage runs."""
+        return self._executor.locations()
+
+    def _note_fault(self, reason: str) -> None:
+        self._fault = reason
+
+
+def describe_places(stages: Sequence[PlacedStage]) -> str:
+    """Return which node has which layers, such as ``layers 0-10 on a/1, 10-30 on b/1``."""
+    return "layers " + ", ".join(f"{each.layers.start}-{each.layers.stop} on {each.node}" for each in stages)

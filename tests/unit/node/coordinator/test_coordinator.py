@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import asyncio
+
+from parallax_core.api import ParallaxError, Progress, Stage
+from parallax_core.node.coordinator import coordinator
+from parallax_core.wire.membership import Assign
+from tests.unit.node.cluster import TOY, Node, soon, until
+from tests.unit.node.coordinator.planned_cluster import PlannedCluster, coordinated
+
+
+async def gather(cluster: PlannedCluster, *names: str) -> dict[str, Node]:
+    """Have nodes join, one after the other."""
+    nodes = {name: Node(name) for name in names}
+    for name, node in nodes.items():
+        await node.join(cluster.registry.address)
+        await until(lambda name=name: name in {each.name for each in cluster.registry.joined})  # type: ignore[misc]
+    return nodes
+
+
+async def end(nodes: dict[str, Node]) -> None:
+    for node in nodes.values():
+        await node.kill()
+
+
+async def test_pipeline_opens_as_soon_as_the_model_fits() -> None:
+    async with coordinated() as cluster:
+        nodes = await gather(cluster, "a")
+        await until(lambda: "one node" in cluster.router.health().reason)
+        assert cluster.router.health().state == "starting"
+        assert "the model needs 2.8 GiB for its weights" in cluster.router.health().reason
+        nodes |= await gather(cluster, "b", "c")
+        await until(lambda: cluster.router.health().state == "ready")
+        [stages] = cluster.places.values()
+        assert [stop - start for _, start, stop in stages] == [1, 1, 1]
+        await cluster.check()
+        await end(nodes)
+
+
+async def test_it_waits_for_the_number_of_nodes_that_was_asked_for() -> None:
+    async with coordinated({"a": 9}, min_nodes=2) as cluster:
+        nodes = await gather(cluster, "a")
+        await until(lambda: "1 of 2 nodes have joined" in cluster.router.health().reason)
+        nodes |= await gather(cluster, "b")
+        await until(lambda: cluster.router.health().state == "ready")
+        await cluster.check()
+        await end(nodes)
+
+
+async def test_lost_node_is_replaced_by_a_plan_over_those_that_are_left() -> None:
+    async with coordinated() as cluster:
+        nodes = await gather(cluster, *"abcd")
+        await until(lambda: cluster.router.health().state == "ready")
+        asking = asyncio.create_task(cluster.answer((1, 2), 150))
+        await until(lambda: bool(cluster.router.stats()[0].output_tokens))
+        [lost, *_] = cluster.users
+        await nodes.pop(lost).kill()
+        tokens, finish = await asking
+        assert (tokens, finish.reason) == (TOY.continuation((1, 2), 150), "length"), finish.message
+        assert cluster.users == set(nodes)
+        kept = [node for node in nodes.values() if len(node.loads) == 1]
+        assert len(kept) >= 2, "nodes whose layers stay do not load them again"
+        await end(nodes)
+
+
+async def test_without_enough_nodes_requests_wait_for_one_to_join() -> None:
+    async with coordinated() as cluster:
+        nodes = await gather(cluster, *"abc")
+        await until(lambda: cluster.router.health().state == "ready")
+        asking = asyncio.create_task(cluster.answer((1, 2), 150))
+        await until(lambda: bool(cluster.router.stats()[0].output_tokens))
+        await nodes.pop("b").kill()
+        await until(lambda: "2 nodes" in cluster.router.health().reason)
+        nodes |= await gather(cluster, "d")
+        tokens, finish = await asking
+        assert (tokens, finish.reason) == (TOY.continuation((1, 2), 150), "length"), finish.message
+        await end(nodes)
+
+
+async def test_node_that_helps_becomes_a_second_pipeline_and_the_first_serves_on() -> None:
+    async with coordinated({"a": 9, "b": 9}) as cluster:
+        nodes = await gather(cluster, "a")
+        await until(lambda: cluster.router.health().state == "ready")
+        asking = asyncio.create_task(cluster.answer((1, 2), 150))
+        await until(lambda: bool(cluster.router.stats()[0].output_tokens))
+        nodes |= await gather(cluster, "b")
+        await until(lambda: len(cluster.places) == 2)
+        tokens, finish = await asking
+        assert (tokens, finish.reason) == (TOY.continuation((1, 2), 150), "length"), finish.message
+        assert [len(node.loads) for node in nodes.values()] == [1, 1]
+        await nodes.pop("a").kill()
+        await until(lambda: cluster.users == {"b"} and len(cluster.places) == 1)
+        await cluster.check()
+        await end(nodes)
+
+
+async def test_node_that_leaves_is_replaced_without_a_loss() -> None:
+    async with coordinated() as cluster:
+        nodes = await gather(cluster, *"abcd")
+        await until(lambda: cluster.router.health().state == "ready")
+        asking = asyncio.create_task(cluster.answer((1, 2), 150))
+        await until(lambda: bool(cluster.router.stats()[0].output_tokens))
+        [leaver, *_] = cluster.users
+        nodes[leaver].leave()
+        await soon(nodes[leaver].has_left.wait())
+        tokens, finish = await asking
+        assert (tokens, finish.reason) == (TOY.continuation((1, 2), 150), "length"), finish.message
+        assert [status.num_losses for status in cluster.router.describe()] == [0]
+        assert leaver not in cluster.users
+        await end(nodes)
+
+
+async def test_node_that_cannot_load_is_left_out() -> None:
+    def refuse(assign: Assign, progress: Progress) -> Stage:
+        del assign, progress
+        raise ParallaxError("there is no such backend")
+
+    async with coordinated() as cluster:
+        nodes = {name: Node(name) for name in "abcd"}
+        nodes["b"].open = refuse
+        for node in nodes.values():
+            await node.join(cluster.registry.address)
+        await until(lambda: cluster.router.health().state == "ready")
+        assert cluster.users == {"a", "c", "d"}
+        assert "there is no such backend" in cluster.coordinator.idle["b"]
+        await cluster.check()
+        await end(nodes)
