@@ -59,6 +59,11 @@ SETTINGS = (
         schema=Ref("parallax_core.config.serve:ServeSettings"),
     ),
     SettingsSpec(
+        name="run",
+        summary="the options of parallax run",
+        schema=Ref("parallax_core.config.run:RunSettings"),
+    ),
+    SettingsSpec(
         name="worker",
         summary="the options of parallax worker",
         schema=Ref("parallax_core.config.worker:WorkerSettings"),

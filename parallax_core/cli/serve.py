@@ -6,7 +6,7 @@ import logging
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,8 @@ from parallax_core.contracts.stage import StageInfo
 from parallax_core.contracts.status import ReplicaLimits
 from parallax_core.contracts.token_engine import EngineInfo
 from parallax_core.deploy.backend_options import prepare_plugins
-from parallax_core.deploy.deployment import Deployment, ReplicaEngine, find_max_length, read_plan
+from parallax_core.deploy.cluster import ClusterPlan
+from parallax_core.deploy.deployment import Deployment, DeploymentPlan, ReplicaEngine, find_max_length, read_plan
 from parallax_core.models.generation_config import RequestDefaults
 from parallax_core.node.events.delivery import EventBus
 from parallax_core.node.events.requests import EventRouter, RequestEvents
@@ -56,6 +57,13 @@ def serve(settings: ServeSettings, config: Config) -> None:
 
     ready http://127.0.0.1:8000/v1 model=smollm2-135m
     """
+    run_service(settings, config, partial(read_plan, settings))
+
+
+def run_service(
+    settings: ServeSettings, config: Config, read: Callable[[PluginHost], DeploymentPlan | ClusterPlan]
+) -> None:
+    """Serve what ``read`` plans, until a signal."""
     log.configure(verbose=settings.verbose)
     if config.file:
         logger.info("configuration from %s", config.file)
@@ -67,18 +75,19 @@ def serve(settings: ServeSettings, config: Config) -> None:
         if settings.strict_plugins:
             plugins.require_all()
         try:
-            _serve(settings, options, plugins, output)
+            _serve(read(plugins), options, plugins, output)
         finally:
             plugins.shutdown(SHUTDOWN_S)
 
 
-def _serve(settings: ServeSettings, options: ServerOptions, plugins: PluginHost, output: TextIO) -> None:
-    plan = read_plan(settings, plugins)
+def _serve(
+    plan: DeploymentPlan | ClusterPlan, options: ServerOptions, plugins: PluginHost, output: TextIO
+) -> None:
     from parallax_core.server.event_loop import run_loop
     from parallax_core.server.run import bind_socket
 
     with (
-        bind_socket(settings.host, settings.port) as sock,
+        bind_socket(*plan.address) as sock,
         TemporaryDirectory(prefix="parallax-") as private,
         make_display() as display,
     ):
@@ -86,7 +95,7 @@ def _serve(settings: ServeSettings, options: ServerOptions, plugins: PluginHost,
         event_bus = EventBus(plugins.observers())
         try:
             context = ServeContext(options, sock, display, plugins, event_bus, output)
-            run_loop(_run(deployment, context), options.request_s)
+            run_loop(_run(plan, deployment, context), options.request_s)
         finally:
             event_bus.close(AUDIENCE_S)
 
@@ -104,7 +113,7 @@ class ServeContext:
     """Standard output, for the ready line only."""
 
 
-async def _run(deployment: Deployment, context: ServeContext) -> None:
+async def _run(plan: DeploymentPlan | ClusterPlan, deployment: Deployment, context: ServeContext) -> None:
     from parallax_core.server.app import make_app
     from parallax_core.server.drain import Drain
     from parallax_core.server.metrics import ServerMetrics
@@ -115,9 +124,13 @@ async def _run(deployment: Deployment, context: ServeContext) -> None:
     from parallax_core.server.service import Service
     from parallax_core.server.tracing import OtelTracer
 
-    engines = deployment.make_engines(partial(_tell_loss, context.event_bus, deployment.model_id))
+    replicas = plan.form(deployment, partial(_tell_loss, context.event_bus, deployment.model_id))
+    engines = replicas.engines
 
-    find_room, timeout_s = partial(find_max_length, engines), deployment.pipeline.recovery_timeout_s
+    def find_room() -> int:
+        return find_max_length(replicas.engines)
+
+    timeout_s = deployment.pipeline.recovery_timeout_s
     watch, policy = RequestEvents(deployment.model_id, context.event_bus.tell), deployment.routing
     router = Router(engines, policy, find_room, timeout_s)
     if context.event_bus:
@@ -142,9 +155,11 @@ async def _run(deployment: Deployment, context: ServeContext) -> None:
     extend_app(app, router, context.plugins)
 
     def announce() -> None:
-        _announce(deployment, context, engines)
+        _announce(deployment, context, replicas.engines)
 
-    async with deployment.nodes_joining():
+    async with deployment.nodes_joining() as listening, replicas.running(router, listening):
+        if replicas.join_command:
+            print(replicas.join_command, file=context.output, flush=True)
         await run_server(ServerSite(app, service, context.options, drain), context.sock, announce)
     if tracer is not None:
         tracer.close()

@@ -27,6 +27,7 @@ from parallax_core.models.catalog import Catalog
 from parallax_core.models.generation_config import check_choice
 from parallax_core.models.output_parser import OutputParser, check_parser, find_parser
 from parallax_core.models.tokenizer import ModelTokenizer
+from parallax_core.node.membership.code_store import ListeningHead
 from parallax_core.node.membership.registry import NodeRegistry
 from parallax_core.node.membership.spares import SparePool
 from parallax_core.node.pipeline.engine import PipelineEngine
@@ -42,6 +43,8 @@ from parallax_core.plugins.registry import Offer
 logger = logging.getLogger(__name__)
 
 
+TellLoss = Callable[[int, str], None]
+"""Told the rank of a replica and the reason when it is lost."""
 ReplicaEngine = PipelineEngine | TextEngine
 """A replica: stages, or an engine that schedules itself."""
 
@@ -64,7 +67,7 @@ class Deployment:
     advice: tuple[str, ...] = ()
     """Hints for the user that would make it faster."""
 
-    def make_engines(self, on_lost: Callable[[int, str], None] | None = None) -> list[ReplicaEngine]:
+    def make_engines(self, on_lost: TellLoss | None = None) -> list[ReplicaEngine]:
         """Return an engine for each replica; ``on_lost`` is told its rank and the reason when one is lost."""
         engines: list[ReplicaEngine] = []
         options = replace(self.pipeline, releases_requests=lambda: len(self.topology.replicas) > 1)
@@ -88,16 +91,16 @@ class Deployment:
         return [describe_node(each) for each in self._registry.joined] if self._registry is not None else []
 
     @asynccontextmanager
-    async def nodes_joining(self) -> AsyncIterator[None]:
-        """Have nodes join, if there are any but this."""
-        registry = self._registry
+    async def nodes_joining(self) -> AsyncIterator[ListeningHead | None]:
+        """Have nodes join, if there are any but this; yields where other machines may join by a code."""
+        registry, listening = self._registry, None
         if registry is not None:
             await registry.start()
             logger.info("head listens at %s", registry.address)
             if self.noted_transport is not None:
-                note_listening(self.noted_transport, registry.address)
+                listening = note_listening(self.noted_transport, registry.address)
         try:
-            yield
+            yield listening
         finally:
             if self._spares is not None:
                 await self._spares.stop()
@@ -137,8 +140,23 @@ class Deployment:
 
 
 def find_max_length(engines: Sequence[ReplicaEngine]) -> int:
-    """Return the longest sequence that every replica can serve, in tokens; 0 before all are ready."""
-    return min(engine.max_length for engine in engines)
+    """Return the longest sequence that every replica can serve that was ready, in tokens; 0 before one was."""
+    return min((length for engine in engines if (length := engine.max_length)), default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class FixedReplicas:
+    """The replicas that the user chose, which stay the same."""
+
+    engines: list[ReplicaEngine]
+    join_command: str = ""
+    """Empty: no machine joins by a code made here."""
+
+    @asynccontextmanager
+    async def running(self, router: Router, listening: ListeningHead | None) -> AsyncIterator[None]:
+        """Do nothing: the router has all replicas."""
+        del router, listening
+        yield
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -150,6 +168,15 @@ class DeploymentPlan:
     stages: StageOptions
     pipeline: PipelineOptions
     routing: RoutingPolicy
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """The host and the port at which clients are served."""
+        return self.settings.host, self.settings.port
+
+    def form(self, deployment: Deployment, tell: TellLoss) -> FixedReplicas:
+        """Return the replicas of a deployment; ``tell`` is told of losses."""
+        return FixedReplicas(deployment.make_engines(tell))
 
     def prepare(self, private: Path, progress: Progress = silent) -> Deployment:
         """Fetch the model if it is not here, and return its deployment.

@@ -19,12 +19,14 @@ from parallax_core.config.serve import ServeSettings
 from parallax_core.config.worker import WorkerSettings
 from parallax_core.contracts.backend import BackendSpec, StagePlan
 from parallax_core.contracts.joining import Enrolling
+from parallax_core.contracts.placement import PlacedStage
 from parallax_core.contracts.progress import Progress
 from parallax_core.contracts.stage import Stage
 from parallax_core.contracts.transport import TransportPlan, TransportSpec
 from parallax_core.deploy.backend_options import FLAG, BackendOptions
 from parallax_core.models.stages import open_stage
 from parallax_core.node.channel import STRANGERS
+from parallax_core.node.coordinator.planned import PlannedExecutor, Planning
 from parallax_core.node.executor.base import Executor
 from parallax_core.node.executor.load_clock import LoadClock
 from parallax_core.node.executor.local import LocalExecutor
@@ -102,6 +104,15 @@ class RemoteStages:
         executor = RemoteExecutor(assignments, supply, self.plan.progress, self.weights)
         return RebalancingExecutor(executor, self.layer_costs) if self.layer_costs else executor
 
+    def make_planned(self, planning: Planning, options: PipelineOptions) -> PlannedExecutor:
+        """Return the executor of a pipeline whose stages are planned."""
+        executor = RemoteExecutor((), NodeSupply(self.registry), self.plan.progress, self.weights)
+        return PlannedExecutor(executor, planning, partial(self._assign_placed, options))
+
+    def _assign_placed(self, options: PipelineOptions, stage: int, placed: PlacedStage) -> StageAssignment:
+        assignment = self._assign(0, 0, StagePlace(placed.layers, ""), options)
+        return dataclasses.replace(assignment, stage=stage, node=placed.node)
+
     def _assign(self, rank: int, stage: int, place: StagePlace, options: PipelineOptions) -> StageAssignment:
         return StageAssignment(
             stage=stage,
@@ -150,6 +161,8 @@ class WorkerLauncher:
     empty_config: Path | None = None
     """A configuration file without sections: those of this process may belong to plugins that a worker has not."""
     verbose: bool = False
+    memory: float | None = None
+    """Gigabytes that a worker may use; None: the free memory."""
 
     def make_command(self, node: str) -> list[str]:
         """Return the command line of a node's process."""
@@ -165,6 +178,8 @@ class WorkerLauncher:
             command += ["--config", str(file)]
         for name, value in self.options.get(backend, {}).items():
             command += [FLAG, f"{name}={value}"]
+        if self.memory is not None:
+            command += ["--memory", f"{self.memory:g}"]
         return command + (["--backend", backend] if backend else []) + (["--verbose"] if self.verbose else [])
 
 

@@ -31,16 +31,17 @@ def get_method(plugins: PluginHost, transport: str) -> JoinMethod:
     return method
 
 
-def note_listening(offer: Offer[TransportSpec], address: str) -> None:
-    """Note that a head listens at ``address``, for new codes; nothing if no other machine can join there by one."""
+def note_listening(offer: Offer[TransportSpec], address: str) -> ListeningHead | None:
+    """Note that a head listens at ``address``, for new codes, and return it; None: no other machine can join by one."""
     method = find_method(offer)
     if method is None:
-        return
+        return None
     try:
-        head = method.describe_head(HEAD, address)
+        head = ListeningHead(offer.spec.name, method.describe_head(HEAD, address))
     except ParallaxError:  # an address of this machine only, or keys that were exchanged by hand
-        return
-    CodeStore(cluster_file()).note_head(ListeningHead(offer.spec.name, head))
+        return None
+    CodeStore(cluster_file()).note_head(head)
+    return head
 
 
 def make_code(plugins: PluginHost, lifetime_s: float, most_uses: int) -> tuple[str, CodeRecord]:
@@ -49,11 +50,22 @@ def make_code(plugins: PluginHost, lifetime_s: float, most_uses: int) -> tuple[s
     Raises:
         ParallaxError: if none has listened yet, or its transport is not installed.
     """
-    store = CodeStore(cluster_file())
-    head = store.find_head()
+    head = CodeStore(cluster_file()).find_head()
     if head is None:
         message = "no server of this machine has listened for nodes yet"
-        raise ParallaxError(message, "start one: `parallax serve MODEL --stages N --listen tcp://0.0.0.0:9000`")
+        raise ParallaxError(message, "start one: `parallax run MODEL`")
+    return make_code_of(head, plugins, lifetime_s, most_uses)
+
+
+def make_code_of(
+    head: ListeningHead, plugins: PluginHost, lifetime_s: float, most_uses: int
+) -> tuple[str, CodeRecord]:
+    """Return a new code for a head, and what is kept of it.
+
+    Raises:
+        ParallaxError: if its transport is not installed.
+    """
     secret = new_secret()
-    record = store.add(get_method(plugins, head.transport).derive_proof(secret), lifetime_s, most_uses)
+    proof = get_method(plugins, head.transport).derive_proof(secret)
+    record = CodeStore(cluster_file()).add(proof, lifetime_s, most_uses)
     return write_code(JoinCode(transport=head.transport, secret=secret, head=head.head)), record

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from parallax_core.base.errors import ParallaxError, PeerLost
+from parallax_core.base.errors import BackendFailed, ParallaxError, PeerLost
 from parallax_core.base.ids import Epoch
 from parallax_core.contracts.progress import Progress
 from parallax_core.contracts.stage import StageInfo
@@ -29,8 +29,12 @@ class NodeRefused(ParallaxError):
         self.node = node
 
 
-class LoadingHung(NodeRefused):
+class LoadingHung(BackendFailed):
     """A node has reported no loading progress for too long."""
+
+    def __init__(self, node: str, message: str, hint: str = "") -> None:
+        super().__init__(message, hint)
+        self.node = node
 
 
 async def load_stage(node: JoinedNode, assignment: StageAssignment, attempt: Epoch, progress: Progress) -> StageInfo:

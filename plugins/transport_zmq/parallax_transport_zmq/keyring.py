@@ -35,7 +35,7 @@ from parallax_transport_zmq.keyfile import (
 logger = logging.getLogger(__name__)
 
 DEFAULT = "default"
-RESERVED = (DEFAULT, "head")
+RESERVED = (DEFAULT, "head", "local")
 """Names that no machine may choose: a worker that is called like the head would replace its key."""
 MOST_WANTED = 48
 """The most characters of the name that a machine chooses."""

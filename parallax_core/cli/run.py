@@ -1,0 +1,28 @@
+"""The command ``parallax run``."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from parallax_core.cli.command import new_app
+from parallax_core.cli.option import from_section
+from parallax_core.cli.serve import run_service
+from parallax_core.config.config import Config
+from parallax_core.config.run import RunSettings
+from parallax_core.deploy.cluster import read_cluster_plan
+
+app = new_app()
+
+
+@app.command()
+@from_section("run", RunSettings)
+def run(settings: RunSettings, config: Config) -> None:
+    """Serve a model over this machine and all that join it.
+
+    It prints the command by which other machines join, and starts as soon as the model fits on those that have. Which
+    layers each gets, and how many pipelines there are, is planned by what the machines say of themselves, and again
+    whenever one joins, leaves or is lost; running answers go on. When it can answer, one more line is printed:
+
+    ready http://127.0.0.1:8000/v1 model=smollm2-135m
+    """
+    run_service(settings.as_serve(), config, partial(read_cluster_plan, settings))

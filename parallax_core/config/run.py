@@ -1,0 +1,66 @@
+"""The section ``[run]``, which defines the options of ``parallax run``."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Annotated
+
+from msgspec import Meta
+
+from parallax_core.config.serve import ServeSettings
+from parallax_core.config.server import ServerSettings
+from parallax_core.contracts.placement import Objective
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunSettings(ServerSettings):
+    """The settings of a server whose machines join by a code, and whose stages a planner chooses."""
+
+    listen: Annotated[
+        str,
+        Meta(description="The address where machines join; always encrypted.", extra={"metavar": "ADDRESS"}),
+    ] = "tcp://0.0.0.0:9000"
+    nodes: Annotated[
+        int, Meta(description="Wait for N nodes first; 0: start when the model fits.", ge=0, extra={"metavar": "N"})
+    ] = 0
+    local: Annotated[bool, Meta(description="Run layers on this machine, too.")] = True
+    memory: Annotated[
+        float | None,
+        Meta(
+            description="Gigabytes that weights and pages may take here; by default the free memory, if known.",
+            gt=0,
+            extra={"metavar": "GB"},
+        ),
+    ] = None
+    code_hours: Annotated[
+        float,
+        Meta(
+            description="Hours for which the join code is valid; 0: make none.",
+            ge=0,
+            le=24 * 365,
+            extra={"metavar": "HOURS"},
+        ),
+    ] = 24.0
+    backend: Annotated[
+        str | None, Meta(description="The backend of every node; by default its best.", extra={"metavar": "NAME"})
+    ] = None
+    transport: Annotated[str, Meta(description="The transport between nodes.", extra={"metavar": "NAME"})] = "zmq"
+    placement: Annotated[
+        str, Meta(description="The policy for which node gets which layers.", extra={"metavar": "POLICY"})
+    ] = "search"
+    objective: Annotated[Objective, Meta(description="What is best: throughput or latency.")] = "throughput"
+    concurrency: Annotated[
+        int, Meta(description="Plan for N requests at the same time.", ge=1, le=1_000_000, extra={"metavar": "N"})
+    ] = 8
+    prompt_tokens: Annotated[
+        int, Meta(description="Plan for prompts of N tokens.", ge=1, le=10_000_000, extra={"metavar": "N"})
+    ] = 512
+    output_tokens: Annotated[
+        int, Meta(description="Plan for answers of N tokens.", ge=1, le=10_000_000, extra={"metavar": "N"})
+    ] = 256
+
+    def as_serve(self) -> ServeSettings:
+        """Return the settings of a server that waits for nodes at the same address."""
+        shared = {field.name: getattr(self, field.name) for field in dataclasses.fields(ServerSettings)}
+        return ServeSettings(**shared, listen=self.listen, backend=self.backend, transport=self.transport)
