@@ -80,9 +80,7 @@ def run_service(
             plugins.shutdown(SHUTDOWN_S)
 
 
-def _serve(
-    plan: DeploymentPlan | ClusterPlan, options: ServerOptions, plugins: PluginHost, output: TextIO
-) -> None:
+def _serve(plan: DeploymentPlan | ClusterPlan, options: ServerOptions, plugins: PluginHost, output: TextIO) -> None:
     from parallax_core.server.event_loop import run_loop
     from parallax_core.server.run import bind_socket
 

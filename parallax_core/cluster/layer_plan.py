@@ -24,6 +24,8 @@ from parallax_core.pages.budget import format_bytes
 
 Stages = tuple[PlacedStage, ...]
 """The stages of one pipeline, in order."""
+NO_MOVEMENT = Movement(load_bytes=0, load_s=0.0, num_moved=0)
+USUAL = ServingGoal()
 NOTHING = Estimate(pipelines=(), num_requests=0, tokens_per_s=0.0, ttft_s=0.0, token_s=0.0, request_s=0.0)
 
 
@@ -39,7 +41,7 @@ class LayerPlan:
     """Why nodes have no layers, by name."""
     waits_for: str = ""
     """What is missing if there is no pipeline; empty: nothing."""
-    movement: Movement = Movement(load_bytes=0, load_s=0.0, num_moved=0)
+    movement: Movement = NO_MOVEMENT
     """What it takes to get there from the pipelines before."""
 
     def predict(self, rank: int) -> PipelineEstimate | None:
@@ -53,8 +55,8 @@ class LayerPlanner:
 
     policy: PlacementPolicy
     model: ModelDemand
-    goal: ServingGoal = ServingGoal()
-    min_nodes: int = 1
+    goal: ServingGoal = USUAL
+    min_nodes: int = 0
     """The nodes to wait for before the first pipeline."""
 
     def plan(self, cluster: ClusterProfile, current: Mapping[int, Stages]) -> LayerPlan:
@@ -79,9 +81,7 @@ class LayerPlanner:
         estimator = PlacementEstimator(problem)
         placement = self.policy.place(problem, estimator)
         if not placement.pipelines:
-            return LayerPlan(
-                cluster=cluster, idle=explain_idle(problem, placement), waits_for=describe_need(problem)
-            )
+            return LayerPlan(cluster=cluster, idle=explain_idle(problem, placement), waits_for=describe_need(problem))
         ranks = give_ranks(current, placement.pipelines)
         return LayerPlan(
             cluster=cluster,

@@ -109,7 +109,7 @@ class ClusterPlan:
             memory_fraction=settings.memory_fraction,
         )
         demand = measure_model(self.plugins, deployment.folder, settings.dtype)
-        planner = LayerPlanner(policy=self.policy, model=demand, goal=goal, min_nodes=max(1, settings.nodes))
+        planner = LayerPlanner(policy=self.policy, model=demand, goal=goal, min_nodes=settings.nodes)
         return Cluster(deployment, self, planner, tell)
 
     def make_command(self, listening: ListeningHead | None, stages: RemoteStages) -> str:

@@ -57,9 +57,7 @@ def make_code(plugins: PluginHost, lifetime_s: float, most_uses: int) -> tuple[s
     return make_code_of(head, plugins, lifetime_s, most_uses)
 
 
-def make_code_of(
-    head: ListeningHead, plugins: PluginHost, lifetime_s: float, most_uses: int
-) -> tuple[str, CodeRecord]:
+def make_code_of(head: ListeningHead, plugins: PluginHost, lifetime_s: float, most_uses: int) -> tuple[str, CodeRecord]:
     """Return a new code for a head, and what is kept of it.
 
     Raises:

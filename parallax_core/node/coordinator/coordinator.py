@@ -192,7 +192,9 @@ class Coordinator:
 
     def _tell(self, plan: LayerPlan) -> None:
         if plan.movement.load_bytes or plan.movement.num_moved:
-            logger.info("layers move bytes=%s pipelines=%d", format_bytes(plan.movement.load_bytes), len(plan.pipelines))
+            logger.info(
+                "layers move bytes=%s pipelines=%d", format_bytes(plan.movement.load_bytes), len(plan.pipelines)
+            )
         for rank, stages in plan.pipelines.items():
             logger.info("pipeline %d has %s", rank, describe_places(stages))
         logger.info("predicted tokens_per_s=%.4g", plan.estimate.tokens_per_s)

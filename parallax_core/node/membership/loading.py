@@ -95,5 +95,6 @@ async def _receive_loading(node: JoinedNode, assignment: StageAssignment, attemp
         async with asyncio.timeout(assignment.load_timeout_s):
             return await receive_reply(node, assignment, attempt)
     except TimeoutError as error:
-        message = f"it has reported no loading progress for {assignment.load_timeout_s:g} s"
-        raise LoadingHung(node.name, f"stage {assignment.stage} on node {node.name!r}: {message}", LOADING_HINT) from error
+        reason = f"it has reported no loading progress for {assignment.load_timeout_s:g} s"
+        message = f"stage {assignment.stage} on node {node.name!r}: {reason}"
+        raise LoadingHung(node.name, message, LOADING_HINT) from error

@@ -107,7 +107,7 @@ class NodeRegistry:
 
     @property
     def joined(self) -> tuple[JoinedNode, ...]:
-        """All nodes that have joined and are not known to be gone, with a stage or without, in the order they joined."""
+        """The nodes that have joined and are not known to be gone, with a stage or without, in the order of joining."""
         return tuple(self._joined.values())
 
     async def start(self) -> None:

@@ -38,7 +38,7 @@ class PlannedCluster:
     registry: NodeRegistry
     rooms: Mapping[str, float] = field(default_factory=dict)
     """By node: the layers that its memory holds."""
-    min_nodes: int = 1
+    min_nodes: int = 0
 
     def __post_init__(self) -> None:
         planner = LayerPlanner(
@@ -87,7 +87,7 @@ class PlannedCluster:
 
 
 @asynccontextmanager
-async def coordinated(rooms: Mapping[str, float] | None = None, min_nodes: int = 1) -> AsyncIterator[PlannedCluster]:
+async def coordinated(rooms: Mapping[str, float] | None = None, min_nodes: int = 0) -> AsyncIterator[PlannedCluster]:
     """Run a coordinator and its router, which starts as soon as the model fits."""
     async with open_registry() as registry:
         cluster = PlannedCluster(registry, rooms or {}, min_nodes)

@@ -3,7 +3,6 @@ from __future__ import annotations
 import asyncio
 
 from parallax_core.api import ParallaxError, Progress, Stage
-from parallax_core.node.coordinator import coordinator
 from parallax_core.wire.membership import Assign
 from tests.unit.node.cluster import TOY, Node, soon, until
 from tests.unit.node.coordinator.planned_cluster import PlannedCluster, coordinated

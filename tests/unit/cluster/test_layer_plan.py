@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from parallax_core.cluster.layer_plan import LayerPlan, LayerPlanner, Stages, find_intact, give_ranks
+from parallax_core.cluster.placement.policy import SearchPlacement
+from parallax_core.contracts.placement import ClusterProfile, PlacedStage, ServingGoal
+from parallax_core.contracts.stage import LayerRange
+from tests.support.clusters import make_model, make_node
+
+PLANNER = LayerPlanner(policy=SearchPlacement(), model=make_model(6, 1.0), goal=ServingGoal(concurrency=4))
+
+
+def make_cluster(**rooms: float) -> ClusterProfile:
+    """Return nodes by name, with memory for some layers of the model."""
+    return ClusterProfile(nodes=tuple(make_node(name, room) for name, room in rooms.items()))
+
+
+def pipeline(*nodes: str) -> Stages:
+    """Return a pipeline of the model over nodes, with equal shares."""
+    share = 6 // len(nodes)
+    return tuple(PlacedStage(name, LayerRange(n * share, (n + 1) * share)) for n, name in enumerate(nodes))
+
+
+def list_nodes(plan: LayerPlan) -> dict[int, set[str]]:
+    return {rank: {stage.node for stage in stages} for rank, stages in plan.pipelines.items()}
+
+
+def test_model_that_does_not_fit_says_what_is_missing() -> None:
+    plan = PLANNER.plan(make_cluster(a=3), {})
+    assert not plan.pipelines
+    assert plan.waits_for.startswith("the model needs 5.6 GiB for its weights and ")
+    assert plan.waits_for.endswith("and there is one node, with 2.8 GiB")
+    assert plan.idle == {"a": "all nodes together have too little memory for the model"}
+    assert PLANNER.plan(make_cluster(), {}).waits_for.endswith("and no node has joined")
+
+
+def test_nodes_are_waited_for_only_before_the_first_pipeline() -> None:
+    planner = replace(PLANNER, min_nodes=2)
+    plan = planner.plan(make_cluster(a=9), {})
+    assert (plan.pipelines, plan.waits_for) == ({}, "1 of 2 nodes have joined, and it waits for all of them")
+    assert list_nodes(planner.plan(make_cluster(a=9, b=9), {})) == {0: {"a"}, 1: {"b"}}
+    assert list_nodes(planner.plan(make_cluster(a=9), {0: pipeline("a"), 1: pipeline("b")})) == {0: {"a"}}
+
+
+def test_node_that_joins_forms_a_pipeline_and_moves_no_layer_of_the_others() -> None:
+    first = PLANNER.plan(make_cluster(a=9), {})
+    both = PLANNER.plan(make_cluster(a=9, b=9), first.pipelines)
+    assert both.pipelines[0] == first.pipelines[0]
+    assert list_nodes(both) == {0: {"a"}, 1: {"b"}}
+    assert (both.movement.num_moved, both.movement.load_bytes) == (0, 6 * 10**9)
+    assert both.estimate.tokens_per_s > first.estimate.tokens_per_s
+
+
+def test_loss_breaks_one_pipeline_only() -> None:
+    current = {0: pipeline("a", "b"), 1: pipeline("c")}
+    plan = PLANNER.plan(make_cluster(a=4, b=4), current)
+    assert plan.pipelines == {0: current[0]}
+    again = PLANNER.plan(make_cluster(a=4, b=4, e=9), plan.pipelines)
+    assert again.pipelines[0] == current[0]
+    assert list_nodes(again)[1] == {"e"}
+
+
+def test_node_that_does_not_help_is_idle_and_has_a_reason() -> None:
+    plan = PLANNER.plan(make_cluster(a=9, tiny=0.5), {})
+    assert list_nodes(plan) == {0: {"a"}}
+    assert "too small for a layer" in plan.idle["tiny"]
+
+
+def test_plan_predicts_each_pipeline() -> None:
+    plan = PLANNER.plan(make_cluster(a=9, b=9), {})
+    assert sum(found.tokens_per_s for rank in (0, 1) if (found := plan.predict(rank))) == plan.estimate.tokens_per_s
+    assert plan.predict(2) is None
+
+
+@pytest.mark.parametrize(
+    ("current", "pipelines", "ranks"),
+    [
+        ({}, ["a", "b"], [0, 1]),
+        ({0: "a", 1: "b"}, ["b", "a"], [1, 0]),
+        ({0: "ab", 1: "cd"}, ["cde"], [0]),
+        ({0: "ab", 1: "cd", 2: "ef"}, ["ad", "cb"], [0, 1]),
+        ({0: "x", 3: "y"}, ["a", "y"], [0, 3]),
+        ({0: "x"}, ["a", "b", "c"], [0, 1, 2]),
+    ],
+)
+def test_pipelines_keep_the_ranks_of_those_whose_nodes_they_have(
+    current: dict[int, str], pipelines: list[str], ranks: list[int]
+) -> None:
+    before = {rank: pipeline(*nodes) for rank, nodes in current.items()}
+    assert give_ranks(before, [pipeline(*nodes) for nodes in pipelines]) == ranks
+
+
+NODES = st.lists(st.sampled_from("abcdef"), unique=True, max_size=6)
+
+
+@given(st.lists(st.integers(0, 6), unique=True), NODES, NODES)
+def test_ranks_are_all_different_and_one_is_0(ranks: list[int], before: list[str], after: list[str]) -> None:
+    current = {rank: pipeline(node) for rank, node in zip(ranks, before, strict=False)}
+    found = give_ranks(current, [pipeline(node) for node in after])
+    assert len(set(found)) == len(after)
+    assert not after or 0 in found
+    for node, rank in zip(after, found, strict=True):
+        if rank and node in before[: len(ranks)]:
+            assert current[rank] == pipeline(node) or found.count(0)
+
+
+def test_intact_pipelines_have_all_their_nodes() -> None:
+    pipelines = [pipeline("a", "b"), pipeline("c")]
+    assert find_intact(pipelines, {"a", "c"}) == [pipeline("c")]
+    assert find_intact(pipelines, {"a", "b", "c"}) == pipelines
