@@ -86,6 +86,9 @@ class WorkerSettings(NodeSettings):
     supervised: Annotated[
         bool, Meta(description="Exit when standard input closes, and do not rejoin; used by `parallax serve`.")
     ] = False
+    measure: Annotated[bool, Meta(description="Measure the device also with --supervised; used by `parallax run`.")] = (
+        False
+    )
 
 
 def name_node(number: int) -> str:

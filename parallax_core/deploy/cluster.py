@@ -21,6 +21,7 @@ from parallax_core.contracts.transport import TransportSpec
 from parallax_core.deploy.deployment import Deployment, DeploymentPlan, ReplicaEngine, TellLoss, read_plan
 from parallax_core.deploy.executors import RemoteStages, WorkerLauncher
 from parallax_core.deploy.join_codes import find_method, make_code_of
+from parallax_core.models.catalog import Catalog
 from parallax_core.models.weight_size import ITEM_BYTES, measure_weight, read_model
 from parallax_core.node.coordinator.coordinator import Coordinator, PlannedPipeline
 from parallax_core.node.coordinator.own_node import OWN_NODE, running_worker
@@ -44,7 +45,7 @@ class Cluster:
         """Serve ``deployment`` with the pipelines that ``planner`` chooses."""
         assert isinstance(deployment.stages, RemoteStages), "it listens for nodes"
         self._deployment, self._stages, self._plan, self._tell = deployment, deployment.stages, plan, tell
-        profiles = NodeProfiles(OWN_NODE if plan.settings.local else "")
+        profiles = NodeProfiles(OWN_NODE, plan.full_name)
         self._options = replace(deployment.pipeline, releases_requests=lambda: len(self.engines) > 1)
         self.coordinator = Coordinator(self._stages.registry, planner, profiles.describe, self._open)
         self.join_command = ""
@@ -134,7 +135,13 @@ class ClusterPlan:
             config_file=self.plugins.config_file,
             verbose=settings.verbose,
             memory=settings.memory,
+            measure=True,
         )
+
+    @property
+    def full_name(self) -> str:
+        """The name of the model with its source, as nodes call what they have on their disks."""
+        return Catalog(self.plugins).qualify(self.settings.model)
 
     @property
     def _transport(self) -> Offer[TransportSpec]:

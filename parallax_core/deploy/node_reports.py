@@ -29,12 +29,12 @@ def make_reporter(
 ) -> NodeReporter:
     """Return the reporter of a worker that opens stages with the backends of ``offers``, the best first.
 
-    A worker that a server started for itself measures nothing, since it shares the machine with others that work; it
-    reports what was measured before.
+    A worker that a server started for itself measures nothing unless it is told to, since it may share the machine with
+    others that work; it reports what was measured before.
     """
     if not offers:
         return NodeReporter(lambda: None)
-    if settings.supervised:
+    if settings.supervised and not settings.measure:
         return NodeReporter(ReportMaker(settings, plugins, offers[0]))
     file = str(config_file) if config_file else None
     plan = MeasurePlan(backend=offers[0].spec.name, options=settings.backend_option, config_file=file)

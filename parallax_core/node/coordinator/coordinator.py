@@ -22,6 +22,8 @@ SETTLE_S = 0.2
 """Seconds to wait for more news after the first: machines that start together join together."""
 LOOK_S = 5.0
 """The most seconds between two looks at the nodes."""
+CALM_S = 60.0
+"""The least seconds between two plans for the same nodes, whose figures have changed."""
 EXCLUDED_S = 60.0
 """Seconds for which a node that could not load its layers gets none."""
 
@@ -54,6 +56,8 @@ class UsableNodes:
 
 Describe = Callable[[Collection[JoinedNode]], UsableNodes]
 """Returns the profile of the nodes that may be used."""
+Known = tuple[ClusterProfile, dict[int, Stages]]
+"""What a plan is made from: the nodes, and the stages of each pipeline so far."""
 Open = Callable[[int, Planning], PlannedPipeline]
 """Makes the pipeline of a rank, not started."""
 
@@ -73,7 +77,8 @@ class Coordinator:
         self._excluded: dict[str, tuple[float, str]] = {}
         """By node: until when it is not used, and why."""
         self._leaving: dict[str, JoinedNode] = {}
-        self._known: tuple[ClusterProfile, dict[int, Stages]] | None = None
+        self._known: Known | None = None
+        self._planned_at = 0.0
         self._others: Mapping[str, str] = {}
         self._planned = asyncio.Event()
         self._removals: set[asyncio.Task[None]] = set()
@@ -120,7 +125,7 @@ class Coordinator:
                 usable = self._find_usable()
                 known = (usable.cluster, self._list_current())
                 self._others = usable.others
-                if known != self._known:
+                if self._is_news(known):
                     await self._replan(known, replicas)
                 self._planned.set()
         finally:
@@ -128,8 +133,15 @@ class Coordinator:
                 task.cancel()
             await asyncio.gather(*self._removals, return_exceptions=True)
 
-    async def _replan(self, known: tuple[ClusterProfile, dict[int, Stages]], replicas: Replicas) -> None:
-        self._known = known
+    def _is_news(self, known: Known) -> bool:
+        """Return whether to plan again; figures of the same nodes change all the time, and little."""
+        if self._known is None or self._known[1] != known[1]:
+            return True
+        names = [{node.name for node in cluster.nodes} for cluster, _ in (self._known, known)]
+        return names[0] != names[1] or (known != self._known and _now() > self._planned_at + CALM_S)
+
+    async def _replan(self, known: Known, replicas: Replicas) -> None:
+        self._known, self._planned_at = known, _now()
         try:
             plan = await asyncio.to_thread(self._planner.plan, *known)
         except Exception:  # the next nodes may be others, whatever the error is

@@ -2,28 +2,73 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass, field
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
 
-from parallax_core.contracts.placement import ClusterProfile, DeviceProfile, NodeProfile
+import msgspec
+
+from parallax_core.base.ids import HEAD
+from parallax_core.cluster.reports import make_cluster
+from parallax_core.contracts.placement import LinkProfile
 from parallax_core.node.coordinator.coordinator import UsableNodes
 from parallax_core.node.membership.registry import JoinedNode
+from parallax_core.wire.profile import DeviceReport, NodeReport
+
+PATIENCE_S = 60.0
+"""Seconds for which a node may measure itself, before its speed is assumed."""
+ASSUMED = DeviceReport(memory=0, flops=1e11, bandwidth=1e10, step_s=1e-3, layer_s=1e-4)
+"""The figures of a device that does not say what it is: those of a slow CPU."""
+BESIDE = 2e-4, 1e9
+"""The round trip in seconds and the bytes per second between two processes of one machine."""
 
 
 @dataclass(slots=True)
+class SeenNode:
+    """A node, and what it said first: once it has loaded layers, less of its memory is free."""
+
+    node: JoinedNode
+    since: float
+    memory: int = 0
+
+
 class NodeProfiles:
     """The profiles of the nodes of a coordinator."""
 
-    head: str
-    """The node beside the head; empty: none."""
-    memories: dict[str, int] = field(default_factory=dict)
+    def __init__(self, own: str, model: str = "", clock: Callable[[], float] = time.monotonic) -> None:
+        """Describe the nodes that may run ``model``, by its full name; ``own`` is the one on the head's machine."""
+        self._own = own
+        self._model = model
+        self._clock = clock
+        self._seen: dict[str, SeenNode] = {}
 
     def describe(self, nodes: Collection[JoinedNode]) -> UsableNodes:
-        """Return the profile of the nodes that have said what they have."""
-        found = [self._describe(node) for node in nodes if node.join.memory]
-        others = {node.name: "it has not said yet what it has" for node in nodes if not node.join.memory}
-        return UsableNodes(ClusterProfile(nodes=tuple(found), head=self.head), others)
+        """Return the profile of the nodes that have said what they have, and what keeps the others from being used."""
+        now = self._clock()
+        before, self._seen = self._seen, {}
+        reports, others = dict[str, NodeReport](), dict[str, str]()
+        for node in nodes:
+            seen = before.get(node.name)
+            self._seen[node.name] = seen = seen if seen and seen.node is node else SeenNode(node, now)
+            report = _find_report(seen, now)
+            if report is None:
+                others[node.name] = "it has not said yet what it has"
+            else:
+                seen.memory = max(seen.memory, report.device.memory)
+                device = msgspec.structs.replace(report.device, memory=seen.memory)
+                reports[node.name] = msgspec.structs.replace(report, device=device)
+        cluster = make_cluster(reports, HEAD, model=self._model)
+        if self._own in reports:
+            beside = LinkProfile(ends=(self._own, HEAD), round_trip_s=BESIDE[0], bandwidth=BESIDE[1])
+            cluster = replace(cluster, links=(*cluster.links, beside))
+        return UsableNodes(cluster, others)
 
-    def _describe(self, node: JoinedNode) -> NodeProfile:
-        device = DeviceProfile(memory=node.join.memory, flops=1e11, bandwidth=1e10, step_s=1e-3, layer_s=1e-4)
-        return NodeProfile(name=node.name, device=device)
+
+def _find_report(seen: SeenNode, now: float) -> NodeReport | None:
+    """Return what a node has said, or what is assumed of it after a while; None: it is still waited for."""
+    node = seen.node
+    if node.report is not None:
+        return node.report
+    if now - seen.since < PATIENCE_S or not node.join.memory:
+        return None
+    return NodeReport(backend="", device=msgspec.structs.replace(ASSUMED, memory=node.join.memory))
