@@ -26,6 +26,7 @@ COMMANDS = {
     "join": "Run stages of a model for a server that gave you a join code.",
     "codes": "Make and revoke join codes, by which machines join a server.",
     "leave": "End workers of this machine without loss.",
+    "nodes": "Show the nodes of a running server, and what each does.",
     "status": "Show the replicas and stages of a running server.",
     "chat": "Talk to a running server in the terminal.",
     "complete": "Continue a text, in pipes.",

@@ -145,6 +145,7 @@ async def _run(plan: DeploymentPlan | ClusterPlan, deployment: Deployment, conte
         backlog=deployment.pipeline.backlog,
         list_waiting=deployment.list_waiting,
         list_nodes=deployment.list_nodes,
+        find_plan=replicas.find_plan,
         parser=deployment.parser,
         responses=make_keeper(context.options),
         keeps_billing_line=context.options.keeps_billing_line,

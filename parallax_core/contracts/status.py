@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from parallax_core.contracts.engine import EngineStats, Health, PoolUse
-from parallax_core.contracts.placement import LinkProfile, NodeProfile
+from parallax_core.contracts.placement import Estimate, LinkProfile, NodeProfile, PipelineEstimate, PlacedStage
 from parallax_core.contracts.stage import LayerRange
 
 
@@ -104,6 +105,30 @@ class NodeStatus:
     """What it last said of its device and its disk; None: nothing yet."""
     links: tuple[LinkProfile, ...] = ()
     """Its links to other nodes, as it has measured them: each with this node as its first end."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedReplica:
+    """A replica as it is planned."""
+
+    rank: int
+    stages: tuple[PlacedStage, ...]
+    estimate: PipelineEstimate
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlanStatus:
+    """What a cluster that places layers itself has planned, and what it waits for."""
+
+    replicas: tuple[PlannedReplica, ...] = ()
+    estimate: Estimate | None = None
+    """Of all replicas; None: there is none."""
+    idle: Mapping[str, str] = field(default_factory=dict)
+    """Why nodes have no layers, by name."""
+    waits_for: str = ""
+    """What is missing for the first replica; empty: nothing."""
+    join_command: str = ""
+    """The command by which another machine joins, with its code; empty: none can, or the code is not shown."""
 
 
 @runtime_checkable

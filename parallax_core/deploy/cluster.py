@@ -17,6 +17,7 @@ from parallax_core.config.run import RunSettings
 from parallax_core.contracts.device import DType
 from parallax_core.contracts.placement import ModelDemand, PlacementPolicy, ServingGoal
 from parallax_core.contracts.progress import Progress, silent
+from parallax_core.contracts.status import PlannedReplica, PlanStatus
 from parallax_core.contracts.transport import TransportSpec
 from parallax_core.deploy.deployment import Deployment, DeploymentPlan, ReplicaEngine, TellLoss, read_plan
 from parallax_core.deploy.executors import RemoteStages, WorkerLauncher
@@ -56,6 +57,18 @@ class Cluster:
         """The engines of the pipelines, by rank."""
         return list(self.coordinator.engines)
 
+    def find_plan(self) -> PlanStatus:
+        """Return what is planned."""
+        plan, coordinator = self.coordinator.plan, self.coordinator
+        pairs = zip(plan.pipelines.items(), plan.estimate.pipelines, strict=True)
+        return PlanStatus(
+            replicas=tuple(PlannedReplica(rank=rank, stages=stages, estimate=each) for (rank, stages), each in pairs),
+            estimate=plan.estimate if plan.pipelines else None,
+            idle=coordinator.idle,
+            waits_for=coordinator.explain(),
+            join_command=self.join_command if self._plan.shows_code else "",
+        )
+
     @asynccontextmanager
     async def running(self, router: Router, listening: ListeningHead | None) -> AsyncIterator[None]:
         """Make a join code, start the worker of this machine, and have ``router`` follow the plan."""
@@ -85,6 +98,8 @@ class ClusterPlan:
     plugins: PluginHost
     deployment: DeploymentPlan
     policy: PlacementPolicy
+    shows_code: bool = True
+    """Whether clients that may see the cluster are shown the join code."""
 
     @property
     def address(self) -> tuple[str, int]:
@@ -151,6 +166,8 @@ class ClusterPlan:
 def read_cluster_plan(settings: RunSettings, plugins: PluginHost) -> ClusterPlan:
     """Return the plan that ``settings`` ask for; this machine gets a key if it has none.
 
+    With ``--insecure``, anyone who reaches the server sees the cluster, and so not the join code.
+
     Raises:
         UsageError: if settings contradict each other.
         ParallaxError: if a backend, transport or policy is not installed, or a backend cannot run here.
@@ -159,7 +176,13 @@ def read_cluster_plan(settings: RunSettings, plugins: PluginHost) -> ClusterPlan
     policy = make_policy(plugins, "placement", settings.placement)
     if (method := find_method(deployment.stages.transport)) is not None:
         method.prepare(HEAD)
-    return ClusterPlan(settings=settings, plugins=plugins, deployment=deployment, policy=policy)
+    return ClusterPlan(
+        settings=settings,
+        plugins=plugins,
+        deployment=deployment,
+        policy=policy,
+        shows_code=not settings.insecure,
+    )
 
 
 def measure_model(plugins: PluginHost, folder: Path, dtype: DType) -> ModelDemand:

@@ -152,6 +152,9 @@ class FixedReplicas:
     join_command: str = ""
     """Empty: no machine joins by a code made here."""
 
+    def find_plan(self) -> None:
+        """Return None: nothing is planned."""
+
     @asynccontextmanager
     async def running(self, router: Router, listening: ListeningHead | None) -> AsyncIterator[None]:
         """Do nothing: the router has all replicas."""

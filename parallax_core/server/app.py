@@ -10,7 +10,17 @@ from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import JSONResponse
 
 from parallax_core.base.errors import SHUTTING_DOWN
-from parallax_core.server import chat, cluster, completions, embeddings, messages, metrics, stop_request, tokenize
+from parallax_core.server import (
+    chat,
+    cluster,
+    cluster_events,
+    completions,
+    embeddings,
+    messages,
+    metrics,
+    stop_request,
+    tokenize,
+)
 from parallax_core.server.access_log import REQUEST_ID, AccessLog
 from parallax_core.server.auth import KeyCheck
 from parallax_core.server.body_limit import BodyLimit
@@ -54,6 +64,7 @@ def make_app(service: Service, options: ServerOptions | None = None, drain: Drai
         stop_request,
         tokenize,
         cluster,
+        cluster_events,
     )
     for routes in modules:
         app.include_router(routes.make_router(service))

@@ -7,8 +7,9 @@ from typing import Annotated
 from fastapi import APIRouter, Path
 
 from parallax_core.base.errors import UnknownName
-from parallax_core.contracts.status import Described, Drainable, ReplicaStatus
-from parallax_core.server.cluster_models import ClusterReply, ReplicaReply, show_node, show_replica
+from parallax_core.contracts.status import Drainable
+from parallax_core.server.cluster_models import ClusterReply, ReplicaReply, show_replica
+from parallax_core.server.cluster_view import describe_replicas, view_cluster
 from parallax_core.server.openapi import describe_errors
 from parallax_core.server.service import Service
 
@@ -22,16 +23,7 @@ def make_router(service: Service) -> APIRouter:
     @router.get("/v1/cluster", responses=describe_errors(401, 403))
     async def show_cluster() -> ClusterReply:
         """Show the replicas, their stages, and the nodes that have joined; also before the server is ready."""
-        health = service.engine.health()
-        return ClusterReply(
-            object="cluster",
-            model=service.model_id,
-            status=health.state,
-            reason=health.reason,
-            replicas=[show_replica(each) for each in _describe(service)],
-            waiting=[show_node(each) for each in service.list_waiting()],
-            nodes=[show_node(each) for each in service.list_nodes()],
-        )
+        return view_cluster(service)
 
     @router.post("/v1/replicas/{rank}/drain", responses=describe_errors(400, 401, 403, 404, 429, 503))
     async def drain_replica(rank: RankPath) -> ReplicaReply:
@@ -50,14 +42,9 @@ def make_router(service: Service) -> APIRouter:
     return router
 
 
-def _describe(service: Service) -> tuple[ReplicaStatus, ...]:
-    engine = service.engine
-    return engine.describe() if isinstance(engine, Described) else (ReplicaStatus(health=engine.health()),)
-
-
 def _show(service: Service, rank: int) -> ReplicaReply:
     """Return the reply for the replica of a rank; raises UnknownName if it has ended meanwhile."""
-    for status in _describe(service):
+    for status in describe_replicas(service):
         if status.rank == rank:
             return show_replica(status)
     raise UnknownName(f"there is no replica {rank}")

@@ -9,6 +9,8 @@ from parallax_core.contracts.placement import LinkProfile
 from parallax_core.contracts.status import NodeStatus, ReplicaLimits, ReplicaStatus, StageStatus
 from parallax_core.server.response_models import ResponseModel
 
+NodeState = Literal["serving", "loading", "idle"]
+
 
 class PoolReply(ResponseModel):
     """A pool of pages of a stage."""
@@ -157,6 +159,65 @@ class NodeReply(ResponseModel):
     """Null: it has not reported yet, or cannot."""
 
 
+class MemberReply(NodeReply):
+    """A node that has joined, and what it does."""
+
+    state: NodeState
+    """``serving``: it has a stage of a replica that is ready; ``loading``: of another one; ``idle``: it has none."""
+    replica: int | None
+    """The rank of its replica; null: it has none."""
+    layers: list[int] | None
+    """The first layer that it has or is to have, and the one after the last; null: none."""
+    idle_reason: str | None
+    """Why it is idle; null: it is not, or nothing is known."""
+
+
+class PlannedStageReply(ResponseModel):
+    """The layers of a node, as planned."""
+
+    node: str
+    layers: list[int]
+    """The first layer, and the one after the last."""
+
+
+class PredictionReply(ResponseModel):
+    """The predicted speed of a replica, or of all, with as many requests at the same time as the plan is for."""
+
+    tokens_per_second: float
+    """Output tokens of all requests together."""
+    first_token_seconds: float
+    token_seconds: float
+    """The time of one request per token after its first."""
+    requests: int
+    """The requests at the same time."""
+
+
+class PlannedReplicaReply(ResponseModel):
+    """A replica, as planned."""
+
+    rank: int
+    stages: list[PlannedStageReply]
+    predicted: PredictionReply
+    limit: str
+    """What it would need more of, to be faster."""
+    limit_at: str | None
+    """The node or link that ``limit`` is about; null: none."""
+    measured_token_seconds: float | None
+    """The time of a step through all stages and links, from the medians of recent ones; null until there were some."""
+
+
+class PlanReply(ResponseModel):
+    """What a server started by `parallax run` has planned."""
+
+    replicas: list[PlannedReplicaReply]
+    predicted: PredictionReply | None
+    """Of all replicas; null: there is none."""
+    waits_for: str | None
+    """What is missing for the first replica; null: nothing."""
+    join_command: str | None
+    """The command by which another machine joins; null: none can, or it is not shown without an API key."""
+
+
 class ClusterReply(ResponseModel):
     """The answer to ``GET /v1/cluster``."""
 
@@ -168,8 +229,10 @@ class ClusterReply(ResponseModel):
     replicas: list[ReplicaReply]
     waiting: list[NodeReply]
     """The nodes that have joined and wait for a stage."""
-    nodes: list[NodeReply]
+    nodes: list[MemberReply]
     """All nodes that have joined, in this order; spares are marked in ``waiting`` only."""
+    plan: PlanReply | None
+    """Null: the user chose the stages."""
 
 
 def show_replica(status: ReplicaStatus) -> ReplicaReply:

@@ -98,6 +98,14 @@ def describe_response_events() -> Responses:
     return _describe_named("response.completed` or `response.incomplete", *get_args(AnyResponseEvent))
 
 
+def describe_cluster_events(model: type[ResponseModel]) -> Responses:
+    """Return the description of the stream of changes of a cluster, which begins with ``model``."""
+    names = "`node_joined`, `node_changed`, `node_left`, `plan` and `status`"
+    text = f"Server-sent events: first `cluster` with the whole state, and then {names}."
+    data = {"type": "string", **_describe_data(model)}
+    return _describe_stream(text, {"event": {"type": "string"}, "data": data})
+
+
 def _describe_named(last: str, *models: type[ResponseModel]) -> Responses:
     data = {"type": "string", **_describe_data(*models)}
     text = f"The answer; with `stream`, as server-sent events, which end with `{last}` unless an error occurs."

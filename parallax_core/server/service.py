@@ -15,7 +15,7 @@ from fastapi.responses import Response
 
 from parallax_core.base.errors import InvalidRequest
 from parallax_core.contracts.engine import Admitting, Engine, Resumable
-from parallax_core.contracts.status import NodeStatus
+from parallax_core.contracts.status import NodeStatus, PlanStatus
 from parallax_core.models.output_parser import OutputParser
 from parallax_core.models.tokenizer import ModelTokenizer
 from parallax_core.node.pipeline.unread import UnreadOutput
@@ -62,6 +62,8 @@ class Service:
     """Returns the nodes that have joined and wait for a stage."""
     list_nodes: Callable[[], Sequence[NodeStatus]] = tuple
     """Returns all nodes that have joined."""
+    find_plan: Callable[[], PlanStatus | None] = lambda: None
+    """Returns what is planned; None: the user chose the stages."""
     parser: OutputParser | None = None
     """The parser of the model's outputs; None: its text is not parsed."""
     running: RunningFlows = field(default_factory=RunningFlows)

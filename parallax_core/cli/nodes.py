@@ -1,0 +1,69 @@
+"""The command ``parallax nodes``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import typer
+
+from parallax_core.cli.client import DEFAULT_URL, Client
+from parallax_core.cli.command import new_app
+from parallax_core.cli.status import TIMEOUT_S
+from parallax_core.cli.table import align
+from parallax_core.pages.budget import format_bytes
+
+Cluster = dict[str, Any]
+
+app = new_app()
+
+
+@app.command()
+def nodes(
+    url: Annotated[str, typer.Option(help="The API of a running server.")] = DEFAULT_URL,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show the nodes that have joined a running server, the layers of each, and why others are idle.
+
+    A key is taken from PARALLAX_API_KEY.
+    """
+    cluster = Client(url, TIMEOUT_S).cluster()
+    print(json.dumps({"nodes": cluster["nodes"], "plan": cluster["plan"]}) if as_json else "\n".join(render(cluster)))
+
+
+def render(cluster: Cluster) -> Iterator[str]:
+    """Yield the lines for a terminal."""
+    nodes = cluster["nodes"]
+    if nodes:
+        yield from align([("NODE", "DEVICE", "MEMORY", "STATE", "REPLICA", "LAYERS"), *map(_render_node, nodes)])
+    else:
+        yield "no node has joined"
+    yield from (f"idle: {node['node']}: {node['idle_reason']}" for node in nodes if node["idle_reason"])
+    if cluster["plan"] is not None:
+        yield from _render_plan(cluster["plan"])
+
+
+def _render_plan(plan: Cluster) -> Iterator[str]:
+    if (found := plan["predicted"]) is not None:
+        speed = f"{found['tokens_per_second']:.4g} tokens/s for {found['requests']} requests at once"
+        yield f"predicted: {speed}, {found['token_seconds'] * 1e3:.3g} ms per token of one"
+    for replica in plan["replicas"]:
+        if (measured := replica["measured_token_seconds"]) is not None:
+            yield f"measured: replica {replica['rank']}: {measured * 1e3:.3g} ms per step through its stages and links"
+    if plan["waits_for"]:
+        yield f"it waits: {plan['waits_for']}"
+    if plan["join_command"]:
+        yield f"to join: {plan['join_command']}"
+
+
+def _render_node(node: Cluster) -> tuple[object, ...]:
+    profile, layers = node["profile"], node["layers"]
+    return (
+        node["node"],
+        (profile["device"] or "-") if profile else "-",
+        format_bytes(profile["memory"]) if profile else "-",
+        node["state"],
+        "-" if node["replica"] is None else node["replica"],
+        f"{layers[0]}-{layers[1]}" if layers else "-",
+    )
