@@ -59,7 +59,7 @@ class LayerPlanner:
     min_nodes: int = 0
     """The nodes to wait for before the first pipeline."""
 
-    def plan(self, cluster: ClusterProfile, current: Mapping[int, Stages]) -> LayerPlan:
+    def plan(self, cluster: ClusterProfile, current: Mapping[int, Stages], *, has_begun: bool = False) -> LayerPlan:
         """Return the pipelines that the nodes of ``cluster`` are to form.
 
         Pipelines that have all their nodes stay as they are unless others are worth the move (`is_worth_moving`). A
@@ -68,9 +68,10 @@ class LayerPlanner:
         Args:
             cluster: the nodes that may be used.
             current: the pipelines so far, by rank; some of their nodes may be gone.
+            has_begun: whether there was a pipeline before, so that no number of nodes is waited for.
         """
         missing = self.min_nodes - len(cluster.nodes)
-        if not current and missing > 0:
+        if not has_begun and missing > 0:
             joined = f"{len(cluster.nodes)} of {self.min_nodes} nodes have joined"
             idle = {node.name: joined for node in cluster.nodes}
             return LayerPlan(cluster=cluster, idle=idle, waits_for=f"{joined}, and it waits for all of them")

@@ -79,6 +79,7 @@ class Coordinator:
         self._leaving: dict[str, JoinedNode] = {}
         self._known: Known | None = None
         self._planned_at = 0.0
+        self._has_begun = False
         self._others: Mapping[str, str] = {}
         self._planned = asyncio.Event()
         self._removals: set[asyncio.Task[None]] = set()
@@ -143,7 +144,7 @@ class Coordinator:
     async def _replan(self, known: Known, replicas: Replicas) -> None:
         self._known, self._planned_at = known, _now()
         try:
-            plan = await asyncio.to_thread(self._planner.plan, *known)
+            plan = await asyncio.to_thread(self._planner.plan, *known, has_begun=self._has_begun)
         except Exception:  # the next nodes may be others, whatever the error is
             logger.exception("cluster cannot be planned")
             return
@@ -181,6 +182,7 @@ class Coordinator:
             logger.warning("no pipeline: %s", self.explain())
             self._stop_broken()
             return
+        self._has_begun = True
         self._tell(plan)
         for rank in set(self._pipelines) - set(plan.pipelines):
             del self._pipelines[rank]

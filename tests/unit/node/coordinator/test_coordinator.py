@@ -43,6 +43,8 @@ async def test_it_waits_for_the_number_of_nodes_that_was_asked_for() -> None:
         nodes |= await gather(cluster, "b")
         await until(lambda: cluster.router.health().state == "ready")
         await cluster.check()
+        await nodes.pop("a").kill()
+        await until(lambda: "there is one node" in cluster.router.health().reason)
         await end(nodes)
 
 

@@ -10,7 +10,7 @@ from parallax_core.builtin.inprocess import InProcessTransport
 from parallax_core.node.executor.base import LEASE
 from parallax_core.node.membership import registry as module
 from parallax_core.node.membership.registry import JoinedNode, NodeRegistry
-from parallax_core.wire.membership import Join, Refusal
+from parallax_core.wire.membership import Join, Leave, Refusal, Release
 from parallax_core.wire.messages import Heartbeat
 from parallax_core.wire.profile import DeviceReport, NodeReport
 from tests.unit.node.cluster import call, open_registry, soon, until
@@ -210,3 +210,52 @@ def make_report(memory: int) -> NodeReport:
 
 def find_memory(registry: NodeRegistry) -> dict[str, int | None]:
     return {node.name: node.report.device.memory if node.report else None for node in registry.joined}
+
+
+async def test_node_that_is_given_back_may_still_report_steps_and_can_be_found_again() -> None:
+    async with open_registry() as registry:
+        channel = await call(registry, "a")
+        await channel.send(Join("inprocess://x", (), "here", 0))
+        node = await soon(registry.find(anybody))
+        registry.give_back(node)
+        await channel.send(Heartbeat(LEASE, Epoch(0), -1, 0))
+        await asyncio.sleep(0.05)
+        assert registry.waiting == (node,)
+        assert await soon(registry.find(anybody)) is node
+
+
+async def test_node_that_leaves_is_released_when_it_is_given_back() -> None:
+    async with open_registry() as registry:
+        channel = await call(registry, "a")
+        await channel.send(Join("inprocess://x", (), "here", 0))
+        node = await soon(registry.find(anybody))
+        registry.note_leaving("a")
+        registry.give_back(node)
+        assert isinstance(await soon(channel.receive()), Release)
+        await until(lambda: not registry.joined)
+        assert registry.waiting == ()
+
+
+async def test_waiting_node_that_leaves_is_released() -> None:
+    async with open_registry() as registry:
+        channel = await call(registry, "a")
+        await channel.send(Join("inprocess://x", (), "here", 0))
+        await until(lambda: bool(registry.joined))
+        await channel.send(Leave(LEASE, Epoch(0)))
+        assert isinstance(await soon(channel.receive()), Release)
+        await until(lambda: not registry.joined)
+
+
+async def test_changes_of_the_nodes_are_told() -> None:
+    async with open_registry() as registry:
+        assert not registry.changed.is_set()
+        channel = await call(registry, "a")
+        await channel.send(Join("inprocess://x", (), "here", 0))
+        await soon(registry.changed.wait())
+        node = await soon(registry.find(anybody))
+        registry.changed.clear()
+        await channel.close()
+        with pytest.raises(PeerLost):
+            await soon(node.channel.receive())
+        await soon(registry.changed.wait())
+        assert registry.joined == ()

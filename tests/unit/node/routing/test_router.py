@@ -10,9 +10,11 @@ from parallax_core.api import (
     Health,
     InvalidRequest,
     Unavailable,
+    UnknownName,
 )
 from parallax_core.builtin.routing import LeastPendingTokens
 from parallax_core.node.routing.router import Router
+from tests.unit.node.cluster import until
 from tests.unit.node.replicas import CONTEXT, FakeEngine, collect, end, make_request, make_router, pending, requests
 
 
@@ -201,3 +203,56 @@ async def test_request_that_is_refused_leaves_the_account_as_it_was() -> None:
     with pytest.raises(InvalidRequest, match="nonsense"):
         router.submit(make_request())
     assert (pending(router), requests(router)) == ([0, 0], [0, 0])
+
+
+async def test_replica_that_is_added_gets_requests_once_it_is_ready() -> None:
+    router, [first] = await make_router(1)
+    late = FakeEngine()
+    late.begin.clear()
+    router.add(2, late)
+    assert router.health() == Health(state="ready", reason="1 of 2 replicas are not ready: 2 is starting: ")
+    streams = [router.submit(make_request()) for _ in range(2)]
+    assert (len(first.requests), len(late.requests)) == (2, 0)
+    late.begin.set()
+    await until(lambda: late.state.state == "ready")
+    streams.append(router.submit(make_request()))
+    assert (len(first.requests), len(late.requests)) == (2, 1)
+    assert [status.rank for status in router.describe()] == [0, 2]
+    for stream in streams:
+        stream.close()
+
+
+async def test_replica_that_is_added_and_does_not_start_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    router, _ = await make_router(1)
+    bad = FakeEngine()
+    bad.start_error = OSError("no device")
+    router.add(1, bad)
+    await until(lambda: "replica did not start rank=1" in caplog.text)
+    assert router.health().state == "ready"
+
+
+async def test_requests_of_a_replica_that_is_removed_go_on_on_another() -> None:
+    router, engines = await make_router(2)
+    stream = router.submit(make_request())
+    [owner] = [engine for engine in engines if engine.requests]
+    [other] = [engine for engine in engines if engine is not owner]
+    asking = asyncio.create_task(collect(stream))
+    rank = engines.index(owner)
+    await router.remove(rank)
+    owner.streams[0].said.put_nowait(end("aborted"))
+    await asyncio.wait_for(other.asked.wait(), 5)
+    other.streams[0].said.put_nowait(end())
+    assert (await asking)[-1] == end()
+    assert owner.num_stopped == 1
+    assert [status.rank for status in router.describe()] == [1 - rank]
+    with pytest.raises(UnknownName, match=f"there is no replica {rank}"):
+        router.drain(rank)
+
+
+async def test_stop_ends_replicas_that_are_being_added() -> None:
+    router, _ = await make_router(1)
+    late = FakeEngine()
+    late.begin.clear()
+    router.add(1, late)
+    await asyncio.wait_for(router.stop(), 5)
+    assert late.num_stopped == 1

@@ -159,6 +159,23 @@ async def test_other_layers_take_the_place_of_those_there_were() -> None:
         assert len(bench.node.loads) == 2
 
 
+async def test_same_layers_as_another_stage_are_not_loaded_again() -> None:
+    async with joined() as bench:
+        for stage in (0, 2):
+            role = StageAssignment(stage=stage, layers=LayerRange(0, 3), model=MODEL)
+            await bench.say(role.assign(Epoch(stage)))
+            ready = await bench.hear()
+            assert isinstance(ready, Ready)
+            assert ready.stage == stage
+            await bench.say(Hop(LEASE, Epoch(stage), stage, "", "", ""))
+            assert isinstance(await bench.hear(), Linked)
+            await bench.say(Step(LEASE, Epoch(0), 1))
+            result = await bench.hear()
+            assert isinstance(result, Result)
+            assert result.stage == stage
+        assert len(bench.node.loads) == 1
+
+
 async def test_steps_that_come_after_the_end_of_a_stage_are_left_aside() -> None:
     """The head sends them until it knows."""
     async with joined() as bench, next_stage() as after:

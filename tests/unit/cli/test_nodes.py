@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+from typing import Any
+
+from parallax_core.cli.nodes import render
+
+PROFILE = {"device": "M2", "memory": 8 * 2**30}
+NODE: dict[str, Any] = {
+    "node": "studio/1",
+    "profile": PROFILE,
+    "state": "serving",
+    "replica": 0,
+    "layers": [0, 20],
+    "idle_reason": None,
+}
+IDLE = {**NODE, "node": "mini/2", "profile": None, "state": "idle", "replica": None, "layers": None}
+PLAN = {
+    "predicted": {"tokens_per_second": 76.88, "requests": 8, "token_seconds": 0.1, "first_token_seconds": 1.0},
+    "replicas": [{"rank": 0, "measured_token_seconds": 0.0123}, {"rank": 1, "measured_token_seconds": None}],
+    "waits_for": None,
+    "join_command": "parallax join plx1abc",
+}
+
+
+def test_table_shows_what_each_node_does() -> None:
+    cluster = {"nodes": [NODE, {**IDLE, "idle_reason": "its memory is too small"}], "plan": PLAN}
+    assert "\n".join(render(cluster)) == (
+        "NODE      DEVICE  MEMORY   STATE    REPLICA  LAYERS\n"
+        "studio/1  M2      8.0 GiB  serving  0        0-20\n"
+        "mini/2    -       -        idle     -        -\n"
+        "idle: mini/2: its memory is too small\n"
+        "predicted: 76.88 tokens/s for 8 requests at once, 100 ms per token of one\n"
+        "measured: replica 0: 12.3 ms per step through its stages and links\n"
+        "to join: parallax join plx1abc"
+    )
+
+
+def test_server_that_waits_says_for_what() -> None:
+    plan = {"predicted": None, "replicas": [], "waits_for": "the model needs more", "join_command": None}
+    assert list(render({"nodes": [], "plan": plan})) == ["no node has joined", "it waits: the model needs more"]
+
+
+def test_server_without_a_plan_shows_its_nodes_only() -> None:
+    assert len(list(render({"nodes": [IDLE], "plan": None}))) == 2

@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+from parallax_core.contracts.placement import Estimate, PipelineEstimate, PlacedStage
+from parallax_core.contracts.stage import LayerRange
+from parallax_core.contracts.status import NodeStatus, PlannedReplica, PlanStatus
+from parallax_core.server.auth import find_needed
+from parallax_core.server.cluster_events import MOST_UNREAD, ClusterFeed, find_changes
+from parallax_core.server.cluster_view import view_cluster
+from parallax_core.server.service import Service
+from tests.unit.server.letters import Site
+
+NODE = NodeStatus(name="mini/7", host="mini", pid=7, address="tcp://mini:9", backends=("mlx",))
+PIPELINE = PipelineEstimate(
+    max_requests=8, num_requests=8, tokens_per_s=50.0, ttft_s=0.5, token_s=0.1, request_s=20.0, limit="compute"
+)
+TOTAL = Estimate(pipelines=(PIPELINE,), num_requests=8, tokens_per_s=50.0, ttft_s=0.5, token_s=0.1, request_s=20.0)
+PLAN = PlanStatus(
+    replicas=(PlannedReplica(rank=0, stages=(PlacedStage("mini/7", LayerRange(0, 3)),), estimate=PIPELINE),),
+    estimate=TOTAL,
+    idle={"slow/1": "it would slow the others down"},
+    join_command="parallax join plx1",
+)
+
+
+class Watched:
+    """A service whose nodes and plan a test changes."""
+
+    def __init__(self, site: Site) -> None:
+        self.nodes: list[NodeStatus] = []
+        self.plan: PlanStatus | None = None
+        self.service = Service(
+            "toy",
+            site.router,
+            site.text,  # type: ignore[arg-type]
+            site.reader,
+            list_nodes=lambda: self.nodes,
+            find_plan=lambda: self.plan,
+        )
+
+
+async def read(events: AsyncIterator[bytes]) -> tuple[str, Any]:
+    async with asyncio.timeout(10):
+        name, data = (await anext(events)).decode().strip().split("\n")
+    return name.removeprefix("event: "), json.loads(data.removeprefix("data: "))
+
+
+def test_nodes_have_a_state_layers_and_a_reason_to_be_idle(site: Site) -> None:
+    watched = Watched(site)
+    watched.nodes = [NODE, replace(NODE, name="slow/1"), replace(NODE, name="new/1")]
+    assert [node.state for node in view_cluster(watched.service).nodes] == ["idle"] * 3
+    watched.plan = PLAN
+    found = view_cluster(watched.service)
+    shown = [(node.state, node.replica, node.layers, node.idle_reason) for node in found.nodes]
+    slow = "it would slow the others down"
+    assert shown == [("loading", 0, [0, 3], None), ("idle", None, None, slow), ("idle", None, None, None)]
+    assert found.plan is not None
+    assert found.plan.join_command == "parallax join plx1"
+    assert found.plan.predicted is not None
+    assert (found.plan.predicted.tokens_per_second, found.plan.predicted.requests) == (50.0, 8)
+    assert found.plan.replicas[0].limit == "compute"
+
+
+def test_measured_time_is_that_of_all_stages_and_links(site: Site) -> None:
+    watched = Watched(site)
+    watched.plan = PLAN
+    site.ask("hello", max_tokens=3)
+    plan = view_cluster(watched.service).plan
+    assert plan is not None
+    assert 0 < (plan.replicas[0].measured_token_seconds or 0) < 1
+
+
+def test_changes_name_what_has_changed(site: Site) -> None:
+    watched = Watched(site)
+    empty = view_cluster(watched.service)
+    assert list(find_changes(empty, empty)) == []
+    watched.nodes = [NODE]
+    one = view_cluster(watched.service)
+    assert [(name, data["node"]) for name, data in find_changes(empty, one)] == [("node_joined", "mini/7")]
+    assert [(name, data["node"]) for name, data in find_changes(one, empty)] == [("node_left", "mini/7")]
+    watched.plan = PLAN
+    planned = view_cluster(watched.service)
+    assert [name for name, _ in find_changes(one, planned)] == ["node_changed", "plan"]
+    site.ask("hello", max_tokens=3)
+    assert list(find_changes(planned, view_cluster(watched.service))) == [], "loads are no changes"
+
+
+async def test_clients_are_told_of_changes_and_share_one_look(site: Site) -> None:
+    watched = Watched(site)
+    feed = ClusterFeed(watched.service)
+    clients = [feed.listen() for _ in range(3)]
+    for client in clients:
+        name, data = await read(client)
+        assert (name, data["object"], data["nodes"]) == ("cluster", "cluster", [])
+    waiting = [asyncio.create_task(read(client)) for client in clients]
+    await asyncio.sleep(0)
+    watched.nodes = [NODE]
+    for task in waiting:
+        name, data = await task
+        assert (name, data["node"], data["state"]) == ("node_joined", "mini/7", "idle")
+    for client in clients:
+        await client.aclose()  # type: ignore[attr-defined]
+    assert not feed._listeners
+
+
+async def test_client_that_reads_too_slowly_is_disconnected_and_the_others_are_not(site: Site) -> None:
+    watched = Watched(site)
+    feed = ClusterFeed(watched.service)
+    slow = feed.listen()
+    await read(slow)
+    first = asyncio.create_task(read(slow))
+    await asyncio.sleep(0)
+    for _ in range(MOST_UNREAD + 2):
+        feed._tell(b"event: x\ndata: 1\n\n")
+    assert (await first)[0] == "x"
+    rest = [event async for event in slow]
+    assert len(rest) <= MOST_UNREAD
+    assert not feed._listeners
+
+
+def test_route_needs_the_role_of_an_admin() -> None:
+    assert find_needed("/v1/cluster/events") == "admin"
