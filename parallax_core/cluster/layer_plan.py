@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, permutations
 
 from parallax_core.cluster.placement.estimate import PlacementEstimator
 from parallax_core.cluster.placement.idle import explain_idle
@@ -12,6 +12,7 @@ from parallax_core.cluster.placement.movement import Movement, measure_movement
 from parallax_core.contracts.placement import (
     ClusterProfile,
     Estimate,
+    Estimator,
     ModelDemand,
     PipelineEstimate,
     PlacedStage,
@@ -22,6 +23,10 @@ from parallax_core.contracts.placement import (
 )
 from parallax_core.pages.budget import format_bytes
 
+MOST_SETTLED = 5
+"""The most stages of a pipeline whose nodes are tried in every order."""
+NEARLY = 0.98
+"""The share of the speed for which nodes need not load other layers."""
 Stages = tuple[PlacedStage, ...]
 """The stages of one pipeline, in order."""
 NO_MOVEMENT = Movement(load_bytes=0, load_s=0.0, num_moved=0)
@@ -83,14 +88,49 @@ class LayerPlanner:
         placement = self.policy.place(problem, estimator)
         if not placement.pipelines:
             return LayerPlan(cluster=cluster, idle=explain_idle(problem, placement), waits_for=describe_need(problem))
+        held = Placement(tuple(current.values()))
+        placement = settle_nodes(problem, estimator, held, placement)
         ranks = give_ranks(current, placement.pipelines)
         return LayerPlan(
             cluster=cluster,
             pipelines=dict(zip(ranks, placement.pipelines, strict=True)),
             estimate=estimator.estimate(placement),
             idle=explain_idle(problem, placement),
-            movement=measure_movement(problem, Placement(tuple(current.values())), placement),
+            movement=measure_movement(problem, held, placement),
         )
+
+
+def settle_nodes(problem: PlacementProblem, estimator: Estimator, held: Placement, placement: Placement) -> Placement:
+    """Return a placement as good, whose nodes have to load least: nodes of a pipeline exchange their layers.
+
+    Args:
+        problem: that ``placement`` solves.
+        estimator: of the problem.
+        held: what nodes have loaded; some may be gone.
+        placement: the nodes and the layers of each stage.
+    """
+    best, least = placement, measure_movement(problem, held, placement).load_bytes
+    floor = estimator.estimate(placement)
+    for rank, stages in enumerate(placement.pipelines):
+        if len(stages) > MOST_SETTLED or stages in held.pipelines:
+            continue
+        for nodes in permutations([stage.node for stage in stages]):
+            pairs = zip(nodes, stages, strict=True)
+            changed = tuple(PlacedStage(node, stage.layers) for node, stage in pairs)
+            other = Placement((*best.pipelines[:rank], changed, *best.pipelines[rank + 1 :]))
+            load = measure_movement(problem, held, other).load_bytes
+            if load < least and _is_as_good(estimator, other, floor):
+                best, least = other, load
+    return best
+
+
+def _is_as_good(estimator: Estimator, placement: Placement, floor: Estimate) -> bool:
+    try:
+        found = estimator.estimate(placement)
+    except ValueError:  # a node has too little memory for the layers of another
+        return False
+    is_fast = found.tokens_per_s >= NEARLY * floor.tokens_per_s and found.request_s <= floor.request_s / NEARLY
+    return is_fast and found.num_requests >= floor.num_requests
 
 
 def find_intact(pipelines: Iterable[Stages], nodes: Collection[str]) -> list[Stages]:

@@ -71,6 +71,25 @@ def test_node_that_does_not_help_is_idle_and_has_a_reason() -> None:
     assert "too small for a layer" in plan.idle["tiny"]
 
 
+def test_nodes_that_are_left_keep_what_they_have_loaded() -> None:
+    lost = (
+        PlacedStage("c", LayerRange(0, 2)),
+        PlacedStage("gone", LayerRange(2, 4)),
+        PlacedStage("a", LayerRange(4, 6)),
+    )
+    plan = PLANNER.plan(make_cluster(a=4, c=4), {0: lost})
+    [stages] = plan.pipelines.values()
+    assert [stage.node for stage in stages] == ["c", "a"]
+    assert plan.movement.load_bytes == 2 * 10**9
+
+
+def test_nodes_exchange_no_layers_for_which_they_have_no_room() -> None:
+    lost = (PlacedStage("small", LayerRange(0, 3)), PlacedStage("gone", LayerRange(3, 6)))
+    plan = PLANNER.plan(make_cluster(large=5.5, small=1.5), {0: lost})
+    [stages] = plan.pipelines.values()
+    assert {stage.node: len(stage.layers) for stage in stages} == {"large": 5, "small": 1}
+
+
 def test_plan_predicts_each_pipeline() -> None:
     plan = PLANNER.plan(make_cluster(a=9, b=9), {})
     assert sum(found.tokens_per_s for rank in (0, 1) if (found := plan.predict(rank))) == plan.estimate.tokens_per_s
