@@ -36,7 +36,7 @@ def test_table_shows_what_each_node_does() -> None:
 
 
 def test_server_that_waits_says_for_what() -> None:
-    plan: dict[str, Any] = {"predicted": None, "replicas": [], "waits_for": "the model needs more", "join_command": None}
+    plan = {**PLAN, "predicted": None, "replicas": [], "waits_for": "the model needs more", "join_command": None}
     assert list(render({"nodes": [], "plan": plan})) == ["no node has joined", "it waits: the model needs more"]
 
 
