@@ -41,7 +41,9 @@ def started(home: Path, log: Path, *arguments: str) -> Iterator[subprocess.Popen
         yield process
     finally:
         process.kill()
-        process.communicate()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
 
 
 @contextmanager
