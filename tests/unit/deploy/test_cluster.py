@@ -69,13 +69,16 @@ def test_unknown_placement_policy_is_an_error(plugins: PluginHost) -> None:
         make_plan(plugins, placement="fastest")
 
 
-def test_worker_of_this_machine_joins_as_others_do_and_measures_itself(plugins: PluginHost, tmp_path: Path) -> None:
+async def test_worker_of_this_machine_joins_and_measures_itself(plugins: PluginHost, tmp_path: Path) -> None:
     plan = make_plan(plugins, memory=0.25, backend="mlx")
-    command = plan.make_launcher(make_stages(plan, tmp_path)).make_command("local/0")
+    stages = make_stages(plan, tmp_path)
+    await stages.registry.start()
+    command = plan.make_launcher(stages).make_command("local/0")
+    await stages.registry.stop()
     assert {"--supervised", "--measure"} <= set(command)
     given = dict(pairwise(command))
     assert (given["--node"], given["--memory"], given["--backend"]) == ("local/0", "0.25", "mlx")
-    assert given["--transport"] == "zmq"
+    assert (given["--transport"], given["--listen"]) == ("zmq", "tcp://127.0.0.1:0")
 
 
 def test_join_command_has_a_code_unless_there_is_to_be_none(plugins: PluginHost, tmp_path: Path) -> None:
