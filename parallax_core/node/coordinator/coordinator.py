@@ -103,7 +103,9 @@ class Coordinator:
         return "; ".join(filter(None, (self.plan.waits_for, reasons if self.plan.waits_for else "")))
 
     def exclude(self, node: str, reason: str) -> None:
-        """Plan without a node for `EXCLUDED_S`."""
+        """Plan without a node for `EXCLUDED_S`; one that leaves gets nothing anyway."""
+        if node in self._leaving:
+            return
         logger.warning("node gets no layers for %g s node=%s: %s", EXCLUDED_S, node, reason)
         self._excluded[node] = (_now() + EXCLUDED_S, reason)
         self._registry.changed.set()
@@ -128,6 +130,8 @@ class Coordinator:
                 self._others = usable.others
                 if self._is_news(known):
                     await self._replan(known, replicas)
+                elif not self.plan.pipelines:  # a node that was not to be used may be gone now
+                    self._stop_broken()
                 self._planned.set()
         finally:
             for task in self._removals:

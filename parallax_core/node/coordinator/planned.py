@@ -136,10 +136,10 @@ class PlannedExecutor:
         return None if opening.cancelled() else opening.result()
 
     async def abandon(self, stage: int) -> None:
-        """Give up a stage whose step hangs, and plan without its node."""
+        """Give up a stage whose step hangs or whose node leaves, and plan without the node."""
         node = self._executor.locations()[stage].node
         await self._executor.abandon(stage)
-        self._planning.exclude(node, "its step hung")
+        self._planning.exclude(node, "its stage was given up")
 
     async def replace(self, stage: int) -> bool:
         """Have the model placed without a node that leaves; see `Executor.replace`."""

@@ -126,3 +126,17 @@ async def test_node_that_cannot_load_is_left_out() -> None:
         assert "there is no such backend" in cluster.coordinator.idle["b"]
         await cluster.check()
         await end(nodes)
+
+
+async def test_node_that_leaves_without_a_successor_ends_once_no_request_needs_it() -> None:
+    async with coordinated() as cluster:
+        nodes = await gather(cluster, *"abc")
+        await until(lambda: cluster.router.health().state == "ready")
+        asking = asyncio.create_task(cluster.answer((1, 2), 60))
+        await until(lambda: bool(cluster.router.stats()[0].output_tokens))
+        nodes["b"].leave()
+        tokens, finish = await asking
+        assert (tokens, finish.reason) == (TOY.continuation((1, 2), 60), "length"), finish.message
+        await soon(nodes["b"].has_left.wait())
+        await until(lambda: "2 nodes" in cluster.router.health().reason)
+        await end(nodes)
