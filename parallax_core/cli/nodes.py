@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from parallax_core.cli.client import DEFAULT_URL, Client
 from parallax_core.cli.command import new_app
-from parallax_core.cli.status import TIMEOUT_S
+from parallax_core.cli.status import TIMEOUT_S, Cluster
 from parallax_core.cli.table import align
 from parallax_core.pages.budget import format_bytes
-
-Cluster = dict[str, Any]
 
 app = new_app()
 

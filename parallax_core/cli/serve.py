@@ -123,16 +123,11 @@ async def _run(plan: DeploymentPlan | ClusterPlan, deployment: Deployment, conte
     from parallax_core.server.tracing import OtelTracer
 
     replicas = plan.form(deployment, partial(_tell_loss, context.event_bus, deployment.model_id))
-    engines = replicas.engines
 
     def find_room() -> int:
         return find_max_length(replicas.engines)
 
-    timeout_s = deployment.pipeline.recovery_timeout_s
-    watch, policy = RequestEvents(deployment.model_id, context.event_bus.tell), deployment.routing
-    router = Router(engines, policy, find_room, timeout_s)
-    if context.event_bus:
-        router = EventRouter(engines, policy, find_room, watch, timeout_s)
+    router = _make_router(deployment, context, replicas.engines, find_room)
     drain, tracer = Drain(), OtelTracer(context.options.otlp_endpoint) if context.options.otlp_endpoint else None
     service = Service(
         deployment.model_id,
@@ -162,6 +157,16 @@ async def _run(plan: DeploymentPlan | ClusterPlan, deployment: Deployment, conte
         await run_server(ServerSite(app, service, context.options, drain), context.sock, announce)
     if tracer is not None:
         tracer.close()
+
+
+def _make_router(
+    deployment: Deployment, context: ServeContext, engines: Sequence[ReplicaEngine], find_room: Callable[[], int]
+) -> Router:
+    timeout_s, policy = deployment.pipeline.recovery_timeout_s, deployment.routing
+    if not context.event_bus:
+        return Router(engines, policy, find_room, timeout_s)
+    watch = RequestEvents(deployment.model_id, context.event_bus.tell)
+    return EventRouter(engines, policy, find_room, watch, timeout_s)
 
 
 def _make_reader(deployment: Deployment, options: ServerOptions) -> TokenizerPool:

@@ -39,7 +39,7 @@ from parallax_core.plugins.registry import Offer
 HOUR_S = 3600.0
 
 
-class Cluster:
+class JoinedCluster:
     """The pipelines of one model over the machines that join, and the worker of this machine."""
 
     def __init__(self, deployment: Deployment, plan: ClusterPlan, planner: LayerPlanner, tell: TellLoss) -> None:
@@ -110,7 +110,7 @@ class ClusterPlan:
         """Fetch the model's description, and return its deployment; see `DeploymentPlan.prepare`."""
         return self.deployment.prepare(private, progress)
 
-    def form(self, deployment: Deployment, tell: TellLoss) -> Cluster:
+    def form(self, deployment: Deployment, tell: TellLoss) -> JoinedCluster:
         """Return the cluster that serves a deployment; ``tell`` is told of losses.
 
         Raises:
@@ -126,7 +126,7 @@ class ClusterPlan:
         )
         demand = measure_model(self.plugins, deployment.folder, settings.dtype)
         planner = LayerPlanner(policy=self.policy, model=demand, goal=goal, min_nodes=settings.nodes)
-        return Cluster(deployment, self, planner, tell)
+        return JoinedCluster(deployment, self, planner, tell)
 
     def make_command(self, listening: ListeningHead | None, stages: RemoteStages) -> str:
         """Return the command by which another machine joins."""

@@ -58,7 +58,7 @@ Describe = Callable[[Collection[JoinedNode]], UsableNodes]
 """Returns the profile of the nodes that may be used."""
 Known = tuple[ClusterProfile, dict[int, Stages]]
 """What a plan is made from: the nodes, and the stages of each pipeline so far."""
-Open = Callable[[int, Planning], PlannedPipeline]
+OpenPipeline = Callable[[int, Planning], PlannedPipeline]
 """Makes the pipeline of a rank, not started."""
 
 
@@ -68,7 +68,7 @@ class Coordinator:
     The first pipeline is there from the beginning, and waits for a plan; the others come and go with the plan.
     """
 
-    def __init__(self, registry: NodeRegistry, planner: LayerPlanner, describe: Describe, open_pipeline: Open) -> None:
+    def __init__(self, registry: NodeRegistry, planner: LayerPlanner, describe: Describe, open_pipeline: OpenPipeline) -> None:
         """Give the nodes of ``registry`` the layers that ``planner`` chooses by what ``describe`` says of them."""
         self._registry = registry
         self._planner = planner
