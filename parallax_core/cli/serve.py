@@ -148,13 +148,11 @@ async def _run(plan: DeploymentPlan | ClusterPlan, deployment: Deployment, conte
     app = make_app(service, context.options, drain)
     extend_app(app, router, context.plugins)
 
-    def announce() -> None:
-        _announce(deployment, context, replicas.engines)
-
     async with deployment.nodes_joining() as listening, replicas.running(router, listening):
         if replicas.join_command:
             print(replicas.join_command, file=context.output, flush=True)
-        await run_server(ServerSite(app, service, context.options, drain), context.sock, announce)
+        site = ServerSite(app, service, context.options, drain)
+        await run_server(site, context.sock, lambda: _announce(deployment, context, replicas.engines))
     if tracer is not None:
         tracer.close()
 

@@ -68,7 +68,9 @@ class Coordinator:
     The first pipeline is there from the beginning, and waits for a plan; the others come and go with the plan.
     """
 
-    def __init__(self, registry: NodeRegistry, planner: LayerPlanner, describe: Describe, open_pipeline: OpenPipeline) -> None:
+    def __init__(
+        self, registry: NodeRegistry, planner: LayerPlanner, describe: Describe, open_pipeline: OpenPipeline
+    ) -> None:
         """Give the nodes of ``registry`` the layers that ``planner`` chooses by what ``describe`` says of them."""
         self._registry = registry
         self._planner = planner
