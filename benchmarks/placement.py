@@ -45,7 +45,7 @@ def compare_optimum(seed: int, most_nodes: int) -> dict[str, Any]:
     elif problem.goal.objective == "throughput":
         share = found.tokens_per_s / best
     else:
-        share = best / found.request_s if found.num_requests else 0.0
+        share = best / found.response_s if found.num_requests else 0.0
     return {"share": share, "nodes": len(problem.cluster.nodes), "objective": problem.goal.objective, "fits": best > 0}
 
 

@@ -141,7 +141,7 @@ class ServingGoal:
     concurrency: int = 8
     """The number of requests at the same time, of all pipelines together."""
     objective: Objective = "throughput"
-    """``throughput``: the most tokens per second; ``latency``: the least mean time of a request."""
+    """``throughput``: the most tokens per second; ``latency``: the least mean time of a request, waiting included."""
     max_ttft_s: float = inf
     """The most seconds to the first token."""
     max_token_s: float = inf
@@ -219,7 +219,8 @@ class Estimate:
 
     pipelines: tuple[PipelineEstimate, ...]
     num_requests: int
-    """The requests served at the same time; fewer than those of the goal if memory or limits allow no more."""
+    """The requests served at the same time; fewer than those of the goal if memory or limits allow no more, or if all
+    would take longer with more."""
     tokens_per_s: float
     """Output tokens per second."""
     ttft_s: float
@@ -227,7 +228,9 @@ class Estimate:
     token_s: float
     """Mean seconds per token of one request after its first."""
     request_s: float
-    """Mean seconds of a request."""
+    """Mean seconds of a request that is served."""
+    response_s: float = 0.0
+    """Mean seconds of a request with its waiting, if fewer requests are served at the same time than there are."""
 
 
 class Estimator(Protocol):

@@ -74,10 +74,10 @@ def _make_node(random: Random, rank: int, total_gb: float) -> NodeProfile:
 
 
 def find_optimum(problem: PlacementProblem) -> float:
-    """Return the best objective of any placement: tokens per second, or the least mean seconds of a request.
+    """Return the best objective of any placement: tokens per second, or the least mean seconds with waiting.
 
     Every set of nodes is tried in every order, with all ranges and any number of requests; then sets are joined by
-    dynamic programming. For ``latency`` as many requests as possible are served. It is 0 if the model does not fit.
+    dynamic programming. It is 0 if the model does not fit.
     """
     costs = CostModel(problem)
     num_nodes, concurrency = len(costs.nodes), costs.goal.concurrency
@@ -92,8 +92,8 @@ def find_optimum(problem: PlacementProblem) -> float:
     values = total[(1 << num_nodes) - 1]
     if costs.goal.objective == "throughput":
         return max(values)
-    served = max(number for number, value in enumerate(values) if value > -inf)
-    return -values[served] / served if served else 0.0
+    waits = [-value * concurrency / num**2 for num, value in enumerate(values) if num and value > -inf]
+    return min(waits, default=0.0)
 
 
 def _list_sets(num_nodes: int) -> Iterator[tuple[int, ...]]:

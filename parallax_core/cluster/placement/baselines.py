@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from parallax_core.cluster.placement.cost_model import CostModel
-from parallax_core.cluster.placement.estimate import Pipeline
+from parallax_core.cluster.placement.pipeline import Pipeline
 from parallax_core.contracts.placement import Estimator, NodeProfile, Placement, PlacementProblem
 
 BISECTIONS = 40
@@ -200,8 +200,9 @@ def measure_room(problem: PlacementProblem, share: float) -> LayerRoom:
     return LayerRoom(problem.cluster.nodes, len(weights), inner, max(first, 0.0), max(last, 0.0), share)
 
 
-def _place(problem: PlacementProblem, room: LayerRoom, groups: Sequence[Sequence[int]]) -> Placement:
-    costs, pipelines = CostModel(problem), []
+def fill_groups(costs: CostModel, room: LayerRoom, groups: Sequence[Sequence[int]]) -> list[Pipeline]:
+    """Return a pipeline of each group of nodes that has memory for a request, with the layers of `fill_water`."""
+    pipelines = []
     for nodes in groups:
         counts = fill_water(room, nodes)
         held = [(node, count) for node, count in zip(nodes, counts, strict=bool(counts)) if count]
@@ -209,5 +210,9 @@ def _place(problem: PlacementProblem, room: LayerRoom, groups: Sequence[Sequence
             cuts = (0, *accumulate(count for _, count in held))
             pipeline = Pipeline(costs, tuple(node for node, _ in held), cuts)
             if pipeline.num_fitting:
-                pipelines.append(pipeline.place())
-    return Placement(tuple(pipelines))
+                pipelines.append(pipeline)
+    return pipelines
+
+
+def _place(problem: PlacementProblem, room: LayerRoom, groups: Sequence[Sequence[int]]) -> Placement:
+    return Placement(tuple(each.place() for each in fill_groups(CostModel(problem), room, groups)))

@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from math import inf
 
 from parallax_core.cluster.placement.cost_model import CostModel
-from parallax_core.cluster.placement.estimate import Pipeline, PlacementEstimator, Rating, score_pipelines
+from parallax_core.cluster.placement.estimate import PlacementEstimator
+from parallax_core.cluster.placement.pipeline import Pipeline
 from parallax_core.cluster.placement.ranges import Ranges, balance_ranges, shorten_ranges
+from parallax_core.cluster.placement.shares import Rating, rate_pipelines
 from parallax_core.contracts.placement import Placement, PlacementProblem
 from parallax_core.pages.budget import format_bytes
 
@@ -32,10 +34,10 @@ def _explain(costs: CostModel, node: int, pipelines: list[Pipeline]) -> str:
         return f"its memory of {free} is too small for a layer and one request, which take {format_bytes(int(needed))}"
     if not pipelines:
         return "all nodes together have too little memory for the model"
-    scores = [score_pipelines(costs, changed) for changed in _list_uses(costs, node, pipelines)]
+    scores = [rate_pipelines(changed, costs.goal) for changed in _list_uses(costs, node, pipelines)]
     if not scores:
         return "no pipeline has layers that fit into its memory"
-    best, now = max(scores), score_pipelines(costs, pipelines)
+    best, now = max(scores), rate_pipelines(pipelines, costs.goal)
     if best[0] == now[0]:
         return f"with it a request would take {-best[1]:.3g} s on average, and without it takes {-now[1]:.3g} s"
     return f"with it there would be {_describe(costs, best)}, and without it there are {_describe(costs, now)}"
@@ -44,7 +46,7 @@ def _explain(costs: CostModel, node: int, pipelines: list[Pipeline]) -> str:
 def _describe(costs: CostModel, score: Rating) -> str:
     if costs.goal.objective == "throughput":
         return f"{score[0]:.4g} tokens/s"
-    return f"{score[0]:.3g} requests served at once"
+    return f"{score[0]:.0%} of the tokens/s asked for"
 
 
 def _list_uses(costs: CostModel, node: int, pipelines: list[Pipeline]) -> Iterator[list[Pipeline]]:

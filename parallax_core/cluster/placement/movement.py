@@ -46,7 +46,7 @@ def is_worth_moving(problem: PlacementProblem, old: Estimate, new: Estimate, mov
     if problem.goal.objective == "throughput":
         gain = new.tokens_per_s / old.tokens_per_s - 1
     else:
-        gain = min(old.request_s / new.request_s, new.num_requests / old.num_requests) - 1 if new.num_requests else -1
+        gain = old.response_s / new.response_s - 1 if new.num_requests else -1
     share = min(1.0, movement.num_moved / len(old.pipelines))
     lost = old.num_requests * (problem.goal.prompt_tokens + problem.goal.output_tokens) / 2
     return gain * old.tokens_per_s * HORIZON_S > share * (movement.load_s * old.tokens_per_s + lost)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import accumulate, pairwise
 from math import inf
 from operator import add
@@ -10,10 +11,8 @@ from operator import add
 from parallax_core.base.errors import UsageError
 from parallax_core.contracts.stage import LayerRange
 
-Cost = Callable[[int, int, int], float | None]
-"""Returns the cost of the layers from ``start`` to ``stop`` on ``stage``; None: the stage cannot hold them."""
-Best = dict[int, tuple[float, tuple[int, ...]]]
-"""By the number of layers of the stages so far: the least cost, and the boundaries."""
+Table = Sequence[Sequence[float]]
+"""The cost of a range of layers on a stage, by its end and then by its start below that; infinite: there is no room."""
 
 
 def split_layers(num_layers: int, num_stages: int, weights: Sequence[int] = ()) -> tuple[LayerRange, ...]:
@@ -38,16 +37,10 @@ def split_layers(num_layers: int, num_stages: int, weights: Sequence[int] = ()) 
         raise ValueError(message)
     sums = [0, *accumulate(weights)]
 
-    def weigh(_stage: int, start: int, stop: int) -> int:
-        return sums[stop] - sums[start]
-
-    heaviest, _ = search_cuts(num_layers, num_stages, weigh, max)[num_layers]
-
-    def square(_stage: int, start: int, stop: int) -> int | None:
-        weight = sums[stop] - sums[start]
-        return weight**2 if weight <= heaviest else None
-
-    _, cuts = search_cuts(num_layers, num_stages, square, add, prefers_late_cuts=True)[num_layers]
+    table = _tabulate(lambda start, stop: sums[stop] - sums[start], num_layers)
+    heaviest, _ = search_cuts([table] * num_stages, max) or (inf, ())
+    squares = [[weight**2 if weight <= heaviest else inf for weight in column] for column in table]
+    _, cuts = search_cuts([squares] * num_stages, add, prefers_late_cuts=True) or (inf, ())
     return _make_ranges(cuts)
 
 
@@ -70,15 +63,14 @@ def fit_layers(
     sums, size_sums = [0, *accumulate(weights)], [0, *accumulate(sizes or weights)]
     limits = rooms or [inf] * num_stages
 
-    def time(stage: int, start: int, stop: int) -> float | None:
-        if size_sums[stop] - size_sums[start] > limits[stage]:
-            return None
-        return (sums[stop] - sums[start]) * rates[stage]
+    def time(rate: float, limit: float, start: int, stop: int) -> float:
+        return (sums[stop] - sums[start]) * rate if size_sums[stop] - size_sums[start] <= limit else inf
 
-    best = search_cuts(num_layers, num_stages, time, max)
-    if num_layers not in best:
+    tables = [_tabulate(partial(time, *stage), num_layers) for stage in zip(rates, limits, strict=True)]
+    best = search_cuts(tables, max)
+    if best is None:
         raise UsageError("the nodes together have too little memory for the model", "add nodes, or free memory on them")
-    return _make_ranges(best[num_layers][1])
+    return _make_ranges(best[1])
 
 
 def _check_count(num_layers: int, num_stages: int) -> None:
@@ -87,40 +79,37 @@ def _check_count(num_layers: int, num_stages: int) -> None:
         raise UsageError(message, f"ask for at most {num_layers} stages")
 
 
+def _tabulate(cost: Callable[[int, int], float], num_layers: int) -> Table:
+    return [[cost(start, stop) for start in range(stop)] for stop in range(num_layers + 1)]
+
+
 def search_cuts(
-    num_layers: int,
-    num_stages: int,
-    cost: Cost,
-    combine: Callable[[float, float], float],
-    *,
-    prefers_late_cuts: bool = False,
-) -> Best:
-    """Return the best boundaries, by dynamic programming over the layers before each.
+    tables: Sequence[Table], combine: Callable[[float, float], float], *, prefers_late_cuts: bool = False
+) -> tuple[float, tuple[int, ...]] | None:
+    """Return the least cost and its boundaries, by dynamic programming over the layers before each; None if none fit.
 
     PipeDream does so for stages of different speed (SOSP 2019, section 3.1).
 
     Args:
-        num_layers: of the model.
-        num_stages: at most ``num_layers``.
-        cost: of a stage with some layers; it grows with each layer that is added at the end.
+        tables: of the stages, at most as many as layers.
         combine: the cost of all stages from that of those before and that of one more.
         prefers_late_cuts: of two equally good boundaries, whether to take the later.
     """
-    best: Best = {0: (0, (0,))}
-    for stage in range(num_stages):
-        longer: Best = {}
-        last = num_layers - (num_stages - 1 - stage)
-        for start in sorted(best, reverse=prefers_late_cuts):
-            before, cuts = best[start]
-            for stop in range(start + 1, last + 1):
-                more = cost(stage, start, stop)
-                if more is None:
-                    break
-                total = combine(before, more)
-                if stop not in longer or total < longer[stop][0]:
-                    longer[stop] = (total, (*cuts, stop))
-        best = longer
-    return best
+    num_layers = len(tables[0]) - 1
+    before, origins = [0.0, *[inf] * num_layers], list[list[int]]()
+    for table in tables:
+        totals, origin = [inf], [0]
+        for column in table[1:]:
+            sums = list(map(combine, before, column))
+            least = min(sums)
+            totals.append(least)
+            origin.append(len(sums) - 1 - sums[::-1].index(least) if prefers_late_cuts else sums.index(least))
+        origins.append(origin)
+        before = totals
+    cuts = [num_layers]
+    for origin in reversed(origins):
+        cuts.append(origin[cuts[-1]])
+    return (before[-1], tuple(reversed(cuts))) if before[-1] < inf else None
 
 
 def _make_ranges(cuts: Sequence[int]) -> tuple[LayerRange, ...]:

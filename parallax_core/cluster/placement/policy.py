@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from parallax_core.cluster.placement.baselines import group_greedily, measure_room
+from parallax_core.cluster.placement.baselines import fill_groups, group_greedily, group_optimally, measure_room
 from parallax_core.cluster.placement.cost_model import CostModel
 from parallax_core.cluster.placement.movement import is_worth_moving, measure_movement
+from parallax_core.cluster.placement.pipeline import Pipeline
 from parallax_core.cluster.placement.search import MOST_SMALL, LayoutSearch, is_better
 from parallax_core.cluster.placement.seeds import Layout, deal_layouts
 from parallax_core.contracts.placement import Estimator, Placement, PlacementProblem
@@ -21,8 +22,14 @@ WEIGHTS_SHARE = 0.65
 """The share of a node's memory for weights in the first layout that is made as the greedy baseline makes it."""
 NUM_KICKS = 40
 """The number of times that the best layout is changed at random and improved again, in a small cluster."""
-SMALL_EFFORT = 8
-"""The effort is larger by this factor in a small cluster, where each computation takes less time."""
+NUM_POLISHED = 8
+"""The number of the best layouts for which ranges and requests are chosen together, in a small cluster."""
+MOST_MEDIUM = 40
+"""Up to this many nodes, two first layouts are improved, and one is made as the water-filling baseline makes it."""
+FEW_STATES = 20
+"""The states that its dynamic programming keeps for each node."""
+EFFORTS = {MOST_SMALL: 2, MOST_MEDIUM: 3}
+"""The effort is larger by a factor in clusters of at most this many nodes, where each computation takes less time."""
 MOST_ROUNDS = 3
 """The most turns of choosing ranges and then moving nodes."""
 
@@ -49,40 +56,55 @@ class SearchPlacement:
         """Return the best placement found; one without pipelines if the model does not fit."""
         if not problem.cluster.nodes:
             return Placement()
-        factor = SMALL_EFFORT if len(problem.cluster.nodes) <= MOST_SMALL else 1
+        num_nodes = len(problem.cluster.nodes)
+        factor = next((factor for most, factor in EFFORTS.items() if num_nodes <= most), 1)
         search = LayoutSearch(CostModel(problem), self.effort * factor, self.seed)
-        found = [_place(search, layout) for layout in search_layouts(search, _read_layout(problem))]
-        return _choose(problem, estimator, found)
+        return _choose(problem, estimator, [_place(each) for each in search_pipelines(search, _read_layout(problem))])
 
 
-def search_layouts(search: LayoutSearch, current: Layout = ()) -> list[Layout]:
-    """Return improved layouts, best first: those made from nothing, and the one made from the current layout.
+def search_pipelines(search: LayoutSearch, current: Layout = ()) -> list[list[Pipeline]]:
+    """Return the pipelines of good layouts, best first: those found from nothing, and from the current layout.
 
     There is none if the memory of all nodes together does not suffice.
     """
-    starts = []
-    greedy = tuple(map(tuple, group_greedily(measure_room(search.costs.problem, WEIGHTS_SHARE))))
-    for layout in chain([current] if current else [], deal_layouts(search.costs), [greedy]):
-        starts.append((search.score(layout), layout))
-        if not search.has_effort:
-            break
+    costs, num_nodes = search.costs, len(search.costs.nodes)
+    room = measure_room(costs.problem, WEIGHTS_SHARE)
+    groups = [group_greedily(room), *([group_optimally(room, FEW_STATES)] if num_nodes <= MOST_MEDIUM else [])]
+    starts = [(search.score(layout), layout) for layout in _list_starts(search, current, groups)]
     starts.sort(key=lambda start: start[0], reverse=True)
     shapes = {tuple(map(len, layout)): layout for _, layout in reversed(starts)}
     differing = [layout for _, layout in starts if layout in shapes.values()]
-    chosen = differing[: NUM_STARTS if search.is_small else 1]
+    chosen = differing[: NUM_STARTS if search.is_small else 1 + (num_nodes <= MOST_MEDIUM)]
     if current and current not in chosen:
         chosen.append(current)
-    if chosen and search.is_small:
-        chosen += [search.draw_layout() for _ in range(NUM_RESTARTS)]
-    improved = [_improve(search, layout) for layout in chosen]
-    improved.sort(key=search.score, reverse=True)
-    if improved and search.is_small:
-        improved.insert(0, _improve_again(search, improved[0]))
-    return improved
+    if search.is_small:
+        found = [search.polish(layout) for layout in _search_small(search, chosen)]
+    else:
+        found = [search.solve_all(_improve(search, layout)) for layout in chosen]
+    found += [fill_groups(costs, room, group) for group in groups]
+    return sorted(found, key=search.rate, reverse=True)
 
 
-def _improve_again(search: LayoutSearch, best: Layout) -> Layout:
-    """Return the best layout found by changing the best one at random and improving that, again and again.
+def _list_starts(search: LayoutSearch, current: Layout, groups: Sequence[Sequence[Sequence[int]]]) -> Iterator[Layout]:
+    """Yield first layouts, until the effort is spent: the current one, those that nodes are dealt to, and groups."""
+    dealt = deal_layouts(search.costs)
+    for layout in chain([current] if current else [], dealt, (tuple(map(tuple, group)) for group in groups)):
+        yield layout
+        if not search.has_effort:
+            break
+
+
+def _search_small(search: LayoutSearch, starts: Sequence[Layout]) -> list[Layout]:
+    """Return the best layouts that are seen while some first and some random ones are improved."""
+    layouts = [*starts, *(search.draw_layout() for _ in range(NUM_RESTARTS) if starts)]
+    improved = [search.improve(layout) for layout in layouts]
+    if improved:
+        _improve_again(search, max(improved, key=search.score))
+    return [*starts[:1], *search.list_best(NUM_POLISHED)]
+
+
+def _improve_again(search: LayoutSearch, best: Layout) -> None:
+    """Change the best layout at random and improve that, again and again.
 
     This is iterated local search (Lourenço, Martin and Stützle, Handbook of Metaheuristics, 2003). It finds layouts
     that are several moves away, none of which gains alone.
@@ -91,10 +113,9 @@ def _improve_again(search: LayoutSearch, best: Layout) -> Layout:
     for number in range(NUM_KICKS):
         if not search.has_effort:
             break
-        layout = _improve(search, search.disturb(best, 2 + number % 3))
+        layout = search.improve(search.disturb(best, 2 + number % 3))
         if is_better(other := search.score(layout), score):
             best, score = layout, other
-    return best
 
 
 def _improve(search: LayoutSearch, layout: Layout) -> Layout:
@@ -107,8 +128,7 @@ def _improve(search: LayoutSearch, layout: Layout) -> Layout:
     return layout
 
 
-def _place(search: LayoutSearch, layout: Layout) -> Placement:
-    pipelines = search.solve_all(layout)
+def _place(pipelines: Sequence[Pipeline]) -> Placement:
     return Placement(tuple(sorted((each.place() for each in pipelines), key=lambda stages: stages[0].node)))
 
 

@@ -10,6 +10,7 @@ from operator import add
 
 from parallax_core.cluster.placement.cost_model import CostModel
 from parallax_core.cluster.placement.partition import search_cuts
+from parallax_core.cluster.placement.stage_table import StageTables, limit_table
 
 NEARLY = 0.02
 """The bisection ends at this relative width; from there the next smaller time is tried until there is none."""
@@ -58,25 +59,26 @@ def find_slowest(price: Price, ranges: Ranges) -> float:
     return max(price(node, *cut) for node, cut in zip(ranges[0], pairwise(ranges[1]), strict=True))
 
 
-def shorten_ranges(costs: CostModel, order: Sequence[int], num_requests: int, slowest_s: float = inf) -> Ranges | None:
+def shorten_ranges(
+    costs: CostModel, order: Sequence[int], num_requests: int, slowest_s: float = inf, tables: StageTables | None = None
+) -> Ranges | None:
     """Return the ranges that take the least time in all, with every stage within ``slowest_s`` for a request.
 
     By dynamic programming over the layers before each cut, in O(stages * layers**2). Every node gets layers.
+
+    Args:
+        costs: of the problem.
+        order: the nodes.
+        num_requests: whose KV cache must fit.
+        slowest_s: the most seconds of a stage for a request.
+        tables: keeps what is computed, for the next call.
     """
-    num_stages = len(order)
-    if num_stages > costs.num_layers:
+    if len(order) > costs.num_layers:
         return None
-    price = costs.price_stage(num_stages, num_requests)
-
-    def cost(stage: int, start: int, stop: int) -> float | None:
-        node = order[stage]
-        if costs.count_fitting(node, start, stop) < num_requests:
-            return None
-        seconds = price(node, start, stop)
-        return seconds if seconds <= slowest_s else None
-
-    best = search_cuts(costs.num_layers, num_stages, cost, add)
-    return (tuple(order), best[costs.num_layers][1]) if costs.num_layers in best else None
+    known = tables or StageTables(costs)
+    found = [known.find(node, len(order), num_requests) for node in order]
+    best = search_cuts([limit_table(table, slowest_s) for table in found] if slowest_s < inf else found, add)
+    return (tuple(order), best[1]) if best else None
 
 
 class _Filler:

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import islice
-from math import inf
+from heapq import nlargest
 from random import Random
 
 from parallax_core.cluster.placement.cost_model import CostModel
-from parallax_core.cluster.placement.estimate import Pipeline, Rating, score_pipelines
-from parallax_core.cluster.placement.ranges import Ranges, balance_ranges, find_slowest, shorten_ranges
+from parallax_core.cluster.placement.pipeline import Pipeline
 from parallax_core.cluster.placement.seeds import Layout
+from parallax_core.cluster.placement.shares import (
+    Offer,
+    Rating,
+    can_share_exactly,
+    make_offers,
+    rate_offers,
+    rate_pipelines,
+    share_offers,
+)
+from parallax_core.cluster.placement.stage_table import Effort
+from parallax_core.cluster.placement.variants import NEXT, VariantFinder
 
-SLACKS = (1.0, 1.1, 1.3, 2.0, inf)
-"""The slowest stages to allow, as multiples of the slowest in balanced ranges, where shorter ranges are sought."""
 MOST_SMALL = 8
-"""Up to this many nodes, several ranges are tried for every layout, and not only for the best."""
-MOST_CUTS = 10_000
-"""The most stages times layers squared for which that is done: each takes dynamic programming about a microsecond."""
+"""Up to this many nodes, several ranges are kept for every order of nodes, by the number of their requests."""
+PORTIONS = 8
+"""The portions in which requests are shared out while layouts of a small cluster are compared."""
 GAIN = 1e-6
 """The relative gain below which a change is none."""
 
@@ -28,37 +35,32 @@ class LayoutSearch:
     def __init__(self, costs: CostModel, effort: int, seed: int) -> None:
         """Search with about ``effort`` computations of the ranges of a stage."""
         self.costs = costs
-        self._left = effort
         self.is_small = len(costs.nodes) <= MOST_SMALL
+        self._effort = Effort(effort)
+        self._variants = VariantFinder(costs, self._effort)
         self._random = Random(seed)  # noqa: S311 -- the same answer for the same seed is the point
         self._pipelines: dict[tuple[int, ...], Pipeline | None] = {}
+        self._offers: dict[tuple[int, ...], list[Offer]] = {}
+        self._scores: dict[frozenset[tuple[int, ...]], tuple[Rating, Layout]] = {}
         self._power = [1 / costs.price_stage(1, 1)(node, 0, costs.num_layers) for node in range(len(costs.nodes))]
+        most = costs.goal.concurrency
+        self._numbers = {most * portion // PORTIONS for portion in range(1, PORTIONS + 1)}
 
     @property
     def has_effort(self) -> bool:
         """Whether there is effort left."""
-        return self._left > 0
+        return self._effort.left > 0
 
     def solve(self, order: tuple[int, ...]) -> Pipeline | None:
-        """Return the pipeline of some nodes, with balanced ranges; None if their memory does not suffice."""
+        """Return the pipeline of some nodes, with balanced ranges; None if their memory does not suffice.
+
+        They are balanced for the requests that they would get if all nodes served.
+        """
         if order not in self._pipelines:
-            self._pipelines[order] = self._find_best(order)
+            power = sum(self._power[node] for node in order)
+            share = max(1, round(self.costs.goal.concurrency * power / sum(self._power)))
+            self._pipelines[order] = next(self._variants.list_all(order, share, ()), None)
         return self._pipelines[order]
-
-    def _find_best(self, order: tuple[int, ...]) -> Pipeline | None:
-        """Return the best pipeline of some nodes for the requests they would get if all nodes served."""
-        goal, power = self.costs.goal, sum(self._power[node] for node in order)
-        share = max(1, round(goal.concurrency * power / sum(self._power)))
-        if goal.objective == "latency" and self.is_small:
-            share = goal.concurrency  # the fewest and fastest nodes may serve all
-        is_short = len(order) * self.costs.num_layers**2 <= MOST_CUTS
-        slacks = (1.0, inf) if self.is_small and is_short else ()
-        found = list(islice(self._list_variants(order, share, slacks), None if self.is_small else 1))
-        return max(found, key=lambda each: (self._rate(each, share), -found.index(each))) if found else None
-
-    def _rate(self, pipeline: Pipeline, share: int) -> tuple[float, float]:
-        num = min(share, pipeline.max_requests)
-        return (num if self.costs.goal.objective == "latency" else 0.0), pipeline.value(num)
 
     def solve_all(self, layout: Layout) -> list[Pipeline]:
         """Return the pipelines of a layout that have memory for the model."""
@@ -66,11 +68,44 @@ class LayoutSearch:
 
     def score(self, layout: Layout) -> Rating:
         """Return how good a layout is."""
-        return self._score(self.solve_all(layout))
+        key = frozenset(layout)
+        if key not in self._scores:
+            if self.is_small:
+                score = rate_offers(self._share(layout), self.costs.goal)
+            else:
+                score = self.rate(self.solve_all(layout))
+            self._scores[key] = score, layout
+        return self._scores[key][0]
 
-    def _score(self, pipelines: Sequence[Pipeline]) -> Rating:
-        self._left -= 1 + 2 * len(pipelines)
-        return score_pipelines(self.costs, pipelines)
+    def rate(self, pipelines: Sequence[Pipeline]) -> Rating:
+        """Return how good some pipelines are."""
+        self._effort.spend(1 + 2 * len(pipelines))
+        return rate_pipelines(pipelines, self.costs.goal)
+
+    def list_best(self, number: int) -> list[Layout]:
+        """Return the best different layouts that were scored."""
+        return [layout for _, layout in nlargest(number, self._scores.values(), key=lambda scored: scored[0])]
+
+    def _share(self, layout: Layout) -> list[Offer]:
+        """Return a pipeline of each order of nodes with some requests, chosen together."""
+        self._effort.spend(1 + 2 * len(layout))
+        return share_offers([self._offer(order) for order in layout], self.costs.goal)
+
+    def _offer(self, order: tuple[int, ...]) -> list[Offer]:
+        if order not in self._offers:
+            found = self._variants.find_few(order, self.costs.goal.concurrency)
+            self._offers[order] = make_offers(found, self._numbers)
+        return self._offers[order]
+
+    def polish(self, layout: Layout) -> list[Pipeline]:
+        """Return the pipelines of a layout of a small cluster, with ranges and requests that suit each other."""
+        most, offers = self.costs.goal.concurrency, self._share(layout)
+        found = [offer.pipeline for offer in offers if offer.pipeline]
+        if can_share_exactly(len(layout), most):
+            variants = [list(self._variants.list_all(order, most, share=NEXT)) for order in layout]
+            offers = share_offers([make_offers(each, range(most + 1)) for each in variants], self.costs.goal)
+            found = max(found, [offer.pipeline for offer in offers if offer.pipeline], key=self.rate)
+        return found
 
     def improve(self, layout: Layout) -> Layout:
         """Return a layout that no single move or swap improves, or the best one when the effort is spent."""
@@ -104,44 +139,30 @@ class LayoutSearch:
         return layout
 
     def refine(self, layout: Layout) -> None:
-        """Choose among other ranges for each pipeline: for more or fewer requests, and shorter in all than balanced."""
+        """Choose among other ranges for each pipeline: for more or fewer requests, and shorter in all than balanced.
+
+        It ends when half of the effort is left, so that nodes are moved too.
+        """
+        half = self._effort.left // 2
         for order in layout:
-            if not self.has_effort:
+            if self._effort.left <= half:
                 break
             others = [pipeline for each in layout if each != order and (pipeline := self.solve(each))]
             best = self.solve(order)
-            best_score = self._score([*others, best] if best else others)
-            for other in self._list_variants(order, self.costs.goal.concurrency, SLACKS):
-                score = self._score([*others, other])
+            best_score = self.rate([*others, best] if best else others)
+            for other in self._variants.list_all(order, self.costs.goal.concurrency):
+                score = self.rate([*others, other])
                 if best is None or is_better(score, best_score):
                     best, best_score = other, score
-            self._pipelines[order] = best
-
-    def _list_variants(self, order: tuple[int, ...], most: int, slacks: Sequence[float]) -> Iterator[Pipeline]:
-        """Yield pipelines for at most ``most`` requests and fewer: balanced, and as short as each slack allows."""
-        num_requests, known = most, set[Ranges]()
-        while num_requests:
-            for ranges in self._list_ranges(order, num_requests, slacks):
-                if ranges not in known:
-                    known.add(ranges)
-                    yield Pipeline(self.costs, *ranges)
-            num_requests //= 2
-
-    def _list_ranges(self, order: tuple[int, ...], num_requests: int, slacks: Sequence[float]) -> Iterator[Ranges]:
-        self._left -= len(order)
-        if balanced := balance_ranges(self.costs, order, num_requests):
-            yield balanced
-            slowest_s = find_slowest(self.costs.price_stage(len(order), num_requests), balanced)
-            for slack in slacks:
-                self._left -= len(order) * self.costs.num_layers**2 // 100
-                if shorter := shorten_ranges(self.costs, order, num_requests, slack * slowest_s):
-                    yield shorter
+            if best is not self.solve(order):
+                self._pipelines[order] = best
+                self._scores.clear()
 
     def _list_neighbours(self, layout: Layout) -> Iterator[Layout]:
         """Yield layouts that differ by one node moved to another place, or by two nodes swapped, in random order."""
         num_nodes, places = len(self.costs.nodes), sum(map(len, layout)) + len(layout) + 2
         moves = range(num_nodes * (places + num_nodes))
-        for move in self._random.sample(moves, min(len(moves), max(self._left, 0))):
+        for move in self._random.sample(moves, min(len(moves), max(self._effort.left, 0))):
             node, target = divmod(move, places + num_nodes)
             changed = _move(layout, node, target) if target < places else _swap(layout, node, target - places)
             if changed != layout:

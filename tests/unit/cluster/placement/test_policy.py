@@ -36,7 +36,7 @@ def is_worse(problem: PlacementProblem, one: Estimate, other: Estimate) -> bool:
     """Whether the first is worse for the objective, by more than rounding errors."""
     if problem.goal.objective == "throughput":
         return one.tokens_per_s < other.tokens_per_s * (1 - 1e-6)
-    return (one.num_requests, -one.request_s * (1 - 1e-6)) < (other.num_requests, -other.request_s)
+    return other.num_requests > 0 and (not one.num_requests or one.response_s * (1 - 1e-6) > other.response_s)
 
 
 def list_names(placement: Placement) -> set[str]:
@@ -80,8 +80,8 @@ def test_plan_is_never_slower_than_a_single_node_or_a_baseline(seed: int) -> Non
     others = [
         predict(problem, policy.place(problem, estimator)) for policy in (GreedyPlacement(), WaterFillingPlacement())
     ]
-    assert not any(is_worse(problem, found, other) for other in alone if other.num_requests == found.num_requests)
-    assert not any(is_worse(problem, found, other) for other in others if other.num_requests)
+    assert not any(is_worse(problem, found, other) for other in alone)
+    assert not any(is_worse(problem, found, other) for other in others)
 
 
 @settings(deadline=None, max_examples=40)
@@ -112,7 +112,7 @@ def test_placement_of_a_small_cluster_is_nearly_the_best_there_is(seed: int) -> 
     if problem.goal.objective == "throughput":
         assert found.tokens_per_s >= 0.95 * best
     else:
-        assert found.request_s * 0.95 <= best
+        assert found.response_s * 0.95 <= best
 
 
 def test_one_stream_gets_the_single_fastest_node_that_fits() -> None:
@@ -196,11 +196,11 @@ def test_many_nodes_that_hold_one_copy_together_are_one_pipeline() -> None:
     assert len(stages) > 16
 
 
-@pytest.mark.parametrize("seed", [47, 411])
+@pytest.mark.parametrize("seed", [43, 47, 205, 411])
 def test_best_layout_is_found_that_no_single_move_leads_to(seed: int) -> None:
     problem = make_problem(seed, 6)
     found, best = predict(problem, place(problem, SearchPlacement())), find_optimum(problem)
-    share = found.tokens_per_s / best if problem.goal.objective == "throughput" else best / found.request_s
+    share = found.tokens_per_s / best if problem.goal.objective == "throughput" else best / found.response_s
     assert share >= 0.95
 
 
