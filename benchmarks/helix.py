@@ -4,9 +4,11 @@
 
 The clusters, the speeds and Helix's placements are in benchmarks/data/helix.json, which names its source. Everything is
 simulated: the score of a placement is the most flow through it (`benchmarks.max_flow`). The score of Helix's own
-placement must be the objective that its solver printed. Ours is found by the search of the ``search`` policy, with the
-tables of Helix in place of our cost model. The goals are a share of 1.00 in at most 10 seconds of CPU time, at least
-0.95, and exactly the optimum where the solver proved one.
+placement must be the objective that its solver printed. Ours are found by two searches, with the
+tables of Helix in place of our cost model: ``alone`` is the ``search`` policy, where a node serves one pipeline, and
+``shared`` is `plan_shared`, where several pipelines may lead through a node, as in Helix. The goals for the better of
+them are a share of 1.00 in at most 10 seconds of CPU time for both, at least 0.95, and exactly the optimum where the
+solver proved one.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -23,8 +26,10 @@ from typing import Any
 from benchmarks.max_flow import find_link, find_speed, score_ranges
 from benchmarks.record import describe_run, write_report
 from parallax_core.cluster.placement.cost_model import CostModel, PipelineCost
-from parallax_core.cluster.placement.policy import search_layouts
+from parallax_core.cluster.placement.policy import search_pipelines
 from parallax_core.cluster.placement.search import LayoutSearch
+from parallax_core.cluster.placement.seeds import order_nodes
+from parallax_core.cluster.placement.shared import Rates, plan_shared
 from parallax_core.contracts.placement import (
     ClusterProfile,
     DeviceProfile,
@@ -37,8 +42,9 @@ from parallax_core.contracts.placement import (
 )
 
 DATA = Path(__file__).parent / "data/helix.json"
-EFFORT = 500_000
-"""A hundred times the default: these searches may take seconds."""
+EFFORT = 200_000
+"""Forty times the default: these searches may take seconds."""
+SHARED_EFFORT = 300
 GOAL, FLOOR, GOAL_S = 1.0, 0.95, 10.0
 NEAR = 1e-6
 """Scores that differ by a smaller share are equal."""
@@ -97,10 +103,23 @@ def place(cluster: dict[str, Any]) -> Ranges:
     """Return the layers of each node that the search finds."""
     search = LayoutSearch(TableCosts(cluster), EFFORT, seed=0)
     ranges: Ranges = [None] * len(cluster["types"])
-    for pipeline in search.solve_all(search_layouts(search)[0]):
+    for pipeline in search_pipelines(search)[0]:
         for node, cut in zip(pipeline.order, pairwise(pipeline.cuts), strict=True):
             ranges[node] = cut
     return ranges
+
+
+def share(cluster: dict[str, Any]) -> Ranges:
+    """Return the layers of each node of the plan with shared nodes that is found."""
+    costs, nodes = TableCosts(cluster), range(len(cluster["types"]))
+
+    def pass_through(node: int, start: int, stop: int) -> float:
+        most = len(cluster["tokens_per_s"][cluster["types"][node]])
+        return find_speed(cluster, node, stop - start) if stop - start <= most else 0.0
+
+    rates = Rates(num_layers=cluster["layers"], node=pass_through, link=partial(find_link, cluster))
+    plan = plan_shared(rates, [order_nodes(costs, nodes)], SHARED_EFFORT)
+    return [plan.held.get(node) for node in nodes]
 
 
 def compare(cluster: dict[str, Any]) -> dict[str, Any]:
@@ -112,18 +131,19 @@ def compare(cluster: dict[str, Any]) -> dict[str, Any]:
     theirs = score_ranges(cluster, (tuple(each) if each else None for each in cluster["placement"]))
     if abs(theirs - cluster["milp"]) > NEAR * theirs:
         sys.exit(f"{cluster['name']}: the flow of Helix's placement is {theirs}, and its solver says {cluster['milp']}")
-    began = time.process_time()
-    ranges = place(cluster)
-    taken = time.process_time() - began
-    ours = score_ranges(cluster, ranges)
+    ours = {}
+    for name, search in (("alone", place), ("shared", share)):
+        began = time.process_time()
+        ranges = search(cluster)
+        taken = time.process_time() - began
+        ours[name] = {"tokens_per_s": score_ranges(cluster, ranges), "seconds": taken, "ranges": ranges}
     return {
         "name": cluster["name"],
         "helix_tokens_per_s": theirs,
-        "tokens_per_s": ours,
-        "share": ours / theirs,
-        "seconds": taken,
+        **ours,
+        "share": max(found["tokens_per_s"] for found in ours.values()) / theirs,
+        "seconds": sum(found["seconds"] for found in ours.values()),
         "is_proved_optimal": cluster["is_proved_optimal"],
-        "ranges": ranges,
     }
 
 
@@ -136,8 +156,8 @@ def main(arguments: Sequence[str]) -> None:
     rows = [compare(cluster) for cluster in data["clusters"]]
     for row in rows:
         print(
-            f"{row['name']:34} Helix {row['helix_tokens_per_s']:7.1f}  ours {row['tokens_per_s']:7.1f} tokens/s  "
-            f"{row['share']:.3f}  {row['seconds']:.1f} s"
+            f"{row['name']:34} Helix {row['helix_tokens_per_s']:7.1f}  alone {row['alone']['tokens_per_s']:7.1f}  "
+            f"shared {row['shared']['tokens_per_s']:7.1f} tokens/s  {row['share']:.3f}  {row['seconds']:.1f} s"
         )
     missed = [row["name"] for row in rows if row["share"] < FLOOR - NEAR or row["seconds"] > GOAL_S]
     below = [row["name"] for row in rows if row["share"] < GOAL - NEAR and row["name"] not in missed]

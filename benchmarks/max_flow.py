@@ -1,59 +1,17 @@
 """Computes the most tokens per second that pass through nodes with ranges of layers, as Helix scores a placement.
 
 A node is an edge whose capacity is its tokens per second with its number of layers. A link goes from a node to each
-node whose layers begin where its own end (Mei et al., "Helix", ASPLOS 2025, section 4). The flow is found by shortest
-augmenting paths (Edmonds and Karp, JACM 1972).
+node whose layers begin where its own end (Mei et al., "Helix", ASPLOS 2025, section 4).
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
-Vertex = tuple[str, int]
+from parallax_core.cluster.placement.flow import FlowGraph
+
 SOURCE, SINK = ("source", 0), ("sink", 0)
-LEAST = 1e-9
-"""A capacity below this is none."""
-
-
-class FlowGraph:
-    """Capacities between vertices."""
-
-    def __init__(self) -> None:
-        self._left: dict[Vertex, dict[Vertex, float]] = {}
-
-    def add(self, one: Vertex, other: Vertex, capacity: float) -> None:
-        """Add an edge."""
-        self._left.setdefault(one, {})[other] = capacity
-        self._left.setdefault(other, {}).setdefault(one, 0.0)
-
-    def find_most(self) -> float:
-        """Return the most flow from the source to the sink; the capacities are used up."""
-        total = 0.0
-        while path := self._find_path():
-            flow = min(self._left[one][other] for one, other in path)
-            for one, other in path:
-                self._left[one][other] -= flow
-                self._left[other][one] += flow
-            total += flow
-        return total
-
-    def _find_path(self) -> list[tuple[Vertex, Vertex]]:
-        """Return the edges of a shortest path with capacity left; none if there is no such path."""
-        before: dict[Vertex, Vertex] = {SOURCE: SOURCE}
-        queue = deque([SOURCE])
-        while queue and SINK not in before:
-            one = queue.popleft()
-            for other, left in self._left.get(one, {}).items():
-                if left > LEAST and other not in before:
-                    before[other] = one
-                    queue.append(other)
-        path, at = [], SINK
-        while at in before and at != SOURCE:
-            path.append((before[at], at))
-            at = before[at]
-        return path
 
 
 def score_ranges(cluster: dict[str, Any], ranges: Iterable[tuple[int, int] | None]) -> float:
@@ -63,7 +21,7 @@ def score_ranges(cluster: dict[str, Any], ranges: Iterable[tuple[int, int] | Non
         cluster: of benchmarks/data/helix.json.
         ranges: the first layer of each node and the one after its last; None: it is idle.
     """
-    graph, placed = FlowGraph(), [(node, *found) for node, found in enumerate(ranges) if found]
+    graph, placed = FlowGraph(SOURCE, SINK), [(node, *found) for node, found in enumerate(ranges) if found]
     for node, start, stop in placed:
         graph.add(("into", node), ("from", node), find_speed(cluster, node, stop - start))
         if start == 0:

