@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
 
+Vertex = tuple[str, int]
 LEAST = 1e-9
 """A capacity below this is none."""
 
@@ -16,13 +17,13 @@ class FlowGraph:
     The flow is found by shortest augmenting paths (Edmonds and Karp, JACM 1972).
     """
 
-    def __init__(self, source: Hashable, sink: Hashable) -> None:
+    def __init__(self, source: Vertex, sink: Vertex) -> None:
         self._source = source
         self._sink = sink
-        self._left: dict[Hashable, dict[Hashable, float]] = {}
-        self._given: dict[tuple[Hashable, Hashable], float] = {}
+        self._left: dict[Vertex, dict[Vertex, float]] = {}
+        self._given: dict[tuple[Vertex, Vertex], float] = {}
 
-    def add(self, one: Hashable, other: Hashable, capacity: float) -> None:
+    def add(self, one: Vertex, other: Vertex, capacity: float) -> None:
         """Add an edge from one vertex to another, at most one for each pair."""
         self._given[one, other] = capacity
         self._left.setdefault(one, {})[other] = capacity
@@ -39,10 +40,10 @@ class FlowGraph:
             total += flow
         return total
 
-    def list_paths(self) -> Iterator[tuple[list[Hashable], float]]:
+    def list_paths(self) -> Iterator[tuple[list[Vertex], float]]:
         """Yield paths from the source to the sink with their flow, which together make up the flow that was found."""
         used = {edge: given - self._left[edge[0]][edge[1]] for edge, given in self._given.items()}
-        following: dict[Hashable, list[Hashable]] = {}
+        following: dict[Vertex, list[Vertex]] = {}
         for (one, other), flow in used.items():
             if flow > LEAST:
                 following.setdefault(one, []).append(other)
@@ -58,9 +59,9 @@ class FlowGraph:
                     following[edge[0]].remove(edge[1])
             yield path, flow
 
-    def _find_path(self) -> list[tuple[Hashable, Hashable]]:
+    def _find_path(self) -> list[tuple[Vertex, Vertex]]:
         """Return the edges of a shortest path with capacity left; none if there is no such path."""
-        before: dict[Hashable, Hashable] = {self._source: self._source}
+        before: dict[Vertex, Vertex] = {self._source: self._source}
         queue = deque([self._source])
         while queue and self._sink not in before:
             one = queue.popleft()

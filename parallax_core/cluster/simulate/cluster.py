@@ -9,6 +9,7 @@ from math import inf
 from random import Random
 
 from parallax_core.base.errors import InvalidRequest, Unavailable
+from parallax_core.cluster.routing.choices import list_choices
 from parallax_core.cluster.routing.load import ReplicaLoad, RequestLoad
 from parallax_core.cluster.routing.prefix_index import ReplicaPrefixIndex, make_keys
 from parallax_core.cluster.simulate.pipeline import DrawnTokens, SimulatedPipeline, SimulatedRequest
@@ -203,14 +204,11 @@ class ClusterSimulation:
             num_prompt=record.arrival.prompt_tokens + record.num_tokens,
             max_output=record.arrival.output_tokens - record.num_tokens,
         )
-        views = self._list_views(keys, now)
-        while views:
-            rank = self._policy.choose(view, views)
+        for rank in list_choices(self._policy, view, self._list_views(keys, now)):
             if self._submit(rank, request, view, now):
                 if self._index:
                     self._index.note(keys, rank)
                 return
-            views = [each for each in views if each.rank != rank]
         if record.num_moves or not any(replica.closed_until <= now for replica in self._replicas):
             heappush(self._retries, (now + RETRY_S, -record.num_moves, number))
         else:

@@ -16,6 +16,7 @@ from parallax_core.base.errors import (
     Unavailable,
     UnknownName,
 )
+from parallax_core.cluster.routing.choices import list_choices
 from parallax_core.cluster.routing.load import RequestLoad
 from parallax_core.cluster.routing.prefix_index import ReplicaPrefixIndex, make_keys
 from parallax_core.contracts.engine import Engine, EngineStats, Finish, Health, Measured, Request, Stream
@@ -253,9 +254,9 @@ class Router:
         cached, arrival = self._prefix_index.find_cached(attempt.keys), attempt.view(request)
         refusal: Unavailable | None = None
         now = self._clock()
-        while left:
-            views = tuple(replica.view(cached[rank], now) for rank, replica in left.items())
-            replica = left.pop(self._policy.choose(arrival, views))
+        views = tuple(replica.view(cached[rank], now) for rank, replica in left.items())
+        for rank in list_choices(self._policy, arrival, views):
+            replica = left[rank]
             try:
                 stream = replica.engine.submit(request)
             except Unavailable as error:
