@@ -10,7 +10,7 @@ from parallax_core.cluster.placement.cost_model import CostModel
 from parallax_core.cluster.placement.pipeline import Pipeline
 from parallax_core.cluster.placement.seeds import Layout
 from parallax_core.cluster.placement.shares import (
-    Offer,
+    RequestShare,
     Rating,
     can_share_exactly,
     make_offers,
@@ -40,7 +40,7 @@ class LayoutSearch:
         self._variants = VariantFinder(costs, self._effort)
         self._random = Random(seed)  # noqa: S311 -- the same answer for the same seed is the point
         self._pipelines: dict[tuple[int, ...], Pipeline | None] = {}
-        self._offers: dict[tuple[int, ...], list[Offer]] = {}
+        self._offers: dict[tuple[int, ...], list[RequestShare]] = {}
         self._scores: dict[frozenset[tuple[int, ...]], tuple[Rating, Layout]] = {}
         self._power = [1 / costs.price_stage(1, 1)(node, 0, costs.num_layers) for node in range(len(costs.nodes))]
         most = costs.goal.concurrency
@@ -86,12 +86,12 @@ class LayoutSearch:
         """Return the best different layouts that were scored."""
         return [layout for _, layout in nlargest(number, self._scores.values(), key=lambda scored: scored[0])]
 
-    def _share(self, layout: Layout) -> list[Offer]:
+    def _share(self, layout: Layout) -> list[RequestShare]:
         """Return a pipeline of each order of nodes with some requests, chosen together."""
         self._effort.spend(1 + 2 * len(layout))
         return share_offers([self._offer(order) for order in layout], self.costs.goal)
 
-    def _offer(self, order: tuple[int, ...]) -> list[Offer]:
+    def _offer(self, order: tuple[int, ...]) -> list[RequestShare]:
         if order not in self._offers:
             found = self._variants.find_few(order, self.costs.goal.concurrency)
             self._offers[order] = make_offers(found, self._numbers)

@@ -20,7 +20,7 @@ Rating = tuple[float, float]
 """How good a placement is for the objective, and then how short its requests are; larger is better."""
 
 
-class Offer(NamedTuple):
+class RequestShare(NamedTuple):
     """A number of requests of a pipeline, and what they add to the objective."""
 
     number: int
@@ -28,7 +28,7 @@ class Offer(NamedTuple):
     pipeline: Pipeline | None
 
 
-NONE = Offer(0, 0.0, None)
+NONE = RequestShare(0, 0.0, None)
 
 
 def share_requests(pipelines: Sequence[Pipeline], goal: ServingGoal) -> list[int]:
@@ -47,7 +47,7 @@ def can_share_exactly(num_pipelines: int, concurrency: int) -> bool:
     return num_pipelines * concurrency**2 <= MOST_EXACT
 
 
-def make_offers(choice: Sequence[Pipeline], numbers: Iterable[int]) -> list[Offer]:
+def make_offers(choice: Sequence[Pipeline], numbers: Iterable[int]) -> list[RequestShare]:
     """Return the best of some pipelines for each of some numbers of requests, and for the most that each can have."""
     offers = [NONE]
     for number in sorted({*numbers, *(pipeline.max_requests for pipeline in choice)} - {0}):
@@ -55,18 +55,18 @@ def make_offers(choice: Sequence[Pipeline], numbers: Iterable[int]) -> list[Offe
         if able:
             values = [pipeline.value(number) for pipeline in able]
             best = max(values)
-            offers.append(Offer(number, best, able[values.index(best)]))
+            offers.append(RequestShare(number, best, able[values.index(best)]))
     return offers
 
 
-def share_offers(choices: Sequence[Sequence[Offer]], goal: ServingGoal) -> list[Offer]:
+def share_offers(choices: Sequence[Sequence[RequestShare]], goal: ServingGoal) -> list[RequestShare]:
     """Return an offer of each choice, such that all together reach most of the objective.
 
     By dynamic programming over the requests of the choices so far.
     """
-    best: dict[int, tuple[float, tuple[Offer, ...]]] = {0: (0.0, ())}
+    best: dict[int, tuple[float, tuple[RequestShare, ...]]] = {0: (0.0, ())}
     for offers in choices:
-        longer: dict[int, tuple[float, tuple[Offer, ...]]] = {}
+        longer: dict[int, tuple[float, tuple[RequestShare, ...]]] = {}
         for before, (value, chosen) in best.items():
             for offer in offers:
                 number, total = before + offer.number, value + offer.value
@@ -132,7 +132,7 @@ def rate_pipelines(pipelines: Sequence[Pipeline], goal: ServingGoal) -> Rating:
     return _rate([pipeline.measure(number) for pipeline, number in shares if number], goal)
 
 
-def rate_offers(offers: Iterable[Offer], goal: ServingGoal) -> Rating:
+def rate_offers(offers: Iterable[RequestShare], goal: ServingGoal) -> Rating:
     """Return how good pipelines with some requests are for the objective; see `Rating`."""
     return _rate([offer.pipeline.measure(offer.number) for offer in offers if offer.pipeline], goal)
 
