@@ -10,8 +10,8 @@ from parallax_core.cluster.placement.cost_model import CostModel
 from parallax_core.cluster.placement.pipeline import Pipeline
 from parallax_core.cluster.placement.seeds import Layout
 from parallax_core.cluster.placement.shares import (
-    RequestShare,
     Rating,
+    RequestShare,
     can_share_exactly,
     make_offers,
     rate_offers,
