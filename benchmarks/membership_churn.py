@@ -144,7 +144,6 @@ class ChurningCluster:
         planner = LayerPlanner(policy=SearchPlacement(), model=make_model(), goal=ServingGoal(concurrency=CLIENTS))
         self.coordinator = Coordinator(self.registry, planner, self.fleet.describe, self._open)
         self.router = Router(self.coordinator.engines, LeastPendingTokens(), lambda: 200)
-        self.most_pipelines = 0
 
     def _open(self, rank: int, planning: Planning) -> PlannedPipeline:
         del rank
@@ -167,7 +166,6 @@ class ChurningCluster:
             if status.health.state == "ready"
         }
         joined = {node.name for node in self.registry.joined}
-        self.most_pipelines = max(self.most_pipelines, len({rank for rank, *_ in served}))
         return bool(served) and planned == served and {node for _, node, _ in served} <= joined
 
     async def converge(self) -> float | None:
@@ -229,7 +227,6 @@ async def run(times: int, seed: int) -> dict[str, Any]:
         "requests": len(pool.sent),
         "refused": pool.num_refused,
         "seconds": round(now() - begun, 1),
-        "most pipelines": cluster.most_pipelines,
         "converged_s": converged_s,
         "pause_s": {name: round(pauses[int(share * (len(pauses) - 1))], 3) for name, share in SHARES.items()},
         "errors": errors[:5],
