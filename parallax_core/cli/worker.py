@@ -39,6 +39,7 @@ from parallax_core.models.layer_fetch import LayerFetcher
 from parallax_core.models.stages import open_stage
 from parallax_core.node.channel import STRANGERS
 from parallax_core.node.membership.supervisor import end_children_of_orphan, end_with_parent
+from parallax_core.node.profile.link_prober import LinkProber
 from parallax_core.node.worker.allowed_models import ANYTHING, AllowedModels
 from parallax_core.node.worker.engine_session import OpenedEngine
 from parallax_core.node.worker.session import WorkerSession
@@ -229,7 +230,8 @@ async def _work(plan: WorkerPlan) -> None:
     gc.freeze()  # modules stay: scanning them, and freeing them at the end, takes seconds
     transport = _make_transport(plan)
     await transport.start()
-    reporter = make_reporter(settings, plan.config_file, plugins, opener.backends)
+    prober = LinkProber(transport, node)
+    reporter = make_reporter(settings, plan.config_file, plugins, opener.backends, prober)
     session = WorkerSession(transport, node, opener.open_stage, opener.open_engine, reporter)
     try:
         await serve_until_signal(session, _serve(settings, session, transport, opener), settings.drain)

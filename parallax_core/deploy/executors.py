@@ -200,7 +200,7 @@ def make_registry(settings: ServeSettings, offer: Offer[TransportSpec], folder: 
     transport = offer.load(offer.spec.factory)(plan)
     if settings.listen and isinstance(transport, Enrolling):
         transport.enrol_by(CodeStore(cluster_file()))
-    return NodeRegistry(transport, HEAD, command)
+    return NodeRegistry(transport, HEAD, command, measures_links=settings.listen is not None)
 
 
 def make_place(offer: Offer[TransportSpec], folder: Path) -> Callable[[str], str]:

@@ -14,6 +14,7 @@ from parallax_core.contracts.device import DevicePlan
 from parallax_core.deploy.measure import MeasurePlan, make_process
 from parallax_core.models.catalog import Catalog
 from parallax_core.node.profile.device import MachineProfile, find_machine
+from parallax_core.node.profile.link_prober import LinkProber
 from parallax_core.node.profile.measuring import MeasuringProcess
 from parallax_core.node.profile.report import list_stored, make_report
 from parallax_core.node.profile.reporter import NodeReporter
@@ -25,12 +26,17 @@ logger = logging.getLogger(__name__)
 
 
 def make_reporter(
-    settings: WorkerSettings, config_file: Path | None, plugins: PluginHost, offers: Sequence[Offer[BackendSpec]]
+    settings: WorkerSettings,
+    config_file: Path | None,
+    plugins: PluginHost,
+    offers: Sequence[Offer[BackendSpec]],
+    prober: LinkProber,
 ) -> NodeReporter:
     """Return the reporter of a worker that opens stages with the backends of ``offers``, the best first.
 
     A worker that a server started for itself measures nothing unless it is told to, since it may share the machine with
-    others that work; it reports what was measured before.
+    others that work; it reports what was measured before. ``prober`` measures
+    the links of others.
     """
     if not offers:
         return NodeReporter(lambda: None)
@@ -39,7 +45,7 @@ def make_reporter(
     file = str(config_file) if config_file else None
     plan = MeasurePlan(backend=offers[0].spec.name, options=settings.backend_option, config_file=file)
     measuring = make_process(plan)
-    return NodeReporter(ReportMaker(settings, plugins, offers[0], measuring), measuring)
+    return NodeReporter(ReportMaker(settings, plugins, offers[0], measuring), measuring, prober)
 
 
 class ReportMaker:

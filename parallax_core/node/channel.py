@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
+from typing import Any, TypeVar
 
 from parallax_core.base.errors import PeerLost
 from parallax_core.contracts.joining import Identified
@@ -14,7 +15,8 @@ from parallax_core.node.printable import tidy
 from parallax_core.wire.codec import DEFAULT_LIMITS, decode, encode
 from parallax_core.wire.errors import BadFrame, WireVersionMismatch
 from parallax_core.wire.messages import Message
-from parallax_core.wire.profile import NodeReport
+
+M = TypeVar("M", bound=Message)
 
 LEAVE_S = 0.2
 STRANGERS = FrameLimits(header_bytes=2**17, frame_bytes=2**17, buffers=0)
@@ -31,7 +33,8 @@ class Channel:
         """The error by which the peer was disconnected; later calls raise it again."""
         self._watch: PeerWatch | None = None
         self._leaving: asyncio.Task[None] | None = None
-        self._take_report: Callable[[NodeReport], None] | None = None
+        self._takers: dict[type, Callable[[Any], None]] = {}
+        """By kind of message: what takes such messages instead of who receives."""
         self.ended = asyncio.Event()
         """Set once this end is closed, or a call has found that the peer is gone."""
 
@@ -63,9 +66,9 @@ class Channel:
         if isinstance(self._link, Guarded):
             self._link.admit()
 
-    def expect_reports(self, take: Callable[[NodeReport], None]) -> None:
-        """Give the peer's reports to ``take`` from now on, as `receive` meets them between other messages."""
-        self._take_report = take
+    def divert(self, kind: type[M], take: Callable[[M], None]) -> None:
+        """Give messages of a kind to ``take`` from now on, as `receive` meets them between others."""
+        self._takers[kind] = take
 
     def watch(self, min_timeout_s: float) -> None:
         """Disconnect the peer once its heartbeats stop, as `FailureDetector` judges; needs a link that is `Monitored`.
@@ -99,8 +102,8 @@ class Channel:
         Raises:
             PeerLost: if the peer is gone, or has sent an invalid frame.
         """
-        while isinstance(message := await self._receive(), NodeReport) and self._take_report is not None:
-            self._take_report(message)
+        while (take := self._takers.get(type(message := await self._receive()))) is not None:
+            take(message)
         return message
 
     async def _receive(self) -> Message:

@@ -9,18 +9,18 @@ from parallax_core.base.errors import PeerLost
 from parallax_core.node.channel import Channel
 from parallax_core.pages.version import PAGES_VERSION
 from parallax_core.wire.codec import WIRE_VERSION
-from parallax_core.wire.messages import Hello, Welcome
+from parallax_core.wire.messages import Hello, Purpose, Welcome
 
 logger = logging.getLogger(__name__)
 
 
-async def greet(channel: Channel, node: str) -> Welcome:
+async def greet(channel: Channel, node: str, purpose: Purpose = "") -> Welcome:
     """Greet over a link that this node made, as the node called ``node``; return the peer's answer.
 
     Raises:
         PeerLost: if the answer is no `Welcome`, or the peer counts pages by other rules.
     """
-    await channel.send(Hello(WIRE_VERSION, node, version("parallax-core"), PAGES_VERSION))
+    await channel.send(Hello(WIRE_VERSION, node, version("parallax-core"), PAGES_VERSION, purpose))
     answer = await channel.receive()
     if not isinstance(answer, Welcome):
         raise PeerLost(f"node {channel.peer!r} answered a greeting with a {type(answer).__name__}")
@@ -34,12 +34,31 @@ async def welcome(channel: Channel, node: str) -> Hello:
     Raises:
         PeerLost: if the peer does not greet, gives another name than the link's, or counts pages by other rules.
     """
+    hello = await hear_greeting(channel)
+    await answer_greeting(channel, hello, node)
+    return hello
+
+
+async def hear_greeting(channel: Channel) -> Hello:
+    """Return the greeting on a link that a peer made, which is not answered yet.
+
+    Raises:
+        PeerLost: if the peer does not greet, or gives another name than the link's.
+    """
     hello = await channel.receive()
     if not isinstance(hello, Hello) or hello.node != channel.peer:
         raise PeerLost(f"node {channel.peer!r} did not greet")
+    return hello
+
+
+async def answer_greeting(channel: Channel, hello: Hello, node: str) -> None:
+    """Answer a greeting, as the node called ``node``.
+
+    Raises:
+        PeerLost: if the peer is gone, or counts pages by other rules.
+    """
     await channel.send(Welcome(WIRE_VERSION, node, version("parallax-core"), PAGES_VERSION))
     check_versions(channel.peer, hello)
-    return hello
 
 
 def check_versions(node: str, greeting: Hello | Welcome) -> None:

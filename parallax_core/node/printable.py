@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from parallax_core.base.printable import make_printable
-from parallax_core.wire.base import MOST_NAME
+from parallax_core.wire.base import MOST_NAME, MOST_TEXT
 from parallax_core.wire.engine import EngineStatus
-from parallax_core.wire.membership import MOST_TEXT, Loading, Refusal
+from parallax_core.wire.membership import Loading, Refusal
 from parallax_core.wire.messages import Failure, Message
 
 

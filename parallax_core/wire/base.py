@@ -12,6 +12,11 @@ from parallax_core.contracts.value import LARGEST
 MOST_NAME = 256
 """The most characters in a name."""
 Name = Annotated[str, msgspec.Meta(max_length=MOST_NAME)]
+MOST_TEXT = 4096
+"""The most characters in a text."""
+Text = Annotated[str, msgspec.Meta(max_length=MOST_TEXT)]
+PeerKey = Annotated[bytes, msgspec.Meta(max_length=256)]
+"""The key of a node, as its transport writes it."""
 
 
 class Leased(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

@@ -22,13 +22,14 @@ from parallax_core.contracts.stage import (
 )
 from parallax_core.contracts.tensor import ITEM_BYTES, Tensor
 from parallax_core.contracts.value import LARGEST
+from parallax_core.wire.base import MOST_TEXT
 from parallax_core.wire.checks import check_parts, check_words, require
 from parallax_core.wire.engine import Deltas, EngineOpened, EngineStatus
 from parallax_core.wire.engine_bounds import check_engine_message
 from parallax_core.wire.errors import BadFrame
-from parallax_core.wire.membership import MOST_TEXT, Join, Ready
+from parallax_core.wire.membership import Join, Ready
 from parallax_core.wire.messages import Failure, Hello, Mask, Message, Result, Step, Welcome
-from parallax_core.wire.profile import NodeReport, check_report
+from parallax_core.wire.profile import NodeReport, Peers, check_peers, check_report
 
 MOST_POOLS = 64
 """The most pools of a stage."""
@@ -50,7 +51,7 @@ def check_message(message: Message) -> None:
             check_answers(message.answers, len(message.tensors))
         case Ready():
             check_info(message.info)
-        case Join() | NodeReport() | Hello() | Welcome():
+        case Join() | NodeReport() | Peers() | Hello() | Welcome():
             check_introduction(message)
         case Deltas() | EngineOpened() | EngineStatus():
             check_engine_message(message)
@@ -142,10 +143,12 @@ def check_info(info: StageInfo) -> None:
         )
 
 
-def check_introduction(message: Join | NodeReport | Hello | Welcome) -> None:
-    """Check what a node says of itself."""
+def check_introduction(message: Join | NodeReport | Peers | Hello | Welcome) -> None:
+    """Check what a node says of itself, or a head of other nodes."""
     if isinstance(message, NodeReport):
         check_report(message)
+    elif isinstance(message, Peers):
+        check_peers(message)
     elif isinstance(message, Join):
         check_words(message.address, message.host, message.model, *message.backends)
     else:

@@ -18,8 +18,7 @@ from parallax_core.contracts.grammar import Grammar
 from parallax_core.contracts.sample import Sampling
 from parallax_core.contracts.token_engine import EngineInfo
 from parallax_core.contracts.value import LARGEST, Count, Counter, Value
-from parallax_core.wire.base import Leased, Name
-from parallax_core.wire.membership import Text
+from parallax_core.wire.base import Leased, Name, Text
 
 Index = Annotated[int, msgspec.Meta(ge=0, lt=MAX_ANSWERS)]
 AnswerCount = Annotated[int, msgspec.Meta(ge=1, le=MAX_ANSWERS)]

@@ -7,9 +7,9 @@ from dataclasses import fields
 from parallax_core.contracts.engine import MAX_ANSWERS, EngineStats, PoolUse
 from parallax_core.contracts.token_engine import EngineInfo
 from parallax_core.contracts.value import LARGEST
+from parallax_core.wire.base import MOST_TEXT
 from parallax_core.wire.checks import MOST_NAME, check_parts, check_words, require
 from parallax_core.wire.engine import Deltas, EngineOpened, EngineStatus, TokenDelta
-from parallax_core.wire.membership import MOST_TEXT
 
 MOST_POOLS = 64
 """The most pools in the statistics of an engine."""

@@ -15,6 +15,7 @@ from parallax_core.wire.messages import (
     Mask,
     MaskOf,
     Membership,
+    Profile,
     Result,
     ResultOf,
     Step,
@@ -47,5 +48,16 @@ class MaskHeader(MaskOf[TensorEntry], frozen=True, tag=Mask.__struct_config__.ta
     """The header of a `Mask`."""
 
 
-Header = StepHeader | ResultHeader | Failure | MaskHeader | Heartbeat | Hello | Welcome | Membership | EngineMessage
+Header = (
+    StepHeader
+    | ResultHeader
+    | Failure
+    | MaskHeader
+    | Heartbeat
+    | Hello
+    | Welcome
+    | Membership
+    | Profile
+    | EngineMessage
+)
 """A message without tensors is its own header."""

@@ -19,13 +19,7 @@ from parallax_core.contracts.device import DType
 from parallax_core.contracts.progress import Unit
 from parallax_core.contracts.stage import StageInfo
 from parallax_core.contracts.value import Count, Counter
-from parallax_core.wire.base import Leased, Name
-
-MOST_TEXT = 4096
-"""The most characters in a text."""
-Text = Annotated[str, msgspec.Meta(max_length=MOST_TEXT)]
-PeerKey = Annotated[bytes, msgspec.Meta(max_length=256)]
-"""The key of a node, as its transport writes it."""
+from parallax_core.wire.base import Leased, Name, PeerKey, Text
 
 
 class Join(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=7):

@@ -1,7 +1,7 @@
 """The messages between nodes.
 
-Every message except the greeting, `Join` and `NodeReport` carries its lease and epoch: a receiver discards messages of
-an older epoch. Counts lie in ``range(2**53)``, so that every language can represent them.
+Every message except the greeting, `Join` and those of `parallax_core.wire.profile` carries its lease and epoch: a
+receiver discards messages of an older epoch. Counts lie in ``range(2**53)``, so that every language can represent them.
 
 A message with tensors is defined once, generically: with `Tensor` for the message itself, and with
 `parallax_core.wire.header.TensorEntry` for the header of its frame.
@@ -9,7 +9,7 @@ A message with tensors is defined once, generically: with `Tensor` for the messa
 
 from __future__ import annotations
 
-from typing import Annotated, Generic, TypeVar
+from typing import Annotated, Generic, Literal, TypeVar
 
 import msgspec
 
@@ -20,9 +20,12 @@ from parallax_core.contracts.value import LARGEST, Count, Counter, Handle
 from parallax_core.wire.base import Leased, Name
 from parallax_core.wire.engine import EngineMessage
 from parallax_core.wire.membership import Assign, Hop, Join, Leave, Linked, Loading, Ready, Refusal, Release
-from parallax_core.wire.profile import NodeReport
+from parallax_core.wire.profile import NodeReport, Peers, Probe, ProbeAnswer
 
 T = TypeVar("T")
+
+Purpose = Literal["", "probe"]
+"""What a link is for: to join a head, or to carry the steps of a stage (empty), or to be measured (``probe``)."""
 
 
 class StepOf(Leased, Generic[T], frozen=True):
@@ -138,6 +141,8 @@ class Hello(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
     """The version of Parallax on the sender."""
     pages: Count = 0
     """The version of the sender's rules for counting pages: `parallax_core.pages.version.PAGES_VERSION`."""
+    purpose: Purpose = ""
+    """What the link is for; see `Purpose`."""
 
 
 class Welcome(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=6):
@@ -149,5 +154,6 @@ class Welcome(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     pages: Count = 0
 
 
-Membership = Join | NodeReport | Assign | Loading | Ready | Refusal | Hop | Linked | Release | Leave
-Message = Step | Result | Failure | Mask | Heartbeat | Hello | Welcome | Membership | EngineMessage
+Membership = Join | Assign | Loading | Ready | Refusal | Hop | Linked | Release | Leave
+Profile = NodeReport | Peers | Probe | ProbeAnswer
+Message = Step | Result | Failure | Mask | Heartbeat | Hello | Welcome | Membership | Profile | EngineMessage

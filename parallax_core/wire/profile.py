@@ -3,6 +3,9 @@
 A node that has joined sends a `NodeReport` as soon as it can, and again when something has changed. All numbers are
 finite and within ranges that are checked during decoding; a report beyond them is a `BadFrame`. Whether a report is
 true is found out later: by the step times of the node's stage.
+
+The head tells a node which others to measure the link to (`Peers`). The node makes a link to each from time to time,
+with a `Hello` that says so, sends a few `Probe`, and gets a `ProbeAnswer` to each.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import msgspec
 
 from parallax_core.contracts.device import DType
 from parallax_core.contracts.value import Count
-from parallax_core.wire.base import Name
+from parallax_core.wire.base import Name, PeerKey, Text
 from parallax_core.wire.checks import check_words, require
 
 MOST_BYTES = 2**50
@@ -22,6 +25,10 @@ MOST_MODELS = 64
 """The most stored models in a report."""
 MOST_LINKS = 1024
 """The most links in a report."""
+MOST_PEERS = 64
+"""The most nodes that a head introduces to another at once."""
+MOST_PROBE = 2**18
+"""The most bytes of a probe."""
 
 Bytes = Annotated[int, msgspec.Meta(ge=0, le=MOST_BYTES)]
 Flops = Annotated[float, msgspec.Meta(ge=1e6, le=1e17)]
@@ -76,6 +83,45 @@ class NodeReport(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     disk_free: Bytes = 0
     stored: Annotated[tuple[StoredLayers, ...], msgspec.Meta(max_length=MOST_MODELS)] = ()
     links: Annotated[tuple[LinkReport, ...], msgspec.Meta(max_length=MOST_LINKS)] = ()
+
+
+class Peer(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Another node of the cluster."""
+
+    node: Name
+    address: Text
+    """Where it listens."""
+    key: PeerKey = b""
+    """The key that it proves; empty: the node knows it, or none is needed."""
+    is_measured: bool = True
+    """Whether the receiver is to measure the link to it; otherwise it is the other node that does."""
+
+
+class Peers(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=23):
+    """Names the nodes to which a node measures its links, and those that measure theirs to it; from its head."""
+
+    peers: Annotated[tuple[Peer, ...], msgspec.Meta(max_length=MOST_PEERS)] = ()
+
+
+class Probe(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=24):
+    """Asks for an answer at once, on a link that is being measured."""
+
+    data: Annotated[bytes, msgspec.Meta(max_length=MOST_PROBE)] = b""
+    """Bytes of no meaning, to measure the bandwidth."""
+
+
+class ProbeAnswer(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=25):
+    """Answers a `Probe`."""
+
+
+def check_peers(peers: Peers) -> None:
+    """Check the texts of peers.
+
+    Raises:
+        BadFrame: if one has unprintable characters.
+    """
+    for peer in peers.peers:
+        check_words(peer.node, peer.address)
 
 
 def check_report(report: NodeReport) -> None:

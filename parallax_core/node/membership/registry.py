@@ -17,6 +17,8 @@ from parallax_core.contracts.transport import Link, Transport
 from parallax_core.node.channel import STRANGERS, Channel
 from parallax_core.node.executor.base import LEASE
 from parallax_core.node.handshake import welcome
+from parallax_core.node.membership.introductions import Introducer, Member
+from parallax_core.node.profile.link_probe import answer_probes
 from parallax_core.wire.membership import Join, Leave, Linked, Loading, Ready, Refusal, Release
 from parallax_core.wire.messages import Failure, Heartbeat, Result
 from parallax_core.wire.profile import NodeReport
@@ -70,8 +72,14 @@ class NodeRequest:
 class NodeRegistry:
     """Accepts the nodes that connect to a head, and hands them out to callers that wait for one."""
 
-    def __init__(self, transport: Transport, node: str, command: str = "parallax worker") -> None:
-        """Listen with ``transport``, as the node called ``node``; ``command`` starts a node, without its address."""
+    def __init__(
+        self, transport: Transport, node: str, command: str = "parallax worker", *, measures_links: bool = False
+    ) -> None:
+        """Listen with ``transport``, as the node called ``node``; ``command`` starts a node, without its address.
+
+        With ``measures_links``, the nodes measure their links to each other.
+        """
+        self._introducer = Introducer(self._list_members) if measures_links else None
         self._transport = transport
         self._command = command
         self._node = node
@@ -121,6 +129,8 @@ class NodeRegistry:
 
     async def stop(self) -> None:
         """Disconnect all nodes and stop listening. Idempotent."""
+        if self._introducer is not None:
+            await self._introducer.stop()
         several = (self._taking, *self._greetings, *self._watches.values(), *self._ends)
         tasks = [task for task in several if task is not None]
         for task in tasks:
@@ -230,6 +240,11 @@ class NodeRegistry:
         try:
             async with asyncio.timeout(GREETING_S):
                 hello = await welcome(channel, self._node)
+                if hello.purpose == "probe":
+                    channel.check_role("worker")
+                    channel.admit()
+                    await answer_probes(channel)
+                    return
                 join = await channel.receive()
                 await self._check_join(channel, join)
         except (ParallaxError, TimeoutError) as error:
@@ -240,13 +255,18 @@ class NodeRegistry:
         assert isinstance(join, Join), "it was checked"
         logger.info("node joined node=%s host=%s pid=%d software=%s", link.peer, join.host, join.pid, hello.software)
         node = JoinedNode(channel, join)
-        channel.expect_reports(partial(self._note_report, node))
+        channel.divert(NodeReport, partial(self._note_report, node))
         self._joined[node.name] = node
         end = asyncio.create_task(self._await_end(node))
         self._ends.add(end)
         end.add_done_callback(self._ends.discard)
         self._admit(node)
+        if self._introducer is not None:
+            self._introducer.note_join()
         self.changed.set()
+
+    def _list_members(self) -> list[Member]:
+        return [(node.channel, node.join) for node in self.joined]
 
     def _note_report(self, node: JoinedNode, report: NodeReport) -> None:
         node.note_report(report)

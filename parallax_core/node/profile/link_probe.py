@@ -1,7 +1,7 @@
 """Measures the round trip and the bandwidth of a link between two nodes, over the transport in use.
 
 A probe has the link for itself: it is a connection of its own, made for the measurement and closed after it. The node
-that connects sends frames, and the other end answers each with a small one.
+that connects sends messages, and the other end answers each with a small one.
 """
 
 from __future__ import annotations
@@ -13,18 +13,20 @@ from collections.abc import Callable
 
 from parallax_core.base.errors import PeerLost
 from parallax_core.cluster.link_estimate import LinkSample
-from parallax_core.contracts.transport import Frame, Link
+from parallax_core.node.channel import Channel
+from parallax_core.wire.profile import MOST_PROBE, Probe, ProbeAnswer
 
-PROBE, ANSWER = b"probe", b"answer"
 SMALL_PROBES = 5
-LARGE_BYTES = 2**18
+LARGE_BYTES = MOST_PROBE
 """Bytes of the large message: a few milliseconds on a fast link, and two seconds at one megabit per second."""
 PROBE_S = 10.0
-"""Seconds after which a probe gives up."""
+"""Seconds after which a probe gives up, at both ends."""
+MOST_PROBES = 16
+"""The most probes that are answered on one link."""
 
 
 async def probe_link(
-    link: Link, *, with_bandwidth: bool = True, clock: Callable[[], float] = time.perf_counter
+    channel: Channel, *, with_bandwidth: bool = True, clock: Callable[[], float] = time.perf_counter
 ) -> LinkSample:
     """Return a sample of a link whose other end runs `answer_probes`.
 
@@ -35,29 +37,35 @@ async def probe_link(
         TimeoutError: if it does not answer within `PROBE_S`.
     """
     async with asyncio.timeout(PROBE_S):
-        times = [await _time_probe(link, Frame(PROBE), clock) for _ in range(1 + SMALL_PROBES)]
+        times = [await _time_probe(channel, 0, clock) for _ in range(1 + SMALL_PROBES)]
         round_trip_s = statistics.median(times[1:])
         if not with_bandwidth:
             return LinkSample(round_trip_s)
-        large_s = await _time_probe(link, Frame(PROBE, (bytes(LARGE_BYTES),)), clock)
+        large_s = await _time_probe(channel, LARGE_BYTES, clock)
     return LinkSample(round_trip_s, large_s, LARGE_BYTES)
 
 
-async def answer_probes(link: Link) -> None:
-    """Answer the probes of the peer until it closes the link, or sends something else."""
+async def answer_probes(channel: Channel) -> None:
+    """Answer at most `MOST_PROBES` probes, for `PROBE_S` at most, until the peer closes the link; then close it.
+
+    A peer that sends something else is disconnected.
+    """
     try:
-        while (await link.receive()).header == PROBE:
-            await link.send(Frame(ANSWER))
-    except PeerLost:
+        async with asyncio.timeout(PROBE_S):
+            for _ in range(MOST_PROBES):
+                if not isinstance(await channel.receive(), Probe):
+                    break
+                await channel.send(ProbeAnswer())
+    except (PeerLost, TimeoutError):
         pass
     finally:
-        await link.close()
+        await channel.leave()
 
 
-async def _time_probe(link: Link, frame: Frame, clock: Callable[[], float]) -> float:
+async def _time_probe(channel: Channel, num_bytes: int, clock: Callable[[], float]) -> float:
     begun = clock()
-    await link.send(frame)
-    answer = await link.receive()
-    if answer.header != ANSWER:
-        raise PeerLost(f"node {link.peer!r} answered a probe with something else")
+    await channel.send(Probe(bytes(num_bytes)))
+    answer = await channel.receive()
+    if not isinstance(answer, ProbeAnswer):
+        raise PeerLost(f"node {channel.peer!r} answered a probe with a {type(answer).__name__}")
     return clock() - begun

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 
 import msgspec
 
 from parallax_core.base.errors import PeerLost
 from parallax_core.node.channel import Channel
+from parallax_core.node.profile.link_prober import LinkProber
 from parallax_core.node.profile.measuring import MeasuringProcess
 from parallax_core.node.worker.thread import StageThread
-from parallax_core.wire.profile import DeviceReport, NodeReport
+from parallax_core.wire.profile import DeviceReport, LinkReport, NodeReport, Peer, Peers
 
 logger = logging.getLogger(__name__)
 
@@ -24,6 +25,10 @@ REFRESH_S = 10.0
 MEMORY_STEP, DISK_STEP = 0.02, 0.05
 """The change of the free memory, as a share of all memory, and that of the free disk that is worth a report."""
 
+LINK_STEP, LEAST_STEP_S = 0.25, 0.001
+"""The change of a round trip or a bandwidth, as a share of itself, that is worth a report; and of a round trip, in
+seconds, that is worth one at all."""
+
 MakeReport = Callable[[], NodeReport | None]
 
 
@@ -33,13 +38,16 @@ class NodeReporter:
     The device is measured while the node has no stage. Belongs to one event loop.
     """
 
-    def __init__(self, make: MakeReport, measuring: MeasuringProcess | None = None) -> None:
+    def __init__(
+        self, make: MakeReport, measuring: MeasuringProcess | None = None, prober: LinkProber | None = None
+    ) -> None:
         """Report what ``make`` returns, which is called on a thread of its own and may block; None: nothing is known.
 
-        ``measuring`` has run before, if there is one.
+        ``measuring`` has run before, if there is one; ``prober`` measures the links.
         """
         self._make = make
         self._measuring = measuring
+        self._prober = prober
         self._thread: StageThread | None = None
         self._is_idle = True
 
@@ -53,15 +61,24 @@ class NodeReporter:
         """Measure if that is still to be done: there is no stage any more."""
         self._is_idle = True
 
+    def meet(self, peers: Peers) -> None:
+        """Measure the links to the nodes to which the head introduces this one."""
+        if self._prober is not None:
+            self._prober.meet(peers)
+
     @asynccontextmanager
-    async def reporting(self, channel: Channel) -> AsyncIterator[None]:
-        """Report to the head at the other end of ``channel``, which this node has joined."""
-        task = asyncio.create_task(self._run(channel))
+    async def reporting(self, channel: Channel, address: str) -> AsyncIterator[None]:
+        """Report to the head at ``address``, which this node has joined over ``channel``."""
+        tasks = [asyncio.create_task(self._run(channel))]
+        if self._prober is not None:
+            self._prober.begin(Peer(channel.peer, address))
+            tasks.append(asyncio.create_task(self._prober.run()))
         try:
             yield
         finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _run(self, channel: Channel) -> None:
         try:
@@ -78,6 +95,8 @@ class NodeReporter:
             if self._is_idle and self._measuring is not None and not self._measuring.is_done:
                 await self._measuring.run()
             report = await self._call()
+            if report is not None and self._prober is not None:
+                report = msgspec.structs.replace(report, links=self._prober.links)
             if report is not None and (sent is None or is_news(sent, report)):
                 await channel.send(report)
                 sent = report
@@ -92,10 +111,20 @@ def is_news(old: NodeReport, new: NodeReport) -> bool:
     """Return whether a report differs from an earlier one by more than the usual ups and downs of free memory."""
     moved = abs(new.device.memory - old.device.memory) > MEMORY_STEP * max(new.device.total_memory, old.device.memory)
     filled = abs(new.disk_free - old.disk_free) > DISK_STEP * old.disk_free
-    return moved or filled or _strip(old) != _strip(new)
+    return moved or filled or _have_links_changed(old.links, new.links) or _strip(old) != _strip(new)
+
+
+def _have_links_changed(old: Sequence[LinkReport], new: Sequence[LinkReport]) -> bool:
+    if [each.peer for each in old] != [each.peer for each in new]:
+        return True
+    return any(
+        abs(a.round_trip_s - b.round_trip_s) > max(LINK_STEP * a.round_trip_s, LEAST_STEP_S)
+        or abs(a.bandwidth - b.bandwidth) > LINK_STEP * a.bandwidth
+        for a, b in zip(old, new, strict=True)
+    )
 
 
 def _strip(report: NodeReport) -> NodeReport:
     """Return a report without what `is_news` compares by its own rules."""
     device: DeviceReport = msgspec.structs.replace(report.device, memory=0)
-    return msgspec.structs.replace(report, device=device, disk_free=0)
+    return msgspec.structs.replace(report, device=device, disk_free=0, links=())

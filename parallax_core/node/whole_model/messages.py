@@ -10,10 +10,10 @@ from parallax_core.base.ids import Epoch, RequestId
 from parallax_core.base.printable import make_printable
 from parallax_core.contracts.engine import Delta, Finish, Request, TokenLogprob
 from parallax_core.node.executor.base import LEASE
+from parallax_core.wire.base import MOST_TEXT
 from parallax_core.wire.codec import decode, encode
 from parallax_core.wire.engine import Scores, Submit, TokenDelta, TokenFinish
 from parallax_core.wire.errors import BadFrame
-from parallax_core.wire.membership import MOST_TEXT
 
 MOST_BYTES = 2**20
 """Bytes of deltas in a frame, roughly; a delta that alone has more is sent in parts."""

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 from parallax_core.base.errors import PeerLost
 from parallax_core.base.taskgroup import FailFastGroup
-from parallax_core.contracts.joining import Introducing
 from parallax_core.contracts.transport import Link, Transport
-from parallax_core.node.channel import STRANGERS, Channel
-from parallax_core.node.handshake import greet, welcome
+from parallax_core.node.channel import Channel
+from parallax_core.node.handshake import answer_greeting, greet
+from parallax_core.node.trusted_peers import TrustedPeers
+from parallax_core.node.worker.incoming import IncomingLinks
 from parallax_core.wire.membership import Hop
 
 LINK_S = 20.0
@@ -38,10 +39,12 @@ class PeerLinks:
 class PeerLinker:
     """Makes the links of a stage: it accepts one from the stage before, and connects to the next stage meanwhile."""
 
-    def __init__(self, transport: Transport, node: str) -> None:
-        """Link as the node called ``node``, which other nodes reach through ``transport``."""
+    def __init__(self, transport: Transport, node: str, incoming: IncomingLinks, trusted: TrustedPeers) -> None:
+        """Link as the node called ``node``, which connects by ``transport``; other nodes' links are ``incoming``."""
         self._transport = transport
         self._node = node
+        self._incoming = incoming
+        self._trusted = trusted
 
     async def link(self, hop: Hop) -> PeerLinks:
         """Return the links that ``hop`` asks for; if it fails or is cancelled, no link is left open.
@@ -51,9 +54,7 @@ class PeerLinker:
             ParallaxError: if the address of the next stage is invalid.
         """
         links = PeerLinks()
-        if isinstance(self._transport, Introducing):
-            keys = {hop.before: hop.before_key, hop.after: hop.after_key}
-            self._transport.introduce({name: key for name, key in keys.items() if name and key})
+        self._trusted.trust("neighbour", {hop.before: hop.before_key, hop.after: hop.after_key})
         try:
             async with asyncio.timeout(LINK_S), FailFastGroup() as group:
                 group.start(self._await(hop.before, links))
@@ -68,12 +69,12 @@ class PeerLinker:
 
     async def _await(self, name: str, links: PeerLinks) -> None:
         while name:
-            channel = Channel(await self._transport.accept(), STRANGERS)
+            channel, hello = await self._incoming.take()
             if channel.peer == name:
                 channel.check_role("worker")
                 channel.admit()
                 with contextlib.suppress(PeerLost):  # a link left from an earlier attempt
-                    await welcome(channel, self._node)
+                    await answer_greeting(channel, hello, self._node)
                     links.before = channel
                     return
             await channel.leave()

@@ -17,7 +17,9 @@ from parallax_core.contracts.transport import Transport
 from parallax_core.node.channel import Channel
 from parallax_core.node.handshake import greet
 from parallax_core.node.profile.reporter import NodeReporter
+from parallax_core.node.trusted_peers import TrustedPeers
 from parallax_core.node.worker.engine_session import EngineSession, OpenEngine
+from parallax_core.node.worker.incoming import IncomingLinks
 from parallax_core.node.worker.load_progress import LoadProgressReporter
 from parallax_core.node.worker.loop import StageChannels, StageLoop
 from parallax_core.node.worker.peers import PeerLinker, PeerLinks
@@ -26,6 +28,7 @@ from parallax_core.node.worker.thread import StageThread
 from parallax_core.wire.engine import Abort, AssignEngine, Submit
 from parallax_core.wire.membership import Assign, Hop, Join, Linked, Ready, Refusal, Release
 from parallax_core.wire.messages import Mask, Message, Step
+from parallax_core.wire.profile import Peers
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +79,9 @@ class WorkerSession:
         """
         self._transport = transport
         self._node = node
-        self._neighbours = PeerLinker(transport, node)
+        self._incoming = IncomingLinks(transport, node)
+        self._trusted = TrustedPeers(transport)
+        self._neighbours = PeerLinker(transport, node, self._incoming, self._trusted)
         self._open_stage = open_stage
         self._open_engine = open_engine
         self._reporter = reporter or NodeReporter(lambda: None)
@@ -116,12 +121,17 @@ class WorkerSession:
             channel.check_role("head")
             await self._join(channel, join)
             logger.info("joined head=%s", head)
-            async with self._reporter.reporting(channel):
+            channel.divert(Peers, self._meet)
+            async with self._incoming.accepting(), self._reporter.reporting(channel, address):
                 message = await channel.receive()
                 while not (self.is_leaving and isinstance(message, Release)):
                     message = await self._handle(channel, message)
         finally:
             await channel.leave()
+
+    def _meet(self, peers: Peers) -> None:
+        self._trusted.trust("peer", {peer.node: peer.key for peer in peers.peers})
+        self._reporter.meet(peers)
 
     async def close(self) -> None:
         """Close the loaded stage, waiting for at most `CLOSE_S`. Idempotent."""

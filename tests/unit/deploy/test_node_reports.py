@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
-from parallax_core.api import BackendSpec, Ref, hookimpl
+from parallax_core.api import BackendSpec, Ref, TransportPlan, hookimpl
+from parallax_core.builtin.inprocess import InProcessTransport
 from parallax_core.config.worker import WorkerSettings
 from parallax_core.contracts.device import DevicePlan
 from parallax_core.deploy.node_reports import ReportMaker, make_reporter
 from parallax_core.node.profile import device
 from parallax_core.node.profile.device import measure_machine
+from parallax_core.node.profile.link_prober import LinkProber
 from parallax_core.plugins.discovery import PluginRecord
 from parallax_core.plugins.host import PluginHost
 from tests.unit.node.profile.test_device import CountingBenchmark
@@ -67,5 +69,7 @@ def test_device_without_figures_is_said_once_by_nodes_that_users_start(
 
 
 def test_node_without_a_backend_reports_nothing() -> None:
-    reporter = make_reporter(WorkerSettings(), None, make_host(SPEC), [])
+    reporter = make_reporter(
+        WorkerSettings(), None, make_host(SPEC), [], LinkProber(InProcessTransport(TransportPlan(node="n")), "n")
+    )
     assert reporter._make() is None

@@ -26,6 +26,7 @@ from parallax_core.testing.liar import LiarTransport, Plot
 from parallax_core.testing.node import BACKEND, name_toy, open_toy
 from parallax_core.testing.toy import GREEDY, Toy
 from parallax_core.wire.membership import Assign, Join
+from parallax_core.wire.profile import Peer, Peers
 
 T = TypeVar("T")
 
@@ -63,6 +64,8 @@ class Node:
         """Why a real worker process would have ended and been replaced, each time."""
         self.open: Callable[[Assign, Progress], Stage] = open_toy
         self.has_left = asyncio.Event()
+        self.peers: tuple[Peer, ...] = ()
+        """The nodes to which the head has introduced it."""
         self._backends = backends
         self._session: WorkerSession | None = None
         self._task: asyncio.Task[None] | None = None
@@ -89,8 +92,12 @@ class Node:
         self.loads.append(assign)
         return self.open(assign, progress)
 
+    def meet(self, peers: Peers) -> None:
+        self.peers = peers.peers
+
     async def _work(self, address: str, head: str) -> None:
         self._session = session = WorkerSession(self.transport, self.name, self.open_stage)
+        session._reporter.meet = self.meet  # type: ignore[method-assign]
         join = Join(self.transport.address, self._backends, "here", 0)
         try:
             while not session.is_leaving:
@@ -109,9 +116,10 @@ class Node:
 
 
 @asynccontextmanager
-async def open_registry(listen: str = "inprocess://") -> AsyncIterator[NodeRegistry]:
+async def open_registry(listen: str = "inprocess://", *, measures_links: bool = False) -> AsyncIterator[NodeRegistry]:
     """Run the node registry of a head."""
-    registry = NodeRegistry(InProcessTransport(TransportPlan(node="head", listen=listen)), "head")
+    transport = InProcessTransport(TransportPlan(node="head", listen=listen))
+    registry = NodeRegistry(transport, "head", measures_links=measures_links)
     await registry.start()
     try:
         yield registry

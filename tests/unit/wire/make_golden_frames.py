@@ -32,7 +32,16 @@ from parallax_core.wire.engine import (
 )
 from parallax_core.wire.membership import Assign, Hop, Join, Leave, Linked, Loading, Ready, Refusal, Release
 from parallax_core.wire.messages import Failure, Heartbeat, Hello, Mask, Message, Result, Step, Welcome
-from parallax_core.wire.profile import DeviceReport, LinkReport, NodeReport, StoredLayers
+from parallax_core.wire.profile import (
+    DeviceReport,
+    LinkReport,
+    NodeReport,
+    Peer,
+    Peers,
+    Probe,
+    ProbeAnswer,
+    StoredLayers,
+)
 
 GOLDEN = Path(__file__).with_name("golden_frames.json")
 LEASE, EPOCH = LeaseId(7), Epoch(3)
@@ -148,6 +157,7 @@ SAMPLES: dict[str, Message] = {
     "heartbeat": Heartbeat(LEASE, EPOCH, -1, stage=1, steps=1000, tokens=2**33, queued=2, sequences=17),
     "heartbeat within a step": Heartbeat(LEASE, EPOCH, 11, stage=1, running=12, running_s=2.5),
     "hello": Hello(WIRE_VERSION, "kitchen", "0.1.0", 1),
+    "hello of a probe": Hello(WIRE_VERSION, "kitchen", "0.1.0", 1, "probe"),
     "welcome": Welcome(WIRE_VERSION, "attic", "0.1.0", 1),
     "join": Join("tcp://10.0.0.7:9001", ("mlx", "torch"), "attic", 4711, "org/model", 10, 20, 16 * 2**30),
     "node report": NodeReport(
@@ -170,6 +180,11 @@ SAMPLES: dict[str, Message] = {
         stored=(StoredLayers("hf:org/model", 10, 20),),
         links=(LinkReport("head", 0.015625, 1e8),),
     ),
+    "peers": Peers(
+        (Peer("kitchen", "tcp://10.0.0.8:9001", b"key", is_measured=False), Peer("desk", "ipc:///run/desk"))
+    ),
+    "probe": Probe(bytes(range(8))),
+    "answer to a probe": ProbeAnswer(),
     "assign": Assign(LEASE, EPOCH, 1, "mlx", "org/model", 10, 20, "float32", "gpu:1", 0.5, 1.0, 4096, 512),
     "loading": Loading(LEASE, EPOCH, 1, "loading weights", 2**30, 2**33),
     "ready": Ready(LEASE, EPOCH, 1, INFO),

@@ -32,7 +32,17 @@ from parallax_core.wire.engine import (
 from parallax_core.wire.engine_bounds import MOST_LOGPROBS
 from parallax_core.wire.membership import Assign, Hop, Join, Leave, Linked, Loading, Ready, Refusal, Release
 from parallax_core.wire.messages import Failure, Heartbeat, Hello, Mask, Message, Result, Step, Welcome
-from parallax_core.wire.profile import MOST_BYTES, DeviceReport, LinkReport, NodeReport, StoredLayers
+from parallax_core.wire.profile import (
+    MOST_BYTES,
+    DeviceReport,
+    LinkReport,
+    NodeReport,
+    Peer,
+    Peers,
+    Probe,
+    ProbeAnswer,
+    StoredLayers,
+)
 
 counts = st.integers(0, LARGEST)
 counters = st.integers(-1, LARGEST)
@@ -211,6 +221,9 @@ def infos(draw: st.DrawFn) -> stage.StageInfo:
 
 membership: st.SearchStrategy[Message] = st.one_of(
     reports,
+    st.builds(Peers, tuples(st.builds(Peer, shown, shown, st.binary(max_size=9), st.booleans()))),
+    st.builds(Probe, st.binary(max_size=9)),
+    st.builds(ProbeAnswer),
     st.builds(Join, shown, tuples(shown), shown, counts, shown, counts, counts, counts),
     st.builds(
         Assign,

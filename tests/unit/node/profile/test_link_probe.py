@@ -7,14 +7,18 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from parallax_core.api import Frame, Link, PeerLost, TransportPlan
+from parallax_core.api import Frame, PeerLost, TransportPlan
 from parallax_core.builtin.inprocess import InProcessTransport
+from parallax_core.node.channel import Channel
 from parallax_core.node.profile import link_probe
-from parallax_core.node.profile.link_probe import LARGE_BYTES, answer_probes, probe_link
+from parallax_core.node.profile.link_probe import LARGE_BYTES, MOST_PROBES, answer_probes, probe_link
+from parallax_core.wire.codec import encode
+from parallax_core.wire.messages import Message, Welcome
+from parallax_core.wire.profile import Probe, ProbeAnswer
 
 
 @asynccontextmanager
-async def linked() -> AsyncIterator[tuple[Link, Link]]:
+async def linked() -> AsyncIterator[tuple[Channel, Channel]]:
     """Yield both ends of a link."""
     near, far = (
         InProcessTransport(TransportPlan(node="near")),
@@ -23,7 +27,7 @@ async def linked() -> AsyncIterator[tuple[Link, Link]]:
     await near.start()
     await far.start()
     try:
-        yield await near.connect(far.address, "far"), await far.accept()
+        yield Channel(await near.connect(far.address, "far")), Channel(await far.accept())
     finally:
         await near.stop()
         await far.stop()
@@ -36,31 +40,31 @@ class SlowLink:
     peer: str = "far"
     now: float = 0.0
     sent: list[Frame] = field(default_factory=list)
-    answer: bytes = link_probe.ANSWER
+    answer: Message = field(default_factory=ProbeAnswer)
 
     async def send(self, frame: Frame) -> None:
         self.sent.append(frame)
         self.now += 0.010 + frame.num_bytes // 1024 / 1000
 
     async def receive(self) -> Frame:
-        return Frame(self.answer)
+        return encode(self.answer)
 
     async def close(self) -> None: ...
 
 
 async def test_sample_has_the_round_trip_and_the_bandwidth() -> None:
     link = SlowLink()
-    sample = await probe_link(link, clock=lambda: link.now)
+    sample = await probe_link(Channel(link), clock=lambda: link.now)
     assert sample.round_trip_s == pytest.approx(0.010)
     assert sample.bandwidth == pytest.approx(1024 * 1000)
-    assert max(frame.num_bytes for frame in link.sent) == LARGE_BYTES + 5
+    assert LARGE_BYTES < max(frame.num_bytes for frame in link.sent) < LARGE_BYTES + 16
 
 
 async def test_cheap_sample_sends_small_messages_only() -> None:
     link = SlowLink()
-    sample = await probe_link(link, with_bandwidth=False, clock=lambda: link.now)
+    sample = await probe_link(Channel(link), with_bandwidth=False, clock=lambda: link.now)
     assert sample.bandwidth is None
-    assert {frame.num_bytes for frame in link.sent} == {5}
+    assert max(frame.num_bytes for frame in link.sent) < 8
 
 
 async def test_probes_are_answered_over_a_transport_until_it_closes() -> None:
@@ -73,10 +77,15 @@ async def test_probes_are_answered_over_a_transport_until_it_closes() -> None:
             await answering
 
 
-async def test_peer_that_sends_something_else_is_hung_up_on() -> None:
+@pytest.mark.parametrize("num_probes", [0, MOST_PROBES])
+async def test_peer_that_sends_something_else_or_too_much_is_hung_up_on(num_probes: int) -> None:
     async with linked() as (near, far):
         answering = asyncio.create_task(answer_probes(far))
-        await near.send(Frame(b"garbage"))
+        for _ in range(num_probes):
+            await near.send(Probe())
+            assert isinstance(await near.receive(), ProbeAnswer)
+        if not num_probes:
+            await near.send(ProbeAnswer())
         async with asyncio.timeout(5):
             await answering
         with pytest.raises(PeerLost):
@@ -84,12 +93,13 @@ async def test_peer_that_sends_something_else_is_hung_up_on() -> None:
 
 
 async def test_wrong_answer_is_an_error() -> None:
-    with pytest.raises(PeerLost, match="something else"):
-        await probe_link(SlowLink(answer=b"garbage"))
+    with pytest.raises(PeerLost, match="answered a probe with a Welcome"):
+        await probe_link(Channel(SlowLink(answer=Welcome(1, "far", "0"))))
 
 
-async def test_silent_peer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_silent_peers_are_given_up_at_both_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link_probe, "PROBE_S", 0.01)
-    async with linked() as (near, _):
+    async with linked() as (near, far):
         with pytest.raises(TimeoutError):
             await probe_link(near)
+        await answer_probes(far)

@@ -11,11 +11,13 @@ import pytest
 
 from parallax_core.api import PeerLost, TransportPlan
 from parallax_core.builtin.inprocess import InProcessTransport
+from parallax_core.cluster.link_estimate import LinkEstimate, LinkSample
 from parallax_core.node.channel import Channel
 from parallax_core.node.profile import reporter as module
+from parallax_core.node.profile.link_prober import LinkProber, MeasuredLink
 from parallax_core.node.profile.measuring import MeasuringProcess
 from parallax_core.node.profile.reporter import NodeReporter, is_news
-from parallax_core.wire.profile import DeviceReport, NodeReport, StoredLayers
+from parallax_core.wire.profile import DeviceReport, LinkReport, NodeReport, StoredLayers
 from tests.unit.node.cluster import soon, until
 
 REPORT = NodeReport(
@@ -62,7 +64,7 @@ async def connected() -> AsyncIterator[tuple[Channel, Channel]]:
 
 async def test_report_is_sent_once_and_again_when_it_is_news() -> None:
     maker = Maker()
-    async with connected() as (node, head), NodeReporter(maker).reporting(node):
+    async with connected() as (node, head), NodeReporter(maker).reporting(node, "inprocess://x"):
         assert await soon(head.receive()) == REPORT
         asked = maker.num_calls
         await until(lambda: maker.num_calls > asked + 2)
@@ -73,13 +75,13 @@ async def test_report_is_sent_once_and_again_when_it_is_news() -> None:
 async def test_each_head_gets_a_report() -> None:
     reporter = NodeReporter(Maker())
     for _ in range(2):
-        async with connected() as (node, head), reporter.reporting(node):
+        async with connected() as (node, head), reporter.reporting(node, "inprocess://x"):
             assert await soon(head.receive()) == REPORT
 
 
 async def test_node_that_knows_nothing_reports_nothing_until_it_does() -> None:
     maker = Maker(None)
-    async with connected() as (node, head), NodeReporter(maker).reporting(node):
+    async with connected() as (node, head), NodeReporter(maker).reporting(node, "inprocess://x"):
         await until(lambda: maker.num_calls > 2)
         maker.report = REPORT
         assert await soon(head.receive()) == REPORT
@@ -91,7 +93,7 @@ async def test_device_is_measured_first_and_not_while_there_is_a_stage(tmp_path:
     reporter = NodeReporter(lambda: REPORT if made.exists() else None, MeasuringProcess([sys.executable, "-c", code]))
     async with connected() as (node, head):
         await reporter.pause()
-        async with reporter.reporting(node):
+        async with reporter.reporting(node, "inprocess://x"):
             await asyncio.sleep(0.2)
             assert not made.exists()
             reporter.resume()
@@ -102,7 +104,7 @@ async def test_fault_of_a_report_harms_nothing_else(caplog: pytest.LogCaptureFix
     def fail() -> NodeReport:
         raise ZeroDivisionError
 
-    async with connected() as (node, head), NodeReporter(fail).reporting(node):
+    async with connected() as (node, head), NodeReporter(fail).reporting(node, "inprocess://x"):
         await until(lambda: "this node cannot report" in caplog.text)
         await node.close()
         with pytest.raises(PeerLost):
@@ -118,7 +120,33 @@ async def test_fault_of_a_report_harms_nothing_else(caplog: pytest.LogCaptureFix
         (change(disk_free=99 * 10**7), False),
         (change(disk_free=9 * 10**8), True),
         (change(stored=(StoredLayers("hf:org/name", 0, 3),)), True),
+        (change(links=(LinkReport("head", 0.01, 1e8),)), True),
     ],
 )
 def test_news_is_what_matters_to_placement(report: NodeReport, *, is_new: bool) -> None:
     assert is_news(REPORT, report) is is_new
+
+
+@pytest.mark.parametrize(
+    ("link", "is_new"),
+    [
+        (LinkReport("head", 0.0015, 1.2e8), False),
+        (LinkReport("head", 0.0121, 1e8), True),
+        (LinkReport("head", 0.001, 0.7e8), True),
+        (LinkReport("desk", 0.001, 1e8), True),
+    ],
+)
+def test_stutter_of_a_link_is_no_news(link: LinkReport, *, is_new: bool) -> None:
+    before = change(links=(LinkReport("head", 0.001, 1e8),))
+    assert is_news(before, change(links=(link,))) is is_new
+
+
+async def test_report_has_the_links_that_were_measured() -> None:
+    async with connected() as (node, head):
+        prober = LinkProber(InProcessTransport(TransportPlan(node="node")), "node")
+        estimate = LinkEstimate().add(LinkSample(0.001, 0.002, 10**5))
+        prober.begin = lambda peer: prober._links.update(head=MeasuredLink(peer, "head", estimate))  # type: ignore[method-assign]
+        async with NodeReporter(Maker(), prober=prober).reporting(node, "inprocess://x"):
+            report = await soon(head.receive())
+        assert isinstance(report, NodeReport)
+        assert [(link.peer, link.round_trip_s) for link in report.links] == [("head", 0.001)]

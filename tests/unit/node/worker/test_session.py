@@ -204,10 +204,10 @@ async def test_link_of_earlier_days_is_passed_over() -> None:
     async with joined() as bench, next_stage() as after:
         link_ = await InProcessTransport(TransportPlan(node="before")).connect(bench.node.transport.address, "attic")
         await link_.close()
-        stranger = await InProcessTransport(TransportPlan(node="else")).connect(bench.node.transport.address, "attic")
+        stranger = asyncio.create_task(bench.call("else"))
         before, onward = await link(bench, after)
         with pytest.raises(PeerLost):
-            await soon(stranger.receive())
+            await soon(stranger)
         await before.send(Step(LEASE, Epoch(0), 1))
         assert isinstance(await soon(onward.receive()), Step)
 

@@ -1,0 +1,92 @@
+"""Accepts the links that other nodes make to a worker: those of the stage before, and those that measure."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+from parallax_core.base.errors import ParallaxError, PeerLost
+from parallax_core.contracts.transport import Link, Transport
+from parallax_core.node.channel import STRANGERS, Channel
+from parallax_core.node.handshake import answer_greeting, hear_greeting
+from parallax_core.node.profile.link_probe import answer_probes
+from parallax_core.wire.messages import Hello
+
+GREETING_S = 10.0
+"""Seconds a node may take to greet."""
+MOST_LINKS = 16
+"""The most links that greet or measure at the same time, and that wait for this node to need them; more are closed."""
+
+Greeted = tuple[Channel, Hello]
+"""A link, and the greeting of its node, which is not answered yet."""
+
+
+class IncomingLinks:
+    """Accepts links, answers those that measure, and keeps the others for the stage that is to be linked."""
+
+    def __init__(self, transport: Transport, node: str) -> None:
+        """Accept as the node called ``node``; ``transport`` has started and listens."""
+        self._transport = transport
+        self._node = node
+        self._kept: dict[str, Greeted] = {}
+        """The newest link of each node."""
+        self._news = asyncio.Event()
+        self._greeting: set[asyncio.Task[None]] = set()
+
+    @asynccontextmanager
+    async def accepting(self) -> AsyncIterator[None]:
+        """Accept links until the end of the context."""
+        task = asyncio.create_task(self._accept())
+        try:
+            yield
+        finally:
+            tasks = [task, *self._greeting]
+            for each in tasks:
+                each.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.gather(*(channel.leave() for channel, _ in self._kept.values()))
+            self._kept.clear()
+
+    async def take(self) -> Greeted:
+        """Wait for the next link that does not measure, the oldest first."""
+        while not self._kept:
+            self._news.clear()
+            await self._news.wait()
+        return self._kept.pop(next(iter(self._kept)))
+
+    async def _accept(self) -> None:
+        with suppress(PeerLost):  # the transport has stopped
+            while True:
+                link = await self._transport.accept()
+                task = asyncio.create_task(self._greet(link))
+                self._greeting.add(task)
+                task.add_done_callback(self._greeting.discard)
+
+    async def _greet(self, link: Link) -> None:
+        channel = Channel(link, STRANGERS)
+        try:
+            if len(self._greeting) > MOST_LINKS:
+                raise PeerLost("too many nodes connect at once")
+            async with asyncio.timeout(GREETING_S):
+                hello = await hear_greeting(channel)
+            if hello.purpose == "probe":
+                channel.check_role("worker")
+                channel.admit()
+                await answer_greeting(channel, hello, self._node)
+                await answer_probes(channel)
+                return
+        except (ParallaxError, TimeoutError):
+            await channel.leave()
+            return
+        await self._keep(channel, hello)
+
+    async def _keep(self, channel: Channel, hello: Hello) -> None:
+        """Keep a link in place of an earlier one of its node, and of the oldest if there are too many."""
+        surplus = self._kept.pop(channel.peer, None)
+        if surplus is None and len(self._kept) >= MOST_LINKS:
+            surplus = self._kept.pop(next(iter(self._kept)))
+        self._kept[channel.peer] = (channel, hello)
+        self._news.set()
+        if surplus is not None:
+            await surplus[0].leave()

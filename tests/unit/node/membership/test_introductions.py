@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from parallax_core.api import Link
+from parallax_core.node.channel import Channel
+from parallax_core.node.membership.introductions import MOST_MEASURED, Member, choose_peers
+from parallax_core.wire.membership import Join
+from tests.unit.node.cluster import Node, joined, open_registry, soon, until
+
+
+class NamedLink:
+    """A link of which only the name is known."""
+
+    def __init__(self, peer: str) -> None:
+        self.peer = peer
+
+
+def make_members(num: int) -> list[Member]:
+    links: list[Link] = [NamedLink(f"node/{i:03}") for i in reversed(range(num))]  # type: ignore[list-item]
+    return [(Channel(link), Join(f"tcp://{link.peer}", (), "here", 0)) for link in links]
+
+
+@pytest.mark.parametrize("num", [0, 1, 2, 3, 6, 2 * MOST_MEASURED + 1])
+def test_every_pair_of_a_small_cluster_is_measured_once(num: int) -> None:
+    members = make_members(num)
+    pairs = Counter(
+        frozenset((channel.peer, peer.node))
+        for (channel, _), found in zip(members, choose_peers(members), strict=True)
+        for peer in found.peers
+        if peer.is_measured
+    )
+    assert set(pairs.values()) <= {1}
+    assert len(pairs) == num * (num - 1) // 2
+
+
+@pytest.mark.parametrize("num", [2, 5, 64])
+def test_who_is_measured_knows_who_measures(num: int) -> None:
+    members = make_members(num)
+    told = {channel.peer: found.peers for (channel, _), found in zip(members, choose_peers(members), strict=True)}
+    for name, peers in told.items():
+        assert sum(peer.is_measured for peer in peers) <= MOST_MEASURED
+        for peer in peers:
+            assert peer.address == f"tcp://{peer.node}"
+            [back] = [each for each in told[peer.node] if each.node == name]
+            assert back.is_measured != peer.is_measured
+
+
+async def test_nodes_are_introduced_when_another_joins() -> None:
+    async with open_registry(measures_links=True) as registry:
+        nodes = [Node("a"), Node("b")]
+        async with joined(registry, *nodes):
+            await until(lambda: all(node.peers for node in nodes))
+            assert [[peer.node for peer in node.peers] for node in nodes] == [["b"], ["a"]]
+            assert sum(node.peers[0].is_measured for node in nodes) == 1
+            node = await soon(registry.find(lambda node: node.name == "a"))
+            assert not node.channel.is_over

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from parallax_core.api import Frame, PeerLost, TransportPlan
+from parallax_core.builtin.inprocess import InProcessTransport
+from parallax_core.node.channel import Channel
+from parallax_core.node.handshake import answer_greeting, greet
+from parallax_core.node.profile.link_probe import probe_link
+from parallax_core.node.worker import incoming as module
+from parallax_core.node.worker.incoming import IncomingLinks
+from tests.unit.node.cluster import soon, until
+
+
+@asynccontextmanager
+async def listening() -> AsyncIterator[tuple[IncomingLinks, str]]:
+    """Yield the incoming links of the node ``far``, and its address."""
+    far = InProcessTransport(TransportPlan(node="far", listen="inprocess://"))
+    await far.start()
+    links = IncomingLinks(far, "far")
+    try:
+        async with links.accepting():
+            yield links, far.address
+    finally:
+        await far.stop()
+
+
+async def connect(address: str, node: str) -> Channel:
+    return Channel(await InProcessTransport(TransportPlan(node=node)).connect(address, "far"))
+
+
+async def test_link_of_a_neighbour_waits_until_it_is_needed() -> None:
+    async with listening() as (links, address):
+        channel = await connect(address, "before")
+        greeting = asyncio.create_task(greet(channel, "before"))
+        found, hello = await soon(links.take())
+        assert (found.peer, greeting.done()) == ("before", False)
+        await answer_greeting(found, hello, "far")
+        assert (await soon(greeting)).node == "far"
+
+
+async def test_link_that_measures_is_answered_and_not_taken() -> None:
+    async with listening() as (links, address):
+        channel = await connect(address, "near")
+        await soon(greet(channel, "near", "probe"))
+        assert (await soon(probe_link(channel))).round_trip_s > 0
+        await channel.close()
+        assert not links._kept
+
+
+async def test_newest_link_of_a_node_counts() -> None:
+    async with listening() as (links, address):
+        first, second = await connect(address, "before"), await connect(address, "before")
+        old = asyncio.create_task(greet(first, "before"))
+        await until(lambda: len(links._kept) == 1)
+        new = asyncio.create_task(greet(second, "before"))
+        with pytest.raises(PeerLost):
+            await soon(old)
+        found, hello = await soon(links.take())
+        await answer_greeting(found, hello, "far")
+        await soon(new)
+
+
+async def test_links_that_nobody_needs_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_LINKS", 2)
+    async with listening() as (links, address):
+        greetings = []
+        for name in "abc":
+            greetings.append(asyncio.create_task(greet(await connect(address, name), name)))
+            await until(lambda name=name: name in links._kept)  # type: ignore[misc]
+        with pytest.raises(PeerLost):
+            await soon(greetings[0])
+        assert sorted(links._kept) == ["b", "c"]
+        for greeting in greetings:
+            greeting.cancel()
+        await asyncio.gather(*greetings, return_exceptions=True)
+
+
+@pytest.mark.parametrize("header", [b"\0", b"\6\xff\xff", b""])
+async def test_stranger_that_sends_garbage_is_hung_up_on(header: bytes) -> None:
+    async with listening() as (links, address):
+        link = await InProcessTransport(TransportPlan(node="ill")).connect(address, "far")
+        if header:
+            await link.send(Frame(header))
+        else:
+            await link.close()
+        with pytest.raises(PeerLost):
+            await soon(link.receive())
+        channel = await connect(address, "near")
+        await soon(greet(channel, "near", "probe"))
+        assert not links._kept
