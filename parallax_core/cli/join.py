@@ -13,6 +13,7 @@ from parallax_core.cli.worker import run_worker
 from parallax_core.config.config import Config
 from parallax_core.config.join import JoinSettings
 from parallax_core.deploy.joined import join_head
+from parallax_core.models.backends import find_backends
 from parallax_core.plugins.host import PluginHost
 
 STANDARD_INPUT = "-"
@@ -34,6 +35,7 @@ def join(settings: JoinSettings, config: Config) -> None:
     """
     where = _read_code() if settings.where == STANDARD_INPUT else settings.where
     plugins = PluginHost.discover(config)
+    find_backends(plugins, settings.backend)  # a machine without one would use up the code
     joined, heads = join_head(plugins, where)
     node = f"{joined.machine}/{os.getpid()}"
     print(f"joining {joined.address} as {node}", file=sys.stderr, flush=True)

@@ -62,6 +62,8 @@ class Deployment:
     routing: RoutingPolicy
     noted_transport: Offer[TransportSpec] | None = None
     """The transport by which other machines may join, so that codes can be made; None: none may."""
+    listen: tuple[str, ...] = ()
+    """The address at which a user wants it to listen; empty: at one of its own choice."""
     parser: OutputParser | None = None
     """The parser of the model's outputs; None: its text is not parsed."""
     advice: tuple[str, ...] = ()
@@ -98,7 +100,7 @@ class Deployment:
             await registry.start()
             logger.info("head listens at %s", registry.address)
             if self.noted_transport is not None:
-                listening = note_listening(self.noted_transport, registry.address)
+                listening = note_listening(self.noted_transport, *self.listen, registry.address)
         try:
             yield listening
         finally:
@@ -207,6 +209,7 @@ class DeploymentPlan:
             topology=self.stages.place_layers(config),
             routing=self.routing,
             noted_transport=self.stages.transport if settings.listen is not None else None,
+            listen=(settings.listen,) if settings.listen is not None else (),
             parser=find_parser(self.plugins, config, text.template_source, settings.parser),
             advice=collect_advice(offers),
         )

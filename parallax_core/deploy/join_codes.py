@@ -31,17 +31,23 @@ def get_method(plugins: PluginHost, transport: str) -> JoinMethod:
     return method
 
 
-def note_listening(offer: Offer[TransportSpec], address: str) -> ListeningHead | None:
-    """Note that a head listens at ``address``, for new codes, and return it; None: no other machine can join by one."""
+def note_listening(offer: Offer[TransportSpec], *addresses: str) -> ListeningHead | None:
+    """Note at which of ``addresses`` a head listens, for new codes, and return it; None: no other machine can join.
+
+    The first that others can use counts: the address that a user gave, which may stand for several, comes before the
+    one that the transport advertises.
+    """
     method = find_method(offer)
     if method is None:
         return None
-    try:
-        head = ListeningHead(offer.spec.name, method.describe_head(HEAD, address))
-    except ParallaxError:  # an address of this machine only, or keys that were exchanged by hand
-        return None
-    CodeStore(cluster_file()).note_head(head)
-    return head
+    for address in addresses:
+        try:
+            head = ListeningHead(offer.spec.name, method.describe_head(HEAD, address))
+        except ParallaxError:  # its port is not known, it is for this machine only, or keys were exchanged by hand
+            continue
+        CodeStore(cluster_file()).note_head(head)
+        return head
+    return None
 
 
 def make_code(plugins: PluginHost, lifetime_s: float, most_uses: int) -> tuple[str, CodeRecord]:

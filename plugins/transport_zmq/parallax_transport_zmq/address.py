@@ -12,6 +12,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from parallax_core.api import ParallaxError
+from parallax_transport_zmq.interfaces import list_own_addresses
 
 IpAddress = IPv4Address | IPv6Address
 
@@ -103,8 +104,9 @@ def advertise_host(host: str) -> str:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect((far, 9))  # sends nothing: the kernel only chooses a route
             return str(probe.getsockname()[0])
-    except OSError:  # no route
-        return "127.0.0.1" if family == socket.AF_INET else "::1"
+    except OSError:  # no route to other networks, as on a network of its own
+        version, loopback = (4, "127.0.0.1") if family == socket.AF_INET else (6, "::1")
+        return next((str(ip) for ip in list_own_addresses() if ip.version == version), loopback)
 
 
 def place_local(folder: Path, node: str) -> str:

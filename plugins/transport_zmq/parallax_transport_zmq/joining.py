@@ -19,6 +19,7 @@ import zmq
 from parallax_core.api import Enrolment, FrameLimits, ParallaxError, PeerLost, TransportPlan, keys_folder
 from parallax_transport_zmq.address import IpcEndpoint, TcpEndpoint, advertise_host, parse_address
 from parallax_transport_zmq.call import EVENTS
+from parallax_transport_zmq.interfaces import list_own_addresses
 from parallax_transport_zmq.keyfile import KEY_BYTES, KeyPair, derive_public
 from parallax_transport_zmq.keyring import Keyring
 from parallax_transport_zmq.message import BadMessage, Kind, pack_enrol, unpack_enrolled, unpack_reason
@@ -26,10 +27,12 @@ from parallax_transport_zmq.pump import Pump
 from parallax_transport_zmq.security import Guard
 from parallax_transport_zmq.target import Context, find_ip, open_socket, stop_context
 
-ENROL_S = 4.0
-"""Seconds for all addresses of a head together."""
+ENROL_S = 3.5
+"""Seconds for all addresses of a head together: with the start of the command, less than five."""
+IPV4 = 4
 MOST_ADDRESSES = 6
 PURPOSE = b"parallax join code: key of the first connection"
+LOOPBACK = ("tcp://127.", "tcp://[::1]")
 DAMAGED = "the description of the head in the join code is damaged"
 SMALL = FrameLimits(header_bytes=2**12, frame_bytes=2**12, buffers=0)
 
@@ -50,6 +53,8 @@ class ZmqJoining:
         place = parse_address(address)
         if isinstance(place, IpcEndpoint):
             raise ParallaxError(f"no other machine reaches {address}", "listen at tcp://HOST:PORT")
+        if not place.port:
+            raise ParallaxError(f"the port of {address} is not known", "give the one at which it listens")
         pair = self._keyring.find_pair(node)
         if pair is None:
             raise ParallaxError(f"node {node!r} has no key", "make one: `parallax keys new`")
@@ -101,7 +106,8 @@ def list_hosts(place: TcpEndpoint) -> list[str]:
     """Return the hosts at which other machines may reach a listener: of one on all interfaces, several."""
     if place.host not in {"0.0.0.0", "::"}:  # noqa: S104 -- nothing is bound here
         return [_write_host(place.host)]
-    found = dict.fromkeys([advertise_host(place.host), *_find_own_hosts()])
+    own = [str(each) for each in list_own_addresses() if place.host == "::" or each.version == IPV4]
+    found = dict.fromkeys([advertise_host(place.host), *own, *_find_own_hosts()])
     usable = [host for host in found if not ip_address(host).is_loopback and not ip_address(host).is_link_local]
     return [_write_host(host) for host in (usable or list(found))[: MOST_ADDRESSES - 1]]
 
@@ -124,7 +130,14 @@ async def _take_first(tasks: list[asyncio.Task[Enrolment]]) -> Enrolment:
             return await done
         except ParallaxError as error:
             errors.append(error)
-    raise next((error for error in errors if isinstance(error, _Refused)), errors[0])
+    refusal = next((error for error in errors if isinstance(error, _Refused)), None)
+    if refusal is not None or len(errors) == 1:
+        raise refusal or errors[0]
+    reasons = "; ".join(dict.fromkeys(error.message for error in errors))
+    hint = (
+        "does this machine reach one of these addresses? Is a firewall in between, or the server not running any more?"
+    )
+    raise PeerLost(f"the server of the join code is not reached: {reasons}", hint)
 
 
 class _Refused(PeerLost):
@@ -169,12 +182,14 @@ class _Question:
     def __init__(self, context: Context, plan: TransportPlan, guard: Guard, answer: asyncio.Future[bytes]) -> None:
         self._answer = answer
         self._address = ""
+        self._is_local = False
         self._socket = open_socket(context, zmq.DEALER, plan, guard)
         self._events = Pump(self._socket.get_monitor_socket(EVENTS), self._note)
         self._pump = Pump(self._socket, self._hear)
 
     def ask(self, endpoint: str, address: str, request: bytes) -> None:
         self._address = address
+        self._is_local = endpoint.startswith(LOOPBACK)
         self._socket.connect(endpoint)
         with contextlib.suppress(ConnectionError):  # if refused by now, an event gives the reason
             self._pump.send([request])
@@ -203,6 +218,8 @@ class _Question:
                 self._fail(_Refused(f"the server at {self._address} does not know this join code", hint))
             case zmq.Event.CLOSED:
                 hint = "is the server still running, and does this machine reach it?"
+                if self._is_local:
+                    hint = "only the machine of the server itself reaches this address: let it listen at tcp://0.0.0.0:PORT"
                 self._fail(PeerLost(f"no server answers at {self._address}", hint))
             case _:
                 hint = "the code is for a server with another key; `parallax codes new` on its machine makes one"
